@@ -1,0 +1,28 @@
+"""gradleak: an executable book of gradient leakage."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+__all__ = ["Leak", "augment", "data", "labels", "metrics", "models", "observe"]
+
+if TYPE_CHECKING:
+    from gradleak import augment, data, labels, metrics, models
+    from gradleak.leak import Leak, observe
+
+_FROM_LEAK = {"Leak", "observe"}
+
+
+def __getattr__(name: str) -> Any:
+    # Loaded when first asked for: `gradleak --help` must not wait for torch.
+    if name in _FROM_LEAK:
+        return getattr(importlib.import_module("gradleak.leak"), name)
+    if name in __all__:
+        return importlib.import_module(f"gradleak.{name}")
+    raise AttributeError(f"module 'gradleak' has no attribute '{name}'")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

@@ -1,0 +1,155 @@
+"""How a client makes its labels and its batches: one-hot, smoothed and mixed labels; balanced and unbalanced draws."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from gradleak.errors import InputError, unknown
+
+Convention = Literal["wang2024", "posterior2023"]
+Seed = int | torch.Generator
+
+
+def _generator(seed: Seed) -> torch.Generator:
+    return seed if isinstance(seed, torch.Generator) else torch.Generator().manual_seed(seed)
+
+
+def as_probabilities(targets: Tensor, classes: int, *, dtype: torch.dtype, device: torch.device | str) -> Tensor:
+    """Return targets, class indices (N,) or soft labels (N, C), as probabilities (N, C); refuse what is neither."""
+    if not torch.is_tensor(targets):
+        raise InputError(f"targets must be a tensor of class indices or soft labels; got {type(targets).__name__}")
+    if targets.ndim == 1 and not targets.is_floating_point():
+        return one_hot(targets, classes).to(device, dtype)
+    if targets.ndim != 2 or targets.shape[1] != classes or not targets.is_floating_point():
+        raise InputError(
+            f"targets must be class indices (N,) of an integer type or soft labels (N, {classes}) of a floating one; "
+            f"got {tuple(targets.shape)} of {targets.dtype}"
+        )
+    if not torch.isfinite(targets).all():
+        raise InputError("targets hold NaN or infinite values")
+    if (targets < 0).any():
+        raise InputError(f"targets are not probabilities: the least entry is negative, {float(targets.min()):.3g}")
+    sums = targets.double().sum(dim=1)
+    tolerance = 4 * classes * torch.finfo(targets.dtype).eps + 1e-6
+    if ((sums - 1).abs() > tolerance).any():
+        worst = float(sums[(sums - 1).abs().argmax()])
+        raise InputError(f"targets are not probabilities: a row sums to {worst:.6g} and not to 1")
+    return targets.to(device, dtype)
+
+
+def one_hot(labels: Tensor, classes: int) -> Tensor:
+    """Return one-hot labels (N, C) in the default floating type."""
+    if labels.is_floating_point() or labels.ndim != 1:
+        raise InputError(f"labels must be class indices (N,); got {tuple(labels.shape)} of {labels.dtype}")
+    if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < classes:
+        raise InputError(
+            f"class indices must lie in 0 … {classes - 1}; got {int(labels.min())} … {int(labels.max())}"
+        )
+    return F.one_hot(labels.long(), classes).to(torch.get_default_dtype())
+
+
+def smooth(labels: Tensor, classes: int, epsilon: float | Tensor, *, convention: Convention = "wang2024") -> Tensor:
+    """Return smoothed labels (N, C) for class indices (N,); `epsilon` is one number or one a sample, (N,).
+
+    "wang2024": (1 − ε) one-hot + ε / C, so that the class keeps 1 − ε + ε / C. "posterior2023": the class keeps 1 − ε
+    and each of the others gets ε / (C − 1).
+    """
+    hot = one_hot(labels, classes)
+    amount = torch.as_tensor(epsilon, dtype=hot.dtype, device=hot.device)
+    if amount.ndim > 1 or (amount.ndim == 1 and len(amount) != len(hot)):
+        raise InputError(f"epsilon must be one number or one a sample, ({len(hot)},); got {tuple(amount.shape)}")
+    if not ((amount >= 0) & (amount <= 1)).all():
+        raise InputError("epsilon must lie in 0 … 1")
+    amount = amount.reshape(-1, 1)
+    if convention == "wang2024":
+        return (1 - amount) * hot + amount / classes
+    if convention == "posterior2023":
+        if classes < 2:
+            raise InputError("the convention 'posterior2023' shares ε among C − 1 classes: at least 2 are needed")
+        return (1 - amount) * hot + amount / (classes - 1) * (1 - hot)
+    raise unknown("smoothing convention", convention, ["wang2024", "posterior2023"])
+
+
+def mixup(
+    inputs: Tensor, targets: Tensor, *, generator: Seed, parts: int = 2, weights: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Mix each sample with `parts` − 1 others of classes all different from one another; return inputs and labels.
+
+    `targets` (N, C) are one-hot or soft. `weights` (N, parts) sum to 1 a row; by default they are uniform on the simplex,
+    which for two parts is λ ~ U(0, 1), as wang2024 has it. Mixing happens in the space the inputs are given in.
+    """
+    if not 2 <= parts <= targets.shape[1]:
+        raise InputError(f"parts must lie in 2 … {targets.shape[1]}, the number of classes; got {parts}")
+    rng = _generator(generator)
+    classes = targets.argmax(dim=1).cpu()
+    if len(classes.unique()) < parts:
+        raise InputError(
+            f"mixing {parts} samples of different classes needs {parts} classes; the batch has {len(classes.unique())}"
+        )
+    count = len(inputs)
+    partners = [torch.arange(count)]
+    used = F.one_hot(classes, targets.shape[1]).bool()
+    for _ in range(parts - 1):
+        # Choose among samples whose class the mixture does not hold yet, all rows at once.
+        allowed = ~used[:, classes]
+        choice = torch.multinomial(allowed.double(), 1, generator=rng)[:, 0]
+        partners.append(choice)
+        used = used.scatter(1, classes[choice][:, None], True)
+    if weights is None:
+        exponential = -torch.rand(count, parts, generator=rng, dtype=torch.float64).clamp(min=1e-300).log()
+        weights = exponential / exponential.sum(dim=1, keepdim=True)
+    elif weights.shape != (count, parts) or not torch.allclose(
+        weights.double().sum(dim=1), torch.ones(count, dtype=torch.float64, device=weights.device), atol=1e-6
+    ):
+        raise InputError(f"weights must be ({count}, {parts}) and sum to 1 in each row; got {tuple(weights.shape)}")
+    share = weights.to(targets)
+    picked = torch.stack(partners, dim=1).to(inputs.device)
+    shape = (count, parts, *[1] * (inputs.ndim - 1))
+    mixed = (share.to(inputs).reshape(shape) * inputs[picked]).sum(dim=1)
+    return mixed, (share.unsqueeze(2) * targets[picked]).sum(dim=1)
+
+
+def balanced(labels: Tensor, batch_size: int, *, generator: Seed) -> Tensor:
+    """Return the indices (B,) of a batch drawn evenly over the classes that `labels` (N,) holds.
+
+    Classes are visited in random order, round after round, with a new random sample each time.
+    """
+    rng = _generator(generator)
+    present = labels.unique()
+    rounds = -(-batch_size // len(present))
+    order = [present[torch.randperm(len(present), generator=rng)] for _ in range(rounds)]
+    return _samples_of(labels, torch.cat(order)[:batch_size], rng)
+
+
+def unbalanced(labels: Tensor, batch_size: int, *, generator: Seed) -> Tensor:
+    """Return the indices (B,) of a batch with half its samples of one class, a quarter of another, the rest random.
+
+    wainakh2021, section 5: the classes and the rest are drawn anew for each batch.
+    """
+    rng = _generator(generator)
+    present = labels.unique()
+    if len(present) < 2:
+        raise InputError("an unbalanced batch needs samples of at least 2 classes; the labels hold one")
+    first, second = present[torch.randperm(len(present), generator=rng)[:2]].tolist()
+    half, quarter = batch_size // 2, batch_size // 4
+    rest = present[torch.randint(len(present), (batch_size - half - quarter,), generator=rng)]
+    wanted = torch.cat([torch.full((half,), first), torch.full((quarter,), second), rest])
+    return _samples_of(labels, wanted, rng)
+
+
+def _samples_of(labels: Tensor, wanted: Tensor, generator: torch.Generator) -> Tensor:
+    """Return one random sample of each wanted class (B,); none twice while its class has others left."""
+    if len(wanted) == 0:
+        raise InputError("batch_size must be at least 1")
+    picked = torch.empty(len(wanted), dtype=torch.long)
+    for label in wanted.unique().tolist():
+        members = (labels == label).nonzero()[:, 0]
+        places = (wanted == label).nonzero()[:, 0]
+        rounds = -(-len(places) // len(members))
+        order = torch.cat([members[torch.randperm(len(members), generator=generator)] for _ in range(rounds)])
+        picked[places] = order[: len(places)]
+    return picked

@@ -1,0 +1,39 @@
+"""Every error gradleak raises on purpose: one clear line that says what was wrong and what would be right."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class GradleakError(Exception):
+    """Base of all errors whose message is meant for the person at the keyboard."""
+
+
+class InputError(GradleakError, ValueError):
+    """A value that was passed in does not make sense."""
+
+
+class UnknownName(GradleakError, LookupError):
+    """A name that is not in the list of known ones."""
+
+
+class MissingData(GradleakError, FileNotFoundError):
+    """A dataset or a pretrained network that is not at hand."""
+
+
+class StorageError(GradleakError, OSError):
+    """A folder or a file that cannot be read or written."""
+
+
+class GradleakWarning(UserWarning):
+    """Something went wrong and was put right: a damaged cache entry that was computed again, say."""
+
+
+def unknown(kind: str, name: str, known: Iterable[str]) -> UnknownName:
+    """Return the error for an unknown name, with the nearest known one suggested and all of them listed."""
+    names = sorted(known)
+    near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    hint = f": did you mean '{near[0]}'?" if near else "."
+    listing = ", ".join(names) if names else "none"
+    return UnknownName(f"unknown {kind} '{name}'{hint} Known: {listing}")

@@ -1,0 +1,68 @@
+"""The house style of every figure: readable in grey, on a phone, and on a dark page."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import matplotlib.pyplot as plt
+import numpy as np
+import seaborn as sns
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+# Ordered so that the lightness alone tells neighbours apart, in print and to colour-blind readers.
+COLOURS = ("#14405c", "#c8553d", "#4f9dc9", "#e0a458", "#7a9e7e", "#8d6a9f")
+DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1.5, 1.2)), (0, (6, 1.5, 1.5, 1.5)), (0, (3, 1)), "-")
+TRUTH = "#1a7f37"
+
+
+def style() -> None:
+    """Set the style for all figures drawn from here on."""
+    sns.set_theme(
+        context="notebook",
+        style="ticks",
+        palette=COLOURS,
+        rc={
+            "figure.dpi": 130,
+            "figure.facecolor": "white",  # opaque on purpose: the page around it may be dark
+            "savefig.facecolor": "white",
+            "axes.spines.top": False,
+            "axes.spines.right": False,
+            "axes.grid": True,
+            "grid.color": "#e3e6e8",
+            "grid.linewidth": 0.8,
+            "axes.axisbelow": True,
+            "axes.titlesize": 11,
+            "axes.titleweight": "bold",
+            "axes.titlelocation": "left",
+            "axes.labelsize": 10.5,
+            "xtick.labelsize": 9.5,
+            "ytick.labelsize": 9.5,
+            "legend.fontsize": 9.5,
+            "legend.frameon": False,
+            "lines.linewidth": 1.8,
+        },
+    )
+
+
+def panels(rows: int, columns: int, *, height: float = 3.0, width: float = 8.4, **options: Any) -> tuple[Figure, Any]:
+    """Return a figure in the house style with a grid of axes (always a two-dimensional array)."""
+    style()
+    figure, axes = plt.subplots(
+        rows, columns, figsize=(width, height * rows), squeeze=False, layout="constrained", **options
+    )
+    return figure, axes
+
+
+def mark_truth(axis: Axes, value: float, label: str = "true scalar λ*") -> None:
+    """Mark the true value on the horizontal axis, the one thing on a figure that the server does not see."""
+    axis.axvline(value, color=TRUTH, linewidth=1.6, linestyle=(0, (4, 2)), label=label, zorder=1)
+
+
+def gray_table(figure: Figure) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """Return the figure as luminance (H, W) in [0, 1], for checks of contrast and blankness."""
+    canvas = figure.canvas
+    canvas.draw()
+    pixels = np.asarray(canvas.buffer_rgba(), dtype=np.float64)[..., :3] / 255  # type: ignore[attr-defined]
+    luminance: np.ndarray[Any, np.dtype[np.float64]] = pixels @ np.array([0.2126, 0.7152, 0.0722])
+    return luminance

@@ -1,0 +1,59 @@
+"""The client's side of a study: its private samples, and the truths that metrics may look at afterwards."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from gradleak import augment, data
+from gradleak.errors import unknown
+from gradleak.labels import LabelPath, label_path
+from gradleak.leak import HeadLeaks, observe_heads
+
+DTYPES = {"float32": torch.float32, "float64": torch.float64}
+LABELS = ("smoothing", "mixup", "onehot")
+
+
+def private_samples(dataset: data.Dataset, labels: str, count: int, seed: int) -> tuple[Tensor, Tensor]:
+    """Return private inputs (N, C, H, W), normalised, and their labels (N, classes) as wang2024 makes them.
+
+    Images are drawn with replacement; smoothing ε ~ U(0, 0.5), mixup of two classes with λ ~ U(0, 1).
+    """
+    generator = torch.Generator().manual_seed(seed)
+    chosen = torch.randint(len(dataset), (count,), generator=generator)
+    inputs, classes = data.normalise(dataset.images[chosen]), dataset.labels[chosen]
+    if labels == "onehot":
+        return inputs, augment.one_hot(classes, dataset.classes)
+    if labels == "smoothing":
+        return inputs, augment.smooth(classes, dataset.classes, torch.rand(count, generator=generator) / 2)
+    if labels == "mixup":
+        return augment.mixup(inputs, augment.one_hot(classes, dataset.classes), generator=generator)
+    raise unknown("kind of label", labels, LABELS)
+
+
+def observe_private(
+    model: nn.Module, inputs: Tensor, targets: Tensor, dtype: str, device: str
+) -> tuple[HeadLeaks, Tensor]:
+    """Let N clients with one sample each send their last-layer gradients; return those and p − y (N, C), the truth."""
+    model = model.to(device, DTYPES[dtype])
+    inputs, targets = inputs.to(device, DTYPES[dtype]), targets.to(device, DTYPES[dtype])
+    leaks = observe_heads(model, inputs, targets)
+    with torch.no_grad():
+        # In float64 the subtraction keeps its digits, so that the truth is truer than what it is compared with.
+        errors = torch.cat([model.double()(part.double()).softmax(dim=1) for part in inputs.split(250)])
+    return leaks, errors - targets.double()
+
+
+def reduced(leaks: HeadLeaks, errors: Tensor, *, exact: bool = True) -> tuple[LabelPath, Tensor]:
+    """Return the label paths of the leaks and the true scalars λ* = 1 / (p_r − y_r), (N,).
+
+    `exact`: float64 arithmetic over all columns; otherwise one column in the gradient's precision, as in the paper.
+    """
+    path = label_path(
+        leaks.weight_gradients,
+        leaks.weight,
+        bias=leaks.bias,
+        columns="all" if exact else "one",
+        dtype=torch.float64 if exact else None,
+    )
+    return path, 1 / errors.gather(1, path.row[:, None])[:, 0]

@@ -1,0 +1,197 @@
+"""The label as a function of one scalar: Theorem 1, the true scalar, the valid interval and the minima of the loss."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from gradleak.errors import InputError, UnknownName
+from gradleak.labels import LabelPath, find_minima, label_loss, label_path, nonnegative_intervals
+
+
+def leaks(
+    count: int, classes: int, features: int, spread: float, labels: str, seed: int, *, bias: bool = False
+) -> tuple[Tensor, Tensor, Tensor | None, Tensor, Tensor]:
+    """Gradients (N, C, I), weight, bias, true labels and p − y of single samples, in float64."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+    weight, hidden = (
+        normal(classes, features) * spread / math.sqrt(features),
+        normal(count, features).relu() + 0.01,
+    )
+    offset = normal(classes) if bias else None
+    one_hot = torch.eye(classes, dtype=torch.float64)
+    first = torch.randint(classes, (count,), generator=generator)
+    share = torch.rand(count, 1, generator=generator, dtype=torch.float64) * 0.45 + 0.05
+    if labels == "smoothing":
+        label = (1 - share) * one_hot[first] + share / classes
+    elif labels == "mixup":
+        label = (1 - share) * one_hot[first] + share * one_hot[(first + 1) % classes]
+    else:
+        label = one_hot[first]
+    error = (hidden @ weight.T + (0 if offset is None else offset)).softmax(dim=1) - label
+    return error.unsqueeze(2) * hidden.unsqueeze(1), weight, offset, label, error
+
+
+def truth_of(path: LabelPath, error: Tensor) -> Tensor:
+    return 1 / error.gather(1, path.row[:, None])
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    classes=st.integers(2, 40),
+    features=st.integers(1, 50),
+    spread=st.floats(0.01, 8),
+    labels=st.sampled_from(["smoothing", "mixup", "onehot"]),
+    bias=st.booleans(),
+    columns=st.sampled_from(["all", "one"]),
+    seed=st.integers(0, 2**20),
+)
+def test_true_scalar_gives_the_true_label_and_any_scalar_a_sum_of_one(
+    classes: int, features: int, spread: float, labels: str, bias: bool, columns: str, seed: int
+) -> None:
+    gradients, weight, offset, label, error = leaks(6, classes, features, spread, labels, seed, bias=bias)
+    path = label_path(gradients, weight, bias=offset, columns=columns)  # type: ignore[arg-type]
+    truth = truth_of(path, error)
+    worst = truth.abs().max().item()
+    torch.testing.assert_close(path.labels(truth)[:, 0], label, rtol=0, atol=1e-11 * worst)
+    torch.testing.assert_close(
+        path.features(truth)[:, 0], gradients.sum(dim=1) * 0 + truth * path.direction, rtol=0, atol=0
+    )
+    torch.testing.assert_close(path.features(truth) * error.unsqueeze(2), gradients, rtol=1e-7, atol=1e-11)
+    scalars = torch.tensor([[0.3, -0.7, 11.0, -400.0]], dtype=torch.float64).expand(6, -1)
+    sums = path.labels(scalars).sum(dim=2)
+    torch.testing.assert_close(sums, torch.ones_like(sums), rtol=0, atol=1e-11 * worst)
+    assert (path.least <= truth[:, 0].abs() * (1 + 1e-9)).all()
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    classes=st.integers(3, 20),
+    spread=st.floats(0.05, 6),
+    labels=st.sampled_from(["smoothing", "mixup", "onehot"]),
+    seed=st.integers(0, 2**20),
+)
+def test_intervals_hold_exactly_the_valid_labels(classes: int, spread: float, labels: str, seed: int) -> None:
+    gradients, weight, _, _, error = leaks(4, classes, 30, spread, labels, seed)
+    path = label_path(gradients, weight)
+    truth = truth_of(path, error)[:, 0]
+    found = nonnegative_intervals(path)
+    magnitude = torch.logspace(-1, 3, 1500, dtype=torch.float64)
+    scan = torch.cat([-magnitude, magnitude]).expand(4, -1)
+    lowest = path.labels(scan).amin(dim=2)
+    for n, own in enumerate(found):
+        inside = torch.zeros_like(scan[n], dtype=torch.bool)
+        for low, high in own:
+            assert abs(low) < abs(high)
+            assert low * high > 0
+            near, far = sorted((low, high))
+            inside |= (scan[n] >= near) & (scan[n] <= far)
+            ends = torch.tensor([[low, high]], dtype=torch.float64)
+            ends = ends[:, :1] if math.isinf(high) else ends
+            assert path[n : n + 1].labels(ends).amin() >= -1e-12
+        assert (lowest[n][inside] >= -1e-12).all()
+        assert (lowest[n][~inside] < 1e-9).all()
+        if labels == "smoothing":
+            assert any(min(pair) <= float(truth[n]) <= max(pair) for pair in own)
+
+
+def test_an_interval_without_end_is_one() -> None:
+    """A confident right prediction: only its own class has p > y, so every larger scalar is valid as well."""
+    weight = torch.eye(4, dtype=torch.float64) * 8
+    hidden = torch.tensor([[1.0, 0, 0, 0]], dtype=torch.float64)
+    label = torch.tensor([[0.7, 0.1, 0.1, 0.1]], dtype=torch.float64)
+    error = (hidden @ weight.T).softmax(dim=1) - label
+    path = label_path(error.unsqueeze(2) * hidden.unsqueeze(1), weight)
+    low, high = next(pair for pair in nonnegative_intervals(path)[0] if pair[0] > 0)
+    assert high == math.inf
+    assert 1 <= low <= float(truth_of(path, error))
+    assert path.labels(torch.tensor([[1e3, 1e6]], dtype=torch.float64)).amin() >= 0
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    classes=st.integers(5, 20),
+    spread=st.floats(0.05, 3),
+    labels=st.sampled_from(["smoothing", "mixup"]),
+    seed=st.integers(0, 2**20),
+)
+def test_the_true_scalar_is_a_minimum_with_no_loss(classes: int, spread: float, labels: str, seed: int) -> None:
+    gradients, weight, _, _, error = leaks(4, classes, 30, spread, labels, seed)
+    path = label_path(gradients, weight)
+    for own, truth in zip(find_minima(path, labels), truth_of(path, error)[:, 0].tolist(), strict=True):
+        gaps = (own.scalars - truth).abs() / abs(truth)
+        assert gaps.min() < 1e-6
+        assert own.losses[gaps.argmin()] < 1e-13
+        side = own.side(truth)
+        assert (side.scalars * truth > 0).all()
+        assert (side.scalars.abs().diff() > 0).all()
+
+
+def test_minima_agree_with_a_fine_scan() -> None:
+    gradients, weight, _, _, _ = leaks(3, 10, 30, 4.0, "smoothing", 5)
+    path = label_path(gradients, weight)
+    scan = torch.logspace(0, 3, 400_000, dtype=torch.float64)
+    for n, own in enumerate(find_minima(path, span=1e3)):
+        for sign in (1.0, -1.0):
+            loss = label_loss(path[n : n + 1].labels(sign * scan[None]))[0]
+            dips = (loss[1:-1] < torch.minimum(loss[:-2], loss[2:]) * (1 - 1e-12)).nonzero()[:, 0] + 1
+            side = own.side(sign)
+            assert len(side.scalars) == len(dips)
+            torch.testing.assert_close(side.scalars.abs(), scan[dips], rtol=4e-5, atol=0)
+
+
+def test_chunks_do_not_change_what_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    gradients, weight, _, _, _ = leaks(5, 8, 20, 2.0, "smoothing", 3)
+    path = label_path(gradients, weight)
+    whole, intervals = find_minima(path), nonnegative_intervals(path)
+    monkeypatch.setattr("gradleak.labels.scalar.CHUNK_ELEMENTS", 1)
+    for a, b in zip(whole, find_minima(path), strict=True):
+        torch.testing.assert_close(a.scalars, b.scalars)
+        assert a.best == b.best
+    assert intervals == nonnegative_intervals(path)
+
+
+def test_losses_by_hand() -> None:
+    label = torch.tensor([0.6, 0.1, 0.2, 0.1], dtype=torch.float64)
+    rest = label[1:]
+    assert float(label_loss(label)) == pytest.approx(float(rest.var(correction=0)))
+    assert float(label_loss(label, "mixup")) == pytest.approx(0.0, abs=1e-18)
+    assert float(label_loss(label, kind="square")) == pytest.approx(float(rest.square().mean()))
+    signed = torch.tensor([1.2, -0.3, 0.1, 0.0], dtype=torch.float64)
+    assert float(label_loss(signed, kind="negative")) == pytest.approx(0.6)
+    assert float(label_loss(label, kind="negative")) == pytest.approx(0.0)
+
+
+def test_a_side_without_minimum() -> None:
+    gradients, weight, _, _, _ = leaks(1, 5, 10, 0.1, "smoothing", 0)
+    (own,) = find_minima(label_path(gradients, weight), start=1e3, span=1.01e3)
+    assert math.isnan(own.best)
+
+
+def test_bad_input_is_said_clearly() -> None:
+    gradients, weight, _, _, _ = leaks(2, 5, 10, 1.0, "smoothing", 0)
+    with pytest.raises(InputError, match=r"\(C, I\) = \(5, 9\); got \(2, 5, 10\)"):
+        label_path(gradients, weight[:, :9])
+    with pytest.raises(InputError, match="NaN or infinite"):
+        label_path(gradients * math.nan, weight)
+    with pytest.raises(InputError, match="1 of 2 gradients are zero"):
+        label_path(torch.stack([gradients[0], gradients[1] * 0]), weight)
+    labels = torch.full((3,), 1 / 3)
+    with pytest.raises(UnknownName, match="unknown prior 'smooth': did you mean 'smoothing'"):
+        label_loss(labels, "smooth")
+    with pytest.raises(UnknownName, match="unknown label loss 'variances'"):
+        label_loss(labels, kind="variances")  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="at least 4 classes"):
+        label_loss(labels, "mixup")
+    single = label_path(gradients[0], weight)
+    assert len(single) == 1
+    assert single.classes == 5

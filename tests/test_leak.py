@@ -1,0 +1,191 @@
+"""What the server sees is what a client's autograd computes, and nothing it should not see."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+from torch.nn import functional as F
+
+import gradleak
+from gradleak.errors import InputError
+from gradleak.leak import observe, observe_heads
+
+
+def network(classes: int = 5, bias: bool = False) -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(1, 4, 3),
+        nn.BatchNorm2d(4),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Dropout(0.5),
+        nn.Linear(64, classes, bias=bias),
+    )
+
+
+def batch(count: int = 3, classes: int = 5) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    return torch.rand(count, 1, 6, 6, generator=generator), torch.randint(classes, (count,), generator=generator)
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_gradients_are_those_of_mean_cross_entropy(bias: bool, dtype: torch.dtype) -> None:
+    model, (inputs, targets) = network(bias=bias).to(dtype), batch()
+    inputs = inputs.to(dtype)
+    leak = observe(model, inputs, targets)
+    model.eval()
+    F.cross_entropy(model(inputs), targets).backward()
+    for name, parameter in model.named_parameters():
+        torch.testing.assert_close(leak.gradients[name], parameter.grad)
+    assert leak.head == "5"
+    assert leak.batch_size == 3
+    assert leak.weight_gradient is leak.gradients["5.weight"]
+    assert leak.weight.dtype == dtype
+    assert not leak.weight.requires_grad
+    assert (leak.bias is None) == (leak.bias_gradient is None) == (not bias)
+    if bias:
+        assert leak.bias_gradient is leak.gradients["5.bias"]
+        assert leak.bias is not None
+        torch.testing.assert_close(leak.bias, model[5].bias.detach())
+
+
+def test_soft_labels_agree_with_hard_ones() -> None:
+    model, (inputs, targets) = network(), batch()
+    hard, soft = observe(model, inputs, targets), observe(model, inputs, F.one_hot(targets, 5).float())
+    for name in hard.gradients:
+        torch.testing.assert_close(hard.gradients[name], soft.gradients[name])
+
+
+def test_batch_is_the_mean_of_its_samples() -> None:
+    model, (inputs, targets) = network(), batch()
+    together = observe(model, inputs, targets).weight_gradient
+    alone = [observe(model, inputs[n : n + 1], targets[n : n + 1]).weight_gradient for n in range(3)]
+    torch.testing.assert_close(together, torch.stack(alone).mean(dim=0))
+
+
+def test_eval_mode_is_used_and_the_mode_given_back() -> None:
+    model, (inputs, targets) = network().train(), batch()
+    model[1].eval()
+    first, second = observe(model, inputs, targets), observe(model, inputs, targets)
+    torch.testing.assert_close(first.weight_gradient, second.weight_gradient, rtol=0, atol=0)
+    assert model.training
+    assert not model[1].training
+    assert model[4].training
+    assert torch.equal(model[1].running_mean, torch.zeros(4))
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_defense_is_applied_before_sending() -> None:
+    model, (inputs, targets) = network(), batch()
+    sent = observe(model, inputs, targets, defense=lambda g: {name: value.sign() for name, value in g.items()})
+    assert set(sent.weight_gradient.unique().tolist()) <= {-1.0, 0.0, 1.0}
+
+
+def test_final_layer_is_found_by_what_it_does() -> None:
+    class Shuffled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.final = nn.Linear(8, 3)
+            self.first = nn.Linear(36, 8)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.final(self.first(x.flatten(1)).relu())
+
+    inputs, _ = batch()
+    assert observe(Shuffled(), inputs, torch.tensor([0, 1, 2])).head == "final"
+    with pytest.raises(InputError, match="does not end in a Linear layer"):
+        observe(Shuffled(), inputs, torch.tensor([0, 1, 2]), head="first")
+    with pytest.raises(InputError, match="no Linear layer named 'finale'; it has final, first"):
+        observe(Shuffled(), inputs, torch.tensor([0, 1, 2]), head="finale")
+
+
+def test_a_bare_linear_layer_is_a_model() -> None:
+    leak = observe(nn.Linear(4, 3), torch.rand(2, 4), torch.tensor([0, 1]))
+    assert leak.head == ""
+    assert leak.weight_gradient.shape == (3, 4)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    count=st.integers(1, 7),
+    classes=st.integers(2, 12),
+    bias=st.booleans(),
+    dtype=st.sampled_from([torch.float32, torch.float64]),
+    chunk=st.integers(1, 4),
+    seed=st.integers(0, 2**16),
+)
+def test_heads_equal_a_loop_over_single_samples(
+    count: int, classes: int, bias: bool, dtype: torch.dtype, chunk: int, seed: int
+) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    model = network(classes, bias).to(dtype)
+    inputs = torch.rand(count, 1, 6, 6, generator=generator, dtype=dtype)
+    targets = torch.rand(count, classes, generator=generator, dtype=torch.float64)
+    targets = (targets / targets.sum(dim=1, keepdim=True)).to(dtype)
+    heads = observe_heads(model, inputs, targets, batch_size=chunk)
+    for n in range(count):
+        single = observe(model, inputs[n : n + 1], targets[n : n + 1])
+        torch.testing.assert_close(heads.weight_gradients[n], single.weight_gradient, rtol=1e-4, atol=1e-6)
+        if bias:
+            assert heads.bias_gradients is not None
+            torch.testing.assert_close(heads.bias_gradients[n], single.bias_gradient, rtol=1e-4, atol=1e-6)
+    assert (heads.bias_gradients is None) == (heads.bias is None) == (not bias)
+    torch.testing.assert_close(heads.weight, model[5].weight.detach())
+
+
+GOOD, LABELS = batch()
+BAD = {
+    "no Linear layer": (nn.Sequential(nn.Flatten()), GOOD, LABELS, "no Linear layer"),
+    "softmax at the end": (
+        nn.Sequential(nn.Flatten(), nn.Linear(36, 5), nn.Softmax(1)),
+        GOOD,
+        LABELS,
+        "does not end in",
+    ),
+    "a layer over pixels": (nn.Linear(6, 5), GOOD, LABELS, r"one feature vector a sample"),
+    "NaN inputs": (network(), GOOD * float("nan"), LABELS, "NaN or infinite"),
+    "empty batch": (network(), GOOD[:0], LABELS[:0], "at least one sample"),
+    "no batch": (network(), torch.tensor(1.0), LABELS, "at least one sample"),
+    "not a tensor": (network(), [1.0], LABELS, "at least one sample"),
+    "wrong image size": (
+        network(),
+        torch.rand(3, 1, 9, 9),
+        LABELS,
+        r"does not take inputs of shape \(3, 1, 9, 9\)",
+    ),
+    "too few targets": (network(), GOOD, LABELS[:2], "3 inputs but 2 targets"),
+    "class out of range": (network(), GOOD, LABELS + 5, "0"),
+    "not probabilities": (network(), GOOD, torch.ones(3, 5), "sum"),
+    "negative probabilities": (network(), GOOD, torch.tensor([[2.0, -1, 0, 0, 0]] * 3), "negative"),
+    "wrong width": (network(), GOOD, torch.ones(3, 4) / 4, "5"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+@pytest.mark.parametrize("see", [observe, observe_heads])
+def test_bad_input_is_said_clearly(case: str, see: object) -> None:
+    model, inputs, targets, message = BAD[case]
+    with pytest.raises(InputError, match=message) as caught:
+        see(model, inputs, targets)  # type: ignore[operator]
+    assert "\n" not in str(caught.value)
+
+
+def test_unused_and_frozen_parameters() -> None:
+    model, (inputs, targets) = network(), batch()
+    model.register_parameter("spare", nn.Parameter(torch.ones(2)))
+    model[0].requires_grad_(False)
+    gradients = observe(model, inputs, targets).gradients
+    assert torch.equal(gradients["spare"], torch.zeros(2))
+    assert "0.weight" not in gradients
+
+
+def test_package_offers_its_names_lazily() -> None:
+    assert gradleak.observe is observe
+    assert "observe" in dir(gradleak)
+    assert gradleak.labels.PRIORS["mixup"] == 2
+    with pytest.raises(AttributeError, match="no attribute 'observed'"):
+        gradleak.observed  # noqa: B018
