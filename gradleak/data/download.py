@@ -1,0 +1,53 @@
+"""Datasets that torchvision keeps or downloads, for those who have a network."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from gradleak import paths
+from gradleak.data.base import Dataset, Split
+from gradleak.errors import MissingData
+
+TORCHVISION = {"cifar10": "CIFAR10", "cifar100": "CIFAR100", "mnist": "MNIST", "svhn": "SVHN"}
+
+
+def load(name: str, split: Split) -> Dataset:
+    """Return a dataset from torchvision's cache, else by download; the full image size only."""
+    folder = paths.cache() / "torchvision"
+    try:
+        raw = _fetch(TORCHVISION[name], str(folder), split)
+    except Exception as error:  # torchvision lets urllib's, its own and the operating system's errors through
+        raise MissingData(
+            f"dataset '{name}' is not at hand and could not be downloaded: put {_file_of(name)} into a folder and set "
+            f"$GRADLEAK_DATA to it, or run once with a network, so that torchvision can fetch it"
+        ) from error
+    images = np.asarray(raw.data)
+    if images.ndim == 3:
+        images = images[..., None]
+    if name == "svhn":
+        images = images.transpose(0, 2, 3, 1)
+    labels = np.asarray(raw.labels if name == "svhn" else raw.targets)
+    names = getattr(raw, "classes", None) or [str(label) for label in range(10)]
+    return Dataset(
+        name,
+        split,
+        torch.from_numpy(np.ascontiguousarray(images)).permute(0, 3, 1, 2).float().div(255).contiguous(),
+        torch.from_numpy(labels.astype(np.int64)),
+        tuple(names),
+        "torchvision's copy of the original",
+    )
+
+
+def _fetch(kind: str, folder: str, split: Split) -> Any:
+    from torchvision import datasets
+
+    if kind == "SVHN":
+        return datasets.SVHN(folder, split=split, download=True)
+    return getattr(datasets, kind)(folder, train=split == "train", download=True)
+
+
+def _file_of(name: str) -> str:
+    return f"{name.replace('-', '_')}.npz"

@@ -1,0 +1,115 @@
+"""Datasets that installed libraries carry: no file, no network."""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+import torch
+from PIL import Image
+
+from gradleak.data.base import Dataset, Split
+from gradleak.errors import InputError
+
+PHOTOGRAPHS = (
+    "astronaut", "chelsea", "china", "coffee", "flower", "hubble deep field", "immunohistochemistry",
+    "motorcycle", "retina", "rocket",
+)  # fmt: skip
+SIZES = (32, 64)
+TRAIN_CROPS, TEST_CROPS = 250, 60  # a photograph
+# In units of the crop's side: how tall a photograph is made, how far apart crops start, and the side of the blocks
+# that are dealt out to training and test.
+HEIGHT, STRIDE, BLOCK = 14, 1 / 8, 3 / 2
+PLAIN = 0.045  # standard deviation of the brightness below which a crop shows nothing: sky, or black
+
+
+def digits(split: Split, size: int | None = None) -> Dataset:
+    """Return scikit-learn's 1,797 handwritten digits, 8×8; every fifth of each class is a test image."""
+    from sklearn.datasets import load_digits
+
+    if size not in (None, 8):
+        raise InputError(f"'digits' are 8×8 pixels; got size={size}")
+    raw = load_digits()
+    rank = np.zeros(len(raw.target), dtype=int)
+    for label in range(10):
+        members = raw.target == label
+        rank[members] = np.arange(members.sum())
+    keep = (rank % 5 == 4) if split == "test" else (rank % 5 != 4)
+    return Dataset(
+        "digits",
+        split,
+        torch.tensor(raw.images[keep] / 16, dtype=torch.float32).unsqueeze(1),
+        torch.tensor(raw.target[keep], dtype=torch.long),
+        tuple(str(label) for label in range(10)),
+        "embedded: 1,797 handwritten digits shipped with scikit-learn",
+    )
+
+
+def photos(split: Split, size: int | None = None) -> Dataset:
+    """Return square colour crops of ten photographs; the class is the photograph.
+
+    Blocks of one and a half crops' side are dealt to training and test like a knight's moves on a board, so both see the
+    whole photograph and share no pixel.
+    """
+    size = size or 32
+    if size not in SIZES:
+        raise InputError(f"'photos' come at {' or '.join(map(str, SIZES))} pixels; got size={size}")
+    images, labels = _crops(split, size)
+    return Dataset(
+        "photos",
+        split,
+        images.clone(),
+        labels.clone(),
+        PHOTOGRAPHS,
+        f"embedded: {size}×{size} crops of ten photographs shipped with scikit-image and scikit-learn",
+    )
+
+
+@functools.cache
+def _crops(split: Split, size: int) -> tuple[torch.Tensor, torch.Tensor]:
+    wanted = TRAIN_CROPS if split == "train" else TEST_CROPS
+    images, labels = [], []
+    for label, name in enumerate(PHOTOGRAPHS):
+        photograph = resized(name, size)
+        corners = corners_of(photograph, split, size)
+        # Evenly over the list, hence over the photograph.
+        chosen = corners[np.linspace(0, len(corners) - 1, wanted).round().astype(int)]
+        images += [photograph[top : top + size, left : left + size] for top, left in chosen]
+        labels += [label] * wanted
+    stacked = np.stack(images).astype(np.float32) / 255
+    return torch.from_numpy(stacked).permute(0, 3, 1, 2).contiguous(), torch.tensor(labels)
+
+
+def resized(name: str, size: int) -> np.ndarray:
+    """Return a photograph (H, W, 3) uint8, made HEIGHT crops tall."""
+    image = Image.fromarray(_photograph(name))
+    height = HEIGHT * size
+    return np.asarray(image.resize((round(image.width * height / image.height), height), Image.Resampling.LANCZOS))
+
+
+def corners_of(photograph: np.ndarray, split: Split, size: int) -> np.ndarray:
+    """Return the top left corners (K, 2) of all crops of a split that show something."""
+    block, stride = int(BLOCK * size), int(STRIDE * size)
+    rows, columns = photograph.shape[0] // block, photograph.shape[1] // block
+    inner = np.arange(0, block - size + 1, stride)
+    blocks = [
+        (row * block, column * block)
+        for row in range(rows)
+        for column in range(columns)
+        if ((row + 2 * column) % 5 == 0) == (split == "test")
+    ]
+    corners = np.array([(top + a, left + b) for top, left in blocks for a in inner for b in inner])
+    grey = photograph.mean(axis=2) / 255
+    contrast = np.array([grey[top : top + size, left : left + size].std() for top, left in corners])
+    return corners[contrast >= PLAIN]
+
+
+def _photograph(name: str) -> np.ndarray:
+    from skimage import data
+    from sklearn.datasets import load_sample_image
+
+    if name in ("china", "flower"):
+        return np.asarray(load_sample_image(f"{name}.jpg"))
+    if name == "motorcycle":
+        return np.asarray(data.stereo_motorcycle()[0])
+    return np.asarray(getattr(data, name.replace(" ", "_"))())

@@ -1,0 +1,147 @@
+"""Datasets in the folder that $GRADLEAK_DATA names: numpy archives in two layouts."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+
+from gradleak import paths
+from gradleak.data.base import Dataset, DatasetState, Split
+from gradleak.errors import InputError, MissingData, StorageError
+
+RAW = ("train_images", "train_labels", "test_images", "test_labels", "class_names")
+PACKED = ("jpeg", "offsets", "labels", "split", "class_names")
+
+
+@dataclass(frozen=True)
+class FileSet:
+    """A dataset's file, the size its images are given in, and what to know of it."""
+
+    file: str
+    size: int
+    notes: str = ""
+
+
+FILES = {
+    "cifar10": FileSet("cifar10.npz", 32, "lossless; part of the training set and the first of the test set"),
+    "cifar10-jpeg": FileSet("cifar10_jpeg.npz", 32, "all images, JPEG quality 75: for training, not for measuring"),
+    "flowers17": FileSet("flowers17.npz", 224, "one split only, served as training and as test"),
+    "imagenet-sample": FileSet("imagenet_sample.npz", 224, "one image a class, one split only"),
+    "tinyimagenet32": FileSet("tinyimagenet32.npz", 32, "200 classes; JPEG quality 75"),
+    "mnist": FileSet("mnist.npz", 28, "lossless"),
+}
+
+
+def location(name: str) -> Path | None:
+    """Return the file of a dataset, if it is at hand."""
+    folder = paths.data_folder()
+    if folder is None or name not in FILES:
+        return None
+    path = folder / FILES[name].file
+    return path if path.is_file() else None
+
+
+def load(name: str, split: Split, size: int | None = None) -> Dataset:
+    """Return a dataset from its file."""
+    path = location(name)
+    if path is None:
+        raise MissingData(f"{FILES[name].file} is not in $GRADLEAK_DATA")
+    known = FILES[name]
+    archive = _read(path)
+    names = tuple(str(value) for value in archive["class_names"])
+    if "jpeg" in archive:
+        images, labels = _packed(path, archive, split, size or known.size)
+    else:
+        images, labels = archive[f"{split}_images"], archive[f"{split}_labels"]
+        if images.ndim not in (3, 4) or images.dtype != np.uint8 or len(images) != len(labels):
+            raise InputError(f"{path.name}: {split}_images must be uint8 (N, H, W[, 3]), one a label; got {images.shape}")
+        images = images[..., None] if images.ndim == 3 else images
+        if size not in (None, images.shape[1]):
+            images = np.stack([_resize(Image.fromarray(image.squeeze()), size) for image in images])
+            images = images[..., None] if images.ndim == 3 else images
+    if len(labels) == 0:
+        raise MissingData(f"{path.name} holds no {split} images")
+    return Dataset(
+        name,
+        split,
+        torch.from_numpy(np.ascontiguousarray(images)).permute(0, 3, 1, 2).float().div(255).contiguous(),
+        torch.from_numpy(np.asarray(labels).astype(np.int64)),
+        names,
+        f"file {path.name} in $GRADLEAK_DATA",
+        known.notes,
+    )
+
+
+def state(name: str) -> DatasetState | None:
+    """Return what can be said of a dataset's file without decoding an image, or None where there is no file."""
+    path = location(name)
+    if path is None:
+        return None
+    known = FILES[name]
+    source = f"$GRADLEAK_DATA/{path.name}"
+    try:
+        shapes = _shapes(path)
+        count = sum(shapes[key][0] for key in ("train_labels", "test_labels", "labels") if key in shapes)
+        classes = shapes["class_names"][0]
+    except (OSError, ValueError, KeyError, zipfile.BadZipFile):
+        return DatasetState(name, "damaged", source, None, None, "", "cannot be read; copy it again")
+    shape = f"{known.size}×{known.size}" + ("" if name == "mnist" else "×3")
+    return DatasetState(name, "file", source, count, classes, shape, known.notes)
+
+
+def _read(path: Path) -> dict[str, np.ndarray[Any, Any]]:
+    try:
+        with np.load(path, allow_pickle=False) as stored:
+            archive = {key: stored[key] for key in stored.files}
+    except PermissionError as error:
+        raise StorageError(f"{path.name} in $GRADLEAK_DATA cannot be read: permission denied") from error
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zipfile.error) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise StorageError(f"{path.name} in $GRADLEAK_DATA is damaged ({reason}): copy it again") from error
+    needed = PACKED if "jpeg" in archive else RAW
+    missing = [key for key in needed if key not in archive]
+    if missing:
+        raise InputError(f"{path.name} lacks {', '.join(missing)}; it must hold {', '.join(needed)}")
+    return archive
+
+
+def _packed(
+    path: Path, archive: dict[str, np.ndarray[Any, Any]], split: Split, size: int
+) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    splits = archive["split"]
+    # A file with one split serves it under both names: its page says so.
+    keep = np.arange(len(splits)) if len(np.unique(splits)) == 1 else np.flatnonzero(splits == (split == "test"))
+    jpeg, offsets = archive["jpeg"], archive["offsets"]
+    if len(offsets) != len(splits) + 1 or len(archive["labels"]) != len(splits):
+        raise InputError(f"{path.name}: offsets must be one longer than labels and split")
+    try:
+        images = [
+            _resize(Image.open(io.BytesIO(jpeg[offsets[i] : offsets[i + 1]].tobytes())).convert("RGB"), size)
+            for i in keep
+        ]
+    except OSError as error:
+        raise StorageError(f"{path.name} in $GRADLEAK_DATA holds an image that cannot be decoded") from error
+    return np.stack(images), archive["labels"][keep]
+
+
+def _resize(image: Image.Image, size: int) -> np.ndarray[Any, Any]:
+    # PIL's default filter, as in the papers' code.
+    return np.asarray(image if image.size == (size, size) else image.resize((size, size)))
+
+
+def _shapes(path: Path) -> dict[str, tuple[int, ...]]:
+    shapes = {}
+    with zipfile.ZipFile(path) as archive:
+        for entry in archive.namelist():
+            with archive.open(entry) as stream:
+                version = np.lib.format.read_magic(stream)
+                read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+                shapes[entry.removesuffix(".npy")] = read(stream)[0]
+    return shapes

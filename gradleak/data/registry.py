@@ -1,0 +1,72 @@
+"""Where a dataset's name leads: embedded, then $GRADLEAK_DATA, then torchvision, else a clear error."""
+
+from __future__ import annotations
+
+from gradleak import paths
+from gradleak.data import download, embedded, files
+from gradleak.data.base import Dataset, DatasetState, Split
+from gradleak.errors import InputError, MissingData, unknown
+
+EMBEDDED = {"digits": embedded.digits, "photos": embedded.photos}
+
+
+def names() -> tuple[str, ...]:
+    """Return the names of all datasets."""
+    return tuple(dict.fromkeys([*EMBEDDED, *files.FILES, *download.TORCHVISION]))
+
+
+def load(name: str, split: Split = "train", *, size: int | None = None) -> Dataset:
+    """Return a dataset's split; `size` asks for square images of that many pixels."""
+    if name not in names():
+        raise unknown("dataset", name, names())
+    if split not in ("train", "test"):
+        raise InputError(f"split must be 'train' or 'test'; got '{split}'")
+    if size is not None and size < 1:
+        raise InputError(f"size must be a positive number of pixels; got {size}")
+    if name in EMBEDDED:
+        return EMBEDDED[name](split, size)
+    if files.location(name) is not None:
+        return files.load(name, split, size)
+    if name in download.TORCHVISION:
+        dataset = download.load(name, split)
+        if size not in (None, dataset.images.shape[-1]):
+            raise InputError(f"'{name}' comes at {dataset.images.shape[-1]} pixels; got size={size}")
+        return dataset
+    raise MissingData(
+        f"dataset '{name}' is not at hand: put {files.FILES[name].file} into a folder and set $GRADLEAK_DATA to it "
+        "(torchvision does not offer this one)"
+    )
+
+
+def source(name: str) -> str:
+    """Return one line that says where `load` would take a dataset from, without loading it."""
+    return next(f"{state.name}: {state.source}" for state in states() if state.name == name)
+
+
+def states() -> list[DatasetState]:
+    """Return the state of every dataset, reading headers only."""
+    result = [
+        DatasetState("digits", "embedded", "scikit-learn", 1797, 10, "8×8", ""),
+        DatasetState(
+            "photos",
+            "embedded",
+            "ten photographs of scikit-image and scikit-learn",
+            len(embedded.PHOTOGRAPHS) * (embedded.TRAIN_CROPS + embedded.TEST_CROPS),
+            len(embedded.PHOTOGRAPHS),
+            "32×32×3 or 64×64×3",
+            "",
+        ),
+    ]
+    for name in names():
+        if name in EMBEDDED:
+            continue
+        state = files.state(name)
+        cached = (paths.cache() / "torchvision").is_dir() and name in download.TORCHVISION
+        if state is None and name in download.TORCHVISION:
+            note = "fetched before" if cached else "downloaded when first asked for, with a network"
+            state = DatasetState(name, "download", "torchvision", None, None, "", note)
+        elif state is None:
+            file = files.FILES[name].file
+            state = DatasetState(name, "missing", f"wants {file} in $GRADLEAK_DATA", None, None, "", files.FILES[name].notes)
+        result.append(state)
+    return result
