@@ -1,0 +1,52 @@
+"""AlexNet and VGG16, whose last layers are the ones attacked."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+from torchvision.models import AlexNet
+
+from gradleak.errors import unknown
+
+ACTIVATIONS: dict[str, type[nn.Module]] = {
+    "sigmoid": nn.Sigmoid, "tanh": nn.Tanh, "relu": nn.ReLU, "elu": nn.ELU, "selu": nn.SELU,
+}  # fmt: skip
+VGG16 = (64, 64, 0, 128, 128, 0, 256, 256, 256, 0, 512, 512, 512, 0, 512, 512, 512, 0)
+
+
+class HeadedAlexNet(nn.Module):
+    """torchvision's AlexNet with its last layer named `head`."""
+
+    def __init__(self, classes: int, bias: bool) -> None:
+        super().__init__()
+        self.body = AlexNet()
+        self.body.classifier[-1] = nn.Identity()
+        self.head = nn.Linear(4096, classes, bias=bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return logits (B, C)."""
+        out: Tensor = self.head(self.body(x))
+        return out
+
+
+class VGG(nn.Module):
+    """VGG16 for small images: thirteen 3×3 convolutions with batch norm, five max-pools, one Linear layer."""
+
+    def __init__(self, classes: int, in_channels: int, bias: bool, activation: str) -> None:
+        super().__init__()
+        if activation not in ACTIVATIONS:
+            raise unknown("activation", activation, ACTIVATIONS)
+        layers: list[nn.Module] = []
+        for width in VGG16:
+            if width == 0:
+                layers.append(nn.MaxPool2d(2))
+                continue
+            convolution = nn.Conv2d(in_channels, width, 3, padding=1)
+            layers += [convolution, nn.BatchNorm2d(width), ACTIVATIONS[activation]()]
+            in_channels = width
+        self.body = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1))
+        self.head = nn.Linear(512, classes, bias=bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return logits (B, C)."""
+        out: Tensor = self.head(self.body(x).flatten(1))
+        return out

@@ -1,0 +1,94 @@
+"""The small convolutional networks of DLG and its followers."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+
+class LeNet(nn.Module):
+    """DLG's LeNet: three 5×5 convolutions of 12 channels, a sigmoid after each, one Linear layer (zhu2019, wang2024).
+
+    768 features at 32×32, 588 at 28×28. LLG's CNN is this network with a bias in its last layer (wainakh2021).
+    """
+
+    def __init__(self, classes: int, in_channels: int, image_size: int, bias: bool) -> None:
+        super().__init__()
+        self.body = nn.Sequential(
+            nn.Conv2d(in_channels, 12, 5, stride=2, padding=2),
+            nn.Sigmoid(),
+            nn.Conv2d(12, 12, 5, stride=2, padding=2),
+            nn.Sigmoid(),
+            nn.Conv2d(12, 12, 5, stride=1, padding=2),
+            nn.Sigmoid(),
+        )
+        side = -(-(-(-image_size // 2)) // 2)
+        self.head = nn.Linear(12 * side * side, classes, bias=bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return logits (B, C)."""
+        out: Tensor = self.head(self.body(x).flatten(1))
+        return out
+
+
+class ClassicLeNet(nn.Module):
+    """The LeNet of wainakh2021: 6 and 16 channels, 576 features, two hidden Linear layers of 120 and 84."""
+
+    def __init__(self, classes: int, in_channels: int, image_size: int, bias: bool) -> None:
+        super().__init__()
+        self.body = nn.Sequential(
+            nn.Conv2d(in_channels, 6, 3),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Conv2d(6, 16, 3),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+        )
+        side = ((image_size - 2) // 2 - 2) // 2
+        self.hidden = nn.Sequential(nn.Linear(16 * side * side, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU())
+        self.head = nn.Linear(84, classes, bias=bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return logits (B, C)."""
+        out: Tensor = self.head(self.hidden(self.body(x).flatten(1)))
+        return out
+
+
+class SmallCNN(nn.Module):
+    """Our own: two strided convolutions with batch norm and ReLU, quick to train on the embedded data."""
+
+    def __init__(self, classes: int, in_channels: int, image_size: int, bias: bool) -> None:
+        super().__init__()
+
+        def block(inputs: int, outputs: int, stride: int) -> nn.Sequential:
+            convolution = nn.Conv2d(inputs, outputs, 3, stride=stride, padding=1, bias=False)
+            return nn.Sequential(convolution, nn.BatchNorm2d(outputs), nn.ReLU())
+
+        self.body = nn.Sequential(
+            block(in_channels, 16, 1), block(16, 32, 2), block(32, 64, 2), nn.AdaptiveAvgPool2d(min(4, image_size // 4))
+        )
+        side = min(4, image_size // 4)
+        self.head = nn.Linear(64 * side * side, classes, bias=bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return logits (B, C)."""
+        out: Tensor = self.head(self.body(x).flatten(1))
+        return out
+
+
+class FCN4(nn.Module):
+    """wang2024's fully connected network, 12288 → 4096 → 1024 → 256 → C for a 3×64×64 image, no bias, ReLU."""
+
+    def __init__(self, classes: int, in_channels: int, image_size: int, bias: bool) -> None:
+        super().__init__()
+        widths = (in_channels * image_size**2, 4096, 1024, 256)
+        layers: list[nn.Module] = []
+        for inputs, outputs in zip(widths[:-1], widths[1:], strict=True):
+            layers += [nn.Linear(inputs, outputs, bias=bias), nn.ReLU()]
+        self.body = nn.Sequential(*layers)
+        self.head = nn.Linear(widths[-1], classes, bias=bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return logits (B, C)."""
+        out: Tensor = self.head(self.body(torch.flatten(x, 1)))
+        return out

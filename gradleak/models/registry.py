@@ -1,0 +1,128 @@
+"""Networks by name, as the papers define them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from torchvision.models.resnet import BasicBlock, Bottleneck
+
+from gradleak.errors import InputError, unknown
+from gradleak.models.large import VGG, HeadedAlexNet
+from gradleak.models.lenet import FCN4, ClassicLeNet, LeNet, SmallCNN
+from gradleak.models.resnet import CifarResNet, TorchvisionResNet
+
+INITS = ("paper", "torch", "uniform", "kaiming")
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a network is asked to be."""
+
+    classes: int
+    bias: bool
+    in_channels: int
+    image_size: int
+    activation: str
+
+
+@dataclass(frozen=True)
+class Network:
+    """How a network is made, the last layer's bias and the initialisation its paper has."""
+
+    make: Callable[[Options], nn.Module]
+    bias: bool = False
+    init: str = "torch"
+    least_size: int = 8
+    activation: str | None = None
+
+
+NETWORKS: dict[str, Network] = {
+    "lenet": Network(lambda o: LeNet(o.classes, o.in_channels, o.image_size, o.bias), init="uniform"),
+    "fcn4": Network(lambda o: FCN4(o.classes, o.in_channels, o.image_size, o.bias), least_size=1),
+    "resnet18": Network(lambda o: TorchvisionResNet(BasicBlock, [2, 2, 2, 2], o.classes, o.in_channels, o.bias)),
+    "resnet18-cifar": Network(
+        lambda o: TorchvisionResNet(BasicBlock, [2, 2, 2, 2], o.classes, o.in_channels, o.bias, small_images=True)
+    ),
+    "resnet20": Network(lambda o: CifarResNet(3, o.classes, o.in_channels, o.bias), bias=True, init="kaiming"),
+    "resnet50": Network(
+        lambda o: TorchvisionResNet(Bottleneck, [3, 4, 6, 3], o.classes, o.in_channels, o.bias), init="uniform"
+    ),
+    "alexnet": Network(lambda o: HeadedAlexNet(o.classes, o.bias), init="uniform", least_size=63),
+    "llg-cnn": Network(lambda o: LeNet(o.classes, o.in_channels, o.image_size, o.bias), bias=True, init="uniform"),
+    "llg-lenet": Network(
+        lambda o: ClassicLeNet(o.classes, o.in_channels, o.image_size, o.bias), bias=True, init="uniform", least_size=10
+    ),
+    "llg-resnet20": Network(
+        lambda o: CifarResNet(3, o.classes, o.in_channels, o.bias, extra=True), bias=True, init="uniform"
+    ),
+    "vgg16": Network(
+        lambda o: VGG(o.classes, o.in_channels, o.bias, o.activation),
+        bias=True, init="kaiming", least_size=32, activation="relu",
+    ),
+    "small-cnn": Network(lambda o: SmallCNN(o.classes, o.in_channels, o.image_size, o.bias)),
+}  # fmt: skip
+
+
+def names() -> tuple[str, ...]:
+    """Return the names of all networks."""
+    return tuple(NETWORKS)
+
+
+def build(
+    name: str,
+    *,
+    classes: int = 10,
+    bias: bool | None = None,
+    init: str | None = None,
+    activation: str | None = None,
+    in_channels: int = 3,
+    image_size: int = 32,
+    seed: int = 0,
+) -> nn.Module:
+    """Return a network in eval mode, its last layer an nn.Linear named `head`.
+
+    `bias` (of the last layer; FCN-4: of every layer) and `init` default to what the paper has. `init`: "torch" (each
+    layer's own default), "uniform" (every parameter, batch norm's too, from U(−0.5, 0.5)), "kaiming" (fan-out for
+    convolutions and Linear layers, biases zero). `activation` is a choice for "vgg16" only.
+    """
+    if name not in NETWORKS:
+        raise unknown("network", name, NETWORKS)
+    network = NETWORKS[name]
+    init = network.init if init in (None, "paper") else init
+    if init not in INITS:
+        raise unknown("initialisation", init, INITS)
+    if classes < 2 or in_channels < 1:
+        raise InputError(f"a network needs at least 2 classes and 1 input channel; got {classes} and {in_channels}")
+    if image_size < network.least_size:
+        raise InputError(f"'{name}' needs images of at least {network.least_size} pixels; got {image_size}")
+    if name == "alexnet" and in_channels != 3:
+        raise InputError(f"'alexnet' takes 3 input channels; got {in_channels}")
+    if activation is not None and network.activation is None:
+        raise InputError(f"'{name}' has its activation fixed by its paper; only vgg16 has a choice")
+    options = Options(
+        classes,
+        network.bias if bias is None else bias,
+        in_channels,
+        image_size,
+        activation or network.activation or "",
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = network.make(options)
+        _initialise(model, init)
+    return model.eval()
+
+
+def _initialise(model: nn.Module, init: str) -> None:
+    if init == "uniform":
+        for parameter in model.parameters():
+            nn.init.uniform_(parameter, -0.5, 0.5)
+    elif init == "kaiming":
+        for module in model.modules():
+            if isinstance(module, nn.Conv2d | nn.Linear):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+                if module.bias is not None:
+                    nn.init.zeros_(module.bias)

@@ -1,0 +1,77 @@
+"""Residual networks: torchvision's, its CIFAR form, and the 6n + 2 form of the original paper."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torchvision.models import ResNet
+from torchvision.models.resnet import BasicBlock, Bottleneck
+
+
+class TorchvisionResNet(nn.Module):
+    """torchvision's ResNet with its last layer named `head`; `small_images`: a 3×3 stem and no max-pool."""
+
+    def __init__(
+        self, block: type[BasicBlock | Bottleneck], depths: list[int], classes: int, in_channels: int, bias: bool,
+        *, small_images: bool = False,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self.body = ResNet(block, depths)
+        width = self.body.fc.in_features
+        self.body.fc = nn.Identity()
+        if small_images:
+            self.body.conv1 = nn.Conv2d(in_channels, 64, 3, padding=1, bias=False)
+            self.body.maxpool = nn.Identity()
+        elif in_channels != 3:
+            self.body.conv1 = nn.Conv2d(in_channels, 64, 7, stride=2, padding=3, bias=False)
+        self.head = nn.Linear(width, classes, bias=bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return logits (B, C)."""
+        out: Tensor = self.head(self.body(x))
+        return out
+
+
+class PaddedBlock(nn.Module):
+    """Two 3×3 convolutions; where the shape changes the shortcut takes every second pixel and pads channels."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride=stride, padding=1, bias=False)
+        self.bn1 = nn.BatchNorm2d(outputs)
+        self.conv2 = nn.Conv2d(outputs, outputs, 3, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(outputs)
+        self.stride, self.padding = stride, (outputs - inputs) // 2
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the block's output (B, outputs, H / stride, W / stride)."""
+        out = self.bn2(self.conv2(F.relu(self.bn1(self.conv1(x)))))
+        if self.padding:
+            x = F.pad(x[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, self.padding, self.padding))
+        return F.relu(out + x)
+
+
+class CifarResNet(nn.Module):
+    """The 6n + 2 ResNet of widths 16, 32, 64 with parameter-free shortcuts; `extra` adds wainakh2021's 64 → 512 layer."""
+
+    def __init__(self, blocks: int, classes: int, in_channels: int, bias: bool, *, extra: bool = False) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(in_channels, 16, 3, padding=1, bias=False)
+        self.bn1 = nn.BatchNorm2d(16)
+        self.layer1 = self._stage(16, 16, blocks, 1)
+        self.layer2 = self._stage(16, 32, blocks, 2)
+        self.layer3 = self._stage(32, 64, blocks, 2)
+        self.hidden = nn.Linear(64, 512) if extra else nn.Identity()
+        self.head = nn.Linear(512 if extra else 64, classes, bias=bias)
+
+    @staticmethod
+    def _stage(inputs: int, outputs: int, blocks: int, stride: int) -> nn.Sequential:
+        first = PaddedBlock(inputs, outputs, stride)
+        return nn.Sequential(first, *[PaddedBlock(outputs, outputs, 1) for _ in range(blocks - 1)])
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return logits (B, C)."""
+        out = self.layer3(self.layer2(self.layer1(F.relu(self.bn1(self.conv1(x))))))
+        logits: Tensor = self.head(self.hidden(torch.flatten(F.adaptive_avg_pool2d(out, 1), 1)))
+        return logits
