@@ -1,0 +1,36 @@
+"""Writing files so that they are there whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import BinaryIO
+
+from gradleak.errors import StorageError
+
+
+def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
+    """Let `write` fill a new file and put it at `path` in one step; a clear error when it cannot be stored."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as stream:
+            temporary = Path(stream.name)
+            try:
+                write(stream)
+                stream.flush()
+                os.fsync(stream.fileno())
+                temporary.chmod(0o644)
+                temporary.replace(path)
+            finally:
+                temporary.unlink(missing_ok=True)
+    except (OSError, RuntimeError) as error:
+        # torch.save reports a full disk as a RuntimeError.
+        raise storage_error(path, error) from error
+
+
+def storage_error(path: Path, error: BaseException) -> StorageError:
+    """Return the one line for a file or folder that cannot be written."""
+    reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
+    return StorageError(f"cannot write {path.name} into the folder '{path.parent.name}': {reason}")
