@@ -71,6 +71,8 @@ def trials(parameters: Parameters) -> list[dict[str, Any]]:
         epochs=parameters.epochs,
         pretrained=parameters.pretrained or None,
         bias=False,
+        batch_size=64 if parameters.training_dataset == "photos" else 128,
+        learning_rate=5e-3,
         seed=parameters.seed,
     )
     return [

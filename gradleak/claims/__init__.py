@@ -1,0 +1,307 @@
+"""What the papers say, as data, and the code that judges it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import pandas as pd
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from gradleak import records, studies
+from gradleak.errors import InputError
+from gradleak.records import Record
+from gradleak.tables import Table
+
+FOLDER = Path(__file__).parent
+Verdict = Literal["reproduced", "better", "not reproduced", "trend only", "not run"]
+Number = int | float
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Measure(_Strict):
+    """The selection of a record's rows that measures a claim, and how they become one number."""
+
+    where: dict[str, Any] = Field(default_factory=dict)
+    column: str
+    reduce: Literal["mean", "median", "min", "max", "sum", "std", "share", "only"]
+    format: str = ".3g"
+
+
+class Within(_Strict):
+    """A distance from the published value."""
+
+    absolute: Number = 0
+    relative: Number = 0
+
+
+class Rule(_Strict):
+    """When a measured value counts as reproducing the claim: exactly one of these."""
+
+    at_most: Number | None = None
+    at_least: Number | None = None
+    within: Within | None = None
+    between: tuple[Number, Number] | None = None
+
+    @model_validator(mode="after")
+    def _one(self) -> Rule:
+        given = [name for name, value in self if value is not None]
+        if len(given) != 1:
+            raise ValueError(f"a rule is exactly one of at_most, at_least, within, between; got {given or 'none'}")
+        return self
+
+    def holds(self, value: float, published: Any) -> bool:
+        """Whether a value follows the rule; NaN never does."""
+        if math.isnan(value):
+            return False
+        if self.at_most is not None:
+            return value <= self.at_most
+        if self.at_least is not None:
+            return value >= self.at_least
+        if self.between is not None:
+            return self.between[0] <= value <= self.between[1]
+        assert self.within is not None
+        return abs(value - published) <= self.within.absolute + self.within.relative * abs(published)
+
+    def text(self) -> str:
+        """The rule in a few characters."""
+        if self.at_most is not None:
+            return f"≤ {self.at_most:g}"
+        if self.at_least is not None:
+            return f"≥ {self.at_least:g}"
+        if self.between is not None:
+            return f"{self.between[0]:g} … {self.between[1]:g}"
+        assert self.within is not None
+        absolute = f"± {self.within.absolute:g}" if self.within.absolute else ""
+        return absolute + (f" ± {self.within.relative:.0%}" if self.within.relative else "")
+
+
+class Claim(_Strict):
+    """One thing a paper says, or we do, and what would show it."""
+
+    id: str
+    paper: str
+    place: str
+    statement: str
+    study: str
+    measure: Measure
+    published: Number | str | None = None
+    unit: str = ""
+    rule: Rule
+    better: Literal["higher", "lower"] | None = None
+    needs: dict[str, Any] = Field(default_factory=dict)
+    ours: bool = False
+    note: str = ""
+
+    @model_validator(mode="after")
+    def _published_number(self) -> Claim:
+        if (self.rule.within or self.better) and not isinstance(self.published, int | float):
+            raise ValueError("'within' and 'better' compare with a published number, and there is none")
+        return self
+
+    def shown(self, value: Any) -> str:
+        """A value of this claim as text, in its format and unit."""
+        if value is None:
+            return "–"
+        text = format(value, self.measure.format) if isinstance(value, int | float) else str(value)
+        return f"{text} {self.unit}".strip()
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What a record says about a claim: the value with its count and spread, and the verdict."""
+
+    claim: Claim
+    value: float | None
+    count: int
+    spread: float | None
+    at_scale: bool
+    agrees: bool | None
+    verdict: Verdict
+
+    @property
+    def shown(self) -> str:
+        """The value with its spread and count."""
+        if self.value is None:
+            return "–"
+        if self.claim.measure.reduce == "mean" and self.spread is not None:
+            return f"{self.claim.shown(self.value)} ± {format(self.spread, self.claim.measure.format)} (n = {self.count})"
+        return f"{self.claim.shown(self.value)} (n = {self.count})"
+
+
+def load(study: str | None = None) -> list[Claim]:
+    """Return the claims of one study, or of all, in the order of their files."""
+    wanted = studies.names() if study is None else (study,)
+    return [claim for name in wanted for claim in _from_file(FOLDER / f"{name}.yaml", name)]
+
+
+def _from_file(path: Path, study: str) -> list[Claim]:
+    if not path.is_file():
+        raise InputError(f"study '{study}' has no claims: expected claims/{path.name}")
+    try:
+        entries = yaml.safe_load(path.read_text())
+    except yaml.YAMLError as error:
+        raise InputError(f"{path.name} is not YAML: {str(error).splitlines()[0]}") from error
+    if not isinstance(entries, list):
+        raise InputError(f"{path.name} must be a list of claims")
+    claims = []
+    for entry in entries:
+        try:
+            claims.append(Claim.model_validate(entry))
+        except ValidationError as error:
+            first = error.errors()[0]
+            place = ".".join(str(part) for part in first["loc"]) or "the claim"
+            name = entry.get("id", "without id") if isinstance(entry, dict) else "not a mapping"
+            raise InputError(f"{path.name}, claim '{name}': {place}: {first['msg']}") from error
+        if claims[-1].study != study:
+            raise InputError(f"{path.name}, claim '{claims[-1].id}': its study is '{claims[-1].study}', not '{study}'")
+    doubled = {claim.id for claim in claims if [c.id for c in claims].count(claim.id) > 1}
+    if doubled:
+        raise InputError(f"{path.name}: claim '{sorted(doubled)[0]}' stands twice")
+    return claims
+
+
+def judge(claim: Claim, record: Record | None) -> Judgement:
+    """Measure a claim on a record and say what that means."""
+    if record is None:
+        return Judgement(claim, None, 0, None, False, None, "not run")
+    values = _selected(claim, record)
+    value = _reduced(values, claim)
+    spread = float(values.std()) if len(values) > 1 else None
+    at_scale = all(_enough(record.parameters.get(name), needed) for name, needed in claim.needs.items())
+    agrees = claim.rule.holds(value, claim.published)
+    if not at_scale:
+        verdict: Verdict = "trend only"
+    elif not agrees:
+        verdict = "not reproduced"
+    else:
+        verdict = "better" if _beats(claim, value) else "reproduced"
+    return Judgement(claim, value, len(values), spread, at_scale, agrees, verdict)
+
+
+def _selected(claim: Claim, record: Record) -> pd.Series[float]:
+    frame = record.frame()
+    for column, wanted in claim.measure.where.items():
+        if column not in frame:
+            raise InputError(f"claim '{claim.id}' selects by '{column}', which its study does not report")
+        frame = frame[frame[column].isin(wanted if isinstance(wanted, list) else [wanted])]
+    if claim.measure.column not in frame:
+        raise InputError(f"claim '{claim.id}' measures '{claim.measure.column}', which its study does not report")
+    if frame.empty:
+        raise InputError(f"claim '{claim.id}' selects no row of its study")
+    return frame[claim.measure.column].astype(float)
+
+
+def _reduced(values: pd.Series[float], claim: Claim) -> float:
+    how = claim.measure.reduce
+    if how == "share":
+        return 100 * float(values.mean())
+    if how == "only":
+        if len(values) != 1:
+            raise InputError(f"claim '{claim.id}' selects {len(values)} rows where it needs one")
+        return float(values.iloc[0])
+    # A NaN is a failed trial, and a mean that leaves it out would hide it.
+    return float(getattr(values, how)(skipna=False))
+
+
+def _enough(given: Any, needed: Any) -> bool:
+    if isinstance(needed, list):
+        return given in needed
+    if isinstance(needed, int | float) and not isinstance(needed, bool):
+        return isinstance(given, int | float) and given >= needed
+    return bool(given == needed)
+
+
+def _beats(claim: Claim, value: float) -> bool:
+    if claim.better is None or not isinstance(claim.published, int | float):
+        return False
+    return value > claim.published if claim.better == "higher" else value < claim.published
+
+
+@dataclass(frozen=True)
+class Line:
+    """A claim judged on what is recorded and on this run; the verdict comes from the larger scale."""
+
+    recorded: Judgement
+    fresh: Judgement
+
+    @property
+    def claim(self) -> Claim:
+        """The claim."""
+        return self.fresh.claim
+
+    @property
+    def deciding(self) -> Judgement:
+        """The judgement that counts: the recorded one where it was made at the claim's scale, else the best there is."""
+        ranked = [self.recorded, self.fresh]
+        return max(ranked, key=lambda j: (j.at_scale, j.value is not None))
+
+    @property
+    def verdict_text(self) -> str:
+        """The verdict, and for a trend whether it points the right way."""
+        verdict = self.deciding.verdict
+        if verdict != "trend only":
+            return verdict
+        return "trend only (agrees)" if self.deciding.agrees else "trend only (disagrees)"
+
+    @property
+    def failing(self) -> bool:
+        """Whether the claim was measured at the scale it needs, here or on record, and fails."""
+        return "not reproduced" in (self.recorded.verdict, self.fresh.verdict)
+
+
+def lines(fresh: Mapping[str, Record], study: str | None = None) -> list[Line]:
+    """Judge every claim on its recorded result and on the fresh record of its study, where there is one."""
+    kept = {name: records.recorded(name) for name in (studies.names() if study is None else (study,))}
+    return [
+        Line(judge(claim, kept[claim.study]), judge(claim, fresh.get(claim.study))) for claim in load(study)
+    ]
+
+
+def verdicts(record: Record) -> Table:
+    """Return a study's claims beside what is recorded and what this run found."""
+    return Table(
+        _frame(lines({record.study: record}, record.study)),
+        caption="The paper's claims on this page, and what was measured.",
+        name=f"tab-{record.study}-verdicts",
+        notes=_notes(load(record.study)),
+    )
+
+
+def scoreboard(fresh: Mapping[str, Record]) -> Table:
+    """Return all claims of all studies."""
+    judged = lines(fresh)
+    frame = _frame(judged)
+    frame.insert(0, "page", [f"{line.claim.paper}: {line.claim.study}" for line in judged])
+    return Table(frame, caption="Every claim, and its verdict.", name="tab-scoreboard")
+
+
+def _frame(judged: list[Line]) -> pd.DataFrame:
+    return pd.DataFrame(
+        {
+            "place": [line.claim.place for line in judged],
+            "claim": [line.claim.statement for line in judged],
+            "paper": [_published(line.claim) for line in judged],
+            "counts as reproduced": [line.claim.rule.text() for line in judged],
+            "recorded": [line.recorded.shown for line in judged],
+            "this run": [line.fresh.shown for line in judged],
+            "verdict": [line.verdict_text for line in judged],
+        }
+    )
+
+
+def _published(claim: Claim) -> str:
+    if claim.ours:
+        return "ours"
+    return "in words" if claim.published is None else claim.shown(claim.published)
+
+
+def _notes(claims: list[Claim]) -> str:
+    return " ".join(f"{claim.place}: {claim.note}" for claim in claims if claim.note)

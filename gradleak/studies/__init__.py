@@ -1,0 +1,151 @@
+"""One module a page: its parameters, its trials, its table, its figures.
+
+A module `loss_landscape.py` here, a notebook `notebooks/*/loss-landscape.ipynb`, a claims file
+`claims/loss-landscape.yaml` and a test `tests/studies/test_loss_landscape.py` make a page; nothing else names it.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import json
+import pkgutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any, ClassVar, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from gradleak import paths
+from gradleak.errors import InputError, MissingData, unknown
+
+Profile = Literal["quick", "paper"]
+
+
+class Parameters(BaseModel):
+    """The parameters every page has; a study's own are added by a subclass, with its quick profile as the defaults."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto, cpu or cuda")
+    seed: int = Field(2023, ge=0, lt=2**32, description="every random choice on this page follows from it")
+
+    paper: ClassVar[dict[str, Any]] = {}
+
+
+@dataclass(frozen=True)
+class Study:
+    """A page: its name, title, the paper and the place there that it regenerates, and its module."""
+
+    name: str
+    title: str
+    paper: str
+    place: str
+    module: ModuleType
+
+    @property
+    def Parameters(self) -> type[Parameters]:  # noqa: N802 — it is a class
+        """The study's own parameters."""
+        own: type[Parameters] = self.module.Parameters
+        return own
+
+    @property
+    def notebook(self) -> Path:
+        """The page, without outputs."""
+        return paths.notebooks() / self.paper / f"{self.name}.ipynb"
+
+
+def names() -> tuple[str, ...]:
+    """Return the names of all studies."""
+    modules = (info.name for info in pkgutil.iter_modules(__path__))
+    return tuple(sorted(name.replace("_", "-") for name in modules if not name.startswith("_")))
+
+
+def load(name: str) -> Study:
+    """Return a study by name."""
+    if name not in names():
+        raise unknown("study", name, names())
+    module = importlib.import_module(f"{__name__}.{name.replace('-', '_')}")
+    title = (module.__doc__ or name).strip().splitlines()[0].rstrip(".")
+    study = Study(name, title, module.PAPER, module.PLACE, module)
+    if not study.notebook.is_file():
+        raise MissingData(f"study '{name}' has no notebook: expected notebooks/{study.paper}/{name}.ipynb")
+    return study
+
+
+def parameters(study: Study, profile: str = "quick", overrides: Mapping[str, Any] | None = None) -> Parameters:
+    """Return a profile's parameters with some of them changed; texts, as the command line gives them, are parsed."""
+    if profile not in ("quick", "paper"):
+        raise unknown("profile", profile, ["quick", "paper"])
+    known = study.Parameters.model_fields
+    values: dict[str, Any] = dict(study.Parameters.paper) if profile == "paper" else {}
+    for name, value in (overrides or {}).items():
+        if name not in known:
+            raise unknown(f"parameter of '{study.name}'", name, known)
+        values[name] = _parsed(value, known[name].annotation)
+    try:
+        return study.Parameters(**values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = str(first["loc"][0])
+        field = known[name]
+        wanted = getattr(field.annotation, "__name__", None) if "[" not in str(field.annotation) else None
+        wanted = wanted or str(field.annotation).replace("typing.", "")
+        given = (overrides or {}).get(name, values.get(name))
+        raise InputError(
+            f"parameter '{name}' of '{study.name}': {given!r} is not right, {_lower(first['msg'])} "
+            f"({wanted}: {field.description}; default {field.default!r})"
+        ) from error
+
+
+def resolve_device(device: str) -> str:
+    """Return "cpu" or "cuda"; "auto" takes a GPU when there is one."""
+    import torch
+
+    present = torch.cuda.is_available()
+    if device == "cuda" and not present:
+        raise InputError("device 'cuda' was asked for, but no GPU is at hand: use 'auto' or 'cpu'")
+    return "cuda" if present and device != "cpu" else "cpu"
+
+
+def check_notebook(study: Study) -> None:
+    """Assert that the page's `parameters` cell states the study's parameters, each typed, commented, and as quick has it."""
+    cells = json.loads(study.notebook.read_text())["cells"]
+    tagged = [cell for cell in cells if "parameters" in cell["metadata"].get("tags", [])]
+    place = f"notebooks/{study.paper}/{study.name}.ipynb"
+    if len(tagged) != 1:
+        raise InputError(f"{place} must have one cell tagged 'parameters'; it has {len(tagged)}")
+    source = "".join(tagged[0]["source"])
+    stated: dict[str, Any] = {}
+    for line in ast.parse(source).body:
+        text = source.splitlines()[line.lineno - 1]
+        if not isinstance(line, ast.AnnAssign) or not isinstance(line.target, ast.Name) or line.value is None:
+            raise InputError(f"{place}: parameters are stated as `name: type = value  # comment`; got `{text}`")
+        if "#" not in text:
+            raise InputError(f"{place}: parameter '{line.target.id}' has no comment")
+        stated[line.target.id] = ast.literal_eval(line.value)
+    expected = study.Parameters().model_dump()
+    for name in [*expected, *stated]:
+        if name not in stated or name not in expected or stated[name] != expected[name]:
+            raise InputError(
+                f"{place} states '{name}' as {stated.get(name, 'nothing')!r}, "
+                f"the study's quick profile as {expected.get(name, 'nothing')!r}"
+            )
+
+
+def _parsed(value: Any, annotation: Any) -> Any:
+    if not isinstance(value, str) or annotation is str:
+        return value
+    text = value.strip()
+    if str(annotation).startswith("list") and not text.startswith("["):
+        return [part.strip() for part in text.split(",") if part.strip()]
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return {"true": True, "false": False}.get(text.lower(), text)
+
+
+def _lower(message: str) -> str:
+    return message[:1].lower() + message[1:]
