@@ -1,0 +1,36 @@
+# make book   everything from a bare machine to a rendered, checked book
+# make test   everything from a bare machine to a tested package
+PYTHON ?= python3
+VENV := .venv
+RUN := $(VENV)/bin/python
+READY := $(VENV)/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help book test lint bench clean
+
+help: ## show the targets
+	@grep -E '^[a-z]+:.*##' Makefile | sed 's/:.*##/\t/'
+
+$(READY): pyproject.toml requirements.lock
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "gradleak needs Python 3.11 or newer; name one with make PYTHON=python3.12"; exit 1; }
+	@test -x $(RUN) || $(PYTHON) -m venv $(VENV)
+	@echo "installing (several minutes the first time: torch is large)"
+	@$(RUN) -m pip install --quiet --disable-pip-version-check -c requirements.lock -e '.[book,dev]'
+	@touch $(READY)
+
+book: $(READY) ## run every page at the quick profile and build the book
+	@$(RUN) -m gradleak book
+
+test: $(READY) ## run the tests
+	@$(RUN) -m pytest $(ARGS)
+
+lint: $(READY) ## check style and types
+	@$(RUN) -m ruff check .
+	@$(RUN) -m ruff format --check .
+	@$(RUN) -m mypy
+
+bench: $(READY) ## measure speed; a table and benchmarks/results.json
+	@$(RUN) -m benchmarks
+
+clean: ## remove everything that can be made again, the environment too
+	@rm -rf $(VENV) .cache _build runs book/executed book/generated .mypy_cache .ruff_cache .pytest_cache .hypothesis

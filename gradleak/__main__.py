@@ -1,0 +1,5 @@
+"""`python -m gradleak`."""
+
+from gradleak.cli import main
+
+main()

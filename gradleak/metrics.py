@@ -1,0 +1,159 @@
+"""How good a reconstruction is: ranges and clipping fixed in one place.
+
+Images are (N, C, H, W) of a floating type in [0, 1]. A reconstruction is clipped to that range before it is measured, and
+the data range is 1. One that is not finite counts as failed: its PSNR is −inf, its SSIM 0; it is never left out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import io
+import math
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gradleak import paths
+from gradleak.errors import InputError, unknown
+
+SSIM_WINDOW = 7  # scikit-image's default: a uniform window
+TRUNKS = {"alex": "alexnet_features.pt", "squeeze": "squeezenet1_1.pt"}
+
+
+@dataclass(frozen=True)
+class Lpips:
+    """LPIPS distances (N,), or None with the reason why there are none."""
+
+    values: Tensor | None
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A mean with its spread and its count."""
+
+    count: int
+    mean: float
+    std: float
+    least: float
+    most: float
+
+
+def psnr(recovered: Tensor, truth: Tensor) -> Tensor:
+    """Return the peak signal-to-noise ratio in dB (N,); inf for equal images."""
+    first, second, finite = _pair(recovered, truth)
+    error = (first - second).square().flatten(1).mean(dim=1)
+    return torch.where(finite, -10 * error.log10(), torch.full_like(error, -math.inf))
+
+
+def wrapped_psnr(recovered: Tensor, truth: Tensor) -> Tensor:
+    """Return the figure of wang2024's code (N,): 8-bit images, truncated and *wrapped* instead of clipped, range 256.
+
+    Kept beside `psnr` only where a published number was computed this way: one pixel just above white becomes black.
+    """
+    _check(recovered, truth)
+    eight_bit = [(images.double().nan_to_num(0) * 255).trunc().remainder(256) for images in (recovered, truth)]
+    error = (eight_bit[0] - eight_bit[1]).square().flatten(1).mean(dim=1)
+    value = 10 * (256**2 / error).log10()
+    return torch.where(torch.isfinite(recovered).flatten(1).all(dim=1), value, torch.full_like(value, -math.inf))
+
+
+def ssim(recovered: Tensor, truth: Tensor) -> Tensor:
+    """Return the structural similarity (N,), scikit-image's with its default uniform 7×7 window."""
+    from skimage.metrics import structural_similarity
+
+    first, second, finite = _pair(recovered, truth)
+    if min(first.shape[-2:]) < SSIM_WINDOW:
+        raise InputError(f"SSIM needs images of at least {SSIM_WINDOW}×{SSIM_WINDOW}; got {tuple(first.shape[-2:])}")
+    values = [
+        structural_similarity(a, b, data_range=1.0, channel_axis=0) if ok else 0.0
+        for a, b, ok in zip(first.cpu().numpy(), second.cpu().numpy(), finite.tolist(), strict=True)
+    ]
+    return torch.tensor(values, dtype=torch.float64, device=recovered.device)
+
+
+def lpips(recovered: Tensor, truth: Tensor, trunk: str = "alex") -> Lpips:
+    """Return the LPIPS distance with lpips 0.1's own heads on a pretrained trunk, or the reason why it cannot be had."""
+    if trunk not in TRUNKS:
+        raise unknown("LPIPS trunk", trunk, TRUNKS)
+    first, second, finite = _pair(recovered, truth)
+    folder = paths.weights_folder()
+    file = folder / TRUNKS[trunk] if folder else None
+    if file is None or not file.is_file():
+        return Lpips(None, f"LPIPS needs a pretrained trunk: {TRUNKS[trunk]} in $GRADLEAK_WEIGHTS")
+    model = _lpips_model(trunk, str(file)).to(first.device)
+    with torch.no_grad():
+        values = torch.cat(
+            [
+                model(a.float() * 2 - 1, b.float() * 2 - 1).flatten()
+                for a, b in zip(first.split(64), second.split(64), strict=True)
+            ]
+        ).double()
+    return Lpips(torch.where(finite, values, torch.ones_like(values)))
+
+
+def label_error(recovered: Tensor, truth: Tensor, order: int = 1) -> Tensor:
+    """Return the distance of labels (N, C) from the truth (N,): L1 by default, wang2024's L_r."""
+    if recovered.shape != truth.shape or recovered.ndim != 2:
+        raise InputError(f"labels must be two (N, C) of one shape; got {tuple(recovered.shape)} and {tuple(truth.shape)}")
+    return torch.linalg.vector_norm(recovered.double() - truth.double(), ord=order, dim=1)
+
+
+def label_accuracy(recovered: Tensor, truth: Tensor, tolerance: float = 1e-3) -> float:
+    """Return the share of labels within an L1 error of `tolerance`; a NaN is a miss."""
+    return float((label_error(recovered, truth) < tolerance).double().mean())
+
+
+def match_batch(recovered: Tensor, truth: Tensor) -> Tensor:
+    """Return the order (N,) in which `recovered[order]` fits `truth` best (Hungarian, by squared error)."""
+    from scipy.optimize import linear_sum_assignment
+
+    _check(recovered, truth)
+    # A reconstruction that is not finite fits nothing, and must not spoil the order of the others.
+    first = recovered.double().nan_to_num(1e6, 1e6, -1e6).flatten(1)
+    cost = torch.cdist(truth.double().flatten(1), first).square()
+    return torch.as_tensor(linear_sum_assignment(cost.cpu().numpy())[1], device=recovered.device)
+
+
+def summary(values: Tensor) -> Summary:
+    """Return mean, spread (sample standard deviation), count and range of all values; nothing is left out."""
+    data = values.double()
+    std = float(data.std()) if len(data) > 1 else math.nan
+    return Summary(len(data), float(data.mean()), std, float(data.min()), float(data.max()))
+
+
+@functools.cache
+def _lpips_model(trunk: str, file: str) -> Any:
+    import lpips as package
+
+    # It prints a greeting, and torchvision warns of the argument names that it is called with.
+    with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", category=UserWarning, module="torchvision.*")
+        model = package.LPIPS(net=trunk, pnet_rand=True, verbose=False)
+    state = torch.load(file, weights_only=True)
+    features = {key.removeprefix("features."): value for key, value in state.items() if key.startswith("features.")}
+    own = model.net.state_dict()
+    # The package cuts the trunk into slices but keeps its layers' numbers: slice2.3.weight is features.3.weight.
+    model.net.load_state_dict({key: features[key.split(".", 1)[1]] for key in own})
+    return model.eval()
+
+
+def _pair(recovered: Tensor, truth: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    _check(recovered, truth)
+    finite = torch.isfinite(recovered).flatten(1).all(dim=1)
+    return recovered.double().nan_to_num(0).clamp(0, 1), truth.double(), finite
+
+
+def _check(recovered: Tensor, truth: Tensor) -> None:
+    if recovered.shape != truth.shape or recovered.ndim != 4 or len(truth) == 0:
+        raise InputError(
+            f"images must be two (N, C, H, W) of one shape; got {tuple(recovered.shape)} and {tuple(truth.shape)}"
+        )
+    if not (recovered.is_floating_point() and truth.is_floating_point()):
+        raise InputError(f"images must be of a floating type in [0, 1]; got {recovered.dtype} and {truth.dtype}")
+    if not torch.isfinite(truth).all() or truth.min() < -1e-6 or truth.max() > 1 + 1e-6:
+        raise InputError(f"true images must lie in [0, 1]; they reach from {float(truth.min()):.3g} to {float(truth.max()):.3g}")
