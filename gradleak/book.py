@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -111,7 +110,7 @@ def _render() -> Path:
         return index
     stamp.unlink(missing_ok=True)
     command = [
-        sys.executable, "-m", "jupyter_book", "build", ".", "--toc", "book/_toc.yml", "--path-output", ".",
+        sys.executable, "-c", "from jupyter_book.cli.main import main; main()", "build", ".", "--toc", "book/_toc.yml", "--path-output", ".",
         "-W", "-n", "--keep-going",
     ]  # fmt: skip
     # Sphinx writes ANSI colours and progress for terminals; a log should read plainly.
@@ -121,16 +120,8 @@ def _render() -> Path:
         said = [line for line in (result.stdout + result.stderr).splitlines() if _tells(line)]
         print("\n".join(said[-40:]) or result.stdout[-4000:] + result.stderr[-4000:], file=sys.stderr)
         raise GradleakError(f"the book was not built without warnings: {len(said)} lines above say why")
-    _first_page(output / "html")
     stamp.write_text(now)
     return index
-
-
-def _first_page(html: Path) -> None:
-    # The first page of the book lies in book/; readers and servers look for index.html at the top.
-    first = html / "book" / "index.html"
-    if first.is_file() and not (html / "index.html").is_file():
-        shutil.copy(first, html / "index.html")
 
 
 def _tells(line: str) -> bool:

@@ -235,7 +235,7 @@ def run_page(
             "GRADLEAK_CLUSTER": cluster,
         }
         with tempfile.TemporaryDirectory() as scratch, _page_bar(study.name, Path(scratch) / "progress") as told:
-            with _environment({**settings, **told}):
+            with _environment({**settings, **told, **_quiet_kernel(Path(scratch))}):
                 page = _execute(study, parameters, notebook, Path(scratch))
         seconds = time.perf_counter() - started
         if not record.is_file():
@@ -245,6 +245,14 @@ def run_page(
     except OSError as error:
         raise error if isinstance(error, GradleakError) else storage_error(notebook, error) from error
     return PageRun(notebook, record, seconds, cached=False)
+
+
+def _quiet_kernel(folder: Path) -> dict[str, str | None]:
+    """Give the kernel a configuration of its own: no start-up files of the user's, no greeting about its transport."""
+    profile = folder / "ipython" / "profile_default"
+    profile.mkdir(parents=True)
+    (profile / "ipython_kernel_config.json").write_text(json.dumps({"IPKernelApp": {"log_level": 40}}))
+    return {"IPYTHONDIR": str(folder / "ipython")}
 
 
 def _finished(notebook: Path, record: Path, key: str) -> float | None:

@@ -131,8 +131,9 @@ class Judgement:
         """The value with its spread and count."""
         if self.value is None:
             return "–"
-        if self.claim.measure.reduce == "mean" and self.spread is not None:
-            return f"{self.claim.shown(self.value)} ± {format(self.spread, self.claim.measure.format)} (n = {self.count})"
+        if self.spread is not None:
+            spread = format(self.spread, self.claim.measure.format)
+            return f"{self.claim.shown(self.value)} ± {spread} (n = {self.count})"
         return f"{self.claim.shown(self.value)} (n = {self.count})"
 
 
@@ -174,7 +175,7 @@ def judge(claim: Claim, record: Record | None) -> Judgement:
         return Judgement(claim, None, 0, None, False, None, "not run")
     values = _selected(claim, record)
     value = _reduced(values, claim)
-    spread = float(values.std()) if len(values) > 1 else None
+    spread = float(values.std()) if claim.measure.reduce == "mean" and len(values) > 1 else None
     at_scale = all(_enough(record.parameters.get(name), needed) for name, needed in claim.needs.items())
     agrees = claim.rule.holds(value, claim.published)
     if not at_scale:
