@@ -46,9 +46,7 @@ def one_hot(labels: Tensor, classes: int) -> Tensor:
     if labels.is_floating_point() or labels.ndim != 1:
         raise InputError(f"labels must be class indices (N,); got {tuple(labels.shape)} of {labels.dtype}")
     if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < classes:
-        raise InputError(
-            f"class indices must lie in 0 … {classes - 1}; got {int(labels.min())} … {int(labels.max())}"
-        )
+        raise InputError(f"class indices must lie in 0 … {classes - 1}; got {int(labels.min())} … {int(labels.max())}")
     return F.one_hot(labels.long(), classes).to(torch.get_default_dtype())
 
 
@@ -79,8 +77,8 @@ def mixup(
 ) -> tuple[Tensor, Tensor]:
     """Mix each sample with `parts` − 1 others of classes all different from one another; return inputs and labels.
 
-    `targets` (N, C) are one-hot or soft. `weights` (N, parts) sum to 1 a row; by default they are uniform on the simplex,
-    which for two parts is λ ~ U(0, 1), as wang2024 has it. Mixing happens in the space the inputs are given in.
+    `targets` (N, C) are one-hot or soft. `weights` (N, parts) sum to 1 a row; by default they are uniform on the
+    simplex, which for two parts is λ ~ U(0, 1), as wang2024 has it. Mixing happens in the space the inputs are given in.
     """
     if not 2 <= parts <= targets.shape[1]:
         raise InputError(f"parts must lie in 2 … {targets.shape[1]}, the number of classes; got {parts}")

@@ -99,7 +99,9 @@ def lpips(recovered: Tensor, truth: Tensor, trunk: str = "alex") -> Lpips:
 def label_error(recovered: Tensor, truth: Tensor, order: int = 1) -> Tensor:
     """Return the distance of labels (N, C) from the truth (N,): L1 by default, wang2024's L_r."""
     if recovered.shape != truth.shape or recovered.ndim != 2:
-        raise InputError(f"labels must be two (N, C) of one shape; got {tuple(recovered.shape)} and {tuple(truth.shape)}")
+        raise InputError(
+            f"labels must be two (N, C) of one shape; got {tuple(recovered.shape)} and {tuple(truth.shape)}"
+        )
     return torch.linalg.vector_norm(recovered.double() - truth.double(), ord=order, dim=1)
 
 
@@ -156,4 +158,6 @@ def _check(recovered: Tensor, truth: Tensor) -> None:
     if not (recovered.is_floating_point() and truth.is_floating_point()):
         raise InputError(f"images must be of a floating type in [0, 1]; got {recovered.dtype} and {truth.dtype}")
     if not torch.isfinite(truth).all() or truth.min() < -1e-6 or truth.max() > 1 + 1e-6:
-        raise InputError(f"true images must lie in [0, 1]; they reach from {float(truth.min()):.3g} to {float(truth.max()):.3g}")
+        raise InputError(
+            f"true images must lie in [0, 1]; they reach from {float(truth.min()):.3g} to {float(truth.max()):.3g}"
+        )

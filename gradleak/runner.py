@@ -277,9 +277,7 @@ def _execute(study: Study, parameters: Parameters, notebook: Path, folder: Path)
         )
     except PapermillExecutionError as error:
         value = str(error.evalue).splitlines()[0] if error.evalue else ""
-        raise GradleakError(
-            f"page '{study.name}' failed in cell {error.exec_count}: {error.ename}: {value}"
-        ) from error
+        raise GradleakError(f"page '{study.name}' failed in cell {error.exec_count}: {error.ename}: {value}") from error
 
 
 def _cleaned(page: Any) -> Any:
@@ -309,7 +307,14 @@ def _environment(changes: dict[str, str | None]) -> Iterator[None]:
 def _page_bar(name: str, file: Path) -> Iterator[dict[str, str | None]]:
     """Show what the page's kernel writes into its progress file as bars with a time estimate."""
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
 
     columns = (
         TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn()

@@ -261,9 +261,7 @@ class Line:
 def lines(fresh: Mapping[str, Record], study: str | None = None) -> list[Line]:
     """Judge every claim on its recorded result and on the fresh record of its study, where there is one."""
     kept = {name: records.recorded(name) for name in (studies.names() if study is None else (study,))}
-    return [
-        Line(judge(claim, kept[claim.study]), judge(claim, fresh.get(claim.study))) for claim in load(study)
-    ]
+    return [Line(judge(claim, kept[claim.study]), judge(claim, fresh.get(claim.study))) for claim in load(study)]
 
 
 def verdicts(record: Record) -> Table:

@@ -61,7 +61,9 @@ def load(name: str, split: Split, size: int | None = None) -> Dataset:
     else:
         images, labels = archive[f"{split}_images"], archive[f"{split}_labels"]
         if images.ndim not in (3, 4) or images.dtype != np.uint8 or len(images) != len(labels):
-            raise InputError(f"{path.name}: {split}_images must be uint8 (N, H, W[, 3]), one a label; got {images.shape}")
+            raise InputError(
+                f"{path.name}: {split}_images must be uint8 (N, H, W[, 3]), one a label; got {images.shape}"
+            )
         images = images[..., None] if images.ndim == 3 else images
         if size not in (None, images.shape[1]):
             images = np.stack([_resize(Image.fromarray(image.squeeze()), size) for image in images])

@@ -67,6 +67,8 @@ def states() -> list[DatasetState]:
             state = DatasetState(name, "download", "torchvision", None, None, "", note)
         elif state is None:
             file = files.FILES[name].file
-            state = DatasetState(name, "missing", f"wants {file} in $GRADLEAK_DATA", None, None, "", files.FILES[name].notes)
+            state = DatasetState(
+                name, "missing", f"wants {file} in $GRADLEAK_DATA", None, None, "", files.FILES[name].notes
+            )
         result.append(state)
     return result

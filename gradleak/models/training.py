@@ -207,7 +207,9 @@ def _load_pretrained(model: nn.Module, name: str) -> None:
     folder = paths.weights_folder()
     file = folder / name if folder else None
     if file is None or not file.is_file():
-        raise MissingData(f"pretrained network {name} is not at hand: put it into a folder and set $GRADLEAK_WEIGHTS to it")
+        raise MissingData(
+            f"pretrained network {name} is not at hand: put it into a folder and set $GRADLEAK_WEIGHTS to it"
+        )
     state = torch.load(file, weights_only=True)
     state = {key.replace("linear.", "head."): value for key, value in state.items()}
     own = model.state_dict()

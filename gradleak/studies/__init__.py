@@ -46,7 +46,7 @@ class Study:
     module: ModuleType
 
     @property
-    def Parameters(self) -> type[Parameters]:  # noqa: N802 — it is a class
+    def Parameters(self) -> type[Parameters]:
         """The study's own parameters."""
         own: type[Parameters] = self.module.Parameters
         return own

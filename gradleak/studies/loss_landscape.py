@@ -10,7 +10,6 @@ from typing import Any, ClassVar
 import numpy as np
 import pandas as pd
 import torch
-from gradleak.records import Record
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from pydantic import Field
@@ -18,6 +17,7 @@ from pydantic import Field
 from gradleak import data, figures, models, studies
 from gradleak.labels import LabelPath, Minima, find_minima, label_loss, nonnegative_intervals
 from gradleak.models import training
+from gradleak.records import Record
 from gradleak.studies._private import observe_private, private_samples, reduced
 
 PAPER = "wang2024"

@@ -11,13 +11,13 @@ from typing import Any, ClassVar
 import numpy as np
 import pandas as pd
 import torch
-from gradleak.records import Record
 from matplotlib.figure import Figure
 from pydantic import Field
 from torch import Tensor
 
 from gradleak import data, figures, models, studies
 from gradleak.labels import LabelPath, label_loss, nonnegative_intervals
+from gradleak.records import Record
 from gradleak.studies._private import DTYPES, LABELS, observe_private, private_samples, reduced
 
 PAPER = "wang2024"

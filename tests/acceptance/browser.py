@@ -19,7 +19,9 @@ FLAGS = (
 
 def executable() -> str | None:
     """Return the system's Chromium, if there is one."""
-    return next((path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None)
+    return next(
+        (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
+    )
 
 
 @contextlib.contextmanager
