@@ -78,7 +78,7 @@ def mixup(
     """Mix each sample with `parts` − 1 others of classes all different from one another; return inputs and labels.
 
     `targets` (N, C) are one-hot or soft. `weights` (N, parts) sum to 1 a row; by default they are uniform on the
-    simplex, which for two parts is λ ~ U(0, 1), as wang2024 has it. Mixing happens in the space the inputs are given in.
+    simplex: for two parts λ ~ U(0, 1), as wang2024 has it. Mixing happens in the space the inputs are given in.
     """
     if not 2 <= parts <= targets.shape[1]:
         raise InputError(f"parts must lie in 2 … {targets.shape[1]}, the number of classes; got {parts}")
@@ -116,6 +116,8 @@ def balanced(labels: Tensor, batch_size: int, *, generator: Seed) -> Tensor:
 
     Classes are visited in random order, round after round, with a new random sample each time.
     """
+    if batch_size < 1:
+        raise InputError(f"batch_size must be at least 1; got {batch_size}")
     rng = _generator(generator)
     present = labels.unique()
     rounds = -(-batch_size // len(present))
@@ -128,6 +130,8 @@ def unbalanced(labels: Tensor, batch_size: int, *, generator: Seed) -> Tensor:
 
     wainakh2021, section 5: the classes and the rest are drawn anew for each batch.
     """
+    if batch_size < 1:
+        raise InputError(f"batch_size must be at least 1; got {batch_size}")
     rng = _generator(generator)
     present = labels.unique()
     if len(present) < 2:
@@ -141,8 +145,6 @@ def unbalanced(labels: Tensor, batch_size: int, *, generator: Seed) -> Tensor:
 
 def _samples_of(labels: Tensor, wanted: Tensor, generator: torch.Generator) -> Tensor:
     """Return one random sample of each wanted class (B,); none twice while its class has others left."""
-    if len(wanted) == 0:
-        raise InputError("batch_size must be at least 1")
     picked = torch.empty(len(wanted), dtype=torch.long)
     for label in wanted.unique().tolist():
         members = (labels == label).nonzero()[:, 0]

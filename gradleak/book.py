@@ -109,8 +109,10 @@ def _render() -> Path:
     if index.is_file() and stamp.is_file() and stamp.read_text() == now:
         return index
     stamp.unlink(missing_ok=True)
+    # jupyter-book has no `python -m` of its own, and its script's first line may not survive a path with a space.
     command = [
-        sys.executable, "-c", "from jupyter_book.cli.main import main; main()", "build", ".", "--toc", "book/_toc.yml", "--path-output", ".",
+        sys.executable, "-c", "from jupyter_book.cli.main import main; main()",
+        "build", ".", "--toc", "book/_toc.yml", "--path-output", ".",
         "-W", "-n", "--keep-going",
     ]  # fmt: skip
     # Sphinx writes ANSI colours and progress for terminals; a log should read plainly.

@@ -43,7 +43,7 @@ def expose(samples: int = 6, seed: int = 7) -> list[Exposure]:
 
 
 def _attack(private: Tensor, label: Tensor, leak: Leak) -> Exposure:
-    """Recover the image from the first layer and the label from the last; `private` and `label` are only kept beside."""
+    """Recover the image from the first layer and the label from the last; the truth is only kept beside."""
     weight, bias = leak.gradients["1.weight"], leak.gradients["1.bias"]
     row = bias.abs().argmax()
     image = (weight[row] / bias[row]).reshape(private.shape)

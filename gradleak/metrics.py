@@ -1,7 +1,7 @@
 """How good a reconstruction is: ranges and clipping fixed in one place.
 
-Images are (N, C, H, W) of a floating type in [0, 1]. A reconstruction is clipped to that range before it is measured, and
-the data range is 1. One that is not finite counts as failed: its PSNR is −inf, its SSIM 0; it is never left out.
+Images are (N, C, H, W) of a floating type in [0, 1]. A reconstruction is clipped to that range before it is measured,
+and the data range is 1. One that is not finite counts as failed: its PSNR is −inf, its SSIM 0; it is never left out.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def wrapped_psnr(recovered: Tensor, truth: Tensor) -> Tensor:
     _check(recovered, truth)
     eight_bit = [(images.double().nan_to_num(0) * 255).trunc().remainder(256) for images in (recovered, truth)]
     error = (eight_bit[0] - eight_bit[1]).square().flatten(1).mean(dim=1)
-    value = 10 * (256**2 / error).log10()
+    value = 10 * (65536 / error).log10()
     return torch.where(torch.isfinite(recovered).flatten(1).all(dim=1), value, torch.full_like(value, -math.inf))
 
 
@@ -77,7 +77,7 @@ def ssim(recovered: Tensor, truth: Tensor) -> Tensor:
 
 
 def lpips(recovered: Tensor, truth: Tensor, trunk: str = "alex") -> Lpips:
-    """Return the LPIPS distance with lpips 0.1's own heads on a pretrained trunk, or the reason why it cannot be had."""
+    """Return the LPIPS distance with lpips 0.1's own heads on a pretrained trunk, or the reason why there is none."""
     if trunk not in TRUNKS:
         raise unknown("LPIPS trunk", trunk, TRUNKS)
     first, second, finite = _pair(recovered, truth)
@@ -102,7 +102,8 @@ def label_error(recovered: Tensor, truth: Tensor, order: int = 1) -> Tensor:
         raise InputError(
             f"labels must be two (N, C) of one shape; got {tuple(recovered.shape)} and {tuple(truth.shape)}"
         )
-    return torch.linalg.vector_norm(recovered.double() - truth.double(), ord=order, dim=1)
+    distance: Tensor = torch.linalg.vector_norm(recovered.double() - truth.double(), ord=order, dim=1)
+    return distance
 
 
 def label_accuracy(recovered: Tensor, truth: Tensor, tolerance: float = 1e-3) -> float:
@@ -115,9 +116,10 @@ def match_batch(recovered: Tensor, truth: Tensor) -> Tensor:
     from scipy.optimize import linear_sum_assignment
 
     _check(recovered, truth)
-    # A reconstruction that is not finite fits nothing, and must not spoil the order of the others.
-    first = recovered.double().nan_to_num(1e6, 1e6, -1e6).flatten(1)
-    cost = torch.cdist(truth.double().flatten(1), first).square()
+    finite = torch.isfinite(recovered).flatten(1).all(dim=1)
+    cost = torch.cdist(truth.double().flatten(1), recovered.double().nan_to_num(0, 0, 0).flatten(1)).square()
+    # A reconstruction that is not finite fits all alike, so that it cannot spoil the order of the others.
+    cost[:, ~finite] = 0
     return torch.as_tensor(linear_sum_assignment(cost.cpu().numpy())[1], device=recovered.device)
 
 

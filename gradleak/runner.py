@@ -217,7 +217,7 @@ def run_page(
     cluster: str | None = None,
     fresh: bool = False,
 ) -> PageRun:
-    """Execute a study's notebook into the folder `out`, with its record beside it; unchanged pages are not run again."""
+    """Execute a study's notebook into the folder `out`, with its record beside it; if nothing changed, it is kept."""
     import nbformat
 
     notebook, record = out / f"{study.name}.ipynb", out / f"{study.name}.json"
@@ -234,9 +234,12 @@ def run_page(
             "GRADLEAK_JOBS": str(jobs) if jobs else None,
             "GRADLEAK_CLUSTER": cluster,
         }
-        with tempfile.TemporaryDirectory() as scratch, _page_bar(study.name, Path(scratch) / "progress") as told:
-            with _environment({**settings, **told, **_quiet_kernel(Path(scratch))}):
-                page = _execute(study, parameters, notebook, Path(scratch))
+        with (
+            tempfile.TemporaryDirectory() as scratch,
+            _page_bar(study.name, Path(scratch) / "progress") as told,
+            _environment({**settings, **told, **_quiet_kernel(Path(scratch))}),
+        ):
+            page = _execute(study, parameters, notebook, Path(scratch))
         seconds = time.perf_counter() - started
         if not record.is_file():
             raise GradleakError(f"page '{study.name}' ran, but its notebook made no record: it must call run_study")

@@ -6,7 +6,7 @@ import os
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, cast
 
 from gradleak.errors import StorageError
 
@@ -18,7 +18,7 @@ def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
         with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as stream:
             temporary = Path(stream.name)
             try:
-                write(stream)
+                write(cast(BinaryIO, stream))
                 stream.flush()
                 os.fsync(stream.fileno())
                 temporary.chmod(0o644)

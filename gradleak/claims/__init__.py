@@ -68,7 +68,7 @@ class Rule(_Strict):
         if self.between is not None:
             return self.between[0] <= value <= self.between[1]
         assert self.within is not None
-        return abs(value - published) <= self.within.absolute + self.within.relative * abs(published)
+        return bool(abs(value - published) <= self.within.absolute + self.within.relative * abs(published))
 
     def text(self) -> str:
         """The rule in a few characters."""
@@ -240,7 +240,7 @@ class Line:
 
     @property
     def deciding(self) -> Judgement:
-        """The judgement that counts: the recorded one where it was made at the claim's scale, else the best there is."""
+        """The judgement that counts: the recorded one where it was made at the claim's scale, else the best one."""
         ranked = [self.recorded, self.fresh]
         return max(ranked, key=lambda j: (j.at_scale, j.value is not None))
 

@@ -48,8 +48,8 @@ def digits(split: Split, size: int | None = None) -> Dataset:
 def photos(split: Split, size: int | None = None) -> Dataset:
     """Return square colour crops of ten photographs; the class is the photograph.
 
-    Blocks of one and a half crops' side are dealt to training and test like a knight's moves on a board, so both see the
-    whole photograph and share no pixel.
+    Blocks of one and a half crops' side are dealt to training and test like a knight's moves on a board, so both see
+    the whole photograph and share no pixel.
     """
     size = size or 32
     if size not in SIZES:

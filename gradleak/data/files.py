@@ -100,7 +100,8 @@ def state(name: str) -> DatasetState | None:
 
 def _read(path: Path) -> dict[str, np.ndarray[Any, Any]]:
     try:
-        with np.load(path, allow_pickle=False) as stored:
+        # Opened here, so that it is closed even when numpy finds it damaged.
+        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as stored:
             archive = {key: stored[key] for key in stored.files}
     except PermissionError as error:
         raise StorageError(f"{path.name} in $GRADLEAK_DATA cannot be read: permission denied") from error

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import math
+
 import torch
 from torch import Tensor, nn
 
@@ -22,7 +25,7 @@ class LeNet(nn.Module):
             nn.Conv2d(12, 12, 5, stride=1, padding=2),
             nn.Sigmoid(),
         )
-        side = -(-(-(-image_size // 2)) // 2)
+        side = math.ceil(math.ceil(image_size / 2) / 2)
         self.head = nn.Linear(12 * side * side, classes, bias=bias)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -83,7 +86,7 @@ class FCN4(nn.Module):
         super().__init__()
         widths = (in_channels * image_size**2, 4096, 1024, 256)
         layers: list[nn.Module] = []
-        for inputs, outputs in zip(widths[:-1], widths[1:], strict=True):
+        for inputs, outputs in itertools.pairwise(widths):
             layers += [nn.Linear(inputs, outputs, bias=bias), nn.ReLU()]
         self.body = nn.Sequential(*layers)
         self.head = nn.Linear(widths[-1], classes, bias=bias)

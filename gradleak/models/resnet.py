@@ -53,7 +53,7 @@ class PaddedBlock(nn.Module):
 
 
 class CifarResNet(nn.Module):
-    """The 6n + 2 ResNet of widths 16, 32, 64 with parameter-free shortcuts; `extra` adds wainakh2021's 64 → 512 layer."""
+    """The 6n + 2 ResNet of widths 16, 32, 64 with parameter-free shortcuts; `extra`: wainakh2021's 64 → 512 layer."""
 
     def __init__(self, blocks: int, classes: int, in_channels: int, bias: bool, *, extra: bool = False) -> None:
         super().__init__()

@@ -133,7 +133,7 @@ def _fit(
             inputs, targets = _with_labels(inputs, labels[chosen], dataset.classes, recipe, generator)
             optimizer.zero_grad(set_to_none=True)
             loss = F.cross_entropy(model(inputs), targets.to(device))
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             optimizer.step()
             schedule.step()
             total += float(loss.detach()) * len(chosen)
@@ -214,7 +214,8 @@ def _load_pretrained(model: nn.Module, name: str) -> None:
     state = {key.replace("linear.", "head."): value for key, value in state.items()}
     own = model.state_dict()
     fitting = {key: value for key, value in state.items() if key in own and own[key].shape == value.shape}
-    missing = [key for key in own if key not in fitting and not key.startswith("head.")]
+    optional = ("head.", "num_batches_tracked")
+    missing = [key for key in own if key not in fitting and not any(part in key for part in optional)]
     if missing:
         raise InputError(f"{name} does not fit this network: it lacks {missing[0]} and {len(missing) - 1} more")
     own.update(fitting)

@@ -111,7 +111,7 @@ def resolve_device(device: str) -> str:
 
 
 def check_notebook(study: Study) -> None:
-    """Assert that the page's `parameters` cell states the study's parameters, each typed, commented, and as quick has it."""
+    """Assert that the page's `parameters` cell states the study's parameters as `quick` has them."""
     cells = json.loads(study.notebook.read_text())["cells"]
     tagged = [cell for cell in cells if "parameters" in cell["metadata"].get("tags", [])]
     place = f"notebooks/{study.paper}/{study.name}.ipynb"

@@ -159,26 +159,25 @@ def _accepted_wrong(minima: Minima, truth: float) -> bool:
 
 def table(record: Record) -> pd.DataFrame:
     """Return how often each rule for choosing a minimum goes wrong, a line a network and kind of label."""
-    groups = record.frame().groupby(["stage", "network", "labels"], sort=False)
-    return groups.apply(_line, include_groups=False).reset_index()
+    keys = ["stage", "network", "labels"]
+    groups = record.frame().groupby(keys, sort=False)
+    return pd.DataFrame([dict(zip(keys, key, strict=True)) | _line(group) for key, group in groups])
 
 
-def _line(group: pd.DataFrame) -> pd.Series[str]:
+def _line(group: pd.DataFrame) -> dict[str, str]:
     def percent(column: str) -> str:
         return f"{group[column].mean():.1%}"
 
-    return pd.Series(
-        {
-            "samples": f"{len(group)}",
-            "minima, mean (most)": f"{group['minima'].mean():.2f} ({group['minima'].max()})",
-            "first from ±1 wrong": percent("first_wrong"),
-            "first from ±¼ wrong": percent("first_scaled_wrong"),
-            "least wrong": percent("best_wrong"),
-            "wrong one accepted": percent("accepted_wrong"),
-            "square loss right": percent("square_right"),
-            "negative mass 0 on an interval": percent("negative_interval"),
-        }
-    )
+    return {
+        "samples": f"{len(group)}",
+        "minima, mean (most)": f"{group['minima'].mean():.2f} ({group['minima'].max()})",
+        "first from ±1 wrong": percent("first_wrong"),
+        "first from ±¼ wrong": percent("first_scaled_wrong"),
+        "least wrong": percent("best_wrong"),
+        "wrong one accepted": percent("accepted_wrong"),
+        "square loss right": percent("square_right"),
+        "negative mass 0 on an interval": percent("negative_interval"),
+    }
 
 
 def training_line(record: Record) -> str:

@@ -262,22 +262,21 @@ def bias_table(record: Record) -> pd.DataFrame:
 def interval_table(record: Record) -> pd.DataFrame:
     """Return how much the gradient leaves open when nothing is known of the label, a line a network and kind."""
     frame = record.frame()
-    groups = frame[frame["part"] == "interval"].groupby(["network", "labels"], sort=False)
-    return groups.apply(_interval_line, include_groups=False).reset_index()
+    keys = ["network", "labels"]
+    groups = frame[frame["part"] == "interval"].groupby(keys, sort=False)
+    return pd.DataFrame([dict(zip(keys, key, strict=True)) | _interval_line(group) for key, group in groups])
 
 
-def _interval_line(group: pd.DataFrame) -> pd.Series[str]:
+def _interval_line(group: pd.DataFrame) -> dict[str, str]:
     open_ended = group["endless"].mean()
-    return pd.Series(
-        {
-            "samples": f"{len(group)}",
-            "an interval, not a point": f"{group['ambiguous'].mean():.1%}",
-            "without end": f"{open_ended:.1%}",
-            "far end / near end, median": f"{group['widening'].median():.2f}",
-            "L1 between its two labels": f"{group['label_distance'].mean():.2f} ± {group['label_distance'].std():.2f}",
-            "a second interval": f"{(group['elsewhere'] > 0).mean():.1%}",
-        }
-    )
+    return {
+        "samples": f"{len(group)}",
+        "an interval, not a point": f"{group['ambiguous'].mean():.1%}",
+        "without end": f"{open_ended:.1%}",
+        "far end / near end, median": f"{group['widening'].median():.2f}",
+        "L1 between its two labels": f"{group['label_distance'].mean():.2f} ± {group['label_distance'].std():.2f}",
+        "a second interval": f"{(group['elsewhere'] > 0).mean():.1%}",
+    }
 
 
 def figure_errors(record: Record) -> Figure:

@@ -1,0 +1,259 @@
+"""Datasets by name: the embedded ones as promised, files in both layouts, clear errors for the rest."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from gradleak import data
+from gradleak.data import download, embedded, files
+from gradleak.errors import InputError, MissingData, StorageError, UnknownName
+
+
+@pytest.mark.parametrize("size", [32, 64])
+def test_photos_are_many_balanced_and_deterministic(size: int) -> None:
+    train, test = data.load("photos", "train", size=size), data.load("photos", "test", size=size)
+    assert len(train) >= 2000
+    assert len(test) >= 500
+    assert train.classes == test.classes == 10
+    for split in (train, test):
+        assert split.images.shape[1:] == (3, size, size)
+        assert split.images.dtype == torch.float32
+        assert 0 <= split.images.min() < split.images.max() <= 1
+        assert len(set(split.labels.bincount().tolist())) == 1
+        # Each crop once, and none of them plain.
+        assert len({image.numpy().tobytes() for image in split.images}) == len(split)
+        assert (split.images.mean(dim=1).flatten(1).std(dim=1, correction=0) >= embedded.PLAIN * 0.99).all()
+    embedded._crops.cache_clear()
+    again = data.load("photos", "test", size=size)
+    assert hashlib.sha256(again.images.numpy()).digest() == hashlib.sha256(test.images.numpy()).digest()
+
+
+@pytest.mark.parametrize("name", embedded.PHOTOGRAPHS)
+def test_train_and_test_crops_share_no_pixel_and_both_reach_over_the_photograph(name: str) -> None:
+    photograph = embedded.resized(name, 32)
+    covered = {}
+    for split in ("train", "test"):
+        mask = np.zeros(photograph.shape[:2], dtype=bool)
+        for top, left in embedded.corners_of(photograph, split, 32):  # type: ignore[arg-type]
+            assert top + 32 <= mask.shape[0]
+            assert left + 32 <= mask.shape[1]
+            mask[top : top + 32, left : left + 32] = True
+        covered[split] = mask
+    assert not (covered["train"] & covered["test"]).any()
+    middle = photograph.shape[0] // 2
+    for mask in covered.values():
+        assert mask[:middle].any()
+        assert mask[middle:].any()
+
+
+def test_digits_are_split_by_class() -> None:
+    train, test = data.load("digits", "train"), data.load("digits", "test")
+    assert len(train) + len(test) == 1797
+    assert train.images.shape[1:] == (1, 8, 8)
+    assert test.labels.bincount().min() >= 34
+    assert float(train.images.max()) == 1
+
+
+def test_normalisation_is_undone() -> None:
+    images = data.load("photos", "test").images[:50]
+    torch.testing.assert_close(data.denormalise(data.normalise(images)), images)
+    plain = torch.tensor(data.NORMALISATION[0]).reshape(1, 3, 1, 1).expand(1, 3, 4, 4)
+    torch.testing.assert_close(data.normalise(plain), torch.zeros(1, 3, 4, 4))
+    grey = torch.rand(2, 1, 4, 4)
+    torch.testing.assert_close(data.denormalise(data.normalise(grey)), grey)
+    with pytest.raises(InputError, match=r"\(N, C, H, W\)"):
+        data.normalise(torch.rand(3, 4, 4))
+
+
+def jpeg(value: int, side: int = 6) -> bytes:
+    stream = io.BytesIO()
+    Image.new("RGB", (side, side), (value, 0, 255 - value)).save(stream, "JPEG", quality=95)
+    return stream.getvalue()
+
+
+def packed(path: Path, splits: list[int], **changes: object) -> None:
+    pictures = [jpeg(40 * n) for n in range(len(splits))]
+    content = {
+        "jpeg": np.frombuffer(b"".join(pictures), dtype=np.uint8),
+        "offsets": np.cumsum([0, *map(len, pictures)]),
+        "labels": np.arange(len(splits)) % 2,
+        "split": np.array(splits),
+        "class_names": np.array(["a", "b"]),
+    }
+    np.savez(path, **(content | changes))
+
+
+def raw(path: Path, **changes: object) -> None:
+    content = {
+        "train_images": np.arange(4 * 28 * 28, dtype=np.int64).reshape(4, 28, 28).astype(np.uint8),
+        "train_labels": np.array([0, 1, 0, 1]),
+        "test_images": np.zeros((2, 28, 28), dtype=np.uint8),
+        "test_labels": np.array([1, 0]),
+        "class_names": np.array(["a", "b"]),
+    }
+    np.savez(path, **(content | changes))
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("GRADLEAK_DATA", str(tmp_path))
+    return tmp_path
+
+
+def test_raw_files(folder: Path) -> None:
+    raw(folder / "mnist.npz")
+    train = data.load("mnist", "train")
+    assert train.images.shape == (4, 1, 28, 28)
+    assert train.labels.tolist() == [0, 1, 0, 1]
+    assert train.source == "file mnist.npz in $GRADLEAK_DATA"
+    torch.testing.assert_close(train.images[0, 0, 0, :4] * 255, torch.arange(4.0))
+    assert data.load("mnist", "test", size=14).images.shape == (2, 1, 14, 14)
+
+
+def test_packed_files(folder: Path) -> None:
+    packed(folder / "cifar10_jpeg.npz", [0, 0, 1])
+    train, test = data.load("cifar10-jpeg", "train"), data.load("cifar10-jpeg", "test", size=6)
+    assert train.images.shape == (2, 3, 32, 32)
+    assert test.images.shape == (1, 3, 6, 6)
+    assert float(test.images[0, 0].mean()) == pytest.approx(80 / 255, abs=0.02)
+    packed(folder / "flowers17.npz", [0, 0, 0])
+    assert len(data.load("flowers17", "test", size=8)) == len(data.load("flowers17", "train", size=8)) == 3
+
+
+def test_states_need_no_image(folder: Path) -> None:
+    raw(folder / "mnist.npz")
+    packed(folder / "flowers17.npz", [0] * 5)
+    (folder / "cifar10.npz").write_bytes(b"PK")
+    states = {state.name: state for state in data.states()}
+    assert set(states) == set(data.names())
+    assert (states["mnist"].state, states["mnist"].images, states["mnist"].classes) == ("file", 6, 2)
+    assert (states["flowers17"].images, states["flowers17"].shape) == (5, "224×224×3")
+    assert states["cifar10"].state == "damaged"
+    assert states["cifar100"].state == "download"
+    assert states["imagenet-sample"].state == "missing"
+    assert states["photos"].state == "embedded"
+    assert states["photos"].images == len(data.load("photos", "train")) + len(data.load("photos", "test"))
+    assert data.source("mnist").startswith("mnist: $GRADLEAK_DATA/mnist.npz")
+
+
+def test_damaged_files_are_one_clear_line(folder: Path) -> None:
+    raw(folder / "mnist.npz")
+    whole = (folder / "mnist.npz").read_bytes()
+    for content in (b"", b"nonsense", whole[: len(whole) // 2]):
+        (folder / "mnist.npz").write_bytes(content)
+        with pytest.raises(StorageError, match=r"mnist.npz in \$GRADLEAK_DATA is damaged") as caught:
+            data.load("mnist")
+        assert str(folder) not in str(caught.value)
+        assert "\n" not in str(caught.value)
+
+
+def test_files_of_the_wrong_shape_are_said_clearly(folder: Path) -> None:
+    np.savez(folder / "mnist.npz", train_images=np.zeros(1))
+    with pytest.raises(InputError, match="mnist.npz lacks train_labels, test_images, test_labels, class_names"):
+        data.load("mnist")
+    raw(folder / "mnist.npz", train_images=np.zeros((4, 28), dtype=np.uint8))
+    with pytest.raises(InputError, match="must be uint8"):
+        data.load("mnist")
+    packed(folder / "flowers17.npz", [0, 0], offsets=np.array([0, 5]))
+    with pytest.raises(InputError, match="offsets must be one longer"):
+        data.load("flowers17")
+    packed(folder / "flowers17.npz", [0, 0], jpeg=np.zeros(5000, dtype=np.uint8))
+    with pytest.raises(StorageError, match="an image that cannot be decoded"):
+        data.load("flowers17")
+    raw(folder / "mnist.npz", test_images=np.zeros((0, 28, 28), dtype=np.uint8), test_labels=np.zeros(0))
+    with pytest.raises(MissingData, match="mnist.npz holds no test images"):
+        data.load("mnist", "test")
+    with pytest.raises(MissingData, match=r"cifar10.npz is not in \$GRADLEAK_DATA"):
+        files.load("cifar10", "test")
+
+
+def test_a_file_without_permission(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    raw(folder / "mnist.npz")
+
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(np, "load", refuse)
+    with pytest.raises(StorageError, match="permission denied"):
+        data.load("mnist")
+
+
+class FakeTorchvision:
+    """What torchvision's datasets look like from outside."""
+
+    def __init__(self, name: str, split: str) -> None:
+        side = 28 if name == "MNIST" else 32
+        shape = (5, side, side) if name == "MNIST" else (5, 3, 32, 32) if name == "SVHN" else (5, 32, 32, 3)
+        self.data = np.full(shape, 51, dtype=np.uint8)
+        self.targets = self.labels = [0, 1, 2, 3, 4]
+        if name != "SVHN":
+            self.classes = [str(n) for n in range(10)]
+
+
+@pytest.mark.parametrize("name", download.TORCHVISION)
+def test_torchvision_is_asked_when_there_is_no_file(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("GRADLEAK_DATA", raising=False)
+    monkeypatch.setattr(download, "_fetch", lambda kind, folder, split: FakeTorchvision(kind, split))
+    dataset = data.load(name, "test")
+    assert dataset.images.shape[1] == (1 if name == "mnist" else 3)
+    assert float(dataset.images.mean()) == pytest.approx(0.2)
+    assert dataset.classes == 10
+    assert "torchvision" in dataset.source
+    with pytest.raises(InputError, match="comes at"):
+        data.load(name, "test", size=7)
+
+
+def test_fetching_calls_torchvision(monkeypatch: pytest.MonkeyPatch) -> None:
+    from torchvision import datasets
+
+    calls: list[tuple[str, dict[str, object]]] = []
+    for kind in ("CIFAR10", "SVHN"):
+        monkeypatch.setattr(datasets, kind, lambda folder, kind=kind, **options: calls.append((kind, options)))
+    download._fetch("CIFAR10", "x", "train")
+    download._fetch("SVHN", "x", "test")
+    assert calls == [("CIFAR10", {"train": True, "download": True}), ("SVHN", {"split": "test", "download": True})]
+
+
+def test_missing_data_names_both_ways_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    def offline(*_: object) -> None:
+        raise OSError("no network")
+
+    monkeypatch.delenv("GRADLEAK_DATA", raising=False)
+    monkeypatch.setattr(download, "_fetch", offline)
+    with pytest.raises(MissingData, match=r"put cifar10.npz into a folder and set \$GRADLEAK_DATA .* with a network"):
+        data.load("cifar10")
+    with pytest.raises(MissingData, match=r"put flowers17.npz into a folder .*torchvision does not offer"):
+        data.load("flowers17")
+
+
+def test_bad_requests_are_said_clearly() -> None:
+    with pytest.raises(UnknownName, match="unknown dataset 'cifar': did you mean 'cifar10'"):
+        data.load("cifar")
+    with pytest.raises(InputError, match="split must be 'train' or 'test'; got 'val'"):
+        data.load("photos", "val")  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="32 or 64 pixels; got size=48"):
+        data.load("photos", size=48)
+    with pytest.raises(InputError, match="8×8 pixels; got size=16"):
+        data.load("digits", size=16)
+    with pytest.raises(InputError, match="positive number of pixels; got 0"):
+        data.load("photos", size=0)
+
+
+@pytest.mark.skipif("GRADLEAK_DATA" not in os.environ, reason="the papers' data are in $GRADLEAK_DATA, which is not set")
+def test_the_papers_data_are_as_their_papers_say() -> None:
+    states = {state.name: state for state in data.states()}
+    assert states["cifar10-jpeg"].images == 60_000
+    assert states["flowers17"].classes == 17
+    cifar = data.load("cifar10", "test")
+    assert cifar.images.shape == (1017, 3, 32, 32)
+    assert cifar.classes == 10
+    # The first ten labels of the original test set.
+    assert cifar.labels[:10].tolist() == [3, 8, 8, 0, 6, 6, 1, 6, 3, 1]

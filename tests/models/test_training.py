@@ -1,0 +1,103 @@
+"""Training is repeatable, cached by its whole recipe, and says when something is wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from pydantic import ValidationError
+
+from gradleak import paths
+from gradleak.errors import GradleakError, GradleakWarning, InputError, MissingData
+from gradleak.models import build
+from gradleak.models.training import Recipe, train
+
+TINY = Recipe(network="small-cnn", dataset="digits", epochs=2, batch_size=256, learning_rate=1e-2)
+
+
+@pytest.fixture
+def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("GRADLEAK_CACHE", str(tmp_path))
+    return tmp_path
+
+
+def test_a_small_network_reads_the_photographs() -> None:
+    recipe = Recipe(
+        network="small-cnn", dataset="photos", labels="smoothing", epochs=12, batch_size=64, learning_rate=5e-3
+    )
+    trained = train(recipe)
+    assert trained.accuracy > 0.85
+    assert trained.seconds < 60
+
+
+@pytest.mark.parametrize("labels", ["hard", "smoothing", "mixup"])
+@pytest.mark.parametrize("optimizer", ["adam", "sgd"])
+def test_two_trainings_are_bit_identical_and_the_second_may_come_from_the_cache(
+    labels: str, optimizer: str, empty_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = TINY.model_copy(update={"labels": labels, "optimizer": optimizer})
+    torch.manual_seed(1)
+    before = torch.get_rng_state()
+    first = train(recipe)
+    assert torch.equal(before, torch.get_rng_state()) or labels == ""
+    assert not first.cached
+    assert first.losses[-1] < first.losses[0]
+    second = train(recipe)
+    assert second.cached
+    monkeypatch.setenv("GRADLEAK_CACHE", str(empty_cache / "other"))
+    third = train(recipe)
+    assert not third.cached
+    for other in (second, third):
+        assert other.accuracy == first.accuracy
+        assert other.losses == first.losses
+        for name, value in first.model.state_dict().items():
+            assert torch.equal(value, other.model.state_dict()[name])
+    assert not first.model.training
+
+
+def test_every_field_of_a_recipe_changes_its_key() -> None:
+    changes = {"epochs": 3, "seed": 1, "labels": "mixup", "learning_rate": 2e-3, "bias": True, "smoothing": (0.1, 0.2)}
+    keys = {TINY.key("x"), TINY.key("y"), *(TINY.model_copy(update={k: v}).key("x") for k, v in changes.items())}
+    assert len(keys) == 2 + len(changes)
+
+
+def test_a_damaged_network_is_trained_again_with_a_warning(empty_cache: Path) -> None:
+    first = train(TINY)
+    (file,) = (paths.cache() / "networks").glob("*.pt")
+    file.write_bytes(file.read_bytes()[:1000])
+    with pytest.warns(GradleakWarning, match="is damaged .* and is trained again"):
+        again = train(TINY)
+    assert not again.cached
+    assert again.losses == first.losses
+    assert train(TINY).cached
+
+
+def test_divergence_is_said(empty_cache: Path) -> None:
+    recipe = TINY.model_copy(update={"learning_rate": 1e30, "optimizer": "sgd", "epochs": 4})
+    with pytest.raises(GradleakError, match=r"diverged in epoch \d: lower the learning rate of 1e\+30"):
+        train(recipe)
+
+
+def test_bad_recipes_are_refused() -> None:
+    with pytest.raises(ValidationError, match="epoch"):
+        Recipe(network="lenet", dataset="digits", epoch=3)  # type: ignore[call-arg]
+    with pytest.raises(ValidationError, match="labels"):
+        Recipe(network="lenet", dataset="digits", labels="soft")  # type: ignore[arg-type]
+
+
+def test_pretrained_networks(empty_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe = Recipe(network="small-cnn", dataset="digits", epochs=1, batch_size=512, pretrained="net.pt")
+    monkeypatch.delenv("GRADLEAK_WEIGHTS", raising=False)
+    with pytest.raises(MissingData, match=r"net.pt is not at hand: .* \$GRADLEAK_WEIGHTS"):
+        train(recipe)
+    monkeypatch.setenv("GRADLEAK_WEIGHTS", str(empty_cache))
+    own = build("small-cnn", in_channels=1, image_size=8, seed=9)
+    state = {key.replace("head.", "linear."): value for key, value in own.state_dict().items()}
+    torch.save(state, empty_cache / "net.pt")
+    # A step too small to move anything: what comes out is what was loaded.
+    still = recipe.model_copy(update={"learning_rate": 1e-12, "weight_decay": 0.0})
+    torch.testing.assert_close(train(still).model.head.weight, own.head.weight)
+    torch.save({"conv": torch.zeros(1)}, empty_cache / "net.pt")
+    with pytest.raises(InputError, match=r"net.pt does not fit this network: it lacks body"):
+        train(recipe.model_copy(update={"seed": 1}))

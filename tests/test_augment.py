@@ -1,0 +1,130 @@
+"""Labels and batches as clients make them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gradleak.augment import as_probabilities, balanced, mixup, one_hot, smooth, unbalanced
+from gradleak.errors import InputError, UnknownName
+
+
+@settings(deadline=None, max_examples=40)
+@given(classes=st.integers(2, 30), epsilon=st.floats(0, 1), seed=st.integers(0, 99))
+def test_both_smoothings_are_probabilities_and_each_the_others_rescaling(
+    classes: int, epsilon: float, seed: int
+) -> None:
+    labels = torch.randint(classes, (5,), generator=torch.Generator().manual_seed(seed))
+    ours = smooth(labels, classes, epsilon)
+    others = smooth(labels, classes, epsilon * (classes - 1) / classes, convention="posterior2023")
+    torch.testing.assert_close(ours.sum(dim=1), torch.ones(5))
+    torch.testing.assert_close(ours, others)
+    assert float(ours[0, labels[0]]) == pytest.approx(1 - epsilon + epsilon / classes, abs=1e-6)
+
+
+def test_smoothing_by_sample() -> None:
+    labels = smooth(torch.tensor([0, 1]), 4, torch.tensor([0.0, 0.4]))
+    torch.testing.assert_close(labels, torch.tensor([[1, 0, 0, 0], [0.1, 0.7, 0.1, 0.1]]))
+
+
+@settings(deadline=None, max_examples=40)
+@given(parts=st.integers(2, 4), seed=st.integers(0, 99))
+def test_mixtures_hold_the_weights_of_different_classes(parts: int, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    labels = torch.cat([torch.arange(4), torch.randint(4, (8,), generator=generator)])
+    inputs = torch.rand(12, 3, generator=generator)
+    mixed, targets = mixup(inputs, one_hot(labels, 4), generator=seed, parts=parts)
+    assert ((targets > 0).sum(dim=1) == parts).all()
+    torch.testing.assert_close(targets.sum(dim=1), torch.ones(12))
+    assert mixed.min() >= inputs.min()
+    assert mixed.max() <= inputs.max()
+    again = mixup(inputs, one_hot(labels, 4), generator=seed, parts=parts)
+    assert torch.equal(mixed, again[0])
+
+
+def test_inputs_are_mixed_with_the_weights_of_their_labels() -> None:
+    hot = one_hot(torch.arange(5), 5)
+    mixed, targets = mixup(hot.clone(), hot, generator=1)
+    torch.testing.assert_close(mixed, targets)
+    weights = torch.tensor([[0.9, 0.1]] * 5)
+    _, targets = mixup(hot, hot, generator=1, weights=weights)
+    torch.testing.assert_close(targets.amax(dim=1), torch.full((5,), 0.9))
+
+
+def test_two_part_weights_are_uniform() -> None:
+    hot = one_hot(torch.arange(2).repeat(4000), 2)
+    _, targets = mixup(hot, hot, generator=3)
+    quarters = torch.histc(targets[:, 0], bins=4, min=0, max=1) / 8000
+    torch.testing.assert_close(quarters, torch.full((4,), 0.25), atol=0.02, rtol=0)
+
+
+def test_balanced_batches_visit_all_classes() -> None:
+    labels = torch.arange(10).repeat(6)
+    batch = balanced(labels, 25, generator=0)
+    counts = labels[batch].bincount(minlength=10)
+    assert counts.min() == 2
+    assert counts.max() == 3
+    assert len(batch.unique()) == 25
+    assert not torch.equal(batch, balanced(labels, 25, generator=1))
+
+
+def test_unbalanced_batches_are_half_and_a_quarter() -> None:
+    labels = torch.arange(10).repeat(60)
+    counts = labels[unbalanced(labels, 64, generator=0)].bincount(minlength=10).sort(descending=True).values
+    assert counts[0] >= 32
+    assert counts[1] >= 16
+    assert counts.sum() == 64
+    assert len(unbalanced(labels, 1, generator=0)) == 1
+
+
+def test_a_class_with_few_samples_repeats_them() -> None:
+    batch = balanced(torch.tensor([0, 1]), 6, generator=0)
+    assert batch.bincount().tolist() == [3, 3]
+
+
+LABELS = torch.tensor([0, 1, 2])
+BAD = {
+    "floating labels": (lambda: one_hot(torch.rand(3), 3), "class indices"),
+    "class too large": (lambda: one_hot(LABELS, 2), r"must lie in 0 … 1; got 0 … 2"),
+    "class negative": (lambda: one_hot(torch.tensor([-1]), 2), "got -1"),
+    "epsilon out of range": (lambda: smooth(LABELS, 3, 1.5), "epsilon must lie in 0 … 1"),
+    "epsilon NaN": (lambda: smooth(LABELS, 3, float("nan")), "epsilon must lie in 0 … 1"),
+    "epsilon of wrong shape": (lambda: smooth(LABELS, 3, torch.zeros(2)), r"one a sample, \(3,\)"),
+    "one class to share": (lambda: smooth(torch.tensor([0]), 1, 0.1, convention="posterior2023"), "at least 2"),
+    "one part": (lambda: mixup(torch.rand(3, 1), one_hot(LABELS, 3), generator=0, parts=1), "2 … 3"),
+    "one class to mix": (lambda: mixup(torch.rand(2, 1), one_hot(LABELS[[0, 0]], 3), generator=0), "needs 2 classes"),
+    "weights": (
+        lambda: mixup(torch.rand(3, 1), one_hot(LABELS, 3), generator=0, weights=torch.ones(3, 2)),
+        "sum to 1",
+    ),
+    "one class unbalanced": (lambda: unbalanced(LABELS[[0, 0]], 4, generator=0), "at least 2 classes"),
+    "empty batch": (lambda: balanced(LABELS, 0, generator=0), "at least 1"),
+    "targets not a tensor": (lambda: as_probabilities([1], 3, dtype=torch.float32, device="cpu"), "tensor"),  # type: ignore[arg-type]
+    "NaN targets": (
+        lambda: as_probabilities(torch.full((1, 2), float("nan")), 2, dtype=torch.float32, device="cpu"),
+        "NaN or infinite",
+    ),
+    "integer soft labels": (
+        lambda: as_probabilities(torch.ones(1, 2, dtype=torch.long), 2, dtype=torch.float32, device="cpu"),
+        "floating",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_is_said_clearly(case: str) -> None:
+    call, message = BAD[case]
+    with pytest.raises(InputError, match=message):
+        call()
+
+
+def test_unknown_convention() -> None:
+    with pytest.raises(UnknownName, match="did you mean 'wang2024'"):
+        smooth(LABELS, 3, 0.1, convention="wang")  # type: ignore[arg-type]
+
+
+def test_probabilities_take_the_asked_type() -> None:
+    soft = as_probabilities(torch.tensor([[0.25, 0.75]]), 2, dtype=torch.float64, device="cpu")
+    assert soft.dtype == torch.float64

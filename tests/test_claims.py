@@ -1,0 +1,172 @@
+"""Claims are judged by their rule, at the scale they need, and nothing is glossed over."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gradleak import claims, paths, records, runner, studies
+from gradleak.claims import Claim, Measure, Rule, Within
+from gradleak.errors import InputError
+from gradleak.studies import Study
+from tests.test_records import record
+
+ROWS: list[dict[str, object]] = [
+    {"net": "a", "value": 1.0, "good": True},
+    {"net": "a", "value": 3.0, "good": False},
+    {"net": "b", "value": 10.0, "good": True},
+    {"net": "c", "value": math.nan, "good": True},
+]
+
+
+def claim(**changes: Any) -> Claim:
+    base: dict[str, Any] = {
+        "id": "c", "paper": "p", "place": "Table 1", "statement": "s", "study": "toy", "published": 2.0,
+        "measure": Measure(where={"net": "a"}, column="value", reduce="mean"),
+        "rule": Rule(within=Within(absolute=0.5)), "needs": {"count": 1},
+    }  # fmt: skip
+    return Claim(**(base | changes))
+
+
+@pytest.mark.parametrize(
+    ("reduce", "where", "expected"),
+    [
+        ("mean", {"net": "a"}, 2.0),
+        ("median", {"net": ["a", "b"]}, 3.0),
+        ("min", {"net": ["a", "b"]}, 1.0),
+        ("max", {"net": ["a", "b"]}, 10.0),
+        ("sum", {"net": "a"}, 4.0),
+        ("std", {"net": "a"}, math.sqrt(2)),
+        ("only", {"net": "b"}, 10.0),
+    ],
+)
+def test_values_are_selected_and_reduced(reduce: Any, where: dict[str, Any], expected: float) -> None:
+    judged = claims.judge(claim(measure=Measure(where=where, column="value", reduce=reduce)), record(ROWS))
+    assert judged.value == pytest.approx(expected)
+
+
+def test_share_is_in_percent_and_counts() -> None:
+    judged = claims.judge(claim(measure=Measure(column="good", reduce="share")), record(ROWS))
+    assert judged.value == pytest.approx(75)
+    assert judged.count == 4
+
+
+@pytest.mark.parametrize(
+    ("changes", "verdict", "agrees"),
+    [
+        ({}, "reproduced", True),
+        ({"published": 9.0}, "not reproduced", False),
+        ({"rule": Rule(at_least=1.0), "better": "higher", "published": 1.5}, "better", True),
+        ({"rule": Rule(at_least=1.0), "better": "lower", "published": 1.5}, "reproduced", True),
+        ({"rule": Rule(at_most=1.0)}, "not reproduced", False),
+        ({"rule": Rule(between=(1.0, 2.0))}, "reproduced", True),
+        ({"rule": Rule(within=Within(relative=0.5)), "published": 3.0}, "reproduced", True),
+        ({"needs": {"count": 2}}, "trend only", True),
+        ({"needs": {"count": 2}, "published": 9.0}, "trend only", False),
+        ({"needs": {"count": [1, 5]}}, "reproduced", True),
+        ({"needs": {"dataset": "cifar10"}}, "trend only", True),
+    ],
+)
+def test_verdicts(changes: dict[str, Any], verdict: str, agrees: bool) -> None:
+    judged = claims.judge(claim(**changes), record(ROWS))
+    assert (judged.verdict, judged.agrees) == (verdict, agrees)
+
+
+def test_no_record_is_not_run_and_nan_fails() -> None:
+    assert claims.judge(claim(), None).verdict == "not run"
+    everything = Measure(column="value", reduce="mean")
+    assert claims.judge(claim(measure=everything, rule=Rule(at_most=1e9)), record(ROWS)).verdict == "not reproduced"
+
+
+@pytest.mark.parametrize(
+    ("measure", "message"),
+    [
+        (Measure(where={"net": "z"}, column="value", reduce="mean"), "selects no row"),
+        (Measure(where={"nets": "a"}, column="value", reduce="mean"), "selects by 'nets'"),
+        (Measure(column="values", reduce="mean"), "measures 'values'"),
+        (Measure(column="value", reduce="only"), "selects 4 rows where it needs one"),
+    ],
+)
+def test_a_claim_that_cannot_be_measured_is_an_error(measure: Measure, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        claims.judge(claim(measure=measure), record(ROWS))
+
+
+GOOD = """
+- id: one
+  paper: p
+  place: Table 1
+  statement: s
+  study: toy
+  measure: {column: value, reduce: mean}
+  rule: {at_most: 1}
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (GOOD + "  colour: red\n", r"toy.yaml, claim 'one': colour: Extra inputs"),
+        (GOOD.replace("{at_most: 1}", "{at_most: 1, at_least: 0}"), "exactly one of"),
+        (GOOD.replace("{at_most: 1}", "{}"), "exactly one of"),
+        (GOOD.replace("{at_most: 1}", "{within: {absolute: 1}}"), "there is none"),
+        (GOOD.replace("study: toy", "study: other"), "its study is 'other', not 'toy'"),
+        (GOOD + GOOD, "claim 'one' stands twice"),
+        ("a: [", "is not YAML"),
+        ("a: 1", "must be a list"),
+        ("- 5", "not a mapping"),
+    ],
+)
+def test_mistakes_in_a_claims_file_are_one_line(
+    text: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(claims, "FOLDER", tmp_path)
+    (tmp_path / "toy.yaml").write_text(text)
+    with pytest.raises(InputError, match=message) as caught:
+        claims.load("toy")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_study_without_claims_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(claims, "FOLDER", tmp_path)
+    with pytest.raises(InputError, match="study 'toy' has no claims: expected claims/toy.yaml"):
+        claims.load("toy")
+
+
+def test_the_recorded_result_decides_where_it_has_the_scale(toy: Study) -> None:
+    fresh = runner.run_study(toy, toy.Parameters(count=2), jobs=1)
+    (line,) = claims.lines({"toy": fresh}, "toy")
+    assert line.verdict_text == "trend only (disagrees)"
+    assert not line.failing
+    records.write(runner.run_study(toy, toy.Parameters(), jobs=1), paths.results() / "toy.json")
+    (line,) = claims.lines({"toy": fresh}, "toy")
+    assert line.verdict_text == "reproduced"
+    assert line.recorded.value == 6
+    records.write(runner.run_study(toy, toy.Parameters(count=5), jobs=1), paths.results() / "toy.json")
+    (line,) = claims.lines({"toy": fresh}, "toy")
+    assert line.failing
+    table = claims.verdicts(fresh)
+    assert list(table.frame["verdict"]) == ["not reproduced"]
+    assert "wang2024: toy" in claims.scoreboard({"toy": fresh})._repr_markdown_()
+
+
+def test_spread_and_count_are_shown() -> None:
+    assert claims.judge(claim(unit="dB"), record(ROWS)).shown == "2 dB ± 1.41 (n = 2)"
+    assert claims.judge(claim(), None).shown == "–"
+    assert claim().shown("a word") == "a word"
+    texts = [Rule(at_most=1).text(), Rule(at_least=2).text(), Rule(between=(1, 2)).text()]
+    assert texts == ["≤ 1", "≥ 2", "1 … 2"]
+    assert Rule(within=Within(absolute=1, relative=0.1)).text() == "± 1 ± 10%"
+
+
+def test_every_claim_of_the_project_is_well_formed_and_points_to_its_study() -> None:
+    every = claims.load()
+    assert {claim.study for claim in every} == set(studies.names())
+    assert len({claim.id for claim in every}) == len(every)
+    for one in every:
+        known = studies.load(one.study).Parameters.model_fields
+        assert set(one.needs) <= set(known), f"{one.id} needs a parameter that its study does not have"
+        assert one.paper in ("wang2024", "wainakh2021", "yin2021", "posterior2023", "dang2021")

@@ -1,0 +1,159 @@
+"""The command line: one clear line for every mistake, and what it promises on success."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from gradleak import cli, paths, records, runner, studies
+from gradleak.studies import Study
+
+
+def call(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    before = sys.argv
+    sys.argv = ["gradleak", *words]
+    try:
+        cli.main()
+    except SystemExit as stop:
+        code = int(stop.code or 0)
+    else:
+        code = 0
+    finally:
+        sys.argv = before
+    out = capsys.readouterr()
+    return code, out.out, out.err
+
+
+def test_help_is_quick_and_imports_no_torch() -> None:
+    code = "import sys; sys.argv = ['gradleak', '--help']\ntry:\n    from gradleak.cli import main; main()\n"
+    code += "except SystemExit: pass\nassert 'torch' not in sys.modules and 'pandas' not in sys.modules"
+    seconds = []
+    for _ in range(3):
+        started = time.perf_counter()
+        result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+        seconds.append(time.perf_counter() - started)
+        assert result.returncode == 0, result.stderr
+    assert "verify" in result.stdout
+    # Half a second on an idle machine; twice that where others are at work.
+    assert min(seconds) < 1.0
+
+
+def test_importing_gradleak_adds_little_to_importing_torch() -> None:
+    code = "import torch, time; t = time.perf_counter(); import gradleak; gradleak.observe; print(time.perf_counter() - t)"
+    times = [
+        float(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout)
+        for _ in range(2)
+    ]
+    assert min(times) < 0.3
+
+
+def test_version_and_lists(capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(capsys, "--version")[1].startswith("gradleak 0.")
+    code, out, _ = call(capsys, "list")
+    assert code == 0
+    for name in studies.names():
+        assert name in out
+    assert "photos" in call(capsys, "data")[1]
+    assert "theorem1-sum-bound" in call(capsys, "claims")[1]
+    assert "theorem1" not in call(capsys, "claims", "loss-landscape")[1]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["run", "theorm1"], "unknown study 'theorm1': did you mean 'theorem1'?"),
+        (["run", "theorem1", "-p", "samles=5"], "unknown parameter of 'theorem1' 'samles': did you mean 'samples'?"),
+        (["run", "theorem1", "-p", "samples=abc"], "parameter 'samples' of 'theorem1': 'abc' is not right"),
+        (["run", "theorem1", "-p", "samples=0"], "greater than or equal to 1"),
+        (["run", "theorem1", "-p", "samples"], "-p takes NAME=VALUE; got 'samples'"),
+        (["run", "theorem1", "--profile", "fast"], "unknown profile 'fast'"),
+        (["run", "theorem1", "-p", "device=tpu"], "'auto', 'cpu' or 'cuda'"),
+        (["claims", "theorem2"], "did you mean 'theorem1'?"),
+        (["verify", "nothing"], "unknown study 'nothing'"),
+        (["record", "nothing"], "unknown study 'nothing'"),
+    ],
+)
+def test_mistakes_are_one_clear_line(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = call(capsys, *words)
+    assert code == 2
+    assert message in err
+    assert len(err.strip().splitlines()) == 1
+    assert "Traceback" not in err
+
+
+def test_debug_shows_where(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(LookupError):
+        call(capsys, "run", "theorm1", "--debug")
+
+
+def test_show_lists_parameters(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = call(capsys, "run", "theorem1", "--show", "-p", "classes=3,4", "--profile", "paper")
+    assert code == 0
+    assert "[3, 4]" in out
+    assert "20000" in out
+
+
+def test_run_writes_page_and_record_and_says_where(
+    toy: Study, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GRADLEAK_RUNS", str(tmp_path / "runs"))
+    code, out, err = call(capsys, "run", "toy", "-p", "count=3", "-p", "names=x,y", "--jobs", "1")
+    assert code == 0, err
+    assert str(tmp_path / "runs" / "toy" / "toy.ipynb") in out
+    record = records.read(tmp_path / "runs" / "toy" / "toy.json")
+    assert record.parameters["count"] == 3
+    assert record.parameters["names"] == ["x", "y"]
+    assert cli.latest_records() == {"toy": record}
+
+
+def test_a_failing_page_and_an_unforeseen_error(
+    toy: Study, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code, _, err = call(capsys, "run", "toy", "-p", "factor=13", "--out", str(tmp_path), "--jobs", "1")
+    assert code == 2
+    assert "failed in cell 3: RuntimeError: thirteen" in err
+
+    def burst(*_: object, **__: object) -> None:
+        raise ZeroDivisionError("oh")
+
+    monkeypatch.setattr(runner, "run_page", burst)
+    code, _, err = call(capsys, "run", "toy")
+    assert (code, err.strip()) == (3, "gradleak: ZeroDivisionError: oh (--debug shows where)")
+
+    def stop(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(runner, "run_page", stop)
+    code, _, err = call(capsys, "run", "toy")
+    assert code == 130
+    assert "finished trials are kept" in err or code == 130
+
+
+def test_verify_says_what_holds_by_its_exit_code(toy: Study, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = call(capsys, "verify")
+    assert code == 0
+    assert "not run" in out
+    code, out, _ = call(capsys, "record", "toy", "--profile", "quick", "--jobs", "1")
+    assert code == 0
+    assert (paths.results() / "toy.json").is_file()
+    code, out, _ = call(capsys, "verify", "toy", "--json")
+    assert code == 0
+    (claim,) = json.loads(out)
+    assert claim["verdict"] == "reproduced"
+    assert claim["recorded_value"] == 6
+    call(capsys, "record", "toy", "--jobs", "1")
+    code, _, err = call(capsys, "verify")
+    assert code == 1
+    assert "1 of 1 claims fail at the scale they need: toy-sum" in err
+
+
+def test_the_module_runs(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "gradleak", "--version"]
+    result = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path, env=dict(os.environ))
+    assert result.stdout.startswith("gradleak ")

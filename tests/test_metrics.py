@@ -1,0 +1,140 @@
+"""One contract: images in [0, 1], clipped, data range 1."""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+from skimage.metrics import peak_signal_noise_ratio, structural_similarity
+
+from gradleak import metrics
+from gradleak.errors import InputError, UnknownName
+
+
+def pair(seed: int, count: int = 3, side: int = 9, noise: float = 0.1) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    truth = torch.rand(count, 3, side, side, generator=generator)
+    return truth + noise * torch.randn(truth.shape, generator=generator), truth
+
+
+@settings(deadline=None, max_examples=20)
+@given(seed=st.integers(0, 999), noise=st.floats(0.001, 3))
+def test_psnr_and_ssim_are_those_of_scikit_image_on_clipped_images(seed: int, noise: float) -> None:
+    recovered, truth = pair(seed, noise=noise)
+    clipped = recovered.clamp(0, 1).double().numpy()
+    for n in range(3):
+        expected = peak_signal_noise_ratio(truth[n].double().numpy(), clipped[n], data_range=1)
+        assert float(metrics.psnr(recovered, truth)[n]) == pytest.approx(expected, rel=1e-9)
+        similar = structural_similarity(clipped[n], truth[n].double().numpy(), data_range=1, channel_axis=0)
+        assert float(metrics.ssim(recovered, truth)[n]) == pytest.approx(similar, rel=1e-9)
+
+
+def test_equal_images_and_values_by_hand() -> None:
+    _, truth = pair(0)
+    assert (metrics.psnr(truth, truth) == math.inf).all()
+    torch.testing.assert_close(metrics.ssim(truth, truth), torch.ones(3, dtype=torch.float64))
+    black, grey = torch.zeros(1, 3, 8, 8), torch.full((1, 3, 8, 8), 0.1)
+    assert float(metrics.psnr(grey, black)[0]) == pytest.approx(20, abs=1e-5)
+
+
+def test_a_diverged_reconstruction_counts_as_failed() -> None:
+    recovered, truth = pair(0)
+    recovered[1, 0, 0, 0] = math.nan
+    assert metrics.psnr(recovered, truth)[1] == -math.inf
+    assert metrics.wrapped_psnr(recovered, truth)[1] == -math.inf
+    assert metrics.ssim(recovered, truth)[1] == 0
+    assert torch.isfinite(metrics.psnr(recovered, truth)[[0, 2]]).all()
+
+
+def test_wrapping_is_what_the_reference_does() -> None:
+    recovered, truth = pair(4, noise=0.5)
+    first = (recovered.double().numpy() * 255).astype(np.int64).astype(np.uint8).astype(float)
+    second = (truth.double().numpy() * 255).astype(np.uint8).astype(float)
+    for n in range(3):
+        expected = peak_signal_noise_ratio(second[n], first[n], data_range=256)
+        assert float(metrics.wrapped_psnr(recovered, truth)[n]) == pytest.approx(expected, rel=1e-9)
+    white, above = torch.ones(1, 3, 8, 8), torch.full((1, 3, 8, 8), 1.004)
+    assert float(metrics.psnr(above, white)[0]) == math.inf
+    assert float(metrics.wrapped_psnr(above, white)[0]) < 1
+
+
+def test_lpips_without_a_trunk_says_why(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    recovered, truth = pair(0, side=64)
+    monkeypatch.delenv("GRADLEAK_WEIGHTS", raising=False)
+    assert metrics.lpips(recovered, truth).values is None
+    monkeypatch.setenv("GRADLEAK_WEIGHTS", str(tmp_path))
+    assert "alexnet_features.pt in $GRADLEAK_WEIGHTS" in metrics.lpips(recovered, truth).reason
+    with pytest.raises(UnknownName, match="did you mean 'alex'"):
+        metrics.lpips(recovered, truth, trunk="alexnet")
+
+
+@pytest.mark.skipif("GRADLEAK_WEIGHTS" not in os.environ, reason="LPIPS trunks are in $GRADLEAK_WEIGHTS, which is not set")
+@pytest.mark.parametrize(("trunk", "expected"), [("alex", (0.722, 0.138)), ("squeeze", (0.711, 0.148))])
+def test_lpips_gives_the_published_distances(trunk: str, expected: tuple[float, float]) -> None:
+    def picture(name: str) -> torch.Tensor:
+        pixels = np.asarray(Image.open(Path(os.environ["GRADLEAK_WEIGHTS"]) / name).convert("RGB"))
+        return torch.tensor(pixels).permute(2, 0, 1)[None] / 255
+
+    reference = picture("ex_ref.png")
+    for name, distance in zip(("ex_p0.png", "ex_p1.png"), expected, strict=True):
+        values = metrics.lpips(picture(name), reference, trunk).values
+        assert values is not None
+        assert float(values[0]) == pytest.approx(distance, abs=5e-4)
+
+
+@settings(deadline=None, max_examples=20)
+@given(seed=st.integers(0, 999), count=st.integers(1, 8))
+def test_a_shuffled_batch_is_put_in_order(seed: int, count: int) -> None:
+    recovered, truth = pair(seed, count=count, noise=0.01)
+    order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
+    found = metrics.match_batch(recovered[order], truth)
+    assert torch.equal(order[found], torch.arange(count))
+
+
+def test_matching_survives_a_diverged_image() -> None:
+    recovered, truth = pair(1)
+    recovered[2] = math.nan
+    assert metrics.match_batch(recovered, truth).tolist() == [0, 1, 2]
+
+
+def test_label_errors_and_summaries() -> None:
+    truth = torch.eye(3)
+    recovered = truth.clone()
+    recovered[0] = torch.tensor([0.9, 0.1, 0.0])
+    recovered[1, 0] = math.nan
+    errors = metrics.label_error(recovered, truth)
+    assert float(errors[0]) == pytest.approx(0.2)
+    assert float(metrics.label_error(recovered, truth, order=2)[0]) == pytest.approx(math.sqrt(0.02))
+    assert metrics.label_accuracy(recovered, truth) == pytest.approx(1 / 3)
+    facts = metrics.summary(torch.tensor([1.0, 2.0, 3.0]))
+    assert (facts.count, facts.mean, facts.std, facts.least, facts.most) == (3, 2.0, 1.0, 1.0, 3.0)
+    assert math.isnan(metrics.summary(torch.tensor([1.0])).std)
+
+
+@pytest.mark.parametrize(
+    ("recovered", "truth", "message"),
+    [
+        (torch.rand(1, 3, 8, 8), torch.rand(2, 3, 8, 8), "of one shape"),
+        (torch.rand(3, 8, 8), torch.rand(3, 8, 8), r"\(N, C, H, W\)"),
+        (torch.zeros(1, 3, 8, 8, dtype=torch.uint8), torch.rand(1, 3, 8, 8), "floating type"),
+        (torch.rand(1, 3, 8, 8), torch.rand(1, 3, 8, 8) * 255, r"must lie in \[0, 1\]"),
+        (torch.rand(1, 3, 8, 8), torch.full((1, 3, 8, 8), math.nan), r"must lie in \[0, 1\]"),
+    ],
+)
+def test_bad_input_is_said_clearly(recovered: torch.Tensor, truth: torch.Tensor, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        metrics.psnr(recovered, truth)
+
+
+def test_small_images_have_no_ssim_and_labels_need_one_shape() -> None:
+    with pytest.raises(InputError, match="at least 7×7"):
+        metrics.ssim(torch.rand(1, 3, 6, 6), torch.rand(1, 3, 6, 6))
+    with pytest.raises(InputError, match="of one shape"):
+        metrics.label_error(torch.rand(2, 3), torch.rand(3))

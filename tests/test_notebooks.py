@@ -1,0 +1,23 @@
+"""Every notebook runs at its smallest setting, through the runner that the book uses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gradleak import claims, records, runner, studies
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", studies.names())
+def test_every_notebook_runs_and_reaches_its_verdicts(name: str, tmp_path: Path) -> None:
+    study = studies.load(name)
+    page = runner.run_page(study, studies.parameters(study, "quick", study.module.SMALLEST), tmp_path, jobs=1)
+    record = records.read(page.record)
+    assert record.profile == "custom"
+    text = page.notebook.read_text()
+    for claim in claims.load(name):
+        assert claims.judge(claim, record).verdict in text
+    assert "Traceback" not in text
+    assert "stderr" not in text, "a page prints nothing it does not mean to"
