@@ -99,7 +99,9 @@ def write_toy(root: Path) -> None:
     record = runner.run_study("toy", parameters)
     print(len(record.trials), "trials")
     """
-    cells = [nbformat.v4.new_code_cell(textwrap.dedent(text).strip(), id=f"c{i}") for i, text in enumerate((stated, run))]
+    cells = [
+        nbformat.v4.new_code_cell(textwrap.dedent(text).strip(), id=f"c{i}") for i, text in enumerate((stated, run))
+    ]
     cells[0].metadata["tags"] = ["parameters"]
     kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
     notebook = nbformat.v4.new_notebook(cells=cells, metadata=kernel)

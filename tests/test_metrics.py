@@ -75,7 +75,9 @@ def test_lpips_without_a_trunk_says_why(monkeypatch: pytest.MonkeyPatch, tmp_pat
         metrics.lpips(recovered, truth, trunk="alexnet")
 
 
-@pytest.mark.skipif("GRADLEAK_WEIGHTS" not in os.environ, reason="LPIPS trunks are in $GRADLEAK_WEIGHTS, which is not set")
+@pytest.mark.skipif(
+    "GRADLEAK_WEIGHTS" not in os.environ, reason="LPIPS trunks are in $GRADLEAK_WEIGHTS, which is not set"
+)
 @pytest.mark.parametrize(("trunk", "expected"), [("alex", (0.722, 0.138)), ("squeeze", (0.711, 0.148))])
 def test_lpips_gives_the_published_distances(trunk: str, expected: tuple[float, float]) -> None:
     def picture(name: str) -> torch.Tensor:

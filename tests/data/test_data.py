@@ -247,7 +247,9 @@ def test_bad_requests_are_said_clearly() -> None:
         data.load("photos", size=0)
 
 
-@pytest.mark.skipif("GRADLEAK_DATA" not in os.environ, reason="the papers' data are in $GRADLEAK_DATA, which is not set")
+@pytest.mark.skipif(
+    "GRADLEAK_DATA" not in os.environ, reason="the papers' data are in $GRADLEAK_DATA, which is not set"
+)
 def test_the_papers_data_are_as_their_papers_say() -> None:
     states = {state.name: state for state in data.states()}
     assert states["cifar10-jpeg"].images == 60_000

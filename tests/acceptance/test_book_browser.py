@@ -1,0 +1,135 @@
+"""The built book, opened in a browser as a reader would."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urldefrag, urljoin, urlparse
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from gradleak import studies
+from tests.acceptance.browser import chromium, executable, pages_of, served
+
+BOOK = Path(os.environ.get("GRADLEAK_BOOK") or Path(__file__).parents[2] / "_build" / "html")
+REQUIRED = os.environ.get("GRADLEAK_REQUIRE_BROWSER") == "1"
+MISSING = "no Chromium on this machine" if executable() is None else "no built book: run `make book` first"
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(not REQUIRED and (executable() is None or not (BOOK / "index.html").is_file()), reason=MISSING),
+]
+WIDTHS = (1400, 400)
+
+
+@pytest.fixture(scope="module")
+def site() -> Iterator[tuple[str, Any]]:
+    assert executable(), "a browser is required here, and there is none"
+    assert (BOOK / "index.html").is_file(), "a built book is required here, and there is none"
+    with served(BOOK) as address, chromium() as browser:
+        yield address, browser
+
+
+@pytest.fixture(scope="module")
+def visits(site: tuple[str, Any]) -> dict[str, dict[str, Any]]:
+    """Every page visited once at full width: what it said on the console, its links, its anchors, its pictures."""
+    address, browser = site
+    context = browser.new_context(viewport={"width": WIDTHS[0], "height": 900})
+    view = context.new_page()
+    said: list[str] = []
+    view.on("console", lambda message: said.append(message.text) if message.type in ("error", "warning") else None)
+    view.on("pageerror", lambda error: said.append(str(error)))
+    view.on("requestfailed", lambda request: said.append(f"failed: {request.url}"))
+    found = {}
+    for page in pages_of(BOOK):
+        said.clear()
+        view.goto(f"{address}/{page}", wait_until="networkidle")
+        found[page] = {
+            "said": list(said),
+            "text": view.inner_text("main"),
+            "links": view.eval_on_selector_all("a[href]", "all => all.map(a => a.href)"),
+            "anchors": set(view.eval_on_selector_all("[id]", "all => all.map(a => a.id)")),
+            "pictures": view.eval_on_selector_all("main img", "all => all.map(i => [i.src, i.naturalWidth, i.alt])"),
+            "formulas": view.locator("main mjx-container").count(),
+            "raw": view.locator("main .math:not(:has(mjx-container))").count(),
+            "numbers": view.eval_on_selector_all("main .caption-number", "all => all.map(c => c.textContent)"),
+        }
+    context.close()
+    return found
+
+
+def test_the_named_pages_are_there(visits: dict[str, Any]) -> None:
+    named = {"index", "reading", "scoreboard", "status", "references", "wang2024", "wainakh2021", "yin2021"}
+    named |= {"posterior2023", "dang2021"}
+    named |= {f"executed/{studies.load(name).paper}/{name}" for name in studies.names()}
+    assert {f"book/{name}.html" for name in named} == set(visits)
+
+
+def test_no_page_complains(visits: dict[str, Any]) -> None:
+    assert {page: visit["said"] for page, visit in visits.items() if visit["said"]} == {}
+
+
+def test_no_page_shows_a_traceback_or_an_unresolved_reference(visits: dict[str, Any]) -> None:
+    for page, visit in visits.items():
+        for sign in ("Traceback (most recent call last)", "Error:", "{numref}", "{cite", ":::", "UserWarning"):
+            assert sign not in visit["text"], f"{page} shows {sign}"
+
+
+def test_every_internal_link_leads_somewhere(visits: dict[str, Any], site: tuple[str, Any]) -> None:
+    address, _ = site
+    broken = []
+    for page, visit in visits.items():
+        for link in visit["links"]:
+            target, anchor = urldefrag(urljoin(f"{address}/{page}", link))
+            if not target.startswith(address):
+                continue
+            path = urlparse(target).path.lstrip("/") or "index.html"
+            if not (BOOK / path).is_file() or (anchor and path in visits and anchor not in visits[path]["anchors"]):
+                broken.append((page, link))
+    assert broken == []
+
+
+def test_formulas_are_drawn_without_a_network(visits: dict[str, Any]) -> None:
+    for name in studies.names():
+        visit = visits[f"book/executed/{studies.load(name).paper}/{name}.html"]
+        assert visit["formulas"] > 5
+        assert visit["raw"] == 0
+
+
+def test_figures_and_tables_are_numbered_and_not_blank(visits: dict[str, Any], site: tuple[str, Any]) -> None:
+    address, browser = site
+    request = browser.new_context().request
+    for name in studies.names():
+        visit = visits[f"book/executed/{studies.load(name).paper}/{name}.html"]
+        assert len(visit["pictures"]) >= 3
+        assert sum("Fig." in number for number in visit["numbers"]) >= 3
+        assert sum("Table" in number for number in visit["numbers"]) >= 3
+    for page, visit in visits.items():
+        for source, width, alt in visit["pictures"]:
+            assert width > 100, f"{page}: {source} was not shown"
+            assert alt, f"{page}: {source} has no description"
+            pixels = np.asarray(Image.open(io.BytesIO(request.get(source).body())).convert("L"), dtype=float)
+            assert pixels.std() > 5, f"{page}: {source} is blank"
+    assert address
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_no_page_is_wider_than_the_window(width: int, scheme: str, site: tuple[str, Any]) -> None:
+    address, browser = site
+    context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
+    view = context.new_page()
+    wide = {}
+    for page in pages_of(BOOK):
+        view.goto(f"{address}/{page}", wait_until="networkidle")
+        if scheme == "dark":
+            assert view.evaluate("document.documentElement.dataset.theme") == "dark"
+        reach = view.evaluate("document.documentElement.scrollWidth")
+        if reach > width + 1:
+            wide[page] = reach
+    context.close()
+    assert wide == {}
