@@ -132,7 +132,7 @@ def test_mistakes_in_a_claims_file_are_one_line(
 
 def test_a_study_without_claims_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(claims, "FOLDER", tmp_path)
-    with pytest.raises(InputError, match="study 'toy' has no claims: expected claims/toy.yaml"):
+    with pytest.raises(InputError, match=r"study 'toy' has no claims: expected claims/toy.yaml"):
         claims.load("toy")
 
 

@@ -1,4 +1,4 @@
-"""A page is four files: a trial page added to a copy of the checkout shows up everywhere, and nothing else is touched."""
+"""A page is four files: a trial page added to a copy of the checkout shows up everywhere; nothing else is touched."""
 
 from __future__ import annotations
 

@@ -157,7 +157,7 @@ def test_damaged_files_are_one_clear_line(folder: Path) -> None:
 
 def test_files_of_the_wrong_shape_are_said_clearly(folder: Path) -> None:
     np.savez(folder / "mnist.npz", train_images=np.zeros(1))
-    with pytest.raises(InputError, match="mnist.npz lacks train_labels, test_images, test_labels, class_names"):
+    with pytest.raises(InputError, match=r"mnist.npz lacks train_labels, test_images, test_labels, class_names"):
         data.load("mnist")
     raw(folder / "mnist.npz", train_images=np.zeros((4, 28), dtype=np.uint8))
     with pytest.raises(InputError, match="must be uint8"):
@@ -169,7 +169,7 @@ def test_files_of_the_wrong_shape_are_said_clearly(folder: Path) -> None:
     with pytest.raises(StorageError, match="an image that cannot be decoded"):
         data.load("flowers17")
     raw(folder / "mnist.npz", test_images=np.zeros((0, 28, 28), dtype=np.uint8), test_labels=np.zeros(0))
-    with pytest.raises(MissingData, match="mnist.npz holds no test images"):
+    with pytest.raises(MissingData, match=r"mnist.npz holds no test images"):
         data.load("mnist", "test")
     with pytest.raises(MissingData, match=r"cifar10.npz is not in \$GRADLEAK_DATA"):
         files.load("cifar10", "test")

@@ -98,7 +98,7 @@ def test_a_study_without_its_notebook_and_a_cell_without_its_tag(toy: Study) -> 
     with pytest.raises(InputError, match="one cell tagged 'parameters'; it has 0"):
         studies.check_notebook(toy)
     toy.notebook.unlink()
-    with pytest.raises(MissingData, match="expected notebooks/wang2024/toy.ipynb"):
+    with pytest.raises(MissingData, match=r"expected notebooks/wang2024/toy.ipynb"):
         studies.load("toy")
 
 

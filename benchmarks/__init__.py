@@ -1,0 +1,1 @@
+"""Speed, measured in one run, as a table and as JSON: `python -m benchmarks`."""
