@@ -12,6 +12,7 @@ import pandas as pd
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 from pydantic import Field
 
 from gradleak import data, figures, models, studies
@@ -280,6 +281,7 @@ def figure_minima(record: Record) -> Figure:
                 color=figures.COLOURS[2 * index], label=stage,
             )  # fmt: skip
         axis.set(title=kind, xlabel="minima on the true side")
+        axis.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes[0][0].set_ylabel("share of samples")
     axes[0][-1].legend()
     return figure

@@ -28,7 +28,7 @@ SMALLEST: dict[str, Any] = {"samples": 20, "images": 10, "classes": [3, 10], "ne
 class Parameters(studies.Parameters):
     """What a rerun may change."""
 
-    samples: int = Field(2000, ge=1, le=1_000_000, description="random (W, x, y, λ) a number of classes and precision")
+    samples: int = Field(2000, ge=1, le=1_000_000, description="random layers for each number of classes and precision")
     classes: list[int] = Field([2, 10, 100, 1000], description="numbers of classes C of the random layers")
     features: int = Field(64, ge=1, le=8192, description="features I of the random layers")
     images: int = Field(300, ge=1, le=100_000, description="single images a network and kind of label")
@@ -225,22 +225,26 @@ def interval_rows(path: LabelPath, truth: Tensor) -> list[dict[str, Any]]:
 
 
 def table(record: Record) -> pd.DataFrame:
-    """Return how far pseudo labels sum from one, a line a setting."""
+    """Return how far pseudo labels sum from one, a line a kind of layer, both precisions side by side."""
     frame = record.frame()
-    frame = frame[frame["part"] != "interval"]
-    layers = frame["part"] == "layers"
-    return pd.DataFrame(
-        {
-            "layer": frame["network"].where(~layers, "random, C = " + frame["classes"].astype("Int64").astype(str)),
-            "bias": np.where(frame["bias"].eq(True), "yes", "no"),
-            "labels": frame["labels"].where(~layers, "any"),
-            "precision": frame["dtype"],
-            "pseudo labels": frame["pseudo_labels"].map("{:,}".format),
-            "not valid": frame["invalid_percent"].map("{:.1f} %".format),
-            "largest |Σŷ − 1|": frame["error"].map("{:.1e}".format),
-            "share of the bound": frame["bound_share"].map("{:.1%}".format),
-        }
-    )
+    frame = frame[frame["part"] != "interval"].fillna({"network": "random", "labels": "any", "bias": False})
+    lines = []
+    keys = ["network", "classes", "bias", "labels"]
+    for (network, classes, bias, labels), group in frame.fillna({"classes": 0}).groupby(keys, sort=False):
+        error = group.groupby("dtype")["error"].max()
+        lines.append(
+            {
+                "layer": f"{network}, C = {classes:.0f}" if classes else network,
+                "bias": "yes" if bias else "no",
+                "labels": labels,
+                "pseudo labels": f"{group['pseudo_labels'].sum():,.0f}",
+                "not valid": f"{group['invalid_percent'].mean():.1f} %",
+                "largest deviation, float32": f"{error['float32']:.1e}",
+                "float64": f"{error['float64']:.1e}",
+                "of the bound": f"{group['bound_share'].max():.1%}",
+            }
+        )
+    return pd.DataFrame(lines)
 
 
 def bias_table(record: Record) -> pd.DataFrame:

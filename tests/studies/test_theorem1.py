@@ -56,7 +56,7 @@ def test_intervals_hold_the_truth(record: Record) -> None:
 
 
 def test_tables_and_figures(record: Record) -> None:
-    assert len(theorem1.table(record)) == 2 * 2 * 2 + 3 * 2
+    assert len(theorem1.table(record)) == 2 * 2 + 3
     assert len(theorem1.bias_table(record)) == 4
     assert list(theorem1.interval_table(record)["labels"]) == ["smoothing", "mixup", "onehot"]
     weight = torch.randn(5, 20, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
