@@ -10,6 +10,7 @@ import json
 import math
 import platform
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -17,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 import gradleak
 from gradleak import paths
-from gradleak.errors import InputError
+from gradleak.errors import GradleakError, InputError, MissingData, StorageError
 from gradleak.storage import write_whole
 
 if TYPE_CHECKING:
@@ -96,8 +97,16 @@ def write(record: Record, path: Path) -> None:
 def read(path: Path) -> Record:
     """Read a record; NaN and infinities are stored as words, since JSON has none."""
     try:
-        return Record.model_validate(_restored(json.loads(path.read_text())))
-    except (ValueError, ValidationError) as error:
+        return Record.model_validate(_restored(json.loads(path.read_text("utf-8"))))
+    except FileNotFoundError as error:
+        raise MissingData(f"there is no record {path.name}") from error
+    except OSError as error:
+        raise StorageError(f"cannot read the record {path.name}: {error.strerror or error}") from error
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"])
+        raise InputError(f"{path.name} is not a record: {place or 'the whole'}: {first['msg']}") from error
+    except ValueError as error:
         raise InputError(f"{path.name} is not a record: {str(error).splitlines()[0]}") from error
 
 
@@ -164,9 +173,27 @@ def _commit() -> str:
         return result.stdout.strip()
 
     try:
-        return git("rev-parse", "--short", "HEAD") + ("+changes" if git("status", "--porcelain") else "")
-    except (OSError, subprocess.CalledProcessError):
+        # What a page computes hangs on these two; a new result beside the old ones is no change.
+        changed = git("--no-optional-locks", "status", "--porcelain", "--", "gradleak", "notebooks")
+        return git("rev-parse", "--short", "HEAD") + ("+changes" if changed else "")
+    except (OSError, subprocess.CalledProcessError, GradleakError):
         return "unknown"
+
+
+def plain(value: Any, where: str) -> Any:
+    """Return what a record can hold of a value: numbers of numpy and torch become Python's own, tuples lists."""
+    if value is None or isinstance(value, str | bool):
+        return value
+    # numpy's float64 is a float, and would be written with its type's name.
+    if isinstance(value, int | float):
+        return int(value) if isinstance(value, int) else float(value)
+    if isinstance(value, Mapping):
+        return {str(key): plain(item, f"{where}.{key}") for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item, f"{where}[{index}]") for index, item in enumerate(value)]
+    if hasattr(value, "tolist"):
+        return plain(value.tolist(), where)
+    raise InputError(f"{where} is a {type(value).__name__}: a record holds text, numbers, true, false, lists and dicts")
 
 
 def _plain(value: Any) -> Any:

@@ -4,27 +4,43 @@ from __future__ import annotations
 
 import html
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import pandas as pd
 
 
 @dataclass(frozen=True)
 class Table:
-    """A frame of ready-made texts with a caption; `name` is what the book's cross-references point to."""
+    """A frame with a caption; `name` is what the book's cross-references point to.
+
+    Cells are ready-made texts, or numbers to which `formats` gives a format by their column's name.
+    """
 
     frame: pd.DataFrame
     caption: str
     name: str
     notes: str = ""
+    formats: Mapping[str, str] = field(default_factory=dict)
 
     def _cells(self) -> tuple[list[str], list[list[str]]]:
-        return [str(c) for c in self.frame.columns], [[_text(v) for v in row] for row in self.frame.values.tolist()]
+        names = [str(name) for name in self.frame.columns]
+        # Column by column: a frame's rows would turn its whole numbers into floats.
+        columns = [
+            [_text(value, self.formats.get(name, "")) for value in self.frame.iloc[:, index].tolist()]
+            for index, name in enumerate(names)
+        ]
+        return names, [list(row) for row in zip(*columns, strict=True)]
 
     def _repr_html_(self) -> str:
         head, rows = self._cells()
-        top = "".join(f"<th>{html.escape(cell)}</th>" for cell in head)
-        body = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+        sides = [f' style="text-align:{"right" if numbers else "left"}"' for numbers in _number_columns(head, rows)]
+
+        def line(tag: str, cells: list[str]) -> str:
+            return "".join(f"<{tag}{side}>{html.escape(cell)}</{tag}>" for cell, side in zip(cells, sides, strict=True))
+
+        top = line("th", head)
+        body = "".join(f"<tr>{line('td', row)}</tr>" for row in rows)
         notes = f"<p>{html.escape(self.notes)}</p>" if self.notes else ""
         return (
             f'<div class="gradleak-table" style="overflow-x:auto"><table><caption>{html.escape(self.caption)}</caption>'
@@ -33,7 +49,7 @@ class Table:
 
     def _repr_markdown_(self) -> str:
         head, rows = self._cells()
-        align = ["---:" if all(_is_number(row[i]) for row in rows) and rows else "---" for i in range(len(head))]
+        align = ["---:" if numbers else "---" for numbers in _number_columns(head, rows)]
         lines = ["| " + " | ".join(_escaped(cell) for cell in row) + " |" for row in [head, *rows]]
         lines.insert(1, "| " + " | ".join(align) + " |")
         body = "\n".join(lines)
@@ -46,10 +62,14 @@ class Table:
         return f"{self.caption}\n{self.frame.to_string(index=False)}"
 
 
-def _text(value: object) -> str:
-    if value is None or (isinstance(value, float) and pd.isna(value)):
+def _text(value: object, specification: str = "") -> str:
+    if value is None or value is pd.NA or (isinstance(value, float) and pd.isna(value)):
         return "–"
-    return str(value)
+    return str(value) if isinstance(value, str) else format(value, specification)
+
+
+def _number_columns(head: list[str], rows: list[list[str]]) -> list[bool]:
+    return [bool(rows) and all(_is_number(row[index]) for row in rows) for index in range(len(head))]
 
 
 def _is_number(text: str) -> bool:
@@ -58,4 +78,4 @@ def _is_number(text: str) -> bool:
 
 def _escaped(text: str) -> str:
     # Markdown would read these as markup; a newline would end the row.
-    return re.sub(r"([\\|*_`$<\[\]])", r"\\\1", text).replace("\n", " ")
+    return re.sub(r"([\\|*_`$<~{}\[\]])", r"\\\1", text).replace("\n", " ")

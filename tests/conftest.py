@@ -12,6 +12,8 @@ import pytest
 
 from gradleak import studies
 
+pytest_plugins = ["tests.checkout"]
+
 TOY = '''
 """A toy study for the tests"""
 import time

@@ -21,7 +21,7 @@ def test_a_page_tells_its_runner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("GRADLEAK_PROGRESS", str(tmp_path / "p"))
     assert list(progress(range(50), 50, "counting")) == list(range(50))
     told = [json.loads(line) for line in (tmp_path / "p").read_text().splitlines()]
-    assert told[0] == {"description": "counting", "done": 0, "total": 50}
+    assert {"description": "counting", "done": 0, "total": 50}.items() <= told[0].items()
     assert told[-1]["done"] == 50
     assert len(told) < 10
 

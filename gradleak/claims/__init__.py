@@ -13,7 +13,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from gradleak import records, studies
-from gradleak.errors import InputError
+from gradleak.errors import InputError, unknown
 from gradleak.records import Record
 from gradleak.tables import Table
 
@@ -27,11 +27,15 @@ class _Strict(BaseModel):
 
 
 class Measure(_Strict):
-    """The selection of a record's rows that measures a claim, and how they become one number."""
+    """The selection of a record's rows that measures a claim, and how they become one number.
+
+    `where` maps a column to the value it must have, or to a list of which any; `share` is the percentage of rows in
+    which the column is true; `count` counts the rows that have a value.
+    """
 
     where: dict[str, Any] = Field(default_factory=dict)
     column: str
-    reduce: Literal["mean", "median", "min", "max", "sum", "std", "share", "only"]
+    reduce: Literal["mean", "median", "min", "max", "sum", "count", "std", "share", "only"]
     format: str = ".3g"
 
 
@@ -173,10 +177,12 @@ def judge(claim: Claim, record: Record | None) -> Judgement:
     """Measure a claim on a record and say what that means."""
     if record is None:
         return Judgement(claim, None, 0, None, False, None, "not run")
-    values = _selected(claim, record)
+    at_scale = reaches(claim, record.parameters)
+    values = _selected(claim, record, may_lack=record.profile == "custom" and not at_scale)
+    if values is None:
+        return Judgement(claim, None, 0, None, False, None, "not run")
     value = _reduced(values, claim)
     spread = float(values.std()) if claim.measure.reduce == "mean" and len(values) > 1 else None
-    at_scale = all(_enough(record.parameters.get(name), needed) for name, needed in claim.needs.items())
     agrees = claim.rule.holds(value, claim.published)
     if not at_scale:
         verdict: Verdict = "trend only"
@@ -187,21 +193,62 @@ def judge(claim: Claim, record: Record | None) -> Judgement:
     return Judgement(claim, value, len(values), spread, at_scale, agrees, verdict)
 
 
-def _selected(claim: Claim, record: Record) -> pd.Series[float]:
-    frame = record.frame()
-    for column, wanted in claim.measure.where.items():
-        if column not in frame:
-            raise InputError(f"claim '{claim.id}' selects by '{column}', which its study does not report")
-        frame = frame[frame[column].isin(wanted if isinstance(wanted, list) else [wanted])]
-    if claim.measure.column not in frame:
-        raise InputError(f"claim '{claim.id}' measures '{claim.measure.column}', which its study does not report")
-    if frame.empty:
-        raise InputError(f"claim '{claim.id}' selects no row of its study")
-    return frame[claim.measure.column].astype(float)
+def reaches(claim: Claim, parameters: Mapping[str, Any]) -> bool:
+    """Whether parameters are of the scale that a claim needs."""
+    return all(_enough(parameters.get(name), needed) for name, needed in claim.needs.items())
+
+
+def check(study: studies.Study) -> None:
+    """Raise a clear error if a claim needs a parameter that its study lacks, or more than its paper profile has."""
+    offered = studies.parameters(study, "paper").model_dump()
+    for claim in load(study.name):
+        for name, needed in claim.needs.items():
+            if name not in offered:
+                raise InputError(f"claim '{claim.id}' needs {unknown('parameter', name, offered)}")
+            if not _enough(offered[name], needed):
+                raise InputError(
+                    f"claim '{claim.id}' needs {name} = {needed}, and the paper profile of '{study.name}' has "
+                    f"{offered[name]}: it could never be judged"
+                )
+
+
+def _selected(claim: Claim, record: Record, *, may_lack: bool) -> pd.Series[float] | None:
+    """Return the values that measure a claim.
+
+    None if there are none and there `may` be none: who left a part out by a parameter of their own has not run the
+    claim, and that is no mistake.
+    """
+    column, where = claim.measure.column, claim.measure.where
+    lines = [trial.inputs | row for trial in record.trials for row in trial.rows]
+    names = {name for line in lines for name in line}
+    for name, verb in (*((name, "selects by") for name in where), (column, "measures")):
+        if name not in names and not may_lack:
+            known = ", ".join(sorted(names))
+            raise InputError(f"claim '{claim.id}' {verb} '{name}', which its study does not report: it has {known}")
+    wanted = {name: value if isinstance(value, list) else [value] for name, value in where.items()}
+    chosen = [line for line in lines if all(_among(line.get(name), values) for name, values in wanted.items())]
+    # A row of another part of the study has no such column; that is not a NaN that was measured.
+    values = [line[column] for line in chosen if line.get(column) is not None]
+    if not values and may_lack:
+        return None
+    if not values:
+        raise InputError(
+            f"claim '{claim.id}' selects no row of '{record.study}' at the {record.profile} profile: {where}"
+        )
+    if not all(isinstance(value, int | float) for value in values):
+        raise InputError(f"claim '{claim.id}' measures '{column}', which is not a number in every row")
+    return pd.Series(values, dtype=float)
+
+
+def _among(value: Any, wanted: list[Any]) -> bool:
+    # True equals 1, but a claim about `bias: true` does not mean the rows with one class.
+    return any(value == one and isinstance(value, bool) == isinstance(one, bool) for one in wanted)
 
 
 def _reduced(values: pd.Series[float], claim: Claim) -> float:
     how = claim.measure.reduce
+    if how == "count":
+        return float(len(values))
     if how == "share":
         return 100 * float(values.mean())
     if how == "only":
@@ -213,6 +260,9 @@ def _reduced(values: pd.Series[float], claim: Claim) -> float:
 
 
 def _enough(given: Any, needed: Any) -> bool:
+    # A list among the parameters, of networks say, is enough if one of it is.
+    if isinstance(given, list):
+        return any(_enough(one, needed) for one in given)
     if isinstance(needed, list):
         return given in needed
     if isinstance(needed, int | float) and not isinstance(needed, bool):
@@ -224,6 +274,11 @@ def _beats(claim: Claim, value: float) -> bool:
     if claim.better is None or not isinstance(claim.published, int | float):
         return False
     return value > claim.published if claim.better == "higher" else value < claim.published
+
+
+def failing(fresh: Mapping[str, Record]) -> list[Line]:
+    """Return the claims of all studies that were measured at the scale they need, and fail."""
+    return [line for line in lines(fresh) if line.failing]
 
 
 @dataclass(frozen=True)

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import ast
 import importlib
+import io
 import json
 import pkgutil
+import tokenize
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -27,7 +29,7 @@ Profile = Literal["quick", "paper"]
 class Parameters(BaseModel):
     """The parameters every page has; a study's own are added by a subclass, with its quick profile as the defaults."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto, cpu or cuda")
     seed: int = Field(2023, ge=0, lt=2**32, description="every random choice on this page follows from it")
@@ -75,8 +77,9 @@ def load(name: str) -> Study:
     return study
 
 
-def parameters(study: Study, profile: str = "quick", overrides: Mapping[str, Any] | None = None) -> Parameters:
+def parameters(study: Study | str, profile: str = "quick", overrides: Mapping[str, Any] | None = None) -> Parameters:
     """Return a profile's parameters with some of them changed; texts, as the command line gives them, are parsed."""
+    study = load(study) if isinstance(study, str) else study
     if profile not in ("quick", "paper"):
         raise unknown("profile", profile, ["quick", "paper"])
     known = study.Parameters.model_fields
@@ -89,6 +92,9 @@ def parameters(study: Study, profile: str = "quick", overrides: Mapping[str, Any
         return study.Parameters(**values)
     except ValidationError as error:
         first = error.errors()[0]
+        if not first["loc"]:
+            # A rule of the study's own over several parameters.
+            raise InputError(f"parameters of '{study.name}': {first['msg'].removeprefix('Value error, ')}") from error
         name = str(first["loc"][0])
         field = known[name]
         wanted = getattr(field.annotation, "__name__", None) if "[" not in str(field.annotation) else None
@@ -118,13 +124,18 @@ def check_notebook(study: Study) -> None:
     if len(tagged) != 1:
         raise InputError(f"{place} must have one cell tagged 'parameters'; it has {len(tagged)}")
     source = "".join(tagged[0]["source"])
+    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
+    commented = {t.start[0] for t in tokens if t.type == tokenize.COMMENT and t.string.strip("# ")}
     stated: dict[str, Any] = {}
     for line in ast.parse(source).body:
         text = source.splitlines()[line.lineno - 1]
         if not isinstance(line, ast.AnnAssign) or not isinstance(line.target, ast.Name) or line.value is None:
             raise InputError(f"{place}: parameters are stated as `name: type = value  # comment`; got `{text}`")
-        if "#" not in text:
+        if line.end_lineno not in commented:
             raise InputError(f"{place}: parameter '{line.target.id}' has no comment")
+        field, written = study.Parameters.model_fields.get(line.target.id), ast.unparse(line.annotation)
+        if field is not None and written not in (wanted := _written(field.annotation)):
+            raise InputError(f"{place}: parameter '{line.target.id}' is of type {wanted[0]}; the page says {written}")
         stated[line.target.id] = ast.literal_eval(line.value)
     expected = study.Parameters().model_dump()
     for name in [*expected, *stated]:
@@ -145,6 +156,13 @@ def _parsed(value: Any, annotation: Any) -> Any:
         return ast.literal_eval(text)
     except (ValueError, SyntaxError):
         return {"true": True, "false": False}.get(text.lower(), text)
+
+
+def _written(annotation: Any) -> list[str]:
+    """Return the ways a page may write a type; a choice of words may be called a str."""
+    if get_origin(annotation) is Literal:
+        return ["str", f"Literal[{', '.join(map(repr, get_args(annotation)))}]"]
+    return [str(annotation) if get_args(annotation) else annotation.__name__]
 
 
 def _lower(message: str) -> str:

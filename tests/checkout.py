@@ -1,0 +1,244 @@
+"""A small checkout with one toy study, in which a test may do as it likes."""
+
+from __future__ import annotations
+
+import errno
+import importlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import gradleak
+from gradleak import claims, studies
+
+STUDY = '''"""A toy: draws and their sum
+
+toy2020, Table 1.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any, ClassVar
+
+import pandas as pd
+import torch
+from pydantic import Field
+
+from gradleak import studies
+
+PAPER = "toy2020"
+PLACE = "Table 1"
+SMALLEST: dict[str, Any] = {"samples": 1}
+
+
+class Parameters(studies.Parameters):
+    samples: int = Field(4, ge=1, le=1000, description="how many draws")
+    scale: float = Field(1.0, gt=0, description="their size")
+    pause: float = Field(0.0, ge=0, description="seconds a draw takes")
+    rounded: bool = Field(False, description="whole numbers only")
+    words: list[str] = Field(["a", "b"], description="one row each")
+
+    paper: ClassVar[dict[str, Any]] = {"samples": 8}
+
+
+def datasets(parameters: Parameters) -> list[str]:
+    return ["digits"]
+
+
+def trials(parameters: Parameters) -> list[dict[str, Any]]:
+    common = parameters.model_dump(include={"scale", "pause", "rounded", "words", "seed"})
+    return [
+        {"number": number, **common, "device": studies.resolve_device(parameters.device)}
+        for number in range(parameters.samples)
+    ]
+
+
+def trial(*, number: int, pause: float, words: list[str], seed: int, scale: float, rounded: bool, device: str):
+    if trace := os.environ.get("TOY_TRACE"):
+        with open(trace, "a") as file:
+            file.write(f"{number}\\n")
+    if os.environ.get("TOY_FAILS") == str(number):
+        raise ValueError("the toy broke\\nand says more")
+    time.sleep(pause)
+    generator = torch.Generator().manual_seed(seed + number)
+    values = scale * torch.rand(100_003, generator=generator)
+    if rounded:
+        values = values.round()
+    careless = torch.rand(1)  # from torch's own generator, as a library might
+    return [
+        {
+            "word": word,
+            "sum": values.sum(),
+            "product": (values[:90_000].reshape(300, 300) @ values[:90_000].reshape(300, 300)).sum(),
+            "careless": float(careless),
+            "positive": bool(values[0] > 0),
+            "nothing": float("nan"),
+        }
+        for word in words
+    ]
+
+
+def table(record) -> pd.DataFrame:
+    return record.frame()[["number", "word", "sum"]]
+'''
+
+PARAMETERS = """samples: int = 4  # how many draws
+scale: float = 1.0  # their size
+pause: float = 0.0  # seconds a draw takes
+rounded: bool = False  # whole numbers only
+words: list[str] = ["a", "b"]  # one row each
+device: str = "auto"  # auto, cpu or cuda
+seed: int = 2023  # every random choice follows from it"""
+
+STUDY_CELL = """from gradleak import runner, studies
+study = studies.load("toy")
+parameters = study.Parameters(
+    samples=samples, scale=scale, pause=pause, rounded=rounded, words=words, device=device, seed=seed
+)
+record = runner.run_study(study, parameters)"""
+
+CLAIMS = """
+- id: toy-sum
+  paper: toy2020
+  place: Table 1, row 1
+  statement: The sum of 100,003 draws
+  study: toy
+  measure: {where: {word: a}, column: sum, reduce: mean, format: ".0f"}
+  published: 50000
+  rule: {within: {relative: 0.02}}
+  needs: {samples: 8}
+"""
+
+
+@dataclass(frozen=True)
+class Toy:
+    """A copy of the package with the study `toy` alone, in a checkout of its own with a space in its path."""
+
+    root: Path
+    study_cell: str = STUDY_CELL
+
+    @property
+    def module(self) -> Path:
+        return self.root / "gradleak" / "studies" / "toy.py"
+
+    @property
+    def claims(self) -> Path:
+        return self.root / "gradleak" / "claims" / "toy.yaml"
+
+    @property
+    def notebook(self) -> Path:
+        return self.root / "notebooks" / "toy2020" / "toy.ipynb"
+
+    @property
+    def trace(self) -> Path:
+        return self.root / "trace"
+
+    @property
+    def traced(self) -> list[int]:
+        """The numbers of the trials that were begun, in order."""
+        return [int(line) for line in self.trace.read_text().split()] if self.trace.exists() else []
+
+    def kept(self) -> list[Path]:
+        """The results in the cache of trials."""
+        return sorted((self.root / "cache" / "trials").rglob("output.pkl"))
+
+    def load(self) -> studies.Study:
+        return studies.load("toy")
+
+    def parameters(self, **changes: Any) -> studies.Parameters:
+        return studies.parameters(self.load(), "quick", changes)
+
+    def edit(self, old: str, new: str) -> None:
+        """Change the study as it was at first, and let it be imported anew."""
+        assert old in STUDY
+        self.module.write_text(STUDY.replace(old, new))
+        importlib.invalidate_caches()
+        sys.modules.pop("gradleak.studies.toy", None)
+
+    def write_notebook(self, *cells: str, parameters: str = PARAMETERS) -> None:
+        """Write the page: the parameters cell and then these cells."""
+        tagged = [({"tags": ["parameters"]}, parameters), *(({}, cell) for cell in cells)]
+        content = {
+            "cells": [
+                {"cell_type": "code", "id": f"cell-{number}", "metadata": metadata, "source": source}
+                | {"outputs": [], "execution_count": None}
+                for number, (metadata, source) in enumerate(tagged)
+            ],
+            "metadata": {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}},
+            "nbformat": 4,
+            "nbformat_minor": 5,
+        }
+        self.notebook.write_text(json.dumps(content))
+
+    def start(self, script: str) -> subprocess.Popen[str]:
+        """Start a Python process in this checkout."""
+        return subprocess.Popen(
+            [sys.executable, "-c", script],
+            cwd=self.root,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=os.environ | {"PYTHONPATH": str(self.root)},
+            start_new_session=True,
+        )
+
+    def python(self, script: str) -> str:
+        """Run a Python process in this checkout to its end and return what it printed."""
+        process = self.start(script)
+        out, err = process.communicate(timeout=120)
+        assert process.returncode == 0, err
+        return out.strip()
+
+
+@pytest.fixture
+def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Toy]:
+    """Give a checkout with one toy study; this process and those it starts see that study alone."""
+    made = Toy(tmp_path / "a checkout")
+    package = Path(gradleak.__file__).parent
+    pages = [f"{name.replace('-', '_')}.py" for name in studies.names()] + [f"{name}.yaml" for name in studies.names()]
+    shutil.copytree(package, made.root / "gradleak", ignore=shutil.ignore_patterns("__pycache__", *pages))
+    for folder in ("notebooks/toy2020", "results", "book"):
+        (made.root / folder).mkdir(parents=True)
+    made.module.write_text(STUDY)
+    made.claims.write_text(CLAIMS)
+    made.write_notebook(STUDY_CELL, "from gradleak import claims\nclaims.verdicts(record)")
+    monkeypatch.setattr(studies, "__path__", [str(made.root / "gradleak" / "studies")])
+    monkeypatch.setattr(claims, "FOLDER", made.root / "gradleak" / "claims")
+    monkeypatch.setattr(gradleak, "__file__", str(made.root / "gradleak" / "__init__.py"))
+    monkeypatch.setenv("GRADLEAK_ROOT", str(made.root))
+    monkeypatch.setenv("GRADLEAK_CACHE", str(made.root / "cache"))
+    monkeypatch.setenv("TOY_TRACE", str(made.trace))
+    monkeypatch.setenv("GRADLEAK_JOBS", "1")
+    for name in ("DATA", "RECORD", "PROGRESS", "CLUSTER", "RUNS"):
+        monkeypatch.delenv(f"GRADLEAK_{name}", raising=False)
+    yield made
+    sys.modules.pop("gradleak.studies.toy", None)
+
+
+@pytest.fixture
+def unprivileged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a read-only folder stop root too, which otherwise writes everywhere."""
+    if os.geteuid() != 0:
+        return
+
+    def refusing(create: Any) -> Any:
+        def checked(*arguments: Any, **options: Any) -> Any:
+            if not Path(options["dir"]).stat().st_mode & 0o200:
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(options["dir"]))
+            return create(*arguments, **options)
+
+        return checked
+
+    for name in ("TemporaryFile", "NamedTemporaryFile"):
+        monkeypatch.setattr(tempfile, name, refusing(getattr(tempfile, name)))

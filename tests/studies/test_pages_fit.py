@@ -1,0 +1,118 @@
+"""Studies: found by name, each with a page and claims that fit; parameters refused in one clear line."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from gradleak import claims, studies
+from gradleak.errors import InputError, UnknownName
+
+if TYPE_CHECKING:
+    from tests.checkout import Toy
+
+
+@pytest.mark.parametrize("name", studies.names())
+def test_every_page_fits_its_study(name: str) -> None:
+    study = studies.load(name)
+    studies.check_notebook(study)
+    claims.check(study)
+    assert claims.load(name)
+    assert study.title
+    for profile in ("quick", "paper"):
+        assert study.module.trials(studies.parameters(name, profile))
+    studies.parameters(name, "quick", study.module.SMALLEST)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("samles", "5", "'samles': did you mean 'samples'"),
+        ("samples", "abc", "'samples' of 'toy': 'abc' is not right"),
+        ("samples", "0", "greater than or equal to 1"),
+        ("scale", "inf", "finite number"),
+        ("words", "1", "valid string"),
+        ("device", "tpu", "'auto', 'cpu' or 'cuda'"),
+    ],
+)
+def test_wrong_parameters_are_one_line(checkout: Toy, name: str, text: object, message: str) -> None:
+    overrides = {name: [1] if name == "words" else text}
+    with pytest.raises((InputError, UnknownName), match=message) as error:
+        studies.parameters("toy", "quick", overrides)
+    assert "\n" not in str(error.value)
+
+
+def test_text_is_parsed(checkout: Toy) -> None:
+    given = {"samples": "7", "scale": "2", "rounded": "true", "words": "x, y"}
+    found = studies.parameters("toy", "paper", given).model_dump()
+    assert [found[name] for name in given] == [7, 2.0, True, ["x", "y"]]
+    with pytest.raises(UnknownName, match="profile 'papr': did you mean 'paper'"):
+        studies.parameters("toy", "papr")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("samples: int = 4", "samples: int = 5", "'samples' as 5"),
+        ("samples: int", "samples: float", "'samples' is of type int; the page says float"),
+        ("  # how many draws", "", "'samples' has no comment"),
+        ("samples: int = 4  # how many draws\n", "", "'samples' as 'nothing'"),
+        ("samples: int", "sampels: int", "sampels|samples"),
+        ("samples: int = 4", "samples = 4", "name: type = value"),
+    ],
+)
+def test_a_page_that_states_something_else_is_told(checkout: Toy, old: str, new: str, message: str) -> None:
+    from tests.checkout import PARAMETERS
+
+    studies.check_notebook(checkout.load())
+    assert old in PARAMETERS
+    checkout.write_notebook(parameters=PARAMETERS.replace(old, new))
+    with pytest.raises(InputError, match=message):
+        studies.check_notebook(checkout.load())
+
+
+def test_rules_over_several_parameters_are_told(checkout: Toy) -> None:
+    rule = (
+        "    @pydantic.model_validator(mode='after')\n    def rule(self):\n"
+        "        if self.rounded and self.scale == 1:\n            raise ValueError('rounding needs a scale')\n"
+        "        return self\n\n    paper:"
+    )
+    checkout.edit("    paper:", rule)
+    checkout.module.write_text(
+        checkout.module.read_text().replace("import pandas as pd", "import pandas as pd\nimport pydantic")
+    )
+    with pytest.raises(InputError, match=r"^parameters of 'toy': rounding needs a scale$"):
+        studies.parameters("toy", "quick", {"rounded": "true"})
+
+
+def test_claims_that_could_never_be_judged_are_told(checkout: Toy) -> None:
+    claims.check(checkout.load())
+    text = checkout.claims.read_text()
+    checkout.claims.write_text(text.replace("samples: 8", "samples: 9"))
+    with pytest.raises(InputError, match="'toy-sum' needs samples = 9, and the paper profile of 'toy' has 8"):
+        claims.check(checkout.load())
+    checkout.claims.write_text(text.replace("samples: 8", "sample: 8"))
+    with pytest.raises(InputError, match="'sample': did you mean 'samples'"):
+        claims.check(checkout.load())
+
+
+def test_claims_on_a_part_that_was_left_out(checkout: Toy) -> None:
+    from gradleak import runner
+
+    checkout.claims.write_text(checkout.claims.read_text().replace("word: a", "word: [b, c], positive: true"))
+    (claim,) = claims.load("toy")
+    judged = claims.judge(claim, runner.run_study("toy", checkout.parameters(samples=2)))
+    assert (judged.verdict, judged.count) == ("trend only", 2)
+    custom = runner.run_study("toy", checkout.parameters(samples=2, words=["a"]))
+    assert claims.judge(claim, custom).verdict == "not run", "a rerunner's own choice is no mistake"
+    assert claims.failing({"toy": custom}) == []
+    whole = custom.model_copy(update={"profile": "paper"})
+    with pytest.raises(InputError, match="'toy-sum' selects no row of 'toy' at the paper profile"):
+        claims.judge(claim, whole)
+    checkout.claims.write_text(checkout.claims.read_text().replace("positive: true", "positive: 1"))
+    with pytest.raises(InputError, match="selects no row"):
+        claims.judge(claims.load("toy")[0], whole)
+    assert claims._enough(["a", "b"], "b")
+    assert claims._enough([2, 100], 50)
+    assert not claims._enough(["a"], ["b", "c"])

@@ -1,0 +1,116 @@
+"""Progress: silent without a terminal, lines in a file for a page's runner, bars that nest in a terminal."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from gradleak import progress as module
+from gradleak.errors import GradleakWarning
+from gradleak.progress import progress
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture(autouse=True)
+def _no_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("GRADLEAK_PROGRESS", raising=False)
+
+
+def test_silent_without_a_terminal(capfd: pytest.CaptureFixture[str]) -> None:
+    assert list(progress(iter("abc"), 3, "letters")) == ["a", "b", "c"]
+    assert capfd.readouterr() == ("", "")
+
+
+def test_bars_nest_in_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setenv("TERM", "xterm")
+    found = []
+    for outer in progress(range(2), 2, "outer work"):
+        for inner in progress(range(3), 3, "inner work"):
+            with module.display() as bars:
+                assert bars is not None
+                assert len(bars.tasks) == 2
+                bars.refresh()
+            found.append((outer, inner))
+    assert found == [(outer, inner) for outer in range(2) for inner in range(3)]
+    assert "outer work" in terminal.getvalue()
+    assert "inner work" in terminal.getvalue()
+    assert module._bars is None
+
+
+def test_bars_end_when_the_work_breaks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    items = progress(range(9), 9, "work")
+    next(items)
+    assert module._bars is not None
+    items.close()
+    assert module._bars is None
+
+    def failing():
+        yield 1
+        raise ValueError
+
+    with pytest.raises(ValueError):  # noqa: PT011 - ours, from just above
+        list(progress(failing(), 2, "work"))
+    assert module._bars is None
+
+
+def test_quiet_draws_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    with module.quiet():
+        assert list(progress(range(3), 3, "work")) == [0, 1, 2]
+    assert terminal.getvalue() == ""
+    assert not module._quiet
+
+
+def test_lines_in_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "progress"
+    assert module.read(file, 0) == ([], 0)
+    monkeypatch.setenv("GRADLEAK_PROGRESS", str(file))
+    items = progress(range(1000), 1000, "thousand")
+    for _ in range(10):
+        next(items)
+    items.close()
+    assert list(progress("ab", 2, "two")) == ["a", "b"]
+    module.warn("look out")
+    with file.open("a") as stream:
+        stream.write('{"half a li')
+    lines, end = module.read(file, 0)
+    assert lines[0]["description"] == "thousand"
+    assert lines[0]["total"] == 1000
+    assert lines[0]["done"] == 0
+    ended = [line for line in lines if "ended" in line]
+    # Of the ten that were handed out the tenth was not finished.
+    assert [(line["description"], line["done"]) for line in ended] == [("thousand", 9), ("two", 2)]
+    assert len({line["task"] for line in ended}) == 2
+    assert lines[-1] == {"warning": "look out"}
+    with file.open("a") as stream:
+        stream.write('ne": 1}\n')
+    assert module.read(file, end)[0] == [{"half a line": 1}]
+    assert len(lines) < 10, "a few lines a second, not one an item"
+
+
+def test_a_line_that_cannot_be_written_ends_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GRADLEAK_PROGRESS", str(tmp_path / "gone" / "progress"))
+    assert list(progress(range(3), 3, "work")) == [0, 1, 2]
+
+
+def test_warnings_without_a_file() -> None:
+    with pytest.warns(GradleakWarning, match="look out"):
+        module.warn("look out")
+
+
+def test_lines_are_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GRADLEAK_PROGRESS", str(tmp_path / "progress"))
+    list(progress(range(2), 2, 'a "quoted"\nname'))
+    assert all(json.loads(line) for line in (tmp_path / "progress").read_text().splitlines())

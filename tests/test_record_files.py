@@ -1,0 +1,154 @@
+"""Records: written and read without loss, refused when damaged, and silent about the machine."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gradleak import records
+from gradleak.errors import InputError, MissingData, StorageError
+from gradleak.records import Provenance, Record, Trial
+
+PROVENANCE = Provenance(
+    device="CPU, x86_64", versions={"torch": "2.11"}, commit="abc", date="2026-01-02", seed=1, wall_seconds=1.5, data=[]
+)
+values = st.recursive(
+    # The words for what JSON lacks come back as numbers: no column uses them as text.
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text().filter(lambda t: t not in ("nan", "inf", "-inf")),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=5,
+)
+rows = st.dictionaries(st.text(max_size=5), values, max_size=4)
+
+
+def record(*trials: Trial, **changes: object) -> Record:
+    facts = {"study": "toy", "profile": "quick", "parameters": {"samples": 2, "seed": 1}, "provenance": PROVENANCE}
+    return Record(**{**facts, "trials": list(trials), **changes})
+
+
+def trial(number: int, *found: dict[str, object], seconds: float = 1.0) -> Trial:
+    return Trial(inputs={"number": number, "seed": 1}, rows=list(found), seconds=seconds)
+
+
+@given(found=st.lists(rows, max_size=3), inputs=rows)
+def test_what_is_written_is_read(found: list[dict[str, object]], inputs: dict[str, object], tmp_path_factory) -> None:
+    path = tmp_path_factory.getbasetemp() / "record.json"
+    before = record(Trial(inputs=inputs, rows=found, seconds=0.25), trial(2))
+    records.write(before, path)
+    after = records.read(path)
+    assert after.digest() == before.digest()
+    assert repr(after.trials[0].rows) == repr(before.trials[0].rows)
+
+
+def test_digest_sees_content_and_nothing_else() -> None:
+    first = record(trial(1, {"x": 1.0}), trial(2, {"x": math.nan}))
+    other = PROVENANCE.model_copy(update={"wall_seconds": 9.0, "date": "2027-01-01"})
+    same = record(trial(1, {"x": 1.0}, seconds=7.0), trial(2, {"x": math.nan}), provenance=other)
+    assert first.digest() == same.digest()
+    digests = {
+        record(trial(1, {"x": 1.0}), trial(2, {"x": math.nan}), **change).digest()
+        for change in ({"study": "other"}, {"parameters": {"samples": 3}})
+    }
+    digests |= {record(trial(1, {"x": x}), trial(2, {"x": math.nan})).digest() for x in (1.0 + 2**-52, math.inf)}
+    digests |= {first.digest(), record(trial(2, {"x": math.nan}), trial(1, {"x": 1.0})).digest()}
+    assert len(digests) == 6
+
+
+def test_frame_joins_inputs_and_a_row_wins() -> None:
+    frame = record(trial(1, {"x": 1.0}, {"x": 2.0, "seed": 5}), trial(2, {"x": 3.0})).frame()
+    assert frame["x"].tolist() == [1.0, 2.0, 3.0]
+    assert frame["number"].tolist() == [1, 1, 2]
+    assert frame["seed"].tolist() == [1, 5, 1]
+
+
+def test_plain_converts_numbers_and_refuses_the_rest() -> None:
+    found = records.plain(
+        {"a": np.float64(0.5), "b": torch.tensor([1, 2]), "c": (np.bool_(True), torch.tensor(2.0))}, "row"
+    )
+    assert json.dumps(found) == '{"a": 0.5, "b": [1, 2], "c": [true, 2.0]}'
+    with pytest.raises(InputError, match=r"^row\.a\[1\] is a set: a record holds"):
+        records.plain({"a": [1, {2}]}, "row")
+
+
+def test_extra_fields_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "record.json"
+    records.write(record(trial(1, {"x": 1.0})), path)
+    content = json.loads(path.read_text())
+    path.write_text(json.dumps(content | {"host": "here"}))
+    with pytest.raises(InputError, match=r"^record\.json is not a record: host: Extra inputs are not permitted$"):
+        records.read(path)
+    del content["trials"][0]["seconds"]
+    path.write_text(json.dumps(content))
+    with pytest.raises(InputError, match=r"trials\.0\.seconds: Field required$"):
+        records.read(path)
+
+
+def test_damaged_and_missing_records(tmp_path: Path) -> None:
+    path = tmp_path / "record.json"
+    records.write(record(trial(1, {"x": 1.0})), path)
+    path.write_text(path.read_text()[:200])
+    with pytest.raises(InputError, match=r"^record\.json is not a record: [^\n]+$"):
+        records.read(path)
+    with pytest.raises(MissingData, match=r"there is no record nothing\.json"):
+        records.read(tmp_path / "nothing.json")
+    with pytest.raises(StorageError, match="cannot read the record"):
+        records.read(tmp_path)
+
+
+def test_writing_replaces_the_whole_file_or_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "record.json"
+    records.write(record(trial(1, {"x": 1.0})), path)
+    before = path.read_bytes()
+    assert b'\n   {"x": 1.0}\n' in before, "one line a row"
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(StorageError, match=r"^cannot write record\.json into .*: No space left on device$"):
+        records.write(record(trial(2, {"x": 2.0})), path)
+    assert path.read_bytes() == before
+    assert [file.name for file in tmp_path.iterdir()] == ["record.json"]
+
+
+def test_commit_follows_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GRADLEAK_ROOT", str(tmp_path))
+    for folder in ("notebooks", "gradleak", "results"):
+        (tmp_path / folder).mkdir()
+    assert records.provenance("cpu", 1, 0.0, []).commit == "unknown"
+    (tmp_path / "gradleak" / "a.py").write_text("")
+    who = ["-c", "user.name=a", "-c", "user.email=a@b"]
+    for words in (["init", "-q"], ["add", "."], [*who, "commit", "-qm", "first"]):
+        subprocess.run(["git", *words], cwd=tmp_path, check=True)
+    assert re.fullmatch("[0-9a-f]{7,}", records.provenance("cpu", 1, 0.0, []).commit)
+    (tmp_path / "results" / "new.json").write_text("{}")
+    assert re.fullmatch("[0-9a-f]{7,}", records.provenance("cpu", 1, 0.0, []).commit), "a result changes no result"
+    (tmp_path / "gradleak" / "a.py").write_text("x = 1\n")
+    assert records.provenance("cpu", 1, 0.0, []).commit.endswith("+changes")
+
+
+def test_recorded_results_and_the_provenance_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GRADLEAK_ROOT", str(tmp_path))
+    (tmp_path / "notebooks").mkdir()
+    assert records.recorded("toy") is None
+    kept = record(trial(1, {"x": 1.0}), provenance=PROVENANCE.model_copy(update={"data": ["digits: scikit-learn"]}))
+    records.write(kept, tmp_path / "results" / "toy.json")
+    assert records.recorded("toy") == kept
+    shown = records.provenance_table(kept)
+    text = shown._repr_markdown_()
+    assert shown.name == "tab-toy-provenance"
+    for word in ("CPU, x86", "torch 2.11", "digits: scikit-learn", "2026-01-02", kept.digest()[:16], "samples = 2"):
+        assert word in text.replace("\\", ""), word

@@ -1,0 +1,87 @@
+"""Tables: every cell shows as the text it is, in HTML and in MyST."""
+
+from __future__ import annotations
+
+import math
+from html.parser import HTMLParser
+
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from markdown_it import MarkdownIt
+
+from gradleak.tables import Table
+
+
+class Cells(HTMLParser):
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.cells: list[str] = []
+        self.tags: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        if tag in ("td", "th"):
+            self.cells.append("")
+
+    def handle_data(self, data: str) -> None:
+        if self.cells and self.tags[-1] in ("td", "th"):
+            self.cells[-1] += data.rstrip("\n")
+
+
+def body(table: Table) -> str:
+    """Return the pipe table inside the directive."""
+    lines = table._repr_markdown_().splitlines()
+    return "\n".join(line for line in lines if line.startswith("|"))
+
+
+texts = st.text(st.characters(categories=("L", "N", "P", "S")), min_size=1, max_size=12)
+
+
+@given(st.lists(st.tuples(texts, texts), min_size=1, max_size=3))
+def test_any_text_shows_as_it_is(cells: list[tuple[str, str]]) -> None:
+    table = Table(pd.DataFrame(cells, columns=["one", "two"]), "caption", "tab-x")
+    flat = ["one", "two", *(cell for row in cells for cell in row)]
+    assert Cells(table._repr_html_()).cells == flat
+    rendered = MarkdownIt("commonmark").enable("table").render(body(table))
+    assert Cells(rendered).cells == flat
+
+
+def test_the_directive() -> None:
+    table = Table(pd.DataFrame({"a|b": ["x", "y"], "n": [1, 20]}), "A caption", "tab-x", notes="And notes")
+    text = table._repr_markdown_()
+    assert text.startswith(
+        ":::{table} A caption\n:name: tab-x\n:class: gradleak-table\n\n| a\\|b | n |\n| --- | ---: |\n| x | 1 |"
+    )
+    assert text.rstrip().endswith("And notes")
+    page = table._repr_html_()
+    assert '<div class="gradleak-table" style="overflow-x:auto">' in page
+    assert "<p>And notes</p>" in page
+    assert 'text-align:right">20<' in page
+    assert 'text-align:left">x<' in page
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(None, "–"), (math.nan, "–"), (pd.NA, "–"), (3, "3"), (True, "True"), (0.1234, "0.1234")]
+)
+def test_cells_without_a_format(value: object, text: str) -> None:
+    assert Cells(Table(pd.DataFrame({"a": pd.Series([value], dtype=object)}), "c", "n")._repr_html_()).cells == [
+        "a",
+        text,
+    ]
+
+
+def test_formats_and_whole_numbers_beside_others() -> None:
+    frame = pd.DataFrame({"n": [1, 2], "share": [0.25, math.nan], "text": ["x", "y"]})
+    table = Table(frame, "c", "n", formats={"share": ".0%", "text": "not used on text"})
+    assert Cells(table._repr_html_()).cells == ["n", "share", "text", "1", "25%", "x", "2", "–", "y"]
+    assert "| ---: | ---: | --- |" in body(table)
+
+
+def test_an_empty_table_and_plain_text() -> None:
+    empty = Table(pd.DataFrame({"a": []}), "nothing", "tab-e")
+    assert Cells(empty._repr_html_()).cells == ["a"]
+    assert "| --- |" in body(empty)
+    assert repr(Table(pd.DataFrame({"a": [1]}), "Caption", "n")).startswith("Caption\n")
