@@ -7,13 +7,13 @@ from typing import Any
 from sphinx.application import Sphinx
 
 
-def _without_thebe(app: Sphinx) -> None:
-    # jupyter-book always loads sphinx_thebe, and has no option that leaves it out.
+def _without_live_code(app: Sphinx) -> None:
+    # jupyter-book always loads sphinx_thebe, and has no option that leaves its scripts out.
     for listeners in app.events.listeners.values():
-        listeners[:] = [one for one in listeners if not one.handler.__module__.startswith("sphinx_thebe")]
+        listeners[:] = [one for one in listeners if one.handler.__name__ != "init_thebe_core"]
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
     """Connect to Sphinx, before any other extension looks at the pages."""
-    app.connect("config-inited", lambda app, config: _without_thebe(app), priority=1000)
+    app.connect("config-inited", lambda app, config: _without_live_code(app), priority=1000)
     return {"parallel_read_safe": True}

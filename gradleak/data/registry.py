@@ -40,6 +40,8 @@ def load(name: str, split: Split = "train", *, size: int | None = None) -> Datas
 
 def source(name: str) -> str:
     """Return one line that says where `load` would take a dataset from, without loading it."""
+    if name not in names():
+        raise unknown("dataset", name, names())
     return next(f"{state.name}: {state.source}" for state in states() if state.name == name)
 
 

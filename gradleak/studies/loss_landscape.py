@@ -44,7 +44,7 @@ class Parameters(studies.Parameters):
     pretrained: str = Field("", description="a weights file to start the training from; empty: from scratch")
 
     paper: ClassVar[dict[str, Any]] = {
-        "samples": 1000,
+        "samples": 500,
         "dataset": "cifar10",
         "trained": "resnet18-cifar",
         "training_dataset": "cifar10-jpeg",

@@ -37,7 +37,7 @@ class Parameters(studies.Parameters):
 
     paper: ClassVar[dict[str, Any]] = {
         "samples": 20_000,
-        "images": 1000,
+        "images": 500,
         "dataset": "cifar10",
         "networks": ["lenet", "resnet18", "resnet18-cifar"],
     }

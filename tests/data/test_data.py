@@ -237,6 +237,8 @@ def test_missing_data_names_both_ways_out(monkeypatch: pytest.MonkeyPatch) -> No
 def test_bad_requests_are_said_clearly() -> None:
     with pytest.raises(UnknownName, match="unknown dataset 'cifar': did you mean 'cifar10'"):
         data.load("cifar")
+    with pytest.raises(UnknownName, match="unknown dataset 'digit': did you mean 'digits'"):
+        data.source("digit")
     with pytest.raises(InputError, match="split must be 'train' or 'test'; got 'val'"):
         data.load("photos", "val")  # type: ignore[arg-type]
     with pytest.raises(InputError, match="32 or 64 pixels; got size=48"):
