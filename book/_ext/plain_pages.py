@@ -10,7 +10,7 @@ from sphinx.application import Sphinx
 def _without_live_code(app: Sphinx) -> None:
     # jupyter-book always loads sphinx_thebe, and has no option that leaves its scripts out.
     for listeners in app.events.listeners.values():
-        listeners[:] = [one for one in listeners if one.handler.__name__ != "init_thebe_core"]
+        listeners[:] = [one for one in listeners if getattr(one.handler, "__name__", "") != "init_thebe_core"]
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
