@@ -47,7 +47,7 @@ def _write_generated(loaded: list[Study], runs: dict[str, PageRun], fresh: dict[
     folder = paths.book() / "generated"
     folder.mkdir(parents=True, exist_ok=True)
     parts = {f"pages-{paper}.md": _pages(paper, loaded, fresh) for paper in PAPERS}
-    parts["scoreboard.md"] = _scoreboard(fresh)
+    parts["scoreboard.md"] = _scoreboard(loaded, fresh)
     parts["status.md"] = _status(loaded, runs, fresh)
     for name, text in parts.items():
         file = folder / name
@@ -80,10 +80,16 @@ def _tally(lines: list[claims.Line]) -> str:
     return ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
 
 
-def _scoreboard(fresh: dict[str, Record]) -> str:
+def _scoreboard(loaded: list[Study], fresh: dict[str, Record]) -> str:
     lines = claims.lines(fresh)
-    summary = f"**{len(lines)} claims**: {_tally(lines)}.\n\n"
-    return summary + claims.scoreboard(fresh)._repr_markdown_() + "\n"
+    parts = [f"**{len(lines)} claims**: {_tally(lines)}."]
+    for paper in PAPERS:
+        own = [study for study in loaded if study.paper == paper]
+        parts += [f"## {paper}"] if own else []
+        for study in own:
+            parts.append(f"{{doc}}`{study.title} <executed/{paper}/{study.name}>`")
+            parts.append(claims.scoreboard(fresh, study)._repr_markdown_())
+    return "\n\n".join(parts) + "\n"
 
 
 def _status(loaded: list[Study], runs: dict[str, PageRun], fresh: dict[str, Record]) -> str:

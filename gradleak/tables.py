@@ -14,7 +14,8 @@ import pandas as pd
 class Table:
     """A frame with a caption; `name` is what the book's cross-references point to.
 
-    Cells are ready-made texts, or numbers to which `formats` gives a format by their column's name.
+    Cells are ready-made texts, or numbers to which `formats` gives a format by their column's name. `badges` names a
+    column whose cells are shown as coloured badges; `kind` is a further style class.
     """
 
     frame: pd.DataFrame
@@ -22,6 +23,8 @@ class Table:
     name: str
     notes: str = ""
     formats: Mapping[str, str] = field(default_factory=dict)
+    badges: str = ""
+    kind: str = ""
 
     def _cells(self) -> tuple[list[str], list[list[str]]]:
         names = [str(name) for name in self.frame.columns]
@@ -32,31 +35,44 @@ class Table:
         ]
         return names, [list(row) for row in zip(*columns, strict=True)]
 
+    @property
+    def _classes(self) -> str:
+        return f"gradleak-table {self.kind}".rstrip()
+
     def _repr_html_(self) -> str:
         head, rows = self._cells()
         sides = [f' style="text-align:{"right" if numbers else "left"}"' for numbers in _number_columns(head, rows)]
 
         def line(tag: str, cells: list[str]) -> str:
-            return "".join(f"<{tag}{side}>{html.escape(cell)}</{tag}>" for cell, side in zip(cells, sides, strict=True))
+            return "".join(f"<{tag}{side}>{cell}</{tag}>" for cell, side in zip(cells, sides, strict=True))
 
-        top = line("th", head)
-        body = "".join(f"<tr>{line('td', row)}</tr>" for row in rows)
+        def shown(name: str, cell: str) -> str:
+            text = html.escape(cell)
+            return f'<span class="{_badge(cell)}">{text}</span>' if name == self.badges else text
+
+        top = line("th", [html.escape(name) for name in head])
+        body = "".join(f"<tr>{line('td', list(map(shown, head, row)))}</tr>" for row in rows)
         notes = f"<p>{html.escape(self.notes)}</p>" if self.notes else ""
+        caption = html.escape(self.caption)
         return (
-            f'<div class="gradleak-table" style="overflow-x:auto"><table><caption>{html.escape(self.caption)}</caption>'
+            f'<div class="{self._classes}" style="overflow-x:auto"><table><caption>{caption}</caption>'
             f"<thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>{notes}"
         )
 
     def _repr_markdown_(self) -> str:
         head, rows = self._cells()
         align = ["---:" if numbers else "---" for numbers in _number_columns(head, rows)]
-        lines = ["| " + " | ".join(_escaped(cell) for cell in row) + " |" for row in [head, *rows]]
-        lines.insert(1, "| " + " | ".join(align) + " |")
+
+        def shown(name: str, cell: str) -> str:
+            text = _escaped(cell)
+            return f"[{text}]{{.{_badge(cell).replace(' ', ' .')}}}" if name == self.badges else text
+
+        cells = [[_escaped(name) for name in head], align, *(list(map(shown, head, row)) for row in rows)]
+        lines = ["| " + " | ".join(row) + " |" for row in cells]
         body = "\n".join(lines)
         notes = f"\n\n{{.gradleak-notes}}\n{_escaped(self.notes)}\n" if self.notes else ""
-        return (
-            f":::{{table}} {_escaped(self.caption)}\n:name: {self.name}\n:class: gradleak-table\n\n{body}\n:::\n{notes}"
-        )
+        options = f":name: {self.name}\n:class: {self._classes}"
+        return f":::{{table}} {_escaped(self.caption)}\n{options}\n\n{body}\n:::\n{notes}"
 
     def __repr__(self) -> str:
         return f"{self.caption}\n{self.frame.to_string(index=False)}"
@@ -66,6 +82,11 @@ def _text(value: object, specification: str = "") -> str:
     if value is None or value is pd.NA or (isinstance(value, float) and pd.isna(value)):
         return "–"
     return str(value) if isinstance(value, str) else format(value, specification)
+
+
+def _badge(text: str) -> str:
+    """Return the style classes of a badge: its words without what stands in brackets."""
+    return "badge badge-" + "-".join(re.sub(r"\(.*|[^\w ]", "", text).lower().split())
 
 
 def _number_columns(head: list[str], rows: list[list[str]]) -> list[bool]:

@@ -150,7 +150,9 @@ def test_the_recorded_result_decides_where_it_has_the_scale(toy: Study) -> None:
     assert line.failing
     table = claims.verdicts(fresh)
     assert list(table.frame["verdict"]) == ["not reproduced"]
-    assert "wang2024: toy" in claims.scoreboard({"toy": fresh})._repr_markdown_()
+    shown = claims.scoreboard({"toy": fresh}, toy)._repr_markdown_()
+    assert f":::{{table}} {toy.title}." in shown
+    assert "[not reproduced]{.badge .badge-not-reproduced}" in shown
 
 
 def test_spread_and_count_are_shown() -> None:

@@ -34,3 +34,12 @@ def test_markdown_is_a_named_table_with_escapes() -> None:
 
 def test_text_for_a_terminal() -> None:
     assert "a*b" in repr(table())
+
+
+def test_badges_keep_their_text_and_get_a_class() -> None:
+    frame = pd.DataFrame({"verdict": ["trend only (agrees)", "reproduced"], "n": [1, 2]})
+    badged = Table(frame, "c", "n", badges="verdict", kind="claims")
+    assert '<span class="badge badge-trend-only">trend only (agrees)</span>' in badged._repr_html_()
+    assert '<div class="gradleak-table claims"' in badged._repr_html_()
+    assert "| [reproduced]{.badge .badge-reproduced} | 2 |" in badged._repr_markdown_()
+    assert ":class: gradleak-table claims" in badged._repr_markdown_()

@@ -321,41 +321,35 @@ def lines(fresh: Mapping[str, Record], study: str | None = None) -> list[Line]:
 
 def verdicts(record: Record) -> Table:
     """Return a study's claims beside what is recorded and what this run found."""
-    return Table(
-        _frame(lines({record.study: record}, record.study)),
-        caption="The paper's claims on this page, and what was measured.",
+    return _table(
+        lines({record.study: record}, record.study),
+        caption="The claims on this page, and what was measured.",
         name=f"tab-{record.study}-verdicts",
-        notes=_notes(load(record.study)),
     )
 
 
-def scoreboard(fresh: Mapping[str, Record]) -> Table:
-    """Return all claims of all studies."""
-    judged = lines(fresh)
-    frame = _frame(judged)
-    frame.insert(0, "page", [f"{line.claim.paper}: {line.claim.study}" for line in judged])
-    return Table(frame, caption="Every claim, and its verdict.", name="tab-scoreboard")
+def scoreboard(fresh: Mapping[str, Record], study: studies.Study) -> Table:
+    """Return all claims of a study, as the scoreboard of the book shows them."""
+    return _table(lines(fresh, study.name), caption=f"{study.title}.", name=f"tab-scoreboard-{study.name}")
 
 
-def _frame(judged: list[Line]) -> pd.DataFrame:
-    return pd.DataFrame(
+def _table(judged: list[Line], caption: str, name: str) -> Table:
+    frame = pd.DataFrame(
         {
             "place": [line.claim.place for line in judged],
             "claim": [line.claim.statement for line in judged],
             "paper": [_published(line.claim) for line in judged],
-            "counts as reproduced": [line.claim.rule.text() for line in judged],
+            "holds if": [line.claim.rule.text() for line in judged],
             "recorded": [line.recorded.shown for line in judged],
             "this run": [line.fresh.shown for line in judged],
             "verdict": [line.verdict_text for line in judged],
         }
     )
+    notes = " ".join(f"{line.claim.place}: {line.claim.note}" for line in judged if line.claim.note)
+    return Table(frame, caption, name, notes, badges="verdict", kind="claims")
 
 
 def _published(claim: Claim) -> str:
     if claim.ours:
         return "ours"
     return "in words" if claim.published is None else claim.shown(claim.published)
-
-
-def _notes(claims: list[Claim]) -> str:
-    return " ".join(f"{claim.place}: {claim.note}" for claim in claims if claim.note)
