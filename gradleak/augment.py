@@ -38,7 +38,9 @@ def as_probabilities(targets: Tensor, classes: int, *, dtype: torch.dtype, devic
     if ((sums - 1).abs() > tolerance).any():
         worst = float(sums[(sums - 1).abs().argmax()])
         raise InputError(f"targets are not probabilities: a row sums to {worst:.6g} and not to 1")
-    return targets.to(device, dtype)
+    labels = targets.to(device, dtype)
+    # Labels rounded to fewer digits sum to 1 only in those.
+    return labels / labels.sum(dim=1, keepdim=True)
 
 
 def one_hot(labels: Tensor, classes: int) -> Tensor:
@@ -57,7 +59,8 @@ def smooth(labels: Tensor, classes: int, epsilon: float | Tensor, *, convention:
     and each of the others gets ε / (C − 1).
     """
     hot = one_hot(labels, classes)
-    amount = torch.as_tensor(epsilon, dtype=hot.dtype, device=hot.device)
+    amount = torch.as_tensor(epsilon, device=hot.device)
+    amount = amount if amount.is_floating_point() and isinstance(epsilon, Tensor) else amount.to(hot)
     if amount.ndim > 1 or (amount.ndim == 1 and len(amount) != len(hot)):
         raise InputError(f"epsilon must be one number or one a sample, ({len(hot)},); got {tuple(amount.shape)}")
     if not ((amount >= 0) & (amount <= 1)).all():

@@ -17,17 +17,19 @@ LABELS = ("smoothing", "mixup", "onehot")
 def private_samples(dataset: data.Dataset, labels: str, count: int, seed: int) -> tuple[Tensor, Tensor]:
     """Return private inputs (N, C, H, W), normalised, and their labels (N, classes) as wang2024 makes them.
 
-    Images are drawn with replacement; smoothing ε ~ U(0, 0.5), mixup of two classes with λ ~ U(0, 1).
+    Images are drawn with replacement; smoothing ε ~ U(0, 0.5), mixup of two classes with λ ~ U(0, 1). The labels are in
+    float64, so that they are what they are in either precision of the client.
     """
     generator = torch.Generator().manual_seed(seed)
     chosen = torch.randint(len(dataset), (count,), generator=generator)
     inputs, classes = data.normalise(dataset.images[chosen]), dataset.labels[chosen]
     if labels == "onehot":
-        return inputs, augment.one_hot(classes, dataset.classes)
+        return inputs, augment.one_hot(classes, dataset.classes).double()
     if labels == "smoothing":
-        return inputs, augment.smooth(classes, dataset.classes, torch.rand(count, generator=generator) / 2)
+        epsilon = torch.rand(count, generator=generator, dtype=torch.float64) / 2
+        return inputs, augment.smooth(classes, dataset.classes, epsilon)
     if labels == "mixup":
-        return augment.mixup(inputs, augment.one_hot(classes, dataset.classes), generator=generator)
+        return augment.mixup(inputs, augment.one_hot(classes, dataset.classes).double(), generator=generator)
     raise unknown("kind of label", labels, LABELS)
 
 

@@ -1,0 +1,67 @@
+"""One sample's last-layer gradient is an outer product, and all an attacker can use of it is two C-vectors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from gradleak.errors import InputError
+
+# Gradients are brought to float64 this many entries at a time.
+CHUNK_ELEMENTS = 2**20
+
+
+@dataclass(frozen=True)
+class RankOne:
+    """The best rank-one fit G ≈ c vᵀ of each of N gradients, ‖v‖ = 1, oriented so that Σv ≥ 0.
+
+    With x = t v the label is ŷ(t) = softmax(t W v + b) − c / t, which is Eqn. 4 of wang2024 with its scalar measured in
+    units of ‖x‖. `direction` (N, I): v; `logits` (N, C): a = W v; `errors` (N, C): c; `size` (N,): ‖G‖;
+    `misfit` (N,): ‖G − c vᵀ‖ / ‖G‖; `same_sign` (N,): whether all features can have one sign.
+    """
+
+    direction: Tensor
+    logits: Tensor
+    errors: Tensor
+    size: Tensor
+    misfit: Tensor
+    same_sign: Tensor
+
+
+def reduce_gradients(weight_gradients: Tensor, weight: Tensor) -> RankOne:
+    """Reduce gradients (N, C, I) to their best rank-one fits, in float64 whatever their precision."""
+    if weight_gradients.ndim != 3 or weight_gradients.shape[1:] != weight.shape:
+        raise InputError(
+            f"weight gradients must be (C, I) or (N, C, I) with weight's (C, I) = {tuple(weight.shape)}; "
+            f"got {tuple(weight_gradients.shape)}"
+        )
+    chunk = max(1, CHUNK_ELEMENTS // weight.numel())
+    parts = [_reduce(part.double()) for part in weight_gradients.split(chunk)]
+    direction, errors, size, misfit = (torch.cat(values) for values in zip(*parts, strict=True))
+    # A feature that is noise alone may have the other sign; what counts is how much of the length it has.
+    wrong = direction.clamp(max=0).square().sum(dim=1)
+    return RankOne(direction, direction @ weight.double().T, errors, size, misfit, wrong <= 1e-6 + misfit.square())
+
+
+def _reduce(gradients: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return direction, errors, size and misfit; every line below is one pass over the gradients."""
+    largest = torch.linalg.vector_norm(gradients, torch.inf, dim=(1, 2), keepdim=True).double()
+    if not largest.isfinite().all():
+        bad = (~largest.isfinite()).flatten().nonzero()[:, 0].tolist()
+        raise InputError(f"weight gradients hold NaN or infinite values: {len(bad)} of {len(gradients)}, first {bad[0]}")
+    scale = largest.where(largest > 0, 1)
+    gradients = gradients.double() / scale  # so that no square vanishes
+    rows = torch.linalg.vector_norm(gradients, dim=2)
+    direction = gradients[torch.arange(len(gradients), device=rows.device), rows.argmax(dim=1)].unsqueeze(2)
+    # One power iteration: the rows of one sample agree to rounding, so the largest is all but exact already.
+    direction = gradients.mT @ (gradients @ F.normalize(direction, dim=1))
+    direction = F.normalize(direction, dim=1) * torch.where(direction.sum(dim=1, keepdim=True) < 0, -1.0, 1.0)
+    errors = gradients @ direction
+    size = rows.norm(dim=1)
+    # Subtracted entry by entry: ‖G‖² − ‖c‖² would keep eight digits only.
+    rest = torch.linalg.vector_norm(torch.baddbmm(gradients, errors, direction.mT, alpha=-1), dim=(1, 2))
+    direction, errors, scale = direction[:, :, 0], (errors * scale)[:, :, 0], scale[:, 0, 0]
+    return direction, errors, size * scale, rest / size.where(size > 0, 1)
