@@ -186,6 +186,6 @@ def test_unused_and_frozen_parameters() -> None:
 def test_package_offers_its_names_lazily() -> None:
     assert gradleak.observe is observe
     assert "observe" in dir(gradleak)
-    assert gradleak.labels.PRIORS["mixup"] == 2
+    assert gradleak.labels.PRIORS["mixup"].free == 2
     with pytest.raises(AttributeError, match="no attribute 'observed'"):
         gradleak.observed  # noqa: B018

@@ -1,7 +1,9 @@
 """From gradients to labels."""
 
+from gradleak.labels.dlg import dlg
+from gradleak.labels.idlg import idlg
+from gradleak.labels.priors import PRIORS, Prior, Score
 from gradleak.labels.scalar import (
-    PRIORS,
     LabelPath,
     Minima,
     find_minima,
@@ -9,13 +11,21 @@ from gradleak.labels.scalar import (
     label_path,
     nonnegative_intervals,
 )
+from gradleak.labels.soft import SOLVERS, SoftLabels, recover_soft_labels
 
 __all__ = [
     "PRIORS",
+    "SOLVERS",
     "LabelPath",
     "Minima",
+    "Prior",
+    "Score",
+    "SoftLabels",
+    "dlg",
     "find_minima",
+    "idlg",
     "label_loss",
     "label_path",
     "nonnegative_intervals",
+    "recover_soft_labels",
 ]

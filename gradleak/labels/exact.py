@@ -1,8 +1,8 @@
-"""The scalar search solved: every scalar that explains a gradient, found by a grid and Newton steps, with a certificate.
+"""The scalar search solved: every scalar that explains a gradient, with a certificate.
 
-With G = c vᵀ and x = t v (see `rank_one`), the client's own equation t (p(t) − y) = c must hold for a label y of the shape
-that the prior allows. Entries that the prior ties down give residuals rᵢ(t) = pᵢ(t) − cᵢ / t − yᵢ. Each is compared with its
-own rounding error, so that a scalar is accepted for the digits it explains and not for being small:
+With G = c vᵀ and x = t v (see `rank_one`), the client's own equation t (p(t) − y) = c must hold for a label y of the
+shape that the prior allows. Entries that the prior ties down give residuals rᵢ(t) = pᵢ(t) − cᵢ / t − yᵢ. Each is
+compared with its own rounding error, so that a scalar is accepted for the digits it explains and not for being small:
 
     eᵢ(t) = u (pᵢ (1 + (1 − pᵢ) t ‖W‖) + |yᵢ| + |cᵢ| / t) + noise / t, and the least number that the precision holds.
 """
@@ -29,8 +29,8 @@ FEW, FEW_STEP = 4, 0.1
 # How many of a sample's grid minima are polished: the least in units of their rounding error.
 KEPT = 8
 STEPS = 12
-# A scalar is accepted if its residuals are below this many rounding errors in the mean square; measured on networks, the
-# true one stays below 3 (the tests draw it anew).
+# A scalar is accepted if its residuals are below this many rounding errors in the mean square; measured on networks,
+# the true one stays below 3 (the tests draw it anew).
 ACCEPT = 6.0
 # A label that the accepted scalars leave open by more than this (L1) is not known.
 KNOWN = 1e-3
@@ -40,9 +40,9 @@ KNOWN = 1e-3
 class Problem:
     """Everything that N samples' scalars are found from, one sign of the scalar a line.
 
-    `logits` a and `errors` c (N, C); `shift` the bias (C,) or 0; `unit` (N,): rounding unit of the gradient; `floor` (N,):
-    the least number that its precision holds; `scale` (N,): ‖W‖ in units of the logits; `noise` (N,): the standard
-    deviation of the entries of c; `sway` (N,): that of the entries of a.
+    `logits` a and `errors` c (N, C); `shift` the bias (C,) or 0; `unit` (N,): rounding unit of the gradient; `floor`
+    (N,): the least number that its precision holds; `scale` (N,): ‖W‖ in units of the logits; `noise` (N,): the
+    standard deviation of the entries of c; `sway` (N,): that of the entries of a.
     """
 
     logits: Tensor
@@ -116,8 +116,9 @@ class Problem:
 class Candidates:
     """K scalars for each of N samples, the least misfit first, and how well each explains its gradient.
 
-    `scalars` (N, K); `misfit` (N, K): root mean square residual in rounding errors; `low`, `high` (N, K): how far the scalar
-    can move and stay accepted; `open` (N, K): the L1 distance that the label moves with it; `accepted` (N, K).
+    `scalars` (N, K); `misfit` (N, K): root mean square residual in rounding errors; `low`, `high` (N, K): how far
+    the scalar can move and stay accepted; `open` (N, K): the L1 distance that the label moves with it; `accepted`
+    (N, K).
     """
 
     scalars: Tensor
@@ -197,13 +198,14 @@ def _brackets(part: Problem, grid: Tensor, prior: Prior | Score) -> tuple[Tensor
 def _grid_loss(part: Problem, grid: Tensor, prior: Prior | Score) -> Tensor:
     """Return Σ (t rᵢ)² (N, K): the misfit in the gradient's own units, which does not fade as t grows.
 
-    Negative entries count where the residuals do not see them, so that ripples in a flat stretch of labels that are none
-    are not taken for minima.
+    Negative entries count where the residuals do not see them, so that ripples in a flat stretch of labels that are
+    none are not taken for minima.
     """
     if not isinstance(prior, Prior):
         scores: Tensor = prior(part.labels(grid))
         return scores * grid.square()
-    # Classes before grid points, so that every reduction runs along memory; in place, for passes over it are what costs.
+    # Classes before grid points, so that every reduction runs along memory; in place, for passes over it are what
+    # costs.
     label = (part.logits - part.logits.amax(dim=1, keepdim=True)).unsqueeze(2) * grid.unsqueeze(1)
     if part.shift.any():
         label += part.shift.unsqueeze(1)
@@ -226,7 +228,8 @@ def _grid_loss(part: Problem, grid: Tensor, prior: Prior | Score) -> Tensor:
         negative += rest.clamp(max=0).square()
         label -= rest.unsqueeze(1)
     label.scatter_(1, torch.cat(free, dim=1), 0)
-    return (torch.linalg.vector_norm(label, dim=1).square() + negative) * grid.square()
+    square: Tensor = torch.linalg.vector_norm(label, dim=1).square() + negative
+    return square * grid.square()
 
 
 def _polish(problem: Problem, lower: Tensor, upper: Tensor, prior: Prior | Score, steps: int) -> Candidates:
@@ -292,7 +295,7 @@ def _valid(label: Tensor, problem: Problem, scalars: Tensor) -> Tensor:
 
 
 def _golden(problem: Problem, lower: Tensor, upper: Tensor, score: Score) -> tuple[Tensor, Tensor, Tensor]:
-    """Golden sections for a score of which nothing is known; its unit is what rounding errors of the label make of it."""
+    """Golden sections for a score of which nothing is known; its unit is what rounding of the label makes of it."""
 
     def value(at: Tensor) -> Tensor:
         return score(problem.labels(at))
@@ -313,5 +316,7 @@ def _golden(problem: Problem, lower: Tensor, upper: Tensor, score: Score) -> tup
     found = score(label)
     level = torch.stack([(score(label + error * sign) - found).abs() for sign in signs]).mean(dim=0)
     level = level.clamp(min=1e-300)
-    aside = scalars * (1 + 1e-4)
-    return scalars, (found / level).clamp(min=0).sqrt(), (value(aside) / level).clamp(min=0).sqrt() / (aside - scalars)
+    # The gentler side counts: a score that is zero on an interval leaves the label open, seen from its very end too.
+    step = 1e-4 * scalars
+    beside = torch.minimum(value(scalars + step), value(scalars - step))
+    return scalars, (found / level).clamp(min=0).sqrt(), (beside / level).clamp(min=0).sqrt() / step

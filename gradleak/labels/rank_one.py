@@ -51,7 +51,9 @@ def _reduce(gradients: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     largest = torch.linalg.vector_norm(gradients, torch.inf, dim=(1, 2), keepdim=True).double()
     if not largest.isfinite().all():
         bad = (~largest.isfinite()).flatten().nonzero()[:, 0].tolist()
-        raise InputError(f"weight gradients hold NaN or infinite values: {len(bad)} of {len(gradients)}, first {bad[0]}")
+        raise InputError(
+            f"weight gradients hold NaN or infinite values: {len(bad)} of {len(gradients)}, first {bad[0]}"
+        )
     scale = largest.where(largest > 0, 1)
     gradients = gradients.double() / scale  # so that no square vanishes
     rows = torch.linalg.vector_norm(gradients, dim=2)

@@ -16,9 +16,8 @@ import torch
 from torch import Tensor
 
 from gradleak.errors import InputError, unknown
+from gradleak.labels.priors import named
 
-# How many of the label's largest entries the prior leaves free: the set S of wang2024, Eqn. 5.
-PRIORS = {"smoothing": 1, "onehot": 1, "mixup": 2}
 Kind = Literal["variance", "square", "negative"]
 KINDS: tuple[Kind, ...] = ("variance", "square", "negative")
 
@@ -121,11 +120,9 @@ def label_loss(labels: Tensor, prior: str = "smoothing", kind: Kind = "variance"
     `kind`: "variance" of all but the free entries (wang2024, Eqn. 5); their mean "square", and the "negative" mass
     Σ|ŷᵢ| − 1 of all entries (both appendix C).
     """
-    if prior not in PRIORS:
-        raise unknown("prior", prior, PRIORS)
     if kind not in KINDS:
         raise unknown("label loss", kind, KINDS)
-    free, classes = PRIORS[prior], labels.shape[-1]
+    free, classes = named(prior).free, labels.shape[-1]
     if kind == "negative":
         return labels.abs().sum(dim=-1) - 1
     if classes < free + 2:

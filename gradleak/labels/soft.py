@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 
 from gradleak.errors import InputError, unknown
-from gradleak.labels import exact
+from gradleak.labels import exact, search
 from gradleak.labels.exact import Candidates, Problem
 from gradleak.labels.priors import Prior, Score, resolve
 from gradleak.labels.rank_one import RankOne, reduce_gradients
+from gradleak.labels.scalar import label_path
 
 Status = Literal["unique", "ambiguous", "failed"]
 Solver = Literal["exact", "lbfgs", "pso"]
@@ -26,10 +27,10 @@ RANK_ONE = 64
 class SoftLabels:
     """What N gradients say about their samples; everything in float64.
 
-    `labels` (N, C), `features` (N, I): the best explanation, NaN where there is none; `scalars` (N,): λ with x = λ g_r, r
-    the row whose entries have the largest absolute sum; `residuals` (N,): relative error of the gradient that label and
-    feature give; `candidates`: for each sample every label (M, C) that explains its gradient within rounding, the best
-    first; `status` and, where it is not "unique", `reasons`.
+    `labels` (N, C), `features` (N, I): the best explanation, NaN where there is none; `scalars` (N,): λ with x = λ
+    g_r, r the row whose entries have the largest absolute sum; `residuals` (N,): relative error of the gradient that
+    label and feature give; `candidates`: for each sample every label (M, C) that explains its gradient within
+    rounding, the best first; `status` and, where it is not "unique", `reasons`.
     """
 
     labels: Tensor
@@ -61,9 +62,9 @@ def recover_soft_labels(
 ) -> SoftLabels:
     """Recover the soft label and the feature of a single sample (C, I), or of each of N (N, C, I), from its gradient.
 
-    `prior`: "smoothing", "mixup", "onehot", a `Prior`, or a callable that scores labels (…, C) with 0 for the right shape.
-    `nonnegative`: no entry of the feature is negative, as after a ReLU or a sigmoid, which fixes the scalar's sign; a
-    sample whose gradient shows features of both signs is searched on both sides all the same.
+    `prior`: "smoothing", "mixup", "onehot", a `Prior`, or a callable that scores labels (…, C) with 0 for the right
+    shape. `nonnegative`: no entry of the feature is negative, as after a ReLU or a sigmoid, which fixes the scalar's
+    sign; a sample whose gradient shows features of both signs is searched on both sides all the same.
     `noise`: standard deviation of what a client is known to have added to every entry.
     With `bias_gradient` the label follows in closed form, and no prior and no solver is used.
     """
@@ -72,15 +73,16 @@ def recover_soft_labels(
     gradients = weight_gradient.unsqueeze(0) if weight_gradient.ndim == 2 else weight_gradient
     _check(gradients, weight, bias, bias_gradient, noise)
     with torch.no_grad():
-        if bias_gradient is not None:
+        if bias is not None and bias_gradient is not None:
             rows = bias_gradient.unsqueeze(0) if bias_gradient.ndim == 1 else bias_gradient
             return _with_bias(gradients, weight, bias, rows)
-        return _exact(gradients, weight, bias, resolve(prior, weight.shape[0]), nonnegative, noise)
+        wanted = resolve(prior, weight.shape[0])
+        if solver == "exact":
+            return _exact(gradients, weight, bias, wanted, nonnegative, noise)
+        return _published(gradients, weight, bias, wanted, solver)
 
 
-def _check(
-    gradients: Tensor, weight: Tensor, bias: Tensor | None, bias_gradient: Tensor | None, noise: float
-) -> None:
+def _check(gradients: Tensor, weight: Tensor, bias: Tensor | None, bias_gradient: Tensor | None, noise: float) -> None:
     if weight.ndim != 2 or weight.shape[0] < 2:
         raise InputError(f"weight must be (C, I) with at least two classes; got {tuple(weight.shape)}")
     if not gradients.is_floating_point() or not weight.is_floating_point():
@@ -192,7 +194,8 @@ def shaped(labels: Tensor, prior: Prior | Score) -> Tensor:
     free = torch.zeros_like(labels, dtype=torch.bool).scatter(-1, labels.topk(prior.free, dim=-1).indices, True)
     rest = torch.zeros_like(labels[..., :1])
     if prior.rest == "equal":
-        rest = labels.masked_fill(free, 0).sum(dim=-1, keepdim=True) / (labels.shape[-1] - prior.free)
+        # Most of the rest have small probabilities and small errors; the median is one of theirs.
+        rest = labels.masked_fill(free, math.nan).nanmedian(dim=-1, keepdim=True).values
     result = torch.where(free, labels, rest).clamp(min=0)
     missing = 1 - result.sum(dim=-1, keepdim=True)
     return torch.where(free, result + missing / prior.free, result).clamp(min=0)
@@ -229,6 +232,38 @@ def _reason(leaks: bool, mixed: bool, misfit: float, count: int, widest: float) 
     if widest > exact.KNOWN:
         return f"the gradient's digits leave the label open by {widest:.1g} (L1)"
     return f"{count} labels explain the gradient" if count > 1 else ""
+
+
+def _published(
+    gradients: Tensor, weight: Tensor, bias: Tensor | None, prior: Prior | Score, solver: Solver
+) -> SoftLabels:
+    """Run the paper's search sample by sample, as it does: in the gradient's precision, on one column of it."""
+    size = gradients.flatten(1).double().norm(dim=1)
+    leaks = size > 0
+    path = label_path(gradients.where(leaks[:, None, None], 1), weight, bias=bias, columns="one", dtype=None)
+    mixing = isinstance(prior, Prior) and prior.free > 1
+    coefficient = search.COEFFICIENTS["mixup" if mixing else "smoothing"]
+    search_one = search.lbfgs if solver == "lbfgs" else search.swarm
+    found = [
+        search_one(search.Objective(path[n : n + 1], prior, coefficient)) / coefficient if leak else math.nan
+        for n, leak in enumerate(leaks.tolist())
+    ]
+    scalars = torch.tensor(found, dtype=torch.float64, device=gradients.device)
+    lost = scalars.isnan()
+    at = scalars.where(~lost, 1)[:, None].to(path.ratios)
+    labels, features = path.labels(at)[:, 0].double(), path.features(at)[:, 0].double()
+    scores = features @ weight.double().T + (0 if bias is None else bias.double())
+    rebuilt = (scores.softmax(dim=1) - labels).unsqueeze(2) * features.unsqueeze(1)
+    nan = lost[:, None]
+    return SoftLabels(
+        labels.masked_fill(nan, math.nan),
+        features.masked_fill(nan, math.nan),
+        scalars,
+        ((rebuilt - gradients.double()).flatten(1).norm(dim=1) / size).masked_fill(lost, math.nan),
+        tuple(labels[n : n + 1][: int(not none)] for n, none in enumerate(lost.tolist())),
+        tuple("failed" if none else "unique" for none in lost.tolist()),
+        tuple("the search ended without a loss below its threshold" if none else "" for none in lost.tolist()),
+    )
 
 
 def _with_bias(gradients: Tensor, weight: Tensor, bias: Tensor, bias_gradients: Tensor) -> SoftLabels:

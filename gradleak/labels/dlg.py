@@ -1,0 +1,54 @@
+"""DLG (zhu2019) on the last layer: label and feature are optimised together until their gradient is the client's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+STEPS, RATE = 1000, 0.1
+
+
+@dataclass(frozen=True)
+class Matched:
+    """Labels (N, C) and features (N, I), and the squared relative distance `losses` (N,) of their gradients."""
+
+    labels: Tensor
+    features: Tensor
+    losses: Tensor
+
+
+def dlg(weight_gradient: Tensor, weight: Tensor, *, seed: int = 0, steps: int = STEPS, rate: float = RATE) -> Matched:
+    """Match the gradients of single samples (N, C, I) with those of a dummy feature and a dummy soft label each.
+
+    Threat model: gradients and the model. Known: one sample, features that are not negative. Both dummies start from
+    N(0, 1), as in the paper. Adam treats every entry by itself, so all samples run as one program. By Theorem 1 of
+    wang2024 many pairs of label and feature give the same gradient: a perfect match is one of them, and seldom the
+    client's.
+    """
+    gradients = (weight_gradient.unsqueeze(0) if weight_gradient.ndim == 2 else weight_gradient).detach()
+    generator = torch.Generator().manual_seed(seed)
+    count, classes, width = gradients.shape
+    hidden = torch.randn(count, width, generator=generator).abs().to(gradients).requires_grad_()
+    scores = torch.randn(count, classes, generator=generator).to(gradients).requires_grad_()
+    weight = weight.detach().to(gradients)
+    optimizer = torch.optim.Adam([hidden, scores], rate)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
+    # In units of each sample's own gradient, so that one step size serves all.
+    size = gradients.square().sum(dim=(1, 2)).clamp(min=torch.finfo(gradients.dtype).tiny)
+
+    def losses() -> Tensor:
+        error = (hidden @ weight.T).softmax(dim=1) - scores.softmax(dim=1)
+        # ‖e xᵀ − G‖² without forming e xᵀ.
+        cross = torch.einsum("nci,nc,ni->n", gradients, error, hidden)
+        distance: Tensor = error.square().sum(dim=1) * hidden.square().sum(dim=1) - 2 * cross + size
+        return (distance / size).clamp(min=0)
+
+    with torch.enable_grad():
+        for _ in range(steps):
+            optimizer.zero_grad(set_to_none=True)
+            losses().sum().backward()
+            optimizer.step()
+            schedule.step()
+    return Matched(scores.detach().softmax(dim=1), hidden.detach(), losses().detach())

@@ -1,0 +1,14 @@
+"""iDLG (zhao2020): with a one-hot label, only the true class's row of the gradient can be negative."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+
+def idlg(weight_gradient: Tensor) -> Tensor:
+    """Return the class (N,) whose row of the gradients (N, C, I) has the least sum.
+
+    Threat model: gradients only. Known: one sample, a one-hot label, features of one sign.
+    """
+    gradients = weight_gradient.unsqueeze(0) if weight_gradient.ndim == 2 else weight_gradient
+    return gradients.sum(dim=2).argmin(dim=1)

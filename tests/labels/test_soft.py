@@ -1,0 +1,360 @@
+"""Soft labels from gradients: exact where the gradient knows them, and never wrong without saying so."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from gradleak.errors import InputError, UnknownName
+from gradleak.labels import (
+    PRIORS,
+    SOLVERS,
+    Prior,
+    SoftLabels,
+    dlg,
+    exact,
+    idlg,
+    label_loss,
+    rank_one,
+    recover_soft_labels,
+    soft,
+)
+
+DTYPES = {"float16": torch.float16, "float32": torch.float32, "float64": torch.float64}
+
+
+def sent(
+    classes: int,
+    features: int,
+    spread: float,
+    labels: str,
+    dtype: str,
+    seed: int,
+    count: int = 20,
+    *,
+    signed: bool = False,
+    bias: bool = False,
+) -> dict[str, Tensor]:
+    """What clients with one sample each send, all their arithmetic in `dtype`, and the truth."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+    weight, hidden = normal(classes, features), normal(count, features)
+    hidden = hidden if signed else hidden.abs()
+    scale = (hidden @ weight.T).std(dim=1, keepdim=True, correction=0) if classes > 1 else 1
+    hidden = (hidden / scale * spread).to(DTYPES[dtype])
+    weight = weight.to(DTYPES[dtype])
+    offset = normal(classes).to(DTYPES[dtype]) if bias else None
+    hot = torch.eye(classes, dtype=torch.float64)
+    first = torch.randint(classes, (count,), generator=generator)
+    share = torch.rand(count, 1, generator=generator, dtype=torch.float64)
+    if labels == "smoothing":
+        label = (1 - share / 2) * hot[first] + share / 2 / classes
+    elif labels == "mixup":
+        second = (first + 1 + torch.randint(classes - 1, (count,), generator=generator)) % classes
+        label = share * hot[first] + (1 - share) * hot[second]
+    else:
+        label = hot[first]
+    given = label.to(DTYPES[dtype])
+    logits = (hidden @ weight.T + (0 if offset is None else offset)).requires_grad_()
+    (delta,) = torch.autograd.grad(-(given * logits.log_softmax(dim=1)).sum(), [logits])
+    return {
+        "gradients": delta.unsqueeze(2) * hidden.unsqueeze(1),
+        "weight": weight,
+        "label": given.double(),
+        "hidden": hidden.double(),
+        "delta": delta,
+        **({} if offset is None else {"bias": offset}),
+    }
+
+
+def wrong(found: SoftLabels, label: Tensor) -> Tensor:
+    """Samples whose label is said to be known and is not."""
+    return found.where("unique") & ~((found.labels - label).abs().sum(dim=1) < 2 * exact.KNOWN)
+
+
+@settings(max_examples=120, deadline=None)
+@given(
+    classes=st.one_of(st.integers(2, 40), st.sampled_from([100, 1000])),
+    features=st.integers(2, 80),
+    spread=st.floats(0.01, 100),
+    labels=st.sampled_from(["smoothing", "mixup", "onehot"]),
+    dtype=st.sampled_from(["float16", "float32", "float64"]),
+    signed=st.booleans(),
+    seed=st.integers(0, 2**20),
+)
+def test_what_is_said_to_be_unique_is_right_and_gives_the_gradient_back(
+    classes: int, features: int, spread: float, labels: str, dtype: str, signed: bool, seed: int
+) -> None:
+    if PRIORS[labels].equations(classes) < 1:
+        return
+    count = 3 if classes == 1000 else 10
+    made = sent(classes, features, spread, labels, dtype, seed, count, signed=signed)
+    found = recover_soft_labels(made["gradients"], made["weight"], prior=labels, nonnegative=not signed)
+    assert not wrong(found, made["label"]).any()
+    known = found.where("unique")
+    if not known.any():
+        return
+    label, feature = found.labels[known], found.features[known]
+    weight = made["weight"].double()
+    assert (label >= 0).all()
+    assert torch.allclose(label.sum(dim=1), torch.ones(len(label), dtype=torch.float64), atol=1e-12)
+    rebuilt = ((feature @ weight.T).softmax(dim=1) - label).unsqueeze(2) * feature.unsqueeze(1)
+    gradient = made["gradients"][known].double()
+    # What rounds off: p, y and their difference, each with the logits' error, which grows with ‖W‖ ‖x‖.
+    unit = torch.finfo(DTYPES[dtype]).eps
+    reach = 1 + weight.norm(dim=1).max() * feature.norm(dim=1)
+    allowed = 10 * exact.ACCEPT * unit * reach * math.sqrt(classes)
+    size = feature.norm(dim=1)
+    assert ((rebuilt - gradient).flatten(1).norm(dim=1) <= allowed * size + 1e-30).all()
+
+
+@pytest.mark.parametrize("labels", ["smoothing", "mixup", "onehot"])
+@pytest.mark.parametrize(("dtype", "median"), [("float32", 1e-6), ("float64", 1e-12)])
+@pytest.mark.parametrize(("classes", "spread"), [(4, 1.0), (10, 3.0), (10, 0.1), (100, 3.0), (1000, 5.0)])
+def test_every_ordinary_sample_is_found(labels: str, dtype: str, median: float, classes: int, spread: float) -> None:
+    count = 10 if classes == 1000 else 100
+    made = sent(classes, 64, spread, labels, dtype, classes, count)
+    found = recover_soft_labels(made["gradients"], made["weight"], prior=labels)
+    errors = (found.labels - made["label"]).abs().sum(dim=1)
+    assert not wrong(found, made["label"]).any()
+    assert found.where("unique").double().mean() >= 0.98
+    assert errors.median() < median
+    assert (found.features - made["hidden"]).norm(dim=1).median() < 1e2 * median * made["hidden"].norm(dim=1).median()
+    row = made["gradients"].sum(dim=2).abs().argmax(dim=1)
+    truth = 1 / made["delta"].double().gather(1, row[:, None])[:, 0]
+    assert ((found.scalars / truth - 1).abs().median()) < 1e3 * median
+    assert found.residuals[found.where("unique")].max() < 1e-4
+
+
+def test_the_true_scalar_is_within_the_rounding_that_is_accepted() -> None:
+    """The error model: at the truth, residuals are a few rounding errors, whatever the precision and the confidence."""
+    for dtype in ("float32", "float64"):
+        for labels in ("smoothing", "mixup", "onehot"):
+            for spread in (0.5, 5.0, 50.0):
+                made = sent(10, 64, spread, labels, dtype, 3, 400)
+                leaking = made["gradients"].flatten(1).abs().amax(dim=1) > 0
+                reduced = rank_one.reduce_gradients(made["gradients"][leaking], made["weight"])
+                problem = soft._problem(reduced, made["weight"], None, DTYPES[dtype], 0.0)
+                truth = made["hidden"][leaking].norm(dim=1, keepdim=True)
+                residual, _ = exact._residuals(problem, truth, PRIORS[labels])
+                misfit = (residual.square().sum(dim=2) / PRIORS[labels].equations(10)).sqrt()
+                assert misfit.max() < exact.ACCEPT / 1.5
+                assert misfit.median() < 2
+
+
+def test_one_column_of_candidates_holds_the_truth_where_several_labels_explain_a_gradient() -> None:
+    made = sent(3, 30, 1.0, "mixup", "float64", 0, 300)
+    found = recover_soft_labels(made["gradients"], made["weight"], prior="mixup")
+    several = found.where("ambiguous").nonzero()[:, 0].tolist()
+    assert len(several) > 50, "one equation has several roots"
+    for n in several:
+        assert len(found.candidates[n]) > 1
+        assert float((found.candidates[n] - made["label"][n]).abs().sum(dim=1).min()) < 1e-2
+        assert "labels explain the gradient" in found.reasons[n] or "open" in found.reasons[n]
+
+
+def test_a_saturated_softmax_leaves_the_smoothing_open_and_keeps_the_class() -> None:
+    made = sent(10, 64, 300.0, "smoothing", "float32", 1, 200)
+    right = (made["hidden"] @ made["weight"].double().T).argmax(dim=1) == made["label"].argmax(dim=1)
+    found = recover_soft_labels(made["gradients"], made["weight"])
+    open_ended = found.where("ambiguous")
+    assert (open_ended & right).sum() >= 5
+    assert not wrong(found, made["label"]).any()
+    for n in (open_ended & right).nonzero()[:, 0].tolist():
+        assert int(made["label"][n].argmax()) in found.candidates[n].argmax(dim=1).tolist()
+        assert "leave the label open" in found.reasons[n] or "labels explain" in found.reasons[n]
+
+
+def test_one_hot_probability_is_solved_by_the_sign_of_the_features() -> None:
+    """Appendix B.3: prediction and label are one-hot and differ; the paper says no algorithm can tell them apart."""
+    hidden = torch.eye(5, dtype=torch.float64)[[0, 1]] + 0.01
+    # The true class is the one that the network holds for the least likely: there either sign gives a one-hot label.
+    weight = torch.zeros(5, 5, dtype=torch.float64)
+    weight[0, 0] = weight[1, 1] = 2000
+    weight[3, 0] = weight[2, 1] = -2000
+    label = torch.eye(5, dtype=torch.float64)[[3, 2]]
+    gradients = ((hidden @ weight.T).softmax(dim=1) - label).unsqueeze(2) * hidden.unsqueeze(1)
+    found = recover_soft_labels(gradients, weight, prior="onehot")
+    assert found.status == ("unique", "unique")
+    assert torch.equal(found.labels, label)
+    both = recover_soft_labels(gradients, weight, prior="onehot", nonnegative=False)
+    assert both.status == ("ambiguous", "ambiguous")
+    assert [len(own) for own in both.candidates] == [2, 2]
+    # iDLG's rule needs the sign as well, and has it.
+    assert idlg(gradients).tolist() == [3, 2]
+    assert idlg(gradients[0]).tolist() == [3]
+
+
+def test_features_of_any_sign_are_searched_on_both_sides() -> None:
+    made = sent(20, 64, 2.0, "smoothing", "float32", 5, 50, signed=True)
+    for nonnegative in (True, False):
+        found = recover_soft_labels(made["gradients"], made["weight"], nonnegative=nonnegative)
+        assert found.status.count("unique") == 50
+        assert float((found.labels - made["label"]).abs().sum(dim=1).max()) < 1e-5
+
+
+def test_a_prior_of_three_and_a_score_of_ones_own() -> None:
+    made = sent(12, 64, 2.0, "mixup", "float64", 7, 30)
+    three = recover_soft_labels(made["gradients"], made["weight"], prior=Prior(3, "zero"))
+    assert float((three.labels - made["label"]).abs().sum(dim=1).max()) < 1e-9
+
+    def sparse(labels: Tensor) -> Tensor:
+        """Two entries may differ from zero."""
+        return labels.sort(dim=-1).values[..., :-2].square().sum(dim=-1)
+
+    own = recover_soft_labels(made["gradients"], made["weight"], prior=sparse)
+    assert not wrong(own, made["label"]).any()
+    assert own.status.count("unique") >= 28
+    smooth = sent(12, 64, 2.0, "smoothing", "float64", 7, 30)
+    named = recover_soft_labels(
+        smooth["gradients"], smooth["weight"], prior=lambda labels: label_loss(labels, "smoothing")
+    )
+    assert named.status.count("unique") >= 28
+    assert not wrong(named, smooth["label"]).any()
+    # Appendix C: the negative mass is zero on an interval, and the solver says so.
+    negative = recover_soft_labels(
+        smooth["gradients"], smooth["weight"], prior=lambda labels: label_loss(labels, "smoothing", "negative")
+    )
+    assert negative.status.count("unique") == 0
+
+
+def test_a_batch_is_recognised_and_not_fitted() -> None:
+    made = sent(10, 64, 2.0, "smoothing", "float32", 2, 2)
+    batch = made["gradients"].mean(dim=0)
+    found = recover_soft_labels(torch.stack([batch, made["gradients"][0]]), made["weight"])
+    assert found.status == ("failed", "unique")
+    assert "not one sample's gradient" in found.reasons[0]
+    assert found.labels[0].isnan().all()
+    assert found.features[0].isnan().all()
+    assert len(found.candidates[0]) == 0
+
+
+def test_a_zero_gradient_says_so() -> None:
+    made = sent(10, 64, 2.0, "onehot", "float32", 2, 3)
+    made["gradients"][1] = 0
+    for solver in SOLVERS[:2]:
+        found = recover_soft_labels(made["gradients"], made["weight"], prior="onehot", solver=solver)
+        assert found.status[1] == "failed"
+        assert found.labels[1].isnan().all()
+        assert found.status[0] == "unique"
+    only = recover_soft_labels(made["gradients"][1], made["weight"])
+    assert only.status == ("failed",)
+    assert "the gradient is zero" in only.reasons[0]
+
+
+def test_a_bias_gives_the_label_in_closed_form() -> None:
+    made = sent(10, 64, 2.0, "mixup", "float32", 4, 30, bias=True)
+    given = {"bias": made["bias"], "bias_gradient": made["delta"]}
+    found = recover_soft_labels(made["gradients"], made["weight"], **given)
+    assert set(found.status) == {"unique"}
+    assert float((found.labels - made["label"]).abs().sum(dim=1).max()) < 1e-5
+    single = recover_soft_labels(
+        made["gradients"][0], made["weight"], bias=made["bias"], bias_gradient=made["delta"][0]
+    )
+    assert torch.allclose(single.labels[0], found.labels[0], rtol=0, atol=1e-15)
+    # With the bias known and its gradient kept back, the search takes the bias into account.
+    searched = recover_soft_labels(made["gradients"], made["weight"], bias=made["bias"], prior="mixup")
+    assert float((searched.labels - made["label"]).abs().sum(dim=1).max()) < 1e-5
+    batch = recover_soft_labels(
+        made["gradients"].mean(dim=0), made["weight"], bias=made["bias"], bias_gradient=made["delta"].mean(dim=0)
+    )
+    assert batch.status == ("failed",)
+    zero = recover_soft_labels(
+        torch.zeros_like(made["gradients"][0]),
+        made["weight"],
+        bias=made["bias"],
+        bias_gradient=torch.zeros_like(made["delta"][0]),
+    )
+    assert zero.status == ("failed",)
+    assert "zero" in zero.reasons[0]
+
+
+def test_known_noise_is_fitted_and_bounds_the_search() -> None:
+    made = sent(10, 256, 1.0, "smoothing", "float32", 6, 200)
+    generator = torch.Generator().manual_seed(0)
+    size = float(made["gradients"].abs().mean())
+    noise = 1e-2 * size
+    noisy = made["gradients"] + noise * torch.randn(made["gradients"].shape, generator=generator)
+    assert set(recover_soft_labels(noisy, made["weight"]).status) == {"failed"}
+    found = recover_soft_labels(noisy, made["weight"], noise=noise)
+    errors = (found.labels - made["label"]).abs().sum(dim=1)
+    assert float(errors.nanmedian()) < 0.05
+    assert (~errors.isnan()).double().mean() > 0.9
+
+
+@pytest.mark.parametrize("solver", ["lbfgs", "pso"])
+def test_the_published_searches_find_what_the_exact_solver_finds(
+    solver: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    made = sent(10, 64, 0.5, "smoothing", "float32", 9, 6)
+    state = torch.get_rng_state()
+    found = recover_soft_labels(made["gradients"], made["weight"], solver=solver)
+    exactly = recover_soft_labels(made["gradients"], made["weight"])
+    hits = found.where("unique")
+    assert hits.sum() >= 4
+    assert float((found.labels - exactly.labels)[hits].abs().sum(dim=1).max()) < 1e-2
+    assert float((found.scalars / exactly.scalars - 1)[hits].abs().max()) < 1e-2
+    assert not list(tmp_path.iterdir()), "nothing is written"
+    assert torch.equal(state, torch.get_rng_state())
+    again = recover_soft_labels(made["gradients"], made["weight"], solver=solver)
+    assert torch.equal(found.labels.nan_to_num(), again.labels.nan_to_num())
+
+
+def test_matching_the_gradient_alone_explains_it_and_does_not_find_the_label() -> None:
+    """Theorem 1 for DLG: label and feature fit the gradient, and are one of the many pairs that do."""
+    made = sent(10, 64, 3.0, "smoothing", "float32", 3, 40)
+    found = dlg(made["gradients"], made["weight"])
+    assert torch.allclose(found.labels.sum(dim=1), torch.ones(40), atol=1e-5)
+    fits = found.losses < 1e-2
+    assert fits.double().mean() > 0.5
+    errors = (found.labels.double() - made["label"]).abs().sum(dim=1)
+    assert float(errors[fits].median()) > 0.5
+    rebuilt = ((found.features @ made["weight"].T).softmax(dim=1) - found.labels).unsqueeze(
+        2
+    ) * found.features.unsqueeze(1)
+    gap = (rebuilt - made["gradients"]).flatten(1).norm(dim=1) / made["gradients"].flatten(1).norm(dim=1)
+    assert torch.allclose(gap.square(), found.losses, atol=1e-3)
+    assert dlg(made["gradients"][0], made["weight"], steps=5).labels.shape == (1, 10)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"solver": "exakt"}, r"unknown solver 'exakt'.*exact"),
+        ({"prior": "smooth"}, r"unknown prior 'smooth'.*smoothing"),
+        ({"prior": Prior(10, "zero")}, "the prior says nothing"),
+        ({"noise": -1.0}, "not negative"),
+        ({"bias": torch.zeros(3)}, r"bias must be \(C,\) = \(10,\)"),
+        ({"bias_gradient": torch.zeros(2, 10)}, "needs the bias as well"),
+        ({"weight": torch.zeros(10, 7)}, r"\(C, I\) or \(N, C, I\)"),
+        ({"weight": torch.full((10, 8), math.nan)}, "weight holds NaN"),
+        ({"weight": torch.zeros(1, 8)}, "at least two classes"),
+        ({"weight_gradient": torch.full((2, 10, 8), math.inf)}, "NaN or infinite values: 2 of 2, first 0"),
+        ({"weight_gradient": torch.zeros(0, 10, 8)}, "hold no sample"),
+        ({"weight_gradient": torch.zeros(2, 10, 8, dtype=torch.long)}, "floating point"),
+    ],
+)
+def test_mistakes_are_one_clear_line(changes: dict[str, Any], message: str) -> None:
+    arguments: dict[str, Any] = {"weight_gradient": torch.ones(2, 10, 8), "weight": torch.ones(10, 8)} | changes
+    with pytest.raises((InputError, UnknownName), match=message):
+        recover_soft_labels(**arguments)
+
+
+def test_two_classes_have_no_smoothed_shape_but_a_one_hot_one() -> None:
+    made = sent(2, 16, 1.0, "onehot", "float32", 0, 10)
+    with pytest.raises(InputError, match="a label of 2 classes"):
+        recover_soft_labels(made["gradients"], made["weight"])
+    found = recover_soft_labels(made["gradients"], made["weight"], prior="onehot")
+    assert torch.equal(found.labels, made["label"])
+    assert len(found) == 10
