@@ -111,6 +111,14 @@ def label_accuracy(recovered: Tensor, truth: Tensor, tolerance: float = 1e-3) ->
     return float((label_error(recovered, truth) < tolerance).double().mean())
 
 
+def oracle_success(scalars: Tensor, truth: Tensor, coefficient: float, tolerance: float = 0.01) -> Tensor:
+    """Return whether wang2024's code counts these scalars as a success (N,): it compares them with the true ones.
+
+    Its unknown is `coefficient` times λ, and the tolerance is absolute.
+    """
+    return (coefficient * (scalars - truth)).abs() < tolerance
+
+
 def match_batch(recovered: Tensor, truth: Tensor) -> Tensor:
     """Return the order (N,) in which `recovered[order]` fits `truth` best (Hungarian, by squared error)."""
     from scipy.optimize import linear_sum_assignment

@@ -48,15 +48,18 @@ def reduce_gradients(weight_gradients: Tensor, weight: Tensor) -> RankOne:
 
 def _reduce(gradients: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return direction, errors, size and misfit; every line below is one pass over the gradients."""
-    largest = torch.linalg.vector_norm(gradients, torch.inf, dim=(1, 2), keepdim=True).double()
-    if not largest.isfinite().all():
-        bad = (~largest.isfinite()).flatten().nonzero()[:, 0].tolist()
-        raise InputError(
-            f"weight gradients hold NaN or infinite values: {len(bad)} of {len(gradients)}, first {bad[0]}"
-        )
-    scale = largest.where(largest > 0, 1)
-    gradients = gradients.double() / scale  # so that no square vanishes
+    # A square of a number below 1e-154 is zero in float64; other precisions hold none so small.
+    scale = torch.ones(len(gradients), 1, 1, dtype=torch.float64, device=gradients.device)
+    if gradients.dtype == torch.float64:
+        largest = torch.linalg.vector_norm(gradients, torch.inf, dim=(1, 2), keepdim=True)
+        scale = largest.where((largest > 0) & largest.isfinite(), 1)
+        gradients = gradients / scale
+    gradients = gradients.double()
     rows = torch.linalg.vector_norm(gradients, dim=2)
+    finite = rows.isfinite().all(dim=1)
+    if not finite.all():
+        bad = (~finite).nonzero()[:, 0].tolist()
+        raise InputError(f"weight gradients hold NaN or infinite values: {len(bad)} of {len(gradients)}, first {bad[0]}")
     direction = gradients[torch.arange(len(gradients), device=rows.device), rows.argmax(dim=1)].unsqueeze(2)
     # One power iteration: the rows of one sample agree to rounding, so the largest is all but exact already.
     direction = gradients.mT @ (gradients @ F.normalize(direction, dim=1))

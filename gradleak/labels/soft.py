@@ -210,15 +210,15 @@ def _explanations(problem: Problem, prior: Prior | Score, merged: Candidates) ->
     most = max(1, int(accepted.sum(dim=1).max()))
     scalars = torch.cat([value[:, :most] for value in (merged.scalars, merged.low, merged.high)], dim=1)
     kept = torch.cat([mask[:, :most] for mask in (accepted, ends, ends)], dim=1)
-    several = (kept.sum(dim=1) > 1).nonzero()[:, 0]
-    labels = shaped(problem.labels(scalars[:, :1].where(kept[:, :1], 1)), prior)
-    found = [labels[n, :count] for n, count in enumerate(kept[:, 0].long().tolist())]
-    for n in several.tolist():
-        own = scalars[n, kept[n]]
-        label = shaped(problem[n : n + 1].labels(own[None]), prior)[0]
-        distance = torch.cdist(label, label, p=1).triu(1)
-        repeats = ((distance <= exact.KNOWN) & torch.ones_like(distance, dtype=torch.bool).triu(1)).any(dim=0)
-        found[n] = label[~repeats]
+    labels = shaped(problem.labels(scalars.where(kept, 1)), prior)
+    # Nearly always all that was accepted is one label, found from several sides.
+    apart = ((labels - labels[:, :1]).abs().sum(dim=2) > exact.KNOWN) & kept
+    found = [own[:count] for own, count in zip(labels[:, :1], kept[:, 0].long().tolist(), strict=True)]
+    for n in apart.any(dim=1).nonzero()[:, 0].tolist():
+        own = labels[n, kept[n]]
+        near = torch.cdist(own, own, p=1) <= exact.KNOWN
+        repeats = (near & torch.ones_like(near).triu(1)).any(dim=0)
+        found[n] = own[~repeats]
     return tuple(found), widest
 
 
