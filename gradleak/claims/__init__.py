@@ -178,7 +178,7 @@ def judge(claim: Claim, record: Record | None) -> Judgement:
     if record is None:
         return Judgement(claim, None, 0, None, False, None, "not run")
     at_scale = reaches(claim, record.parameters)
-    values = _selected(claim, record, may_lack=record.profile == "custom" and not at_scale)
+    values = _selected(claim, record, may_lack=record.profile != "paper" and not at_scale)
     if values is None:
         return Judgement(claim, None, 0, None, False, None, "not run")
     value = _reduced(values, claim)
@@ -199,9 +199,14 @@ def reaches(claim: Claim, parameters: Mapping[str, Any]) -> bool:
 
 
 def check(study: studies.Study) -> None:
-    """Raise a clear error if a claim needs a parameter that its study lacks, or more than its paper profile has."""
-    offered = studies.parameters(study, "paper").model_dump()
+    """Raise a clear error if a claim asks for what its study's paper profile does not have: it could not be judged."""
+    wanted = studies.parameters(study, "paper")
+    offered, trials = wanted.model_dump(), study.module.trials(wanted)
     for claim in load(study.name):
+        for name, values in claim.measure.where.items():
+            allowed = values if isinstance(values, list) else [values]
+            if any(name in inputs for inputs in trials) and not any(_among(t.get(name), allowed) for t in trials):
+                raise InputError(f"claim '{claim.id}' selects {name} = {values}, which no trial of '{study.name}' has")
         for name, needed in claim.needs.items():
             if name not in offered:
                 raise InputError(f"claim '{claim.id}' needs {unknown('parameter', name, offered)}")
@@ -215,8 +220,8 @@ def check(study: studies.Study) -> None:
 def _selected(claim: Claim, record: Record, *, may_lack: bool) -> pd.Series[float] | None:
     """Return the values that measure a claim.
 
-    None if there are none and there `may` be none: who left a part out by a parameter of their own has not run the
-    claim, and that is no mistake.
+    None if there are none and there `may` be none: a smaller run that leaves the claim's network out, say, has not run
+    the claim, and that is no mistake.
     """
     column, where = claim.measure.column, claim.measure.where
     lines = [trial.inputs | row for trial in record.trials for row in trial.rows]

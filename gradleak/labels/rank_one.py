@@ -59,7 +59,9 @@ def _reduce(gradients: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     finite = rows.isfinite().all(dim=1)
     if not finite.all():
         bad = (~finite).nonzero()[:, 0].tolist()
-        raise InputError(f"weight gradients hold NaN or infinite values: {len(bad)} of {len(gradients)}, first {bad[0]}")
+        raise InputError(
+            f"weight gradients hold NaN or infinite values: {len(bad)} of {len(gradients)}, first {bad[0]}"
+        )
     direction = gradients[torch.arange(len(gradients), device=rows.device), rows.argmax(dim=1)].unsqueeze(2)
     # One power iteration: the rows of one sample agree to rounding, so the largest is all but exact already.
     direction = gradients.mT @ (gradients @ F.normalize(direction, dim=1))

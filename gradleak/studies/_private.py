@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
-from gradleak import augment, data
+from gradleak import augment, data, metrics
 from gradleak.errors import unknown
 from gradleak.labels import LabelPath, label_path
 from gradleak.leak import HeadLeaks, observe_heads
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 LABELS = ("smoothing", "mixup", "onehot")
+# A label within this of the truth (L1) counts as recovered.
+KNOWN = 1e-3
 
 
 def private_samples(dataset: data.Dataset, labels: str, count: int, seed: int) -> tuple[Tensor, Tensor]:
@@ -59,3 +64,20 @@ def reduced(leaks: HeadLeaks, errors: Tensor, *, exact: bool = True) -> tuple[La
         dtype=torch.float64 if exact else None,
     )
     return path, 1 / errors.gather(1, path.row[:, None])[:, 0]
+
+
+def judged(labels: Tensor, status: Sequence[str], targets: Tensor) -> dict[str, Any]:
+    """Return accuracy and statuses in percent, errors in L1; `silent` labels are wrong and not said to be."""
+    errors = metrics.label_error(labels, targets.to(labels))
+    right, unique = errors < KNOWN, torch.tensor([one == "unique" for one in status], device=labels.device)
+    known = errors[unique] if unique.any() else errors.new_full((1,), torch.nan)
+    return {
+        "count": len(labels),
+        "accuracy": 100 * float(right.double().mean()),
+        **{name: 100 * status.count(name) / len(status) for name in ("unique", "ambiguous", "failed")},
+        "silent": int((unique & ~right).sum()),
+        "mean_error": float(known.mean()),
+        "spread_error": float(known.std()) if len(known) > 1 else None,
+        "median_error": float(known.median()),
+        "largest_error": float(known.max()),
+    }

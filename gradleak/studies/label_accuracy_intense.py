@@ -16,30 +16,36 @@ from torch import Tensor
 
 from gradleak import data, figures, metrics, studies
 from gradleak.labels import SoftLabels, recover_soft_labels, search
-from gradleak.leak import HeadLeaks
+from gradleak.leak import HeadLeaks, observe_heads
 from gradleak.records import Record
 from gradleak.studies import _networks
-from gradleak.studies._private import LABELS, observe_private, private_samples
+from gradleak.studies._private import KNOWN, LABELS, judged, observe_private, private_samples
 
 PAPER = "wang2024"
 PLACE = "Table 2"
-SMALLEST: dict[str, Any] = {"samples": 20, "searches": 2, "swarms": 1, "rows": ["photos/lenet/untrained"]}
-KNOWN = 1e-3
+SMALLEST: dict[str, Any] = {
+    "samples": 20,
+    "doubles": 5,
+    "searches": 2,
+    "swarms": 1,
+    "rows": ["photos/lenet/untrained"],
+}
 
 
 class Parameters(studies.Parameters):
     """What a rerun may change."""
 
     samples: int = Field(300, ge=2, le=100_000, description="single images a network and kind of label")
+    doubles: int = Field(100, ge=2, le=100_000, description="of these, how many are observed in float64 as well")
     searches: int = Field(20, ge=1, le=100_000, description="of these, how many the published L-BFGS search is run on")
     swarms: int = Field(3, ge=1, le=100_000, description="of these, how many the particle swarm is run on alone")
     rows: list[str] = Field(
-        ["photos/lenet/untrained", "photos/lenet/trained", "photos/resnet18/untrained", "photos/small-cnn/trained"],
         description="networks, as dataset/network/stage",
     )
 
     paper: ClassVar[dict[str, Any]] = {
         "samples": 1000,
+        "doubles": 200,
         "searches": 200,
         "swarms": 20,
         "rows": [
@@ -65,7 +71,7 @@ def datasets(parameters: Parameters) -> list[str]:
 
 def trials(parameters: Parameters) -> list[dict[str, Any]]:
     """Return the inputs of every trial: a network and a kind of label each."""
-    common = {name: getattr(parameters, name) for name in ("samples", "searches", "swarms", "seed")}
+    common = {name: getattr(parameters, name) for name in ("samples", "doubles", "searches", "swarms", "seed")}
     return [
         {"row": row, "labels": labels, "device": studies.resolve_device(parameters.device), **common}
         for row in parameters.rows
@@ -74,7 +80,7 @@ def trials(parameters: Parameters) -> list[dict[str, Any]]:
 
 
 def trial(
-    *, row: str, labels: str, samples: int, searches: int, swarms: int, seed: int, device: str
+    *, row: str, labels: str, samples: int, doubles: int, searches: int, swarms: int, seed: int, device: str
 ) -> list[dict[str, Any]]:
     """Recover the labels of one network's private samples by every solver; one row a solver."""
     line = _networks.parse(row)
@@ -82,14 +88,12 @@ def trial(
     inputs, targets = private_samples(private, labels, samples, seed)
     model, accuracy = _networks.network(line, labels, private, seed, device)
     about = {"dataset": line.dataset, "network": line.network, "stage": line.stage, "test_accuracy": accuracy}
-    results = []
-    for dtype in ("float32", "float64"):
-        leaks, errors = observe_private(model, inputs, targets, dtype, device)
-        results.append({"solver": "exact", "dtype": dtype} | exact_row(leaks, targets, labels))
-        if dtype == "float32":
-            few = HeadLeaks(leaks.weight, leaks.bias, leaks.weight_gradients[:searches], None)
-            results += search_rows(few, targets[:searches], errors[:searches], labels, swarms)
-    model.float()  # a cached network is handed on as it was
+    leaks = observe_heads(model.to(device), inputs.to(device), targets.to(device))
+    results = [{"solver": "exact", "dtype": "float32"} | exact_row(leaks, targets, labels)]
+    few, errors = observe_private(model, inputs[:searches], targets[:searches], "float32", device)
+    results += search_rows(few, targets[:searches], errors, labels, swarms)
+    double, _ = observe_private(model, inputs[:doubles], targets[:doubles], "float64", device)
+    results.append({"solver": "exact", "dtype": "float64"} | exact_row(double, targets[:doubles], labels))
     return [about | result for result in results]
 
 
@@ -98,26 +102,7 @@ def exact_row(leaks: HeadLeaks, targets: Tensor, prior: str) -> dict[str, Any]:
     started = time.perf_counter()
     found = recover_soft_labels(leaks.weight_gradients, leaks.weight, prior=prior)
     seconds = time.perf_counter() - started
-    return {"milliseconds": 1e3 * seconds / len(found)} | _judged(found, targets.to(found.labels))
-
-
-def _judged(found: SoftLabels, targets: Tensor) -> dict[str, Any]:
-    """Return accuracy and statuses in percent, errors in L1; `silent` labels are wrong and not said to be."""
-    errors = metrics.label_error(found.labels, targets)
-    right, unique = errors < KNOWN, found.where("unique")
-    known = errors[unique] if unique.any() else errors.new_full((1,), torch.nan)
-    return {
-        "count": len(found),
-        "accuracy": 100 * float(right.double().mean()),
-        "unique": 100 * float(unique.double().mean()),
-        "ambiguous": 100 * float(found.where("ambiguous").double().mean()),
-        "failed": 100 * float(found.where("failed").double().mean()),
-        "silent": int((unique & ~right).sum()),
-        "mean_error": float(known.mean()),
-        "spread_error": float(known.std()) if len(known) > 1 else None,
-        "median_error": float(known.median()),
-        "largest_error": float(known.max()),
-    }
+    return {"milliseconds": 1e3 * seconds / len(found)} | judged(found.labels, found.status, targets)
 
 
 def search_rows(leaks: HeadLeaks, targets: Tensor, errors: Tensor, prior: str, swarms: int) -> list[dict[str, Any]]:
