@@ -58,14 +58,16 @@ def recover_soft_labels(
     prior: str | Prior | Score = "smoothing",
     solver: Solver = "exact",
     nonnegative: bool = True,
-    noise: float = 0.0,
+    noise: float | None = 0.0,
 ) -> SoftLabels:
     """Recover the soft label and the feature of a single sample (C, I), or of each of N (N, C, I), from its gradient.
 
     `prior`: "smoothing", "mixup", "onehot", a `Prior`, or a callable that scores labels (…, C) with 0 for the right
-    shape. `nonnegative`: no entry of the feature is negative, as after a ReLU or a sigmoid, which fixes the scalar's
-    sign; a sample whose gradient shows features of both signs is searched on both sides all the same.
-    `noise`: standard deviation of what a client is known to have added to every entry.
+    shape.
+    `nonnegative`: no entry of the feature is negative, as after a ReLU or a sigmoid, which fixes the scalar's sign; a
+    sample whose gradient shows features of both signs is searched on both sides all the same.
+    `noise`: standard deviation of what a client is known to have added to every entry; None estimates it from how far
+    the gradient is from rank one, so that a batch, too, is taken for one noisy sample.
     With `bias_gradient` the label follows in closed form, and no prior and no solver is used.
     """
     if solver not in SOLVERS:
@@ -82,7 +84,9 @@ def recover_soft_labels(
         return _published(gradients, weight, bias, wanted, solver)
 
 
-def _check(gradients: Tensor, weight: Tensor, bias: Tensor | None, bias_gradient: Tensor | None, noise: float) -> None:
+def _check(
+    gradients: Tensor, weight: Tensor, bias: Tensor | None, bias_gradient: Tensor | None, noise: float | None
+) -> None:
     if weight.ndim != 2 or weight.shape[0] < 2:
         raise InputError(f"weight must be (C, I) with at least two classes; got {tuple(weight.shape)}")
     if not gradients.is_floating_point() or not weight.is_floating_point():
@@ -95,7 +99,7 @@ def _check(gradients: Tensor, weight: Tensor, bias: Tensor | None, bias_gradient
         raise InputError(f"bias must be (C,) = ({weight.shape[0]},); got {tuple(bias.shape)}")
     if bias_gradient is not None and (bias is None or bias_gradient.numel() != len(gradients) * weight.shape[0]):
         raise InputError("a bias gradient needs the bias as well, and one row of C entries a sample")
-    if noise < 0:
+    if noise is not None and noise < 0:
         raise InputError(f"noise is a standard deviation and not negative; got {noise:g}")
 
 
@@ -105,15 +109,15 @@ def _exact(
     bias: Tensor | None,
     prior: Prior | Score,
     nonnegative: bool,
-    noise: float,
+    noise: float | None,
 ) -> SoftLabels:
     reduced = reduce_gradients(gradients, weight)
     limit = RANK_ONE * torch.finfo(gradients.dtype).eps / 2
-    fitted = (reduced.size > 0) & (reduced.misfit <= (math.inf if noise else limit))
+    fitted = (reduced.size > 0) & (reduced.misfit <= (limit if noise == 0 else math.inf))
     both = ~reduced.same_sign | (not nonnegative)
     # A sample whose scalar may have either sign is two problems; one that cannot be fitted is none.
     plus, minus = fitted.nonzero()[:, 0], (fitted & both).nonzero()[:, 0]
-    problem = _problem(reduced, weight, bias, gradients.dtype, noise)
+    problem = _problem(reduced, weight, bias, gradients.dtype, _noise(reduced, weight, noise))
     sides = [
         (rows, sign, exact.solve(problem.oriented(rows, sign), prior))
         for rows, sign in ((plus, 1), (minus, -1))
@@ -154,7 +158,16 @@ def _exact(
     )
 
 
-def _problem(reduced: RankOne, weight: Tensor, bias: Tensor | None, dtype: torch.dtype, noise: float) -> Problem:
+def _noise(reduced: RankOne, weight: Tensor, noise: float | None) -> Tensor:
+    """Return the standard deviation of the noise on each sample's entries (N,)."""
+    if noise is not None:
+        return torch.full_like(reduced.size, noise)
+    classes, features = weight.shape
+    entries = max(1, (classes - 1) * (features - 1))  # those that a rank-one fit does not take up
+    return reduced.misfit * reduced.size / math.sqrt(entries)
+
+
+def _problem(reduced: RankOne, weight: Tensor, bias: Tensor | None, dtype: torch.dtype, noise: Tensor) -> Problem:
     like, facts = torch.ones_like(reduced.size), torch.finfo(dtype)
     rows = weight.double().norm(dim=1).max()
     strength = reduced.errors.norm(dim=1).clamp(min=torch.finfo(torch.float64).tiny)
@@ -166,7 +179,7 @@ def _problem(reduced: RankOne, weight: Tensor, bias: Tensor | None, dtype: torch
         # Many exponentials flush what is not a normal number to zero; half precision cannot afford that.
         floor=like * facts.smallest_normal * (facts.eps if facts.bits < 32 else 1),
         scale=like * rows,
-        noise=like * noise,
+        noise=noise,
         sway=noise * rows / strength,
     )
 

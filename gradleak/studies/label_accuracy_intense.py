@@ -40,6 +40,7 @@ class Parameters(studies.Parameters):
     searches: int = Field(20, ge=1, le=100_000, description="of these, how many the published L-BFGS search is run on")
     swarms: int = Field(3, ge=1, le=100_000, description="of these, how many the particle swarm is run on alone")
     rows: list[str] = Field(
+        ["photos/lenet/untrained", "photos/resnet18/untrained", "photos/small-cnn/trained"],
         description="networks, as dataset/network/stage",
     )
 

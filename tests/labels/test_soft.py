@@ -144,7 +144,7 @@ def test_the_true_scalar_is_within_the_rounding_that_is_accepted() -> None:
                 made = sent(10, 64, spread, labels, dtype, 3, 400)
                 leaking = made["gradients"].flatten(1).abs().amax(dim=1) > 0
                 reduced = rank_one.reduce_gradients(made["gradients"][leaking], made["weight"])
-                problem = soft._problem(reduced, made["weight"], None, DTYPES[dtype], 0.0)
+                problem = soft._problem(reduced, made["weight"], None, DTYPES[dtype], torch.zeros_like(reduced.size))
                 truth = made["hidden"][leaking].norm(dim=1, keepdim=True)
                 residual, _ = exact._residuals(problem, truth, PRIORS[labels])
                 misfit = (residual.square().sum(dim=2) / PRIORS[labels].equations(10)).sqrt()
@@ -290,6 +290,8 @@ def test_known_noise_is_fitted_and_bounds_the_search() -> None:
     errors = (found.labels - made["label"]).abs().sum(dim=1)
     assert float(errors.nanmedian()) < 0.05
     assert (~errors.isnan()).double().mean() > 0.9
+    estimated = recover_soft_labels(noisy, made["weight"], noise=None)
+    assert float((estimated.labels - made["label"]).abs().sum(dim=1).nanmedian()) < 0.05
 
 
 @pytest.mark.parametrize("solver", ["lbfgs", "pso"])

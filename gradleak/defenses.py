@@ -1,0 +1,92 @@
+"""What a client does to its gradient before it sends it: each a function from gradients to gradients."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from gradleak.errors import InputError
+from gradleak.leak import Defense, Gradients
+
+
+def _each(change: Callable[[Tensor], Tensor]) -> Defense:
+    return lambda gradients: {name: change(value) for name, value in gradients.items()}
+
+
+def gaussian(std: float, generator: torch.Generator) -> Defense:
+    """Add normal noise of this standard deviation to every entry."""
+    _at_least("std", std, 0)
+    return _each(lambda value: value + std * torch.randn(value.shape, generator=generator, dtype=value.dtype).to(value))
+
+
+def laplace(std: float, generator: torch.Generator) -> Defense:
+    """Add Laplace noise of this standard deviation, hence of scale std / √2, to every entry."""
+    _at_least("std", std, 0)
+
+    def change(value: Tensor) -> Tensor:
+        uniform = torch.rand(value.shape, generator=generator, dtype=torch.float64) - 0.5
+        noise = -uniform.sign() * torch.log1p(-2 * uniform.abs()).clamp(min=-700)
+        return value + (std / math.sqrt(2) * noise).to(value)
+
+    return _each(change)
+
+
+def clip(norm: float) -> Defense:
+    """Scale all gradients together so that their norm is at most this."""
+    _at_least("norm", norm, 0)
+
+    def change(gradients: Gradients) -> Gradients:
+        size = math.sqrt(sum(float(value.double().square().sum()) for value in gradients.values()))
+        factor = min(1.0, norm / size) if size else 1.0
+        return {name: value * factor for name, value in gradients.items()}
+
+    return change
+
+
+def prune(share: float) -> Defense:
+    """Set the smallest entries, this share of all, to zero."""
+    if not 0 <= share <= 1:
+        raise InputError(f"share must lie in 0 … 1; got {share:g}")
+
+    def change(gradients: Gradients) -> Gradients:
+        sizes = torch.cat([value.abs().flatten() for value in gradients.values()])
+        count = round(share * len(sizes))
+        if count == 0:
+            return gradients
+        limit = sizes.kthvalue(count).values
+        return {name: value.where(value.abs() > limit, 0) for name, value in gradients.items()}
+
+    return change
+
+
+def sign() -> Defense:
+    """Send the sign of every entry, times the mean size of its tensor's entries."""
+    return _each(lambda value: value.sign() * value.abs().mean())
+
+
+def quantize(bits: int) -> Defense:
+    """Round every entry to 2^bits − 1 levels, evenly spaced and symmetric, of its tensor's largest entry."""
+    if bits < 2:
+        raise InputError(f"bits must be at least 2; got {bits}")
+    levels = 2 ** (bits - 1) - 1
+
+    def change(value: Tensor) -> Tensor:
+        step = value.abs().max() / levels
+        return torch.round(value / step) * step if step > 0 else value
+
+    return _each(change)
+
+
+def utility(clean: Gradients, sent: Gradients) -> float:
+    """Return what is left for training: the cosine between the clean gradient and the one that was sent."""
+    product = sum(float((clean[name].double() * sent[name].double()).sum()) for name in clean)
+    sizes = [math.sqrt(sum(float(v.double().square().sum()) for v in one.values())) for one in (clean, sent)]
+    return product / (sizes[0] * sizes[1]) if all(sizes) else math.nan
+
+
+def _at_least(name: str, value: float, least: float) -> None:
+    if not value >= least:
+        raise InputError(f"{name} must be at least {least:g}; got {value:g}")

@@ -1,0 +1,80 @@
+"""Defences: each does what its name says, to all gradients together or to each tensor."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from gradleak import defenses
+from gradleak.errors import InputError
+from gradleak.leak import Gradients
+
+
+def gradients(dtype: torch.dtype = torch.float32) -> Gradients:
+    generator = torch.Generator().manual_seed(0)
+    return {
+        "a": torch.randn(40, 50, generator=generator, dtype=dtype),
+        "b": 0.1 * torch.randn(300, generator=generator, dtype=dtype),
+    }
+
+
+@pytest.mark.parametrize("make", [defenses.gaussian, defenses.laplace])
+def test_noise_has_the_deviation_asked_for(make: object) -> None:
+    clean = {"a": torch.zeros(400, 500)}
+    noise = make(0.3, torch.Generator().manual_seed(1))(clean)["a"]  # type: ignore[operator]
+    assert float(noise.std()) == pytest.approx(0.3, rel=0.01)
+    assert abs(float(noise.mean())) < 0.003
+    kurtosis = float(noise.pow(4).mean() / noise.square().mean().square())
+    assert kurtosis == pytest.approx(3.0 if make is defenses.gaussian else 6.0, rel=0.1)
+    again = make(0.3, torch.Generator().manual_seed(1))(clean)["a"]  # type: ignore[operator]
+    assert torch.equal(noise, again)
+    with pytest.raises(InputError, match="std must be at least 0; got -1"):
+        make(-1, torch.Generator())  # type: ignore[operator]
+
+
+def test_clipping_bounds_the_norm_of_all_together() -> None:
+    clean = gradients()
+    size = math.sqrt(sum(float(value.square().sum()) for value in clean.values()))
+    sent = defenses.clip(size / 2)(clean)
+    assert torch.allclose(sent["a"], clean["a"] / 2)
+    assert torch.allclose(sent["b"], clean["b"] / 2)
+    assert torch.equal(defenses.clip(2 * size)(clean)["a"], clean["a"])
+    assert torch.equal(defenses.clip(1.0)({"a": torch.zeros(3)})["a"], torch.zeros(3))
+    assert defenses.utility(clean, sent) == pytest.approx(1)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.2, 0.9, 1.0])
+def test_pruning_zeroes_the_smallest_share_of_all_entries(share: float) -> None:
+    clean = gradients()
+    sent = defenses.prune(share)(clean)
+    flat, kept = (torch.cat([value.flatten() for value in one.values()]) for one in (clean, sent))
+    assert int((kept == 0).sum()) == round(share * len(flat))
+    assert torch.equal(kept[kept != 0], flat[kept != 0])
+    if 0 < share < 1:
+        assert float(flat[kept == 0].abs().max()) <= float(kept[kept != 0].abs().min())
+        assert float((sent["b"] == 0).double().mean()) > float((sent["a"] == 0).double().mean()), "global, not each"
+    with pytest.raises(InputError, match=r"share must lie in 0 … 1; got 1\.5"):
+        defenses.prune(1.5)
+
+
+def test_sign_and_quantisation() -> None:
+    clean = gradients()
+    sent = defenses.sign()(clean)
+    assert torch.equal(sent["a"].sign(), clean["a"].sign())
+    assert len(sent["a"].abs().unique()) == 1
+    for bits in (2, 4, 8):
+        rounded = defenses.quantize(bits)(clean)["a"]
+        assert len(rounded.unique()) <= 2**bits - 1
+        step = float(clean["a"].abs().max()) / (2 ** (bits - 1) - 1)
+        assert float((rounded - clean["a"]).abs().max()) <= step / 2 * (1 + 1e-5)
+    assert torch.equal(defenses.quantize(4)({"a": torch.zeros(3)})["a"], torch.zeros(3))
+    with pytest.raises(InputError, match="bits must be at least 2"):
+        defenses.quantize(1)
+
+
+def test_utility_is_a_cosine() -> None:
+    clean = gradients()
+    assert defenses.utility(clean, {name: -value for name, value in clean.items()}) == pytest.approx(-1)
+    assert math.isnan(defenses.utility(clean, {name: 0 * value for name, value in clean.items()}))
