@@ -88,7 +88,10 @@ class Rule(_Strict):
 
 
 class Claim(_Strict):
-    """One thing a paper says, or we do, and what would show it."""
+    """One thing a paper says, or we do, and what would show it.
+
+    `stand_in` says what is measured instead of data that the paper profile cannot count on.
+    """
 
     id: str
     paper: str
@@ -103,6 +106,7 @@ class Claim(_Strict):
     needs: dict[str, Any] = Field(default_factory=dict)
     ours: bool = False
     note: str = ""
+    stand_in: str = ""
 
     @model_validator(mode="after")
     def _published_number(self) -> Claim:
@@ -210,7 +214,7 @@ def check(study: studies.Study) -> None:
         for name, needed in claim.needs.items():
             if name not in offered:
                 raise InputError(f"claim '{claim.id}' needs {unknown('parameter', name, offered)}")
-            if not _enough(offered[name], needed):
+            if not _enough(offered[name], needed) and not claim.stand_in:
                 raise InputError(
                     f"claim '{claim.id}' needs {name} = {needed}, and the paper profile of '{study.name}' has "
                     f"{offered[name]}: it could never be judged"
@@ -350,7 +354,8 @@ def _table(judged: list[Line], caption: str, name: str) -> Table:
             "verdict": [line.verdict_text for line in judged],
         }
     )
-    notes = " ".join(f"{line.claim.place}: {line.claim.note}" for line in judged if line.claim.note)
+    said = [(line.claim.place, text) for line in judged for text in (line.claim.note, line.claim.stand_in) if text]
+    notes = " ".join(f"{place}: {text}" for place, text in said)
     return Table(frame, caption, name, notes, badges="verdict", kind="claims")
 
 

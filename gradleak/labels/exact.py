@@ -250,6 +250,16 @@ def _polish(problem: Problem, lower: Tensor, upper: Tensor, prior: Prior | Score
     return Candidates(*(value.gather(1, order) for value in (scalars, misfit, low, high, moved, accepted)))
 
 
+def explains(problem: Problem, scalars: Tensor, prior: Prior | Score) -> Tensor:
+    """Whether scalars (N, K) on the problem's own side of zero give a label that explains the gradient."""
+    label = problem.labels(scalars)
+    if not isinstance(prior, Prior):
+        return label.amin(dim=2) >= 0
+    residual, _ = _residuals(problem, scalars, prior)
+    misfit = (residual.square().sum(dim=2) / prior.equations(problem.classes)).sqrt()
+    return (misfit < ACCEPT) & _valid(label, problem, scalars)
+
+
 def _newton(
     problem: Problem, scalars: Tensor, lower: Tensor, upper: Tensor, prior: Prior, steps: int
 ) -> tuple[Tensor, Tensor, Tensor]:

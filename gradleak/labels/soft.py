@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import torch
@@ -221,7 +221,11 @@ def _explanations(problem: Problem, prior: Prior | Score, merged: Candidates) ->
     # Where a label is open, the ends of what is accepted are explanations as well.
     ends = accepted & (merged.open > exact.KNOWN)
     most = max(1, int(accepted.sum(dim=1).max()))
-    scalars = torch.cat([value[:, :most] for value in (merged.scalars, merged.low, merged.high)], dim=1)
+    low, high = (_true_ends(problem, prior, merged.scalars, end, ends) for end in (merged.low, merged.high))
+    # Of an open label its ends say all that the points between them would.
+    first = torch.arange(accepted.shape[1], device=accepted.device) == 0
+    accepted = accepted & (~ends | first)
+    scalars = torch.cat([value[:, :most] for value in (merged.scalars, low, high)], dim=1)
     kept = torch.cat([mask[:, :most] for mask in (accepted, ends, ends)], dim=1)
     labels = shaped(problem.labels(scalars.where(kept, 1)), prior)
     # Nearly always all that was accepted is one label, found from several sides.
@@ -233,6 +237,26 @@ def _explanations(problem: Problem, prior: Prior | Score, merged: Candidates) ->
         repeats = (near & torch.ones_like(near).triu(1)).any(dim=0)
         found[n] = own[~repeats]
     return tuple(found), widest
+
+
+def _true_ends(problem: Problem, prior: Prior | Score, inside: Tensor, ends: Tensor, which: Tensor) -> Tensor:
+    """Draw the ends (N, K) of what is open in towards their scalars until they, too, explain the gradient."""
+    row, column = which.nonzero(as_tuple=True)
+    if len(row) == 0:
+        return ends
+    near, far = inside[row, column], ends[row, column]
+    sign = near.sign()
+    part = problem[row]
+    part = replace(part, logits=sign[:, None] * part.logits, errors=sign[:, None] * part.errors)
+    good, bad = near.abs(), far.abs()
+    whole = exact.explains(part, bad[:, None], prior)[:, 0]
+    for _ in range(50):
+        middle = (good * bad).sqrt()
+        inside_still = exact.explains(part, middle[:, None], prior)[:, 0]
+        good, bad = torch.where(inside_still, middle, good), torch.where(inside_still, bad, middle)
+    result = ends.clone()
+    result[row, column] = sign * torch.where(whole, far.abs(), good)
+    return result
 
 
 def _reason(leaks: bool, mixed: bool, misfit: float, count: int, widest: float) -> str:
