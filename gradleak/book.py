@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from gradleak import claims, cover, paths, records, runner, studies
+from gradleak import claims, cover, paths, performance, records, runner, studies
 from gradleak.errors import GradleakError
 from gradleak.records import Record
 from gradleak.runner import PageRun
@@ -49,6 +49,7 @@ def _write_generated(loaded: list[Study], runs: dict[str, PageRun], fresh: dict[
     parts = {f"pages-{paper}.md": _pages(paper, loaded, fresh) for paper in PAPERS}
     parts["scoreboard.md"] = _scoreboard(loaded, fresh)
     parts["status.md"] = _status(loaded, runs, fresh)
+    parts["performance.md"] = performance.write_page(folder)
     for name, text in parts.items():
         file = folder / name
         # An unchanged file keeps its time, so that nothing is rendered for it again.

@@ -52,7 +52,8 @@ def test_pages_are_run_once_and_stale_ones_removed(
     assert not stale.with_suffix(".json").exists()
     assert "[1/1] wang2024/toy:" in capsys.readouterr().out
     generated = {file.name: file.read_text() for file in (paths.book() / "generated").glob("*.md")}
-    assert len(generated) == 2 + len(book.PAPERS)
+    assert len(generated) == 3 + len(book.PAPERS)
+    assert "Nothing is measured yet" in generated["performance.md"]
     assert "1 reproduced" in generated["pages-wang2024.md"]
     assert "No page" in generated["pages-yin2021.md"]
     assert "**1 claims**" in generated["scoreboard.md"]

@@ -105,7 +105,7 @@ def test_figures_and_tables_are_numbered_and_not_blank(visits: dict[str, Any], s
     request = browser.new_context().request
     for name in studies.names():
         visit = visits[f"book/executed/{studies.load(name).paper}/{name}.html"]
-        assert len(visit["pictures"]) >= 3
+        assert len(visit["pictures"]) >= 1
         assert sum("Fig." in number for number in visit["numbers"]) >= 3
         assert sum("Table" in number for number in visit["numbers"]) >= 3
     for page, visit in visits.items():

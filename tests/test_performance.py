@@ -1,0 +1,31 @@
+"""The page on speed: what was measured, as it was measured."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from gradleak import performance
+
+SOLVERS = [
+    {"solver": s, "classes": c, "batch": n, "measured on": n, "ms a sample": t, "samples a second": 1000 / t}
+    for s, n, t in (("exact", 1, 2.0), ("exact", 32, 0.5), ("lbfgs", 1, 100.0), ("pso", 1, 200.0))
+    for c in (10, 100)
+]
+BATCHING = [{"what": "all minima", "ms a sample": 1.0, "plain loop ms": 3.0, "times faster": 3.0}]
+
+
+def test_the_page_shows_what_was_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "results.json"
+    monkeypatch.setattr(performance, "results_file", lambda: file)
+    assert "Nothing is measured yet" in performance.write_page(tmp_path)
+    about = {"threads": 1, "date": "2026-01-02", "versions": {"torch": "2.11"}}
+    file.write_text(json.dumps(about | {"solvers": SOLVERS, "batching": BATCHING}))
+    text = performance.write_page(tmp_path)
+    assert "2026-01-02, torch 2.11" in text
+    assert "| lbfgs | 10 | any | 1 | 100 | 10 | 200 |" in text, "beside the exact solver's best, 0.5 ms"
+    assert "| exact | 100 | 32 | 32 | 0.5 | 2,000 | 1 |" in text
+    assert "| all minima | 1 | 3 | 3 |" in text
+    assert (tmp_path / "performance.png").stat().st_size > 5000
