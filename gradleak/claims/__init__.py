@@ -182,9 +182,12 @@ def judge(claim: Claim, record: Record | None) -> Judgement:
     if record is None:
         return Judgement(claim, None, 0, None, False, None, "not run")
     at_scale = reaches(claim, record.parameters)
-    values = _selected(claim, record, may_lack=record.profile != "paper" and not at_scale)
-    if values is None:
+    chosen = _selected(claim, record, may_lack=record.profile != "paper" and not at_scale)
+    if not chosen:
         return Judgement(claim, None, 0, None, False, None, "not run")
+    values = pd.Series([line[claim.measure.column] for line in chosen], dtype=float)
+    # A row that sums up many samples says how many.
+    count = sum(int(line.get("count") or 1) for line in chosen)
     value = _reduced(values, claim)
     spread = float(values.std()) if claim.measure.reduce == "mean" and len(values) > 1 else None
     agrees = claim.rule.holds(value, claim.published)
@@ -194,7 +197,7 @@ def judge(claim: Claim, record: Record | None) -> Judgement:
         verdict = "not reproduced"
     else:
         verdict = "better" if _beats(claim, value) else "reproduced"
-    return Judgement(claim, value, len(values), spread, at_scale, agrees, verdict)
+    return Judgement(claim, value, count, spread, at_scale, agrees, verdict)
 
 
 def reaches(claim: Claim, parameters: Mapping[str, Any]) -> bool:
@@ -221,11 +224,11 @@ def check(study: studies.Study) -> None:
                 )
 
 
-def _selected(claim: Claim, record: Record, *, may_lack: bool) -> pd.Series[float] | None:
-    """Return the values that measure a claim.
+def _selected(claim: Claim, record: Record, *, may_lack: bool) -> list[dict[str, Any]]:
+    """Return the rows that measure a claim, each with its trial's inputs.
 
-    None if there are none and there `may` be none: a smaller run that leaves the claim's network out, say, has not run
-    the claim, and that is no mistake.
+    There may be none: a smaller run that leaves the claim's network out, say, has not run the claim, and that is no
+    mistake.
     """
     column, where = claim.measure.column, claim.measure.where
     lines = [trial.inputs | row for trial in record.trials for row in trial.rows]
@@ -237,16 +240,14 @@ def _selected(claim: Claim, record: Record, *, may_lack: bool) -> pd.Series[floa
     wanted = {name: value if isinstance(value, list) else [value] for name, value in where.items()}
     chosen = [line for line in lines if all(_among(line.get(name), values) for name, values in wanted.items())]
     # A row of another part of the study has no such column; that is not a NaN that was measured.
-    values = [line[column] for line in chosen if line.get(column) is not None]
-    if not values and may_lack:
-        return None
-    if not values:
+    chosen = [line for line in chosen if line.get(column) is not None]
+    if not chosen and not may_lack:
         raise InputError(
             f"claim '{claim.id}' selects no row of '{record.study}' at the {record.profile} profile: {where}"
         )
-    if not all(isinstance(value, int | float) for value in values):
+    if not all(isinstance(line[column], int | float) for line in chosen):
         raise InputError(f"claim '{claim.id}' measures '{column}', which is not a number in every row")
-    return pd.Series(values, dtype=float)
+    return chosen
 
 
 def _among(value: Any, wanted: list[Any]) -> bool:

@@ -24,12 +24,12 @@ PAPER = "wang2024"
 PLACE = "Appendices B and C"
 SMALLEST: dict[str, Any] = {"samples": 20, "searches": 2, "scales": [1.0, 30.0]}
 CASES = {
-    "disturbed": ("B.1", "smoothing", "a flat prediction of 500 classes: the loss is low everywhere"),
-    "out of bound": ("B.2", "smoothing", "a prediction near the label: λ* beyond the bound of 100"),
-    "one-hot probability": ("B.3", "onehot", "certain, and certainly wrong: the label is the least likely class"),
-    "certain and right": ("B.3", "onehot", "certain and right, to the last digit: a zero gradient"),
-    "certain and smoothed": ("–", "smoothing", "certain and right, with a smoothed label"),
-    "certain and mixed": ("B.3", "mixup", "certain of one of two mixed classes"),
+    "disturbed": ("B.1", "smoothing", "flat prediction, 500 classes"),
+    "out of bound": ("B.2", "smoothing", "label nearly predicted"),
+    "one-hot probability": ("B.3", "onehot", "certain and wrong"),
+    "certain and right": ("B.3", "onehot", "certain and right"),
+    "certain and mixed": ("B.3", "mixup", "certain of one of two"),
+    "certain and smoothed": ("new", "smoothing", "certain and right"),
 }
 
 
@@ -188,8 +188,7 @@ def table(record: Record) -> pd.DataFrame:
     frame = frame[frame["part"] == "case"]
     return pd.DataFrame(
         {
-            "appendix": [CASES[case][0] for case in frame["case"]],
-            "case": [CASES[case][2] for case in frame["case"]],
+            "case": [f"{CASES[case][0]}: {CASES[case][2]}" for case in frame["case"]],
             "labels": frame["labels"],
             "search: right": [
                 f"{v:.0f} % of {n:.0f}" for v, n in zip(frame["searched"], frame["searches"], strict=True)
@@ -263,7 +262,8 @@ def figure_open(scale: float = 40.0, seed: int = 0) -> Figure:
     weight, hidden = draw(10, 64, 200, scale, generator)
     logits = hidden @ weight.T
     gap = logits.topk(2, dim=1).values
-    sample = int((gap[:, 0] - gap[:, 1]).argmax())
+    # Beyond the digits of float32 and within those of float64: exp(−25) is 1e-11.
+    sample = int((gap[:, 0] - gap[:, 1] - 25).abs().argmin())
     targets = augment.smooth(logits.argmax(dim=1), 10, torch.tensor(0.3, dtype=torch.float64))
     figure, axes = figures.panels(1, 1, height=3.0)
     axis = axes[0][0]

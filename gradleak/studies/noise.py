@@ -41,7 +41,7 @@ class Parameters(studies.Parameters):
     """What a rerun may change."""
 
     samples: int = Field(100, ge=2, le=10_000, description="smoothed images a disturbance")
-    swarms: int = Field(10, ge=1, le=10_000, description="of these, how many the paper's particle swarm is run on")
+    swarms: int = Field(5, ge=1, le=10_000, description="of these, how many the paper's particle swarm is run on")
     levels: list[float] = Field([1e-4, 1e-3, 1e-2, 1e-1], description="noise levels, as deviation and as variance")
     dataset: str = Field("photos", description="private images, test split")
     network: str = Field("resnet18", description="the network, untrained")

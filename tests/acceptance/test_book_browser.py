@@ -106,8 +106,8 @@ def test_figures_and_tables_are_numbered_and_not_blank(visits: dict[str, Any], s
     for name in studies.names():
         visit = visits[f"book/executed/{studies.load(name).paper}/{name}.html"]
         assert len(visit["pictures"]) >= 1
-        assert sum("Fig." in number for number in visit["numbers"]) >= 3
-        assert sum("Table" in number for number in visit["numbers"]) >= 3
+        assert sum("Fig." in number for number in visit["numbers"]) >= 1
+        assert sum("Table" in number for number in visit["numbers"]) >= 2
     for page, visit in visits.items():
         for source, width, alt in visit["pictures"]:
             assert width > 100, f"{page}: {source} was not shown"
