@@ -53,14 +53,14 @@ def parse(text: str) -> Row:
 
 
 def network(row: Row, labels: str, private: Dataset, seed: int, device: str) -> tuple[nn.Module, float | None]:
-    """Return a row's network and, where it is trained, its test accuracy. Trained with the labels that are attacked.
+    """Return a row's network, without a bias in its last layer, and, where it is trained, its test accuracy.
 
-    There is no bias in the last layer, as in the paper.
+    It is trained with the kind of label that is attacked, and with smoothing where that is one-hot.
     """
     if row.stage == "untrained":
         size = private.images.shape[-1]
         return models.build(row.network, classes=private.classes, bias=False, image_size=size, seed=seed), None
-    kind = {"onehot": "hard"}.get(labels, labels)
+    kind = "mixup" if labels == "mixup" else "smoothing"
     own = {"dataset": row.dataset} | RECIPES[row.dataset, row.network]
     trained = training.train(
         training.Recipe(network=row.network, labels=kind, bias=False, seed=seed, **own),

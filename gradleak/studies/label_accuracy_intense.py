@@ -157,11 +157,10 @@ def table(record: Record) -> pd.DataFrame:
             "labels": frame["labels"],
             "n": frame["count"].astype(int),
             "accuracy": frame["accuracy"].map("{:.1f} %".format),
-            "unique": frame["unique"].map("{:.1f} %".format),
             "silently wrong": frame["silent"].astype(int),
             "mean L_r": frame["mean_error"].map("{:.1e}".format),
             "largest": frame["largest_error"].map("{:.1e}".format),
-            "mean L_r, float64": _solver(record, "exact", "float64")["mean_error"].map("{:.1e}".format).to_numpy(),
+            "L_r, float64": _solver(record, "exact", "float64")["mean_error"].map("{:.1e}".format).to_numpy(),
         }
     )
 
@@ -216,7 +215,7 @@ def figure_errors(record: Record) -> Figure:
             colour = figures.COLOURS[2 * index]
             axis.hlines(places, mean, largest, color=colour, linewidth=1.2)
             axis.plot(mean, places, "o", color=colour, label=f"{dtype}, mean")
-            axis.plot(largest, places, "|", color=colour, markersize=9, label="largest")
+            axis.plot(largest, places, "|", color=colour, markersize=9, label=f"{dtype}, largest")
         names = (frame["stage"] + " " + frame["network"] + ", " + frame["dataset"]).tolist()
         axis.set(title=labels, xscale="log", xlim=(3e-18, 3e-2), xlabel="label error L_r (L1)")
         axis.set_yticks(range(len(names)), names)
