@@ -196,14 +196,15 @@ def _brackets(part: Problem, grid: Tensor, prior: Prior | Score) -> tuple[Tensor
 
 
 def _grid_loss(part: Problem, grid: Tensor, prior: Prior | Score) -> Tensor:
-    """Return Σ (t rᵢ)² (N, K): the misfit in the gradient's own units, which does not fade as t grows.
+    """Return Σ |t rᵢ| (N, K): the misfit in the gradient's own units, which does not fade as t grows.
 
-    Negative entries count where the residuals do not see them, so that ripples in a flat stretch of labels that are
-    none are not taken for minima.
+    Nothing is squared: of a saturated softmax, probabilities of 1e-200 are what tells t. Negative entries count
+    where the residuals do not see them, so that ripples in a flat stretch of labels that are none are not taken for
+    minima.
     """
     if not isinstance(prior, Prior):
         scores: Tensor = prior(part.labels(grid))
-        return scores * grid.square()
+        return scores * grid.square()  # a score is a square, more often than not
     # Classes before grid points, so that every reduction runs along memory; in place, for passes over it are what
     # costs.
     label = (part.logits - part.logits.amax(dim=1, keepdim=True)).unsqueeze(2) * grid.unsqueeze(1)
@@ -219,16 +220,16 @@ def _grid_loss(part: Problem, grid: Tensor, prior: Prior | Score) -> Tensor:
         rest = label.sum(dim=1)
     for _ in range(prior.free):
         value = label.amax(dim=1)
-        negative += value.clamp(max=0).square()
+        negative -= value.clamp(max=0)
         rest -= value
         label.masked_fill_(label == value.unsqueeze(1), -math.inf)
     if prior.rest == "equal":
         rest /= part.classes - prior.free
-        negative += rest.clamp(max=0).square()
+        negative -= rest.clamp(max=0)
         label -= rest.unsqueeze(1)
     label.masked_fill_(label == -math.inf, 0)
-    square: Tensor = label.square_().sum(dim=1) + negative
-    return square * grid.square()
+    size: Tensor = label.abs_().sum(dim=1) + negative
+    return size * grid
 
 
 def _polish(problem: Problem, lower: Tensor, upper: Tensor, prior: Prior | Score, steps: int) -> Candidates:
@@ -263,15 +264,28 @@ def explains(problem: Problem, scalars: Tensor, prior: Prior | Score) -> Tensor:
 def _newton(
     problem: Problem, scalars: Tensor, lower: Tensor, upper: Tensor, prior: Prior, steps: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Gauss-Newton steps, each residual weighed by its rounding error; also return the misfit and its slope."""
-    count = prior.equations(problem.classes)
+    """Gauss-Newton steps, each residual weighed by its rounding error; also return the misfit and its slope.
+
+    Where the misfit still falls at the end, as on the steep side of an exponential, the steps go on.
+    """
     for _ in range(steps):
         residual, slope = _residuals(problem, scalars, prior)
+        before = residual.square().sum(dim=2)
         step = (residual * slope).sum(dim=2) / slope.square().sum(dim=2).clamp(min=1e-300)
         scalars = torch.minimum(torch.maximum(scalars - step, lower), upper)
     residual, slope = _residuals(problem, scalars, prior)
-    misfit, steep = ((value.square().sum(dim=2) / count).sqrt() for value in (residual, slope))
-    return scalars, misfit, steep
+    count = prior.equations(problem.classes)
+    square = residual.square().sum(dim=2)
+    falling = (square < before / 2) & (square > count * ACCEPT**2)
+    if falling.any() and steps == STEPS:
+        row, column = falling.nonzero(as_tuple=True)
+        at, low, high = (value[row, column, None] for value in (scalars, lower, upper))
+        again = _newton(problem[row], at, low, high, prior, 6 * STEPS)
+        scalars, misfit, steep = scalars.clone(), (square / count).sqrt(), (slope.square().sum(dim=2) / count).sqrt()
+        for whole, part in zip((scalars, misfit, steep), again, strict=True):
+            whole[row, column] = part[:, 0]
+        return scalars, misfit, steep
+    return scalars, (square / count).sqrt(), (slope.square().sum(dim=2) / count).sqrt()
 
 
 def _residuals(problem: Problem, scalars: Tensor, prior: Prior) -> tuple[Tensor, Tensor]:

@@ -63,7 +63,17 @@ def visits(site: tuple[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def test_the_named_pages_are_there(visits: dict[str, Any]) -> None:
-    named = {"index", "reading", "scoreboard", "status", "references", "wang2024", "wainakh2021", "yin2021"}
+    named = {
+        "index",
+        "reading",
+        "scoreboard",
+        "performance",
+        "status",
+        "references",
+        "wang2024",
+        "wainakh2021",
+        "yin2021",
+    }
     named |= {"posterior2023", "dang2021"}
     named |= {f"executed/{studies.load(name).paper}/{name}" for name in studies.names()}
     assert {f"book/{name}.html" for name in named} == set(visits)
