@@ -310,11 +310,12 @@ def _residuals(problem: Problem, scalars: Tensor, prior: Prior) -> tuple[Tensor,
 
 
 def _valid(label: Tensor, problem: Problem, scalars: Tensor) -> Tensor:
-    """Whether labels (N, K, C) have no entry below zero by more than its rounding error."""
+    """Whether labels (N, K, C) have no entry below zero, and the errors p − y no sum, beyond their rounding."""
     probability = problem.probabilities(scalars)
     pull = problem.errors.unsqueeze(1) / scalars.unsqueeze(2)
     error = problem.rounding(scalars, probability, pull, label)
-    return (label >= -10 * ACCEPT * error).all(dim=2)
+    balanced = pull.sum(dim=2).abs() <= 2 * ACCEPT * error.sum(dim=2)
+    return (label >= -10 * ACCEPT * error).all(dim=2) & balanced
 
 
 def _golden(problem: Problem, lower: Tensor, upper: Tensor, score: Score) -> tuple[Tensor, Tensor, Tensor]:

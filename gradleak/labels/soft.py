@@ -21,6 +21,8 @@ Solver = Literal["exact", "lbfgs", "pso"]
 SOLVERS: tuple[Solver, ...] = ("exact", "lbfgs", "pso")
 # A fit that misses by this many rounding units is not one sample's gradient (rounding alone misses by less than one).
 RANK_ONE = 64
+# One label with two features, this far apart relative to their length, is two explanations.
+KNOWN_FEATURE = 0.1
 
 
 @dataclass(frozen=True)
@@ -229,14 +231,20 @@ def _explanations(problem: Problem, prior: Prior | Score, merged: Candidates) ->
     kept = torch.cat([mask[:, :most] for mask in (accepted, ends, ends)], dim=1)
     labels = shaped(problem.labels(scalars.where(kept, 1)), prior)
     # Nearly always all that was accepted is one label, found from several sides.
-    apart = ((labels - labels[:, :1]).abs().sum(dim=2) > exact.KNOWN) & kept
+    apart = _apart(labels, labels[:, :1], scalars, scalars[:, :1]) & kept
     found = [own[:count] for own, count in zip(labels[:, :1], kept[:, 0].long().tolist(), strict=True)]
     for n in apart.any(dim=1).nonzero()[:, 0].tolist():
-        own = labels[n, kept[n]]
-        near = torch.cdist(own, own, p=1) <= exact.KNOWN
+        own, at = labels[n, kept[n]], scalars[n, kept[n]]
+        near = ~_apart(own.unsqueeze(0), own.unsqueeze(1), at.unsqueeze(0), at.unsqueeze(1))
         repeats = (near & torch.ones_like(near).triu(1)).any(dim=0)
         found[n] = own[~repeats]
     return tuple(found), widest
+
+
+def _apart(labels: Tensor, others: Tensor, scalars: Tensor, other_scalars: Tensor) -> Tensor:
+    """Whether explanations differ: in their labels (…, C) or, by their scalars (…,), in their features."""
+    scale = (scalars / other_scalars - 1).abs() > KNOWN_FEATURE
+    return ((labels - others).abs().sum(dim=-1) > exact.KNOWN) | scale
 
 
 def _true_ends(problem: Problem, prior: Prior | Score, inside: Tensor, ends: Tensor, which: Tensor) -> Tensor:
@@ -268,7 +276,7 @@ def _reason(leaks: bool, mixed: bool, misfit: float, count: int, widest: float) 
         return "no scalar gives a label of this shape"
     if widest > exact.KNOWN:
         return f"the gradient's digits leave the label open by {widest:.1g} (L1)"
-    return f"{count} labels explain the gradient" if count > 1 else ""
+    return f"{count} labels, or features, explain the gradient" if count > 1 else ""
 
 
 def _published(
