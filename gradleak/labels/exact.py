@@ -58,24 +58,16 @@ class Problem:
         return len(self.logits)
 
     def __getitem__(self, which: slice | Tensor) -> Problem:
-        return Problem(
-            self.logits[which],
-            self.errors[which],
-            self.shift,
-            self.unit[which],
-            self.floor[which],
-            self.scale[which],
-            self.noise[which],
-            self.sway[which],
-        )
+        own = {name: getattr(self, name)[which] for name in Problem.__annotations__ if name != "shift"}
+        return replace(self, **own)
 
     @property
     def classes(self) -> int:
         """The number of classes C."""
         return self.logits.shape[1]
 
-    def oriented(self, rows: Tensor, sign: int) -> Problem:
-        """Return the problems of some samples, their scalar's sign turned."""
+    def oriented(self, rows: Tensor, sign: Tensor | int) -> Problem:
+        """Return the problems of some samples, the scalar's sign turned: of all, or of each by its own (n, 1)."""
         part = self[rows]
         return replace(part, logits=sign * part.logits, errors=sign * part.errors)
 
@@ -104,12 +96,22 @@ class Problem:
         return own + floor + (floor + noise) / at
 
     def probabilities(self, scalars: Tensor) -> Tensor:
-        """Return softmax(t a + b) (N, K, C) for t (N, K)."""
+        """Return p(t) = softmax(t a + b) (N, K, C) for t (N, K)."""
         return (scalars.unsqueeze(2) * self.logits.unsqueeze(1) + self.shift).softmax(dim=2)
 
+    def pulls(self, scalars: Tensor) -> Tensor:
+        """Return c / t (N, K, C) for t (N, K)."""
+        return self.errors.unsqueeze(1) / scalars.unsqueeze(2)
+
     def labels(self, scalars: Tensor) -> Tensor:
-        """Return ŷ(t) (N, K, C) for t (N, K)."""
-        return self.probabilities(scalars) - self.errors.unsqueeze(1) / scalars.unsqueeze(2)
+        """Return ŷ(t) = p(t) − c / t (N, K, C) for t (N, K)."""
+        return self.probabilities(scalars) - self.pulls(scalars)
+
+    def explained(self, scalars: Tensor) -> tuple[Tensor, Tensor]:
+        """Return ŷ(t) and its rounding error (N, K, C) for t (N, K)."""
+        probability, pull = self.probabilities(scalars), self.pulls(scalars)
+        label = probability - pull
+        return label, self.rounding(scalars, probability, pull, label)
 
 
 @dataclass(frozen=True)
@@ -241,24 +243,22 @@ def _polish(problem: Problem, lower: Tensor, upper: Tensor, prior: Prior | Score
         scalars, misfit, steep = _newton(problem, starts, first, first * ratio, prior, steps)
     else:
         scalars, misfit, steep = _golden(problem, lower, upper, prior)
-    label = problem.labels(scalars)
+    label, valid = _valid(problem, scalars)
     reach = (ACCEPT**2 - misfit.square()).clamp(min=0).sqrt() / steep.clamp(min=1e-300)
     low = torch.maximum(scalars - reach, problem.least[:, None])
     high = torch.minimum(scalars + reach, scalars * GRIDS[-1][1])
     moved = torch.maximum(*((problem.labels(at) - label).abs().sum(dim=2) for at in (low, high)))
-    accepted = (misfit < ACCEPT) & _valid(label, problem, scalars)
+    accepted = (misfit < ACCEPT) & valid
     order = misfit.argsort(dim=1)
     return Candidates(*(value.gather(1, order) for value in (scalars, misfit, low, high, moved, accepted)))
 
 
 def explains(problem: Problem, scalars: Tensor, prior: Prior | Score) -> Tensor:
     """Whether scalars (N, K) on the problem's own side of zero give a label that explains the gradient."""
-    label = problem.labels(scalars)
     if not isinstance(prior, Prior):
-        return label.amin(dim=2) >= 0
-    residual, _ = _residuals(problem, scalars, prior)
-    misfit = (residual.square().sum(dim=2) / prior.equations(problem.classes)).sqrt()
-    return (misfit < ACCEPT) & _valid(label, problem, scalars)
+        return problem.labels(scalars).amin(dim=2) >= 0
+    misfit, _ = _misfit(problem, *_residuals(problem, scalars, prior), prior)
+    return (misfit < ACCEPT) & _valid(problem, scalars)[1]
 
 
 def _newton(
@@ -268,30 +268,34 @@ def _newton(
 
     Where the misfit still falls at the end, as on the steep side of an exponential, the steps go on.
     """
+    residual, slope = _residuals(problem, scalars, prior)
     for _ in range(steps):
-        residual, slope = _residuals(problem, scalars, prior)
         before = residual.square().sum(dim=2)
         step = (residual * slope).sum(dim=2) / slope.square().sum(dim=2).clamp(min=1e-300)
         scalars = torch.minimum(torch.maximum(scalars - step, lower), upper)
-    residual, slope = _residuals(problem, scalars, prior)
-    count = prior.equations(problem.classes)
-    square = residual.square().sum(dim=2)
-    falling = (square < before / 2) & (square > count * ACCEPT**2)
-    if falling.any() and steps == STEPS:
-        row, column = falling.nonzero(as_tuple=True)
-        at, low, high = (value[row, column, None] for value in (scalars, lower, upper))
-        again = _newton(problem[row], at, low, high, prior, 6 * STEPS)
-        scalars, misfit, steep = scalars.clone(), (square / count).sqrt(), (slope.square().sum(dim=2) / count).sqrt()
-        for whole, part in zip((scalars, misfit, steep), again, strict=True):
-            whole[row, column] = part[:, 0]
+        residual, slope = _residuals(problem, scalars, prior)
+    misfit, steep = _misfit(problem, residual, slope, prior)
+    falling = (residual.square().sum(dim=2) < before / 2) & (misfit > ACCEPT)
+    if steps > STEPS or not falling.any():
         return scalars, misfit, steep
-    return scalars, (square / count).sqrt(), (slope.square().sum(dim=2) / count).sqrt()
+    row, column = falling.nonzero(as_tuple=True)
+    at, low, high = (value[row, column, None] for value in (scalars, lower, upper))
+    again = _newton(problem[row], at, low, high, prior, 6 * STEPS)
+    for whole, part in zip((scalars, misfit, steep), again, strict=True):
+        whole[row, column] = part[:, 0]
+    return scalars, misfit, steep
+
+
+def _misfit(problem: Problem, residual: Tensor, slope: Tensor, prior: Prior) -> tuple[Tensor, Tensor]:
+    """Return the root mean squares (N, K) of residuals and of their slopes, over the prior's equations."""
+    count = prior.equations(problem.classes)
+    misfit, steep = ((value.square().sum(dim=2) / count).sqrt() for value in (residual, slope))
+    return misfit, steep
 
 
 def _residuals(problem: Problem, scalars: Tensor, prior: Prior) -> tuple[Tensor, Tensor]:
     """Return rᵢ(t) and drᵢ/dt (N, K, C) in units of their rounding error; 0 for the free entries."""
-    probability = problem.probabilities(scalars)
-    pull = problem.errors.unsqueeze(1) / scalars.unsqueeze(2)
+    probability, pull = problem.probabilities(scalars), problem.pulls(scalars)
     label = probability - pull
     logits = problem.logits.unsqueeze(1)
     slope = probability * (logits - (probability * logits).sum(dim=2, keepdim=True)) + pull / scalars.unsqueeze(2)
@@ -309,13 +313,11 @@ def _residuals(problem: Problem, scalars: Tensor, prior: Prior) -> tuple[Tensor,
     return (label / error).masked_fill(free, 0), (slope / error).masked_fill(free, 0)
 
 
-def _valid(label: Tensor, problem: Problem, scalars: Tensor) -> Tensor:
-    """Whether labels (N, K, C) have no entry below zero, and the errors p − y no sum, beyond their rounding."""
-    probability = problem.probabilities(scalars)
-    pull = problem.errors.unsqueeze(1) / scalars.unsqueeze(2)
-    error = problem.rounding(scalars, probability, pull, label)
-    balanced = pull.sum(dim=2).abs() <= 2 * ACCEPT * error.sum(dim=2)
-    return (label >= -10 * ACCEPT * error).all(dim=2) & balanced
+def _valid(problem: Problem, scalars: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the labels (N, K, C), and whether no entry is below zero, nor the errors' sum off it, beyond rounding."""
+    label, error = problem.explained(scalars)
+    balanced = problem.pulls(scalars).sum(dim=2).abs() <= 2 * ACCEPT * error.sum(dim=2)
+    return label, (label >= -10 * ACCEPT * error).all(dim=2) & balanced
 
 
 def _golden(problem: Problem, lower: Tensor, upper: Tensor, score: Score) -> tuple[Tensor, Tensor, Tensor]:
@@ -331,10 +333,7 @@ def _golden(problem: Problem, lower: Tensor, upper: Tensor, score: Score) -> tup
         first = value(left) < value(right)
         lower, upper = torch.where(first, lower, left), torch.where(first, right, upper)
     scalars = (lower + upper) / 2
-    probability = problem.probabilities(scalars)
-    pull = problem.errors.unsqueeze(1) / scalars.unsqueeze(2)
-    label = probability - pull
-    error = problem.rounding(scalars, probability, pull, label)
+    label, error = problem.explained(scalars)
     generator = torch.Generator().manual_seed(0)
     signs = 2 * torch.randint(2, (8, label.shape[2]), generator=generator).to(label) - 1
     found = score(label)

@@ -39,7 +39,7 @@ def reduce_gradients(weight_gradients: Tensor, weight: Tensor) -> RankOne:
             f"got {tuple(weight_gradients.shape)}"
         )
     chunk = max(1, CHUNK_ELEMENTS // weight.numel())
-    parts = [_reduce(part.double()) for part in weight_gradients.split(chunk)]
+    parts = [_reduce(part) for part in weight_gradients.split(chunk)]
     direction, errors, size, misfit = (torch.cat(values) for values in zip(*parts, strict=True))
     # A feature that is noise alone may have the other sign; what counts is how much of the length it has.
     wrong = direction.clamp(max=0).square().sum(dim=1)
@@ -48,13 +48,11 @@ def reduce_gradients(weight_gradients: Tensor, weight: Tensor) -> RankOne:
 
 def _reduce(gradients: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return direction, errors, size and misfit; every line below is one pass over the gradients."""
-    # A square of a number below 1e-154 is zero in float64; other precisions hold none so small.
-    scale = torch.ones(len(gradients), 1, 1, dtype=torch.float64, device=gradients.device)
-    if gradients.dtype == torch.float64:
-        largest = torch.linalg.vector_norm(gradients, torch.inf, dim=(1, 2), keepdim=True)
-        scale = largest.where((largest > 0) & largest.isfinite(), 1)
-        gradients = gradients / scale
     gradients = gradients.double()
+    # Squares of small numbers would be zero, and directions shorter than 1e-12 are not brought to length 1.
+    largest = torch.linalg.vector_norm(gradients, torch.inf, dim=(1, 2), keepdim=True)
+    scale = largest.where((largest > 0) & largest.isfinite(), 1)
+    gradients = gradients / scale
     rows = torch.linalg.vector_norm(gradients, dim=2)
     finite = rows.isfinite().all(dim=1)
     if not finite.all():

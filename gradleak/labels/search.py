@@ -7,6 +7,7 @@ on that loss alone. The authors' code also asks whether s is the true scalar bef
 
 from __future__ import annotations
 
+import functools
 import logging.config
 import math
 from dataclasses import dataclass
@@ -146,6 +147,7 @@ def swarm_window(
     return float(value), float(place[0])
 
 
+@functools.cache
 def _quiet_swarm() -> Any:
     """Import pyswarms without the report.log it opens, and without what it does to everyone's logging."""
     configure = logging.config.dictConfig

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Literal
 
 import torch
@@ -254,8 +254,7 @@ def _true_ends(problem: Problem, prior: Prior | Score, inside: Tensor, ends: Ten
         return ends
     near, far = inside[row, column], ends[row, column]
     sign = near.sign()
-    part = problem[row]
-    part = replace(part, logits=sign[:, None] * part.logits, errors=sign[:, None] * part.errors)
+    part = problem.oriented(row, sign[:, None])
     good, bad = near.abs(), far.abs()
     whole = exact.explains(part, bad[:, None], prior)[:, 0]
     for _ in range(50):

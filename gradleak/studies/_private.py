@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -10,7 +12,8 @@ from torch import Tensor, nn
 
 from gradleak import augment, data, metrics
 from gradleak.errors import unknown
-from gradleak.labels import LabelPath, label_path
+from gradleak.labels import LabelPath, label_path, recover_soft_labels
+from gradleak.labels.soft import Solver
 from gradleak.leak import HeadLeaks, observe_heads
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
@@ -64,6 +67,39 @@ def reduced(leaks: HeadLeaks, errors: Tensor, *, exact: bool = True) -> tuple[La
         dtype=torch.float64 if exact else None,
     )
     return path, 1 / errors.gather(1, path.row[:, None])[:, 0]
+
+
+@dataclass(frozen=True)
+class Search:
+    """What a published search found of N samples: scalars (N,), NaN where it found none; labels (N, C); its seconds."""
+
+    scalars: Tensor
+    labels: Tensor
+    seconds: float
+
+    @property
+    def ended(self) -> Tensor:
+        """Whether the search stopped by itself, (N,)."""
+        return ~self.scalars.isnan()
+
+
+def search(gradients: Tensor, weight: Tensor, prior: str, solver: Solver) -> Search:
+    """Run one of the paper's algorithms on the CPU, as it was published."""
+    started = time.perf_counter()
+    found = recover_soft_labels(gradients.cpu(), weight.cpu(), prior=prior, solver=solver)
+    return Search(found.scalars, found.labels, time.perf_counter() - started)
+
+
+def search_both(gradients: Tensor, weight: Tensor, prior: str) -> tuple[Search, Search]:
+    """Run Algorithm 1; and Algorithm 2 where it found nothing, as the paper does. Return the first alone, and both."""
+    first = search(gradients, weight, prior, "lbfgs")
+    lost = (~first.ended).nonzero()[:, 0]
+    if len(lost) == 0:
+        return first, first
+    second = search(gradients.cpu()[lost], weight, prior, "pso")
+    scalars, labels = first.scalars.clone(), first.labels.clone()
+    scalars[lost], labels[lost] = second.scalars, second.labels
+    return first, Search(scalars, labels, first.seconds + second.seconds)
 
 
 def judged(labels: Tensor, status: Sequence[str], targets: Tensor) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from torch import Tensor
 from gradleak import augment, figures, metrics, studies
 from gradleak.labels import idlg, recover_soft_labels
 from gradleak.records import Record
-from gradleak.studies._private import DTYPES, KNOWN, LABELS, judged
+from gradleak.studies._private import DTYPES, KNOWN, LABELS, judged, search_both
 
 PAPER = "wang2024"
 PLACE = "Appendices B and C"
@@ -84,17 +84,11 @@ def _case(case: str, searches: int, features: int, samples: int, seed: int, devi
         (exact.labels.cpu().nan_to_num(-1).argmax(dim=1).eq(top) & ~exact.where("failed").cpu()).double().mean()
     )
     row["idlg"] = 100 * float((idlg(gradients).cpu() == top).double().mean())
-    few, wanted = gradients[:searches].cpu(), targets[:searches]
-    first = recover_soft_labels(few, weight.cpu(), prior=labels, solver="lbfgs")
-    found, ended = first.labels.clone(), ~first.scalars.isnan()
-    lost = (~ended & (few.flatten(1).abs().amax(dim=1) > 0)).nonzero()[:, 0]
-    if len(lost):
-        second = recover_soft_labels(few[lost], weight.cpu(), prior=labels, solver="pso")
-        found[lost], ended[lost] = second.labels, ~second.scalars.isnan()
-    right = metrics.label_error(found, wanted) < KNOWN
-    row["searches"] = len(few)
+    _, found = search_both(gradients[:searches], weight, labels)
+    right = metrics.label_error(found.labels, targets[:searches]) < KNOWN
+    row["searches"] = len(right)
     row["searched"] = 100 * float(right.double().mean())
-    row["searched_wrong"] = 100 * float((ended & ~right).double().mean())
+    row["searched_wrong"] = 100 * float((found.ended & ~right).double().mean())
     return row
 
 

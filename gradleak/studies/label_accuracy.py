@@ -18,7 +18,7 @@ from gradleak import data, figures, metrics, models, studies
 from gradleak.labels import idlg, recover_soft_labels
 from gradleak.leak import observe_heads
 from gradleak.records import Record
-from gradleak.studies._private import KNOWN, LABELS, judged, private_samples
+from gradleak.studies._private import KNOWN, LABELS, judged, private_samples, search_both
 
 PAPER = "wang2024"
 PLACE = "Table 1"
@@ -105,12 +105,8 @@ def trial(
 def searched(gradients: Tensor, weight: Tensor, targets: Tensor, prior: str) -> dict[str, Any]:
     """Return what Algorithm 1, and Algorithm 2 where it fails, make of a few samples; a zero gradient is a success."""
     zero = gradients.flatten(1).abs().amax(dim=1) == 0
-    first = recover_soft_labels(gradients, weight, prior=prior, solver="lbfgs")
-    labels = first.labels.clone()
-    lost = (first.scalars.isnan() & ~zero).nonzero()[:, 0]
-    if len(lost):
-        labels[lost] = recover_soft_labels(gradients[lost], weight, prior=prior, solver="pso").labels
-    right = metrics.label_error(labels, targets) < KNOWN
+    _, found = search_both(gradients, weight, prior)
+    right = metrics.label_error(found.labels, targets) < KNOWN
     return {"searches": len(gradients), "searched": 100 * float((right | zero).double().mean())}
 
 

@@ -15,11 +15,11 @@ from pydantic import Field
 from torch import Tensor
 
 from gradleak import data, figures, metrics, studies
-from gradleak.labels import SoftLabels, recover_soft_labels, search
+from gradleak.labels import recover_soft_labels, search
 from gradleak.leak import HeadLeaks, observe_heads
 from gradleak.records import Record
-from gradleak.studies import _networks
-from gradleak.studies._private import KNOWN, LABELS, judged, observe_private, private_samples
+from gradleak.studies import _networks, _private
+from gradleak.studies._private import KNOWN, LABELS, Search, judged, observe_private, private_samples, search_both
 
 PAPER = "wang2024"
 PLACE = "Table 2"
@@ -113,37 +113,25 @@ def search_rows(leaks: HeadLeaks, targets: Tensor, errors: Tensor, prior: str, s
     truth = 1 / errors.cpu().gather(1, row)[:, 0]
     coefficient = search.COEFFICIENTS["mixup" if prior == "mixup" else "smoothing"]
 
-    def run(solver: Any, chosen: Tensor) -> tuple[SoftLabels, float]:
-        started = time.perf_counter()
-        found = recover_soft_labels(gradients[chosen], weight, prior=prior, solver=solver)
-        return found, time.perf_counter() - started
-
-    def row_of(name: str, scalars: Tensor, labels: Tensor, which: Tensor, seconds: float) -> dict[str, Any]:
-        misses = metrics.label_error(labels, targets[which].cpu())
-        right, ended = misses < KNOWN, ~scalars.isnan()
+    def row_of(name: str, found: Search) -> dict[str, Any]:
+        count = len(found.scalars)
+        misses = metrics.label_error(found.labels, targets[:count].cpu())
+        right = misses < KNOWN
         return {
             "solver": name,
             "dtype": "float32",
-            "count": len(which),
+            "count": count,
             "accuracy": 100 * float(right.double().mean()),
-            "oracle": 100 * float(metrics.oracle_success(scalars, truth[which], coefficient).double().mean()),
-            "failed": 100 * float((~ended).double().mean()),
-            "silent": int((ended & ~right).sum()),
+            "oracle": 100 * float(metrics.oracle_success(found.scalars, truth[:count], coefficient).double().mean()),
+            "failed": 100 * float((~found.ended).double().mean()),
+            "silent": int((found.ended & ~right).sum()),
             "mean_error": float(misses[right].mean()) if right.any() else None,
-            "milliseconds": 1e3 * seconds / len(which),
+            "milliseconds": 1e3 * found.seconds / count,
         }
 
-    everyone = torch.arange(len(gradients))
-    first, seconds = run("lbfgs", everyone)
-    rows = [row_of("lbfgs", first.scalars, first.labels, everyone, seconds)]
-    scalars, labels = first.scalars.clone(), first.labels.clone()
-    lost = scalars.isnan().nonzero()[:, 0]
-    if len(lost):
-        second, more = run("pso", lost)
-        scalars[lost], labels[lost], seconds = second.scalars, second.labels, seconds + more
-    rows.append(row_of("lbfgs, then pso", scalars, labels, everyone, seconds))
-    alone, seconds = run("pso", everyone[:swarms])
-    return [*rows, row_of("pso", alone.scalars, alone.labels, everyone[:swarms], seconds)]
+    first, both = search_both(gradients, weight, prior)
+    alone = _private.search(gradients[:swarms], weight, prior, "pso")
+    return [row_of("lbfgs", first), row_of("lbfgs, then pso", both), row_of("pso", alone)]
 
 
 def table(record: Record) -> pd.DataFrame:

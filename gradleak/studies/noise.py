@@ -36,7 +36,6 @@ STRENGTHS: dict[str, tuple[float, ...]] = {
     "quantize": (16, 8, 4, 2),
     "sign": (1,),
 }
-ATTACKS = ("swarm", "exact", "exact, noise known", "exact, noise estimated")
 
 
 class Parameters(studies.Parameters):
