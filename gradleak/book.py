@@ -8,10 +8,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-from gradleak import claims, cover, paths, performance, records, runner, studies
+from gradleak import claims, cover, pages, paths, performance, records, runner, studies
 from gradleak.errors import GradleakError
+from gradleak.pages import PageRun
 from gradleak.records import Record
-from gradleak.runner import PageRun
 from gradleak.studies import Study
 
 PAPERS = ("wang2024", "wainakh2021", "yin2021", "posterior2023", "dang2021")
@@ -30,7 +30,7 @@ def build(profile: str = "quick", *, jobs: int | None = None) -> Path:
 
 
 def _page(study: Study, profile: str, jobs: int | None, place: int) -> PageRun:
-    run = runner.run_page(study, studies.parameters(study, profile), paths.executed() / study.paper, jobs=jobs)
+    run = pages.run_page(study, studies.parameters(study, profile), paths.executed() / study.paper, jobs=jobs)
     took = "unchanged" if run.cached else f"{run.seconds:.0f} s"
     print(f"[{place}/{len(studies.names())}] {study.paper}/{study.name}: {took}", flush=True)
     return run

@@ -69,14 +69,14 @@ def run(
     show: Annotated[bool, typer.Option("--show", help="Only show the parameters, with their defaults.")] = False,
 ) -> None:
     """Run one page and write its executed notebook and its record."""
-    from gradleak import paths, runner, studies
+    from gradleak import pages, paths, studies
 
     loaded = studies.load(study)
     parameters = studies.parameters(loaded, profile, _settings(parameter))
     if show:
         _show(_parameter_frame(loaded.Parameters, parameters.model_dump()))
         return
-    page = runner.run_page(loaded, parameters, out or paths.runs() / study, jobs=jobs, cluster=cluster, fresh=True)
+    page = pages.run_page(loaded, parameters, out or paths.runs() / study, jobs=jobs, cluster=cluster, fresh=True)
     typer.echo(f"page    {page.notebook}\nrecord  {page.record}\ntook    {page.seconds:.1f} s")
 
 

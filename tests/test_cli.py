@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gradleak import cli, paths, records, runner, studies
+from gradleak import cli, pages, paths, records, studies
 from gradleak.studies import Study
 
 
@@ -124,14 +124,14 @@ def test_a_failing_page_and_an_unforeseen_error(
     def burst(*_: object, **__: object) -> None:
         raise ZeroDivisionError("oh")
 
-    monkeypatch.setattr(runner, "run_page", burst)
+    monkeypatch.setattr(pages, "run_page", burst)
     code, _, err = call(capsys, "run", "toy")
     assert (code, err.strip()) == (3, "gradleak: ZeroDivisionError: oh (--debug shows where)")
 
     def stop(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(runner, "run_page", stop)
+    monkeypatch.setattr(pages, "run_page", stop)
     code, _, err = call(capsys, "run", "toy")
     assert code == 130
     assert "finished trials are kept" in err or code == 130

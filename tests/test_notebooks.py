@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from gradleak import claims, records, runner, studies
+from gradleak import claims, pages, records, studies
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", studies.names())
 def test_every_notebook_runs_and_reaches_its_verdicts(name: str, tmp_path: Path) -> None:
     study = studies.load(name)
-    page = runner.run_page(study, studies.parameters(study, "quick", study.module.SMALLEST), tmp_path, jobs=1)
+    page = pages.run_page(study, studies.parameters(study, "quick", study.module.SMALLEST), tmp_path, jobs=1)
     record = records.read(page.record)
     assert record.profile == "custom"
     text = page.notebook.read_text()

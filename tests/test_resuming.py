@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING
 import nbformat
 import pytest
 
-from gradleak import records, runner, studies
+from gradleak import pages, records, runner, studies
 from gradleak.errors import GradleakError, GradleakWarning, InputError, MissingData, StorageError, UnknownName
 from gradleak.storage import write_whole
 
 if TYPE_CHECKING:
     from tests.checkout import Toy
 
-RUN = "from gradleak import runner, studies; s = studies.load('toy'); "
+RUN = "from gradleak import pages, runner, studies; s = studies.load('toy'); "
 DIGEST = RUN + "print(runner.run_study(s, studies.parameters(s, 'quick', {changes!r}), jobs={jobs}).digest())"
 
 
@@ -227,7 +227,7 @@ def test_read_only_folders_are_told_before_any_work(checkout: Toy) -> None:
     with pytest.raises(StorageError, match=r"^cannot write trials into the folder 'trials': Permission denied$"):
         runner.run_study("toy", checkout.parameters())
     with pytest.raises(StorageError, match=r"^cannot write toy\.ipynb into the folder 'out': Permission denied$"):
-        runner.run_page(checkout.load(), checkout.parameters(), out)
+        pages.run_page(checkout.load(), checkout.parameters(), out)
     with pytest.raises(StorageError, match=r"^cannot write r\.json into the folder 'out': Permission denied$"):
         write_whole(out / "r.json", lambda stream: stream.write(b""))
     assert checkout.traced == []
@@ -279,7 +279,7 @@ def test_a_page_and_its_record(checkout: Toy) -> None:
         "import sys, os; print('scale', scale, sys.prefix, os.environ['GRADLEAK_ROOT'], os.getcwd())",
         "import warnings; warnings.warn('look', stacklevel=1)",
     )
-    run = runner.run_page(checkout.load(), checkout.parameters(scale=2), checkout.root / "o{u}t", jobs=1)
+    run = pages.run_page(checkout.load(), checkout.parameters(scale=2), checkout.root / "o{u}t", jobs=1)
     assert not run.cached
     assert (run.notebook, run.record) == (checkout.root / "o{u}t" / "toy.ipynb", checkout.root / "o{u}t" / "toy.json")
     record = records.read(run.record)
@@ -290,7 +290,7 @@ def test_a_page_and_its_record(checkout: Toy) -> None:
     nbformat.validate(page)
     facts = page.metadata["gradleak"]
     assert set(facts) == {"study", "key", "seconds", "device", "versions", "date"}
-    assert facts["key"] == runner.page_key(checkout.load(), checkout.parameters(scale=2))
+    assert facts["key"] == pages.page_key(checkout.load(), checkout.parameters(scale=2))
     printed = "".join(output.get("text", "") for cell in page.cells for output in cell.get("outputs", ()))
     assert "scale 2.0 python . scratch" in printed
     assert "UserWarning: look" in printed
@@ -302,32 +302,32 @@ def test_a_page_and_its_record(checkout: Toy) -> None:
         assert name not in text
 
     begun = checkout.traced
-    again = runner.run_page(checkout.load(), checkout.parameters(scale=2), checkout.root / "o{u}t")
+    again = pages.run_page(checkout.load(), checkout.parameters(scale=2), checkout.root / "o{u}t")
     assert again.cached
     assert again.seconds == pytest.approx(run.seconds, abs=0.1)
-    assert runner._finished(run.notebook, run.record, "another key") is None
+    assert pages._finished(run.notebook, run.record, "another key") is None
     run.record.write_text("half a rec")
-    assert runner._finished(run.notebook, run.record, facts["key"]) is None
+    assert pages._finished(run.notebook, run.record, facts["key"]) is None
     assert checkout.traced == begun
 
 
 def test_page_key_changes_with_what_the_page_shows(checkout: Toy) -> None:
     study, parameters = checkout.load(), checkout.parameters()
-    keys = [runner.page_key(study, parameters)]
-    assert runner.page_key(study, parameters) == keys[0]
-    keys.append(runner.page_key(study, checkout.parameters(seed=1)))
+    keys = [pages.page_key(study, parameters)]
+    assert pages.page_key(study, parameters) == keys[0]
+    keys.append(pages.page_key(study, checkout.parameters(seed=1)))
     for file in (checkout.module, checkout.claims, checkout.notebook, checkout.root / "gradleak" / "tables.py"):
         file.write_text(file.read_text() + "\n# changed\n")
-        keys.append(runner.page_key(study, parameters))
+        keys.append(pages.page_key(study, parameters))
     (checkout.root / "results" / "toy.json").write_text("{}")
-    keys.append(runner.page_key(study, parameters))
+    keys.append(pages.page_key(study, parameters))
     assert len(set(keys)) == len(keys)
 
 
 def test_a_failing_page_says_where_and_keeps_what_ran(checkout: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOY_FAILS", "2")
     with pytest.raises(GradleakError) as error:
-        runner.run_page(checkout.load(), checkout.parameters(), checkout.root / "out", jobs=1)
+        pages.run_page(checkout.load(), checkout.parameters(), checkout.root / "out", jobs=1)
     assert str(error.value) == (
         "page 'toy' failed in cell 2: ValueError: the toy broke (as far as it came it is in toy.ipynb)"
     )
@@ -340,7 +340,7 @@ def test_a_page_warns_of_a_damaged_cache_but_does_not_show_it(checkout: Toy) -> 
     runner.run_study("toy", checkout.parameters())
     checkout.kept()[0].write_bytes(b"")
     with pytest.warns(GradleakWarning, match="a cached trial of 'toy' is damaged"):
-        run = runner.run_page(checkout.load(), checkout.parameters(), checkout.root / "out", jobs=1)
+        run = pages.run_page(checkout.load(), checkout.parameters(), checkout.root / "out", jobs=1)
     assert len(checkout.traced) == 5
     assert "damaged" not in run.notebook.read_text()
 
@@ -355,7 +355,7 @@ def test_a_page_warns_of_a_damaged_cache_but_does_not_show_it(checkout: Toy) -> 
 def test_pages_without_a_record(checkout: Toy, cell: str, message: str) -> None:
     checkout.write_notebook(cell)
     with pytest.raises(GradleakError, match=message):
-        runner.run_page(checkout.load(), checkout.parameters(), checkout.root / "out")
+        pages.run_page(checkout.load(), checkout.parameters(), checkout.root / "out")
 
 
 def test_an_interrupted_page_leaves_no_kernel(checkout: Toy) -> None:
@@ -363,7 +363,7 @@ def test_an_interrupted_page_leaves_no_kernel(checkout: Toy) -> None:
         "import os, pathlib; pathlib.Path(os.environ['TOY_TRACE']).write_text(str(os.getpid()))\n"
         "import time; time.sleep(120)"
     )
-    process = checkout.start(RUN + "import pathlib; runner.run_page(s, studies.parameters(s), pathlib.Path('out'))")
+    process = checkout.start(RUN + "import pathlib; pages.run_page(s, studies.parameters(s), pathlib.Path('out'))")
     deadline = time.monotonic() + 60
     while not checkout.traced and time.monotonic() < deadline:
         time.sleep(0.05)

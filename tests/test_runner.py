@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from gradleak import data, paths, records, runner, studies
+from gradleak import data, pages, paths, records, runner, studies
 from gradleak.errors import GradleakError, GradleakWarning, InputError, StorageError
 from gradleak.studies import Study
 
@@ -163,23 +163,23 @@ def test_profile_is_told_from_the_parameters(toy: Study) -> None:
 
 def test_page_is_executed_with_its_parameters_and_kept(toy: Study, tmp_path: Path) -> None:
     out = tmp_path / "a folder" / "out"
-    page = runner.run_page(toy, studies.parameters(toy, "quick", {"count": "3"}), out, jobs=1)
+    page = pages.run_page(toy, studies.parameters(toy, "quick", {"count": "3"}), out, jobs=1)
     assert not page.cached
     assert len(records.read(page.record).trials) == 3
     text = page.notebook.read_text()
     assert "3 trials" in text
     assert "papermill" not in json.loads(text)["metadata"]
     assert json.loads(text)["metadata"]["gradleak"]["study"] == "toy"
-    again = runner.run_page(toy, studies.parameters(toy, "quick", {"count": "3"}), out, jobs=1)
+    again = pages.run_page(toy, studies.parameters(toy, "quick", {"count": "3"}), out, jobs=1)
     assert again.cached
     assert again.seconds == pytest.approx(page.seconds, abs=0.06)
-    assert not runner.run_page(toy, toy.Parameters(), out, jobs=1).cached
+    assert not pages.run_page(toy, toy.Parameters(), out, jobs=1).cached
     assert "GRADLEAK_RECORD" not in os.environ
 
 
 def test_a_failing_page_is_one_clear_line(toy: Study, tmp_path: Path) -> None:
     with pytest.raises(GradleakError, match="page 'toy' failed in cell 3: RuntimeError: thirteen") as caught:
-        runner.run_page(toy, studies.parameters(toy, "quick", {"factor": "13"}), tmp_path, jobs=1)
+        pages.run_page(toy, studies.parameters(toy, "quick", {"factor": "13"}), tmp_path, jobs=1)
     assert "\n" not in str(caught.value)
     assert (tmp_path / "toy.ipynb").is_file(), "the half-run page is kept to look at"
 
@@ -187,7 +187,7 @@ def test_a_failing_page_is_one_clear_line(toy: Study, tmp_path: Path) -> None:
 def test_a_page_into_a_file_is_one_clear_line(toy: Study, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StorageError, match=r"cannot write toy.ipynb into the folder 'out'"):
-        runner.run_page(toy, toy.Parameters(), tmp_path / "file" / "out", jobs=1)
+        pages.run_page(toy, toy.Parameters(), tmp_path / "file" / "out", jobs=1)
 
 
 def test_provenance_names_no_machine_and_no_user(toy: Study) -> None:

@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 import matplotlib.pyplot as plt
-import pytest
 import torch
 
-from gradleak import figures, runner, studies
+from gradleak import figures
 from gradleak.labels import label_path, recover_soft_labels
 from gradleak.records import Record
 from gradleak.studies import failure_analysis
 
-
-@pytest.fixture(scope="module")
-def record(tmp_path_factory: pytest.TempPathFactory) -> Record:
-    study = studies.load("failure-analysis")
-    chosen = failure_analysis.SMALLEST | {"samples": 40}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("GRADLEAK_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
-        return runner.run_study(study, studies.parameters(study, "quick", chosen), jobs=1)
+STUDY = "failure-analysis"
+CHOSEN = failure_analysis.SMALLEST | {"samples": 40}
 
 
 def test_nothing_is_wrong_without_saying_so(record: Record) -> None:

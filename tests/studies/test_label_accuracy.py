@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 import matplotlib.pyplot as plt
-import pytest
 
-from gradleak import claims, figures, runner, studies
+from gradleak import claims, figures, studies
 from gradleak.records import Record
 from gradleak.studies import label_accuracy
 
-
-@pytest.fixture(scope="module")
-def record(tmp_path_factory: pytest.TempPathFactory) -> Record:
-    study = studies.load("label-accuracy")
-    chosen = {"samples": 60, "searches": 2}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("GRADLEAK_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
-        return runner.run_study(study, studies.parameters(study, "quick", chosen), jobs=1)
+STUDY = "label-accuracy"
+CHOSEN = {"samples": 60, "searches": 2}
 
 
 def test_what_is_not_recovered_is_said_to_be_open(record: Record) -> None:

@@ -6,20 +6,14 @@ import matplotlib.pyplot as plt
 import pytest
 import torch
 
-from gradleak import data, figures, metrics, runner, studies
+from gradleak import data, figures, metrics
 from gradleak.errors import InputError
 from gradleak.records import Record
 from gradleak.studies import _networks, label_accuracy_intense
 from gradleak.studies._private import judged
 
-
-@pytest.fixture(scope="module")
-def record(tmp_path_factory: pytest.TempPathFactory) -> Record:
-    study = studies.load("label-accuracy-intense")
-    chosen = label_accuracy_intense.SMALLEST | {"samples": 60, "doubles": 20, "searches": 4}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("GRADLEAK_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
-        return runner.run_study(study, studies.parameters(study, "quick", chosen), jobs=1)
+STUDY = "label-accuracy-intense"
+CHOSEN = label_accuracy_intense.SMALLEST | {"samples": 60, "doubles": 20, "searches": 4}
 
 
 def test_every_label_is_recovered_and_none_wrongly(record: Record) -> None:

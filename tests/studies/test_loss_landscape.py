@@ -5,21 +5,15 @@ from __future__ import annotations
 import math
 
 import matplotlib.pyplot as plt
-import pytest
 import torch
 
-from gradleak import figures, runner, studies
+from gradleak import figures
 from gradleak.labels import Minima
 from gradleak.records import Record
 from gradleak.studies import loss_landscape
 
-
-@pytest.fixture(scope="module")
-def record(tmp_path_factory: pytest.TempPathFactory) -> Record:
-    study = studies.load("loss-landscape")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("GRADLEAK_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
-        return runner.run_study(study, studies.parameters(study, "quick", loss_landscape.SMALLEST), jobs=1)
+STUDY = "loss-landscape"
+CHOSEN = loss_landscape.SMALLEST
 
 
 def test_the_least_minimum_is_the_truth(record: Record) -> None:

@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 import matplotlib.pyplot as plt
-import pytest
 
-from gradleak import figures, runner, studies
+from gradleak import figures
 from gradleak.records import Record
 from gradleak.studies import noise
 
-
-@pytest.fixture(scope="module")
-def record(tmp_path_factory: pytest.TempPathFactory) -> Record:
-    study = studies.load("noise")
-    chosen = noise.SMALLEST | {"samples": 12, "levels": [1e-4, 1e-1]}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("GRADLEAK_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
-        return runner.run_study(study, studies.parameters(study, "quick", chosen), jobs=1)
+STUDY = "noise"
+CHOSEN = noise.SMALLEST | {"samples": 12, "levels": [1e-4, 1e-1]}
 
 
 def test_little_noise_leaves_the_label_and_much_takes_it(record: Record) -> None:

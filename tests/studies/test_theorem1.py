@@ -5,21 +5,15 @@ from __future__ import annotations
 import math
 
 import matplotlib.pyplot as plt
-import pytest
 import torch
 
-from gradleak import figures, runner, studies
+from gradleak import figures
 from gradleak.labels import label_path, nonnegative_intervals
 from gradleak.records import Record
 from gradleak.studies import theorem1
 
-
-@pytest.fixture(scope="module")
-def record(tmp_path_factory: pytest.TempPathFactory) -> Record:
-    study = studies.load("theorem1")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("GRADLEAK_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
-        return runner.run_study(study, studies.parameters(study, "quick", theorem1.SMALLEST), jobs=1)
+STUDY = "theorem1"
+CHOSEN = theorem1.SMALLEST
 
 
 def test_sums_stay_under_their_bound(record: Record) -> None:
