@@ -70,7 +70,6 @@ def trial(
     size = max(1, CHUNK_ELEMENTS // model.get_parameter("head.weight").numel())
     found, zero, rows, seconds = [], [], [], 0.0
     status: list[str] = []
-    published: dict[str, Any] = {}
     for part, own in zip(inputs.split(size), targets.split(size), strict=True):
         leaks = observe_heads(model, part.to(device), own.to(device))
         started = time.perf_counter()
@@ -80,9 +79,8 @@ def trial(
         status += labelled.status
         zero.append((leaks.weight_gradients.flatten(1).abs().amax(dim=1) == 0).cpu())
         rows.append(idlg(leaks.weight_gradients).cpu())
-        if not published:
-            few = slice(0, min(searches, len(part)))
-            published = searched(leaks.weight_gradients[few].cpu(), leaks.weight.cpu(), own[few], labels)
+    few = observe_heads(model, inputs[:searches].to(device), targets[:searches].to(device))
+    published = searched(few.weight_gradients.cpu(), few.weight.cpu(), targets[:searches], labels)
     label, none = torch.cat(found), torch.cat(zero)
     right = metrics.label_error(label, targets) < KNOWN
     top = targets.argmax(dim=1)

@@ -51,6 +51,8 @@ def test_tables_and_figures(record: Record) -> None:
     solvers = label_accuracy_intense.solver_table(record)
     assert len(solvers) == 3 * 4
     assert set(solvers[solvers["solver"] == "exact"]["times the exact one"]) == {"1"}
+    searched = label_accuracy_intense.search_table(record)
+    assert list(searched["labels"]) == ["smoothing", "mixup", "onehot"]
     for figure in (label_accuracy_intense.figure_errors(record), label_accuracy_intense.figure_times(record)):
         assert figures.gray_table(figure).std() > 0.02
         plt.close(figure)
