@@ -20,13 +20,15 @@ Defense = Callable[[Gradients], Gradients]
 class Leak:
     """One client's upload: the gradients of the mean cross-entropy over its private batch.
 
-    `head` is the name of the last Linear layer. `batch_size` is public in federated learning.
+    `head` is the name of the last Linear layer. `batch_size` and the shape of one input are public in federated
+    learning.
     """
 
     model: nn.Module
     gradients: Gradients
     head: str
     batch_size: int
+    input_shape: tuple[int, ...] | None = None
 
     def _parameter(self, kind: str) -> str:
         return f"{self.head}.{kind}" if self.head else kind
@@ -91,7 +93,7 @@ def observe(
     gradients = {
         name: torch.zeros_like(p) if g is None else g for (name, p), g in zip(named.items(), values, strict=True)
     }
-    return Leak(model, defense(gradients) if defense else gradients, head, len(inputs))
+    return Leak(model, defense(gradients) if defense else gradients, head, len(inputs), tuple(inputs.shape[1:]))
 
 
 def observe_heads(

@@ -120,10 +120,11 @@ def oracle_success(scalars: Tensor, truth: Tensor, coefficient: float, tolerance
 
 
 def match_batch(recovered: Tensor, truth: Tensor) -> Tensor:
-    """Return the order (N,) in which `recovered[order]` fits `truth` best (Hungarian, by squared error)."""
+    """Return the order (N,) in which `recovered[order]` (N, …) fits `truth` best (Hungarian, by squared error)."""
     from scipy.optimize import linear_sum_assignment
 
-    _check(recovered, truth)
+    if recovered.shape != truth.shape or recovered.ndim < 2:
+        raise InputError(f"batches must be two (N, …) of one shape; got {tuple(recovered.shape)}, {tuple(truth.shape)}")
     finite = torch.isfinite(recovered).flatten(1).all(dim=1)
     cost = torch.cdist(truth.double().flatten(1), recovered.double().nan_to_num(0, 0, 0).flatten(1)).square()
     # A reconstruction that is not finite fits all alike, so that it cannot spoil the order of the others.

@@ -1,5 +1,6 @@
 """From gradients to labels."""
 
+from gradleak.labels.batch_soft import BatchLabels, recover_batch
 from gradleak.labels.dlg import dlg
 from gradleak.labels.idlg import idlg
 from gradleak.labels.priors import PRIORS, Prior, Score
@@ -16,6 +17,7 @@ from gradleak.labels.soft import SOLVERS, SoftLabels, recover_soft_labels
 __all__ = [
     "PRIORS",
     "SOLVERS",
+    "BatchLabels",
     "LabelPath",
     "Minima",
     "Prior",
@@ -27,5 +29,6 @@ __all__ = [
     "label_loss",
     "label_path",
     "nonnegative_intervals",
+    "recover_batch",
     "recover_soft_labels",
 ]

@@ -1,0 +1,113 @@
+"""Networks as chains of linear layers and activations, which is what can be walked back in closed form."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from gradleak.errors import InputError
+
+
+@dataclass(frozen=True)
+class Activation:
+    """An activation x = σ(z) whose slope can be told from its output: σ′ at x, and σ⁻¹ where there is one."""
+
+    slope: Callable[[Tensor], Tensor]
+    inverse: Callable[[Tensor], Tensor] | None
+
+
+def _inverse_sigmoid(x: Tensor) -> Tensor:
+    return x.log() - torch.log1p(-x)
+
+
+def activation_of(module: nn.Module) -> Activation | None:
+    """Return what is known of an activation module, or None where its slope cannot be told from its output."""
+    match module:
+        case nn.ReLU():
+            return Activation(lambda x: (x > 0).to(x), None)
+        case nn.LeakyReLU(negative_slope=slope) if slope > 0:
+            return Activation(
+                lambda x: torch.ones_like(x).where(x > 0, slope), lambda x: torch.where(x > 0, x, x / slope)
+            )
+        case nn.ELU(alpha=alpha) if alpha > 0:
+            return Activation(
+                lambda x: torch.ones_like(x).where(x > 0, x + alpha),
+                lambda x: torch.where(x > 0, x, torch.log1p(x.clamp(max=0) / alpha)),
+            )
+        case nn.Sigmoid():
+            return Activation(lambda x: x * (1 - x), _inverse_sigmoid)
+        case nn.Tanh():
+            return Activation(lambda x: 1 - x.square(), torch.atanh)
+    return None
+
+
+LINEAR_ACTIVATION = Activation(torch.ones_like, lambda x: x)
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One linear layer of a chain, and the activation that follows it."""
+
+    name: str
+    module: nn.Linear | nn.Conv2d
+    activation: Activation
+    activation_module: nn.Module
+
+    @property
+    def weight(self) -> Tensor:
+        """The layer's weight, in float64."""
+        return self.module.weight.detach().double()
+
+    @property
+    def bias(self) -> Tensor | None:
+        """The layer's bias, in float64, or None where it has none."""
+        return None if self.module.bias is None else self.module.bias.detach().double()
+
+
+# Dropout is off in eval mode.
+PASSED = (nn.Flatten, nn.Dropout, nn.Identity)
+
+
+def layers(model: nn.Module, kinds: tuple[type[nn.Module], ...], shape: tuple[int, ...]) -> list[Layer]:
+    """Return the layers of a network that is a chain of `kinds` and known activations, or say why it is none.
+
+    Their order is checked on a random input of this shape.
+    """
+    found: list[Layer] = []
+    for name, module in model.named_modules(remove_duplicate=False):
+        if next(module.children(), None) is not None or isinstance(module, PASSED):
+            continue
+        if isinstance(module, nn.Linear | nn.Conv2d) and isinstance(module, kinds):
+            found.append(Layer(name, module, LINEAR_ACTIVATION, nn.Identity()))
+            continue
+        activation = activation_of(module)
+        if activation is None or not found or not isinstance(found[-1].activation_module, nn.Identity):
+            wanted = " and ".join(kind.__name__ for kind in kinds)
+            raise InputError(
+                f"'{name}' is {type(module).__name__}: closed-form inversion needs {wanted} layers, each followed by "
+                "ReLU, LeakyReLU, ELU, Sigmoid, Tanh or nothing"
+            )
+        found[-1] = Layer(found[-1].name, found[-1].module, activation, module)
+    if not found or not isinstance(found[-1].module, nn.Linear) or found[-1].activation is not LINEAR_ACTIVATION:
+        raise InputError("closed-form inversion needs a network that ends in a Linear layer, its outputs the logits")
+    _check_order(model, found, shape)
+    return found
+
+
+def _check_order(model: nn.Module, found: list[Layer], shape: tuple[int, ...]) -> None:
+    weight = found[0].module.weight
+    example = torch.rand(1, *shape, generator=torch.Generator().manual_seed(0)).to(weight)
+    value = example
+    with torch.no_grad():
+        for layer in found:
+            if isinstance(layer.module, nn.Linear):
+                value = value.flatten(1)
+            value = layer.activation_module(layer.module(value))
+        expected = model(example)
+    if value.shape != expected.shape or not torch.allclose(value, expected, rtol=1e-3, atol=1e-5, equal_nan=True):
+        raise InputError(
+            f"{type(model).__name__} is not a plain chain: its layers, one after the other, give other logits"
+        )

@@ -1,0 +1,196 @@
+"""Fully connected networks run backwards: exact where the gradient says enough, and said where it does not."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from gradleak import augment, data, metrics, models, observe
+from gradleak.errors import GradleakWarning, InputError, UnknownName
+from gradleak.images import bias_attack, invert_fully_connected, trace_fully_connected
+from gradleak.leak import Leak
+
+ACTIVATIONS = {
+    "relu": nn.ReLU,
+    "leaky": lambda: nn.LeakyReLU(0.2),
+    "elu": nn.ELU,
+    "sigmoid": nn.Sigmoid,
+    "tanh": nn.Tanh,
+}
+
+
+def network(widths: list[int], activation: str, bias: bool, seed: int, dtype: torch.dtype) -> nn.Sequential:
+    torch.manual_seed(seed)
+    layers: list[nn.Module] = [nn.Flatten()]
+    for inputs, outputs in itertools.pairwise(widths):
+        layers += [nn.Linear(inputs, outputs, bias=bias), ACTIVATIONS[activation]()]
+    return nn.Sequential(*layers[:-1]).to(dtype)
+
+
+def sent(model: nn.Module, count: int, width: int, classes: int, seed: int = 0) -> tuple[Leak, Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    inputs = torch.rand(count, width, generator=generator, dtype=torch.float64)
+    chosen = torch.randperm(classes, generator=generator)[:count]
+    labels = augment.smooth(chosen, classes, torch.rand(count, generator=generator, dtype=torch.float64) / 2)
+    dtype = next(model.parameters()).dtype
+    return observe(model, inputs.to(dtype), labels.to(dtype)), inputs, labels
+
+
+def error(found: Tensor, truth: Tensor) -> float:
+    return float((found[metrics.match_batch(found, truth)] - truth).norm() / truth.norm())
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.sampled_from(sorted(ACTIVATIONS)),
+    st.booleans(),
+    st.integers(1, 3),
+    st.sampled_from([1, 1, 2, 3]),
+    st.sampled_from([torch.float32, torch.float64]),
+    st.integers(0, 10**6),
+)
+def test_what_is_called_exact_is_the_input(
+    activation: str, bias: bool, depth: int, count: int, dtype: torch.dtype, seed: int
+) -> None:
+    model = network([20, *[60, 50, 40][:depth], 16], activation, bias, seed, dtype)
+    leak, inputs, _ = sent(model, count, 20, 16, seed)
+    found = trace_fully_connected(leak)
+    assert len(found.layers) == depth
+    if found.status == "exact":
+        assert error(found.inputs, inputs) < (5e-3 if dtype == torch.float32 else 1e-6)
+    else:
+        assert found.reason
+
+
+@pytest.mark.parametrize("activation", sorted(ACTIVATIONS))
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("count", [1, 4])
+def test_every_activation(activation: str, bias: bool, count: int) -> None:
+    model = network([48, 96, 64, 20], activation, bias, 3, torch.float64)
+    leak, inputs, labels = sent(model, count, 48, 20)
+    found = trace_fully_connected(leak)
+    assert found.status == "exact", found.reason
+    assert error(found.inputs, inputs) < 1e-8
+    assert error(found.labels, labels) < 1e-8
+    assert [layer.rank for layer in found.layers] == [count, count]
+    assert max(layer.misfit for layer in found.layers) < 1e-10
+    assert error(invert_fully_connected(leak, labels), inputs) < 1e-8
+
+
+def test_a_batch_of_photographs_in_single_precision() -> None:
+    model = models.build("fcn4", classes=40, image_size=32, seed=0)
+    photos = data.load("photos", "test", size=32)
+    images = photos.images[torch.randperm(len(photos), generator=torch.Generator().manual_seed(0))[:8]].double()
+    labels = augment.smooth(torch.arange(8) // 2, 40, torch.linspace(0.05, 0.45, 8).double())
+    leak = observe(model, data.normalise(images).float(), labels.float())
+    found = trace_fully_connected(leak)
+    assert found.status == "exact", found.reason
+    restored = data.denormalise(found.inputs.reshape(images.shape))
+    assert metrics.psnr(restored[metrics.match_batch(restored, images)], images).min() > 60
+
+
+def test_the_papers_mean_over_rows_loses_digits() -> None:
+    model = models.build("fcn4", classes=10, image_size=16, seed=0)
+    leak, inputs, _ = sent(model, 1, 768, 10)
+    mean = trace_fully_connected(leak, rule="mean")
+    assert mean.status == "exact"
+    assert error(trace_fully_connected(leak).inputs, inputs) < error(mean.inputs, inputs) < 1e-3
+    with pytest.raises(InputError, match="single samples"):
+        trace_fully_connected(sent(model, 2, 768, 10)[0], rule="mean")
+    with pytest.raises(UnknownName, match="unknown rule 'maen': did you mean 'mean'"):
+        trace_fully_connected(leak, rule="maen")  # type: ignore[arg-type]
+
+
+def test_the_bias_attack_gives_a_single_sample_and_mixes_a_batch() -> None:
+    model = network([30, 50, 10], "relu", True, 0, torch.float64)
+    leak, inputs, _ = sent(model, 1, 30, 10)
+    said = bias_attack(leak)
+    told = said[~said[:, 0].isnan()]
+    assert len(told) > 10
+    assert (told - inputs).abs().max() < 1e-10
+    mixed = bias_attack(sent(model, 3, 30, 10)[0])
+    assert torch.cdist(inputs, mixed[~mixed[:, 0].isnan()]).median() > 0.1
+    with pytest.raises(InputError, match="with a bias"):
+        bias_attack(sent(network([30, 50, 10], "relu", False, 0, torch.float64), 1, 30, 10)[0])
+
+
+def test_a_bias_in_the_first_layer_needs_no_label() -> None:
+    """A saturated one-hot prediction leaves the label open, and the input is there all the same."""
+    model = network([30, 50, 10], "relu", True, 0, torch.float64)
+    leak, inputs, _ = sent(model, 1, 30, 10)
+    hidden = {name: gradient for name, gradient in leak.gradients.items() if not name.startswith(leak.head)}
+    head = {
+        f"{leak.head}.{kind}": torch.zeros_like(leak.gradients[f"{leak.head}.{kind}"]) for kind in ("weight", "bias")
+    }
+    found = trace_fully_connected(Leak(model, hidden | head, leak.head, 1, leak.input_shape))
+    assert error(found.inputs, inputs) < 1e-10
+    assert found.labels.isnan().all()
+
+
+def test_a_dead_layer_is_named() -> None:
+    model = network([20, 30, 30, 10], "relu", True, 0, torch.float64)
+    with torch.no_grad():
+        model[3].bias.fill_(-100)
+    leak, _, labels = sent(model, 1, 20, 10)
+    found = trace_fully_connected(leak, labels)
+    assert found.status == "failed"
+    assert "layer '3': dead for 1 of 1 samples" in found.reason
+    with pytest.warns(GradleakWarning, match="inversion failed: layer '3': dead"):
+        assert invert_fully_connected(leak).isnan().all()
+
+
+def test_a_narrow_layer_is_named_and_gives_mixtures() -> None:
+    """δ of two units holds two samples' inputs at most; a bias lets the head see all three."""
+    model = nn.Sequential(
+        nn.Linear(20, 2, bias=False), nn.Tanh(), nn.Linear(2, 40, bias=False), nn.Tanh(), nn.Linear(40, 30, bias=False)
+    ).double()
+    leak, inputs, _ = sent(model, 3, 20, 30)
+    found = trace_fully_connected(leak)
+    assert found.status == "partial", found.reason
+    assert "layer '0': its δ has rank 2, for 3 samples" in found.reason
+    assert found.inputs.isfinite().all()
+    assert error(found.inputs, inputs) > 0.05
+
+
+def test_wrong_labels_are_told() -> None:
+    model = network([48, 96, 64, 20], "relu", False, 3, torch.float64)
+    for count in (1, 4):
+        leak, _, labels = sent(model, count, 48, 20)
+        found = trace_fully_connected(leak, labels.roll(1, dims=1))
+        assert found.status == "failed"
+        assert "last layer '5': none of the" in found.reason
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (nn.Sequential(nn.Linear(4, 6), nn.GELU(), nn.Linear(6, 3)), "'1' is GELU"),
+        (nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Tanh(), nn.Linear(6, 3)), "'2' is Tanh"),
+        (nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 3)), "'0' is BatchNorm1d"),
+    ],
+)
+def test_other_networks_are_refused(model: nn.Module, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        trace_fully_connected(sent(model, 1, 4, 3)[0])
+
+
+class Twisted(nn.Module):
+    """Runs its layers in another order than it declares them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.second, self.first, self.head = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.head(self.second(self.first(x)))
+        return out
+
+
+def test_a_network_that_is_no_chain_is_found_out() -> None:
+    with pytest.raises(InputError, match="Twisted is not a plain chain"):
+        trace_fully_connected(sent(Twisted(), 1, 4, 3)[0])

@@ -1,0 +1,149 @@
+"""Chains of convolutions run backwards: the image, honest claims about every layer, and clear refusals."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from gradleak import augment, data, metrics, models, observe
+from gradleak.errors import GradleakWarning, InputError
+from gradleak.images import convolutional, invert_convolutional, polished, trace_convolutional
+from gradleak.leak import Leak
+
+
+def small(activation: nn.Module, seed: int = 0) -> nn.Sequential:
+    torch.manual_seed(seed)
+    model = nn.Sequential(
+        nn.Conv2d(2, 6, 5, stride=2, padding=2),
+        activation,
+        nn.Conv2d(6, 8, 3, padding=1),
+        activation,
+        nn.Flatten(),
+        nn.Linear(8 * 36, 10, bias=False),
+    )
+    for parameter in model.parameters():
+        nn.init.uniform_(parameter, -0.5, 0.5)
+    return model.double()
+
+
+def sent(model: nn.Module, images: Tensor, seed: int = 0) -> tuple[Leak, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    share = torch.rand(len(images), generator=generator, dtype=torch.float64) / 2
+    labels = augment.smooth(torch.randint(10, (len(images),), generator=generator), 10, share)
+    dtype = next(model.parameters()).dtype
+    return observe(model, images.to(dtype), labels.to(dtype)), labels
+
+
+def noise(count: int = 1, seed: int = 0) -> Tensor:
+    return torch.randn(count, 2, 12, 12, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+@pytest.mark.parametrize("activation", [nn.Sigmoid(), nn.Tanh(), nn.LeakyReLU(0.3), nn.ELU()])
+def test_every_invertible_activation(activation: nn.Module) -> None:
+    model, image = small(activation), noise()
+    leak, labels = sent(model, image)
+    prior = {"prior": "smoothing"}
+    found = trace_convolutional(leak, None if isinstance(activation, nn.Sigmoid) else labels, **prior)
+    assert found.status == "exact", found.reason
+    assert (found.inputs - image).abs().max() < 1e-6
+    assert [layer.unknowns for layer in found.layers] == [6 * 36, 2 * 144]
+    assert [layer.equations for layer in found.layers] == [8 * 36 + 8 * 54, 6 * 36 + 6 * 50]
+
+
+def photo(seed: int) -> Tensor:
+    photos = data.load("photos", "test")
+    index = torch.randint(len(photos), (1,), generator=torch.Generator().manual_seed(seed))
+    return data.normalise(photos.images[index].double())
+
+
+def test_lenet_in_single_precision_with_honest_claims(monkeypatch: pytest.MonkeyPatch) -> None:
+    solved: list[convolutional.Known] = []
+    inner = convolutional._solved
+
+    def watched(*arguments: object) -> object:
+        result = inner(*arguments)  # type: ignore[arg-type]
+        solved.append(result[0])
+        return result
+
+    monkeypatch.setattr(convolutional, "_solved", watched)
+    for seed in range(3):
+        model = models.build("lenet", seed=seed)
+        image = photo(seed)
+        leak, labels = sent(model, image, seed)
+        solved.clear()
+        found = trace_convolutional(leak)
+        assert found.status == "exact", found.reason
+        assert metrics.psnr(data.denormalise(found.inputs), data.denormalise(image)) > 60
+        assert metrics.label_error(found.labels, labels) < 1e-4
+        truth, value = [image], image
+        for module in model.double().body:
+            value = module(value).detach()
+            if isinstance(module, nn.Sigmoid):
+                truth.append(value)
+        for known, own in zip(reversed(solved), truth, strict=False):
+            ratio = float(known.error.norm() / (known.value - own[0]).norm())
+            assert 0.2 < ratio < 5
+
+
+def test_the_last_digits() -> None:
+    model, image = models.build("lenet", image_size=16, in_channels=1, seed=1), photo(0)[:, :1, :16, :16]
+    leak, labels = sent(model, image)
+    closed = trace_convolutional(leak)
+    better = polished(leak, closed.inputs, closed.labels)
+    assert (better.inputs - image).norm() < (closed.inputs - image).norm()
+    assert better.misfits[-1] < better.misfits[0] / 2
+    assert list(better.misfits) == sorted(better.misfits, reverse=True)
+    generator = torch.Generator().manual_seed(0)
+    start = image + 0.1 * torch.randn(image.shape, generator=generator, dtype=torch.float64)
+    assert (polished(leak, start, labels).inputs - image).norm() < 1e-3 * (start - image).norm()
+
+
+def test_a_batch_is_short_of_equations() -> None:
+    model = models.build("lenet", seed=0)
+    leak, _ = sent(model, torch.cat([photo(0), photo(1)]))
+    found = trace_convolutional(leak)
+    assert found.status == "failed"
+    assert found.reason == "layer 'body.2' is 1008 equations short for 2 samples"
+    assert found.inputs.shape == (2, 3, 32, 32)
+    with pytest.warns(GradleakWarning, match="1008 equations short"):
+        assert invert_convolutional(leak).isnan().all()
+
+
+def test_what_is_not_determined_is_said() -> None:
+    """Four channels of a wide image through one narrow convolution: fewer equations than pixels."""
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Conv2d(4, 2, 3, stride=2, padding=1), nn.Sigmoid(), nn.Flatten(), nn.Linear(2 * 36, 10, bias=False)
+    ).double()
+    image = torch.randn(1, 4, 12, 12, dtype=torch.float64)
+    found = trace_convolutional(sent(model, image)[0])
+    assert found.status == "partial"
+    assert "of its 576 inputs are not determined" in found.reason
+    assert found.layers[0].rank < 576
+
+
+def test_labels_that_do_not_fit_and_sizes_that_are_not_known() -> None:
+    model, image = small(nn.Sigmoid()), noise()
+    leak, labels = sent(model, image)
+    wrong = trace_convolutional(leak, labels.roll(1, dims=1))
+    assert wrong.status == "failed"
+    assert "last layer '5'" in wrong.reason
+    bare = Leak(leak.model, leak.gradients, leak.head, 1)
+    with pytest.raises(InputError, match="give image_size"):
+        trace_convolutional(bare)
+    assert (trace_convolutional(bare, image_size=12).inputs - image).abs().max() < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (nn.Sequential(nn.Conv2d(2, 3, 3), nn.ReLU(), nn.Flatten(), nn.Linear(300, 10)), "the ReLU after '0' cannot"),
+        (nn.Sequential(nn.Conv2d(2, 2, 3, groups=2), nn.Tanh(), nn.Flatten(), nn.Linear(200, 10)), "grouped"),
+        (nn.Sequential(nn.Conv2d(2, 3, 3), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(75, 10)), "'1' is MaxPool2d"),
+        (nn.Sequential(nn.Flatten(), nn.Linear(288, 10)), "no convolution"),
+    ],
+)
+def test_other_networks_are_refused(model: nn.Module, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        trace_convolutional(sent(model.double(), noise())[0])

@@ -1,0 +1,203 @@
+"""A batch's labels and features out of one averaged gradient: found, certified, or said not to be."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.nn import functional as F
+
+from gradleak import augment, metrics
+from gradleak.errors import InputError
+from gradleak.labels import BatchLabels, Prior, recover_batch
+
+DTYPES = {"float32": torch.float32, "float64": torch.float64}
+
+
+def labels_of(kind: str, classes: Tensor, count: int, generator: torch.Generator) -> Tensor:
+    size = len(classes)
+    if kind == "smoothing":
+        return augment.smooth(classes, count, torch.rand(size, generator=generator, dtype=torch.float64) / 2)
+    hot = F.one_hot(classes, count).double()
+    if kind == "onehot":
+        return hot
+    others = (classes + torch.randint(1, count, (size,), generator=generator)) % count
+    share = torch.rand(size, 1, generator=generator, dtype=torch.float64)
+    return share * hot + (1 - share) * F.one_hot(others, count)
+
+
+def batch(
+    classes: int,
+    size: int,
+    *,
+    kind: str = "smoothing",
+    dtype: str = "float64",
+    seed: int = 0,
+    repeated: bool = False,
+    spread: float = 1.0,
+    features: int = 256,
+    bias: bool = False,
+) -> dict[str, Tensor]:
+    """The averaged gradient of a random last layer behind a ReLU, and the truth."""
+    generator = torch.Generator().manual_seed(seed)
+    weight = torch.randn(classes, features, generator=generator, dtype=torch.float64) / math.sqrt(features)
+    hidden = torch.randn(size, features, generator=generator, dtype=torch.float64).relu()
+    hidden = hidden / (hidden @ weight.T).std() * spread
+    chosen = (
+        torch.randint(max(2, size // 2), (size,), generator=generator)
+        if repeated
+        else torch.randperm(classes, generator=generator)[:size]
+    )
+    labels = labels_of(kind, chosen, classes, generator)
+    offset = torch.randn(classes, generator=generator, dtype=torch.float64) if bias else torch.zeros(classes).double()
+    weight, hidden, labels, offset = (value.to(DTYPES[dtype]) for value in (weight, hidden, labels, offset))
+    errors = (hidden @ weight.T + offset).softmax(dim=1) - labels
+    made = {
+        "gradient": errors.T @ hidden / size,
+        "weight": weight,
+        "labels": labels.double(),
+        "hidden": hidden.double(),
+    }
+    return made | ({"bias": offset, "bias_gradient": errors.mean(dim=0)} if bias else {})
+
+
+def errors_of(found: BatchLabels, made: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+    """Return label errors (L1) and relative feature errors of what was found, each beside the nearest truth."""
+    truth = made["hidden"]
+    order = metrics.match_batch(found.features, truth)
+    apart = metrics.label_error(found.labels[order], made["labels"])
+    return apart, (found.features[order] - truth).norm(dim=1) / truth.norm(dim=1)
+
+
+@pytest.mark.parametrize("kind", ["smoothing", "onehot", "mixup"])
+@pytest.mark.parametrize(("dtype", "least"), [("float32", 1e-4), ("float64", 1e-11)])
+@pytest.mark.parametrize(("classes", "size", "repeated"), [(10, 3, False), (30, 8, True), (60, 16, False)])
+def test_every_sample_is_found(kind: str, dtype: str, least: float, classes: int, size: int, repeated: bool) -> None:
+    made = batch(classes, size, kind=kind, dtype=dtype, repeated=repeated)
+    found = recover_batch(made["gradient"], made["weight"], batch_size=size, prior=kind)
+    assert found.status == "unique", found.reason
+    labels, features = errors_of(found, made)
+    assert labels.max() < least
+    assert features.max() < least
+    assert found.residual < 1e-6 if dtype == "float32" else 1e-14
+    assert found.found.all()
+
+
+def test_a_thousand_classes() -> None:
+    made = batch(1000, 24, dtype="float32", features=128, repeated=True)
+    found = recover_batch(made["gradient"], made["weight"])
+    assert (found.status, len(found)) == ("unique", 24), found.reason
+    labels, features = errors_of(found, made)
+    assert labels.max() < 1e-4
+    assert features.max() < 1e-3
+    # Three standard deviations are claimed.
+    assert (labels / found.open).median() < 1
+
+
+def test_the_batch_size_is_the_rank_and_a_wrong_one_is_told() -> None:
+    made = batch(40, 7)
+    assert len(recover_batch(made["gradient"], made["weight"])) == 7
+    for size in (6, 8):
+        found = recover_batch(made["gradient"], made["weight"], batch_size=size)
+        assert (found.status, found.residual, len(found)) == ("failed", math.inf, size)
+        assert "has rank 7" in found.reason
+        assert not found.found.any()
+
+
+def test_a_bias_is_a_feature_that_is_always_one() -> None:
+    made = batch(40, 7, bias=True)
+    given = {"bias": made["bias"], "bias_gradient": made["bias_gradient"]}
+    found = recover_batch(made["gradient"], made["weight"], **given)
+    assert found.status == "unique", found.reason
+    labels, features = errors_of(found, made)
+    assert found.features.shape == (7, 256)
+    assert labels.max() < 1e-10
+    assert features.max() < 1e-10
+
+
+def test_known_labels_give_the_features_and_wrong_ones_nothing() -> None:
+    made = batch(40, 7)
+    found = recover_batch(made["gradient"], made["weight"], labels=made["labels"].flip(0))
+    assert found.status == "unique", found.reason
+    assert errors_of(found, made)[1].max() < 1e-10
+    wrong = recover_batch(made["gradient"], made["weight"], labels=made["labels"].roll(1, dims=1), rounds=5)
+    assert wrong.status == "failed"
+    assert "of the 7 samples was found" in wrong.reason
+
+
+def test_features_of_any_sign() -> None:
+    made = batch(60, 6)
+    generator = torch.Generator().manual_seed(1)
+    hidden = torch.randn(6, 256, generator=generator, dtype=torch.float64)
+    errors = (hidden @ made["weight"].T).softmax(dim=1) - made["labels"]
+    made |= {"hidden": hidden, "gradient": errors.T @ hidden / 6}
+    found = recover_batch(made["gradient"], made["weight"], nonnegative=False)
+    assert found.status == "unique", found.reason
+    assert errors_of(found, made)[0].max() < 1e-10
+
+
+def test_what_no_algorithm_could_tell_is_refused() -> None:
+    made = batch(10, 6)
+    found = recover_batch(made["gradient"], made["weight"], batch_size=6)
+    assert found.status == "failed"
+    assert "anything fits" in found.reason
+    nothing = recover_batch(torch.zeros(10, 256), made["weight"].float())
+    assert nothing.reason == "the gradient is zero: nothing is known of the samples"
+
+
+@pytest.mark.parametrize("prior", ["onehot", "mixup"])
+def test_a_wrong_prior_finds_nothing(prior: str) -> None:
+    made = batch(20, 5)
+    found = recover_batch(made["gradient"], made["weight"], prior=prior, rounds=6)
+    assert found.status == "failed"
+
+
+def test_noise_is_not_taken_for_samples() -> None:
+    made = batch(60, 6, dtype="float32")
+    noise = 1e-4 * torch.randn(made["gradient"].shape, generator=torch.Generator().manual_seed(0))
+    found = recover_batch(made["gradient"] + noise, made["weight"], batch_size=6)
+    assert found.status == "failed"
+    assert "has rank 60" in found.reason
+
+
+def test_what_is_asked_wrongly_is_one_line() -> None:
+    made = batch(20, 3)
+    gradient, weight = made["gradient"], made["weight"]
+    for message, call in {
+        "must be \\(C, I\\)": lambda: recover_batch(gradient[None], weight),
+        "a bias comes with its gradient": lambda: recover_batch(gradient, weight, bias=weight[:, 0]),
+        "known labels must be": lambda: recover_batch(gradient, weight, labels=torch.ones(3, 4)),
+        "NaN or infinite": lambda: recover_batch(gradient * math.nan, weight),
+        "one-hot, smoothed, or mixtures": lambda: recover_batch(gradient, weight, prior=Prior(3, "zero")),
+        "too many to try": lambda: recover_batch(torch.ones(300, 4), torch.ones(300, 4), prior="mixup", batch_size=1),
+    }.items():
+        with pytest.raises(InputError, match=message):
+            call()
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.integers(8, 60),
+    st.integers(1, 8),
+    st.sampled_from(["smoothing", "onehot", "mixup"]),
+    st.sampled_from(["float32", "float64"]),
+    st.floats(-1, 0.7),
+    st.booleans(),
+    st.integers(0, 10**6),
+)
+def test_what_is_called_unique_is_true(
+    classes: int, size: int, kind: str, dtype: str, scale: float, repeated: bool, seed: int
+) -> None:
+    made = batch(
+        classes, min(size, classes), kind=kind, dtype=dtype, seed=seed, repeated=repeated, spread=10**scale, features=64
+    )
+    found = recover_batch(made["gradient"], made["weight"], prior=kind, rounds=6)
+    if found.status == "unique" and len(found) == len(made["labels"]):
+        labels, features = errors_of(found, made)
+        assert labels.max() < 1e-2
+        assert features.max() < 1e-1
+    assert (found.status == "unique") == (found.reason == "")
