@@ -8,7 +8,7 @@ the δ of the layer below, (δ W) σ′(A). One averaged gradient holds a whole 
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import torch
@@ -19,12 +19,12 @@ from gradleak.images import chain
 from gradleak.images.chain import Layer
 from gradleak.labels.batch_soft import recover_batch
 from gradleak.labels.priors import Prior
-from gradleak.labels.soft import recover_soft_labels
+from gradleak.labels.soft import Solver, recover_soft_labels
 from gradleak.leak import Leak
 
 Status = Literal["exact", "partial", "failed"]
-Rule = Literal["least-squares", "mean"]
-RULES: tuple[Rule, ...] = ("least-squares", "mean")
+Rule = Literal["least-squares", "mean", "published"]
+RULES: tuple[Rule, ...] = ("least-squares", "mean", "published")
 # A layer's gradient is brought to float64 this many entries at a time.
 CHUNK_ELEMENTS = 2**21
 # The features of a batch come with errors: a rectified one below this share of the largest counts as zero (more where
@@ -45,7 +45,8 @@ FITS = 1e-3
 class LayerReport:
     """What one layer's equations gave: `misfit` is the relative error of the gradient that the found inputs give.
 
-    `claimed`: the relative error of the inputs themselves that the layer claims, where it makes a claim.
+    `claimed`: the relative error of the inputs themselves that the layer claims, where it makes a claim; `found`:
+    those inputs.
     """
 
     name: str
@@ -55,6 +56,7 @@ class LayerReport:
     misfit: float
     reason: str = ""
     claimed: float | None = None
+    found: Tensor | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True)
@@ -87,21 +89,28 @@ def told(found: Inversion) -> Inversion:
 
 
 def trace_fully_connected(
-    leak: Leak, labels: Tensor | None = None, *, prior: str | Prior = "smoothing", rule: Rule = "least-squares"
+    leak: Leak,
+    labels: Tensor | None = None,
+    *,
+    prior: str | Prior = "smoothing",
+    rule: Rule = "least-squares",
+    noise: float | None = 0.0,
 ) -> Inversion:
     """Invert a fully connected network layer by layer, and report on every layer.
 
     `labels` (B, C), where the attacker knows them, are otherwise recovered with `prior`. `rule`: "least-squares" over
-    all rows, in float64, or "mean", the recursion of wang2024 for single samples as its code has it.
+    all rows, in float64; "mean", the recursion of wang2024 for single samples; "published", the same after the label
+    search of its code. `noise` on every entry: known, or None to
+    estimate it.
     """
     if rule not in RULES:
         raise unknown("rule", rule, RULES)
     first = next((module for module in leak.model.modules() if isinstance(module, nn.Linear)), None)
     layers = chain.layers(leak.model, (nn.Linear,), (first.in_features if first is not None else 1,))
     with torch.no_grad():
-        if rule == "mean":
-            return _mean(leak, layers, prior)
-        return _least_squares(leak, layers, labels, prior)
+        if rule != "least-squares":
+            return _mean(leak, layers, prior, "exact" if rule == "mean" else "lbfgs")
+        return _least_squares(leak, layers, labels, prior, noise)
 
 
 @dataclass(frozen=True)
@@ -115,7 +124,9 @@ class Top:
     reason: str
 
 
-def last_layer(leak: Leak, layers: list[Layer], labels: Tensor | None, prior: str | Prior) -> Top:
+def last_layer(
+    leak: Leak, layers: list[Layer], labels: Tensor | None, prior: str | Prior, noise: float | None = 0.0
+) -> Top:
     """Recover the labels, unless they are known, and the features that the last layer saw."""
     nonnegative = len(layers) > 1 and isinstance(layers[-2].activation_module, nn.ReLU | nn.Sigmoid)
     if leak.batch_size == 1 and labels is None:
@@ -126,6 +137,7 @@ def last_layer(leak: Leak, layers: list[Layer], labels: Tensor | None, prior: st
             bias_gradient=leak.bias_gradient,
             prior=prior,
             nonnegative=nonnegative,
+            noise=noise,
         )
         hidden, label, certain, reason = single.features, single.labels, single.status[0] == "unique", single.reasons[0]
     else:
@@ -138,14 +150,17 @@ def last_layer(leak: Leak, layers: list[Layer], labels: Tensor | None, prior: st
             bias=leak.bias,
             bias_gradient=leak.bias_gradient,
             nonnegative=nonnegative,
+            noise=noise,
         )
         hidden, label, certain, reason = batch.features, batch.labels, batch.status == "unique", batch.reason
     logits = hidden @ leak.weight.double().T + (0 if leak.bias is None else leak.bias.double())
     return Top(hidden, label, logits.softmax(dim=1) - label, certain, reason)
 
 
-def _least_squares(leak: Leak, layers: list[Layer], labels: Tensor | None, prior: str | Prior) -> Inversion:
-    top = last_layer(leak, layers, labels, prior)
+def _least_squares(
+    leak: Leak, layers: list[Layer], labels: Tensor | None, prior: str | Prior, noise: float | None
+) -> Inversion:
+    top = last_layer(leak, layers, labels, prior, noise)
     inputs, errors = top.features, top.errors
     reports: list[LayerReport] = []
     troubles = [] if top.certain else [f"last layer '{layers[-1].name}': {top.reason}"]
@@ -167,11 +182,11 @@ def _least_squares(leak: Leak, layers: list[Layer], labels: Tensor | None, prior
     return Inversion(inputs, top.labels, tuple(reports), status, "; ".join(troubles))
 
 
-def _mean(leak: Leak, layers: list[Layer], prior: str | Prior) -> Inversion:
+def _mean(leak: Leak, layers: list[Layer], prior: str | Prior, solver: Solver) -> Inversion:
     """Run wang2024's recursion: in the gradient's own precision, the mean over all rows of what each row says."""
     if leak.batch_size != 1:
         raise InputError(f"the paper's recursion is for single samples; got a batch of {leak.batch_size}")
-    found = recover_soft_labels(leak.weight_gradient, leak.weight, prior=prior)
+    found = recover_soft_labels(leak.weight_gradient, leak.weight, prior=prior, solver=solver)
     inputs = found.features[0].to(leak.weight_gradient)
     errors = (leak.weight_gradient / inputs).nanmean(dim=1)
     for above, layer in zip(reversed(layers), reversed(layers[:-1]), strict=False):
@@ -199,9 +214,11 @@ def bias_attack(leak: Leak) -> Tensor:
 
 def _slopes(layer: Layer, outputs: Tensor) -> Tensor:
     """Return σ′ at a layer's outputs, rectified features that are zero but for their errors taken for zero."""
-    if len(outputs) > 1 and isinstance(layer.activation_module, nn.ReLU):
-        # Nothing rectified is negative, so what is tells how far off the zeros are.
-        noise = torch.maximum(ZERO * outputs.amax(dim=1, keepdim=True), -3 * outputs.amin(dim=1, keepdim=True))
+    if isinstance(layer.activation_module, nn.ReLU):
+        # Nothing rectified is negative, so what is tells how far off the zeros are; a clean single sample's are exact.
+        noise = -3 * outputs.amin(dim=1, keepdim=True)
+        if len(outputs) > 1:
+            noise = torch.maximum(noise, ZERO * outputs.amax(dim=1, keepdim=True))
         outputs = torch.where(outputs > noise, outputs, 0)
     return layer.activation.slope(outputs)
 
@@ -231,7 +248,7 @@ def _solved(gradient: Tensor, sloped: Tensor, name: str, unit: float) -> tuple[T
         reason = f"its δ has rank {rank}, for {count} samples: only mixtures of their inputs can be had"
     elif misfit > FITS:
         reason = f"the inputs found miss its gradient by {misfit:.1e}"
-    return inputs, sloped, LayerReport(name, outputs * width, count * width, rank, misfit, reason)
+    return inputs, sloped, LayerReport(name, outputs * width, count * width, rank, misfit, reason, found=inputs)
 
 
 def _mended(gradient: Tensor, sloped: Tensor) -> Tensor:

@@ -58,12 +58,18 @@ def invert_convolutional(leak: Leak, labels: Tensor | None = None) -> Tensor:
 
 
 def trace_convolutional(
-    leak: Leak, labels: Tensor | None = None, *, prior: str | Prior = "smoothing", image_size: int | None = None
+    leak: Leak,
+    labels: Tensor | None = None,
+    *,
+    prior: str | Prior = "smoothing",
+    image_size: int | None = None,
+    noise: float = 0.0,
 ) -> Inversion:
     """Invert a chain of convolutions layer by layer, and report on every layer.
 
     `labels` (1, C), where the attacker knows them, are otherwise recovered with `prior`. `image_size`: the side of the
-    images that clients send, where the leak does not say.
+    images that clients send, where the leak does not say. `noise`: the standard deviation of what was added to every
+    entry.
     """
     first = next((module for module in leak.model.modules() if isinstance(module, nn.Conv2d)), None)
     if first is None:
@@ -76,7 +82,7 @@ def trace_convolutional(
     if leak.batch_size != 1:
         return _refused(leak, layers, shapes)
     with torch.no_grad():
-        return _inverted(leak, layers, shapes, labels, prior)
+        return _inverted(leak, layers, shapes, labels, prior, noise)
 
 
 def _image_shape(leak: Leak, first: nn.Conv2d, image_size: int | None) -> tuple[int, int, int]:
@@ -143,17 +149,17 @@ def _inverted(
     shapes: list[tuple[int, int, int]],
     labels: Tensor | None,
     prior: str | Prior,
+    noise: float,
 ) -> Inversion:
     unit = torch.finfo(leak.weight_gradient.dtype).eps / 2
-    top = last_layer(leak, layers, labels, prior)
+    top = last_layer(leak, layers, labels, prior, noise)
     if not top.features.isfinite().all():
         nothing = top.features.new_full((1, *shapes[0]), math.nan)
         return Inversion(nothing, top.labels, (), "failed", f"last layer '{layers[-1].name}': {top.reason}")
     # A feature is read from rows of the gradient that are good to rounding each.
-    size = float(top.features.abs().max())
-    outputs = Known(
-        top.features.reshape(shapes[-1]), torch.full_like(top.features.reshape(shapes[-1]), FEATURE * unit * size)
-    )
+    feature = FEATURE * unit * float(top.features.abs().max()) + noise / float(top.errors.norm())
+    last = top.features.reshape(shapes[-1])
+    outputs = Known(last, torch.full_like(last, feature))
     arrived = (top.errors @ layers[-1].weight).reshape(shapes[-1])
     back = Known(arrived, torch.full_like(arrived, 2 * unit * float(arrived.abs().max())))
     reports = []
@@ -161,7 +167,7 @@ def _inverted(
         gradient = leak.gradients[f"{layer.name}.weight"].double()
         prior_of = PIXELS if below is None else PRIORS.get(type(below.activation_module), BROAD)
         before, delta = _through(layer, outputs, back)
-        outputs, report = _solved(layer, shape, before, delta, gradient, prior_of, unit)
+        outputs, report = _solved(layer, shape, before, delta, gradient, prior_of, unit, noise)
         reports.append(report)
         back = _carried(layer, shape, delta)
     reason = "" if top.certain else f"last layer '{layers[-1].name}': {top.reason}"
@@ -210,6 +216,7 @@ def _solved(
     gradient: Tensor,
     prior: tuple[float, float],
     unit: float,
+    noise: float,
 ) -> tuple[Known, LayerReport]:
     """Return a layer's inputs with their posterior deviations, from all equations weighed by their errors."""
     places = _places(layer, shape)
@@ -220,8 +227,8 @@ def _solved(
     # Each entry of ∇W sums δ times a over positions: it rounds with every term, and takes the errors of δ with it.
     rounding = ROUNDING * unit * usual * delta.value.abs().sum(dim=(1, 2))
     heard = usual * delta.error.square().sum(dim=(1, 2)).sqrt()
-    noise = (rounding.square() + heard.square()).clamp(min=torch.finfo(torch.float64).tiny)
-    row_weight = (1 / noise).repeat_interleave(gradient[0, 0].numel())
+    variance = (rounding.square() + heard.square() + noise**2).clamp(min=torch.finfo(torch.float64).tiny)
+    row_weight = (1 / variance).repeat_interleave(gradient[0, 0].numel())
     column_weight = 1 / before.error.clamp(min=torch.finfo(torch.float64).tiny).square().reshape(-1)
     channels, area = shape[0], shape[1] * shape[2]
     # ∇W (O, I, k, k) as equations (O k k, I).
@@ -265,7 +272,14 @@ def _solved(
     equations, unknowns = len(known) + gradient.numel(), len(inputs)
     reason = f"{open_ended} of its {unknowns} inputs are not determined" if open_ended else ""
     report = LayerReport(
-        layer.name, equations, unknowns, unknowns - open_ended, misfit, reason, float(error.norm() / inputs.norm())
+        layer.name,
+        equations,
+        unknowns,
+        unknowns - open_ended,
+        misfit,
+        reason,
+        float(error.norm() / inputs.norm()),
+        inputs.view(shape),
     )
     return Known(inputs.view(shape), error.view(shape)), report
 

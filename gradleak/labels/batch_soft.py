@@ -134,6 +134,7 @@ def recover_batch(
     bias: Tensor | None = None,
     bias_gradient: Tensor | None = None,
     nonnegative: bool = True,
+    noise: float | None = 0.0,
     rounds: int = 40,
     seed: int = 0,
 ) -> BatchLabels:
@@ -141,12 +142,14 @@ def recover_batch(
 
     `batch_size` is the gradient's rank where it is not given. `prior`: "smoothing" (each sample with its own ε),
     "onehot", or "mixup" of two classes; classes may repeat. `labels` (B, C), where they are known, leave the features
-    to be found. A bias is a feature that is always 1. `rounds`: how many starts every family of labels gets at most.
+    to be found. A bias is a feature that is always 1. `noise`: standard deviation of what the client is known to have
+    added to every entry; None estimates it from the singular values beyond the batch size, which must be known then.
+    `rounds`: how many starts every family of labels gets at most.
     """
     gradient, matrix = _extended(weight_gradient, weight, bias, bias_gradient)
     with torch.no_grad():
         return _recover(
-            gradient, matrix, weight_gradient.dtype, batch_size, prior, labels, bias, nonnegative, rounds, seed
+            gradient, matrix, weight_gradient.dtype, batch_size, prior, labels, bias, nonnegative, noise, rounds, seed
         )
 
 
@@ -179,21 +182,28 @@ def _recover(
     labels: Tensor | None,
     bias: Tensor | None,
     nonnegative: bool,
+    noise: float | None,
     rounds: int,
     seed: int,
 ) -> BatchLabels:
     classes, features = gradient.shape
+    if noise is None:
+        noise = _tail(gradient, batch_size)
     # Singular vectors are computed in float64, and are good to some of its rounding errors.
     unit = max(torch.finfo(dtype).eps / 2, FINEST)
     sizes = gradient.norm(dim=1)
+    # Rows are weighed so that an entry's error is about the unit, by rounding or by noise.
+    sizes = (sizes.square() + (noise / unit) ** 2 * features).sqrt()
     rows = torch.where(sizes > 0, 1 / sizes.clamp(min=TINY), 0)
     left, values, right = torch.linalg.svd(rows[:, None] * gradient, full_matrices=False)
-    rank = int((values > RANK * unit * values[0]).sum()) if values[0] > 0 else 0
+    # The largest singular value of noise alone, its entries being of the size that the rows' weights make them.
+    loudest = 1 + math.sqrt(classes / features) if noise else 0.0
+    rank = int((values > unit * max(RANK * float(values[0]), 2 * loudest)).sum())
     count = rank if batch_size is None else batch_size
     lost = _Lost(max(count, 1), classes, features - (bias is not None), gradient)
     if count < 1:
         return lost("the gradient is zero: nothing is known of the samples")
-    if rank != count:
+    if rank < count or (rank > count and not noise):
         return lost(
             f"the gradient has rank {rank} where {count} samples with features and errors of their own give {count}"
         )
@@ -206,7 +216,8 @@ def _recover(
         )
     basis = right[:count].T
     span = Span(left[:, :count], matrix @ basis, basis.sum(dim=0), rows)
-    search = _Search(span, gradient @ basis, families, unit, torch.Generator().manual_seed(seed), nonnegative)
+    generator = torch.Generator().manual_seed(seed)
+    search = _Search(span, gradient @ basis, families, unit, loudest, generator, nonnegative)
     search.run(rounds, further=spare < SPARE)
     found = len(search.found.shares)
     if found == 0:
@@ -239,6 +250,15 @@ def _recover(
     for empty, value in values:
         empty[: len(order)] = value[order]
     return replace(result, residual=residual, status=status)
+
+
+def _tail(gradient: Tensor, batch_size: int | None) -> float:
+    """Return the standard deviation of noise that the singular values beyond a batch's rank show."""
+    if batch_size is None:
+        raise InputError("noise can be estimated only where the batch size is known")
+    values = torch.linalg.svdvals(gradient)[batch_size:]
+    entries = (gradient.shape[0] - batch_size) * (gradient.shape[1] - batch_size)
+    return float((values.square().sum() / max(1, entries)).sqrt())
 
 
 class _Lost:
@@ -293,12 +313,13 @@ class _Search:
         reduced: Tensor,
         families: Families,
         unit: float,
+        loudest: float,
         generator: torch.Generator,
         nonnegative: bool,
     ) -> None:
         self.span, self.reduced, self.families, self.unit = span, reduced, families, unit
         self.generator, self.nonnegative = generator, nonnegative
-        self.size = float((span.rows[:, None] * reduced).norm())
+        self.size = max(loudest, float((span.rows[:, None] * reduced).norm()))
         none = span.mean.new_zeros(0)
         self.found = _Found(none.reshape(0, span.rank), none, none.long())
 

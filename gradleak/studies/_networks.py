@@ -22,7 +22,7 @@ RECIPES: dict[tuple[str, str], dict[str, Any]] = {
     ("cifar10", "resnet18"): {"dataset": "cifar10-jpeg", "epochs": 12, "learning_rate": 2e-3},
     ("cifar10", "resnet20"): {"epochs": 6, "learning_rate": 1e-3, "pretrained": "cifar10_resnet20.pt"},
     ("flowers17", "alexnet"): {"epochs": 15, "learning_rate": 3e-4, "batch_size": 32, "init": "torch"},
-    ("flowers17", "resnet18"): {"epochs": 10, "learning_rate": 1e-3, "batch_size": 32},
+    ("flowers17", "resnet18"): {"epochs": 4, "learning_rate": 1e-3, "batch_size": 32},
 }
 
 

@@ -1,0 +1,50 @@
+"""Images in a record's rows: small, as text, and drawn again from it."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from matplotlib.axes import Axes
+from PIL import Image
+from torch import Tensor
+
+QUALITY = 85
+
+
+def mosaic(images: Tensor, columns: int) -> Tensor:
+    """Return images (N, C, H, W) side by side in one (C, H′, W′); what is not finite is grey."""
+    images = images.detach().cpu().double().nan_to_num(0.5, 0.5, 0.5).clamp(0, 1)
+    rows = -(-len(images) // columns)
+    blank = images.new_ones(rows * columns - len(images), *images.shape[1:])
+    grid = torch.cat([images, blank]).reshape(rows, columns, *images.shape[1:])
+    return grid.permute(2, 0, 3, 1, 4).reshape(images.shape[1], rows * images.shape[2], columns * images.shape[3])
+
+
+def packed(images: Tensor, columns: int) -> str:
+    """Return a mosaic of images (N, C, H, W) as text: a JPEG to be looked at, from which no number is taken."""
+    pixels = (mosaic(images, columns) * 255).round().to(torch.uint8).permute(1, 2, 0).numpy()
+    stream = io.BytesIO()
+    Image.fromarray(pixels.squeeze()).save(stream, "JPEG", quality=QUALITY)
+    return base64.b64encode(stream.getvalue()).decode()
+
+
+def unpacked(text: str) -> np.ndarray:
+    """Return the pixels (H, W, 3) of a packed mosaic."""
+    return np.asarray(Image.open(io.BytesIO(base64.b64decode(text))).convert("RGB"))
+
+
+def show(axis: Axes, text: str, rows: Sequence[str] = ()) -> None:
+    """Draw a packed mosaic, a name beside each of its rows."""
+    pixels = unpacked(text)
+    axis.imshow(pixels, interpolation="nearest")
+    axis.set_xticks([])
+    height = pixels.shape[0] / max(1, len(rows))
+    axis.set_yticks([(index + 0.5) * height for index in range(len(rows))], list(rows))
+    axis.tick_params(length=0)
+    axis.grid(visible=False)
+    for side in axis.spines.values():
+        side.set_visible(False)
