@@ -219,36 +219,40 @@ def _recover(
     generator = torch.Generator().manual_seed(seed)
     search = _Search(span, gradient @ basis, families, unit, loudest, generator, nonnegative)
     search.run(rounds, further=spare < SPARE)
-    found = len(search.found.shares)
-    if found == 0:
+    if len(search.found.shares) == 0:
         return lost(f"none of the {count} samples was found in {rounds} rounds")
-    whole = search.whole()
+    return _certified(search, gradient, matrix, basis, lost)
+
+
+def _certified(search: _Search, gradient: Tensor, matrix: Tensor, basis: Tensor, lost: _Lost) -> BatchLabels:
+    """Rebuild the gradient from the samples found, and say what they are worth."""
+    whole, count, found = search.whole(), search.span.rank, len(search.found.shares)
     hidden = whole.places @ basis.T
     logits = hidden @ matrix.T
     rest = gradient - (logits.softmax(dim=1) - whole.labels).T @ hidden / count
     # Softmax turns the rounding of a logit into a relative error of so many of its units.
-    units = float((rows[:, None] * rest).norm()) / (math.sqrt(classes) * unit * (1 + float(logits.abs().max())))
+    steep = math.sqrt(len(gradient)) * search.unit * (1 + float(logits.abs().max()))
+    fits = float((search.span.rows[:, None] * rest).norm()) <= REBUILT * steep
     residual = float(rest.norm() / gradient.norm()) if found == count else math.inf
+    status: Status = "ambiguous"
     reason = ""
-    if found < count:
-        reason = f"{found} of {count} samples were found"
-    elif found > count:
+    if found > count:
         reason = f"{count} samples have more explanations than that"
-    elif units > REBUILT:
-        reason = f"the samples found miss the gradient by {residual:.1e}, more than rounding"
+    elif found < count:
+        status, reason = "failed", f"{found} of {count} samples were found"
+    elif not fits:
+        status, reason = "failed", f"the samples found miss the gradient by {residual:.1e}, more than rounding"
     elif float(whole.open.max()) > KNOWN:
         reason = f"the gradient's digits leave a label open by {float(whole.open.max()):.1g} (L1)"
-    certain = found > count or (found == count and units <= REBUILT)
-    status: Status = "unique" if not reason else "ambiguous" if certain else "failed"
+    else:
+        status = "unique"
     order = sorted(range(found), key=lambda n: (int(whole.labels[n].argmax()), -float(whole.labels[n].max())))[:count]
     result = lost(reason)
-    values = zip(
-        (result.labels, result.features, result.open),
-        (whole.labels, hidden[:, : features - (bias is not None)], whole.open),
-        strict=True,
-    )
-    for empty, value in values:
-        empty[: len(order)] = value[order]
+    # Of a bias' feature, the last, nothing is said: it is always 1.
+    for empty, value in zip(
+        (result.labels, result.features, result.open), (whole.labels, hidden, whole.open), strict=True
+    ):
+        empty[: len(order)] = value[order][..., : empty.shape[-1]] if empty.ndim > 1 else value[order]
     return replace(result, residual=residual, status=status)
 
 

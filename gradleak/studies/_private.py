@@ -10,11 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gradleak import augment, data, metrics
+from gradleak import augment, data, defenses, metrics
 from gradleak.errors import unknown
 from gradleak.labels import LabelPath, label_path, recover_soft_labels
 from gradleak.labels.soft import Solver
-from gradleak.leak import HeadLeaks, observe_heads
+from gradleak.leak import Defense, Gradients, HeadLeaks, observe_heads
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 LABELS = ("smoothing", "mixup", "onehot")
@@ -67,6 +67,19 @@ def reduced(leaks: HeadLeaks, errors: Tensor, *, exact: bool = True) -> tuple[La
         dtype=torch.float64 if exact else None,
     )
     return path, 1 / errors.gather(1, path.row[:, None])[:, 0]
+
+
+def defender(name: str, level: float, clean: Gradients, seed: int) -> Defense:
+    """Return a defence by its name: of clip the level is a share of the clean norm; half are numbers of 16 bits."""
+    if name == "gaussian":
+        return defenses.gaussian(level, torch.Generator().manual_seed(seed))
+    if name == "clip":
+        return defenses.clip(level * sum(float(value.double().square().sum()) for value in clean.values()) ** 0.5)
+    if name == "quantize":
+        return defenses.quantize(int(level))
+    if name == "half":
+        return lambda gradients: {key: value.half() for key, value in gradients.items()}
+    raise unknown("defence", name, ("gaussian", "clip", "quantize", "half"))
 
 
 @dataclass(frozen=True)

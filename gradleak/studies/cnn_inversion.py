@@ -20,12 +20,12 @@ from torch import Tensor, nn
 from gradleak import data, defenses, figures, metrics, models, studies
 from gradleak.errors import InputError
 from gradleak.images import polished, trace_convolutional
-from gradleak.leak import Defense, observe
+from gradleak.leak import observe
 from gradleak.records import Record
 from gradleak.studies import _networks
 from gradleak.studies._matching import Settings, matched
 from gradleak.studies._pictures import packed, show
-from gradleak.studies._private import DTYPES, private_samples
+from gradleak.studies._private import DTYPES, defender, private_samples
 
 PAPER = "wang2024"
 PLACE = "Beyond section 4.3"
@@ -207,7 +207,7 @@ def _defended(defense: str, level: float, samples: int, dataset: str, seed: int,
     for n in range(samples):
         image, target = inputs[n : n + 1], targets[n : n + 1].float()
         clean = observe(model, image, target).gradients
-        leak = observe(model, image, target, defense=_defender(defense, level, clean, seed + n))
+        leak = observe(model, image, target, defense=defender(defense, level, clean, seed + n))
         utility = defenses.utility(clean, leak.gradients)
         step = max(float(value.abs().max()) for value in clean.values()) / (2**15 - 1) if defense == "quantize" else 0.0
         known = level if defense == "gaussian" else step / math.sqrt(12)
@@ -216,16 +216,6 @@ def _defended(defense: str, level: float, samples: int, dataset: str, seed: int,
             row = {"image": n, "attacker": attacker, "status": found.status, "utility": utility}
             rows.append(row | _quality(data.denormalise(found.inputs), data.denormalise(image.double())))
     return rows
-
-
-def _defender(name: str, level: float, clean: dict[str, Tensor], seed: int) -> Defense:
-    if name == "gaussian":
-        return defenses.gaussian(level, torch.Generator().manual_seed(seed))
-    if name == "clip":
-        return defenses.clip(level * sum(float(value.double().square().sum()) for value in clean.values()) ** 0.5)
-    if name == "quantize":
-        return defenses.quantize(int(level))
-    return lambda gradients: {key: value.half() for key, value in gradients.items()}
 
 
 def _images(record: Record) -> pd.DataFrame:

@@ -20,7 +20,7 @@ from gradleak.images import bias_attack, trace_fully_connected
 from gradleak.leak import Defense, Leak, observe
 from gradleak.records import Record
 from gradleak.studies._pictures import packed, show
-from gradleak.studies._private import DTYPES
+from gradleak.studies._private import DTYPES, defender
 
 PAPER = "wang2024"
 PLACE = "Beyond section 4.2"
@@ -160,7 +160,7 @@ def _defended(
     model = _network(classes, False, "float32", seed, device)
     images, labels = _private(dataset, classes, size, seed)
     clean = _leak(model, images, labels).gradients
-    sent = _leak(model, images, labels, _defender(defense, level, clean, seed))
+    sent = _leak(model, images, labels, defender(defense, level, clean, seed))
     rows = []
     for attacker, noise in (("unaware", 0.0), ("aware", None)):
         found = trace_fully_connected(sent, noise=noise)
@@ -168,16 +168,6 @@ def _defended(
         row = {"attacker": attacker, "status": found.status, "utility": defenses.utility(clean, sent.gradients)}
         rows.append(row | judge(restored, images))
     return rows
-
-
-def _defender(name: str, level: float, clean: dict[str, Tensor], seed: int) -> Defense:
-    if name == "gaussian":
-        return defenses.gaussian(level, torch.Generator().manual_seed(seed))
-    if name == "clip":
-        return defenses.clip(level * sum(float(value.double().square().sum()) for value in clean.values()) ** 0.5)
-    if name == "quantize":
-        return defenses.quantize(int(level))
-    return lambda gradients: {key: value.half() for key, value in gradients.items()}
 
 
 def table(record: Record) -> pd.DataFrame:

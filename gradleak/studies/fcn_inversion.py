@@ -17,11 +17,11 @@ from torch import Tensor
 
 from gradleak import data, defenses, figures, metrics, models, studies
 from gradleak.images import Inversion, trace_fully_connected
-from gradleak.leak import Defense, observe
+from gradleak.leak import observe
 from gradleak.records import Record
 from gradleak.studies._matching import Settings, matched
 from gradleak.studies._pictures import packed, show
-from gradleak.studies._private import DTYPES, private_samples
+from gradleak.studies._private import DTYPES, defender, private_samples
 
 PAPER = "wang2024"
 PLACE = "Figures 3–5, Table 6"
@@ -155,18 +155,6 @@ def _matching(distance: str, steps: int, samples: int, dataset: str, seed: int, 
     return [*rows, {"picture": packed(torch.cat(images), samples)}]
 
 
-def defender(name: str, level: float, model: torch.nn.Module, inputs: Tensor, targets: Tensor, seed: int) -> Defense:
-    """Return a defence by its name: of clip the level is a share of the norm, of half the bits of a number."""
-    if name == "gaussian":
-        return defenses.gaussian(level, torch.Generator().manual_seed(seed))
-    if name == "clip":
-        norm = sum(float(g.square().sum()) for g in observe(model, inputs, targets).gradients.values()) ** 0.5
-        return defenses.clip(level * norm)
-    if name == "quantize":
-        return defenses.quantize(int(level))
-    return lambda gradients: {key: value.half() for key, value in gradients.items()}
-
-
 def _defended(defense: str, level: float, samples: int, dataset: str, seed: int, device: str) -> list[dict[str, Any]]:
     inputs, targets, classes = _private(dataset, "smoothing", samples, seed)
     model = models.build("fcn4", classes=classes, image_size=SIZE, seed=seed).to(device)
@@ -174,7 +162,7 @@ def _defended(defense: str, level: float, samples: int, dataset: str, seed: int,
     for n in range(samples):
         sent, target = inputs[n : n + 1].to(device), targets[n : n + 1].to(device)
         clean = observe(model, sent, target).gradients
-        leak = observe(model, sent, target, defense=defender(defense, level, model, sent, target, seed + n))
+        leak = observe(model, sent, target, defense=defender(defense, level, clean, seed + n))
         utility = defenses.utility(clean, leak.gradients)
         truth = data.denormalise(sent.double()).cpu()
         for attacker, noise in (("unaware", 0.0), ("aware", None)):
