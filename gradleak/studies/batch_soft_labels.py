@@ -48,6 +48,7 @@ class Parameters(studies.Parameters):
             "resnet18/100/16/distinct/smoothing",
             "resnet18/100/16/repeated/smoothing",
             "resnet18/100/32/repeated/smoothing",
+            "resnet18/100/48/distinct/smoothing",
             "lenet/100/4/distinct/smoothing",
             "lenet/100/16/distinct/smoothing",
             "lenet/100/24/distinct/smoothing",
@@ -265,22 +266,22 @@ def _cells(record: Record) -> pd.DataFrame:
 def table(record: Record) -> pd.DataFrame:
     """Return every cell, a line a cell and precision."""
     cells = _cells(record)
+    drawn = [
+        "their own" if stage == "trained" else "repeated" if repeated else "distinct"
+        for stage, repeated in zip(cells["stage"], cells["repeated"], strict=True)
+    ]
     return pd.DataFrame(
         {
-            "network": cells["stage"] + " " + cells["network"],
-            "C": [str(c) if c else "own" for c in cells["classes"]],
+            "network": cells["network"].where(cells["stage"] == "untrained", "trained " + cells["network"]),
+            "C": [str(classes) if classes else "own" for classes in cells["classes"]],
             "B": cells["size"],
-            "classes": [
-                "repeated" if r else "any" if s == "trained" else "distinct"
-                for r, s in zip(cells["repeated"], cells["stage"], strict=True)
-            ],
-            "labels": cells["labels"],
+            "labels": cells["labels"] + ", " + pd.Series(drawn),
             "gradients": cells["dtype"],
             "n": cells["n"],
-            "whole batches": cells["whole"].map("{:.0f} %".format),
+            "whole": cells["whole"].map("{:.0f} %".format),
             "silently wrong": cells["silent"],
             "worst label": cells["label"].map(_number),
-            "worst feature": cells["feature"].map(_number),
+            "feature": cells["feature"].map(_number),
             "s": cells["seconds"].map("{:.2g}".format),
         }
     )

@@ -119,6 +119,7 @@ def _closed(
         seconds = time.perf_counter() - started
         restored = data.denormalise(found.inputs.cpu().reshape(images.shape))
         row = {"batch": n, "attack": "closed form", "seconds": seconds, "status": found.status, "reason": found.reason}
+        row |= {"exact": found.status == "exact"}
         rows.append(row | judge(restored, images))
         started = time.perf_counter()
         best = nearest(bias_attack(_leak(biased, images, labels)), data.normalise(images).flatten(1))
@@ -182,7 +183,7 @@ def table(record: Record) -> pd.DataFrame:
                 "B": f"{size}",
                 "gradients": dtype,
                 "batches": len(own),
-                "exact": f"{100 * own['status'].eq('exact').mean():.0f} %",
+                "exact": f"{own['exact'].sum():.0f}",
                 "mean PSNR": _decibels(own["psnr"].mean()),
                 "least": _decibels(own["least"].min()),
                 "SSIM": f"{own['ssim'].mean():.3f}",
@@ -240,7 +241,7 @@ def figure_sizes(record: Record) -> Figure:
         mean, least = own.groupby("size")["psnr"].mean(), own.groupby("size")["least"].min()
         axis.plot(mean.index, mean, marker="o", color=figures.COLOURS[2 * index], label=f"closed form, {dtype}")
         axis.fill_between(mean.index, least, mean, color=figures.COLOURS[2 * index], alpha=0.18)
-    other = frame[frame["attack"] == "bias attack"].groupby("size")["psnr"].mean()
+    other = frame[(frame["attack"] == "bias attack") & (frame["dtype"] == "float32")].groupby("size")["psnr"].mean()
     axis.plot(
         other.index, other, marker="x", color=figures.COLOURS[1], linestyle=figures.DASHES[1], label="bias attack"
     )

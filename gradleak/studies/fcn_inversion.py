@@ -45,8 +45,8 @@ class Parameters(studies.Parameters):
     samples: int = Field(12, ge=1, le=100_000, description="single images a kind of label, float32 gradients")
     doubles: int = Field(3, ge=1, le=100_000, description="of these, how many are observed in float64 as well")
     compared: int = Field(1, ge=1, le=1000, description="of these, how many gradient matching is run on")
-    l2_steps: int = Field(3, ge=1, le=100_000, description="L-BFGS steps of L2 matching, 20 gradients each")
-    cosine_steps: int = Field(40, ge=1, le=100_000, description="Adam steps of cosine matching")
+    l2_steps: int = Field(2, ge=1, le=100_000, description="L-BFGS steps of L2 matching, 20 gradients each")
+    cosine_steps: int = Field(20, ge=1, le=100_000, description="Adam steps of cosine matching")
     defended: int = Field(2, ge=1, le=1000, description="images a defence is tried on")
     dataset: str = Field("photos", description="private images, test split, at 64 pixels")
 
