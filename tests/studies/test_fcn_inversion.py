@@ -38,7 +38,7 @@ def test_defences_are_noticed_and_cost_digits(record: Record) -> None:
 
 
 def test_the_judge_counts_what_is_lost() -> None:
-    truth = torch.rand(1, 3, 16, 16, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    truth = torch.rand(1, 3, 64, 64, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     assert fcn_inversion.judge(torch.full_like(truth, torch.nan), truth)["psnr"] == -float("inf")
     assert fcn_inversion.judge(truth, truth)["eight_bit"] == float("inf")
 
