@@ -8,6 +8,7 @@ the δ of the layer below, (δ W) σ′(A). One averaged gradient holds a whole 
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -100,8 +101,7 @@ def trace_fully_connected(
 
     `labels` (B, C), where the attacker knows them, are otherwise recovered with `prior`. `rule`: "least-squares" over
     all rows, in float64; "mean", the recursion of wang2024 for single samples; "published", the same after the label
-    search of its code. `noise` on every entry: known, or None to
-    estimate it.
+    search of its code. `noise` on every entry: known, or None to estimate it.
     """
     if rule not in RULES:
         raise unknown("rule", rule, RULES)
@@ -173,8 +173,6 @@ def _least_squares(
         inputs, errors, report = _solved(leak.gradients[f"{layer.name}.weight"], sloped, layer.name, unit)
         reports.append(report)
         troubles += [f"layer '{layer.name}': {report.reason}"] if report.reason else []
-    if len(layers) == 1:
-        inputs = top.features
     # A single sample's input follows from the first layer alone where that has a bias.
     certain = top.certain or (leak.batch_size == 1 and f"{layers[0].name}.bias" in leak.gradients)
     whole = certain and not any(report.reason for report in reports)
@@ -260,8 +258,7 @@ def _mended(gradient: Tensor, sloped: Tensor) -> Tensor:
     count = len(sloped)
     generator = torch.Generator().manual_seed(0)
     mixing = torch.randn(gradient.shape[1], count + 8, generator=generator, dtype=torch.float64).to(sloped.device)
-    step = max(1, CHUNK_ELEMENTS // gradient.shape[1])
-    mixed = count * torch.cat([part.double() @ mixing for part in gradient.split(step)])
+    mixed = count * torch.cat([rows @ mixing for _, rows in _rows(gradient)])
     size = mixed.norm(dim=1).square().mean().sqrt()
     weights = torch.ones_like(size).expand(len(mixed))
     for _ in range(REWEIGHTED):
@@ -277,28 +274,31 @@ def _mended(gradient: Tensor, sloped: Tensor) -> Tensor:
     return mended
 
 
+def _rows(gradient: Tensor) -> Iterator[tuple[slice, Tensor]]:
+    """Give a gradient's rows in float64, a few at a time, and which they are."""
+    step = max(1, CHUNK_ELEMENTS // gradient.shape[1])
+    for start in range(0, len(gradient), step):
+        which = slice(start, start + step)
+        yield which, gradient[which].double()
+
+
 def _inputs(gradient: Tensor, sloped: Tensor, unit: float) -> tuple[Tensor, int]:
     """Return A (B, I) with δᵀ A / B nearest to the gradient, the least where there are several; and δ's rank."""
     left, values, right = torch.linalg.svd(sloped, full_matrices=False)
     good = values > RANK * unit * values[0]
     inverse = torch.where(good, 1 / values.clamp(min=torch.finfo(values.dtype).tiny), 0)
     solve = len(sloped) * (left * inverse) @ right
-    step = max(1, CHUNK_ELEMENTS // gradient.shape[1])
     inputs = gradient.new_zeros(len(sloped), gradient.shape[1], dtype=torch.float64)
-    for start in range(0, len(gradient), step):
-        part = solve[:, start : start + step]
-        if part.any():
-            inputs += part @ gradient[start : start + step].double()
+    for which, rows in _rows(gradient):
+        inputs += solve[:, which] @ rows
     return inputs, int(good.sum())
 
 
 def _missed(gradient: Tensor, sloped: Tensor, inputs: Tensor) -> Tensor:
     """Return by how much the found inputs miss each row of the gradient, relative to a usual row, (O,)."""
-    step = max(1, CHUNK_ELEMENTS // gradient.shape[1])
     missed, sizes = [], []
-    for start in range(0, len(gradient), step):
-        rows = gradient[start : start + step].double()
+    for which, rows in _rows(gradient):
         sizes.append(rows.norm(dim=1))
-        missed.append((rows - sloped[:, start : start + step].T @ inputs / len(sloped)).norm(dim=1))
+        missed.append((rows - sloped[:, which].T @ inputs / len(sloped)).norm(dim=1))
     size = torch.cat(sizes).square().mean().sqrt()
     return torch.cat(missed) / size.clamp(min=torch.finfo(torch.float64).tiny)

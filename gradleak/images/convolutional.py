@@ -27,7 +27,7 @@ from gradleak.images.chain import Layer
 from gradleak.labels.priors import Prior
 from gradleak.leak import Leak
 
-# How far off a gradient's entry is, in rounding units of the largest entry: sums over positions round many times.
+# How far off a gradient's entry is, in rounding units of the terms that it sums over positions.
 ROUNDING = 2.0
 # How far off a feature is, in rounding units of the largest: the client computed it in as many sums.
 FEATURE = 3.0
@@ -123,17 +123,13 @@ def _shapes(layers: list[Layer], shape: tuple[int, int, int]) -> list[tuple[int,
     return shapes
 
 
-def _counts(layer: Layer, shape: tuple[int, int, int], above: tuple[int, int, int]) -> tuple[int, int, int]:
-    """Return the numbers of forward equations, backward equations and unknowns of a layer, for one sample."""
-    return math.prod(above), layer.module.weight.numel(), math.prod(shape)
-
-
 def _refused(leak: Leak, layers: list[Layer], shapes: list[tuple[int, int, int]]) -> Inversion:
     """Say which layer has too few equations for a batch; where none has, that batches are not solved here."""
     reports, short = [], ""
     for layer, shape, above in reversed(list(zip(layers[:-1], shapes, shapes[1:], strict=False))):
-        forward, backward, unknowns = _counts(layer, shape, above)
-        equations, wanted = leak.batch_size * forward + backward, leak.batch_size * unknowns
+        # The forward equations are one sample's each, the backward ones are sums over the batch.
+        equations = leak.batch_size * math.prod(above) + layer.module.weight.numel()
+        wanted = leak.batch_size * math.prod(shape)
         missing = f"{wanted - equations} equations short" if equations < wanted else ""
         reports.append(LayerReport(layer.name, equations, wanted, 0, math.inf, missing))
         short = short or (missing and f"layer '{layer.name}' is {missing} for {leak.batch_size} samples")
@@ -248,21 +244,20 @@ def _solved(
         if not trouble:
             break
 
-    def solve(right: Tensor) -> Tensor:
-        return scale[:, None] * torch.cholesky_solve(scale[:, None] * right, factor)
+    def missed(inputs: Tensor) -> tuple[Tensor, Tensor]:
+        return known - forward @ inputs, wanted - backward @ inputs.view(channels, area).T
 
     inputs = known.new_full((channels * area,), mean)
     for _ in range(REFINEMENTS):
-        ahead = known - forward @ inputs
-        behind = wanted - backward @ inputs.view(channels, area).T
+        ahead, behind = missed(inputs)
         pull = forward.T @ (column_weight * ahead) + (backward.T @ (row_weight[:, None] * behind)).T.reshape(-1)
         pull += (mean - inputs) / deviation**2
-        inputs = inputs + solve(pull[:, None])[:, 0]
+        inputs = inputs + scale * torch.cholesky_solve((scale * pull)[:, None], factor)[:, 0]
     draws = torch.randn(len(inputs), DRAWS, generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(known)
     drawn = scale[:, None] * torch.linalg.solve_triangular(factor.T, draws, upper=True)
     error = drawn.square().mean(dim=1).sqrt()
     # What the equations miss each other by tells how far their supposed errors were off.
-    ahead, behind = known - forward @ inputs, wanted - backward @ inputs.view(channels, area).T
+    ahead, behind = missed(inputs)
     squares = (column_weight * ahead.square()).sum() + (row_weight[:, None] * behind.square()).sum()
     said = (error**-2 - deviation**-2).clamp(min=0)
     spare = (len(known) + gradient.numel() - (said * error.square()).sum()).clamp(min=1)

@@ -400,8 +400,7 @@ class _Search:
             return
         base, step = self.families.parts(family)
         places, shares, cost = descended(self.span, base, step, places, shares, self.families.free, STEPS)
-        errors = (places @ self.span.logits.T).softmax(dim=1) - base - shares[:, None] * step
-        rounding = self._rounding(places, errors)
+        rounding = self._rounding(places, self._errors(_Found(places, shares, family)))
         good = (
             (cost.sqrt() < (ACCEPT * rounding).clamp(min=HOME)) & (ACCEPT * rounding < STICKS_OUT) & shares.isfinite()
         )

@@ -13,14 +13,6 @@ from gradleak.leak import Leak
 
 
 @dataclass(frozen=True)
-class Settings:
-    """How long and how fast one distance is matched."""
-
-    steps: int
-    rate: float
-
-
-@dataclass(frozen=True)
 class Matched:
     """The best iterate (1, …), its distance and the seconds that the search took."""
 
@@ -29,7 +21,7 @@ class Matched:
     seconds: float
 
 
-def matched(leak: Leak, labels: Tensor, distance: str, settings: Settings, seed: int) -> Matched:
+def matched(leak: Leak, labels: Tensor, distance: str, steps: int, rate: float, seed: int) -> Matched:
     """Match one sample's gradient from a random start, its label known; the best iterate is kept."""
     model, observed = leak.model, leak.gradients
     parameters = [model.get_parameter(name) for name in observed]
@@ -59,13 +51,11 @@ def matched(leak: Leak, labels: Tensor, distance: str, settings: Settings, seed:
         return float(value.detach())
 
     optimizer: torch.optim.Optimizer = (
-        torch.optim.LBFGS([image], lr=settings.rate)
-        if distance == "l2"
-        else torch.optim.Adam([image], lr=settings.rate)
+        torch.optim.LBFGS([image], lr=rate) if distance == "l2" else torch.optim.Adam([image], lr=rate)
     )
     was_training = model.training
     model.eval()
-    for _ in range(settings.steps):
+    for _ in range(steps):
         optimizer.step(closure)
     model.train(was_training)
     return Matched(best.inputs, best.distance, time.perf_counter() - started)

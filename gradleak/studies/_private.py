@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,7 @@ DTYPES = {"float32": torch.float32, "float64": torch.float64}
 LABELS = ("smoothing", "mixup", "onehot")
 # A label within this of the truth (L1) counts as recovered.
 KNOWN = 1e-3
+POOL = 100
 
 
 def private_samples(dataset: data.Dataset, labels: str, count: int, seed: int) -> tuple[Tensor, Tensor]:
@@ -67,6 +68,41 @@ def reduced(leaks: HeadLeaks, errors: Tensor, *, exact: bool = True) -> tuple[La
         dtype=torch.float64 if exact else None,
     )
     return path, 1 / errors.gather(1, path.row[:, None])[:, 0]
+
+
+def pooled_samples(dataset: data.Dataset, labels: str, count: int, seed: int) -> tuple[Tensor, Tensor]:
+    """Return private inputs and labels, drawn from one pool: fewer samples are the first of more."""
+    inputs, targets = private_samples(dataset, labels, max(POOL, count), seed)
+    return inputs[:count], targets[:count]
+
+
+def inputs_of(modules: Iterable[nn.Module], model: nn.Module, inputs: Tensor) -> list[Tensor]:
+    """Return what modules of a model take in, in the order in which they run: truths that no attack is given."""
+    seen: list[Tensor] = []
+    handles = [module.register_forward_hook(lambda module, args, output: seen.append(args[0])) for module in modules]
+    try:
+        with torch.no_grad():
+            model(inputs)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return seen
+
+
+def defended_trials(levels: Mapping[str, Sequence[float]], **common: Any) -> list[dict[str, Any]]:
+    """Return the inputs of the trials that try every defence at every level."""
+    return [
+        {"part": "defense", "defense": name, "level": float(level)} | common
+        for name, own in levels.items()
+        for level in own
+    ]
+
+
+def defense_cells(defense: Any, level: Any) -> dict[str, str]:
+    """Return how a table names a defence and its strength."""
+    if defense == "half":
+        return {"defence": "float16 numbers", "strength": "–"}
+    return {"defence": str(defense), "strength": f"{level:g}"}
 
 
 def defender(name: str, level: float, clean: Gradients, seed: int) -> Defense:

@@ -22,7 +22,7 @@ from gradleak.labels import BatchLabels, recover_batch
 from gradleak.leak import observe_heads
 from gradleak.records import Record
 from gradleak.studies import _networks
-from gradleak.studies._private import DTYPES, LABELS
+from gradleak.studies._private import DTYPES, LABELS, inputs_of
 
 PAPER = "wang2024"
 PLACE = "Beyond section 3"
@@ -171,8 +171,7 @@ def _batch(
         disturb = defenses.gaussian(noise, generator)
         clean, gradient = gradient, disturb({"head": gradient})["head"]
         utility = defenses.utility({"head": clean}, {"head": gradient})
-    with torch.no_grad():
-        hidden = features(model, inputs)
+    (hidden,) = inputs_of([model.get_submodule("head")], model, inputs)
     rows = []
     for attacker, known in (("unaware", 0.0), ("aware", noise)) if noise else (("unaware", 0.0),):
         started = time.perf_counter()
@@ -180,17 +179,6 @@ def _batch(
         row = {"attacker": attacker, "seconds": time.perf_counter() - started, "utility": utility}
         rows.append(row | judge(found, hidden, targets))
     return rows
-
-
-def features(model: nn.Module, inputs: Tensor) -> Tensor:
-    """Return what the last layer sees of the inputs, (B, I): the truth that no attack is given."""
-    seen: list[Tensor] = []
-    handle = model.get_submodule("head").register_forward_hook(lambda module, args, output: seen.append(args[0]))
-    try:
-        model(inputs)
-    finally:
-        handle.remove()
-    return seen[0]
 
 
 def draw(

@@ -9,6 +9,7 @@ import copy
 import math
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import pandas as pd
@@ -23,9 +24,9 @@ from gradleak.images import polished, trace_convolutional
 from gradleak.leak import observe
 from gradleak.records import Record
 from gradleak.studies import _networks
-from gradleak.studies._matching import Settings, matched
+from gradleak.studies._matching import matched
 from gradleak.studies._pictures import packed, show
-from gradleak.studies._private import DTYPES, defender, private_samples
+from gradleak.studies._private import DTYPES, defended_trials, defender, defense_cells, inputs_of, pooled_samples
 
 PAPER = "wang2024"
 PLACE = "Beyond section 4.3"
@@ -38,7 +39,6 @@ SMALLEST: dict[str, Any] = {
     "stages": ["untrained"],
 }
 STAGES = ("untrained", "trained")
-POOL = 100
 MATCHING_RATE = 1.0
 DEFENSES: dict[str, tuple[float, ...]] = {
     "gaussian": (1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3),
@@ -100,11 +100,7 @@ def trials(parameters: Parameters) -> list[dict[str, Any]]:
         for stage in parameters.stages
         for n in range(min(parameters.polishings, parameters.samples))
     ]
-    defended = [
-        {"part": "defense", "defense": name, "level": float(level), "samples": parameters.defended} | common
-        for name, levels in DEFENSES.items()
-        for level in levels
-    ]
+    defended = defended_trials(DEFENSES, samples=parameters.defended, **common)
     return closed + shown + defended
 
 
@@ -117,8 +113,7 @@ def trial(part: str, **inputs: Any) -> list[dict[str, Any]]:
 
 def _made(stage: str, dataset: str, count: int, seed: int, device: str) -> tuple[nn.Module, Tensor, Tensor]:
     private = data.load(dataset, "test")
-    # Drawn from one pool, so that fewer samples are the first of more.
-    inputs, targets = (values[:count] for values in private_samples(private, "smoothing", max(POOL, count), seed))
+    inputs, targets = pooled_samples(private, "smoothing", count, seed)
     row = _networks.parse(f"{dataset}/lenet/{stage}")
     model = _networks.network(row, "smoothing", private, seed, device)[0]
     return model.to(device), inputs.to(device), targets.to(device)
@@ -138,10 +133,10 @@ def _closed(stage: str, dtype: str, samples: int, dataset: str, seed: int, devic
         truth = data.denormalise(image.double())
         row = {"image": n, "seconds": seconds, "status": found.status}
         rows.append(row | {"layer": "image"} | _quality(data.denormalise(found.inputs), truth))
-        truths = activations(double, image.double())
+        truths = inputs_of(convolutions(double), double, image.double())
         for report, own in zip(reversed(found.layers), truths, strict=True):
             actual = (
-                (report.found.cpu() - own.cpu()).norm() / own.cpu().norm() if report.found is not None else math.nan
+                (report.found.cpu() - own[0].cpu()).norm() / own.cpu().norm() if report.found is not None else math.nan
             )
             rows.append(
                 {
@@ -157,19 +152,9 @@ def _closed(stage: str, dtype: str, samples: int, dataset: str, seed: int, devic
     return rows
 
 
-def activations(model: nn.Module, image: Tensor) -> list[Tensor]:
-    """Return what every convolution of a chain takes in, the image first: the truth that no attack is given."""
-    seen: list[Tensor] = []
-    handles = [
-        module.register_forward_hook(lambda module, args, output: seen.append(args[0][0]))
-        for module in model.modules()
-        if isinstance(module, nn.Conv2d)
-    ]
-    with torch.no_grad():
-        model(image)
-    for handle in handles:
-        handle.remove()
-    return seen
+def convolutions(model: nn.Module) -> list[nn.Conv2d]:
+    """Return a model's convolutions."""
+    return [module for module in model.modules() if isinstance(module, nn.Conv2d)]
 
 
 def _quality(image: Tensor, truth: Tensor) -> dict[str, Any]:
@@ -193,7 +178,7 @@ def _polish(stage: str, image: int, matching: int, dataset: str, seed: int, devi
     ]
     strip = [truth, data.denormalise(closed.inputs), data.denormalise(better.inputs)]
     if matching:
-        found = matched(leak, target, "l2", Settings(matching, MATCHING_RATE), seed + image)
+        found = matched(leak, target, "l2", matching, MATCHING_RATE, seed + image)
         restored = data.denormalise(found.inputs.double())
         rows.append({"attack": "L2 matching", "seconds": found.seconds, "steps": matching} | _quality(restored, truth))
         strip.insert(1, restored)
@@ -206,10 +191,11 @@ def _defended(defense: str, level: float, samples: int, dataset: str, seed: int,
     rows = []
     for n in range(samples):
         image, target = inputs[n : n + 1], targets[n : n + 1].float()
-        clean = observe(model, image, target).gradients
-        leak = observe(model, image, target, defense=defender(defense, level, clean, seed + n))
-        utility = defenses.utility(clean, leak.gradients)
-        step = max(float(value.abs().max()) for value in clean.values()) / (2**15 - 1) if defense == "quantize" else 0.0
+        clean = observe(model, image, target)
+        leak = replace(clean, gradients=defender(defense, level, clean.gradients, seed + n)(clean.gradients))
+        utility = defenses.utility(clean.gradients, leak.gradients)
+        largest = max(float(value.abs().max()) for value in clean.gradients.values())
+        step = largest / (2**15 - 1) if defense == "quantize" else 0.0
         known = level if defense == "gaussian" else step / math.sqrt(12)
         for attacker, noise in (("unaware", 0.0), ("aware", known)):
             found = trace_convolutional(leak, noise=noise)
@@ -275,12 +261,10 @@ def layer_table(record: Record) -> pd.DataFrame:
 
 def batch_table() -> pd.DataFrame:
     """Return which layer runs out of equations first as the batch grows, by counting alone."""
-    model = models.build("lenet")
-    convolutions = [module for module in model.modules() if isinstance(module, nn.Conv2d)]
     sides, lines = [32, 16, 8, 8], []
     for batch in (1, 2, 3, 4):
         line: dict[str, Any] = {"B": batch}
-        for index, module in enumerate(convolutions):
+        for index, module in enumerate(convolutions(models.build("lenet"))):
             unknowns = module.in_channels * sides[index] ** 2
             equations = batch * module.out_channels * sides[index + 1] ** 2 + module.weight.numel()
             line[f"convolution {index + 1}"] = f"{equations:,} for {batch * unknowns:,}"
@@ -317,8 +301,7 @@ def defense_table(record: Record) -> pd.DataFrame:
         median = own["aware"]["psnr"].median()
         lines.append(
             {
-                "defence": "float16 numbers" if defense == "half" else defense,
-                "strength": "–" if defense == "half" else f"{level:g}",
+                **defense_cells(defense, level),
                 "cosine to the clean": f"{group['utility'].mean():.5f}",
                 "unaware: refused": f"{100 * own['unaware']['psnr'].eq(-math.inf).mean():.0f} %",
                 "aware: median PSNR": "lost" if median == -math.inf else f"{median:.1f}",

@@ -6,6 +6,7 @@ Beyond wang2024, section 4.2: every image of a batch out of one averaged gradien
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import pandas as pd
@@ -17,10 +18,10 @@ from torch import Tensor, nn
 from gradleak import augment, data, defenses, figures, metrics, models, studies
 from gradleak.errors import InputError
 from gradleak.images import bias_attack, trace_fully_connected
-from gradleak.leak import Defense, Leak, observe
+from gradleak.leak import Leak, observe
 from gradleak.records import Record
 from gradleak.studies._pictures import packed, show
-from gradleak.studies._private import DTYPES, defender
+from gradleak.studies._private import DTYPES, defended_trials, defender, defense_cells
 
 PAPER = "wang2024"
 PLACE = "Beyond section 4.2"
@@ -76,11 +77,7 @@ def trials(parameters: Parameters) -> list[dict[str, Any]]:
         for size in parameters.sizes
         for dtype in parameters.precisions
     ]
-    defended = [
-        {"part": "defense", "defense": name, "level": float(level), "size": parameters.shown} | common
-        for name, levels in DEFENSES.items()
-        for level in levels
-    ]
+    defended = defended_trials(DEFENSES, size=parameters.shown, **common)
     return closed + defended
 
 
@@ -101,9 +98,9 @@ def _network(classes: int, bias: bool, dtype: str, seed: int, device: str) -> nn
     return models.build("fcn4", classes=classes, bias=bias, image_size=SIZE, seed=seed).to(device, DTYPES[dtype])
 
 
-def _leak(model: nn.Module, images: Tensor, labels: Tensor, defense: Defense | None = None) -> Leak:
+def _leak(model: nn.Module, images: Tensor, labels: Tensor) -> Leak:
     weight = next(model.parameters())
-    return observe(model, data.normalise(images).to(weight), labels.to(weight), defense=defense)
+    return observe(model, data.normalise(images).to(weight), labels.to(weight))
 
 
 def _closed(
@@ -160,13 +157,14 @@ def _defended(
 ) -> list[dict[str, Any]]:
     model = _network(classes, False, "float32", seed, device)
     images, labels = _private(dataset, classes, size, seed)
-    clean = _leak(model, images, labels).gradients
-    sent = _leak(model, images, labels, defender(defense, level, clean, seed))
+    clean = _leak(model, images, labels)
+    sent = replace(clean, gradients=defender(defense, level, clean.gradients, seed)(clean.gradients))
+    utility = defenses.utility(clean.gradients, sent.gradients)
     rows = []
     for attacker, noise in (("unaware", 0.0), ("aware", None)):
         found = trace_fully_connected(sent, noise=noise)
         restored = data.denormalise(found.inputs.cpu().reshape(images.shape))
-        row = {"attacker": attacker, "status": found.status, "utility": defenses.utility(clean, sent.gradients)}
+        row = {"attacker": attacker, "status": found.status, "utility": utility}
         rows.append(row | judge(restored, images))
     return rows
 
@@ -208,8 +206,7 @@ def defense_table(record: Record) -> pd.DataFrame:
         own = group.set_index("attacker")
         lines.append(
             {
-                "defence": "float16 numbers" if defense == "half" else defense,
-                "strength": "–" if defense == "half" else f"{level:g}",
+                **defense_cells(defense, level),
                 "cosine to the clean": f"{group['utility'].mean():.5f}",
                 "unaware: says": own["status"]["unaware"],
                 "mean PSNR": _decibels(own["psnr"]["unaware"]),

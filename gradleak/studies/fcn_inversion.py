@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import pandas as pd
@@ -19,14 +20,14 @@ from gradleak import data, defenses, figures, metrics, models, studies
 from gradleak.images import Inversion, trace_fully_connected
 from gradleak.leak import observe
 from gradleak.records import Record
-from gradleak.studies._matching import Settings, matched
+from gradleak.studies._matching import matched
 from gradleak.studies._pictures import packed, show
-from gradleak.studies._private import DTYPES, defender, private_samples
+from gradleak.studies._private import DTYPES, defended_trials, defender, defense_cells, pooled_samples
 
 PAPER = "wang2024"
 PLACE = "Figures 3–5, Table 6"
 SMALLEST: dict[str, Any] = {"samples": 2, "doubles": 1, "compared": 1, "defended": 1, "l2_steps": 1, "cosine_steps": 2}
-SIZE, POOL = 64, 100
+SIZE = 64
 LABELS = ("smoothing", "mixup")
 VARIANTS = {"ours": "least-squares", "mean over rows": "mean", "as published": "published"}
 # The settings of the paper's comparison, but for the number of steps.
@@ -80,11 +81,7 @@ def trials(parameters: Parameters) -> list[dict[str, Any]]:
         {"part": "matching", "distance": distance, "steps": count, "samples": parameters.compared} | common
         for distance, count in steps.items()
     ]
-    defended = [
-        {"part": "defense", "defense": name, "level": float(level), "samples": parameters.defended} | common
-        for name, levels in DEFENSES.items()
-        for level in levels
-    ]
+    defended = defended_trials(DEFENSES, samples=parameters.defended, **common)
     return closed + compared + defended
 
 
@@ -97,9 +94,7 @@ def trial(part: str, **inputs: Any) -> list[dict[str, Any]]:
 
 def _private(dataset: str, labels: str, samples: int, seed: int) -> tuple[Tensor, Tensor, int]:
     private = data.load(dataset, "test", size=SIZE)
-    # Drawn from one pool, so that fewer samples are the first of more.
-    inputs, targets = private_samples(private, labels, max(POOL, samples), seed)
-    return inputs[:samples], targets[:samples], private.classes
+    return *pooled_samples(private, labels, samples, seed), private.classes
 
 
 def _closed(labels: str, dtype: str, samples: int, dataset: str, seed: int, device: str) -> list[dict[str, Any]]:
@@ -147,7 +142,7 @@ def _matching(distance: str, steps: int, samples: int, dataset: str, seed: int, 
     for n in range(samples):
         sent, target = inputs[n : n + 1].to(device), targets[n : n + 1].to(device)
         leak = observe(model, sent, target)
-        found = matched(leak, target, distance, Settings(steps, RATES[distance]), seed + n)
+        found = matched(leak, target, distance, steps, RATES[distance], seed + n)
         image = data.denormalise(found.inputs.double()).cpu()
         images.append(image)
         truth = data.denormalise(sent.double()).cpu()
@@ -161,9 +156,9 @@ def _defended(defense: str, level: float, samples: int, dataset: str, seed: int,
     rows = []
     for n in range(samples):
         sent, target = inputs[n : n + 1].to(device), targets[n : n + 1].to(device)
-        clean = observe(model, sent, target).gradients
-        leak = observe(model, sent, target, defense=defender(defense, level, clean, seed + n))
-        utility = defenses.utility(clean, leak.gradients)
+        clean = observe(model, sent, target)
+        leak = replace(clean, gradients=defender(defense, level, clean.gradients, seed + n)(clean.gradients))
+        utility = defenses.utility(clean.gradients, leak.gradients)
         truth = data.denormalise(sent.double()).cpu()
         for attacker, noise in (("unaware", 0.0), ("aware", None)):
             found = trace_fully_connected(leak, noise=noise)
@@ -234,8 +229,7 @@ def defense_table(record: Record) -> pd.DataFrame:
         own = {name: part["psnr"] for name, part in group.groupby("attacker")}
         lines.append(
             {
-                "defence": "float16 numbers" if defense == "half" else defense,
-                "strength": "–" if defense == "half" else f"{level:g}",
+                **defense_cells(defense, level),
                 "cosine to the clean": f"{group['utility'].mean():.4f}",
                 "unaware: refused": f"{100 * own['unaware'].eq(-float('inf')).mean():.0f} %",
                 "aware: median PSNR": "lost"

@@ -8,8 +8,9 @@ from torch import Tensor, nn
 
 from gradleak import augment, data, metrics, models, observe
 from gradleak.errors import GradleakWarning, InputError
-from gradleak.images import convolutional, invert_convolutional, polished, trace_convolutional
+from gradleak.images import invert_convolutional, polished, trace_convolutional
 from gradleak.leak import Leak
+from gradleak.studies._private import inputs_of
 
 
 def small(activation: nn.Module, seed: int = 0) -> nn.Sequential:
@@ -57,33 +58,22 @@ def photo(seed: int) -> Tensor:
     return data.normalise(photos.images[index].double())
 
 
-def test_lenet_in_single_precision_with_honest_claims(monkeypatch: pytest.MonkeyPatch) -> None:
-    solved: list[convolutional.Known] = []
-    inner = convolutional._solved
-
-    def watched(*arguments: object) -> object:
-        result = inner(*arguments)  # type: ignore[arg-type]
-        solved.append(result[0])
-        return result
-
-    monkeypatch.setattr(convolutional, "_solved", watched)
+def test_lenet_in_single_precision_with_honest_claims() -> None:
     for seed in range(3):
         model = models.build("lenet", seed=seed)
         image = photo(seed)
         leak, labels = sent(model, image, seed)
-        solved.clear()
         found = trace_convolutional(leak)
         assert found.status == "exact", found.reason
         assert metrics.psnr(data.denormalise(found.inputs), data.denormalise(image)) > 60
         assert metrics.label_error(found.labels, labels) < 1e-4
-        truth, value = [image], image
-        for module in model.double().body:
-            value = module(value).detach()
-            if isinstance(module, nn.Sigmoid):
-                truth.append(value)
-        for known, own in zip(reversed(solved), truth, strict=False):
-            ratio = float(known.error.norm() / (known.value - own[0]).norm())
-            assert 0.2 < ratio < 5
+        double = model.double()
+        truth = inputs_of([m for m in double.modules() if isinstance(m, nn.Conv2d)], double, image)
+        for report, own in zip(reversed(found.layers), truth, strict=True):
+            assert report.found is not None
+            assert report.claimed is not None
+            claimed = report.claimed * report.found.norm()
+            assert 0.2 < claimed / (report.found - own[0]).norm() < 5
 
 
 def test_the_last_digits() -> None:

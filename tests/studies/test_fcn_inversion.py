@@ -59,12 +59,12 @@ def test_tables_and_figures(record: Record) -> None:
 @pytest.mark.parametrize("distance", ["l2", "cosine"])
 def test_matching_comes_nearer(distance: str) -> None:
     from gradleak import augment, models, observe
-    from gradleak.studies._matching import Settings, matched
+    from gradleak.studies._matching import matched
 
     model = models.build("lenet", image_size=16, in_channels=1, seed=0)
     image = torch.rand(1, 1, 16, 16, generator=torch.Generator().manual_seed(0))
     label = augment.smooth(torch.tensor([3]), 10, 0.2)
     leak = observe(model, image, label)
-    few, many = (matched(leak, label, distance, Settings(steps, 0.1), 0) for steps in (1, 20))
+    few, many = (matched(leak, label, distance, steps, 0.1, 0) for steps in (1, 20))
     assert many.distance < few.distance
     assert many.inputs.shape == image.shape
