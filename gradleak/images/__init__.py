@@ -8,16 +8,27 @@ from gradleak.images.analytic import (
     trace_fully_connected,
 )
 from gradleak.images.convolutional import invert_convolutional, trace_convolutional
-from gradleak.images.polish import Polished, polished
+from gradleak.images.levenberg import LevenbergMarquardt, Polished, polished
+from gradleak.images.matching import Reconstruction, match
+from gradleak.images.objective import Distance, Prior, total_variation
+from gradleak.images.optimizers import LBFGS, Adam
 
 __all__ = [
+    "LBFGS",
+    "Adam",
+    "Distance",
     "Inversion",
     "LayerReport",
+    "LevenbergMarquardt",
     "Polished",
+    "Prior",
+    "Reconstruction",
     "bias_attack",
     "invert_convolutional",
     "invert_fully_connected",
+    "match",
     "polished",
+    "total_variation",
     "trace_convolutional",
     "trace_fully_connected",
 ]

@@ -1,0 +1,179 @@
+"""What gradient matching makes small: the distance between gradients, and what images are taken to look like."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+from torch.nn import functional as F
+
+from gradleak.errors import InputError, unknown
+from gradleak.leak import Gradients, Leak
+
+Kind = Literal["l2", "cosine", "layers"]
+Definition = Literal["sum", "mean"]
+
+
+@dataclass(frozen=True)
+class Distance:
+    """How far a gradient is from the observed one, and a feature from the recovered one (wang2024, Eqn. 8).
+
+    "l2": the squared distance over all layers (zhu2019); "cosine": one minus the cosine over all parameters
+    (geiping2020); "layers": one minus the cosine, tensor by tensor, added up. `head` is α, the weight of the last
+    layer's gradient; `feature` is β, that of the last layer's input.
+    """
+
+    kind: Kind = "l2"
+    head: float = 1.0
+    feature: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.kind not in get_args(Kind):
+            raise unknown("distance", self.kind, get_args(Kind))
+        if not (self.head >= 0 and self.feature >= 0):
+            raise InputError(f"weights of a distance must not be negative; got {self.head} and {self.feature}")
+
+    def between(self, own: Gradients, observed: Gradients, head: str) -> Tensor:
+        """Return the distance (A,) of gradients whose tensors are (A, …); `head` names the last layer's parameters."""
+        weights = {name: self.head if name.rpartition(".")[0] == head else 1.0 for name in own}
+        pairs = [
+            (weights[name], value.flatten(1), observed[name].flatten(1))
+            for name, value in own.items()
+            if weights[name] > 0
+        ]
+        if self.kind == "l2":
+            return torch.stack([weight * (one - other).square().sum(dim=1) for weight, one, other in pairs]).sum(dim=0)
+        if self.kind == "layers":
+            return torch.stack([weight * (1 - _cosine(one, other)) for weight, one, other in pairs]).sum(dim=0)
+        product, ours, theirs = (
+            torch.stack(parts).sum(dim=0)
+            for parts in zip(
+                *(
+                    (weight * (a * b).sum(dim=1), weight * a.square().sum(dim=1), weight * b.square().sum(dim=1))
+                    for weight, a, b in pairs
+                ),
+                strict=True,
+            )
+        )
+        return 1 - product / (ours * theirs).sqrt().clamp(min=torch.finfo(product.dtype).tiny)
+
+    def of_features(self, own: Tensor, known: Tensor) -> Tensor:
+        """Return the distance (A,) of last-layer inputs (A, B, I)."""
+        own, known = own.flatten(1), known.flatten(1)
+        return (own - known).square().sum(dim=1) if self.kind == "l2" else 1 - _cosine(own, known)
+
+
+def _cosine(one: Tensor, other: Tensor) -> Tensor:
+    tiny = torch.finfo(one.dtype).tiny
+    return (one * other).sum(dim=1) / (one.square().sum(dim=1) * other.square().sum(dim=1)).sqrt().clamp(min=tiny)
+
+
+@dataclass(frozen=True)
+class Prior:
+    """What private inputs are taken to look like: `variation` weighs total variation, `square` the mean square.
+
+    Total variation is anisotropic, in the space the network sees, and comes in two definitions: "sum", mean |∂x| + mean
+    |∂y|, in wang2024's and geiping2020's code; "mean", half of that, in breaching's. `box`: every iterate is clamped
+    between these two, each broadcast to the shape of one input.
+    """
+
+    variation: float = 0.0
+    definition: Definition = "sum"
+    square: float = 0.0
+    box: tuple[Tensor, Tensor] | None = None
+
+    def __post_init__(self) -> None:
+        if self.definition not in get_args(Definition):
+            raise unknown("definition of total variation", self.definition, get_args(Definition))
+
+    def of(self, images: Tensor) -> Tensor | float:
+        """Return what the prior says against images (A, B, C, H, W), (A,)."""
+        value: Tensor | float = 0.0
+        if self.variation:
+            value = value + self.variation * total_variation(images, self.definition)
+        if self.square:
+            value = value + self.square * images.square().flatten(1).mean(dim=1)
+        return value
+
+
+def total_variation(images: Tensor, definition: Definition = "sum") -> Tensor:
+    """Return the anisotropic total variation (A,) of images (A, …, H, W)."""
+    across = images.diff(dim=-1).abs().flatten(1).mean(dim=1)
+    down = images.diff(dim=-2).abs().flatten(1).mean(dim=1)
+    return (across + down) * (1.0 if definition == "sum" else 0.5)
+
+
+class Objective:
+    """The loss of A attacks on N leaks of one model, and its gradient; one program for all of them.
+
+    A place (A, P) is an attack's B inputs and, where labels are searched as well, its B × C label scores. `owners` (A,)
+    says whose leak an attack looks at.
+    """
+
+    def __init__(
+        self, leaks: list[Leak], labels: Tensor | None, features: Tensor | None, distance: Distance, prior: Prior
+    ) -> None:
+        first = leaks[0]
+        assert first.input_shape is not None
+        self.model: nn.Module = copy.deepcopy(first.model).eval().requires_grad_(False)
+        self.parameters: Gradients = {name: self.model.get_parameter(name) for name in first.gradients}
+        self.head = first.head
+        self.labels, self.features = labels, features
+        self.distance, self.prior = distance, prior
+        self.shape = (first.batch_size, *first.input_shape)
+        self.size = torch.Size(self.shape).numel()
+        self.classes = len(first.weight)
+        self.observed = {name: torch.stack([leak.gradients[name] for leak in leaks]) for name in first.gradients}
+        self._seen: list[Tensor] = []
+        layer = self.model.get_submodule(self.head) if self.head else self.model
+        layer.register_forward_pre_hook(lambda _module, inputs: self._seen.append(inputs[0]))
+
+    def inputs(self, places: Tensor) -> Tensor:
+        """Return the inputs (A, B, …) of places."""
+        return places[:, : self.size].reshape(-1, *self.shape)
+
+    def labels_at(self, places: Tensor, owners: Tensor) -> Tensor:
+        """Return the labels (A, B, C) of places: known ones, or the softmax of the scores."""
+        if self.labels is not None:
+            return self.labels[owners]
+        return places[:, self.size :].reshape(-1, self.shape[0], self.classes).softmax(dim=2)
+
+    def boxed(self, places: Tensor) -> Tensor:
+        """Return the places with every input within the prior's box."""
+        if self.prior.box is None:
+            return places
+        low, high = (edge.to(places).expand(self.shape[1:]) for edge in self.prior.box)
+        inputs = torch.minimum(torch.maximum(self.inputs(places), low), high).flatten(1)
+        return torch.cat([inputs, places[:, self.size :]], dim=1)
+
+    def gradients(self, inputs: Tensor, labels: Tensor) -> tuple[Gradients, Tensor]:
+        """Return what clients with inputs (A, B, …) and labels (A, B, C) would send, and their features (A, B, I)."""
+        own, features = vmap(grad(self._loss, has_aux=True), (None, 0, 0))(self.parameters, inputs, labels)
+        return own, features
+
+    def _loss(self, parameters: Gradients, inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        self._seen.clear()
+        logits = functional_call(self.model, parameters, (inputs,))
+        return -(labels * F.log_softmax(logits, dim=1)).sum(dim=1).mean(), self._seen.pop()
+
+    def losses(self, places: Tensor, owners: Tensor) -> Tensor:
+        """Return the loss (A,) at places."""
+        inputs = self.inputs(places)
+        own, features = self.gradients(inputs, self.labels_at(places, owners))
+        observed = {name: value[owners] for name, value in self.observed.items()}
+        value = self.distance.between(own, observed, self.head) + self.prior.of(inputs)
+        if self.features is not None and self.distance.feature:
+            value = value + self.distance.feature * self.distance.of_features(features, self.features[owners])
+        return value
+
+    def evaluate(self, places: Tensor, owners: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the loss (A,) at places (A, P) and its gradient there."""
+        with torch.enable_grad():
+            places = places.detach().requires_grad_()
+            losses = self.losses(places, owners)
+            (slopes,) = torch.autograd.grad(losses.sum(), [places])
+        return losses.detach(), slopes
