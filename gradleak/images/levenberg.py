@@ -34,8 +34,8 @@ class LevenbergMarquardt:
 
     `bent`: steps follow the valley's bend to second order from the start (geodesic acceleration, transtrum2012). Near
     the end this is what makes them long: the misfit is all but flat along a few hundred directions. From a random start
-    it leads astray, and is taken up only when plain steps no longer help. `spread`: standard deviation of random starts;
-    those of N(0, 1) saturate a network's activations, and most of its slopes are lost.
+    it leads astray, and is taken up only when plain steps no longer help. `spread`: standard deviation of random
+    starts; those of N(0, 1) saturate a network's activations, and most of its slopes are lost.
     """
 
     steps: int = 30

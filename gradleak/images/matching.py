@@ -74,7 +74,7 @@ def match(
     `labels`: class indices (N·B,) or soft labels (N·B, C) that the attacker knows; or "recovered" (by this package's
     solvers, for labels of the kind `label_prior`), "idlg", "dlg" (searched together with the inputs, from a random
     start), "recovered-start" (the same from the recovered label).
-    `start` (N·B, …): inputs to start from instead of N(0, 1). An attack whose loss falls to `enough` is over.
+    `start` (N·B, …): inputs to start from instead of random ones. An attack whose loss falls to `enough` is over.
     `chunk`: how many attacks are run at a time; by default as many as memory allows. `watch` is called with the numbers
     (a,) of a chunk's attacks, the step and their best inputs (a, B, …) whenever the history is written: attack
     n·R + r is restart r of leak n. Ctrl-C ends the search; what was found comes back with the status "interrupted".
@@ -90,7 +90,7 @@ def match(
     target = None if known.searched else known.labels
     features = known.features(many, label_prior) if distance.feature else None
     objective = Objective(many, target, features, distance, prior)
-    places = _starts(objective, known, len(many), restarts, seed, start)
+    places = _starts(objective, known, len(many), restarts, seed, start, settings.spread)
     misfit = None
     if isinstance(settings, LevenbergMarquardt):
         assert known.labels is not None
@@ -242,13 +242,21 @@ def _recovered(leaks: list[Leak], label_prior: str) -> tuple[Tensor, Tensor]:
     )
 
 
-def _starts(objective: Objective, known: _Known, count: int, restarts: int, seed: int, start: Tensor | None) -> Tensor:
+def _starts(
+    objective: Objective,
+    known: _Known,
+    count: int,
+    restarts: int,
+    seed: int,
+    start: Tensor | None,
+    spread: float,
+) -> Tensor:
     """Return the attacks' starts (N·R, P): images first, so that one seed gives every kind of label the same ones."""
     generator = torch.Generator().manual_seed(seed)
     like = next(iter(objective.observed.values()))
     shape = (count * restarts, objective.size)
     if start is None:
-        inputs = torch.randn(shape, generator=generator).to(like)
+        inputs = spread * torch.randn(shape, generator=generator).to(like)
     else:
         wanted = (count * objective.shape[0], *objective.shape[1:])
         if start.shape != wanted:
