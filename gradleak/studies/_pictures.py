@@ -37,9 +37,9 @@ def unpacked(text: str) -> np.ndarray:
     return np.asarray(Image.open(io.BytesIO(base64.b64decode(text))).convert("RGB"))
 
 
-def show(axis: Axes, text: str, rows: Sequence[str] = ()) -> None:
-    """Draw a packed mosaic, a name beside each of its rows."""
-    pixels = unpacked(text)
+def show(axis: Axes, texts: str | Sequence[str], rows: Sequence[str] = ()) -> None:
+    """Draw packed mosaics under one another, a name beside each row."""
+    pixels = np.concatenate([unpacked(text) for text in ([texts] if isinstance(texts, str) else texts)])
     axis.imshow(pixels, interpolation="nearest")
     axis.set_xticks([])
     height = pixels.shape[0] / max(1, len(rows))

@@ -1,0 +1,231 @@
+"""Images from LeNet by gradient matching, label by label
+
+wang2024, section 4.3: Table 3.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import pandas as pd
+import torch
+from matplotlib.figure import Figure
+from pydantic import Field
+
+from gradleak import claims, figures, studies
+from gradleak.errors import InputError
+from gradleak.images import trace_convolutional
+from gradleak.leak import observe
+from gradleak.records import Record
+from gradleak.studies._reconstruction import (
+    DISTANCES,
+    KINDS,
+    STAGES,
+    compared,
+    detail_table,
+    draw_curves,
+    draw_strips,
+    mean_text,
+    optimizer,
+    paired,
+    paired_table,
+    prior,
+    private,
+    published,
+    read_by,
+    rows_of,
+    second_order,
+)
+
+__all__ = ["detail_table", "paired_table", "table"]
+PAPER = "wang2024"
+PLACE = "Section 4.3, Table 3"
+SMALLEST: dict[str, Any] = {
+    "pairs": 2,
+    "images": 2,
+    "l2_steps": 1,
+    "cosine_steps": 2,
+    "second_order": 1,
+    "second_order_steps": 1,
+    "stages": ["untrained"],
+}
+# The paper's columns: where the label comes from.
+MODES: dict[str, str | None] = {
+    "GT": None,
+    "iDLG": "idlg",
+    "DLG": "dlg",
+    "Ours": "recovered",
+    "DLG + Ours": "recovered-start",
+}
+WHOLE = "GT, whole steps"
+PAIRS = (("Ours", "GT"), ("GT", "iDLG"), ("DLG + Ours", "GT"), ("Ours", "DLG"))
+
+
+class Parameters(studies.Parameters):
+    """What a rerun may change."""
+
+    pairs: int = Field(3, ge=2, le=10_000, description="mixed images, one a pair of classes")
+    images: int = Field(3, ge=2, le=10_000, description="images with smoothed labels")
+    restarts: int = Field(1, ge=1, le=100, description="random starts an image")
+    l2_steps: int = Field(15, ge=1, le=100_000, description="L-BFGS steps of L2 matching, 20 gradients each")
+    cosine_steps: int = Field(300, ge=1, le=1_000_000, description="Adam steps of cosine matching")
+    second_order: int = Field(1, ge=0, le=10_000, description="of the smoothed images, how many get second order")
+    second_order_steps: int = Field(16, ge=1, le=1000, description="Levenberg-Marquardt's Jacobians")
+    stages: list[str] = Field(list(STAGES), description="networks: untrained, trained")
+    dataset: str = Field("photos", description="private images, test split")
+
+    paper: ClassVar[dict[str, Any]] = {
+        "pairs": 45,
+        "images": 30,
+        "l2_steps": 300,
+        "cosine_steps": 4800,
+        "second_order": 30,
+        "second_order_steps": 40,
+        "dataset": "cifar10",
+    }
+
+
+def datasets(parameters: Parameters) -> list[str]:
+    """Return the names of the datasets this study reads."""
+    return read_by(parameters.dataset, parameters.stages)
+
+
+def trials(parameters: Parameters) -> list[dict[str, Any]]:
+    """Return the inputs of every trial: one a row of Table 3, one an image and start of second-order matching."""
+    for stage in parameters.stages:
+        if stage not in STAGES:
+            raise InputError(f"stages are {' and '.join(STAGES)}; got '{stage}'")
+    device = studies.resolve_device(parameters.device)
+    common = {"dataset": parameters.dataset, "seed": parameters.seed, "device": device}
+    counts = {"mixup": parameters.pairs, "smoothing": parameters.images}
+    steps = {"l2": parameters.l2_steps, "cosine": parameters.cosine_steps}
+    rows = [
+        {"part": "row", "labels": labels, "distance": distance, "stage": stage, "samples": counts[labels]}
+        | {"steps": steps[distance], "restarts": parameters.restarts}
+        | common
+        for labels in KINDS
+        for distance in DISTANCES
+        for stage in parameters.stages
+    ]
+    starts = {"untrained": ("random",), "trained": ("random", "closed form")}
+    second = [
+        {"part": "second order", "stage": stage, "place": n, "samples": parameters.images, "start": start}
+        | {"steps": parameters.second_order_steps}
+        | common
+        for stage in parameters.stages
+        for start in starts[stage]
+        for n in range(min(parameters.second_order, parameters.images))
+    ]
+    return rows + second
+
+
+def trial(part: str, **inputs: Any) -> list[dict[str, Any]]:
+    """Match the gradients of one row of the table with every kind of label, or of one image to second order."""
+    parts: dict[str, Callable[..., list[dict[str, Any]]]] = {"row": _row, "second order": _second}
+    return parts[part](**inputs)
+
+
+def _row(
+    labels: str,
+    distance: str,
+    stage: str,
+    samples: int,
+    steps: int,
+    restarts: int,
+    dataset: str,
+    seed: int,
+    device: str,
+) -> list[dict[str, Any]]:
+    model, accuracy, inputs, targets = private(labels, stage, samples, dataset, seed, device)
+    common = {"distance": distance, "prior": prior(stage), "optimizer": optimizer(distance, steps)}
+    runs: dict[str, dict[str, Any]] = {
+        name: common | ({} if mode is None else {"labels": mode}) for name, mode in MODES.items()
+    }
+    if distance == "l2":
+        runs[WHOLE] = common | {"optimizer": optimizer(distance, steps, whole=True)}
+    rows = compared(model, inputs, targets, runs, label_prior=labels, restarts=restarts, seed=seed)
+    rows += paired(rows, PAIRS, seed)
+    return [*rows, {"what": "network", "accuracy": accuracy}]
+
+
+def _second(
+    stage: str, place: int, samples: int, start: str, steps: int, dataset: str, seed: int, device: str
+) -> list[dict[str, Any]]:
+    model, _, inputs, targets = private("smoothing", stage, samples, dataset, seed, device)
+    own, target = inputs[place : place + 1], targets[place : place + 1]
+    first = None
+    if start == "closed form":
+        first = trace_convolutional(observe(model, own, target.to(own))).inputs
+    return [{"image": place} | second_order(model, own, target, first, steps, seed + place)]
+
+
+def _seconds(record: Record) -> pd.DataFrame:
+    frame = record.frame()
+    return frame[frame["part"] == "second order"]
+
+
+def table(record: Record) -> pd.DataFrame:
+    """Return Table 3's PSNR: mean over images and restarts with the spread over images, and the paper's mean."""
+    cells = published(claims.load("cnn-reconstruction"))
+    lines = []
+    for keys, group in rows_of(record, "image").groupby(["labels", "distance", "stage"], sort=False):
+        line: dict[str, Any] = dict(zip(("labels", "distance", "LeNet"), keys, strict=True))
+        for mode in MODES:
+            own = group[group["run"] == mode]
+            stated = cells.get((*keys, mode, "psnr"), "–")
+            line[mode] = f"{mean_text(own['psnr'])} / {mean_text(own['eight_bit'])} / {stated}"
+        lines.append(line | {"n": group["image"].nunique()})
+    return pd.DataFrame(lines)
+
+
+def second_order_table(record: Record) -> pd.DataFrame:
+    """Return what Levenberg-Marquardt reaches, its label recovered, beside what first order reached."""
+    images = rows_of(record, "image")
+    lines = []
+    for (stage, start), group in _seconds(record).groupby(["stage", "start"], sort=False):
+        first = images[(images["stage"] == stage) & (images["labels"] == "smoothing") & (images["run"] == "Ours")]
+        line = {"LeNet": stage, "start": start, "n": len(group)}
+        line |= {f"{name}, mean": mean_text(own["psnr"]) for name, own in first.groupby("distance", sort=False)}
+        values = group["psnr"].astype(float)
+        spread = f" ± {values.clip(0, 200).std():.1f}" if len(group) > 1 else ""
+        line |= {
+            "second order, mean": f"{mean_text(values)}{spread}",
+            "median": f"{values.median():.1f}",
+            "over 100 dB": f"{100 * group['exact'].mean():.0f} %",
+            "Jacobians": f"{group['steps'].mean():.0f}",
+            "s": f"{group['seconds'].mean():.0f}",
+        }
+        lines.append(line)
+    return pd.DataFrame(lines)
+
+
+def figure_images(record: Record) -> Figure:
+    """Draw the first images of every row as each kind of label restored them."""
+    return draw_strips(record, list(MODES))
+
+
+def figure_curves(record: Record) -> Figure:
+    """Draw PSNR over the steps of every row, a line a kind of label."""
+    return draw_curves(record, list(MODES))
+
+
+def figure_second_order(record: Record) -> Figure:
+    """Draw every smoothed image's PSNR by first and second order."""
+    images, second = rows_of(record, "image"), _seconds(record)
+    stages = list(dict.fromkeys(second["stage"]))
+    figure, axes = figures.panels(1, max(1, len(stages)), height=3.0, sharey=True)
+    for axis, stage in zip(axes[0], stages, strict=False):
+        first = images[(images["stage"] == stage) & (images["labels"] == "smoothing") & (images["run"] == "Ours")]
+        groups = {f"{name},\nfirst order": own["psnr"] for name, own in first.groupby("distance", sort=False)}
+        own = second[second["stage"] == stage]
+        groups |= {f"second order,\n{start}": part["psnr"] for start, part in own.groupby("start", sort=False)}
+        for index, values in enumerate(groups.values()):
+            heights = values.astype(float).replace(-math.inf, 0.0).clip(0, 200).to_numpy()
+            spread = torch.linspace(-0.2, 0.2, len(heights)).numpy()
+            axis.plot(index + spread, heights, "o", color=figures.COLOURS[index], markersize=4)
+        axis.set_xticks(range(len(groups)), list(groups), fontsize=8)
+        axis.set_title(f"LeNet, {stage}")
+    axes[0][0].set_ylabel("PSNR, dB")
+    return figure

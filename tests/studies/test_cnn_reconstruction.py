@@ -1,0 +1,89 @@
+"""Table 3's study: paired runs from the same starts, second order, and what is counted."""
+
+from __future__ import annotations
+
+import matplotlib.pyplot as plt
+import pytest
+import torch
+
+from gradleak import data, figures
+from gradleak.errors import InputError
+from gradleak.records import Record
+from gradleak.studies import _reconstruction, cnn_reconstruction
+
+STUDY = "cnn-reconstruction"
+CHOSEN = cnn_reconstruction.SMALLEST | {"l2_steps": 2, "cosine_steps": 30, "second_order_steps": 2}
+
+
+def test_every_row_has_every_label(record: Record) -> None:
+    frame = record.frame()
+    images = frame[frame["what"] == "image"]
+    assert len(images) == 2 * (2 * 5 * 2) + 2 * 2  # two kinds of label: two distances of five labels, whole steps
+    assert images["psnr"].gt(0).all()
+    assert not images["status"].eq("diverged").any()
+    errors = images.groupby("run")["label_error"].mean()
+    assert errors["GT"] < 1e-6
+    assert errors["Ours"] < 1e-5
+    assert errors["iDLG"] > 0.1
+
+
+def test_known_and_recovered_labels_walk_together(record: Record) -> None:
+    frame = record.frame()
+    paired = frame[(frame["what"] == "paired") & (frame["run"] == "Ours against GT")]
+    assert len(paired) == 4
+    assert paired["apart"].lt(0.2).all()
+    assert (paired["low"] <= paired["difference"]).all()
+    assert (paired["difference"] <= paired["high"]).all()
+
+
+def test_the_loss_falls_along_the_curves(record: Record) -> None:
+    frame = record.frame()
+    for _, curve in frame[frame["what"] == "curve"].groupby(["labels", "distance", "run"]):
+        losses = curve.sort_values("step")["loss"]
+        assert losses.diff().dropna().le(0).all()
+
+
+def test_tables_and_figures(record: Record) -> None:
+    assert list(cnn_reconstruction.table(record).columns)[3:8] == list(cnn_reconstruction.MODES)
+    assert cnn_reconstruction.table(record)["GT"].str.endswith(" / 28.27").any()
+    assert len(cnn_reconstruction.detail_table(record)) == 22
+    assert len(cnn_reconstruction.paired_table(record)) == 16
+    assert list(cnn_reconstruction.second_order_table(record)["start"]) == ["random"]
+    for draw in (
+        cnn_reconstruction.figure_images,
+        cnn_reconstruction.figure_curves,
+        cnn_reconstruction.figure_second_order,
+    ):
+        figure = draw(record)
+        assert figures.gray_table(figure).std() > 0.02
+        plt.close(figure)
+
+
+def test_samples_are_the_papers() -> None:
+    photos = data.load("photos", "test")
+    pairs = photos.classes * (photos.classes - 1) // 2
+    _, mixed = _reconstruction.table_samples(photos, "mixup", pairs, 1)
+    assert (mixed > 0).sum(dim=1).eq(2).all()
+    assert len((mixed > 0).unique(dim=0)) == pairs
+    inputs, smooth = _reconstruction.table_samples(photos, "smoothing", 3 * photos.classes, 1)
+    assert smooth.argmax(dim=1).bincount().tolist() == [3] * photos.classes
+    assert len(inputs.flatten(1).unique(dim=0)) == len(inputs)
+    torch.testing.assert_close(smooth.sum(dim=1), torch.ones(len(smooth)).double())
+    assert smooth.amax(dim=1).min() > 0.5
+
+
+def test_a_paired_difference_is_told_from_none() -> None:
+    rows = [
+        {"what": "image", "run": run, "image": n, "psnr": 20.0 + n + shift}
+        for run, shift in (("a", 1.0), ("b", 0.0))
+        for n in range(8)
+    ]
+    rows.append({"what": "image", "run": "a", "image": 0, "psnr": -float("inf")})
+    (found,) = _reconstruction.paired(rows, [("a", "b")], 0)
+    assert found["difference"] == pytest.approx((7 * 1 + (21 / 2 - 20)) / 8)
+    assert found["low"] < found["difference"] < found["high"] == pytest.approx(1.0)
+
+
+def test_stages_are_checked() -> None:
+    with pytest.raises(InputError, match="stages are untrained and trained"):
+        cnn_reconstruction.trials(cnn_reconstruction.Parameters(stages=["half"]))
