@@ -20,11 +20,10 @@ from torch import Tensor, nn
 
 from gradleak import data, defenses, figures, metrics, models, studies
 from gradleak.errors import InputError
-from gradleak.images import polished, trace_convolutional
+from gradleak.images import LBFGS, match, polished, trace_convolutional
 from gradleak.leak import observe
 from gradleak.records import Record
 from gradleak.studies import _networks
-from gradleak.studies._matching import matched
 from gradleak.studies._pictures import packed, show
 from gradleak.studies._private import DTYPES, defended_trials, defender, defense_cells, inputs_of, pooled_samples
 
@@ -39,7 +38,6 @@ SMALLEST: dict[str, Any] = {
     "stages": ["untrained"],
 }
 STAGES = ("untrained", "trained")
-MATCHING_RATE = 1.0
 DEFENSES: dict[str, tuple[float, ...]] = {
     "gaussian": (1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3),
     "clip": (0.5,),
@@ -178,9 +176,11 @@ def _polish(stage: str, image: int, matching: int, dataset: str, seed: int, devi
     ]
     strip = [truth, data.denormalise(closed.inputs), data.denormalise(better.inputs)]
     if matching:
-        found = matched(leak, target, "l2", matching, MATCHING_RATE, seed + image)
-        restored = data.denormalise(found.inputs.double())
-        rows.append({"attack": "L2 matching", "seconds": found.seconds, "steps": matching} | _quality(restored, truth))
+        started = time.perf_counter()
+        found = match(leak, target, optimizer=LBFGS(steps=matching), seed=seed + image)
+        seconds = time.perf_counter() - started
+        restored = data.denormalise(found.images.double())
+        rows.append({"attack": "L2 matching", "seconds": seconds, "steps": matching} | _quality(restored, truth))
         strip.insert(1, restored)
         rows.append({"attack": "picture", "picture": packed(torch.cat(strip), len(strip))})
     return rows

@@ -17,10 +17,9 @@ from pydantic import Field
 from torch import Tensor
 
 from gradleak import data, defenses, figures, metrics, models, studies
-from gradleak.images import Inversion, trace_fully_connected
+from gradleak.images import LBFGS, Adam, Inversion, match, trace_fully_connected
 from gradleak.leak import observe
 from gradleak.records import Record
-from gradleak.studies._matching import matched
 from gradleak.studies._pictures import packed, show
 from gradleak.studies._private import DTYPES, defended_trials, defender, defense_cells, pooled_samples
 
@@ -138,15 +137,22 @@ def judge(image: Tensor, truth: Tensor) -> dict[str, Any]:
 def _matching(distance: str, steps: int, samples: int, dataset: str, seed: int, device: str) -> list[dict[str, Any]]:
     inputs, targets, classes = _private(dataset, "smoothing", samples, seed)
     model = models.build("fcn4", classes=classes, image_size=SIZE, seed=seed).to(device)
+    optimizer = (
+        LBFGS(steps=steps, rate=RATES["l2"], search=False)
+        if distance == "l2"
+        else Adam(steps=steps, rate=RATES["cosine"], decay=())
+    )
     rows, images = [], []
     for n in range(samples):
         sent, target = inputs[n : n + 1].to(device), targets[n : n + 1].to(device)
         leak = observe(model, sent, target)
-        found = matched(leak, target, distance, steps, RATES[distance], seed + n)
-        image = data.denormalise(found.inputs.double()).cpu()
+        started = time.perf_counter()
+        found = match(leak, target, distance=distance, optimizer=optimizer, seed=seed + n)  # type: ignore[arg-type]
+        seconds = time.perf_counter() - started
+        image = data.denormalise(found.images.double()).cpu()
         images.append(image)
         truth = data.denormalise(sent.double()).cpu()
-        rows.append({"image": n, "seconds": found.seconds, "status": "matched"} | judge(image, truth))
+        rows.append({"image": n, "seconds": seconds, "status": "matched"} | judge(image, truth))
     return [*rows, {"picture": packed(torch.cat(images), samples)}]
 
 

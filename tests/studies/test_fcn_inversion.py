@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import matplotlib.pyplot as plt
-import pytest
 import torch
 
 from gradleak import figures
@@ -54,17 +53,3 @@ def test_tables_and_figures(record: Record) -> None:
     for figure in drawn:
         assert figures.gray_table(figure).std() > 0.02
         plt.close(figure)
-
-
-@pytest.mark.parametrize("distance", ["l2", "cosine"])
-def test_matching_comes_nearer(distance: str) -> None:
-    from gradleak import augment, models, observe
-    from gradleak.studies._matching import matched
-
-    model = models.build("lenet", image_size=16, in_channels=1, seed=0)
-    image = torch.rand(1, 1, 16, 16, generator=torch.Generator().manual_seed(0))
-    label = augment.smooth(torch.tensor([3]), 10, 0.2)
-    leak = observe(model, image, label)
-    few, many = (matched(leak, label, distance, steps, 0.1, 0) for steps in (1, 20))
-    assert many.distance < few.distance
-    assert many.inputs.shape == image.shape
