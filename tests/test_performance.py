@@ -14,6 +14,10 @@ SOLVERS = [
     for s, n, t in (("exact", 1, 2.0), ("exact", 32, 0.5), ("lbfgs", 1, 100.0), ("pso", 1, 200.0))
     for c in (10, 100)
 ]
+MATCHING = [
+    {"what": "matching", "ms a sample": 1.0, "plain loop ms": 6.0, "times faster": 6.0, "training step ms": 0.2}
+    | {"times a training step": 5.0}
+]
 BATCHING = [{"what": "all minima", "ms a sample": 1.0, "plain loop ms": 3.0, "times faster": 3.0}]
 
 
@@ -22,10 +26,12 @@ def test_the_page_shows_what_was_measured(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(performance, "results_file", lambda: file)
     assert "Nothing is measured yet" in performance.write_page(tmp_path)
     about = {"threads": 1, "date": "2026-01-02", "versions": {"torch": "2.11"}}
-    file.write_text(json.dumps(about | {"solvers": SOLVERS, "batching": BATCHING}))
+    file.write_text(json.dumps(about | {"solvers": SOLVERS, "batching": BATCHING, "matching": MATCHING}))
     text = performance.write_page(tmp_path)
     assert "2026-01-02, torch 2.11" in text
     assert "| lbfgs | 10 | any | 1 | 100 | 10 | 200 |" in text, "beside the exact solver's best, 0.5 ms"
     assert "| exact | 100 | 32 | 32 | 0.5 | 2,000 | 1 |" in text
     assert "| all minima | 1 | 3 | 3 |" in text
+    assert "| matching | 1 | 6 | 6 |" in text
+    assert "costs 5 times a step of training" in text
     assert (tmp_path / "performance.png").stat().st_size > 5000

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -385,3 +387,20 @@ def test_bad_input_is_refused_before_the_first_step() -> None:
     with pytest.raises(InputError, match="iDLG reads the label of one"):
         match(batch, "idlg", optimizer=short)
     assert len(mixed) == 2
+
+
+def test_many_attacks_stay_within_two_gigabytes() -> None:
+    program = """
+import resource, torch
+from gradleak import models, observe
+from gradleak.images import LBFGS, match
+torch.manual_seed(0)
+model = models.build("lenet", seed=1)
+labels = torch.rand(256, 10).softmax(dim=1)
+leaks = [observe(model, torch.randn(1, 3, 32, 32), labels[n : n + 1]) for n in range(256)]
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+match(leaks, labels, optimizer=LBFGS(steps=1, inner=3))
+print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 2**20)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=300)
+    assert float(done.stdout) < 2
