@@ -182,9 +182,11 @@ class Toy:
         self.notebook.write_text(json.dumps(content))
 
     def start(self, script: str) -> subprocess.Popen[str]:
-        """Start a Python process in this checkout."""
+        """Start a Python process in this checkout, one that listens to Ctrl-C."""
+        # Whatever a shell starts in the background ignores it, and so does all that it starts.
+        listens = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         return subprocess.Popen(
-            [sys.executable, "-c", script],
+            [sys.executable, "-c", listens + script],
             cwd=self.root,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

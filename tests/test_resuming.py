@@ -369,7 +369,7 @@ def test_an_interrupted_page_leaves_no_kernel(checkout: Toy) -> None:
         time.sleep(0.05)
     (kernel,) = checkout.traced
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=150)
+    process.communicate(timeout=60)
     assert process.returncode != 0
     deadline = time.monotonic() + 10
     while Path(f"/proc/{kernel}").exists() and time.monotonic() < deadline:

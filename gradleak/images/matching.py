@@ -40,7 +40,8 @@ class Reconstruction:
     `images` (N·B, …) in the space of the model's inputs and `labels` (N·B, C), leak after leak; `losses` (N, R) the
     least loss of every restart, inf where none was finite; `chosen` (N,) the restart whose loss is least; `history`:
     the steps (T,) at which `curves` (N, R, T) tell the least loss so far; `attempts` (N, R, B, …) every restart's
-    images; `bad` (N, R) how many steps were not finite; `status` of each leak's restarts, N × R.
+    images; `bad` (N, R) how many losses were not finite, refused ones among them; `status` of each leak's restarts,
+    N × R.
     """
 
     images: Tensor
@@ -320,7 +321,7 @@ def _gathered(
     for part, track in tracks:
         best[part], losses[part], bad[part] = track.best, track.losses, track.bad
         for place, number in enumerate(part.tolist()):
-            if track.bad[place] > 0:
+            if track.lost[place]:
                 status[number] = "diverged"
             elif track.settled[place]:
                 status[number] = "settled"

@@ -58,13 +58,15 @@ class LBFGS:
 class Track:
     """The best iterate of each of A attacks, and how their losses went.
 
-    `best` (A, P), `losses` (A,) the least loss of each, `bad` (A,) how many steps were not finite; `history`: steps
-    and, at each, the least losses so far (A,), thinned. `watch` is shown the best iterates when the history is written.
+    `best` (A, P), `losses` (A,) the least loss of each, `bad` (A,) how many losses were not finite, `lost` (A,) whether
+    one of those ended the search, `settled` (A,) whether it came to its end by itself; `history`: steps and, at each,
+    the least losses so far (A,), thinned. `watch` is shown the best iterates when the history is written.
     """
 
     best: Tensor
     losses: Tensor
     bad: Tensor
+    lost: Tensor
     settled: Tensor
     steps: int
     watch: Callable[[int, Tensor], None] | None = None
@@ -77,7 +79,7 @@ class Track:
         count = len(places)
         losses = places.new_full((count,), torch.inf)
         zeros = torch.zeros(count, dtype=torch.long, device=places.device)
-        return cls(places.clone(), losses, zeros, zeros.bool(), steps, watch)
+        return cls(places.clone(), losses, zeros, zeros.bool(), zeros.bool(), steps, watch)
 
     def see(self, active: Tensor, places: Tensor, losses: Tensor) -> None:
         """Take note of iterates (a, P) of the attacks `active` (a,), and of their losses."""
@@ -109,7 +111,9 @@ def adam(
     for step in range(settings.steps):
         losses, slopes = evaluate(places, active)
         track.see(active, places, losses)
-        stay = torch.isfinite(losses) & torch.isfinite(slopes).all(dim=1) & (losses > enough)
+        finite = torch.isfinite(losses) & torch.isfinite(slopes).all(dim=1)
+        stay = finite & (losses > enough)
+        track.lost[active[~finite]] = True
         track.settled[active[losses <= enough]] = True
         if not stay.all():
             active, places, mean, square, slopes = (value[stay] for value in (active, places, mean, square, slopes))
@@ -228,6 +232,7 @@ class _Run:
         least = 0.0 if self.settings.search else LEAST_SLOPE
         flat = finite & ((self.slopes.abs().amax(dim=1) <= least) | (self.losses <= self.enough))
         self.track.settled[self.active[flat]] = True
+        self.track.lost[self.active[~finite]] = True
         return ~finite | flat
 
     def _leave(self, gone: Tensor) -> None:

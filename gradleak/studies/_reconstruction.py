@@ -125,7 +125,7 @@ def compared(
                 rows.append(
                     {"what": "image", "run": name, "image": n, "restart": restart, "seconds": seconds}
                     | {"status": found.status[n][restart], "loss": float(found.losses[n, restart])}
-                    | {"bad": int(found.bad[n, restart])}
+                    | {"lost": int(found.status[n][restart] == "diverged"), "bad": int(found.bad[n, restart])}
                     | judged
                     | ({"label_error": float(errors[n])} if restart == int(found.chosen[n]) else {})
                 )

@@ -287,6 +287,27 @@ def test_a_diverged_run_is_counted_and_keeps_its_best() -> None:
     assert torch.isfinite(wild.losses).all()
 
 
+def test_a_refused_step_is_not_a_diverged_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = small(3, 3, nn.Sigmoid(), False, False)
+    leaks, _, labels = observed(model, 2, 1, 3, 2)
+    evaluate, calls = Objective.evaluate, 0
+
+    def once_infinite(self: Objective, places: Tensor, owners: Tensor) -> tuple[Tensor, Tensor]:
+        nonlocal calls
+        calls += 1
+        losses, slopes = evaluate(self, places, owners)
+        return (losses + torch.inf, slopes) if calls == 3 else (losses, slopes)
+
+    monkeypatch.setattr(Objective, "evaluate", once_infinite)
+    found = match(leaks, labels, optimizer=LBFGS(steps=1, inner=5))
+    assert found.bad.tolist() == [[1], [1]]
+    assert found.status == (("stopped",), ("stopped",))
+    calls = 0
+    whole = match(leaks, labels, optimizer=LBFGS(steps=1, inner=5, search=False))
+    assert whole.status == (("diverged",), ("diverged",))
+    assert torch.isfinite(found.losses).all()
+
+
 def test_the_box_holds() -> None:
     model = small(3, 3, nn.Sigmoid(), False, False)
     leaks, _, labels = observed(model, 2, 1, 3, 2)
