@@ -304,12 +304,12 @@ class _Plain(_Run):
         """Take `inner` steps; one that changes next to nothing ends an attack's own, as a whole call would."""
         inside = torch.arange(len(self.active), device=self.active.device)
         for _ in range(self.settings.inner):
-            if len(inside) == 0:
-                break
             direction = self.memory.direction(self.slopes)
             length = torch.where(self.fresh, self._first(rate), torch.full_like(self.losses, rate))
             promised = (direction * self.slopes).sum(dim=1)
             inside = inside[promised[inside] <= -LEAST_CHANGE]
+            if len(inside) == 0:
+                break
             moves = (length[:, None] * direction)[inside]
             moved = self.places[inside] + moves
             losses, slopes = self.evaluate(moved, self.active[inside])

@@ -177,6 +177,18 @@ def test_plain_lbfgs_walks_as_torchs_own_does() -> None:
             assert float(found.losses[n, 0]) == pytest.approx(best, rel=digits)
 
 
+def test_plain_lbfgs_ends_when_no_attack_has_a_step_to_take() -> None:
+    model = small(2, 3, nn.Sigmoid(), False, False).double()
+    torch.manual_seed(0)
+    inputs, labels = torch.randn(2, 2, 8, 8).double(), torch.rand(2, 3).double().softmax(dim=1)
+    leaks = [observe(model, inputs[n : n + 1], labels[n : n + 1]) for n in range(2)]
+    # So near that the slope still counts, and what a step promises does not.
+    start = inputs + 1e-4 * torch.randn_like(inputs)
+    found = match(leaks, labels, optimizer=LBFGS(steps=3, search=False), start=start)
+    assert found.status == (("settled",), ("settled",))
+    assert (found.losses < 1e-9).all()
+
+
 @pytest.mark.parametrize("search", [True, False])
 def test_lbfgs_of_many_attacks_is_that_of_each_alone(search: bool) -> None:
     model = small(2, 3, nn.Sigmoid(), False, False).double()
