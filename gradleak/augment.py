@@ -125,7 +125,7 @@ def balanced(labels: Tensor, batch_size: int, *, generator: Seed) -> Tensor:
     present = labels.unique()
     rounds = -(-batch_size // len(present))
     order = [present[torch.randperm(len(present), generator=rng)] for _ in range(rounds)]
-    return _samples_of(labels, torch.cat(order)[:batch_size], rng)
+    return samples_of(labels, torch.cat(order)[:batch_size], rng)
 
 
 def unbalanced(labels: Tensor, batch_size: int, *, generator: Seed) -> Tensor:
@@ -143,10 +143,10 @@ def unbalanced(labels: Tensor, batch_size: int, *, generator: Seed) -> Tensor:
     half, quarter = batch_size // 2, batch_size // 4
     rest = present[torch.randint(len(present), (batch_size - half - quarter,), generator=rng)]
     wanted = torch.cat([torch.full((half,), first), torch.full((quarter,), second), rest])
-    return _samples_of(labels, wanted, rng)
+    return samples_of(labels, wanted, rng)
 
 
-def _samples_of(labels: Tensor, wanted: Tensor, generator: torch.Generator) -> Tensor:
+def samples_of(labels: Tensor, wanted: Tensor, generator: torch.Generator) -> Tensor:
     """Return one random sample of each wanted class (B,); none twice while its class has others left."""
     picked = torch.empty(len(wanted), dtype=torch.long)
     for label in wanted.unique().tolist():

@@ -54,6 +54,12 @@ def panels(rows: int, columns: int, *, height: float = 3.0, width: float = 8.4, 
     return figure, axes
 
 
+def dots(axis: Axes, index: int, values: Any) -> None:
+    """Draw values as dots above a place on the horizontal axis, side by side, in that place's colour."""
+    spread = np.linspace(-0.2, 0.2, max(1, len(values)))[: len(values)]
+    axis.plot(index + spread, values, "o", color=COLOURS[index], markersize=4)
+
+
 def mark_truth(axis: Axes, value: float, label: str = "true scalar λ*") -> None:
     """Mark the true value on the horizontal axis, the one thing on a figure that the server does not see."""
     axis.axvline(value, color=TRUTH, linewidth=1.6, linestyle=(0, (4, 2)), label=label, zorder=1)

@@ -30,30 +30,31 @@ class Leak:
     batch_size: int
     input_shape: tuple[int, ...] | None = None
 
-    def _parameter(self, kind: str) -> str:
+    def parameter(self, kind: str) -> str:
+        """Return the name of the last layer's weight or bias."""
         return f"{self.head}.{kind}" if self.head else kind
 
     @property
     def weight(self) -> Tensor:
         """The last layer's weight W, (C, I)."""
-        return self.model.get_parameter(self._parameter("weight")).detach()
+        return self.model.get_parameter(self.parameter("weight")).detach()
 
     @property
     def bias(self) -> Tensor | None:
         """The last layer's bias b, (C,), or None where it has none."""
-        if self._parameter("bias") not in self.gradients:
+        if self.parameter("bias") not in self.gradients:
             return None
-        return self.model.get_parameter(self._parameter("bias")).detach()
+        return self.model.get_parameter(self.parameter("bias")).detach()
 
     @property
     def weight_gradient(self) -> Tensor:
         """The gradient G of the last layer's weight, (C, I)."""
-        return self.gradients[self._parameter("weight")]
+        return self.gradients[self.parameter("weight")]
 
     @property
     def bias_gradient(self) -> Tensor | None:
         """The gradient of the last layer's bias, (C,), or None where it has none."""
-        return self.gradients.get(self._parameter("bias"))
+        return self.gradients.get(self.parameter("bias"))
 
 
 @dataclass(frozen=True)

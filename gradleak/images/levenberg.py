@@ -77,7 +77,7 @@ class Misfit:
         self.model: nn.Module = copy.deepcopy(first.model).double().eval().requires_grad_(False)
         self.parameters: Gradients = {name: self.model.get_parameter(name) for name in first.gradients}
         self.shape, self.labels = shape, labels.double()
-        self.weight = f"{first.head}.weight" if first.head else "weight"
+        self.weight = first.parameter("weight")
         self.single = first.batch_size == 1
         observed = {name: torch.stack([leak.gradients[name] for leak in leaks]).double() for name in first.gradients}
         self.scales = {name: self._scale(value) for name, value in observed.items()}

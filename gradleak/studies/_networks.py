@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,6 +39,13 @@ class Row:
     def training(self) -> str:
         """The dataset that the network is trained on."""
         return str(RECIPES.get((self.dataset, self.network), {}).get("dataset", self.dataset))
+
+
+def check_stages(stages: Sequence[str]) -> None:
+    """Say which of a study's stages there is none of."""
+    for stage in stages:
+        if stage not in STAGES:
+            raise InputError(f"stages are {' and '.join(STAGES)}; got '{stage}'")
 
 
 def parse(text: str) -> Row:

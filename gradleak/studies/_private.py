@@ -89,6 +89,22 @@ def inputs_of(modules: Iterable[nn.Module], model: nn.Module, inputs: Tensor) ->
     return seen
 
 
+def quality(images: Tensor, truth: Tensor) -> list[dict[str, Any]]:
+    """Return how near each of N images (N, C, H, W) is to the truth, by all measures; what is not finite is lost."""
+    distance = metrics.lpips(images, truth)
+    columns = {
+        "psnr": metrics.psnr(images, truth),
+        "eight_bit": metrics.wrapped_psnr(images, truth),
+        "ssim": metrics.ssim(images, truth),
+    }
+    rows: list[dict[str, Any]] = [
+        {key: float(values[n]) for key, values in columns.items()} for n in range(len(images))
+    ]
+    for n, row in enumerate(rows):
+        row["lpips"] = None if distance.values is None else float(distance.values[n])
+    return rows
+
+
 def defended_trials(levels: Mapping[str, Sequence[float]], **common: Any) -> list[dict[str, Any]]:
     """Return the inputs of the trials that try every defence at every level."""
     return [

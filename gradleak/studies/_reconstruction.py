@@ -5,33 +5,72 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import replace
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from pydantic import Field
 from torch import Tensor, nn
 
-from gradleak import augment, data, figures, metrics
-from gradleak.claims import Claim
-from gradleak.images import LBFGS, Adam, LevenbergMarquardt, Prior, match
-from gradleak.images.optimizers import DECAY
+from gradleak import augment, claims, data, figures, metrics, studies
+from gradleak.images import LBFGS, Adam, Prior, match
+from gradleak.images.presets import preset
 from gradleak.leak import observe
 from gradleak.records import Record
 from gradleak.studies import _networks
 from gradleak.studies._pictures import packed, show
+from gradleak.studies._private import quality
 
 KINDS = ("mixup", "smoothing")
 DISTANCES = ("l2", "cosine")
-STAGES = _networks.STAGES
 # wang2024's weights of total variation.
 VARIATION = {"untrained": 1e-2, "trained": 1e-3}
 # Points of a curve, images of a strip, draws of a bootstrap.
 POINTS, SHOWN, DRAWS = 20, 6, 4000
-# dB: an image to its last digit.
-EXACT = 100.0
+
+
+class Parameters(studies.Parameters):
+    """What a rerun of either table may change."""
+
+    pairs: int = Field(3, ge=2, le=10_000, description="mixed images, one a pair of classes")
+    images: int = Field(3, ge=2, le=10_000, description="images with smoothed labels")
+    restarts: int = Field(1, ge=1, le=100, description="random starts an image")
+    l2_steps: int = Field(12, ge=1, le=100_000, description="L-BFGS steps of L2 matching, 20 gradients each")
+    cosine_steps: int = Field(200, ge=1, le=1_000_000, description="Adam steps of cosine matching")
+    stages: list[str] = Field(list(_networks.STAGES), description="networks: untrained, trained")
+    dataset: str = Field("photos", description="private images, test split")
+
+    paper: ClassVar[dict[str, Any]] = {
+        "pairs": 45,
+        "images": 30,
+        "l2_steps": 300,
+        "cosine_steps": 4800,
+        "dataset": "cifar10",
+    }
+
+
+def row_trials(parameters: Parameters) -> list[dict[str, Any]]:
+    """Return the inputs of the trials that are a table's rows: kind of label, distance and network."""
+    _networks.check_stages(parameters.stages)
+    counts = {"mixup": parameters.pairs, "smoothing": parameters.images}
+    steps = {"l2": parameters.l2_steps, "cosine": parameters.cosine_steps}
+    common = {
+        "restarts": parameters.restarts,
+        "dataset": parameters.dataset,
+        "seed": parameters.seed,
+        "device": studies.resolve_device(parameters.device),
+    }
+    return [
+        {"labels": labels, "distance": distance, "stage": stage, "samples": counts[labels], "steps": steps[distance]}
+        | common
+        for labels in KINDS
+        for distance in DISTANCES
+        for stage in parameters.stages
+    ]
 
 
 def table_samples(dataset: data.Dataset, labels: str, count: int, seed: int) -> tuple[Tensor, Tensor]:
@@ -45,33 +84,24 @@ def table_samples(dataset: data.Dataset, labels: str, count: int, seed: int) -> 
     shares = torch.rand(count, generator=generator, dtype=torch.float64)
     if labels == "smoothing":
         rounds = [torch.randperm(classes, generator=generator) for _ in range(-(-count // classes))]
-        chosen = _images_of(dataset, torch.cat(rounds)[:count], generator)
-        return data.normalise(dataset.images[chosen]), augment.smooth(dataset.labels[chosen], classes, shares / 2)
+        own = augment.samples_of(dataset.labels, torch.cat(rounds)[:count], generator)
+        return data.normalise(dataset.images[own]), augment.smooth(dataset.labels[own], classes, shares / 2)
     pairs = torch.tensor(list(itertools.combinations(range(classes), 2)))
     rounds = [pairs[torch.randperm(len(pairs), generator=generator)] for _ in range(-(-count // len(pairs)))]
     wanted = torch.cat(rounds)[:count]
-    sides = [data.normalise(dataset.images[_images_of(dataset, side, generator)]) for side in wanted.unbind(dim=1)]
+    sides = [
+        data.normalise(dataset.images[augment.samples_of(dataset.labels, side, generator)])
+        for side in wanted.unbind(dim=1)
+    ]
     hot = [augment.one_hot(side, classes).double() for side in wanted.unbind(dim=1)]
     part = shares.reshape(-1, 1, 1, 1).to(sides[0])
     return part * sides[0] + (1 - part) * sides[1], shares[:, None] * hot[0] + (1 - shares[:, None]) * hot[1]
 
 
-def _images_of(dataset: data.Dataset, wanted: Tensor, generator: torch.Generator) -> Tensor:
-    """Return one image of each wanted class, none twice while its class has others."""
-    chosen = torch.empty_like(wanted)
-    for label in wanted.unique().tolist():
-        places = (wanted == label).nonzero()[:, 0]
-        members = (dataset.labels == label).nonzero()[:, 0]
-        order = torch.randperm(len(members), generator=generator)
-        chosen[places] = members[order[torch.arange(len(places)) % len(members)]]
-    return chosen
-
-
 def optimizer(distance: str, steps: int, *, whole: bool = False) -> Adam | LBFGS:
     """Return wang2024's optimiser of a distance; L-BFGS with a line search instead, unless its steps are `whole`."""
-    if distance == "cosine":
-        return Adam(steps=steps)
-    return LBFGS(steps=steps, search=False, decay=DECAY) if whole else LBFGS(steps=steps)
+    own: Adam | LBFGS = replace(preset(f"wang2024-{distance}")["optimizer"], steps=steps)
+    return LBFGS(steps=steps) if isinstance(own, LBFGS) and not whole else own
 
 
 def read_by(dataset: str, stages: Sequence[str]) -> list[str]:
@@ -150,22 +180,6 @@ def _curve(name: str, steps: Tensor, curves: Tensor, seen: Mapping[int, list[flo
     ]
 
 
-def quality(images: Tensor, truth: Tensor) -> list[dict[str, Any]]:
-    """Return how near each of N images (N, C, H, W) is to the truth, by all measures; what is not finite is lost."""
-    distance = metrics.lpips(images, truth)
-    columns = {
-        "psnr": metrics.psnr(images, truth),
-        "eight_bit": metrics.wrapped_psnr(images, truth),
-        "ssim": metrics.ssim(images, truth),
-    }
-    rows: list[dict[str, Any]] = [
-        {key: float(values[n]) for key, values in columns.items()} for n in range(len(images))
-    ]
-    for n, row in enumerate(rows):
-        row["lpips"] = None if distance.values is None else float(distance.values[n])
-    return rows
-
-
 def paired(rows: Sequence[Mapping[str, Any]], pairs: Sequence[tuple[str, str]], seed: int) -> list[dict[str, Any]]:
     """Compare runs image by image: the mean difference in PSNR, and where 95 % of a bootstrap over images put it."""
     means: dict[str, dict[int, list[float]]] = {}
@@ -205,7 +219,21 @@ def mean_text(values: pd.Series) -> str:
     return f"{values.astype(float).clip(0, 200).mean():.1f}"
 
 
-def published(own: Sequence[Claim]) -> dict[tuple[Any, ...], Any]:
+def psnr_table(record: Record, runs: Sequence[str]) -> pd.DataFrame:
+    """Return mean PSNR, a line a row of the table and a column a run: clipped / 8-bit / the paper."""
+    cells = _published(claims.load(record.study))
+    lines = []
+    for keys, group in rows_of(record, "image").groupby(["labels", "distance", "stage"], sort=False):
+        line: dict[str, Any] = dict(zip(("labels", "distance", "LeNet"), keys, strict=True))
+        for name in runs:
+            own = group[group["run"] == name]
+            stated = cells.get((*keys, name, "psnr"), "–")
+            line[name] = f"{mean_text(own['psnr'])} / {mean_text(own['eight_bit'])} / {stated}"
+        lines.append(line | {"n": group["image"].nunique()})
+    return pd.DataFrame(lines)
+
+
+def _published(own: Sequence[claims.Claim]) -> dict[tuple[Any, ...], Any]:
     """Return the paper's cells by kind of label, distance, state, run and measure, as the claims state them."""
     keys = ("labels", "distance", "stage", "run")
     return {
@@ -287,21 +315,6 @@ def _grid(count: int, columns: int, *, height: float, width: float) -> tuple[Fig
     for axis in axes.flat[count:]:
         axis.remove()
     return figure, list(axes.flat[:count])
-
-
-def second_order(
-    model: nn.Module, inputs: Tensor, targets: Tensor, start: Tensor | None, steps: int, seed: int
-) -> dict[str, Any]:
-    """Run Levenberg-Marquardt on one sample, its label recovered; a row of what came out."""
-    leak = observe(model, inputs, targets.to(inputs))
-    started = time.perf_counter()
-    chosen = LevenbergMarquardt(steps=steps)
-    found = match(leak, "recovered", optimizer=chosen, seed=seed, start=start, label_prior="smoothing")
-    seconds = time.perf_counter() - started
-    truth = data.denormalise(inputs.double()).clamp(0, 1)
-    row: dict[str, Any] = {"seconds": seconds, "status": found.status[0][0], "loss": float(found.losses[0, 0])}
-    judged = quality(data.denormalise(found.images.double()), truth)[0]
-    return row | {"steps": int(found.history[-1]), "exact": judged["psnr"] >= EXACT} | judged
 
 
 def prior(stage: str) -> Prior:

@@ -19,7 +19,6 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from gradleak import data, defenses, figures, metrics, models, studies
-from gradleak.errors import InputError
 from gradleak.images import LBFGS, match, polished, trace_convolutional
 from gradleak.leak import observe
 from gradleak.records import Record
@@ -37,7 +36,6 @@ SMALLEST: dict[str, Any] = {
     "defended": 1,
     "stages": ["untrained"],
 }
-STAGES = ("untrained", "trained")
 DEFENSES: dict[str, tuple[float, ...]] = {
     "gaussian": (1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3),
     "clip": (0.5,),
@@ -56,7 +54,7 @@ class Parameters(studies.Parameters):
     compared: int = Field(1, ge=1, le=1000, description="of these, how many gradient matching is run on")
     matching_steps: int = Field(15, ge=1, le=100_000, description="L-BFGS steps of L2 matching, 20 gradients each")
     defended: int = Field(2, ge=1, le=1000, description="images a defence is tried on, untrained network")
-    stages: list[str] = Field(list(STAGES), description="networks: untrained, trained")
+    stages: list[str] = Field(list(_networks.STAGES), description="networks: untrained, trained")
     dataset: str = Field("photos", description="private images, test split")
 
     paper: ClassVar[dict[str, Any]] = {
@@ -77,9 +75,7 @@ def datasets(parameters: Parameters) -> list[str]:
 
 def trials(parameters: Parameters) -> list[dict[str, Any]]:
     """Return the inputs of every trial: closed forms by network and precision, one a polished image, and the rest."""
-    for stage in parameters.stages:
-        if stage not in STAGES:
-            raise InputError(f"stages are {' and '.join(STAGES)}; got '{stage}'")
+    _networks.check_stages(parameters.stages)
     device = studies.resolve_device(parameters.device)
     common = {"dataset": parameters.dataset, "seed": parameters.seed, "device": device}
     closed = [
@@ -326,7 +322,7 @@ def figure_psnr(record: Record) -> Figure:
     frame = record.frame()
     figure, axes = figures.panels(1, 2, height=3.0, sharey=True)
     closed, shown = _images(record), frame[frame["part"] == "polish"]
-    for axis, stage in zip(axes[0], STAGES, strict=True):
+    for axis, stage in zip(axes[0], _networks.STAGES, strict=True):
         groups = {
             "L2 matching": shown[(shown["attack"] == "L2 matching") & (shown["stage"] == stage)],
             "closed form,\nfloat32": closed[(closed["stage"] == stage) & (closed["dtype"] == "float32")],
@@ -335,8 +331,7 @@ def figure_psnr(record: Record) -> Figure:
         }
         for index, group in enumerate(groups.values()):
             values = group["psnr"].astype(float).clip(lower=0)
-            spread = torch.linspace(-0.2, 0.2, max(1, len(values))).numpy()[: len(values)]
-            axis.plot(index + spread, values, "o", color=figures.COLOURS[index], markersize=4)
+            figures.dots(axis, index, values)
         axis.axhline(PUBLISHED[stage], color=figures.TRUTH, linestyle=(0, (4, 2)), linewidth=1.2)
         axis.text(-0.4, PUBLISHED[stage] + 4, "the paper's best", fontsize=8, color=figures.TRUTH)
         axis.set_xticks(range(len(groups)), list(groups), fontsize=8)

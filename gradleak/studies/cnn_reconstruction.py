@@ -6,23 +6,22 @@ wang2024, section 4.3: Table 3.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable
 from typing import Any, ClassVar
 
 import pandas as pd
-import torch
 from matplotlib.figure import Figure
 from pydantic import Field
 
-from gradleak import claims, figures, studies
-from gradleak.errors import InputError, unknown
-from gradleak.images import trace_convolutional
+from gradleak import data, figures, studies
+from gradleak.errors import unknown
+from gradleak.images import LevenbergMarquardt, match, trace_convolutional
 from gradleak.leak import observe
 from gradleak.records import Record
+from gradleak.studies import _reconstruction
+from gradleak.studies._private import quality
 from gradleak.studies._reconstruction import (
-    DISTANCES,
-    KINDS,
-    STAGES,
     compared,
     detail_table,
     draw_curves,
@@ -33,10 +32,10 @@ from gradleak.studies._reconstruction import (
     paired_table,
     prior,
     private,
-    published,
+    psnr_table,
     read_by,
+    row_trials,
     rows_of,
-    second_order,
 )
 
 __all__ = ["detail_table", "paired_table", "table"]
@@ -60,33 +59,22 @@ MODES: dict[str, str | None] = {
     "DLG + Ours": "recovered-start",
 }
 WHOLE = "GT, whole steps"
+EXACT = 100.0  # dB: an image to its last digit
 STARTS = ("untrained/random", "trained/random", "trained/closed form")
 PAIRS = (("Ours", "GT"), ("GT", "iDLG"), ("DLG + Ours", "GT"), ("Ours", "DLG"))
 
 
-class Parameters(studies.Parameters):
+class Parameters(_reconstruction.Parameters):
     """What a rerun may change."""
 
-    pairs: int = Field(3, ge=2, le=10_000, description="mixed images, one a pair of classes")
-    images: int = Field(3, ge=2, le=10_000, description="images with smoothed labels")
-    restarts: int = Field(1, ge=1, le=100, description="random starts an image")
-    l2_steps: int = Field(12, ge=1, le=100_000, description="L-BFGS steps of L2 matching, 20 gradients each")
-    cosine_steps: int = Field(200, ge=1, le=1_000_000, description="Adam steps of cosine matching")
     second_order: int = Field(1, ge=0, le=10_000, description="of the smoothed images, how many get second order")
     second_order_steps: int = Field(16, ge=1, le=1000, description="Levenberg-Marquardt's Jacobians")
     second_order_starts: list[str] = Field(["untrained/random"], description=f"network and start: {', '.join(STARTS)}")
-    stages: list[str] = Field(list(STAGES), description="networks: untrained, trained")
-    dataset: str = Field("photos", description="private images, test split")
 
-    paper: ClassVar[dict[str, Any]] = {
-        "pairs": 45,
-        "images": 30,
-        "l2_steps": 300,
-        "cosine_steps": 4800,
+    paper: ClassVar[dict[str, Any]] = _reconstruction.Parameters.paper | {
         "second_order": 30,
         "second_order_steps": 40,
         "second_order_starts": list(STARTS),
-        "dataset": "cifar10",
     }
 
 
@@ -98,24 +86,12 @@ def datasets(parameters: Parameters) -> list[str]:
 
 def trials(parameters: Parameters) -> list[dict[str, Any]]:
     """Return the inputs of every trial: one a row of Table 3, one an image and start of second-order matching."""
-    for stage in parameters.stages:
-        if stage not in STAGES:
-            raise InputError(f"stages are {' and '.join(STAGES)}; got '{stage}'")
     for start in parameters.second_order_starts:
         if start not in STARTS:
             raise unknown("network and start", start, STARTS)
+    rows = [{"part": "row"} | inputs for inputs in row_trials(parameters)]
     device = studies.resolve_device(parameters.device)
     common = {"dataset": parameters.dataset, "seed": parameters.seed, "device": device}
-    counts = {"mixup": parameters.pairs, "smoothing": parameters.images}
-    steps = {"l2": parameters.l2_steps, "cosine": parameters.cosine_steps}
-    rows = [
-        {"part": "row", "labels": labels, "distance": distance, "stage": stage, "samples": counts[labels]}
-        | {"steps": steps[distance], "restarts": parameters.restarts}
-        | common
-        for labels in KINDS
-        for distance in DISTANCES
-        for stage in parameters.stages
-    ]
     second = [
         {"part": "second order", "stage": stage, "place": n, "samples": parameters.images, "start": start}
         | {"steps": parameters.second_order_steps}
@@ -160,10 +136,16 @@ def _second(
 ) -> list[dict[str, Any]]:
     model, _, inputs, targets = private("smoothing", stage, samples, dataset, seed, device)
     own, target = inputs[place : place + 1], targets[place : place + 1]
-    first = None
-    if start == "closed form":
-        first = trace_convolutional(observe(model, own, target.to(own))).inputs
-    return [{"image": place} | second_order(model, own, target, first, steps, seed + place)]
+    leak = observe(model, own, target.to(own))
+    first = trace_convolutional(leak).inputs if start == "closed form" else None
+    started = time.perf_counter()
+    chosen = LevenbergMarquardt(steps=steps)
+    found = match(leak, "recovered", optimizer=chosen, seed=seed + place, start=first, label_prior="smoothing")
+    row: dict[str, Any] = {"image": place, "seconds": time.perf_counter() - started, "status": found.status[0][0]}
+    truth = data.denormalise(own.double()).clamp(0, 1)
+    judged = quality(data.denormalise(found.images.double()), truth)[0]
+    about = {"loss": float(found.losses[0, 0]), "steps": int(found.history[-1]), "exact": judged["psnr"] >= EXACT}
+    return [row | about | judged]
 
 
 def _seconds(record: Record) -> pd.DataFrame:
@@ -172,17 +154,8 @@ def _seconds(record: Record) -> pd.DataFrame:
 
 
 def table(record: Record) -> pd.DataFrame:
-    """Return Table 3's PSNR: mean over images and restarts with the spread over images, and the paper's mean."""
-    cells = published(claims.load("cnn-reconstruction"))
-    lines = []
-    for keys, group in rows_of(record, "image").groupby(["labels", "distance", "stage"], sort=False):
-        line: dict[str, Any] = dict(zip(("labels", "distance", "LeNet"), keys, strict=True))
-        for mode in MODES:
-            own = group[group["run"] == mode]
-            stated = cells.get((*keys, mode, "psnr"), "–")
-            line[mode] = f"{mean_text(own['psnr'])} / {mean_text(own['eight_bit'])} / {stated}"
-        lines.append(line | {"n": group["image"].nunique()})
-    return pd.DataFrame(lines)
+    """Return Table 3's PSNR."""
+    return psnr_table(record, list(MODES))
 
 
 def second_order_table(record: Record) -> pd.DataFrame:
@@ -228,8 +201,7 @@ def figure_second_order(record: Record) -> Figure:
         groups |= {f"second order,\n{start}": part["psnr"] for start, part in own.groupby("start", sort=False)}
         for index, values in enumerate(groups.values()):
             heights = values.astype(float).replace(-math.inf, 0.0).clip(0, 200).to_numpy()
-            spread = torch.linspace(-0.2, 0.2, len(heights)).numpy()
-            axis.plot(index + spread, heights, "o", color=figures.COLOURS[index], markersize=4)
+            figures.dots(axis, index, heights)
         axis.set_xticks(range(len(groups)), list(groups), fontsize=8)
         axis.set_title(f"LeNet, {stage}")
     axes[0][0].set_ylabel("PSNR, dB")

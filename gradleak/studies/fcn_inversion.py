@@ -21,7 +21,7 @@ from gradleak.images import LBFGS, Adam, Inversion, match, trace_fully_connected
 from gradleak.leak import observe
 from gradleak.records import Record
 from gradleak.studies._pictures import packed, show
-from gradleak.studies._private import DTYPES, defended_trials, defender, defense_cells, pooled_samples
+from gradleak.studies._private import DTYPES, defended_trials, defender, defense_cells, pooled_samples, quality
 
 PAPER = "wang2024"
 PLACE = "Figures 3–5, Table 6"
@@ -124,14 +124,7 @@ def _image(found: Inversion) -> Tensor:
 
 def judge(image: Tensor, truth: Tensor) -> dict[str, Any]:
     """Return how near an image (1, C, H, W) is to the truth, by all measures; NaN counts as lost."""
-    truth = truth.clamp(0, 1)
-    lpips = metrics.lpips(image, truth)
-    return {
-        "psnr": float(metrics.psnr(image, truth)),
-        "eight_bit": float(metrics.wrapped_psnr(image, truth)),
-        "ssim": float(metrics.ssim(image, truth)),
-        "lpips": None if lpips.values is None else float(lpips.values),
-    }
+    return quality(image, truth.clamp(0, 1))[0]
 
 
 def _matching(distance: str, steps: int, samples: int, dataset: str, seed: int, device: str) -> list[dict[str, Any]]:

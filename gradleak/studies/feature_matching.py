@@ -5,33 +5,28 @@ wang2024, section 5.1: Table 4.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 import pandas as pd
 from matplotlib.figure import Figure
 from pydantic import Field
 
-from gradleak import claims, studies
-from gradleak.errors import InputError
 from gradleak.images import Distance
 from gradleak.records import Record
+from gradleak.studies import _reconstruction
 from gradleak.studies._reconstruction import (
-    DISTANCES,
-    KINDS,
-    STAGES,
     compared,
     detail_table,
     draw_curves,
     draw_strips,
-    mean_text,
     optimizer,
     paired,
     paired_table,
     prior,
     private,
-    published,
+    psnr_table,
     read_by,
-    rows_of,
+    row_trials,
 )
 
 __all__ = ["detail_table", "paired_table", "table"]
@@ -54,24 +49,11 @@ PAIRS = (
 )
 
 
-class Parameters(studies.Parameters):
+class Parameters(_reconstruction.Parameters):
     """What a rerun may change."""
 
-    pairs: int = Field(3, ge=2, le=10_000, description="mixed images, one a pair of classes")
-    images: int = Field(3, ge=2, le=10_000, description="images with smoothed labels")
-    restarts: int = Field(1, ge=1, le=100, description="random starts an image")
     l2_steps: int = Field(10, ge=1, le=100_000, description="L-BFGS steps of L2 matching, 20 gradients each")
-    cosine_steps: int = Field(200, ge=1, le=1_000_000, description="Adam steps of cosine matching")
     stages: list[str] = Field(["untrained"], description="networks: untrained, trained")
-    dataset: str = Field("photos", description="private images, test split")
-
-    paper: ClassVar[dict[str, Any]] = {
-        "pairs": 45,
-        "images": 30,
-        "l2_steps": 300,
-        "cosine_steps": 4800,
-        "dataset": "cifar10",
-    }
 
 
 def datasets(parameters: Parameters) -> list[str]:
@@ -81,20 +63,7 @@ def datasets(parameters: Parameters) -> list[str]:
 
 def trials(parameters: Parameters) -> list[dict[str, Any]]:
     """Return the inputs of every trial: one a row of Table 4."""
-    for stage in parameters.stages:
-        if stage not in STAGES:
-            raise InputError(f"stages are {' and '.join(STAGES)}; got '{stage}'")
-    device = studies.resolve_device(parameters.device)
-    counts = {"mixup": parameters.pairs, "smoothing": parameters.images}
-    steps = {"l2": parameters.l2_steps, "cosine": parameters.cosine_steps}
-    common = {"restarts": parameters.restarts, "dataset": parameters.dataset, "seed": parameters.seed, "device": device}
-    return [
-        {"labels": labels, "distance": distance, "stage": stage, "samples": counts[labels], "steps": steps[distance]}
-        | common
-        for labels in KINDS
-        for distance in DISTANCES
-        for stage in parameters.stages
-    ]
+    return row_trials(parameters)
 
 
 def trial(
@@ -121,17 +90,8 @@ def trial(
 
 
 def table(record: Record) -> pd.DataFrame:
-    """Return Table 4's PSNR: clipped, as the paper's code counts, and the paper's."""
-    cells = published(claims.load("feature-matching"))
-    lines = []
-    for keys, group in rows_of(record, "image").groupby(["labels", "distance", "stage"], sort=False):
-        line: dict[str, Any] = dict(zip(("labels", "distance", "LeNet"), keys, strict=True))
-        for name in WEIGHTS:
-            own = group[group["run"] == name]
-            stated = cells.get((*keys, name, "psnr"), "–")
-            line[name] = f"{mean_text(own['psnr'])} / {mean_text(own['eight_bit'])} / {stated}"
-        lines.append(line | {"n": group["image"].nunique()})
-    return pd.DataFrame(lines)
+    """Return Table 4's PSNR."""
+    return psnr_table(record, list(WEIGHTS))
 
 
 def figure_images(record: Record) -> Figure:
