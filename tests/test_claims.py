@@ -155,6 +155,15 @@ def test_the_recorded_result_decides_where_it_has_the_scale(toy: Study) -> None:
     assert "[not reproduced]{.badge .badge-not-reproduced}" in shown
 
 
+def test_a_long_list_scrolls_and_counts_its_verdicts(toy: Study, monkeypatch: pytest.MonkeyPatch) -> None:
+    fresh = runner.run_study(toy, toy.Parameters(count=2), jobs=1)
+    assert claims.verdicts(fresh).kind == "claims"
+    monkeypatch.setattr(claims, "MANY", 0)
+    table = claims.verdicts(fresh)
+    assert table.kind == "claims long"
+    assert table.caption.endswith("1 claims: 1 trend only (disagrees).")
+
+
 def test_spread_and_count_are_shown() -> None:
     assert claims.judge(claim(unit="dB"), record(ROWS)).shown == "2 dB ± 1.41 (n = 2)"
     assert claims.judge(claim(), None).shown == "–"

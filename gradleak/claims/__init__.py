@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,8 @@ from gradleak.records import Record
 from gradleak.tables import Table
 
 FOLDER = Path(__file__).parent
+# A table of more claims than this scrolls inside itself, and its caption counts the verdicts.
+MANY = 30
 Verdict = Literal["reproduced", "better", "not reproduced", "trend only", "not run"]
 Number = int | float
 
@@ -357,7 +360,11 @@ def _table(judged: list[Line], caption: str, name: str) -> Table:
     )
     said = [(line.claim.place, text) for line in judged for text in (line.claim.note, line.claim.stand_in) if text]
     notes = " ".join(f"{place}: {text}" for place, text in said)
-    return Table(frame, caption, name, notes, badges="verdict", kind="claims")
+    if len(judged) <= MANY:
+        return Table(frame, caption, name, notes, badges="verdict", kind="claims")
+    counts = Counter(line.verdict_text for line in judged)
+    tally = ", ".join(f"{count} {verdict}" for verdict, count in counts.most_common())
+    return Table(frame, f"{caption} {len(judged)} claims: {tally}.", name, notes, badges="verdict", kind="claims long")
 
 
 def _published(claim: Claim) -> str:

@@ -16,13 +16,16 @@ from gradleak.images.optimizers import Track
 from gradleak.leak import Gradients, Leak
 
 # Columns of the Jacobians that are computed at a time, and those that a GPU takes.
-CHUNK, GPU_CHUNK = 256, 4096
+CHUNK, GPU_CHUNK = 64, 4096
+# Strips of a symmetric product.
+BLOCKS = 8
 LEAST_SIZE = 1e-300
 LEAST_DAMPING = 1e-15
 TRIES = 12
 # Damping grows by this when a step does not help, and falls when it does: by more where it helped a lot.
 GROWS, FALLS, FALLS_FAST, A_LOT = 4.0, 3.0, 10.0, 0.7
-# Bent steps that leave this much of the misfit have found the gradient's own rounding; plain ones only after a few.
+# Bent steps that leave this much of the misfit have found the gradient's own rounding; plain ones only after a few,
+# or where no more is missed than rounding explains.
 SETTLED, PATIENCE = 0.99, 3
 # A step with the Jacobian of a place nearby is worth its time where the one before left less than this.
 REUSED, REUSED_PLAIN = 0.5, 0.1
@@ -87,6 +90,8 @@ class Misfit:
         right = torch.einsum("nci,nc->ni", total, left)
         self.sides = (left, right / right.norm(dim=1, keepdim=True))
         self.targets = vmap(self._read)(observed, self.scales, self.sides)
+        # What the right inputs miss, too, for their gradient was rounded.
+        self.rounding = torch.finfo(first.weight_gradient.dtype).eps * self.targets.shape[1] ** 0.5
 
     @staticmethod
     def _scale(observed: Tensor) -> Tensor:
@@ -159,10 +164,10 @@ def _search(settings: LevenbergMarquardt, misfit: Misfit, places: Tensor, owners
     slow = torch.zeros_like(active)
     track.see(active, places, missed.norm(dim=1))
     track.stepped(0)
-    for number in range(settings.steps):
+    for number in track.rounds():
         before = missed.norm(dim=1)
         slopes = misfit.jacobian(places, owners)
-        square = slopes @ slopes.mT
+        square = _square(slopes)
         factors, scales = torch.empty_like(square), places.new_empty(places.shape)
         moved = torch.zeros_like(active, dtype=torch.bool)
         for _ in range(TRIES):
@@ -199,7 +204,8 @@ def _search(settings: LevenbergMarquardt, misfit: Misfit, places: Tensor, owners
         track.see(active, places, after)
         track.stepped(number + 1)
         slow = torch.where(after > SETTLED * before, slow + 1, 0)
-        stuck = ~moved | (slow >= torch.where(bent, 1, PATIENCE))
+        arrived = ~bent & (after <= misfit.rounding)
+        stuck = ~moved | arrived | (slow >= torch.where(bent, 1, PATIENCE))
         ended = stuck & bent
         damping[stuck], slow[stuck] = POLISH.damping, 0
         bent |= stuck
@@ -215,6 +221,17 @@ def _bend(residual: Callable[[Tensor], Tensor], at: Tensor, step: Tensor) -> Ten
     """Return the second derivative of the residuals (A, R) along a step."""
     bend: Tensor = jvp(lambda place: jvp(residual, (place,), (step,))[1], (at,), (step,))[1]
     return bend
+
+
+def _square(slopes: Tensor) -> Tensor:
+    """Return JᵀJ of every attack (A, P, P): the blocks below its diagonal, and those mirrored, for half the work."""
+    square = slopes.new_empty(*slopes.shape[:2], slopes.shape[1])
+    size = -(-slopes.shape[1] // BLOCKS)
+    for start in range(0, slopes.shape[1], size):
+        end = start + size
+        square[:, start:end, :end] = slopes[:, start:end] @ slopes[:, :end].mT
+        square[:, :start, start:end] = square[:, start:end, :start].mT
+    return square
 
 
 def _factored(square: Tensor, damping: Tensor) -> tuple[Tensor, Tensor]:

@@ -16,6 +16,7 @@ from gradleak.images.objective import Distance, Kind, Objective, Prior
 from gradleak.images.optimizers import LBFGS, Adam, Track, adam, lbfgs
 from gradleak.labels import idlg, recover_batch, recover_soft_labels
 from gradleak.leak import Leak
+from gradleak.progress import progress
 
 Optimizer = Adam | LBFGS | LevenbergMarquardt
 OPTIMIZERS: dict[str, Callable[[], Optimizer]] = {
@@ -99,7 +100,8 @@ def match(
     owners = torch.arange(len(many), device=places.device).repeat_interleave(restarts)
     able = known.there[owners].nonzero()[:, 0]
     tracks, interrupted = [], False
-    for part in able.split(chunk or _chunk(objective, settings)):
+    parts = able.split(chunk or _chunk(objective, settings))
+    for part in progress(parts, len(parts), "matching, part by part") if len(parts) > 1 else parts:
         shown = None if watch is None else _watcher(watch, objective, part)
         track = Track.start(places[part], settings.steps, shown)
         tracks.append((part, track))

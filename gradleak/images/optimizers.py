@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from gradleak.errors import InputError
+from gradleak.progress import progress
 
 Evaluate = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 # The decay of geiping2020, which wang2024 took over: a tenth of the rate from each of these parts of the way on.
@@ -81,6 +82,10 @@ class Track:
         zeros = torch.zeros(count, dtype=torch.long, device=places.device)
         return cls(places.clone(), losses, zeros, zeros.bool(), zeros.bool(), steps, watch)
 
+    def rounds(self) -> Iterator[int]:
+        """Give the steps one by one, and show how far the search is."""
+        return progress(range(self.steps), self.steps, f"matching, {len(self.best)} at once")
+
     def see(self, active: Tensor, places: Tensor, losses: Tensor) -> None:
         """Take note of iterates (a, P) of the attacks `active` (a,), and of their losses."""
         self.bad[active] += ~torch.isfinite(losses)
@@ -108,7 +113,7 @@ def adam(
     """Run Adam on A attacks; an attack that is not finite, or near enough, leaves."""
     active = torch.arange(len(places), device=places.device)
     mean, square = torch.zeros_like(places), torch.zeros_like(places)
-    for step in range(settings.steps):
+    for step in track.rounds():
         losses, slopes = evaluate(places, active)
         track.see(active, places, losses)
         finite = torch.isfinite(losses) & torch.isfinite(slopes).all(dim=1)
@@ -205,7 +210,7 @@ def lbfgs(settings: LBFGS, evaluate: Evaluate, places: Tensor, track: Track, eno
         raise InputError(f"history and inner must be at least 1; got {settings.history} and {settings.inner}")
     run = _Searched if settings.search else _Plain
     attack = run(settings, evaluate, places.clone(), track, enough)
-    for step in range(settings.steps):
+    for step in track.rounds():
         attack.step(schedule(settings.rate, step, settings.steps, settings.decay))
         track.stepped(step + 1)
         if len(attack.active) == 0:

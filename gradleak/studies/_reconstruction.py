@@ -222,9 +222,13 @@ def mean_text(values: pd.Series) -> str:
 def psnr_table(record: Record, runs: Sequence[str]) -> pd.DataFrame:
     """Return mean PSNR, a line a row of the table and a column a run: clipped / 8-bit / the paper."""
     cells = _published(claims.load(record.study))
+    networks = rows_of(record, "network").to_dict("records")
+    trained = {(row["labels"], row["stage"]): row["accuracy"] for row in networks if row["stage"] == "trained"}
     lines = []
     for keys, group in rows_of(record, "image").groupby(["labels", "distance", "stage"], sort=False):
         line: dict[str, Any] = dict(zip(("labels", "distance", "LeNet"), keys, strict=True))
+        if (keys[0], keys[2]) in trained:
+            line["LeNet"] = f"trained to {100 * trained[keys[0], keys[2]]:.0f} %"
         for name in runs:
             own = group[group["run"] == name]
             stated = cells.get((*keys, name, "psnr"), "–")
@@ -292,18 +296,20 @@ def draw_strips(record: Record, runs: Sequence[str]) -> Figure:
     return figure
 
 
-def draw_curves(record: Record, runs: Sequence[str]) -> Figure:
-    """Draw the mean PSNR of the best iterates over the steps, for every row of a table, a line a run."""
+def draw_curves(record: Record, runs: Sequence[str], column: str = "psnr") -> Figure:
+    """Draw the best iterates over the steps for every row of a table, a line a run: their mean PSNR or median loss."""
     groups = list(rows_of(record, "curve").groupby(["labels", "distance", "stage"], sort=False))
     figure, axes = _grid(len(groups), 4, height=2.5, width=10)
     for axis, (keys, group) in zip(axes, groups, strict=True):
         for index, run in enumerate(runs):
             own = group[group["run"] == run].sort_values("step")
             style = {"color": figures.COLOURS[index], "linestyle": figures.DASHES[index]}
-            axis.plot(own["step"], own["psnr"].astype(float), label=run, **style)
+            axis.plot(own["step"], own[column].astype(float), label=run, **style)
         axis.set_title(", ".join(map(str, keys)), fontsize=9)
         axis.set_xlabel("step")
-    axes[0].set_ylabel("PSNR, dB")
+        if column == "loss":
+            axis.set_yscale("log")
+    axes[0].set_ylabel("PSNR, dB" if column == "psnr" else "loss")
     handles, names = axes[0].get_legend_handles_labels()
     figure.legend(handles, names, loc="outside lower center", ncols=len(runs))
     return figure

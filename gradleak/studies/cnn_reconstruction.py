@@ -46,6 +46,8 @@ SMALLEST: dict[str, Any] = {
     "images": 2,
     "l2_steps": 1,
     "cosine_steps": 2,
+    "again": 2,
+    "again_restarts": 2,
     "second_order": 1,
     "second_order_steps": 1,
     "stages": ["untrained"],
@@ -67,11 +69,15 @@ PAIRS = (("Ours", "GT"), ("GT", "iDLG"), ("DLG + Ours", "GT"), ("Ours", "DLG"))
 class Parameters(_reconstruction.Parameters):
     """What a rerun may change."""
 
+    again: int = Field(2, ge=0, le=10_000, description="images of each row that are tried from many starts")
+    again_restarts: int = Field(3, ge=2, le=100, description="how many starts those get")
     second_order: int = Field(1, ge=0, le=10_000, description="of the smoothed images, how many get second order")
     second_order_steps: int = Field(16, ge=1, le=1000, description="Levenberg-Marquardt's Jacobians")
     second_order_starts: list[str] = Field(["untrained/random"], description=f"network and start: {', '.join(STARTS)}")
 
     paper: ClassVar[dict[str, Any]] = _reconstruction.Parameters.paper | {
+        "again": 3,
+        "again_restarts": 10,
         "second_order": 30,
         "second_order_steps": 40,
         "second_order_starts": list(STARTS),
@@ -90,6 +96,8 @@ def trials(parameters: Parameters) -> list[dict[str, Any]]:
         if start not in STARTS:
             raise unknown("network and start", start, STARTS)
     rows = [{"part": "row"} | inputs for inputs in row_trials(parameters)]
+    starts = {"part": "restarts", "again": parameters.again, "restarts": parameters.again_restarts}
+    again = [inputs | starts for inputs in row_trials(parameters)] if parameters.again else []
     device = studies.resolve_device(parameters.device)
     common = {"dataset": parameters.dataset, "seed": parameters.seed, "device": device}
     second = [
@@ -99,12 +107,13 @@ def trials(parameters: Parameters) -> list[dict[str, Any]]:
         for stage, start in (own.split("/") for own in parameters.second_order_starts)
         for n in range(min(parameters.second_order, parameters.images))
     ]
-    return rows + second
+    return rows + again + second
 
 
 def trial(part: str, **inputs: Any) -> list[dict[str, Any]]:
-    """Match the gradients of one row of the table with every kind of label, or of one image to second order."""
-    parts: dict[str, Callable[..., list[dict[str, Any]]]] = {"row": _row, "second order": _second}
+    """Match one row of the table with every kind of label, some of its images many times, or one to second order."""
+    parts: dict[str, Callable[..., list[dict[str, Any]]]]
+    parts = {"row": _row, "restarts": _restarts, "second order": _second}
     return parts[part](**inputs)
 
 
@@ -129,6 +138,25 @@ def _row(
     rows = compared(model, inputs, targets, runs, label_prior=labels, restarts=restarts, seed=seed)
     rows += paired(rows, PAIRS, seed)
     return [*rows, {"what": "network", "accuracy": accuracy}]
+
+
+def _restarts(
+    labels: str,
+    distance: str,
+    stage: str,
+    samples: int,
+    steps: int,
+    restarts: int,
+    dataset: str,
+    seed: int,
+    device: str,
+    again: int,
+) -> list[dict[str, Any]]:
+    model, _, inputs, targets = private(labels, stage, samples, dataset, seed, device)
+    run = {"distance": distance, "prior": prior(stage), "optimizer": optimizer(distance, steps)}
+    own = inputs[:again], targets[:again]
+    rows = compared(model, *own, {"GT": run}, label_prior=labels, restarts=restarts, seed=seed)
+    return [row | {"what": "restart"} for row in rows if row["what"] == "image"]
 
 
 def _second(
@@ -177,6 +205,32 @@ def second_order_table(record: Record) -> pd.DataFrame:
         }
         lines.append(line)
     return pd.DataFrame(lines)
+
+
+def restart_table(record: Record) -> pd.DataFrame:
+    """Return how far restarts spread, the label known, and what choosing by the loss gains."""
+    lines = []
+    for keys, group in rows_of(record, "restart").groupby(["labels", "distance", "stage"], sort=False):
+        psnr = group.pivot(index="image", columns="restart", values="psnr").astype(float).clip(0, 200)
+        chosen = group.groupby("image")["loss"].idxmin()
+        lines.append(
+            dict(zip(("labels", "distance", "LeNet"), keys, strict=True))
+            | {
+                "images": len(psnr),
+                "starts": psnr.shape[1],
+                "mean PSNR": f"{psnr.to_numpy().mean():.1f}",
+                "spread of images": f"{psnr.mean(axis=1).std():.1f}",
+                "spread of starts": f"{psnr.std(axis=1).mean():.1f}",
+                "least loss": mean_text(group.loc[chosen, "psnr"]),
+                "best": f"{psnr.max(axis=1).mean():.1f}",
+            }
+        )
+    return pd.DataFrame(lines)
+
+
+def figure_losses(record: Record) -> Figure:
+    """Draw the loss over the steps of every row, a line a kind of label."""
+    return draw_curves(record, list(MODES), "loss")
 
 
 def figure_images(record: Record) -> Figure:

@@ -79,14 +79,14 @@ def trial(
     device: str,
 ) -> list[dict[str, Any]]:
     """Match gradients and features of one row of the table with every pair of weights, labels recovered."""
-    model, _, inputs, targets = private(labels, stage, samples, dataset, seed, device)
+    model, accuracy, inputs, targets = private(labels, stage, samples, dataset, seed, device)
     common = {"labels": "recovered", "prior": prior(stage), "optimizer": optimizer(distance, steps)}
     runs = {
         name: common | {"distance": Distance(distance, head=head, feature=feature)}  # type: ignore[arg-type]
         for name, (head, feature) in WEIGHTS.items()
     }
     rows = compared(model, inputs, targets, runs, label_prior=labels, restarts=restarts, seed=seed)
-    return rows + paired(rows, PAIRS, seed)
+    return [*rows, *paired(rows, PAIRS, seed), {"what": "network", "accuracy": accuracy}]
 
 
 def table(record: Record) -> pd.DataFrame:
@@ -102,3 +102,8 @@ def figure_images(record: Record) -> Figure:
 def figure_curves(record: Record) -> Figure:
     """Draw PSNR over the steps of every row, a line a pair of weights."""
     return draw_curves(record, list(WEIGHTS))
+
+
+def figure_losses(record: Record) -> Figure:
+    """Draw the loss over the steps of every row, a line a pair of weights."""
+    return draw_curves(record, list(WEIGHTS), "loss")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -16,6 +18,7 @@ from torch.nn import functional as F
 from gradleak import augment, models
 from gradleak.errors import InputError, UnknownName
 from gradleak.images import LBFGS, Adam, Distance, LevenbergMarquardt, Prior, match, total_variation
+from gradleak.images.levenberg import Misfit, _square
 from gradleak.images.matching import _chunk
 from gradleak.images.objective import Objective
 from gradleak.images.presets import PRESETS, preset
@@ -237,6 +240,34 @@ def test_levenberg_marquardt_finds_inputs_to_the_last_digit() -> None:
     assert found.images.dtype == torch.float64
     assert ((found.images - inputs).flatten(1).norm(dim=1) / inputs.flatten(1).norm(dim=1)).max() < 1e-9
     assert found.status == (("settled", "settled"),) * 3
+
+
+@pytest.mark.parametrize("size", [1, 7, 8, 19])
+def test_a_square_of_strips_is_the_whole_product(size: int) -> None:
+    slopes = torch.randn(2, size, 30, generator=torch.Generator().manual_seed(size), dtype=torch.float64)
+    torch.testing.assert_close(_square(slopes), slopes @ slopes.mT, rtol=1e-12, atol=1e-12)
+
+
+def test_levenberg_marquardt_ends_where_rounding_explains_the_rest() -> None:
+    torch.manual_seed(2)
+    model = nn.Sequential(nn.Conv2d(2, 8, 5, 2, 2), nn.Sigmoid(), nn.Flatten(), nn.Linear(128, 4, bias=False))
+    inputs, labels = torch.randn(1, 2, 8, 8), torch.rand(1, 4).softmax(dim=1)
+    leak = observe(model, inputs, labels)
+    found = match(leak, labels, optimizer=LevenbergMarquardt(steps=60), seed=1)
+    assert found.status == (("settled",),)
+    rounding = Misfit([leak], labels[None], inputs.shape).rounding
+    arrived = int(found.history[int((found.curves[0, 0] <= rounding).nonzero()[0])])
+    assert int(found.history[-1]) <= arrived + 3
+    assert ((found.images - inputs).norm() / inputs.norm()) < 1e-4
+
+
+def test_progress_is_told_part_by_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GRADLEAK_PROGRESS", str(tmp_path / "told"))
+    leaks, _, labels = observed(small(1, 4, nn.Sigmoid(), True, False), 3, 1, 4, 0)
+    match(leaks, labels, optimizer=Adam(steps=5), chunk=2, seed=1)
+    told = [json.loads(line) for line in (tmp_path / "told").read_text().splitlines()]
+    ends = [(line["description"], line["done"], line["total"]) for line in told if "ended" in line]
+    assert ends == [("matching, 2 at once", 5, 5), ("matching, 1 at once", 5, 5), ("matching, part by part", 2, 2)]
 
 
 def test_batches_are_matched_too() -> None:

@@ -43,6 +43,16 @@ def test_the_loss_falls_along_the_curves(record: Record) -> None:
         assert losses.diff().dropna().le(0).all()
 
 
+def test_restarts_differ_and_the_attackers_choice_is_one_of_them(record: Record) -> None:
+    frame = record.frame()
+    again = frame[frame["what"] == "restart"]
+    assert again.groupby(["labels", "distance", "image"])["psnr"].nunique().eq(2).all()
+    assert len(again) == 2 * 2 * 2 * 2
+    table = cnn_reconstruction.restart_table(record).astype({"mean PSNR": float, "least loss": float, "best": float})
+    assert (table["best"] >= table["mean PSNR"]).all()
+    assert (table["best"] >= table["least loss"]).all()
+
+
 def test_tables_and_figures(record: Record) -> None:
     assert list(cnn_reconstruction.table(record).columns)[3:8] == list(cnn_reconstruction.MODES)
     assert cnn_reconstruction.table(record)["GT"].str.endswith(" / 28.27").any()
@@ -52,6 +62,7 @@ def test_tables_and_figures(record: Record) -> None:
     for draw in (
         cnn_reconstruction.figure_images,
         cnn_reconstruction.figure_curves,
+        cnn_reconstruction.figure_losses,
         cnn_reconstruction.figure_second_order,
     ):
         figure = draw(record)

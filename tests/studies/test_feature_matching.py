@@ -32,7 +32,7 @@ def test_tables_and_figures(record: Record) -> None:
     assert feature_matching.table(record)["α=0 β=2"].str.endswith(" / 34.18").any()
     assert len(feature_matching.detail_table(record)) == 20
     assert len(feature_matching.paired_table(record)) == 20
-    for draw in (feature_matching.figure_images, feature_matching.figure_curves):
+    for draw in (feature_matching.figure_images, feature_matching.figure_curves, feature_matching.figure_losses):
         figure = draw(record)
         assert figures.gray_table(figure).std() > 0.02
         plt.close(figure)
