@@ -144,12 +144,14 @@ class _Memory:
         self.s, self.y = (places.new_zeros(count, history, size) for _ in range(2))
         # sᵢ·yⱼ and yᵢ·yⱼ by slots; a slot is used again when all are full.
         self.sy, self.yy = (places.new_zeros(count, history, history, dtype=torch.float64) for _ in range(2))
+        # sᵢ·g and yᵢ·g of the gradient where each attack is.
+        self.sg, self.yg = (places.new_zeros(count, history, dtype=torch.float64) for _ in range(2))
         self.pushed = torch.zeros(count, dtype=torch.long, device=places.device)
         self.scale = places.new_ones(count, dtype=torch.float64)
 
     def keep(self, stay: Tensor) -> None:
         """Forget the attacks that left."""
-        for name in ("s", "y", "sy", "yy", "pushed", "scale"):
+        for name in ("s", "y", "sy", "yy", "sg", "yg", "pushed", "scale"):
             setattr(self, name, getattr(self, name)[stay])
 
     def forget(self, which: Tensor) -> None:
@@ -157,34 +159,50 @@ class _Memory:
         self.pushed[which] = 0
         self.scale[which] = 1
 
-    def push(self, which: Tensor, s: Tensor, y: Tensor) -> None:
-        """Add a pair of each of the attacks `which` (a,), unless its curvature is not positive."""
+    def push(self, which: Tensor, s: Tensor, y: Tensor, slopes: Tensor) -> None:
+        """Move the attacks `which` (a,) by s, which changed their gradient by y to `slopes`, (a, P) each.
+
+        A pair is kept unless its curvature is not positive. Whatever is multiplied with the history is so in one go:
+        reading it is what a step costs.
+        """
         unit = s.norm(dim=1) * y.norm(dim=1) if self.relative else 1.0
         curved = (s * y).sum(dim=1) > LEAST_CURVATURE * unit
-        which, s, y = which[curved], s[curved], y[curved]
-        slot = self.pushed[which] % self.length
-        self.s[which, slot], self.y[which, slot] = s, y
-        # All of the attacks are looked at when all push, without a copy of their histories.
-        own = slice(None) if len(which) == len(self.s) else which
-        past = torch.bmm(self.y[own], torch.stack([s, y], dim=2)).double()
-        self.sy[which, slot] = past[..., 0]
-        self.sy[which, :, slot] = torch.bmm(self.s[own], y.unsqueeze(2)).squeeze(2).double()
-        self.yy[which, slot] = self.yy[which, :, slot] = past[..., 1]
-        self.scale[which] = self.sy[which, slot, slot] / self.yy[which, slot, slot]
-        self.pushed[which] += 1
+        own = which[curved]
+        slot = self.pushed[own] % self.length
+        self.s[own, slot], self.y[own, slot] = s[curved], y[curved]
+        self.pushed[own] += 1
+        held = self._held()
+        if held == 0:
+            return
+        rows = torch.stack([s, y, slopes], dim=1)
+        if len(which) < len(self.s):
+            # The others' products are of no use; taking their histories out would cost more.
+            rows = rows.new_zeros(len(self.s), *rows.shape[1:]).index_copy_(0, which, rows)
+        by_s = torch.bmm(rows[:, 1:], self.s[:, :held].mT).double()
+        by_y = torch.bmm(rows, self.y[:, :held].mT).double()
+        self.sg[which, :held], self.yg[which, :held] = by_s[which, 1], by_y[which, 2]
+        self.sy[own, slot, :held], self.sy[own, :held, slot] = by_y[own, 0], by_s[own, 0]
+        self.yy[own, slot, :held] = self.yy[own, :held, slot] = by_y[own, 1]
+        self.scale[own] = self.sy[own, slot, slot] / self.yy[own, slot, slot]
+
+    def _held(self) -> int:
+        """Return how many slots are in use."""
+        return min(self.length, int(self.pushed.max())) if len(self.pushed) else 0
 
     def direction(self, slopes: Tensor) -> Tensor:
-        """Return −H g (A, P), H the inverse Hessian that the pairs tell (Byrd, Nocedal and Schnabel's compact form)."""
-        held = min(self.length, int(self.pushed.max())) if len(slopes) else 0
+        """Return −H g (A, P), H the inverse Hessian that the pairs tell (Byrd, Nocedal and Schnabel's compact form).
+
+        `slopes` g are those of the last push.
+        """
+        held = self._held()
         if held == 0:
             return -slopes
         count = self.pushed.clamp(max=self.length).unsqueeze(1)
         place = torch.arange(held, device=slopes.device).unsqueeze(0)
         there = place < count
         order = torch.where(there, (self.pushed.unsqueeze(1) - count + place) % self.length, place)
-        g = slopes.unsqueeze(2)
         s, y = self.s[:, :held], self.y[:, :held]
-        along, across = (torch.bmm(pairs, g).squeeze(2).double().gather(1, order) * there for pairs in (s, y))
+        along, across = (products[:, :held].gather(1, order) * there for products in (self.sg, self.yg))
         rows = order.unsqueeze(2).expand(-1, -1, held)
         both = there.unsqueeze(2) & there.unsqueeze(1)
         sy, yy = (matrix[:, :held, :held].gather(1, rows).gather(2, rows.mT) * both for matrix in (self.sy, self.yy))
@@ -274,7 +292,7 @@ class _Searched(_Run):
             stuck = ~taken & steepest
             self.memory.forget((~taken).nonzero()[:, 0])
             which = taken.nonzero()[:, 0]
-            self.memory.push(which, (moved - self.places)[which], (slopes - self.slopes)[which])
+            self.memory.push(which, (moved - self.places)[which], (slopes - self.slopes)[which], slopes[which])
             self.places, self.losses, self.slopes = moved, losses, slopes
             self.track.settled[self.active[stuck]] = True
             self._leave(self._over() | stuck)
@@ -319,7 +337,7 @@ class _Plain(_Run):
             moved = self.places[inside] + moves
             losses, slopes = self.evaluate(moved, self.active[inside])
             self.track.see(self.active[inside], moved, losses)
-            self.memory.push(inside, moves, slopes - self.slopes[inside])
+            self.memory.push(inside, moves, slopes - self.slopes[inside], slopes)
             change = (losses - self.losses[inside]).abs()
             self.places[inside], self.losses[inside], self.slopes[inside] = moved, losses, slopes
             self.fresh[inside] = False
