@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
+from torch.func import functional_call
 
 from gradleak.augment import as_probabilities
 from gradleak.errors import InputError
+from gradleak.losses import CrossEntropy, Loss
 
 Gradients = dict[str, Tensor]
 Defense = Callable[[Gradients], Gradients]
@@ -21,7 +23,7 @@ class Leak:
     """One client's upload: the gradients of the mean cross-entropy over its private batch.
 
     `head` is the name of the last Linear layer. `batch_size` and the shape of one input are public in federated
-    learning.
+    learning, and so is how many `local_steps` the gradients are summed over.
     """
 
     model: nn.Module
@@ -29,6 +31,7 @@ class Leak:
     head: str
     batch_size: int
     input_shape: tuple[int, ...] | None = None
+    local_steps: int = 1
 
     def parameter(self, kind: str) -> str:
         """Return the name of the last layer's weight or bias."""
@@ -59,7 +62,7 @@ class Leak:
 
 @dataclass(frozen=True)
 class HeadLeaks:
-    """The last layer's gradients of N clients with one sample each, and nothing of the layers below.
+    """The last layer's gradients of N clients with `batch_size` samples each, and nothing of the layers below.
 
     `weight_gradients` (N, C, I), `bias_gradients` (N, C) or None; `weight` (C, I), `bias` (C,) or None.
     """
@@ -68,6 +71,7 @@ class HeadLeaks:
     bias: Tensor | None
     weight_gradients: Tensor
     bias_gradients: Tensor | None
+    batch_size: int = 1
 
 
 def observe(
@@ -77,49 +81,118 @@ def observe(
     *,
     defense: Defense | None = None,
     head: str | None = None,
+    loss: Loss | None = None,
+    local_steps: int = 1,
+    rate: float = 0.1,
 ) -> Leak:
     """Let a client compute its gradients on a private batch, and return what the server receives.
 
-    The loss is the mean soft cross-entropy. The model is run in eval mode (batch norm uses its running
-    statistics, dropout is off), whatever mode it was in, and is handed back in that mode.
+    The mean of the `loss`, soft cross-entropy unless another is given. The model is run in eval mode (batch norm uses
+    its running statistics, dropout is off), whatever mode it was in, and is handed back in that mode.
     `targets`: class indices (B,) or soft labels (B, C). `defense` maps the gradients before they are sent.
     `head` names the last Linear layer; it is found by itself otherwise.
+    `local_steps`: the batch is cut into so many, the client takes a step of gradient descent with `rate` on each, and
+    the gradients are their sum: a federated average's update, but for the factor −rate.
     """
     head, _, _, logits = _forward(model, inputs, head)
     labels = as_probabilities(targets, logits.shape[-1], dtype=logits.dtype, device=logits.device)
     _check_rows(inputs, labels)
-    loss = -(labels * F.log_softmax(logits, dim=-1)).sum(dim=-1).mean()
+    if local_steps < 1 or len(inputs) % local_steps:
+        raise InputError(f"{len(inputs)} samples cannot be cut into {local_steps} local steps of one batch size")
+    loss = loss or CrossEntropy()
     named = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    size = len(inputs) // local_steps
+    if local_steps == 1:
+        gradients = _gradients(loss(logits, labels).mean(), named)
+    else:
+        gradients = _updates(model, named, inputs.split(size), labels.split(size), loss, rate)
+    sent = defense(gradients) if defense else gradients
+    return Leak(model, sent, head, size, tuple(inputs.shape[1:]), local_steps)
+
+
+def _gradients(loss: Tensor, named: Mapping[str, Tensor]) -> Gradients:
     values = torch.autograd.grad(loss, list(named.values()), allow_unused=True)
-    gradients = {
-        name: torch.zeros_like(p) if g is None else g for (name, p), g in zip(named.items(), values, strict=True)
-    }
-    return Leak(model, defense(gradients) if defense else gradients, head, len(inputs), tuple(inputs.shape[1:]))
+    return {name: torch.zeros_like(p) if g is None else g for (name, p), g in zip(named.items(), values, strict=True)}
+
+
+def _updates(
+    model: nn.Module,
+    named: Mapping[str, Tensor],
+    inputs: Sequence[Tensor],
+    labels: Sequence[Tensor],
+    loss: Loss,
+    rate: float,
+) -> Gradients:
+    """Return the sum of the gradients along a client's own steps."""
+    own = {name: p.detach().clone().requires_grad_() for name, p in named.items()}
+    total = {name: torch.zeros_like(p) for name, p in named.items()}
+    with evaluating(model):
+        for some, targets in zip(inputs, labels, strict=True):
+            step = _gradients(loss(functional_call(model, own, (some,)), targets).mean(), own)
+            total = {name: value + step[name] for name, value in total.items()}
+            own = {name: (p - rate * step[name]).detach().requires_grad_() for name, p in own.items()}
+    return total
+
+
+@contextlib.contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Run a model in eval mode, and hand every module back in the mode that it was in."""
+    modes = {module: module.training for module in model.modules()}
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes.items():
+            module.training = training
 
 
 def observe_heads(
-    model: nn.Module, inputs: Tensor, targets: Tensor, *, head: str | None = None, batch_size: int = 250
+    model: nn.Module,
+    inputs: Tensor,
+    targets: Tensor,
+    *,
+    head: str | None = None,
+    loss: Loss | None = None,
+    batch_size: int = 1,
+    chunk: int = 250,
 ) -> HeadLeaks:
-    """Observe N clients with one sample each at once, for attacks that look at the last layer alone.
+    """Observe N clients with `batch_size` samples each at once, for attacks that look at the last layer alone.
 
-    Equal to N calls of `observe` with one sample: in eval mode no sample knows of another, so one forward pass
-    serves them all, and a sample's gradient is the outer product of its logits' gradient and its feature.
+    Equal to N calls of `observe`: in eval mode no sample knows of another, so one forward pass serves them all, and a
+    sample's gradient is the outer product of its logits' gradient and its feature. Samples come client by client;
+    about `chunk` of them are run at a time.
     """
     _check_inputs(inputs)
+    if batch_size < 1 or len(inputs) % batch_size:
+        raise InputError(f"{len(inputs)} samples cannot be shared out to clients with {batch_size} each")
+    loss = loss or CrossEntropy()
     weights, biases = [], []
-    for start in range(0, len(inputs), batch_size):
-        part = slice(start, start + batch_size)
+    step = batch_size * max(1, chunk // batch_size)
+    for start in range(0, len(inputs), step):
+        part = slice(start, start + step)
         with torch.no_grad():
             _, layer, hidden, logits = _forward(model, inputs[part], head)
         logits = logits.requires_grad_()
         labels = as_probabilities(targets[part], logits.shape[-1], dtype=logits.dtype, device=logits.device)
         _check_rows(inputs[part], labels)
-        loss = -(labels * F.log_softmax(logits, dim=-1)).sum()
-        (delta,) = torch.autograd.grad(loss, [logits])
-        weights.append(delta.unsqueeze(2) * hidden.unsqueeze(1))
-        biases.append(delta)
+        (delta,) = torch.autograd.grad(loss(logits, labels).sum() / batch_size, [logits])
+        own, seen = (rows.unflatten(0, (-1, batch_size)) for rows in (delta, hidden))
+        weights.append(own.mT @ seen)
+        biases.append(own.sum(dim=1))
     bias = None if layer.bias is None else layer.bias.detach()
-    return HeadLeaks(layer.weight.detach(), bias, torch.cat(weights), None if bias is None else torch.cat(biases))
+    return HeadLeaks(
+        layer.weight.detach(), bias, torch.cat(weights), None if bias is None else torch.cat(biases), batch_size
+    )
+
+
+def head_inputs(
+    model: nn.Module, inputs: Tensor, *, head: str | None = None, chunk: int = 250
+) -> tuple[Tensor, Tensor]:
+    """Return what the last layer takes in (M, I) and the logits (M, C) for inputs (M, …)."""
+    _check_inputs(inputs)
+    with torch.no_grad():
+        parts = [_forward(model, part, head)[2:] for part in inputs.split(chunk)]
+    return torch.cat([hidden for hidden, _ in parts]), torch.cat([logits for _, logits in parts])
 
 
 def _forward(model: nn.Module, inputs: Tensor, head: str | None) -> tuple[str, nn.Linear, Tensor, Tensor]:
@@ -132,9 +205,9 @@ def _forward(model: nn.Module, inputs: Tensor, head: str | None) -> tuple[str, n
         return lambda module, args, output: seen.__setitem__(name, (args[0], output))
 
     hooks = [layer.register_forward_hook(watch(name)) for name, layer in linears.items()]
-    modes = {module: module.training for module in model.modules()}
     try:
-        logits = model.eval()(inputs)
+        with evaluating(model):
+            logits = model(inputs)
     except RuntimeError as error:
         reason = str(error).splitlines()[0]
         raise InputError(
@@ -143,8 +216,6 @@ def _forward(model: nn.Module, inputs: Tensor, head: str | None) -> tuple[str, n
     finally:
         for hook in hooks:
             hook.remove()
-        for module, training in modes.items():
-            module.training = training
     for name, (hidden, output) in seen.items():
         # The final layer is known by what it does, not by where it is declared: its output is the model's.
         if torch.is_tensor(logits) and output.shape == logits.shape and torch.equal(output, logits):

@@ -119,6 +119,21 @@ def oracle_success(scalars: Tensor, truth: Tensor, coefficient: float, tolerance
     return (coefficient * (scalars - truth)).abs() < tolerance
 
 
+def count_overlap(found: Tensor, truth: Tensor) -> Tensor:
+    """Return the share of every batch's labels that are found (N,), from counts (N, C): LLG's success rate."""
+    return torch.minimum(found, truth).sum(dim=1).double() / truth.sum(dim=1)
+
+
+def count_jaccard(found: Tensor, truth: Tensor) -> Tensor:
+    """Return the Jaccard index (N,) of found and true labels with their repeats: posterior2023's instance accuracy."""
+    return torch.minimum(found, truth).sum(dim=1).double() / torch.maximum(found, truth).sum(dim=1)
+
+
+def class_jaccard(found: Tensor, truth: Tensor) -> Tensor:
+    """Return the Jaccard index (N,) of the classes that are found and true: posterior2023's class accuracy."""
+    return count_jaccard((found > 0).long(), (truth > 0).long())
+
+
 def match_batch(recovered: Tensor, truth: Tensor) -> Tensor:
     """Return the order (N,) in which `recovered[order]` (N, …) fits `truth` best (Hungarian, by squared error)."""
     from scipy.optimize import linear_sum_assignment

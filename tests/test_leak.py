@@ -126,7 +126,7 @@ def test_heads_equal_a_loop_over_single_samples(
     inputs = torch.rand(count, 1, 6, 6, generator=generator, dtype=dtype)
     targets = torch.rand(count, classes, generator=generator, dtype=torch.float64)
     targets = (targets / targets.sum(dim=1, keepdim=True)).to(dtype)
-    heads = observe_heads(model, inputs, targets, batch_size=chunk)
+    heads = observe_heads(model, inputs, targets, chunk=chunk)
     for n in range(count):
         single = observe(model, inputs[n : n + 1], targets[n : n + 1])
         torch.testing.assert_close(heads.weight_gradients[n], single.weight_gradient, rtol=1e-4, atol=1e-6)

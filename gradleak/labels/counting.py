@@ -1,0 +1,174 @@
+"""The label attacks on batches behind one call: how often each class occurs, or which classes do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from gradleak.errors import InputError, unknown
+from gradleak.labels.gradinversion import gradinversion
+from gradleak.labels.idlg import idlg
+from gradleak.labels.ilrg import ilrg
+from gradleak.labels.llg import llg, llg_estimate
+from gradleak.labels.posterior import posterior, posteriors
+from gradleak.labels.rlg import rlg
+from gradleak.leak import HeadLeaks, Leak, head_inputs
+from gradleak.losses import Loss
+
+DUMMIES = ("random", "zeros", "ones")
+# Dummy inputs that stand for those that nobody has; the paper averages as many batches.
+RUNS = 10
+
+
+@dataclass(frozen=True)
+class Knowledge:
+    """What an attacker has beside the gradients: the model, samples of the same kind, the loss, the labels' smoothing.
+
+    `auxiliary`: inputs (M, …) and classes (M,); `dummy`: what inputs a white box makes up, random, zeros or ones, of
+    `input_shape`.
+    """
+
+    model: nn.Module | None = None
+    auxiliary: tuple[Tensor, Tensor] | None = None
+    input_shape: tuple[int, ...] | None = None
+    dummy: str = "random"
+    loss: Loss | None = None
+    epsilon: float = 0.0
+    local_steps: int = 1
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Method:
+    """An attack: who could run it, what it takes for granted, and its counts (N, C) of N gradients."""
+
+    threat: str
+    assumes: str
+    count: Callable[[HeadLeaks, Knowledge], Tensor]
+
+
+def _idlg(heads: HeadLeaks, known: Knowledge) -> Tensor:
+    if heads.batch_size * known.local_steps != 1:
+        raise InputError(f"iDLG reads the label of one sample; these gradients hold {heads.batch_size}")
+    found = idlg(heads.weight_gradients)
+    return torch.nn.functional.one_hot(found, len(heads.weight))
+
+
+def _llg(heads: HeadLeaks, known: Knowledge) -> Tensor:
+    return llg(heads.weight_gradients, heads.batch_size, local_steps=known.local_steps)
+
+
+def _white_llg(heads: HeadLeaks, known: Knowledge) -> Tensor:
+    if known.model is None or known.input_shape is None:
+        raise InputError("LLG* runs dummy inputs through the model: it needs the model and the shape of one input")
+    if known.dummy not in DUMMIES:
+        raise unknown("kind of dummy input", known.dummy, DUMMIES)
+    shape = (RUNS * heads.batch_size if known.dummy == "random" else 1, *known.input_shape)
+    generator = torch.Generator().manual_seed(known.seed)
+    made = {"random": torch.rand(shape, generator=generator), "zeros": torch.zeros(shape), "ones": torch.ones(shape)}
+    features, scores = head_inputs(known.model, made[known.dummy].to(heads.weight))
+    estimate = llg_estimate(scores, features, None, heads.batch_size)
+    return llg(heads.weight_gradients, heads.batch_size, estimate, local_steps=known.local_steps)
+
+
+def _auxiliary_llg(heads: HeadLeaks, known: Knowledge) -> Tensor:
+    features, scores, labels = _auxiliary(heads, known, "LLG+")
+    estimate = llg_estimate(scores, features, labels, heads.batch_size)
+    return llg(heads.weight_gradients, heads.batch_size, estimate, local_steps=known.local_steps)
+
+
+def _ilrg(heads: HeadLeaks, known: Knowledge) -> Tensor:
+    if heads.bias is None or heads.bias_gradients is None:
+        raise InputError("iLRG divides the gradient by the bias's: the last layer must have a bias")
+    _one_step(known, "iLRG")
+    return ilrg(heads.weight_gradients, heads.bias_gradients, heads.weight, heads.bias, heads.batch_size)
+
+
+def _posterior(heads: HeadLeaks, known: Knowledge) -> Tensor:
+    if heads.bias_gradients is None:
+        raise InputError("the posterior attack reads the bias's gradient: the last layer must have a bias")
+    _one_step(known, "the posterior attack")
+    _, scores, labels = _auxiliary(heads, known, "the posterior attack")
+    estimate = posteriors(scores, labels, known.loss)
+    return posterior(heads.bias_gradients, heads.batch_size, estimate, loss=known.loss, epsilon=known.epsilon)
+
+
+def _auxiliary(heads: HeadLeaks, known: Knowledge, name: str) -> tuple[Tensor, Tensor, Tensor]:
+    """Return last-layer inputs (M, I), logits (M, C) and classes (M,) of the auxiliary samples."""
+    if known.model is None or known.auxiliary is None:
+        raise InputError(f"{name} needs samples of the same kind: auxiliary=(inputs, classes)")
+    inputs, labels = known.auxiliary
+    features, scores = head_inputs(known.model, inputs.to(heads.weight))
+    return features, scores, labels.to(features.device)
+
+
+def _one_step(known: Knowledge, name: str) -> None:
+    if known.local_steps != 1:
+        raise InputError(f"{name} reads one gradient, and this is the sum of {known.local_steps} along a path")
+
+
+METHODS: dict[str, Method] = {
+    "idlg": Method("gradients only", "one sample, features of one sign", _idlg),
+    "gradinversion": Method(
+        "gradients only",
+        "no class twice, features that are not negative",
+        lambda heads, _: gradinversion(heads.weight_gradients, heads.batch_size),
+    ),
+    "row sums": Method(
+        "gradients only",
+        "no class twice, features of one sign",
+        lambda heads, _: gradinversion(heads.weight_gradients, heads.batch_size, "sum"),
+    ),
+    "llg": Method("gradients only", "features of one sign, a network that predicts next to nothing", _llg),
+    "llg*": Method("white box", "as LLG; dummy inputs excite the network as real ones do", _white_llg),
+    "llg+": Method("auxiliary data", "as LLG", _auxiliary_llg),
+    "ilrg": Method("white box", "a bias; samples of a class look alike to the last layer", _ilrg),
+    "posterior": Method("auxiliary data", "a bias; the network predicts the same of other samples", _posterior),
+}
+
+
+def count_labels(
+    leak: Leak,
+    method: str,
+    *,
+    auxiliary: tuple[Tensor, Tensor] | None = None,
+    dummy: str = "random",
+    loss: Loss | None = None,
+    epsilon: float = 0.0,
+    seed: int = 0,
+) -> Tensor:
+    """Return how often each class occurs in the batch of a leak, (C,) whole numbers.
+
+    `method`: idlg, gradinversion, "row sums", llg, "llg*", "llg+", ilrg or posterior; what each needs and takes for
+    granted is in METHODS. An assumption that visibly fails is an error that names it.
+    """
+    known = Knowledge(
+        leak.model, auxiliary, leak.input_shape, dummy, loss, epsilon=epsilon, local_steps=leak.local_steps, seed=seed
+    )
+    heads = HeadLeaks(
+        leak.weight,
+        leak.bias,
+        leak.weight_gradient.unsqueeze(0),
+        None if leak.bias_gradient is None else leak.bias_gradient.unsqueeze(0),
+        leak.batch_size,
+    )
+    if method in ("idlg", "row sums", "llg", "llg*", "llg+") and not (leak.weight_gradient.sum(dim=1) < 0).any():
+        raise InputError(f"no row of the gradient sums to less than 0, as {method} assumes: features change sign")
+    return count_heads(heads, method, known)[0]
+
+
+def count_heads(heads: HeadLeaks, method: str, known: Knowledge | None = None) -> Tensor:
+    """Return the counts (N, C) of every class in N clients' batches, all at once."""
+    if method not in METHODS:
+        raise unknown("method", method, METHODS)
+    return METHODS[method].count(heads, known or Knowledge())
+
+
+def reveal_labels(weight_gradient: Tensor, method: str = "rlg", rank: int | None = None) -> set[int]:
+    """Return the classes that occur in the batch whose last-layer gradient (C, I) this is."""
+    if method != "rlg":
+        raise unknown("method", method, ["rlg"])
+    return rlg(weight_gradient, rank)

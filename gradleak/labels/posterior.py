@@ -1,0 +1,70 @@
+"""The posterior attack (posterior2023): counts from the bias gradient and what the network predicts of other data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from gradleak.errors import InputError
+from gradleak.labels.rounding import rounded
+from gradleak.losses import CrossEntropy, Loss
+
+
+@dataclass(frozen=True)
+class Posteriors:
+    """Mean probability (C,) of every class on samples of the class itself, and on all others."""
+
+    positive: Tensor
+    negative: Tensor
+
+
+def posteriors(scores: Tensor, labels: Tensor, loss: Loss | None = None) -> Posteriors:
+    """Estimate posteriors from the logits (M, C) of auxiliary samples and their classes (M,)."""
+    probabilities = (loss or CrossEntropy()).probabilities(scores.double())
+    classes = scores.shape[1]
+    own = torch.nn.functional.one_hot(labels, classes).to(probabilities)
+    counts = own.sum(dim=0)
+    if (counts == 0).any() or (counts == len(labels)).any():
+        missing = ((counts == 0) | (counts == len(labels))).nonzero()[:5, 0].tolist()
+        raise InputError(f"auxiliary samples of every class and of others are needed; they lack for classes {missing}")
+    return Posteriors(
+        (own * probabilities).sum(dim=0) / counts,
+        ((1 - own) * probabilities).sum(dim=0) / (len(labels) - counts),
+    )
+
+
+def posterior(
+    bias_gradient: Tensor,
+    batch_size: int,
+    known: Posteriors,
+    *,
+    loss: Loss | None = None,
+    epsilon: float = 0.0,
+) -> Tensor:
+    """Return the counts (N, C) of every label in N bias gradients (N, C).
+
+    Threat model: gradients, the model and auxiliary data of the same kind. Known: batch size, the loss, and the
+    labels' smoothing, ε/(C − 1) for each wrong class. The formula gives real numbers; they are rounded to the nearest
+    whole ones that add up to the batch size.
+    """
+    return rounded(posterior_values(bias_gradient, batch_size, known, loss=loss, epsilon=epsilon), batch_size)
+
+
+def posterior_values(
+    bias_gradient: Tensor,
+    batch_size: int,
+    known: Posteriors,
+    *,
+    loss: Loss | None = None,
+    epsilon: float = 0.0,
+) -> Tensor:
+    """Return the real numbers λ (N, C) of the paper's equation 3."""
+    biases = bias_gradient.double()
+    positive, negative = known.positive.to(biases), known.negative.to(biases)
+    weights = (loss or CrossEntropy()).weight(positive)
+    high, low = 1 - epsilon, epsilon / (biases.shape[1] - 1)
+    missed = (negative - low) - biases / weights
+    found: Tensor = batch_size * missed / ((negative - low) - (positive - high))
+    return found

@@ -1,0 +1,34 @@
+"""From real numbers to whole counts that add up to the batch."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+# Entries of a ladder that are laid out at a time.
+ENTRIES = 2**24
+
+
+def raised(levels: Tensor, step: Tensor, count: Tensor) -> Tensor:
+    """Raise the lowest of the levels (N, C) by a step (N,), again and again, `count` times (N,); return how often each.
+
+    Choosing the lowest again and again takes the lowest rungs of all the ladders level + k · step.
+    """
+    counts = torch.zeros_like(levels, dtype=torch.long)
+    most = int(count.max()) if count.numel() else 0
+    if most <= 0:
+        return counts
+    size = max(1, ENTRIES // (levels.shape[1] * most))
+    rungs = torch.arange(most, device=levels.device, dtype=levels.dtype)
+    for part in torch.arange(len(levels), device=levels.device).split(size):
+        ladders = levels[part].unsqueeze(2) + step[part].clamp(min=0)[:, None, None] * rungs
+        lowest = ladders.flatten(1).topk(most, dim=1, largest=False, sorted=True).indices // most
+        taken = (rungs < count[part].unsqueeze(1)).long()
+        counts[part] = counts[part].scatter_add_(1, lowest, taken)
+    return counts
+
+
+def rounded(values: Tensor, count: int) -> Tensor:
+    """Return the whole numbers (N, C), none negative, that add up to `count` and are nearest to the values."""
+    one = values.new_ones(len(values))
+    return raised(-values, one, torch.full_like(one, count, dtype=torch.long))

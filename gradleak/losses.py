@@ -1,0 +1,83 @@
+"""The losses a client may train with, and how steep each is in the logits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+
+class Loss(Protocol):
+    """A loss of logits (B, C) and soft labels (B, C)."""
+
+    def __call__(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Return the loss of every sample (B,)."""
+
+    def probabilities(self, logits: Tensor) -> Tensor:
+        """Return what the logits say of each class (B, C)."""
+
+    def weight(self, probability: Tensor) -> Tensor:
+        """Return φ of the label's own probability p: the loss's slope by the logits is φ (p − y)."""
+
+
+@dataclass(frozen=True)
+class CrossEntropy:
+    """Soft cross-entropy of logits over a `temperature`."""
+
+    temperature: float = 1.0
+
+    def __call__(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Return the loss of every sample (B,)."""
+        return -(labels * F.log_softmax(logits / self.temperature, dim=-1)).sum(dim=-1)
+
+    def probabilities(self, logits: Tensor) -> Tensor:
+        """Return the softmax (B, C) of the logits over the temperature."""
+        return (logits / self.temperature).softmax(dim=-1)
+
+    def weight(self, probability: Tensor) -> Tensor:
+        """Return 1/τ."""
+        return torch.full_like(probability, 1 / self.temperature)
+
+
+@dataclass(frozen=True)
+class Focal:
+    """Focal loss (lin2017): cross-entropy times α (1 − p)^γ, p the label's own probability; one-hot labels."""
+
+    alpha: float = 1.0
+    gamma: float = 2.0
+    temperature: float = 1.0
+
+    def __call__(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Return the loss of every sample (B,)."""
+        logs = F.log_softmax(logits / self.temperature, dim=-1)
+        return -(labels * self.alpha * (1 - logs.exp()).pow(self.gamma) * logs).sum(dim=-1)
+
+    def probabilities(self, logits: Tensor) -> Tensor:
+        """Return the softmax (B, C) of the logits over the temperature."""
+        return (logits / self.temperature).softmax(dim=-1)
+
+    def weight(self, probability: Tensor) -> Tensor:
+        """Return Φ(α, p, γ)/τ."""
+        rest = (1 - probability).clamp(min=torch.finfo(probability.dtype).tiny)
+        bend = 1 - self.gamma * torch.xlogy(probability, probability) / rest
+        return self.alpha * rest.pow(self.gamma) * bend / self.temperature
+
+
+@dataclass(frozen=True)
+class BinaryCrossEntropy:
+    """Cross-entropy of every class by itself, summed over classes: a sigmoid instead of a softmax."""
+
+    def __call__(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Return the loss of every sample (B,)."""
+        return F.binary_cross_entropy_with_logits(logits, labels, reduction="none").sum(dim=-1)
+
+    def probabilities(self, logits: Tensor) -> Tensor:
+        """Return the sigmoids (B, C) of the logits."""
+        return logits.sigmoid()
+
+    def weight(self, probability: Tensor) -> Tensor:
+        """Return 1."""
+        return torch.ones_like(probability)
