@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor, nn
@@ -19,8 +20,8 @@ from gradleak.leak import HeadLeaks, Leak, head_inputs
 from gradleak.losses import Loss
 
 DUMMIES = ("random", "zeros", "ones")
-# Dummy inputs that stand for those that nobody has; the paper averages as many batches.
-RUNS = 10
+# Random dummy inputs; means over them hardly vary with more.
+RANDOM = 100
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,28 @@ class Knowledge:
     epsilon: float = 0.0
     local_steps: int = 1
     seed: int = 0
+
+    @cached_property
+    def others(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Last-layer inputs (M, I), logits (M, C) and classes (M,) of the auxiliary samples."""
+        if self.model is None or self.auxiliary is None:
+            raise InputError("this attack needs samples of the same kind: auxiliary=(inputs, classes)")
+        features, scores = head_inputs(self.model, self.auxiliary[0])
+        return features, scores, self.auxiliary[1].to(features.device)
+
+    @cached_property
+    def dummies(self) -> tuple[Tensor, Tensor]:
+        """Last-layer inputs (M, I) and logits (M, C) of inputs that are made up."""
+        if self.model is None or self.input_shape is None:
+            raise InputError("LLG* runs dummy inputs through the model: it needs the model and the shape of one input")
+        if self.dummy not in DUMMIES:
+            raise unknown("kind of dummy input", self.dummy, DUMMIES)
+        like = next(self.model.parameters())
+        shape = (RANDOM if self.dummy == "random" else 1, *self.input_shape)
+        made = torch.zeros(shape) if self.dummy == "zeros" else torch.ones(shape)
+        if self.dummy == "random":
+            made = torch.rand(shape, generator=torch.Generator().manual_seed(self.seed))
+        return head_inputs(self.model, made.to(like))
 
 
 @dataclass(frozen=True)
@@ -62,20 +85,13 @@ def _llg(heads: HeadLeaks, known: Knowledge) -> Tensor:
 
 
 def _white_llg(heads: HeadLeaks, known: Knowledge) -> Tensor:
-    if known.model is None or known.input_shape is None:
-        raise InputError("LLG* runs dummy inputs through the model: it needs the model and the shape of one input")
-    if known.dummy not in DUMMIES:
-        raise unknown("kind of dummy input", known.dummy, DUMMIES)
-    shape = (RUNS * heads.batch_size if known.dummy == "random" else 1, *known.input_shape)
-    generator = torch.Generator().manual_seed(known.seed)
-    made = {"random": torch.rand(shape, generator=generator), "zeros": torch.zeros(shape), "ones": torch.ones(shape)}
-    features, scores = head_inputs(known.model, made[known.dummy].to(heads.weight))
+    features, scores = known.dummies
     estimate = llg_estimate(scores, features, None, heads.batch_size)
     return llg(heads.weight_gradients, heads.batch_size, estimate, local_steps=known.local_steps)
 
 
 def _auxiliary_llg(heads: HeadLeaks, known: Knowledge) -> Tensor:
-    features, scores, labels = _auxiliary(heads, known, "LLG+")
+    features, scores, labels = known.others
     estimate = llg_estimate(scores, features, labels, heads.batch_size)
     return llg(heads.weight_gradients, heads.batch_size, estimate, local_steps=known.local_steps)
 
@@ -91,18 +107,9 @@ def _posterior(heads: HeadLeaks, known: Knowledge) -> Tensor:
     if heads.bias_gradients is None:
         raise InputError("the posterior attack reads the bias's gradient: the last layer must have a bias")
     _one_step(known, "the posterior attack")
-    _, scores, labels = _auxiliary(heads, known, "the posterior attack")
+    _, scores, labels = known.others
     estimate = posteriors(scores, labels, known.loss)
     return posterior(heads.bias_gradients, heads.batch_size, estimate, loss=known.loss, epsilon=known.epsilon)
-
-
-def _auxiliary(heads: HeadLeaks, known: Knowledge, name: str) -> tuple[Tensor, Tensor, Tensor]:
-    """Return last-layer inputs (M, I), logits (M, C) and classes (M,) of the auxiliary samples."""
-    if known.model is None or known.auxiliary is None:
-        raise InputError(f"{name} needs samples of the same kind: auxiliary=(inputs, classes)")
-    inputs, labels = known.auxiliary
-    features, scores = head_inputs(known.model, inputs.to(heads.weight))
-    return features, scores, labels.to(features.device)
 
 
 def _one_step(known: Knowledge, name: str) -> None:

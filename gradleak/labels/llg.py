@@ -25,6 +25,8 @@ def llg(weight_gradient: Tensor, batch_size: int, estimate: Estimate | None = No
     Threat model: gradients only (LLG); with an `estimate` from dummy inputs a white box (LLG*), from inputs of the same
     kind auxiliary data (LLG+). Known: batch size, one-hot labels, features of one sign, a network that predicts next to
     nothing.
+    The published impact is larger than what one occurrence does by the factor 1 + 1/C, so that a class with C samples
+    more than another loses one to it.
     Gradients of `local_steps` steps, summed, are those of so many batches: their counts are of all samples.
     """
     sums = weight_gradient.double().sum(dim=2)
