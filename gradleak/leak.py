@@ -59,6 +59,18 @@ class Leak:
         """The gradient of the last layer's bias, (C,), or None where it has none."""
         return self.gradients.get(self.parameter("bias"))
 
+    @property
+    def heads(self) -> HeadLeaks:
+        """The last layer's gradients alone, of this one client."""
+        bias = self.bias_gradient
+        return HeadLeaks(
+            self.weight,
+            self.bias,
+            self.weight_gradient.unsqueeze(0),
+            None if bias is None else bias.unsqueeze(0),
+            self.batch_size,
+        )
+
 
 @dataclass(frozen=True)
 class HeadLeaks:

@@ -16,6 +16,7 @@ from gradleak.labels.ilrg import ilrg
 from gradleak.labels.llg import llg, llg_estimate
 from gradleak.labels.posterior import posterior, posteriors
 from gradleak.labels.rlg import rlg
+from gradleak.labels.rounding import rounded
 from gradleak.leak import HeadLeaks, Leak, head_inputs
 from gradleak.losses import Loss
 
@@ -117,7 +118,15 @@ def _one_step(known: Knowledge, name: str) -> None:
         raise InputError(f"{name} reads one gradient, and this is the sum of {known.local_steps} along a path")
 
 
+def _guess(heads: HeadLeaks, known: Knowledge) -> Tensor:
+    """Return counts as even as they can be, at random where they cannot: what nothing at all tells."""
+    count, classes = len(heads.weight_gradients), len(heads.weight)
+    chances = torch.rand(count, classes, generator=torch.Generator().manual_seed(known.seed), dtype=torch.float64)
+    return rounded(chances.to(heads.weight.device) * 1e-3, heads.batch_size * known.local_steps)
+
+
 METHODS: dict[str, Method] = {
+    "guess": Method("nothing", "nothing", _guess),
     "idlg": Method("gradients only", "one sample, features of one sign", _idlg),
     "gradinversion": Method(
         "gradients only",
@@ -149,22 +158,15 @@ def count_labels(
 ) -> Tensor:
     """Return how often each class occurs in the batch of a leak, (C,) whole numbers.
 
-    `method`: idlg, gradinversion, "row sums", llg, "llg*", "llg+", ilrg or posterior; what each needs and takes for
-    granted is in METHODS. An assumption that visibly fails is an error that names it.
+    `method`: idlg, gradinversion, "row sums", llg, "llg*", "llg+", ilrg, posterior, or guess, the baseline. What each
+    needs and takes for granted is in METHODS. An assumption that visibly fails is an error that names it.
     """
     known = Knowledge(
         leak.model, auxiliary, leak.input_shape, dummy, loss, epsilon=epsilon, local_steps=leak.local_steps, seed=seed
     )
-    heads = HeadLeaks(
-        leak.weight,
-        leak.bias,
-        leak.weight_gradient.unsqueeze(0),
-        None if leak.bias_gradient is None else leak.bias_gradient.unsqueeze(0),
-        leak.batch_size,
-    )
     if method in ("idlg", "row sums", "llg", "llg*", "llg+") and not (leak.weight_gradient.sum(dim=1) < 0).any():
         raise InputError(f"no row of the gradient sums to less than 0, as {method} assumes: features change sign")
-    return count_heads(heads, method, known)[0]
+    return count_heads(leak.heads, method, known)[0]
 
 
 def count_heads(heads: HeadLeaks, method: str, known: Knowledge | None = None) -> Tensor:

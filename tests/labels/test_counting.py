@@ -231,6 +231,13 @@ def test_corner_cases(case: str) -> None:
             count_labels(leak, "idlg")
 
 
+def test_the_guess_is_as_even_as_can_be() -> None:
+    inputs, labels = batch(torch.tensor([7, 0, 4]), 1)
+    leak = observe(network(3), inputs, labels)
+    guesses = {tuple(count_labels(leak, "guess", seed=seed).tolist()) for seed in range(20)}
+    assert guesses == {(4, 4, 3), (4, 3, 4), (3, 4, 4)}
+
+
 def test_refusals_name_what_fails() -> None:
     inputs, labels = batch(torch.tensor([2, 1, 3]), 1)
     plain = observe(network(3, bias=False), inputs, labels)
