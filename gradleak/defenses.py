@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -44,6 +44,40 @@ def clip(norm: float) -> Defense:
         return {name: value * factor for name, value in gradients.items()}
 
     return change
+
+
+def dp(norm: float, std: float, generator: torch.Generator) -> Defense:
+    """Clip all gradients together to this norm, and add normal noise of this standard deviation (abadi2016)."""
+    clipped, noisy = clip(norm), gaussian(std, generator)
+    return lambda gradients: noisy(clipped(gradients))
+
+
+def dp_epsilon(noise_multiplier: float, *, share: float = 1.0, steps: int = 1, delta: float = 1e-5) -> float | None:
+    """Return the privacy ε that noise of `noise_multiplier` times the clipping norm buys, by Opacus' RDP accountant.
+
+    `share` of all samples is drawn at each of `steps`. None where Opacus is not installed.
+    """
+    try:
+        from opacus.accountants.rdp import RDPAccountant
+    except ImportError:
+        return None
+    _at_least("noise_multiplier", noise_multiplier, 0)
+    accountant = RDPAccountant()
+    accountant.history = [(noise_multiplier, share, steps)]
+    return float(accountant.get_epsilon(delta))
+
+
+def grad_drop(share: float) -> Defense:
+    """Set the smallest entries of every tensor, this share of it, to zero (aji2017, as dang2021 has it)."""
+    pruned = prune(share)
+    return lambda gradients: {name: pruned({name: value})[name] for name, value in gradients.items()}
+
+
+def average(clients: Sequence[Gradients]) -> Gradients:
+    """Return what a server sees that learns the clients' mean alone, as secure aggregation has it."""
+    if not clients:
+        raise InputError("there are no clients to average over")
+    return {name: torch.stack([one[name] for one in clients]).mean(dim=0) for name in clients[0]}
 
 
 def prune(share: float) -> Defense:

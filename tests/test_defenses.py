@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+import sys
+import types
+from typing import ClassVar
 
 import pytest
 import torch
 
-from gradleak import defenses
+from gradleak import defenses, models
 from gradleak.errors import InputError
-from gradleak.leak import Gradients
+from gradleak.leak import Gradients, observe
 
 
 def gradients(dtype: torch.dtype = torch.float32) -> Gradients:
@@ -78,3 +81,51 @@ def test_utility_is_a_cosine() -> None:
     clean = gradients()
     assert defenses.utility(clean, {name: -value for name, value in clean.items()}) == pytest.approx(-1)
     assert math.isnan(defenses.utility(clean, {name: 0 * value for name, value in clean.items()}))
+
+
+def test_dp_clips_and_then_adds_noise() -> None:
+    clean = {"a": torch.full((50, 50), 3.0), "b": torch.full((100,), 4.0)}
+    sent = defenses.dp(1.0, 0.1, torch.Generator().manual_seed(0))(clean)
+    noise = {name: sent[name] - defenses.clip(1.0)(clean)[name] for name in sent}
+    everything = torch.cat([value.flatten() for value in noise.values()])
+    assert float(everything.std()) == pytest.approx(0.1, rel=0.05)
+    assert abs(float(everything.mean())) < 0.01
+
+
+def test_grad_drop_is_pruning_tensor_by_tensor() -> None:
+    clean = {"small": torch.arange(1.0, 12.0) / 11, "large": torch.linspace(100, 200, 10)}
+    sent = defenses.grad_drop(0.5)(clean)
+    assert [int((value == 0).sum()) for value in sent.values()] == [6, 5]
+    assert torch.equal(sent["large"][5:], clean["large"][5:])
+    whole = defenses.prune(0.5)(clean)
+    assert int((whole["small"] == 0).sum()) == 10
+    assert int((whole["large"] == 0).sum()) == 0
+
+
+def test_an_average_over_clients_is_a_larger_batch() -> None:
+    model = models.build("small-cnn", seed=0)
+    inputs, labels = torch.rand(6, 3, 32, 32), torch.tensor([0, 1, 2, 3, 4, 4])
+    clients = [observe(model, inputs[n : n + 2], labels[n : n + 2]).gradients for n in (0, 2, 4)]
+    whole = observe(model, inputs, labels).gradients
+    for name, value in defenses.average(clients).items():
+        torch.testing.assert_close(value, whole[name], rtol=1e-3, atol=1e-5)
+    with pytest.raises(InputError, match="no clients"):
+        defenses.average([])
+
+
+def test_privacy_is_accounted_for_where_opacus_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Accountant:
+        history: ClassVar[list[tuple[float, float, int]]] = []
+
+        def get_epsilon(self, delta: float) -> float:
+            ((multiplier, share, steps),) = self.history
+            return steps * share / multiplier - math.log(delta)
+
+    module = types.ModuleType("opacus.accountants.rdp")
+    module.RDPAccountant = Accountant  # type: ignore[attr-defined]
+    for name in ("opacus", "opacus.accountants"):
+        monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
+    monkeypatch.setitem(sys.modules, "opacus.accountants.rdp", module)
+    assert defenses.dp_epsilon(2.0, share=0.5, steps=4, delta=1.0) == 1.0
+    monkeypatch.setitem(sys.modules, "opacus.accountants.rdp", None)
+    assert defenses.dp_epsilon(2.0) is None

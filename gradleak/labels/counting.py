@@ -17,7 +17,8 @@ from gradleak.labels.llg import llg, llg_estimate
 from gradleak.labels.posterior import posterior, posteriors
 from gradleak.labels.rlg import rlg
 from gradleak.labels.rounding import rounded
-from gradleak.leak import HeadLeaks, Leak, head_inputs
+from gradleak.labels.shadow import shadow
+from gradleak.leak import Defense, HeadLeaks, Leak, head_inputs
 from gradleak.losses import Loss
 
 DUMMIES = ("random", "zeros", "ones")
@@ -27,7 +28,7 @@ RANDOM = 100
 
 @dataclass(frozen=True)
 class Knowledge:
-    """What an attacker has beside the gradients: the model, samples of the same kind, the loss, the labels' smoothing.
+    """What an attacker has beside the gradients: model, samples of the same kind, loss, the labels' smoothing, defence.
 
     `auxiliary`: inputs (M, …) and classes (M,); `dummy`: what inputs a white box makes up, random, zeros or ones, of
     `input_shape`.
@@ -40,6 +41,7 @@ class Knowledge:
     loss: Loss | None = None
     epsilon: float = 0.0
     local_steps: int = 1
+    defense: Defense | None = None
     seed: int = 0
 
     @cached_property
@@ -97,6 +99,13 @@ def _auxiliary_llg(heads: HeadLeaks, known: Knowledge) -> Tensor:
     return llg(heads.weight_gradients, heads.batch_size, estimate, local_steps=known.local_steps)
 
 
+def _shadow(heads: HeadLeaks, known: Knowledge) -> Tensor:
+    _one_step(known, "the shadow attack")
+    if known.model is None or known.auxiliary is None:
+        raise InputError("the shadow attack needs samples of the same kind: auxiliary=(inputs, classes)")
+    return shadow(heads, known.model, known.auxiliary, defense=known.defense, seed=known.seed)
+
+
 def _ilrg(heads: HeadLeaks, known: Knowledge) -> Tensor:
     if heads.bias is None or heads.bias_gradients is None:
         raise InputError("iLRG divides the gradient by the bias's: the last layer must have a bias")
@@ -142,6 +151,7 @@ METHODS: dict[str, Method] = {
     "llg*": Method("white box", "as LLG; dummy inputs excite the network as real ones do", _white_llg),
     "llg+": Method("auxiliary data", "as LLG", _auxiliary_llg),
     "ilrg": Method("white box", "a bias; samples of a class look alike to the last layer", _ilrg),
+    "shadow": Method("auxiliary data and the defence", "row sums and counts go together in other batches too", _shadow),
     "posterior": Method("auxiliary data", "a bias; the network predicts the same of other samples", _posterior),
 }
 
@@ -154,16 +164,15 @@ def count_labels(
     dummy: str = "random",
     loss: Loss | None = None,
     epsilon: float = 0.0,
+    defense: Defense | None = None,
     seed: int = 0,
 ) -> Tensor:
     """Return how often each class occurs in the batch of a leak, (C,) whole numbers.
 
-    `method`: idlg, gradinversion, "row sums", llg, "llg*", "llg+", ilrg, posterior, or guess, the baseline. What each
-    needs and takes for granted is in METHODS. An assumption that visibly fails is an error that names it.
+    `method`: idlg, gradinversion, "row sums", llg, "llg*", "llg+", ilrg, posterior, shadow, or guess, the baseline.
+    What each needs and takes for granted is in METHODS. An assumption that visibly fails is an error that names it.
     """
-    known = Knowledge(
-        leak.model, auxiliary, leak.input_shape, dummy, loss, epsilon=epsilon, local_steps=leak.local_steps, seed=seed
-    )
+    known = Knowledge(leak.model, auxiliary, leak.input_shape, dummy, loss, epsilon, leak.local_steps, defense, seed)
     if method in ("idlg", "row sums", "llg", "llg*", "llg+") and not (leak.weight_gradient.sum(dim=1) < 0).any():
         raise InputError(f"no row of the gradient sums to less than 0, as {method} assumes: features change sign")
     return count_heads(leak.heads, method, known)[0]

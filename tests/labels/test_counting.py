@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from gradleak import metrics
+from gradleak import defenses, metrics
 from gradleak.errors import InputError, UnknownName
 from gradleak.labels import METHODS, Knowledge, count_heads, count_labels, reveal_labels
 from gradleak.labels.llg import llg_estimate
@@ -321,3 +321,29 @@ def test_heads_hold_their_batch_size() -> None:
     assert isinstance(heads, HeadLeaks)
     assert heads.batch_size == 2
     assert heads.weight_gradients.shape == (2, 2, 40)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_the_shadow_attack_learns_what_a_defence_does(bias: bool) -> None:
+    model, others = network(4, bias=bias), auxiliary(4)
+    truth = torch.tensor([6, 0, 7, 3])
+    inputs, labels = batch(truth, 8)
+    for defense in (None, defenses.quantize(6)):
+        leak = observe(model, inputs, labels, defense=defense)
+        assert torch.equal(count_labels(leak, "shadow", auxiliary=others, defense=defense), truth)
+    with pytest.raises(InputError, match="shadow attack needs samples"):
+        count_labels(leak, "shadow")
+
+
+def test_who_knows_a_defence_finds_more_than_who_does_not() -> None:
+    model, others = network(4), auxiliary(4)
+    generator = torch.Generator().manual_seed(5)
+    for defense in (defenses.grad_drop(0.9), defenses.prune(0.9), defenses.clip(0.05)):
+        shares: dict[str, list[float]] = {"shadow": [], "llg+": []}
+        for seed in range(12):
+            truth = torch.bincount(torch.randint(4, (16,), generator=generator) % (1 + seed % 4), minlength=4)
+            leak = observe(model, *batch(truth, seed), defense=defense)
+            for method, found in shares.items():
+                counts = count_labels(leak, method, auxiliary=others, defense=defense)
+                found.append(float(metrics.count_overlap(counts[None], truth[None])))
+        assert sum(shares["shadow"]) > sum(shares["llg+"]), defense

@@ -1,0 +1,146 @@
+"""What a gradient's rows say about labels: sign and size
+
+wainakh2021, section 4: Figure 1.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+import pandas as pd
+import torch
+from matplotlib.figure import Figure
+from pydantic import Field
+
+from gradleak import figures, models, studies
+from gradleak.labels.llg import llg_estimate
+from gradleak.leak import head_inputs, observe_heads
+from gradleak.records import Record
+from gradleak.studies._counting import BALANCES, drawn, load, others
+
+PAPER = "wainakh2021"
+PLACE = "Section 4, Figure 1"
+SMALLEST: dict[str, Any] = {"repeats": 3, "sizes": [2, 8]}
+QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
+KINDS = ("row sums", "calibrated")
+
+
+class Parameters(studies.Parameters):
+    """What a rerun may change."""
+
+    repeats: int = Field(100, ge=1, le=100_000, description="networks, each with a batch of every size")
+    sizes: list[int] = Field([2, 8, 32, 128], description="samples in a batch")
+    balance: str = Field(BALANCES[1], description="how batches are drawn: unbalanced, balanced")
+    auxiliary: int = Field(10, ge=1, le=1000, description="samples of a class that offsets are estimated from")
+    dataset: str = Field("digits", description="private images, training split; auxiliary ones: test split")
+
+    paper: ClassVar[dict[str, Any]] = {"repeats": 1000, "dataset": "mnist"}
+
+
+def datasets(parameters: Parameters) -> list[str]:
+    """Return the names of the datasets this study reads."""
+    return [parameters.dataset]
+
+
+def trials(parameters: Parameters) -> list[dict[str, Any]]:
+    """Return the inputs of every trial: one a batch size."""
+    common = parameters.model_dump(include={"repeats", "balance", "auxiliary", "dataset", "seed"})
+    return [
+        {"size": size} | common | {"device": studies.resolve_device(parameters.device)} for size in parameters.sizes
+    ]
+
+
+def trial(
+    *, size: int, repeats: int, balance: str, auxiliary: int, dataset: str, seed: int, device: str
+) -> list[dict[str, Any]]:
+    """Return how row sums are spread by how often their class occurs, before and after calibration."""
+    private, public = load(dataset, "train"), load(dataset, "test")
+    generator = torch.Generator().manual_seed(seed)
+    shape = private.images.shape
+    sums, calibrated, impacts, occurrences = [], [], [], []
+    for number in range(repeats):
+        model = models.build(
+            "llg-cnn", classes=private.classes, in_channels=shape[1], image_size=shape[-1], seed=seed + number
+        ).to(device)
+        given, classes = others(public, auxiliary, generator)
+        chosen = drawn(private.labels, size, balance, generator)
+        heads = observe_heads(
+            model, private.images[chosen].to(device), private.labels[chosen].to(device), batch_size=size
+        )
+        features, scores = head_inputs(model, given.to(device))
+        estimate = llg_estimate(scores, features, classes.to(device), size)
+        own = heads.weight_gradients[0].double().sum(dim=1).cpu()
+        sums.append(own)
+        calibrated.append(own - estimate.offset.cpu())
+        impacts.append(estimate.impact)
+        occurrences.append(torch.bincount(private.labels[chosen], minlength=private.classes))
+    times = torch.cat(occurrences)
+    values = dict(zip(KINDS, (torch.cat(sums), torch.cat(calibrated)), strict=True))
+    present, negative = times > 0, values["row sums"] < 0
+    rows: list[dict[str, Any]] = [
+        {
+            "what": "sign",
+            "count": len(times),
+            "absent_negative": 100 * float((negative & ~present).sum()) / max(1, int((~present).sum())),
+            "present_positive": 100 * float((~negative & present).sum()) / int(present.sum()),
+            "impact": float(np.mean(impacts)),
+            "impact_spread": float(np.std(impacts)),
+            "impact_variation": float(np.std(impacts) / abs(np.mean(impacts))),
+        }
+    ]
+    for kind, own in values.items():
+        correlation = float(np.corrcoef(times.numpy(), own.numpy())[0, 1])
+        rows.append({"what": "correlation", "kind": kind, "count": len(times), "correlation": abs(correlation)})
+        for occurs in times.unique().tolist():
+            part = own[times == occurs]
+            quantiles = torch.quantile(part, torch.tensor(QUANTILES, dtype=part.dtype)).tolist()
+            names = [f"q{100 * q:02.0f}" for q in QUANTILES]
+            rows.append(
+                {"what": "spread", "kind": kind, "occurs": occurs, "count": len(part)}
+                | dict(zip(names, quantiles, strict=True))
+            )
+    return rows
+
+
+def table(record: Record) -> pd.DataFrame:
+    """Return what sign and size say, a line a batch size."""
+    frame = record.frame()
+    lines = []
+    for size, group in frame.groupby("size"):
+        sign = group[group["what"] == "sign"].iloc[0]
+        correlation = group[group["what"] == "correlation"].set_index("kind")["correlation"]
+        lines.append(
+            {
+                "B": f"{size:.0f}",
+                "rows": f"{sign['count']:.0f}",
+                "absent, negative": f"{sign['absent_negative']:.2f} %",
+                "present, not negative": f"{sign['present_positive']:.1f} %",
+                "impact": f"{sign['impact']:.3g} ± {sign['impact_spread']:.1g}",
+                "correlation": f"{correlation['row sums']:.4f}",
+                "calibrated": f"{correlation['calibrated']:.4f}",
+            }
+        )
+    return pd.DataFrame(lines)
+
+
+def figure_properties(record: Record) -> Figure:
+    """Draw row sums against how often their class occurs, before and after the offset is taken away."""
+    frame = record.frame()
+    frame = frame[frame["what"] == "spread"]
+    sizes = sorted(frame["size"].unique())
+    figure, axes = figures.panels(2, len(sizes), height=2.3, width=2.6 * len(sizes), sharex="col")
+    for row, kind in zip(axes, KINDS, strict=True):
+        for axis, size in zip(row, sizes, strict=True):
+            own = frame[(frame["kind"] == kind) & (frame["size"] == size)].sort_values("occurs")
+            colour = figures.COLOURS[KINDS.index(kind)]
+            axis.fill_between(own["occurs"], own["q05"], own["q95"], color=colour, alpha=0.15, linewidth=0)
+            axis.fill_between(own["occurs"], own["q25"], own["q75"], color=colour, alpha=0.3, linewidth=0)
+            axis.plot(own["occurs"], own["q50"], color=colour, marker="o", markersize=3)
+            axis.axhline(0, color="0.4", linewidth=0.8)
+            axis.set_title(f"B = {size:.0f}")
+    for axis in axes[1]:
+        axis.set_xlabel("samples of the class")
+    for row, kind in zip(axes, KINDS, strict=True):
+        row[0].set_ylabel(kind)
+    return figure
