@@ -337,8 +337,8 @@ def test_the_shadow_attack_learns_what_a_defence_does(bias: bool) -> None:
 
 def test_who_knows_a_defence_finds_more_than_who_does_not() -> None:
     model, others = network(4), auxiliary(4)
-    generator = torch.Generator().manual_seed(5)
     for defense in (defenses.grad_drop(0.9), defenses.prune(0.9), defenses.clip(0.05)):
+        generator = torch.Generator().manual_seed(5)
         shares: dict[str, list[float]] = {"shadow": [], "llg+": []}
         for seed in range(12):
             truth = torch.bincount(torch.randint(4, (16,), generator=generator) % (1 + seed % 4), minlength=4)
