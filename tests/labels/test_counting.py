@@ -337,7 +337,7 @@ def test_the_shadow_attack_learns_what_a_defence_does(bias: bool) -> None:
 
 def test_who_knows_a_defence_finds_more_than_who_does_not() -> None:
     model, others = network(4), auxiliary(4)
-    for defense in (defenses.grad_drop(0.9), defenses.prune(0.9), defenses.clip(0.05)):
+    for defense in (defenses.grad_drop(0.8), defenses.clip(0.05)):
         generator = torch.Generator().manual_seed(5)
         shares: dict[str, list[float]] = {"shadow": [], "llg+": []}
         for seed in range(12):
