@@ -5,11 +5,8 @@ from __future__ import annotations
 from torch import Tensor, nn
 from torchvision.models import AlexNet
 
-from gradleak.errors import unknown
+from gradleak.models.activations import activation_of
 
-ACTIVATIONS: dict[str, type[nn.Module]] = {
-    "sigmoid": nn.Sigmoid, "tanh": nn.Tanh, "relu": nn.ReLU, "elu": nn.ELU, "selu": nn.SELU,
-}  # fmt: skip
 VGG16 = (64, 64, 0, 128, 128, 0, 256, 256, 256, 0, 512, 512, 512, 0, 512, 512, 512, 0)
 
 
@@ -33,15 +30,14 @@ class VGG(nn.Module):
 
     def __init__(self, classes: int, in_channels: int, bias: bool, activation: str) -> None:
         super().__init__()
-        if activation not in ACTIVATIONS:
-            raise unknown("activation", activation, ACTIVATIONS)
+        made = activation_of(activation)
         layers: list[nn.Module] = []
         for width in VGG16:
             if width == 0:
                 layers.append(nn.MaxPool2d(2))
                 continue
             convolution = nn.Conv2d(in_channels, width, 3, padding=1)
-            layers += [convolution, nn.BatchNorm2d(width), ACTIVATIONS[activation]()]
+            layers += [convolution, nn.BatchNorm2d(width), made()]
             in_channels = width
         self.body = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1))
         self.head = nn.Linear(512, classes, bias=bias)

@@ -8,6 +8,8 @@ import math
 import torch
 from torch import Tensor, nn
 
+from gradleak.models.activations import activation_of
+
 
 class LeNet(nn.Module):
     """DLG's LeNet: three 5×5 convolutions of 12 channels, a sigmoid after each, one Linear layer (zhu2019, wang2024).
@@ -49,6 +51,30 @@ class ClassicLeNet(nn.Module):
         )
         side = ((image_size - 2) // 2 - 2) // 2
         self.hidden = nn.Sequential(nn.Linear(16 * side * side, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU())
+        self.head = nn.Linear(84, classes, bias=bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return logits (B, C)."""
+        out: Tensor = self.head(self.hidden(self.body(x).flatten(1)))
+        return out
+
+
+class LeNet5(nn.Module):
+    """LeNet-5 (lecun1998) as posterior2023 attacks it: 6 and 16 channels, hidden layers of 120 and 84."""
+
+    def __init__(self, classes: int, in_channels: int, image_size: int, bias: bool, activation: str) -> None:
+        super().__init__()
+        made = activation_of(activation)
+        self.body = nn.Sequential(
+            nn.Conv2d(in_channels, 6, 5, padding=2),
+            made(),
+            nn.MaxPool2d(2),
+            nn.Conv2d(6, 16, 5),
+            made(),
+            nn.MaxPool2d(2),
+        )
+        side = (image_size // 2 - 4) // 2
+        self.hidden = nn.Sequential(nn.Linear(16 * side * side, 120), made(), nn.Linear(120, 84), made())
         self.head = nn.Linear(84, classes, bias=bias)
 
     def forward(self, x: Tensor) -> Tensor:

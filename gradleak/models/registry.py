@@ -11,7 +11,7 @@ from torchvision.models.resnet import BasicBlock, Bottleneck
 
 from gradleak.errors import InputError, unknown
 from gradleak.models.large import VGG, HeadedAlexNet
-from gradleak.models.lenet import FCN4, ClassicLeNet, LeNet, SmallCNN
+from gradleak.models.lenet import FCN4, ClassicLeNet, LeNet, LeNet5, SmallCNN
 from gradleak.models.resnet import CifarResNet, TorchvisionResNet
 
 INITS = ("paper", "torch", "uniform", "kaiming")
@@ -62,6 +62,16 @@ NETWORKS: dict[str, Network] = {
         lambda o: VGG(o.classes, o.in_channels, o.bias, o.activation),
         bias=True, init="kaiming", least_size=32, activation="relu",
     ),
+    "resnet50-cifar": Network(
+        lambda o: TorchvisionResNet(
+            Bottleneck, [3, 4, 6, 3], o.classes, o.in_channels, o.bias, small_images=True, activation=o.activation
+        ),
+        bias=True, init="kaiming", activation="relu",
+    ),
+    "lenet5": Network(
+        lambda o: LeNet5(o.classes, o.in_channels, o.image_size, o.bias, o.activation),
+        bias=True, init="kaiming", least_size=12, activation="sigmoid",
+    ),
     "small-cnn": Network(lambda o: SmallCNN(o.classes, o.in_channels, o.image_size, o.bias)),
 }  # fmt: skip
 
@@ -86,7 +96,7 @@ def build(
 
     `bias` (of the last layer; FCN-4: of every layer) and `init` default to what the paper has. `init`: "torch" (each
     layer's own default), "uniform" (every parameter, batch norm's too, from U(−0.5, 0.5)), "kaiming" (fan-out for
-    convolutions and Linear layers, biases zero). `activation` is a choice for "vgg16" only.
+    convolutions and Linear layers, biases zero). `activation` is a choice for some only.
     """
     if name not in NETWORKS:
         raise unknown("network", name, NETWORKS)
@@ -101,7 +111,8 @@ def build(
     if name == "alexnet" and in_channels != 3:
         raise InputError(f"'alexnet' takes 3 input channels; got {in_channels}")
     if activation is not None and network.activation is None:
-        raise InputError(f"'{name}' has its activation fixed by its paper; only vgg16 has a choice")
+        free = ", ".join(one for one, network in NETWORKS.items() if network.activation is not None)
+        raise InputError(f"'{name}' has its activation fixed by its paper; there is a choice for {free}")
     options = Options(
         classes,
         network.bias if bias is None else bias,

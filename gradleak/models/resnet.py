@@ -8,13 +8,18 @@ from torch.nn import functional as F
 from torchvision.models import ResNet
 from torchvision.models.resnet import BasicBlock, Bottleneck
 
+from gradleak.models.activations import activation_of
+
 
 class TorchvisionResNet(nn.Module):
-    """torchvision's ResNet with its last layer named `head`; `small_images`: a 3×3 stem and no max-pool."""
+    """torchvision's ResNet with its last layer named `head`; `small_images`: a 3×3 stem and no max-pool.
+
+    `activation` takes the place of ReLU everywhere.
+    """
 
     def __init__(
         self, block: type[BasicBlock | Bottleneck], depths: list[int], classes: int, in_channels: int, bias: bool,
-        *, small_images: bool = False,
+        *, small_images: bool = False, activation: str = "relu",
     ) -> None:  # fmt: skip
         super().__init__()
         self.body = ResNet(block, depths)
@@ -25,6 +30,10 @@ class TorchvisionResNet(nn.Module):
             self.body.maxpool = nn.Identity()
         elif in_channels != 3:
             self.body.conv1 = nn.Conv2d(in_channels, 64, 7, stride=2, padding=3, bias=False)
+        if activation != "relu":
+            for module in [*self.body.modules()]:
+                if isinstance(module, ResNet | BasicBlock | Bottleneck):
+                    module.relu = activation_of(activation)()
         self.head = nn.Linear(width, classes, bias=bias)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import pandas as pd
 import torch
 from matplotlib.axes import Axes
+from matplotlib.ticker import ScalarFormatter
 from torch import Tensor, nn
 
 from gradleak import augment, data, figures, metrics
@@ -111,18 +112,26 @@ def attack(
             tally.add(name, size, counts, truth, time.perf_counter() - started)
 
 
+def line_style(name: str, attacks: Sequence[str]) -> tuple[str, Any]:
+    """Return an attack's colour and dashes; the guess is grey wherever it stands."""
+    if name == GUESS:
+        return "0.55", figures.DASHES[2]
+    place = [one for one in attacks if one != GUESS].index(name) % len(figures.COLOURS)
+    return figures.COLOURS[place], figures.DASHES[place]
+
+
 def draw_success(axis: Axes, frame: pd.DataFrame, attacks: Sequence[str]) -> None:
     """Draw the share of right labels against the batch size, a line an attack, with the standard error of its mean."""
-    for index, name in enumerate(attacks):
+    for name in attacks:
         own = frame[frame["attack"] == name].sort_values("size")
         if not len(own):
             continue
-        colour = figures.COLOURS[index % len(figures.COLOURS)]
+        colour, dash = line_style(name, attacks)
         error = own["spread"].astype(float) / own["count"].astype(float) ** 0.5
         middle = own["success"].astype(float)
-        dash = figures.DASHES[index % len(figures.DASHES)]
         axis.plot(own["size"], middle, color=colour, linestyle=dash, marker="o", markersize=3, label=name)
         axis.fill_between(own["size"], middle - error, middle + error, color=colour, alpha=0.15, linewidth=0)
     axis.set_xscale("log", base=2)
+    axis.xaxis.set_major_formatter(ScalarFormatter())
     axis.set_ylim(0, 105)
     axis.set_xlabel("batch size")

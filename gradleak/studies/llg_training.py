@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from gradleak import data, figures, models, studies
 from gradleak.leak import evaluating
 from gradleak.records import Record
-from gradleak.studies._counting import ATTACKS, Tally, attack, load, others
+from gradleak.studies._counting import ATTACKS, Tally, attack, line_style, load, others
 
 PAPER = "wainakh2021"
 PLACE = "Section 6.4, Figure 4"
@@ -144,10 +144,10 @@ def figure_training(record: Record) -> Figure:
     frame = _means(record)
     figure, axes = figures.panels(1, 1, height=3.6)
     axis = axes[0][0]
-    for index, name in enumerate(SHOWN):
+    for name in SHOWN:
         own = frame[frame["attack"] == name].sort_values("step")
-        style: dict[str, Any] = {"color": figures.COLOURS[index], "linestyle": figures.DASHES[index]}
-        axis.plot(own["step"], own["success"], label=name, **style)
+        colour, dash = line_style(name, list(SHOWN))
+        axis.plot(own["step"], own["success"], label=name, color=colour, linestyle=dash)
     accuracy = frame.groupby("step")["accuracy"].first()
     axis.plot(accuracy.index, accuracy, color="0.45", linewidth=3, alpha=0.5, label="the model's accuracy")
     axis.set(xlabel="steps of training", ylabel="%", ylim=(0, 105))

@@ -44,6 +44,7 @@ def test_every_network_ends_in_a_linear_head_and_learns(name: str, bias: bool) -
         ("llg-lenet", 84, 81_302, True),
         ("llg-resnet20", 512, 269_072 + 64 * 512 + 512 + 5_130, True),
         ("vgg16", 512, 14_728_266, True),
+        ("resnet50-cifar", 2048, 23_500_352 + 20_490, True),
     ],
 )
 def test_sizes_are_the_papers(name: str, features: int, parameters: int, bias: bool) -> None:
@@ -55,6 +56,8 @@ def test_sizes_are_the_papers(name: str, features: int, parameters: int, bias: b
 
 def test_grey_images_of_28_pixels() -> None:
     assert models.build("llg-cnn", in_channels=1, image_size=28).head.in_features == 588
+    classic = models.build("lenet5", in_channels=1, image_size=28)
+    assert sum(p.numel() for p in classic.parameters()) == 61_706
     assert models.build("resnet18", in_channels=1)(torch.rand(1, 1, 32, 32)).shape == (1, 10)
     assert models.build("small-cnn", in_channels=1, image_size=8)(torch.rand(1, 1, 8, 8)).shape == (1, 10)
 
@@ -88,20 +91,21 @@ def test_a_seed_decides_and_leaves_the_worlds_alone() -> None:
 
 
 @pytest.mark.parametrize("activation", ["sigmoid", "tanh", "relu", "elu", "selu"])
-def test_vgg_has_a_choice_of_activation(activation: str) -> None:
-    kinds = {type(module).__name__.lower() for module in models.build("vgg16", activation=activation).modules()}
-    assert activation in kinds
+@pytest.mark.parametrize("name", ["vgg16", "lenet5", "resnet50-cifar"])
+def test_some_have_a_choice_of_activation(name: str, activation: str) -> None:
+    kinds = {type(module).__name__.lower() for module in models.build(name, activation=activation).modules()}
+    assert kinds & {"sigmoid", "tanh", "relu", "elu", "selu"} == {activation}
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"name": "lenet5"}, "unknown network 'lenet5': did you mean"),
+        ({"name": "lennet"}, "unknown network 'lennet': did you mean"),
         ({"name": "lenet", "init": "normal"}, "unknown initialisation 'normal'"),
         ({"name": "lenet", "classes": 1}, "at least 2 classes"),
         ({"name": "alexnet", "image_size": 32}, "at least 63 pixels; got 32"),
         ({"name": "alexnet", "image_size": 64, "in_channels": 1}, "takes 3 input channels"),
-        ({"name": "lenet", "activation": "relu"}, "only vgg16 has a choice"),
+        ({"name": "lenet", "activation": "relu"}, "there is a choice for vgg16, resnet50-cifar, lenet5"),
         ({"name": "vgg16", "activation": "gelu"}, "unknown activation 'gelu'"),
     ],
 )

@@ -1,0 +1,18 @@
+"""The activations that some networks come with."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from gradleak.errors import unknown
+
+ACTIVATIONS: dict[str, type[nn.Module]] = {
+    "sigmoid": nn.Sigmoid, "tanh": nn.Tanh, "relu": nn.ReLU, "elu": nn.ELU, "selu": nn.SELU, "silu": nn.SiLU,
+}  # fmt: skip
+
+
+def activation_of(name: str) -> type[nn.Module]:
+    """Return an activation's module by name."""
+    if name not in ACTIVATIONS:
+        raise unknown("activation", name, ACTIVATIONS)
+    return ACTIVATIONS[name]
