@@ -1,5 +1,6 @@
 """The papers' networks, and how they are trained."""
 
+from gradleak.models.large import efficientnet_lite0
 from gradleak.models.registry import INITS, build, names
 
-__all__ = ["INITS", "build", "names"]
+__all__ = ["INITS", "build", "efficientnet_lite0", "names"]

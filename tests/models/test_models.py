@@ -12,7 +12,7 @@ from gradleak import data, models
 from gradleak.errors import InputError, UnknownName
 from gradleak.models import training
 
-LEAST = {"alexnet": 64, "fcn4": 4, "vgg16": 32}
+LEAST = {"alexnet": 64, "fcn4": 4, "vgg16": 32, "efficientnet-b0": 32}
 
 
 @pytest.mark.parametrize("name", models.names())
@@ -44,6 +44,7 @@ def test_every_network_ends_in_a_linear_head_and_learns(name: str, bias: bool) -
         ("llg-lenet", 84, 81_302, True),
         ("llg-resnet20", 512, 269_072 + 64 * 512 + 512 + 5_130, True),
         ("vgg16", 512, 14_728_266, True),
+        ("efficientnet-b0", 1280, 4_007_548 + 12_810, True),
         ("resnet50-cifar", 2048, 23_500_352 + 20_490, True),
     ],
 )
