@@ -7,6 +7,9 @@ from torch import Tensor
 
 from gradleak.labels.rounding import rounded
 
+# A quotient this many times longer than usual is no feature.
+LONGEST = 2.0
+
 
 def ilrg(weight_gradient: Tensor, bias_gradient: Tensor, weight: Tensor, bias: Tensor, batch_size: int) -> Tensor:
     """Return the counts (N, C) of every label in N gradients (N, C, I), bias gradients (N, C).
@@ -18,11 +21,25 @@ def ilrg(weight_gradient: Tensor, bias_gradient: Tensor, weight: Tensor, bias: T
     """
     gradients, biases = weight_gradient.double(), bias_gradient.double()
     count, classes = biases.shape
-    some = biases.abs() > torch.finfo(bias_gradient.dtype).eps * biases.abs().amax(dim=1, keepdim=True)
-    features = torch.where(some.unsqueeze(2), gradients / torch.where(some, biases, 1.0).unsqueeze(2), 0.0)
+    features = _features(gradients, biases)
     predicted = (features @ weight.double().T + bias.double()).softmax(dim=2)
     system = predicted.mT - torch.eye(classes, dtype=biases.dtype, device=biases.device)
     system = torch.cat([system, system.new_ones(count, 1, classes)], dim=1)
     target = torch.cat([batch_size * biases, biases.new_full((count, 1), batch_size)], dim=1)
     found = (torch.linalg.pinv(system) @ target.unsqueeze(2)).squeeze(2)
     return rounded(found, batch_size)
+
+
+def _features(gradients: Tensor, biases: Tensor) -> Tensor:
+    """Return the feature (N, C, I) that stands for each class.
+
+    A class whose bias entry happens to be next to nothing has a quotient that is no feature: much longer than those
+    which are. The mean of the others, weighted by their entries, takes its place.
+    """
+    sizes = biases.abs().unsqueeze(2)
+    # The sum of sizes times quotients is that of rows, each turned by its entry's sign.
+    mean = (gradients * biases.sign().unsqueeze(2)).sum(dim=1, keepdim=True) / sizes.sum(dim=1, keepdim=True)
+    lengths = gradients.norm(dim=2, keepdim=True)
+    usual = lengths.sum(dim=1, keepdim=True) / sizes.sum(dim=1, keepdim=True)
+    sound = lengths <= LONGEST * usual * sizes
+    return torch.where(sound, gradients / torch.where(sound, biases.unsqueeze(2), 1.0), mean)
