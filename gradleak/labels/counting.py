@@ -127,6 +127,15 @@ def _one_step(known: Knowledge, name: str) -> None:
         raise InputError(f"{name} reads one gradient, and this is the sum of {known.local_steps} along a path")
 
 
+def _rlg(heads: HeadLeaks, known: Knowledge) -> Tensor:
+    """Return every class that RLG reveals once."""
+    del known
+    counts = torch.zeros(len(heads.weight_gradients), len(heads.weight), dtype=torch.long)
+    for row, gradient in zip(counts, heads.weight_gradients, strict=True):
+        row[sorted(rlg(gradient))] = 1
+    return counts.to(heads.weight.device)
+
+
 def _guess(heads: HeadLeaks, known: Knowledge) -> Tensor:
     """Return counts as even as they can be, at random where they cannot: what nothing at all tells."""
     count, classes = len(heads.weight_gradients), len(heads.weight)
@@ -151,6 +160,7 @@ METHODS: dict[str, Method] = {
     "llg*": Method("white box", "as LLG; dummy inputs excite the network as real ones do", _white_llg),
     "llg+": Method("auxiliary data", "as LLG", _auxiliary_llg),
     "ilrg": Method("white box", "a bias; samples of a class look alike to the last layer", _ilrg),
+    "rlg": Method("gradients only", "fewer samples than features and classes; each class is told once", _rlg),
     "shadow": Method("auxiliary data and the defence", "row sums and counts go together in other batches too", _shadow),
     "posterior": Method("auxiliary data", "a bias; the network predicts the same of other samples", _posterior),
 }
@@ -169,7 +179,8 @@ def count_labels(
 ) -> Tensor:
     """Return how often each class occurs in the batch of a leak, (C,) whole numbers.
 
-    `method`: idlg, gradinversion, "row sums", llg, "llg*", "llg+", ilrg, posterior, shadow, or guess, the baseline.
+    `method`: idlg, gradinversion, "row sums", llg, "llg*", "llg+", ilrg, posterior, shadow, rlg, or guess,
+    the baseline.
     What each needs and takes for granted is in METHODS. An assumption that visibly fails is an error that names it.
     """
     known = Knowledge(leak.model, auxiliary, leak.input_shape, dummy, loss, epsilon, leak.local_steps, defense, seed)

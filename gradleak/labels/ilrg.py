@@ -37,9 +37,9 @@ def _features(gradients: Tensor, biases: Tensor) -> Tensor:
     which are. The mean of the others, weighted by their entries, takes its place.
     """
     sizes = biases.abs().unsqueeze(2)
+    total = sizes.sum(dim=1, keepdim=True).clamp(min=torch.finfo(biases.dtype).tiny)
     # The sum of sizes times quotients is that of rows, each turned by its entry's sign.
-    mean = (gradients * biases.sign().unsqueeze(2)).sum(dim=1, keepdim=True) / sizes.sum(dim=1, keepdim=True)
+    mean = (gradients * biases.sign().unsqueeze(2)).sum(dim=1, keepdim=True) / total
     lengths = gradients.norm(dim=2, keepdim=True)
-    usual = lengths.sum(dim=1, keepdim=True) / sizes.sum(dim=1, keepdim=True)
-    sound = lengths <= LONGEST * usual * sizes
+    sound = (sizes > 0) & (lengths * total <= LONGEST * lengths.sum(dim=1, keepdim=True) * sizes)
     return torch.where(sound, gradients / torch.where(sound, biases.unsqueeze(2), 1.0), mean)

@@ -14,7 +14,7 @@ from matplotlib.ticker import ScalarFormatter
 from torch import Tensor, nn
 
 from gradleak import augment, data, figures, metrics
-from gradleak.errors import unknown
+from gradleak.errors import InputError, unknown
 from gradleak.labels import Knowledge, count_heads
 from gradleak.leak import Defense, observe, observe_heads
 
@@ -58,23 +58,25 @@ def others(dataset: data.Dataset, each: int, generator: torch.Generator) -> tupl
 class Tally:
     """What attacks found, by their name and the batch size: shares of labels that are right, and seconds."""
 
-    found: dict[tuple[str, int], list[tuple[float, float]]] = field(default_factory=dict)
+    found: dict[tuple[str, int], list[tuple[float, float, float]]] = field(default_factory=dict)
 
     def add(self, attack: str, size: int, counts: Tensor, truth: Tensor, seconds: float) -> None:
-        """Add one attack's counts (1, C)."""
+        """Add one attack's counts (1, C); none at all where it refuses."""
         share = float(metrics.count_overlap(counts.cpu(), truth)[0])
-        self.found.setdefault((attack, size), []).append((share, seconds))
+        classes = float(metrics.class_jaccard(counts.cpu(), truth)[0])
+        self.found.setdefault((attack, size), []).append((share, classes, seconds))
 
     def rows(self, **about: Any) -> list[dict[str, Any]]:
         """Return a row an attack and size, in percent, with what it has over the guess on the same batches."""
         rows = []
         for (attack, size), results in self.found.items():
-            shares = 100 * torch.tensor([share for share, _ in results], dtype=torch.float64)
+            shares, classes, seconds = torch.tensor(results, dtype=torch.float64).unbind(dim=1)
+            shares = 100 * shares
             row = {"attack": attack, "size": size, "success": float(shares.mean()), "count": len(shares)}
             row["spread"] = float(shares.std()) if len(shares) > 1 else 0.0
-            row["seconds"] = sum(seconds for _, seconds in results)
+            row |= {"classes": 100 * float(classes.mean()), "seconds": float(seconds.sum())}
             if (GUESS, size) in self.found:
-                guessed = 100 * torch.tensor([share for share, _ in self.found[GUESS, size]], dtype=torch.float64)
+                guessed = 100 * torch.tensor([result[0] for result in self.found[GUESS, size]], dtype=torch.float64)
                 row["over_guess"] = float(shares.mean() - guessed.mean())
             rows.append(about | row)
         return rows
@@ -108,7 +110,10 @@ def attack(
         truth = torch.bincount(private.labels[chosen], minlength=private.classes).unsqueeze(0)
         for name, (method, _) in attacks.items():
             started = time.perf_counter()
-            counts = count_heads(heads, method, told[name])
+            try:
+                counts = count_heads(heads, method, told[name])
+            except InputError:
+                counts = torch.zeros_like(truth)
             tally.add(name, size, counts, truth, time.perf_counter() - started)
 
 

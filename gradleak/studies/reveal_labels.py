@@ -13,18 +13,18 @@ import pandas as pd
 import torch
 from matplotlib.figure import Figure
 from pydantic import Field
-from torch import Tensor, nn
+from torch import Tensor
 
-from gradleak import data, defenses, figures, models, studies
+from gradleak import defenses, figures, studies
 from gradleak.errors import InputError, unknown
 from gradleak.labels import reveal_labels
-from gradleak.leak import Gradients, head_inputs
+from gradleak.leak import Gradients
 from gradleak.records import Record
+from gradleak.studies._features import TRAINED, parse, seen
 
 PAPER = "dang2021"
 PLACE = "Sections 2.5.1 and 3, Tables 1 and 4"
 SMALLEST: dict[str, Any] = {"rows": ["photos/lenet5/tanh/50"], "sizes": [4], "batches": 2, "defenses": ["none/0"]}
-TRAINED = "efficientnet-lite0"
 DEFENSES: dict[str, Callable[[float], Callable[[Gradients], Gradients]]] = {
     "none": lambda _: lambda gradients: gradients,
     "sign": lambda _: defenses.sign(),
@@ -66,14 +66,7 @@ def trials(parameters: Parameters) -> list[dict[str, Any]]:
     """Return the inputs of every trial: one a network, one the defences."""
     common = parameters.model_dump(include={"sizes", "batches", "seed"})
     common |= {"device": studies.resolve_device(parameters.device), "defenses": ["none/0"]}
-    rows = []
-    for text in parameters.rows:
-        parts = text.split("/")
-        if len(parts) != 4 or not parts[3].isdigit() or int(parts[3]) < 3:
-            raise InputError(f"a row is dataset/network/activation/classes, 3 or more; got '{text}'")
-        rows.append(
-            dict(zip(("dataset", "network", "activation"), parts, strict=False)) | {"classes": int(parts[3])} | common
-        )
+    rows = [parse(text) | common for text in parameters.rows]
     for text in parameters.defenses:
         if text.partition("/")[0] not in DEFENSES:
             raise unknown("defence", text.partition("/")[0], DEFENSES)
@@ -96,11 +89,7 @@ def trial(
 ) -> list[dict[str, Any]]:
     """Reveal the classes of many batches; a row a batch, attack and defence."""
     del part
-    images, labels, model = _made(dataset, network, activation, classes, seed)
-    model = model.to(device)
-    # What the last layer takes in of every image is looked at once; a batch's gradient follows from that.
-    features, scores = head_inputs(model, images.to(device), chunk=50)
-    errors = scores.softmax(dim=1)
+    run = seen(dataset, network, activation, classes, seed, device)
     generator = torch.Generator().manual_seed(seed)
     rows = []
     for text in defenses:
@@ -108,11 +97,9 @@ def trial(
         defend = DEFENSES[name](float(level))
         for size in sizes:
             for number in range(batches):
-                chosen = torch.randperm(len(features), generator=generator)[:size].to(device)
-                own = labels[chosen] if network == TRAINED else torch.randint(classes, (size,), generator=generator)
-                own = own.to(device)
-                slopes = errors[chosen] - torch.nn.functional.one_hot(own, classes)
-                gradient = defend({"weight": slopes.T @ features[chosen] / size})["weight"]
+                chosen = torch.randperm(len(run.features), generator=generator)[:size].to(device)
+                own = run.labels_of(chosen, generator)
+                gradient = defend({"weight": run.gradient(chosen, own)})["weight"]
                 truth = set(own.tolist())
                 # A changed gradient has full rank; the attacker is told the batch size, as in the paper's code.
                 for attack, found, seconds in _attacked(gradient, None if name == "none" else size):
@@ -122,23 +109,6 @@ def trial(
                         | {"seconds": seconds, "labels": len(truth)}
                     )
     return rows
-
-
-def _made(dataset: str, network: str, activation: str, classes: int, seed: int) -> tuple[Tensor, Tensor, nn.Module]:
-    private = data.load(dataset, "test")
-    if network == TRAINED:
-        return (private.images - 0.498) / 0.502, private.labels, models.efficientnet_lite0()
-    shape = private.images.shape
-    model = models.build(
-        network,
-        classes=classes,
-        in_channels=shape[1],
-        image_size=shape[-1],
-        init="torch",
-        activation=activation or None,
-        seed=seed,
-    )
-    return data.normalise(private.images), private.labels, model
 
 
 def _attacked(gradient: Tensor, rank: int | None) -> list[tuple[str, set[int], float]]:
