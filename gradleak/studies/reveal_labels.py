@@ -48,7 +48,6 @@ class Parameters(studies.Parameters):
 
     paper: ClassVar[dict[str, Any]] = {
         "rows": [
-            "imagenet-sample/resnet50//1000",
             f"imagenet-sample/{TRAINED}//1000",
             "imagenet-sample/efficientnet-b0//1000",
         ],
