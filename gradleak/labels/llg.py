@@ -35,7 +35,11 @@ def llg(weight_gradient: Tensor, batch_size: int, estimate: Estimate | None = No
         impact = sums.clamp(max=0).sum(dim=1) / samples * (1 + 1 / classes)
         offset = sums.new_zeros(classes)
     else:
-        impact, offset = sums.new_full((len(sums),), estimate.impact), local_steps * estimate.offset.to(sums)
+        # Features whose sum is negative turn every sign around; who has an estimate knows.
+        turn = -1.0 if estimate.impact > 0 else 1.0
+        sums = turn * sums
+        impact = sums.new_full((len(sums),), turn * estimate.impact)
+        offset = turn * local_steps * estimate.offset.to(sums)
     # A gradient has no more negative rows than samples, unless features change sign: then the most negative count.
     place = sums.argsort(dim=1).argsort(dim=1)
     present = (sums < 0) & (place < samples)

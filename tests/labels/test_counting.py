@@ -36,6 +36,14 @@ def network(classes: int, width: int = 40, *, bias: bool = True, relu: bool = Tr
     return model
 
 
+class Negative(nn.Module):
+    """Turns every feature's sign."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return −x."""
+        return -x
+
+
 def batch(counts: Tensor, seed: int) -> tuple[Tensor, Tensor]:
     labels = torch.arange(len(counts)).repeat_interleave(counts)
     generator = torch.Generator().manual_seed(seed)
@@ -198,6 +206,15 @@ def test_rounding_keeps_the_sum_and_stays_near() -> None:
     )
     assert rounded(values, 4).sum(dim=1).tolist() == [4, 4, 4]
     assert rounded(torch.tensor([[2.0, 0.0, 1.0]]), 3).tolist() == [[2, 0, 1]]
+
+
+def test_features_that_sum_to_less_than_nothing_are_known_to_who_has_an_estimate() -> None:
+    model, truth = network(6), torch.tensor([3, 0, 2, 1, 0, 2])
+    inputs, labels = batch(truth, 3)
+    turned = nn.Sequential(*list(model)[:3], Negative(), model[3])
+    leak = observe(turned, inputs, labels)
+    assert torch.equal(count_heads(leak.heads, "llg+", Knowledge(turned, auxiliary(6)))[0], truth)
+    assert not torch.equal(count_heads(leak.heads, "llg")[0], truth)
 
 
 def test_where_the_published_impact_is_too_large() -> None:
