@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -12,17 +13,24 @@ from gradleak.errors import InputError
 from gradleak.leak import Defense, Gradients
 
 
-def _each(change: Callable[[Tensor], Tensor]) -> Defense:
-    return lambda gradients: {name: change(value) for name, value in gradients.items()}
+@dataclass(frozen=True)
+class Each:
+    """A defence that treats every tensor by itself: the last layer's gradient is sent as if there were no other."""
+
+    change: Callable[[Tensor], Tensor]
+
+    def __call__(self, gradients: Gradients) -> Gradients:
+        """Return the gradients as they are sent."""
+        return {name: self.change(value) for name, value in gradients.items()}
 
 
-def gaussian(std: float, generator: torch.Generator) -> Defense:
+def gaussian(std: float, generator: torch.Generator) -> Each:
     """Add normal noise of this standard deviation to every entry."""
     _at_least("std", std, 0)
-    return _each(lambda value: value + std * torch.randn(value.shape, generator=generator, dtype=value.dtype).to(value))
+    return Each(lambda value: value + std * torch.randn(value.shape, generator=generator, dtype=value.dtype).to(value))
 
 
-def laplace(std: float, generator: torch.Generator) -> Defense:
+def laplace(std: float, generator: torch.Generator) -> Each:
     """Add Laplace noise of this standard deviation, hence of scale std / √2, to every entry."""
     _at_least("std", std, 0)
 
@@ -31,7 +39,7 @@ def laplace(std: float, generator: torch.Generator) -> Defense:
         noise = -uniform.sign() * torch.log1p(-2 * uniform.abs()).clamp(min=-700)
         return value + (std / math.sqrt(2) * noise).to(value)
 
-    return _each(change)
+    return Each(change)
 
 
 def clip(norm: float) -> Defense:
@@ -67,10 +75,10 @@ def dp_epsilon(noise_multiplier: float, *, share: float = 1.0, steps: int = 1, d
     return float(accountant.get_epsilon(delta))
 
 
-def grad_drop(share: float) -> Defense:
+def grad_drop(share: float) -> Each:
     """Set the smallest entries of every tensor, this share of it, to zero (aji2017, as dang2021 has it)."""
     pruned = prune(share)
-    return lambda gradients: {name: pruned({name: value})[name] for name, value in gradients.items()}
+    return Each(lambda value: pruned({"": value})[""])
 
 
 def average(clients: Sequence[Gradients]) -> Gradients:
@@ -96,12 +104,12 @@ def prune(share: float) -> Defense:
     return change
 
 
-def sign() -> Defense:
+def sign() -> Each:
     """Send the sign of every entry, times the mean size of its tensor's entries."""
-    return _each(lambda value: value.sign() * value.abs().mean())
+    return Each(lambda value: value.sign() * value.abs().mean())
 
 
-def quantize(bits: int) -> Defense:
+def quantize(bits: int) -> Each:
     """Round every entry to 2^bits − 1 levels, evenly spaced and symmetric, of its tensor's largest entry."""
     if bits < 2:
         raise InputError(f"bits must be at least 2; got {bits}")
@@ -111,7 +119,7 @@ def quantize(bits: int) -> Defense:
         step = value.abs().max() / levels
         return torch.round(value / step) * step if step > 0 else value
 
-    return _each(change)
+    return Each(change)
 
 
 def utility(clean: Gradients, sent: Gradients) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -84,6 +84,15 @@ class HeadLeaks:
     weight_gradients: Tensor
     bias_gradients: Tensor | None
     batch_size: int = 1
+
+    def defended(self, defense: Defense) -> HeadLeaks:
+        """Return what is sent by clients with a defence that treats every tensor by itself."""
+        sent = []
+        for n, weight in enumerate(self.weight_gradients):
+            own = {"weight": weight} | ({} if self.bias_gradients is None else {"bias": self.bias_gradients[n]})
+            sent.append(defense(own))
+        biases = None if self.bias_gradients is None else torch.stack([one["bias"] for one in sent])
+        return replace(self, weight_gradients=torch.stack([one["weight"] for one in sent]), bias_gradients=biases)
 
 
 def observe(

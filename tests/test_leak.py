@@ -137,6 +137,19 @@ def test_heads_equal_a_loop_over_single_samples(
     torch.testing.assert_close(heads.weight, model[5].weight.detach())
 
 
+def test_a_defence_of_each_tensor_by_itself_needs_the_head_alone() -> None:
+    model, (inputs, targets) = network(bias=True), batch(4)
+    heads = observe_heads(model, inputs, targets, batch_size=2)
+    for defense in (gradleak.defenses.grad_drop(0.5), gradleak.defenses.quantize(4), gradleak.defenses.sign()):
+        sent = heads.defended(defense)
+        for n in range(2):
+            part = slice(2 * n, 2 * n + 2)
+            whole = observe(model, inputs[part], targets[part], defense=defense)
+            torch.testing.assert_close(sent.weight_gradients[n], whole.weight_gradient)
+            assert sent.bias_gradients is not None
+            torch.testing.assert_close(sent.bias_gradients[n], whole.bias_gradient)
+
+
 GOOD, LABELS = batch()
 BAD = {
     "no Linear layer": (nn.Sequential(nn.Flatten()), GOOD, LABELS, "no Linear layer"),

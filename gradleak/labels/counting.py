@@ -103,7 +103,9 @@ def _shadow(heads: HeadLeaks, known: Knowledge) -> Tensor:
     _one_step(known, "the shadow attack")
     if known.model is None or known.auxiliary is None:
         raise InputError("the shadow attack needs samples of the same kind: auxiliary=(inputs, classes)")
-    return shadow(heads, known.model, known.auxiliary, defense=known.defense, seed=known.seed)
+    features, scores, labels = known.others
+    own = known.auxiliary[0], labels
+    return shadow(heads, known.model, own, (features, scores), defense=known.defense, seed=known.seed)
 
 
 def _ilrg(heads: HeadLeaks, known: Knowledge) -> Tensor:

@@ -14,6 +14,7 @@ from matplotlib.ticker import ScalarFormatter
 from torch import Tensor, nn
 
 from gradleak import augment, data, figures, metrics
+from gradleak.defenses import Each
 from gradleak.errors import InputError, unknown
 from gradleak.labels import Knowledge, count_heads
 from gradleak.leak import Defense, observe, observe_heads
@@ -103,8 +104,9 @@ def attack(
     for size in sizes:
         chosen = drawn(private.labels, size, balance, generator)
         inputs, labels = private.images[chosen].to(device), private.labels[chosen].to(device)
-        if defense is None:
+        if defense is None or isinstance(defense, Each):
             heads = observe_heads(model, inputs, labels, batch_size=size)
+            heads = heads if defense is None else heads.defended(defense)
         else:
             heads = observe(model, inputs, labels, defense=defense).heads
         truth = torch.bincount(private.labels[chosen], minlength=private.classes).unsqueeze(0)

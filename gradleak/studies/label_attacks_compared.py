@@ -64,7 +64,7 @@ class Parameters(studies.Parameters):
     paper: ClassVar[dict[str, Any]] = {
         "networks": ["llg-cnn/", "lenet5/relu", "lenet5/tanh", "llg-lenet/", "resnet20/", "vgg16/relu"],
         "epochs": [0, 1, 5],
-        "defenses": ["none/0", "noise/0.001", "noise/0.01", "clip/1", "grad-drop/0.9"],
+        "defenses": ["none/0", "noise/0.001", "noise/0.01", "grad-drop/0.9"],
         "sizes": [1, 8, 32, 128],
         "batches": 50,
         "dataset": "cifar10",

@@ -6,6 +6,7 @@ wainakh2021, section 6.5: Figure 5.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import pandas as pd
@@ -83,8 +84,8 @@ def trials(parameters: Parameters) -> list[dict[str, Any]]:
 
 def defended(name: str, level: float, generator: torch.Generator) -> Defense:
     """Return a defence of the paper, or of ours, at a level."""
-    made = {
-        "none": lambda: lambda gradients: gradients,
+    made: dict[str, Callable[[], Defense]] = {
+        "none": lambda: defenses.Each(lambda value: value),
         "noise": lambda: defenses.gaussian(math.sqrt(level), generator),
         "dp": lambda: defenses.dp(level, math.sqrt(DP_VARIANCE), generator),
         "prune": lambda: defenses.prune(level),
