@@ -56,6 +56,9 @@ def test_restarts_differ_and_the_attackers_choice_is_one_of_them(record: Record)
 def test_tables_and_figures(record: Record) -> None:
     assert list(cnn_reconstruction.table(record).columns)[3:8] == list(cnn_reconstruction.MODES)
     assert cnn_reconstruction.table(record)["GT"].str.endswith(" / 28.27").any()
+    second = cnn_reconstruction.table(record).set_index("labels")["second order, random start"]
+    assert second["mixup"].eq("–").all()
+    assert second["smoothing"].str.endswith(" s").all()
     assert len(cnn_reconstruction.detail_table(record)) == 22
     assert len(cnn_reconstruction.paired_table(record)) == 16
     assert list(cnn_reconstruction.second_order_table(record)["start"]) == ["random"]
