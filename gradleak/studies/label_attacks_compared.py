@@ -62,7 +62,7 @@ class Parameters(studies.Parameters):
     dataset: str = Field("photos", description="private images, training split")
 
     paper: ClassVar[dict[str, Any]] = {
-        "networks": ["llg-cnn/", "lenet5/relu", "lenet5/tanh", "llg-lenet/", "resnet20/", "vgg16/relu"],
+        "networks": ["llg-cnn/", "lenet5/relu", "lenet5/tanh", "llg-lenet/", "resnet20/"],
         "epochs": [0, 1, 5],
         "defenses": ["none/0", "noise/0.001", "noise/0.01", "grad-drop/0.9"],
         "sizes": [1, 8, 32, 128],
