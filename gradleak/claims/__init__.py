@@ -359,7 +359,8 @@ def _table(judged: list[Line], caption: str, name: str) -> Table:
         }
     )
     said = [(line.claim.place, text) for line in judged for text in (line.claim.note, line.claim.stand_in) if text]
-    notes = " ".join(f"{place}: {text}" for place, text in said)
+    # What is said of many claims of one place is said once.
+    notes = " ".join(f"{place}: {text}" for place, text in dict.fromkeys(said))
     if len(judged) <= MANY:
         return Table(frame, caption, name, notes, badges="verdict", kind="claims")
     counts = Counter(line.verdict_text for line in judged)
