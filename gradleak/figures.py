@@ -54,6 +54,24 @@ def panels(rows: int, columns: int, *, height: float = 3.0, width: float = 8.4, 
     return figure, axes
 
 
+def grid(count: int, columns: int, **options: Any) -> tuple[Figure, list[Axes]]:
+    """Return a figure with so many panels, at most `columns` side by side, as a list."""
+    columns = min(columns, count)
+    figure, axes = panels(-(-count // columns), columns, **options)
+    for axis in axes.flat[count:]:
+        axis.remove()
+    return figure, list(axes.flat[:count])
+
+
+def legend_below(figure: Figure, columns: int) -> None:
+    """Explain below all panels what is drawn in any of them."""
+    pairs = (pair for axis in figure.axes for pair in zip(*axis.get_legend_handles_labels(), strict=True))
+    handles: dict[str, Any] = {}
+    for handle, name in pairs:
+        handles.setdefault(name, handle)
+    figure.legend(handles.values(), handles, loc="outside lower center", ncols=columns)
+
+
 def dots(axis: Axes, index: int, values: Any) -> None:
     """Draw values as dots above a place on the horizontal axis, side by side, in that place's colour."""
     spread = np.linspace(-0.2, 0.2, max(1, len(values)))[: len(values)]

@@ -23,8 +23,18 @@ class Loss(Protocol):
         """Return φ of the label's own probability p: the loss's slope by the logits is φ (p − y)."""
 
 
+class _Softmax:
+    """What losses of a softmax with a temperature share."""
+
+    temperature: float
+
+    def probabilities(self, logits: Tensor) -> Tensor:
+        """Return the softmax (B, C) of the logits over the temperature."""
+        return (logits / self.temperature).softmax(dim=-1)
+
+
 @dataclass(frozen=True)
-class CrossEntropy:
+class CrossEntropy(_Softmax):
     """Soft cross-entropy of logits over a `temperature`."""
 
     temperature: float = 1.0
@@ -33,17 +43,13 @@ class CrossEntropy:
         """Return the loss of every sample (B,)."""
         return -(labels * F.log_softmax(logits / self.temperature, dim=-1)).sum(dim=-1)
 
-    def probabilities(self, logits: Tensor) -> Tensor:
-        """Return the softmax (B, C) of the logits over the temperature."""
-        return (logits / self.temperature).softmax(dim=-1)
-
     def weight(self, probability: Tensor) -> Tensor:
         """Return 1/τ."""
         return torch.full_like(probability, 1 / self.temperature)
 
 
 @dataclass(frozen=True)
-class Focal:
+class Focal(_Softmax):
     """Focal loss (lin2017): cross-entropy times α (1 − p)^γ, p the label's own probability; one-hot labels."""
 
     alpha: float = 1.0
@@ -54,10 +60,6 @@ class Focal:
         """Return the loss of every sample (B,)."""
         logs = F.log_softmax(logits / self.temperature, dim=-1)
         return -(labels * self.alpha * (1 - logs.exp()).pow(self.gamma) * logs).sum(dim=-1)
-
-    def probabilities(self, logits: Tensor) -> Tensor:
-        """Return the softmax (B, C) of the logits over the temperature."""
-        return (logits / self.temperature).softmax(dim=-1)
 
     def weight(self, probability: Tensor) -> Tensor:
         """Return Φ(α, p, γ)/τ."""

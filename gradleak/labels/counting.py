@@ -13,8 +13,8 @@ from gradleak.errors import InputError, unknown
 from gradleak.labels.gradinversion import gradinversion
 from gradleak.labels.idlg import idlg
 from gradleak.labels.ilrg import ilrg
-from gradleak.labels.llg import llg, llg_estimate
-from gradleak.labels.posterior import posterior, posteriors
+from gradleak.labels.llg import Estimate, llg, llg_estimate
+from gradleak.labels.posterior import posterior_values, posteriors
 from gradleak.labels.rlg import rlg
 from gradleak.labels.rounding import rounded
 from gradleak.labels.shadow import shadow
@@ -83,20 +83,18 @@ def _idlg(heads: HeadLeaks, known: Knowledge) -> Tensor:
     return torch.nn.functional.one_hot(found, len(heads.weight))
 
 
-def _llg(heads: HeadLeaks, known: Knowledge) -> Tensor:
-    return llg(heads.weight_gradients, heads.batch_size, local_steps=known.local_steps)
+def _llg(heads: HeadLeaks, known: Knowledge, estimate: Estimate | None = None) -> Tensor:
+    return llg(heads.weight_gradients, heads.batch_size, estimate, local_steps=known.local_steps)
 
 
 def _white_llg(heads: HeadLeaks, known: Knowledge) -> Tensor:
     features, scores = known.dummies
-    estimate = llg_estimate(scores, features, None, heads.batch_size)
-    return llg(heads.weight_gradients, heads.batch_size, estimate, local_steps=known.local_steps)
+    return _llg(heads, known, llg_estimate(scores, features, None, heads.batch_size))
 
 
 def _auxiliary_llg(heads: HeadLeaks, known: Knowledge) -> Tensor:
     features, scores, labels = known.others
-    estimate = llg_estimate(scores, features, labels, heads.batch_size)
-    return llg(heads.weight_gradients, heads.batch_size, estimate, local_steps=known.local_steps)
+    return _llg(heads, known, llg_estimate(scores, features, labels, heads.batch_size))
 
 
 def _shadow(heads: HeadLeaks, known: Knowledge) -> Tensor:
@@ -121,7 +119,9 @@ def _posterior(heads: HeadLeaks, known: Knowledge) -> Tensor:
     _one_step(known, "the posterior attack")
     _, scores, labels = known.others
     estimate = posteriors(scores, labels, known.loss)
-    return posterior(heads.bias_gradients, heads.batch_size, estimate, loss=known.loss, epsilon=known.epsilon)
+    size = heads.batch_size
+    values = posterior_values(heads.bias_gradients, size, estimate, loss=known.loss, epsilon=known.epsilon)
+    return rounded(values, size)
 
 
 def _one_step(known: Knowledge, name: str) -> None:
@@ -181,9 +181,9 @@ def count_labels(
 ) -> Tensor:
     """Return how often each class occurs in the batch of a leak, (C,) whole numbers.
 
-    `method`: idlg, gradinversion, "row sums", llg, "llg*", "llg+", ilrg, posterior, shadow, rlg, or guess,
-    the baseline.
-    What each needs and takes for granted is in METHODS. An assumption that visibly fails is an error that names it.
+    `method`: idlg, gradinversion, "row sums", llg, "llg*", "llg+", ilrg, posterior, shadow, rlg, or guess, the
+    baseline. What each needs and takes for granted is in METHODS. An assumption that visibly fails is an
+    error that names it.
     """
     known = Knowledge(leak.model, auxiliary, leak.input_shape, dummy, loss, epsilon, leak.local_steps, defense, seed)
     if method in ("idlg", "row sums", "llg", "llg*", "llg+") and not (leak.weight_gradient.sum(dim=1) < 0).any():

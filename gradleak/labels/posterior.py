@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from gradleak.errors import InputError
-from gradleak.labels.rounding import rounded
 from gradleak.losses import CrossEntropy, Loss
 
 
@@ -35,23 +34,6 @@ def posteriors(scores: Tensor, labels: Tensor, loss: Loss | None = None) -> Post
     )
 
 
-def posterior(
-    bias_gradient: Tensor,
-    batch_size: int,
-    known: Posteriors,
-    *,
-    loss: Loss | None = None,
-    epsilon: float = 0.0,
-) -> Tensor:
-    """Return the counts (N, C) of every label in N bias gradients (N, C).
-
-    Threat model: gradients, the model and auxiliary data of the same kind. Known: batch size, the loss, and the
-    labels' smoothing, ε/(C − 1) for each wrong class. The formula gives real numbers; they are rounded to the nearest
-    whole ones that add up to the batch size.
-    """
-    return rounded(posterior_values(bias_gradient, batch_size, known, loss=loss, epsilon=epsilon), batch_size)
-
-
 def posterior_values(
     bias_gradient: Tensor,
     batch_size: int,
@@ -60,7 +42,11 @@ def posterior_values(
     loss: Loss | None = None,
     epsilon: float = 0.0,
 ) -> Tensor:
-    """Return the real numbers λ (N, C) of the paper's equation 3."""
+    """Return how often each label occurs in N bias gradients (N, C): the real numbers λ of the paper's equation 3.
+
+    Threat model: gradients, the model and auxiliary data of the same kind. Known: batch size, the loss, and the
+    labels' smoothing, ε/(C − 1) for each wrong class. Counts are the nearest whole numbers that add up to the batch.
+    """
     biases = bias_gradient.double()
     positive, negative = known.positive.to(biases), known.negative.to(biases)
     weights = (loss or CrossEntropy()).weight(positive)

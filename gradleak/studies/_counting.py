@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import ScalarFormatter
 from torch import Tensor, nn
 
-from gradleak import augment, data, figures, metrics
+from gradleak import augment, data, figures, metrics, models
 from gradleak.defenses import Each
 from gradleak.errors import InputError, unknown
 from gradleak.labels import Knowledge, count_heads
@@ -38,6 +38,21 @@ SMALLER = {"flowers17": 64}
 def load(name: str, split: Literal["train", "test"]) -> data.Dataset:
     """Return a dataset, in a size that label attacks on a hundred networks can bear."""
     return data.load(name, split, size=SMALLER.get(name))
+
+
+def built(network: str, private: data.Dataset, seed: int, device: str, **options: Any) -> nn.Module:
+    """Return an untrained network that fits a dataset's images and classes."""
+    _, channels, _, side = private.images.shape
+    fitting = {"classes": private.classes, "in_channels": channels, "image_size": side}
+    return models.build(network, seed=seed, **(fitting | options)).to(device)
+
+
+def defense_of(text: str, known: Iterable[str]) -> dict[str, Any]:
+    """Return what "name/level" says of a defence, one of those that are known."""
+    name, _, level = text.partition("/")
+    if name not in known:
+        raise unknown("defence", name, known)
+    return {"defense": name, "level": float(level)}
 
 
 def drawn(labels: Tensor, size: int, balance: str, generator: torch.Generator) -> Tensor:
@@ -117,6 +132,17 @@ def attack(
             except InputError:
                 counts = torch.zeros_like(truth)
             tally.add(name, size, counts, truth, time.perf_counter() - started)
+
+
+def success_cells(group: pd.DataFrame) -> dict[str, str]:
+    """Return what a table says of an attack over all batch sizes."""
+    worst = group.sort_values("success").iloc[0]
+    return {
+        "n a size": f"{group['count'].iloc[0]:.0f}",
+        "mean, %": f"{group['success'].mean():.1f}",
+        "least, %": f"{worst['success']:.1f} ± {worst['spread']:.1f}",
+        "at B": f"{worst['size']:.0f}",
+    }
 
 
 def line_style(name: str, attacks: Sequence[str]) -> tuple[str, Any]:

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from gradleak import data, models
 from gradleak.errors import InputError
 from gradleak.leak import head_inputs
+from gradleak.studies._counting import built
 
 TRAINED = "efficientnet-lite0"
 # The pixel statistics that it was trained with.
@@ -55,17 +56,9 @@ def seen(dataset: str, network: str, activation: str, classes: int, seed: int, d
     if network == TRAINED:
         inputs, model = (private.images - MEAN) / STD, models.efficientnet_lite0()
     else:
-        shape = private.images.shape
         inputs = data.normalise(private.images)
-        model = models.build(
-            network,
-            classes=classes,
-            in_channels=shape[1],
-            image_size=shape[-1],
-            init="torch",
-            activation=activation or None,
-            seed=seed,
-        )
+        options = {"classes": classes, "init": "torch", "activation": activation or None}
+        model = built(network, private, seed, device, **options)
     features, scores = head_inputs(model.to(device), inputs.to(device), chunk=50)
     labels = private.labels.to(device) if network == TRAINED else None
     return Seen(features, scores.softmax(dim=1), labels)

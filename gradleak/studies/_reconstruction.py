@@ -11,7 +11,6 @@ from typing import Any, ClassVar
 import numpy as np
 import pandas as pd
 import torch
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from pydantic import Field
 from torch import Tensor, nn
@@ -287,7 +286,7 @@ def paired_table(record: Record) -> pd.DataFrame:
 def draw_strips(record: Record, runs: Sequence[str]) -> Figure:
     """Draw the first images of every row of a table, as each run restored them."""
     groups = list(rows_of(record, "picture").groupby(["labels", "distance", "stage"], sort=False))
-    figure, axes = _grid(len(groups), 2, height=3.6, width=8.4)
+    figure, axes = figures.grid(len(groups), 2, height=3.6, width=8.4)
     for axis, (keys, group) in zip(axes, groups, strict=True):
         strips = group.set_index("run")["picture"]
         names = ["private", *runs]
@@ -299,7 +298,7 @@ def draw_strips(record: Record, runs: Sequence[str]) -> Figure:
 def draw_curves(record: Record, runs: Sequence[str], column: str = "psnr") -> Figure:
     """Draw the best iterates over the steps for every row of a table, a line a run: their mean PSNR or median loss."""
     groups = list(rows_of(record, "curve").groupby(["labels", "distance", "stage"], sort=False))
-    figure, axes = _grid(len(groups), 4, height=2.5, width=10)
+    figure, axes = figures.grid(len(groups), 4, height=2.5, width=10)
     for axis, (keys, group) in zip(axes, groups, strict=True):
         for index, run in enumerate(runs):
             own = group[group["run"] == run].sort_values("step")
@@ -310,17 +309,8 @@ def draw_curves(record: Record, runs: Sequence[str], column: str = "psnr") -> Fi
         if column == "loss":
             axis.set_yscale("log")
     axes[0].set_ylabel("PSNR, dB" if column == "psnr" else "loss")
-    handles, names = axes[0].get_legend_handles_labels()
-    figure.legend(handles, names, loc="outside lower center", ncols=len(runs))
+    figures.legend_below(figure, len(runs))
     return figure
-
-
-def _grid(count: int, columns: int, *, height: float, width: float) -> tuple[Figure, list[Axes]]:
-    columns = min(columns, count)
-    figure, axes = figures.panels(-(-count // columns), columns, height=height, width=width)
-    for axis in axes.flat[count:]:
-        axis.remove()
-    return figure, list(axes.flat[:count])
 
 
 def prior(stage: str) -> Prior:

@@ -147,6 +147,5 @@ def figure_accuracy(record: Record) -> Figure:
         axis.set_xlabel("batch size")
         axis.set_ylim(-3, 103)
     axes[0][0].set_ylabel("labels restored, %")
-    handles = {name: handle for axis in axes[0] for handle, name in zip(*axis.get_legend_handles_labels(), strict=True)}
-    figure.legend(handles.values(), handles, loc="outside lower center", ncols=2)
+    figures.legend_below(figure, 2)
     return figure

@@ -95,9 +95,10 @@ def trials(parameters: Parameters) -> list[dict[str, Any]]:
     for start in parameters.second_order_starts:
         if start not in STARTS:
             raise unknown("network and start", start, STARTS)
-    rows = [{"part": "row"} | inputs for inputs in row_trials(parameters)]
+    every = row_trials(parameters)
+    rows = [{"part": "row"} | inputs for inputs in every]
     starts = {"part": "restarts", "again": parameters.again, "restarts": parameters.again_restarts}
-    again = [inputs | starts for inputs in row_trials(parameters)] if parameters.again else []
+    again = [inputs | starts for inputs in every] if parameters.again else []
     device = studies.resolve_device(parameters.device)
     common = {"dataset": parameters.dataset, "seed": parameters.seed, "device": device}
     second = [

@@ -13,11 +13,11 @@ import torch
 from matplotlib.figure import Figure
 from pydantic import Field
 
-from gradleak import figures, models, studies
+from gradleak import figures, studies
 from gradleak.labels.llg import llg_estimate
 from gradleak.leak import head_inputs, observe_heads
 from gradleak.records import Record
-from gradleak.studies._counting import BALANCES, drawn, load, others
+from gradleak.studies._counting import BALANCES, built, drawn, load, others
 
 PAPER = "wainakh2021"
 PLACE = "Section 4, Figure 1"
@@ -57,12 +57,9 @@ def trial(
     """Return how row sums are spread by how often their class occurs, before and after calibration."""
     private, public = load(dataset, "train"), load(dataset, "test")
     generator = torch.Generator().manual_seed(seed)
-    shape = private.images.shape
     sums, calibrated, impacts, occurrences = [], [], [], []
     for number in range(repeats):
-        model = models.build(
-            "llg-cnn", classes=private.classes, in_channels=shape[1], image_size=shape[-1], seed=seed + number
-        ).to(device)
+        model = built("llg-cnn", private, seed + number, device)
         given, classes = others(public, auxiliary, generator)
         chosen = drawn(private.labels, size, balance, generator)
         heads = observe_heads(

@@ -16,12 +16,12 @@ from matplotlib.figure import Figure
 from pydantic import Field
 from torch import nn
 
-from gradleak import data, defenses, figures, models, studies
-from gradleak.errors import InputError, unknown
+from gradleak import data, defenses, figures, studies
+from gradleak.errors import InputError
 from gradleak.leak import Defense
 from gradleak.models import training
 from gradleak.records import Record
-from gradleak.studies._counting import Tally, attack, load, others
+from gradleak.studies._counting import Tally, attack, built, defense_of, load, others
 
 PAPER = "wainakh2021"
 PLACE = "Beyond section 6"
@@ -80,21 +80,17 @@ def trials(parameters: Parameters) -> list[dict[str, Any]]:
     """Return the inputs of every trial: one a network, state of training and defence."""
     common = parameters.model_dump(include={"sizes", "batches", "auxiliary", "dataset", "seed"})
     common["device"] = studies.resolve_device(parameters.device)
+    behind = [defense_of(text, DEFENSES) for text in parameters.defenses]
     found = []
     for text in parameters.networks:
         network, slash, activation = text.partition("/")
         if not slash:
             raise InputError(f"a network is network/activation; got '{text}'")
-        for epochs in parameters.epochs:
-            for defended in parameters.defenses:
-                name, _, level = defended.partition("/")
-                if name not in DEFENSES:
-                    raise unknown("defence", name, DEFENSES)
-                found.append(
-                    {"network": network, "activation": activation, "epochs": epochs}
-                    | {"defense": name, "level": float(level)}
-                    | common
-                )
+        found += [
+            {"network": network, "activation": activation, "epochs": epochs} | defended | common
+            for epochs in parameters.epochs
+            for defended in behind
+        ]
     return found
 
 
@@ -146,17 +142,7 @@ def _model(
         )
         trained = training.train(recipe, device=device)
         return trained.model.to(device), trained.accuracy
-    shape = private.images.shape
-    model = models.build(
-        network,
-        classes=private.classes,
-        in_channels=shape[1],
-        image_size=shape[-1],
-        bias=True,
-        activation=activation or None,
-        seed=seed,
-    )
-    return model.to(device), None
+    return built(network, private, seed, device, bias=True, activation=activation or None), None
 
 
 def _defended(name: str, level: float, generator: torch.Generator) -> Defense | None:

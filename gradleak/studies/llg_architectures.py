@@ -12,9 +12,9 @@ import torch
 from matplotlib.figure import Figure
 from pydantic import Field
 
-from gradleak import figures, models, studies
+from gradleak import figures, studies
 from gradleak.records import Record
-from gradleak.studies._counting import ATTACKS, SIZES, Tally, attack, draw_success, load, others
+from gradleak.studies._counting import ATTACKS, SIZES, Tally, attack, built, draw_success, load, others, success_cells
 
 PAPER = "wainakh2021"
 PLACE = "Section 6.3, Figure 3"
@@ -56,12 +56,9 @@ def trial(
     """Count the labels of many batches on many networks of one kind."""
     private, public = load(dataset, "train"), load(dataset, "test")
     generator = torch.Generator().manual_seed(seed)
-    shape = private.images.shape
     tally = Tally()
     for number in range(repeats):
-        model = models.build(
-            network, classes=private.classes, in_channels=shape[1], image_size=shape[-1], seed=seed + number
-        ).to(device)
+        model = built(network, private, seed + number, device)
         given = others(public, auxiliary, generator)
         attack(tally, model, private, given, sizes=sizes, balance="unbalanced", generator=generator, attacks=SHOWN)
     return tally.rows()
@@ -71,17 +68,7 @@ def table(record: Record) -> pd.DataFrame:
     """Return the success of every attack on every network: the mean over batch sizes, and the least."""
     lines = []
     for (network, name), group in record.frame().groupby(["network", "attack"], sort=False):
-        worst = group.sort_values("success").iloc[0]
-        lines.append(
-            {
-                "network": network,
-                "attack": name,
-                "n a size": f"{group['count'].iloc[0]:.0f}",
-                "mean, %": f"{group['success'].mean():.1f}",
-                "least, %": f"{worst['success']:.1f} ± {worst['spread']:.1f}",
-                "at B": f"{worst['size']:.0f}",
-            }
-        )
+        lines.append({"network": network, "attack": name} | success_cells(group))
     return pd.DataFrame(lines)
 
 
@@ -94,6 +81,5 @@ def figure_architectures(record: Record) -> Figure:
         draw_success(axis, frame[frame["network"] == name], list(SHOWN))
         axis.set_title(name)
     axes[0][0].set_ylabel("labels found, %")
-    handles, labels = axes[0][0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=len(SHOWN))
+    figures.legend_below(figure, len(SHOWN))
     return figure

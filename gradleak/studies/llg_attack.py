@@ -14,12 +14,24 @@ import torch
 from matplotlib.figure import Figure
 from pydantic import Field
 
-from gradleak import figures, models, studies
+from gradleak import figures, studies
 from gradleak.errors import InputError
 from gradleak.images import LBFGS, match
 from gradleak.leak import observe
 from gradleak.records import Record
-from gradleak.studies._counting import ATTACKS, BALANCES, SIZES, Tally, attack, draw_success, drawn, load, others
+from gradleak.studies._counting import (
+    ATTACKS,
+    BALANCES,
+    SIZES,
+    Tally,
+    attack,
+    built,
+    draw_success,
+    drawn,
+    load,
+    others,
+    success_cells,
+)
 
 PAPER = "wainakh2021"
 PLACE = "Section 6.2, Figures 2 and 6"
@@ -98,14 +110,10 @@ def _count(
     generator = torch.Generator().manual_seed(seed)
     tally = Tally()
     for number in range(repeats):
-        model = _cnn(private.classes, private.images.shape, seed + number).to(device)
+        model = built("llg-cnn", private, seed + number, device)
         given = others(public, auxiliary, generator)
         attack(tally, model, private, given, sizes=sizes, balance=balance, generator=generator)
     return tally.rows()
-
-
-def _cnn(classes: int, shape: torch.Size, seed: int) -> torch.nn.Module:
-    return models.build("llg-cnn", classes=classes, in_channels=shape[1], image_size=shape[-1], seed=seed)
 
 
 def _dlg(
@@ -115,7 +123,7 @@ def _dlg(
     generator = torch.Generator().manual_seed(seed + size)
     tally = Tally()
     for number in range(repeats):
-        model = _cnn(private.classes, private.images.shape, seed + number).to(device)
+        model = built("llg-cnn", private, seed + number, device)
         chosen = drawn(private.labels, size, balance, generator)
         leak = observe(model, private.images[chosen].to(device), private.labels[chosen].to(device))
         started = time.perf_counter()
@@ -131,14 +139,10 @@ def table(record: Record) -> pd.DataFrame:
     frame = record.frame()
     lines = []
     for keys, group in frame.groupby(["dataset", "balance", "attack"], sort=False):
-        worst = group.sort_values("success").iloc[0]
         lines.append(
             dict(zip(("dataset", "batches", "attack"), keys, strict=True))
+            | success_cells(group)
             | {
-                "n a size": f"{group['count'].iloc[0]:.0f}",
-                "mean, %": f"{group['success'].mean():.1f}",
-                "least, %": f"{worst['success']:.1f} ± {worst['spread']:.1f}",
-                "at B": f"{worst['size']:.0f}",
                 "ms a batch": f"{1000 * group['seconds'].sum() / group['count'].sum():.2g}",
             }
         )
@@ -159,13 +163,10 @@ def _success(record: Record, balance: str) -> Figure:
     frame = record.frame()
     frame = frame[frame["balance"] == balance]
     names = list(dict.fromkeys(frame["dataset"]))
-    figure, axes = figures.panels(-(-max(1, len(names)) // 2), 2, height=2.7, sharey=True)
-    for axis in axes.flat[len(names) :]:
-        axis.remove()
-    for axis, name in zip(axes.flat, names, strict=False):
+    figure, axes = figures.grid(max(1, len(names)), 2, height=2.7, sharey=True)
+    for axis, name in zip(axes, names, strict=False):
         draw_success(axis, frame[frame["dataset"] == name], SHOWN)
         axis.set_title(name)
-    axes[0][0].set_ylabel("labels found, %")
-    handles, labels = axes[0][0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=4)
+    axes[0].set_ylabel("labels found, %")
+    figures.legend_below(figure, 4)
     return figure

@@ -14,11 +14,21 @@ import torch
 from matplotlib.figure import Figure
 from pydantic import Field
 
-from gradleak import defenses, figures, models, studies
-from gradleak.errors import unknown
+from gradleak import defenses, figures, studies
 from gradleak.leak import Defense, observe
 from gradleak.records import Record
-from gradleak.studies._counting import ATTACKS, SIZES, Tally, attack, draw_success, drawn, load, others
+from gradleak.studies._counting import (
+    ATTACKS,
+    SIZES,
+    Tally,
+    attack,
+    built,
+    defense_of,
+    draw_success,
+    drawn,
+    load,
+    others,
+)
 
 PAPER = "wainakh2021"
 PLACE = "Section 6.5, Figure 5"
@@ -39,6 +49,8 @@ LEVELS = {
     "quantize": "{:.0f} bits",
 }
 DP_VARIANCE = 0.1
+# Panels side by side.
+COLUMNS = 3
 
 
 class Parameters(studies.Parameters):
@@ -73,13 +85,7 @@ def trials(parameters: Parameters) -> list[dict[str, Any]]:
     """Return the inputs of every trial: one a defence and level."""
     common = parameters.model_dump(include={"repeats", "sizes", "auxiliary", "dataset", "seed"})
     common["device"] = studies.resolve_device(parameters.device)
-    found = []
-    for text in parameters.defenses:
-        name, _, level = text.partition("/")
-        if name not in LEVELS:
-            raise unknown("defence", name, LEVELS)
-        found.append({"defense": name, "level": float(level)} | common)
-    return found
+    return [defense_of(text, LEVELS) | common for text in parameters.defenses]
 
 
 def defended(name: str, level: float, generator: torch.Generator) -> Defense:
@@ -110,12 +116,9 @@ def trial(
     """Count the labels of many batches whose gradients are defended, and say what the defence costs."""
     private, public = load(dataset, "train"), load(dataset, "test")
     generator = torch.Generator().manual_seed(seed)
-    shape = private.images.shape
     tally, clean_tally, utilities = Tally(), Tally(), []
     for number in range(repeats):
-        model = models.build(
-            "llg-cnn", classes=private.classes, in_channels=shape[1], image_size=shape[-1], seed=seed + number
-        ).to(device)
+        model = built("llg-cnn", private, seed + number, device)
         own = defended(defense, level, generator)
         given = others(public, auxiliary, generator)
         same: dict[str, Any] = {"sizes": sizes, "balance": "unbalanced", "generator": generator, "attacks": SHOWN}
@@ -161,15 +164,11 @@ def figure_defenses(record: Record) -> Figure:
     """Draw success against the batch size, a panel a defence and level."""
     frame = record.frame()
     groups = list(frame.groupby(["defense", "level"], sort=False))
-    columns = min(3, len(groups))
-    figure, axes = figures.panels(-(-len(groups) // columns), columns, height=2.3, sharey=True)
-    for axis in axes.flat[len(groups) :]:
-        axis.remove()
-    for axis, ((defense, level), group) in zip(axes.flat, groups, strict=False):
+    figure, axes = figures.grid(len(groups), COLUMNS, height=2.3, sharey=True)
+    for axis, ((defense, level), group) in zip(axes, groups, strict=True):
         draw_success(axis, group, list(SHOWN))
         axis.set_title(_named(defense, level), fontsize=10)
-    for row in axes:
-        row[0].set_ylabel("labels found, %")
-    handles, labels = axes[0][0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=len(SHOWN))
+    for axis in axes[::COLUMNS]:
+        axis.set_ylabel("labels found, %")
+    figures.legend_below(figure, len(SHOWN))
     return figure

@@ -14,10 +14,10 @@ from pydantic import Field
 from torch import nn
 from torch.nn import functional as F
 
-from gradleak import data, figures, models, studies
+from gradleak import data, figures, studies
 from gradleak.leak import evaluating
 from gradleak.records import Record
-from gradleak.studies._counting import ATTACKS, Tally, attack, line_style, load, others
+from gradleak.studies._counting import ATTACKS, Tally, attack, built, line_style, load, others
 
 PAPER = "wainakh2021"
 PLACE = "Section 6.4, Figure 4"
@@ -77,10 +77,7 @@ def trial(
     """Train one network by plain gradient descent, and attack batches along the way."""
     private, public = load(dataset, "train"), load(dataset, "test")
     generator = torch.Generator().manual_seed(seed + run)
-    shape = private.images.shape
-    model = models.build(
-        "llg-cnn", classes=private.classes, in_channels=shape[1], image_size=shape[-1], seed=seed + run
-    ).to(device)
+    model = built("llg-cnn", private, seed + run, device)
     optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
     rows = []
     for step in range(iterations + 1):
@@ -151,5 +148,5 @@ def figure_training(record: Record) -> Figure:
     accuracy = frame.groupby("step")["accuracy"].first()
     axis.plot(accuracy.index, accuracy, color="0.45", linewidth=3, alpha=0.5, label="the model's accuracy")
     axis.set(xlabel="steps of training", ylabel="%", ylim=(0, 105))
-    figure.legend(loc="outside lower center", ncols=4)
+    figures.legend_below(figure, 4)
     return figure

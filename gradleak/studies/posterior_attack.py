@@ -16,14 +16,14 @@ from matplotlib.ticker import ScalarFormatter
 from pydantic import Field
 from torch import Tensor, nn
 
-from gradleak import augment, data, figures, metrics, models, studies
+from gradleak import augment, data, figures, metrics, studies
 from gradleak.errors import InputError, unknown
 from gradleak.labels import Knowledge, count_heads
 from gradleak.leak import observe_heads
 from gradleak.losses import CrossEntropy, Focal, Loss
 from gradleak.models import training
 from gradleak.records import Record
-from gradleak.studies._counting import load, others
+from gradleak.studies._counting import built, load, others
 
 PAPER = "posterior2023"
 PLACE = "Section 4, Tables 2 and 3, Figures 3 and 4"
@@ -204,16 +204,7 @@ def _model(
             seed=seed,
         )
         return training.train(recipe, device=device).model.to(device)
-    shape = private.images.shape
-    return models.build(
-        network,
-        classes=private.classes,
-        in_channels=shape[1],
-        image_size=shape[-1],
-        init=init,
-        activation=activation,
-        seed=seed,
-    ).to(device)
+    return built(network, private, seed, device, init=init, activation=activation)
 
 
 def _drawn(private: data.Dataset, size: int, share: float, generator: torch.Generator) -> Tensor:
@@ -278,8 +269,7 @@ def figure_settings(record: Record) -> Figure:
     axes[0][1].set_title("trained")
     axes[0][2].set_title("untrained")
     axes[0][0].set_ylabel("instance accuracy")
-    handles, labels = axes[0][0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=len(ATTACKS))
+    figures.legend_below(figure, len(ATTACKS))
     return figure
 
 

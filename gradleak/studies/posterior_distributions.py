@@ -13,11 +13,11 @@ from matplotlib.figure import Figure
 from pydantic import Field
 from torch.nn import functional as F
 
-from gradleak import data, figures, models, studies
+from gradleak import data, figures, studies
 from gradleak.errors import InputError
 from gradleak.leak import head_inputs
 from gradleak.records import Record
-from gradleak.studies._counting import load
+from gradleak.studies._counting import built, load
 
 PAPER = "posterior2023"
 PLACE = "Section 3.2, Figure 2"
@@ -81,16 +81,7 @@ def trial(
     """Train a network for some steps, and describe its posteriors class by class along the way."""
     private, public = load(dataset, "train"), load(dataset, "test")
     generator = torch.Generator().manual_seed(seed)
-    shape = private.images.shape
-    model = models.build(
-        network,
-        classes=private.classes,
-        in_channels=shape[1],
-        image_size=shape[-1],
-        init="torch",
-        activation=activation or None,
-        seed=seed,
-    ).to(device)
+    model = built(network, private, seed, device, init="torch", activation=activation or None)
     chosen = torch.randperm(len(public), generator=generator)[:samples]
     seen, labels = data.normalise(public.images[chosen]).to(device), public.labels[chosen]
     optimizer = torch.optim.Adam(model.parameters(), lr=rate)
@@ -179,6 +170,5 @@ def figure_posteriors(record: Record) -> Figure:
         axis.set_ylabel("posterior")
         axis.set_xticks(sorted(group["label"].unique()))
     axes[-1][0].set_xlabel("class")
-    handles, labels = axes[0][0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=2)
+    figures.legend_below(figure, 2)
     return figure

@@ -16,10 +16,11 @@ from pydantic import Field
 from torch import Tensor
 
 from gradleak import defenses, figures, studies
-from gradleak.errors import InputError, unknown
+from gradleak.errors import InputError
 from gradleak.labels import reveal_labels
 from gradleak.leak import Gradients
 from gradleak.records import Record
+from gradleak.studies._counting import defense_of
 from gradleak.studies._features import TRAINED, parse, seen
 
 PAPER = "dang2021"
@@ -67,8 +68,7 @@ def trials(parameters: Parameters) -> list[dict[str, Any]]:
     common |= {"device": studies.resolve_device(parameters.device), "defenses": ["none/0"]}
     rows = [parse(text) | common for text in parameters.rows]
     for text in parameters.defenses:
-        if text.partition("/")[0] not in DEFENSES:
-            raise unknown("defence", text.partition("/")[0], DEFENSES)
+        defense_of(text, DEFENSES)
     defended = rows[-1] | {"sizes": parameters.sizes[:1], "defenses": parameters.defenses}
     return [{"part": "table 1"} | row for row in rows] + [{"part": "table 4"} | defended]
 
@@ -92,8 +92,9 @@ def trial(
     generator = torch.Generator().manual_seed(seed)
     rows = []
     for text in defenses:
-        name, _, level = text.partition("/")
-        defend = DEFENSES[name](float(level))
+        about = defense_of(text, DEFENSES)
+        name = about["defense"]
+        defend = DEFENSES[name](about["level"])
         for size in sizes:
             for number in range(batches):
                 chosen = torch.randperm(len(run.features), generator=generator)[:size].to(device)
@@ -103,7 +104,8 @@ def trial(
                 # A changed gradient has full rank; the attacker is told the batch size, as in the paper's code.
                 for attack, found, seconds in _attacked(gradient, None if name == "none" else size):
                     rows.append(
-                        {"defense": name, "level": float(level), "size": size, "batch": number, "attack": attack}
+                        about
+                        | {"size": size, "batch": number, "attack": attack}
                         | _scores(found, truth)
                         | {"seconds": seconds, "labels": len(truth)}
                     )
@@ -191,6 +193,5 @@ def figure_exact(record: Record) -> Figure:
         axis.set_title(f"{network} {activation}".strip())
         axis.set_xlabel("samples in a batch")
         axis.set_ylim(-0.03, 1.03)
-    handles, labels = axes[0][0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=3)
+    figures.legend_below(figure, 3)
     return figure

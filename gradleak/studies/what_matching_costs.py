@@ -340,8 +340,7 @@ def figure_race(record: Record) -> Figure:
         axis.set_title(f"LeNet, {stage}")
         axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes[0][0].set_ylabel("PSNR of the best so far, dB")
-    handles = {name: handle for axis in axes[0] for handle, name in zip(*axis.get_legend_handles_labels(), strict=True)}
-    figure.legend(handles.values(), handles, loc="outside lower center", ncols=3)
+    figures.legend_below(figure, 3)
     return figure
 
 
