@@ -12,6 +12,7 @@ import pandas as pd
 import torch
 from matplotlib.figure import Figure
 from pydantic import Field
+from torch import Tensor
 
 from gradleak import figures, studies
 from gradleak.labels.llg import llg_estimate
@@ -72,25 +73,31 @@ def trial(
         calibrated.append(own - estimate.offset.cpu())
         impacts.append(estimate.impact)
         occurrences.append(torch.bincount(private.labels[chosen], minlength=private.classes))
-    times = torch.cat(occurrences)
-    values = dict(zip(KINDS, (torch.cat(sums), torch.cat(calibrated)), strict=True))
-    present, negative = times > 0, values["row sums"] < 0
+    counts = torch.stack(occurrences)
+    values = dict(zip(KINDS, (torch.stack(sums), torch.stack(calibrated)), strict=True))
+    present, negative = counts > 0, values["row sums"] < 0
     rows: list[dict[str, Any]] = [
         {
             "what": "sign",
-            "count": len(times),
+            "count": counts.numel(),
             "absent_negative": 100 * float((negative & ~present).sum()) / max(1, int((~present).sum())),
             "present_positive": 100 * float((~negative & present).sum()) / int(present.sum()),
             "impact": float(np.mean(impacts)),
             "impact_spread": float(np.std(impacts)),
-            "impact_variation": float(np.std(impacts) / abs(np.mean(impacts))),
         }
     ]
+    slopes = _slopes(counts, values["calibrated"])
+    steady = {"what": "labels", "count": len(slopes), "variation": float(slopes.std() / slopes.mean().abs())}
+    rows.append(steady | {"least": float(slopes.max()), "most": float(slopes.min())})
     for kind, own in values.items():
-        correlation = float(np.corrcoef(times.numpy(), own.numpy())[0, 1])
-        rows.append({"what": "correlation", "kind": kind, "count": len(times), "correlation": abs(correlation)})
-        for occurs in times.unique().tolist():
-            part = own[times == occurs]
+        within = _correlations(counts, own)
+        rows.append(
+            {"what": "correlation", "kind": kind, "count": counts.numel(), "networks": len(within)}
+            | {"within": float(within.mean()), "within_spread": float(within.std())}
+            | {"correlation": float(_correlations(counts.reshape(1, -1), own.reshape(1, -1)))}
+        )
+        for occurs in counts.unique().tolist():
+            part = own[counts == occurs]
             quantiles = torch.quantile(part, torch.tensor(QUANTILES, dtype=part.dtype)).tolist()
             names = [f"q{100 * q:02.0f}" for q in QUANTILES]
             rows.append(
@@ -100,13 +107,29 @@ def trial(
     return rows
 
 
+def _correlations(counts: Tensor, values: Tensor) -> Tensor:
+    """Return the size of Pearson's correlation of each line's values with its counts, where these are not all equal."""
+    varied = counts.amin(dim=1) < counts.amax(dim=1)
+    counts, values = (part - part.mean(dim=1, keepdim=True) for part in (counts[varied].double(), values[varied]))
+    found: Tensor = (counts * values).sum(dim=1) / (counts.norm(dim=1) * values.norm(dim=1))
+    return found.abs()
+
+
+def _slopes(counts: Tensor, values: Tensor) -> Tensor:
+    """Return what one more sample of a label changes its row by, for every label: least squares over all networks."""
+    counts, values = (part.double() - part.double().mean(dim=0) for part in (counts, values))
+    return (counts * values).sum(dim=0) / counts.square().sum(dim=0)
+
+
 def table(record: Record) -> pd.DataFrame:
     """Return what sign and size say, a line a batch size."""
     frame = record.frame()
     lines = []
     for size, group in frame.groupby("size"):
         sign = group[group["what"] == "sign"].iloc[0]
-        correlation = group[group["what"] == "correlation"].set_index("kind")["correlation"]
+        labels = group[group["what"] == "labels"].iloc[0]
+        correlation = group[group["what"] == "correlation"].set_index("kind")
+        within = {kind: f"{line['within']:.4f} ± {line['within_spread']:.3f}" for kind, line in correlation.iterrows()}
         lines.append(
             {
                 "B": f"{size:.0f}",
@@ -114,8 +137,9 @@ def table(record: Record) -> pd.DataFrame:
                 "absent, negative": f"{sign['absent_negative']:.2f} %",
                 "present, not negative": f"{sign['present_positive']:.1f} %",
                 "impact": f"{sign['impact']:.3g} ± {sign['impact_spread']:.1g}",
-                "correlation": f"{correlation['row sums']:.4f}",
-                "calibrated": f"{correlation['calibrated']:.4f}",
+                "by label": f"{labels['most']:.3g} … {labels['least']:.3g}",
+                **{f"{kind}, one network": text for kind, text in within.items()},
+                **{f"{kind}, all": f"{value:.4f}" for kind, value in correlation["correlation"].items()},
             }
         )
     return pd.DataFrame(lines)

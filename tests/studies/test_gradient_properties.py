@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import matplotlib.pyplot as plt
+import numpy as np
+import torch
 
 from gradleak import figures
 from gradleak.records import Record
@@ -25,6 +27,32 @@ def test_calibration_brings_out_the_counts(record: Record) -> None:
     correlation = frame[frame["what"] == "correlation"].pivot(index="size", columns="kind", values="correlation")
     assert (correlation["calibrated"] > correlation["row sums"]).all()
     assert correlation["calibrated"].gt(0.95).all()
+
+
+def test_within_a_network_the_correlation_is_higher(record: Record) -> None:
+    frame = record.frame()
+    own = frame[(frame["what"] == "correlation") & (frame["kind"] == "calibrated")]
+    assert (own["within"] > own["correlation"]).all()
+    assert own["within"].between(0.985, 1).all()
+
+
+def test_correlations_and_slopes_are_those_of_numpy() -> None:
+    generator = torch.Generator().manual_seed(0)
+    counts = torch.randint(0, 5, (6, 10), generator=generator)
+    counts[2] = 1  # nothing to correlate with
+    values = torch.randn(6, 10, generator=generator, dtype=torch.float64) - counts
+    expected = [abs(np.corrcoef(counts[n], values[n])[0, 1]) for n in (0, 1, 3, 4, 5)]
+    assert np.allclose(gradient_properties._correlations(counts, values), expected)
+    slopes = [np.polyfit(counts[:, n], values[:, n], 1)[0] for n in range(10)]
+    assert np.allclose(gradient_properties._slopes(counts, values), slopes)
+
+
+def test_a_sample_lowers_every_label_alike(record: Record) -> None:
+    frame = record.frame()
+    labels = frame[frame["what"] == "labels"].set_index("size")
+    assert labels["variation"].lt(0.2).all()
+    assert (labels["most"] <= labels["least"]).all()
+    assert labels["least"].lt(0).all()
 
 
 def test_impact_falls_with_the_batch_size(record: Record) -> None:
