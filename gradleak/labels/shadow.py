@@ -38,7 +38,7 @@ def shadow(
     head_alone = defense is None or isinstance(defense, Each)
     classes = len(heads.weight)
     # Batches as uneven as may be: class shares are drawn from all shares alike, or near one class.
-    chances = torch.rand(MANY if head_alone else FEW, classes, generator=generator).log().neg() ** 2
+    chances = torch.empty(MANY if head_alone else FEW, classes).exponential_(generator=generator) ** 2
     chosen = torch.multinomial(chances[:, labels.cpu()], heads.batch_size, replacement=True, generator=generator)
     chosen = chosen.to(labels.device)
     counted = F.one_hot(labels[chosen], classes)

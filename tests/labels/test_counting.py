@@ -364,3 +364,11 @@ def test_who_knows_a_defence_finds_more_than_who_does_not() -> None:
                 counts = count_labels(leak, method, auxiliary=others, defense=defense)
                 found.append(float(metrics.count_overlap(counts[None], truth[None])))
         assert sum(shares["shadow"]) > sum(shares["llg+"]), defense
+
+
+def test_the_shadow_attack_survives_a_draw_of_nothing() -> None:
+    seed = 28_587  # its first uniform draws hold a zero, whose logarithm is not finite
+    assert torch.rand(200, 4, generator=torch.Generator().manual_seed(seed)).eq(0).any()
+    truth = torch.tensor([6, 0, 7, 3])
+    leak = observe(network(4), *batch(truth, 8))
+    assert torch.equal(count_labels(leak, "shadow", auxiliary=auxiliary(4), seed=seed), truth)
