@@ -6,6 +6,7 @@ wang2024, section 4.3: Table 3.
 from __future__ import annotations
 
 import math
+import sys
 import time
 from collections.abc import Callable
 from typing import Any, ClassVar
@@ -15,7 +16,7 @@ from matplotlib.figure import Figure
 from pydantic import Field
 
 from gradleak import data, figures, studies
-from gradleak.errors import unknown
+from gradleak.errors import InputError, unknown
 from gradleak.images import LevenbergMarquardt, match, trace_convolutional
 from gradleak.leak import observe
 from gradleak.records import Record
@@ -73,14 +74,16 @@ class Parameters(_reconstruction.Parameters):
     again_restarts: int = Field(3, ge=2, le=100, description="how many starts those get")
     second_order: int = Field(1, ge=0, le=10_000, description="of the smoothed images, how many get second order")
     second_order_steps: int = Field(16, ge=1, le=1000, description="Levenberg-Marquardt's Jacobians")
-    second_order_starts: list[str] = Field(["untrained/random"], description=f"network and start: {', '.join(STARTS)}")
+    second_order_starts: list[str] = Field(
+        ["untrained/random"], description=f"network and start: {', '.join(STARTS)}; /N after it: of N images alone"
+    )
 
     paper: ClassVar[dict[str, Any]] = _reconstruction.Parameters.paper | {
         "again": 3,
         "again_restarts": 10,
         "second_order": 30,
         "second_order_steps": 40,
-        "second_order_starts": list(STARTS),
+        "second_order_starts": ["untrained/random", "trained/closed form", "trained/random/10"],
     }
 
 
@@ -92,9 +95,6 @@ def datasets(parameters: Parameters) -> list[str]:
 
 def trials(parameters: Parameters) -> list[dict[str, Any]]:
     """Return the inputs of every trial: one a row of Table 3, one an image and start of second-order matching."""
-    for start in parameters.second_order_starts:
-        if start not in STARTS:
-            raise unknown("network and start", start, STARTS)
     every = row_trials(parameters)
     rows = [{"part": "row"} | inputs for inputs in every]
     starts = {"part": "restarts", "again": parameters.again, "restarts": parameters.again_restarts}
@@ -105,10 +105,21 @@ def trials(parameters: Parameters) -> list[dict[str, Any]]:
         {"part": "second order", "stage": stage, "place": n, "samples": parameters.images, "start": start}
         | {"steps": parameters.second_order_steps}
         | common
-        for stage, start in (own.split("/") for own in parameters.second_order_starts)
-        for n in range(min(parameters.second_order, parameters.images))
+        for stage, start, most in map(_start, parameters.second_order_starts)
+        for n in range(min(parameters.second_order, parameters.images, most))
     ]
     return rows + again + second
+
+
+def _start(text: str) -> tuple[str, str, int]:
+    """Return a network's state, the start on it, and how many images get it at most."""
+    stage, _, rest = text.partition("/")
+    start, limited, most = rest.partition("/")
+    if f"{stage}/{start}" not in STARTS:
+        raise unknown("network and start", f"{stage}/{start}", STARTS)
+    if limited and not (most.isdigit() and int(most)):
+        raise InputError(f"a start is network/start or network/start/images; got '{text}'")
+    return stage, start, int(most) if limited else sys.maxsize
 
 
 def trial(part: str, **inputs: Any) -> list[dict[str, Any]]:

@@ -103,3 +103,14 @@ def test_stages_are_checked() -> None:
         cnn_reconstruction.trials(cnn_reconstruction.Parameters(stages=["half"]))
     with pytest.raises(UnknownName, match="did you mean 'trained/random'"):
         cnn_reconstruction.trials(cnn_reconstruction.Parameters(second_order_starts=["traind/random"]))
+    with pytest.raises(InputError, match="network/start/images"):
+        cnn_reconstruction.trials(cnn_reconstruction.Parameters(second_order_starts=["trained/random/0"]))
+
+
+def test_a_start_may_be_of_fewer_images() -> None:
+    chosen = cnn_reconstruction.Parameters(second_order=3, second_order_starts=["untrained/random", "trained/random/2"])
+    second = [one for one in cnn_reconstruction.trials(chosen) if one["part"] == "second order"]
+    assert [(one["stage"], one["place"]) for one in second] == [
+        *(("untrained", n) for n in range(3)),
+        *(("trained", n) for n in range(2)),
+    ]
