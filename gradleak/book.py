@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import yaml
+
 from gradleak import claims, cover, pages, paths, performance, records, runner, studies
 from gradleak.errors import GradleakError
 from gradleak.pages import PageRun
@@ -21,18 +23,25 @@ SOURCES = ("_config.yml", "book", "gradleak/book.py")
 
 def build(profile: str = "quick", *, jobs: int | None = None) -> Path:
     """Run every page that changed, write the generated parts and render the book; return its first page."""
-    loaded = [studies.load(name) for name in studies.names()]
-    runs = {study.name: _page(study, profile, jobs, place) for place, study in enumerate(loaded, 1)}
+    loaded = [studies.load(name) for name in page_order()]
+    runs = {study.name: _page(study, profile, jobs, f"{n}/{len(loaded)}") for n, study in enumerate(loaded, 1)}
     _remove_stale({run.notebook for run in runs.values()})
     fresh = {name: records.read(run.record) for name, run in runs.items()}
     _write_generated(loaded, runs, fresh)
     return _render()
 
 
-def _page(study: Study, profile: str, jobs: int | None, place: int) -> PageRun:
+def page_order() -> list[str]:
+    """Return the names of the pages as the book orders them."""
+    toc = yaml.safe_load((paths.book() / "_toc.yml").read_text())
+    chapters = (chapter for part in toc["parts"] for chapter in part["chapters"])
+    return [page["file"].rpartition("/")[2] for chapter in chapters for page in chapter.get("sections", ())]
+
+
+def _page(study: Study, profile: str, jobs: int | None, place: str) -> PageRun:
     run = pages.run_page(study, studies.parameters(study, profile), paths.executed() / study.paper, jobs=jobs)
     took = "unchanged" if run.cached else f"{run.seconds:.0f} s"
-    print(f"[{place}/{len(studies.names())}] {study.paper}/{study.name}: {took}", flush=True)
+    print(f"[{place}] {study.paper}/{study.name}: {took}", flush=True)
     return run
 
 

@@ -122,7 +122,8 @@ class Claim(_Strict):
         if value is None:
             return "–"
         text = format(value, self.measure.format) if isinstance(value, int | float) else str(value)
-        return f"{text} {self.unit}".strip()
+        # "over 98" is a number; "outperforms" has no unit.
+        return f"{text} {self.unit}".strip() if text[-1:].isdigit() else text
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,6 @@ from typing import Any, Literal
 import pandas as pd
 import torch
 from matplotlib.axes import Axes
-from matplotlib.ticker import ScalarFormatter
 from torch import Tensor, nn
 
 from gradleak import augment, data, figures, metrics, models
@@ -165,6 +164,6 @@ def draw_success(axis: Axes, frame: pd.DataFrame, attacks: Sequence[str]) -> Non
         axis.plot(own["size"], middle, color=colour, linestyle=dash, marker="o", markersize=3, label=name)
         axis.fill_between(own["size"], middle - error, middle + error, color=colour, alpha=0.15, linewidth=0)
     axis.set_xscale("log", base=2)
-    axis.xaxis.set_major_formatter(ScalarFormatter())
+    axis.xaxis.set_major_formatter("{x:g}")
     axis.set_ylim(0, 105)
     axis.set_xlabel("batch size")
