@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, cast
+
+from filelock import FileLock
 
 from gradleak.errors import StorageError
 
@@ -28,6 +31,21 @@ def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
     except (OSError, RuntimeError) as error:
         # torch.save reports a full disk as a RuntimeError.
         raise storage_error(path, error) from error
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Keep other processes out of what makes the file at `path`; the lock of one that died is open."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(path.parent / f".{path.name}.lock")
+        lock.acquire()
+    except OSError as error:
+        raise storage_error(path, error) from error
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def storage_error(path: Path, error: BaseException) -> StorageError:

@@ -19,7 +19,7 @@ from gradleak import augment, data, paths
 from gradleak.errors import GradleakError, GradleakWarning, InputError, MissingData
 from gradleak.models.registry import build
 from gradleak.progress import progress
-from gradleak.storage import write_whole
+from gradleak.storage import locked, write_whole
 
 # Raised when the code below changes what a recipe gives, so that cached networks are trained again.
 VERSION = 1
@@ -82,11 +82,31 @@ def train(recipe: Recipe, *, device: str = "cpu", show_progress: bool = True) ->
     if recipe.pretrained:
         _load_pretrained(model, recipe.pretrained)
     file = paths.cache() / "networks" / f"{recipe.key(f'{learning.source} {len(learning)}')}.pt"
+    if (kept := _kept(model, recipe, file)) is not None:
+        return kept
+    # Several processes may want the same network: one trains it, and the others wait for that.
+    with locked(file):
+        return _kept(model, recipe, file) or _trained(model, learning, testing, recipe, file, device, show_progress)
+
+
+def _kept(model: nn.Module, recipe: Recipe, file: Path) -> Trained | None:
     stored = _cached(file)
-    if stored is not None:
-        model.load_state_dict(stored["state"])
-        facts = stored["accuracy"], tuple(stored["losses"]), recipe, stored["seconds"]
-        return Trained(model.eval(), *facts, cached=True)
+    if stored is None:
+        return None
+    model.load_state_dict(stored["state"])
+    facts = stored["accuracy"], tuple(stored["losses"]), recipe, stored["seconds"]
+    return Trained(model.eval(), *facts, cached=True)
+
+
+def _trained(
+    model: nn.Module,
+    learning: data.Dataset,
+    testing: data.Dataset,
+    recipe: Recipe,
+    file: Path,
+    device: str,
+    show_progress: bool,
+) -> Trained:
     started = time.perf_counter()
     # On the CPU the number of threads decides in which order sums are taken; one recipe, one result.
     threads = torch.get_num_threads()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import joblib
 import pytest
 import torch
 from pydantic import ValidationError
@@ -54,6 +55,16 @@ def test_two_trainings_are_bit_identical_and_the_second_may_come_from_the_cache(
         for name, value in first.model.state_dict().items():
             assert torch.equal(value, other.model.state_dict()[name])
     assert not first.model.training
+
+
+def test_two_processes_train_a_network_once(empty_cache: Path) -> None:
+    # Slow enough that both have begun before either is done.
+    recipe = TINY.model_copy(update={"epochs": 20})
+    runs = joblib.Parallel(n_jobs=2)(joblib.delayed(train)(recipe, show_progress=False) for _ in range(2))
+    assert sorted(run.cached for run in runs) == [False, True]
+    assert runs[0].losses == runs[1].losses
+    (kept,) = (empty_cache / "networks").glob("*.pt")
+    assert kept.stat().st_size > 0
 
 
 def test_every_field_of_a_recipe_changes_its_key() -> None:
