@@ -122,14 +122,11 @@ def _slopes(counts: Tensor, values: Tensor) -> Tensor:
 
 
 def table(record: Record) -> pd.DataFrame:
-    """Return what sign and size say, a line a batch size."""
+    """Return what signs say, and how much a sample lowers its label's row, a line a batch size."""
     frame = record.frame()
     lines = []
     for size, group in frame.groupby("size"):
-        sign = group[group["what"] == "sign"].iloc[0]
-        labels = group[group["what"] == "labels"].iloc[0]
-        correlation = group[group["what"] == "correlation"].set_index("kind")
-        within = {kind: f"{line['within']:.4f} ± {line['within_spread']:.3f}" for kind, line in correlation.iterrows()}
+        sign, labels = (group[group["what"] == what].iloc[0] for what in ("sign", "labels"))
         lines.append(
             {
                 "B": f"{size:.0f}",
@@ -138,10 +135,21 @@ def table(record: Record) -> pd.DataFrame:
                 "present, not negative": f"{sign['present_positive']:.1f} %",
                 "impact": f"{sign['impact']:.3g} ± {sign['impact_spread']:.1g}",
                 "by label": f"{labels['most']:.3g} … {labels['least']:.3g}",
-                **{f"{kind}, one network": text for kind, text in within.items()},
-                **{f"{kind}, all": f"{value:.4f}" for kind, value in correlation["correlation"].items()},
             }
         )
+    return pd.DataFrame(lines)
+
+
+def correlation_table(record: Record) -> pd.DataFrame:
+    """Return how rows and counts go together, within a network and over all, a line a batch size."""
+    frame = record.frame()
+    lines = []
+    for size, group in frame[frame["what"] == "correlation"].groupby("size"):
+        line = {"B": f"{size:.0f}", "networks": f"{group['networks'].iloc[0]:.0f}"}
+        for own in group.to_dict("records"):
+            line[f"{own['kind']}, in a network"] = f"{own['within']:.4f} ± {own['within_spread']:.3f}"
+            line[f"{own['kind']}, over all"] = f"{own['correlation']:.4f}"
+        lines.append(line)
     return pd.DataFrame(lines)
 
 

@@ -71,6 +71,7 @@ def test_medians_fall_with_every_sample(record: Record) -> None:
 
 def test_tables_and_figures(record: Record) -> None:
     assert list(gradient_properties.table(record)["B"]) == ["2", "8", "32"]
+    assert gradient_properties.correlation_table(record).shape == (3, 6)
     figure = gradient_properties.figure_properties(record)
     assert figures.gray_table(figure).std() > 0.02
     plt.close(figure)
