@@ -6,6 +6,7 @@ import hashlib
 import os
 import subprocess
 import sys
+from fnmatch import fnmatch
 from pathlib import Path
 
 import yaml
@@ -23,7 +24,7 @@ SOURCES = ("_config.yml", "book", "gradleak/book.py")
 
 def build(profile: str = "quick", *, jobs: int | None = None) -> Path:
     """Run every page that changed, write the generated parts and render the book; return its first page."""
-    loaded = [studies.load(name) for name in page_order()]
+    loaded = sorted((studies.load(name) for name in studies.names()), key=_place)
     runs = {study.name: _page(study, profile, jobs, f"{n}/{len(loaded)}") for n, study in enumerate(loaded, 1)}
     _remove_stale({run.notebook for run in runs.values()})
     fresh = {name: records.read(run.record) for name, run in runs.items()}
@@ -31,11 +32,13 @@ def build(profile: str = "quick", *, jobs: int | None = None) -> Path:
     return _render()
 
 
-def page_order() -> list[str]:
-    """Return the names of the pages as the book orders them."""
+def _place(study: Study) -> int:
+    """Return where in the table of contents a page first fits."""
     toc = yaml.safe_load((paths.book() / "_toc.yml").read_text())
     chapters = (chapter for part in toc["parts"] for chapter in part["chapters"])
-    return [page["file"].rpartition("/")[2] for chapter in chapters for page in chapter.get("sections", ())]
+    patterns = [page["glob"] for chapter in chapters for page in chapter.get("sections", ())]
+    page = f"book/executed/{study.paper}/{study.name}"
+    return next((place for place, pattern in enumerate(patterns) if fnmatch(page, pattern)), len(patterns))
 
 
 def _page(study: Study, profile: str, jobs: int | None, place: str) -> PageRun:

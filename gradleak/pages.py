@@ -87,11 +87,11 @@ def run_page(
             settings |= {"GRADLEAK_PROGRESS": str(told), **_quiet_kernel(Path(scratch))}
             with _watched(study.name, told) as count, _environment(settings):
                 page = _execute(study, parameters, notebook, Path(scratch), count)
-        seconds = time.perf_counter() - started
+        seconds = round(time.perf_counter() - started, 1)
         if not record.is_file():
             raise GradleakError(f"page '{study.name}' ran, but its notebook made no record: it must call run_study")
         facts = records.read(record).provenance
-        page.metadata["gradleak"] = {"study": study.name, "key": key, "seconds": round(seconds, 1)} | facts.model_dump(
+        page.metadata["gradleak"] = {"study": study.name, "key": key, "seconds": seconds} | facts.model_dump(
             include={"device", "versions", "date"}
         )
         text = nbformat.writes(_cleaned(page, {scratch: "scratch"})) + "\n"

@@ -83,7 +83,7 @@ def write_toy(root: Path) -> None:
         (root / folder).mkdir(parents=True, exist_ok=True)
     (root / "studies" / "toy.py").write_text(TOY.lstrip())
     (root / "claims" / "toy.yaml").write_text(TOY_CLAIMS)
-    toc = "parts: [{chapters: [{file: book/wang2024, sections: [{file: book/executed/wang2024/toy}]}]}]"
+    toc = "parts: [{chapters: [{file: book/wang2024, sections: [{glob: book/executed/wang2024/*}]}]}]"
     (root / "book" / "_toc.yml").write_text(toc)
     stated = """
     count: int = 4  # trials
