@@ -155,7 +155,8 @@ def _defended(name: str, level: float, generator: torch.Generator) -> Defense | 
 
 def _setting(line: Any) -> str:
     network = f"{line['network']} {line['activation']}".strip()
-    stage = f"{line['epochs']:.0f} epochs" if line["epochs"] else "untrained"
+    epochs = round(line["epochs"])
+    stage = f"{epochs} epoch{'s' if epochs > 1 else ''}" if epochs else "untrained"
     defense = "" if line["defense"] == "none" else f", {line['defense']} {line['level']:g}"
     return f"{network}, {stage}{defense}"
 
