@@ -63,7 +63,7 @@ class Parameters(studies.Parameters):
     paper: ClassVar[dict[str, Any]] = {
         "repeats": 100,
         "datasets": ["mnist", "cifar10", "tinyimagenet32", "flowers17"],
-        "dlg_repeats": 10,
+        "dlg_repeats": 5,
         "dlg_sizes": [1, 2, 4, 8],
         "dlg_steps": 100,
     }
