@@ -24,7 +24,8 @@ SOURCES = ("_config.yml", "book", "gradleak/book.py")
 
 def build(profile: str = "quick", *, jobs: int | None = None) -> Path:
     """Run every page that changed, write the generated parts and render the book; return its first page."""
-    loaded = sorted((studies.load(name) for name in studies.names()), key=_place)
+    contents = _contents()
+    loaded = sorted((studies.load(name) for name in studies.names()), key=lambda study: _place(study, contents))
     runs = {study.name: _page(study, profile, jobs, f"{n}/{len(loaded)}") for n, study in enumerate(loaded, 1)}
     _remove_stale({run.notebook for run in runs.values()})
     fresh = {name: records.read(run.record) for name, run in runs.items()}
@@ -32,13 +33,17 @@ def build(profile: str = "quick", *, jobs: int | None = None) -> Path:
     return _render()
 
 
-def _place(study: Study) -> int:
-    """Return where in the table of contents a page first fits."""
+def _contents() -> list[str]:
+    """Return the patterns of pages in the table of contents, in its order."""
     toc = yaml.safe_load((paths.book() / "_toc.yml").read_text())
     chapters = (chapter for part in toc["parts"] for chapter in part["chapters"])
-    patterns = [page["glob"] for chapter in chapters for page in chapter.get("sections", ())]
+    return [page["glob"] for chapter in chapters for page in chapter.get("sections", ())]
+
+
+def _place(study: Study, contents: list[str]) -> int:
+    """Return where in the table of contents a page first fits."""
     page = f"book/executed/{study.paper}/{study.name}"
-    return next((place for place, pattern in enumerate(patterns) if fnmatch(page, pattern)), len(patterns))
+    return next((place for place, pattern in enumerate(contents) if fnmatch(page, pattern)), len(contents))
 
 
 def _page(study: Study, profile: str, jobs: int | None, place: str) -> PageRun:
