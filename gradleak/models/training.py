@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import math
 import time
-import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -16,9 +15,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from gradleak import augment, data, paths
-from gradleak.errors import GradleakError, GradleakWarning, InputError, MissingData
+from gradleak.errors import GradleakError, InputError, MissingData
 from gradleak.models.registry import build
-from gradleak.progress import progress
+from gradleak.progress import progress, warn
 from gradleak.storage import locked, write_whole
 
 # Raised when the code below changes what a recipe gives, so that cached networks are trained again.
@@ -213,11 +212,8 @@ def _cached(file: Path) -> dict[str, Any] | None:
     try:
         stored: dict[str, Any] = torch.load(file, weights_only=True)
     except Exception as error:  # whatever a damaged archive makes torch raise
-        warnings.warn(
-            f"the cached network {file.name} is damaged ({type(error).__name__}) and is trained again",
-            GradleakWarning,
-            stacklevel=3,
-        )
+        warn(f"the cached network {file.name} is damaged ({type(error).__name__}) and is trained again")
+        file.unlink(missing_ok=True)  # said once: the next look finds none
         return None
     return stored
 

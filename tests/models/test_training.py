@@ -77,8 +77,9 @@ def test_a_damaged_network_is_trained_again_with_a_warning(empty_cache: Path) ->
     first = train(TINY)
     (file,) = (paths.cache() / "networks").glob("*.pt")
     file.write_bytes(file.read_bytes()[:1000])
-    with pytest.warns(GradleakWarning, match="is damaged .* and is trained again"):
+    with pytest.warns(GradleakWarning, match="is damaged .* and is trained again") as said:
         again = train(TINY)
+    assert len(said) == 1
     assert not again.cached
     assert again.losses == first.losses
     assert train(TINY).cached
