@@ -137,17 +137,31 @@ def versions() -> dict[str, str]:
 
 
 def provenance_table(record: Record) -> Table:
-    """Return where a record came from, as a table for the foot of a page."""
+    """Return where a record came from, beside what is recorded, as a table for the foot of a page."""
     import pandas as pd
 
     from gradleak.tables import Table
 
+    kept = recorded(record.study)
+    columns = {"this run": _described(record)} | ({"recorded": _described(kept)} if kept else {})
+    frame = pd.DataFrame(columns).rename_axis("").reset_index()
+    return Table(
+        frame,
+        caption="Provenance of this page.",
+        notes="Wall time is of the run that wrote the record, for which cached trials take none; the trials' own times"
+        " are of when they ran.",
+        name=f"tab-{record.study}-provenance",
+    )
+
+
+def _described(record: Record) -> dict[str, str]:
     facts = record.provenance
-    lines = {
+    return {
         "profile": record.profile,
         "data": "; ".join(facts.data) or "none",
         "device": facts.device,
-        "wall time": f"{facts.wall_seconds:.1f} s (cached trials take none)",
+        "wall time": f"{facts.wall_seconds:.1f} s",
+        "trials": f"{len(record.trials)}, {sum(trial.seconds for trial in record.trials):.1f} s in all",
         "date": facts.date,
         "commit": facts.commit,
         "seed": str(facts.seed),
@@ -155,8 +169,6 @@ def provenance_table(record: Record) -> Table:
         "digest": record.digest()[:16],
         "parameters": ", ".join(f"{name} = {value}" for name, value in record.parameters.items()),
     }
-    frame = pd.DataFrame({"": lines.keys(), "this run": lines.values()})
-    return Table(frame, caption="Provenance of this page.", name=f"tab-{record.study}-provenance")
 
 
 def _device(device: str) -> str:

@@ -149,6 +149,10 @@ def test_recorded_results_and_the_provenance_table(tmp_path: Path, monkeypatch: 
     assert records.recorded("toy") == kept
     shown = records.provenance_table(kept)
     text = shown._repr_markdown_()
+    assert list(shown.frame.columns) == ["", "this run", "recorded"]
+    assert "recorded" not in records.provenance_table(kept.model_copy(update={"study": "other"})).frame
+    total = sum(one.seconds for one in kept.trials)
+    assert f"{len(kept.trials)}, {total:.1f} s in all" in text.replace("\\", "")
     assert shown.name == "tab-toy-provenance"
     for word in ("CPU, x86", "torch 2.11", "digits: scikit-learn", "2026-01-02", kept.digest()[:16], "samples = 2"):
         assert word in text.replace("\\", ""), word
