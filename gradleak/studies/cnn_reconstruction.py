@@ -80,7 +80,7 @@ class Parameters(_reconstruction.Parameters):
 
     paper: ClassVar[dict[str, Any]] = _reconstruction.Parameters.paper | {
         "again": 3,
-        "again_restarts": 10,
+        "again_restarts": 5,
         "second_order": 30,
         "second_order_steps": 40,
         "second_order_starts": ["untrained/random", "trained/closed form", "trained/random/4"],
