@@ -83,7 +83,7 @@ class Parameters(_reconstruction.Parameters):
         "again_restarts": 5,
         "second_order": 30,
         "second_order_steps": 40,
-        "second_order_starts": ["untrained/random", "trained/closed form", "trained/random/4"],
+        "second_order_starts": ["untrained/random", "trained/closed form", "trained/random/2"],
     }
 
 
