@@ -201,7 +201,7 @@ def table(record: Record) -> pd.DataFrame:
     second = _seconds(record)
     for stage, group in second[second["start"] == "random"].groupby("stage"):
         row = (lines["labels"] == "smoothing") & lines["LeNet"].str.startswith(str(stage))
-        text = f"{mean_text(group['psnr'])} in {group['seconds'].astype(float).mean():.0f} s"
+        text = f"{mean_text(group['psnr'])} in {group['seconds'].astype(float).mean():.0f} s (n = {len(group)})"
         lines.loc[row, "second order, random start"] = text
     return lines
 
