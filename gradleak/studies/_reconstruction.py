@@ -242,7 +242,7 @@ def _published(own: Sequence[claims.Claim]) -> dict[tuple[Any, ...], Any]:
     return {
         (*(claim.measure.where[key] for key in keys), claim.id.rpartition("-")[2]): claim.published
         for claim in own
-        if claim.published is not None and claim.measure.where.keys() == {"what", *keys}
+        if claim.measure.where.get("what") == "image" and claim.measure.where.keys() == {"what", *keys}
     }
 
 

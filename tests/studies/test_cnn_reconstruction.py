@@ -58,7 +58,7 @@ def test_tables_and_figures(record: Record) -> None:
     assert cnn_reconstruction.table(record)["GT"].str.endswith(" / 28.27").any()
     second = cnn_reconstruction.table(record).set_index("labels")["second order, random start"]
     assert second["mixup"].eq("–").all()
-    assert second["smoothing"].str.endswith(" s").all()
+    assert second["smoothing"].str.endswith(" s (n = 1)").all()
     assert len(cnn_reconstruction.detail_table(record)) == 22
     assert len(cnn_reconstruction.paired_table(record)) == 16
     assert list(cnn_reconstruction.second_order_table(record)["start"]) == ["random"]
