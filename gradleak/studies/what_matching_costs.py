@@ -63,13 +63,13 @@ class Parameters(studies.Parameters):
     dataset: str = Field("photos", description="private images, test split")
 
     paper: ClassVar[dict[str, Any]] = {
-        "images": 6,
+        "images": 10,
         "effort": 1.0,
-        "second_order": 3,
+        "second_order": 5,
         "stages": list(_networks.STAGES),
         "together": [1, 4, 16, 64, 256],
         "batches": [1, 2, 4, 8],
-        "batch_leaks": 3,
+        "batch_leaks": 5,
         "batch_steps": 300,
         "dataset": "cifar10",
     }
