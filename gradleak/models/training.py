@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import math
 import time
@@ -213,7 +214,8 @@ def _cached(file: Path) -> dict[str, Any] | None:
         stored: dict[str, Any] = torch.load(file, weights_only=True)
     except Exception as error:  # whatever a damaged archive makes torch raise
         warn(f"the cached network {file.name} is damaged ({type(error).__name__}) and is trained again")
-        file.unlink(missing_ok=True)  # said once: the next look finds none
+        with contextlib.suppress(OSError):  # who cannot write here is told so by the lock
+            file.unlink()  # the next look finds none, and it is said once
         return None
     return stored
 
