@@ -13,9 +13,10 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from gradleak import augment, data, models, records
+from gradleak import augment, data, models
+from gradleak.book import records
 from gradleak.images import Distance, Prior
-from gradleak.images.objective import Objective
+from gradleak.images.matching.objective import Objective
 from gradleak.labels import find_minima, label_path, nonnegative_intervals, recover_soft_labels
 from gradleak.leak import observe, observe_heads
 

@@ -14,7 +14,7 @@ from gradleak.errors import GradleakError, InputError
 if TYPE_CHECKING:
     import pandas as pd
 
-    from gradleak.records import Record
+    from gradleak.book.records import Record
 
 app = typer.Typer(
     help="An executable book of gradient leakage: run its pages, check its claims.",
@@ -69,7 +69,8 @@ def run(
     show: Annotated[bool, typer.Option("--show", help="Only show the parameters, with their defaults.")] = False,
 ) -> None:
     """Run one page and write its executed notebook and its record."""
-    from gradleak import pages, paths, studies
+    from gradleak import paths, studies
+    from gradleak.book import pages
 
     loaded = studies.load(study)
     parameters = studies.parameters(loaded, profile, _settings(parameter))
@@ -83,7 +84,7 @@ def run(
 @app.command()
 def book(profile: ProfileOption = "quick", jobs: Jobs = None) -> None:
     """Run every page that changed and build the book."""
-    from gradleak import book as builder
+    from gradleak.book import build as builder
 
     index = builder.build(profile, jobs=jobs)
     typer.echo(f"book    {index}")
@@ -137,13 +138,14 @@ def record(
     cluster: Cluster = None,
 ) -> None:
     """Run studies at the papers' scale and keep their results in results/."""
-    from gradleak import paths, records, runner, studies
+    from gradleak import studies
+    from gradleak.book import records, runner
 
     loaded = [studies.load(name) for name in study]
     chosen = [studies.parameters(one, profile, _settings(parameter)) for one in loaded]
     for one, parameters in zip(loaded, chosen, strict=True):
         result = runner.run_study(one, parameters, jobs=jobs, cluster=cluster)
-        path = paths.results() / f"{one.name}.json"
+        path = records.file_of(one.name)
         records.write(result, path)
         typer.echo(f"record  {path}  ({result.provenance.wall_seconds:.0f} s)")
 
@@ -176,7 +178,8 @@ def claims(study: Annotated[str | None, typer.Argument(help="One study; default:
 
 def latest_records() -> dict[str, Record]:
     """Return the newest record of each study among the runs and the book's pages."""
-    from gradleak import paths, records, studies
+    from gradleak import paths, studies
+    from gradleak.book import records
 
     found = {}
     for name in studies.names():

@@ -37,7 +37,6 @@ from pydantic import Field
 
 from gradleak import studies
 
-PAPER = "toy2020"
 PLACE = "Table 1"
 SMALLEST: dict[str, Any] = {"samples": 1}
 
@@ -121,6 +120,12 @@ CLAIMS = """
 """
 
 
+def forget() -> None:
+    """Let the toy study be imported anew."""
+    for name in ("gradleak.studies.toy2020.toy", "gradleak.studies.toy2020"):
+        sys.modules.pop(name, None)
+
+
 @dataclass(frozen=True)
 class Toy:
     """A copy of the package with the study `toy` alone, in a checkout of its own with a space in its path."""
@@ -130,11 +135,11 @@ class Toy:
 
     @property
     def module(self) -> Path:
-        return self.root / "gradleak" / "studies" / "toy.py"
+        return self.root / "gradleak" / "studies" / "toy2020" / "toy.py"
 
     @property
     def claims(self) -> Path:
-        return self.root / "gradleak" / "claims" / "toy.yaml"
+        return self.root / "gradleak" / "claims" / "toy2020" / "toy.yaml"
 
     @property
     def notebook(self) -> Path:
@@ -164,7 +169,7 @@ class Toy:
         assert old in STUDY
         self.module.write_text(STUDY.replace(old, new))
         importlib.invalidate_caches()
-        sys.modules.pop("gradleak.studies.toy", None)
+        forget()
 
     def write_notebook(self, *cells: str, parameters: str = PARAMETERS) -> None:
         """Write the page: the parameters cell and then these cells."""
@@ -210,7 +215,7 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Toy]:
     package = Path(gradleak.__file__).parent
     pages = [f"{name.replace('-', '_')}.py" for name in studies.names()] + [f"{name}.yaml" for name in studies.names()]
     shutil.copytree(package, made.root / "gradleak", ignore=shutil.ignore_patterns("__pycache__", *pages))
-    for folder in ("notebooks/toy2020", "results", "book"):
+    for folder in ("notebooks/toy2020", "results", "book", "gradleak/studies/toy2020", "gradleak/claims/toy2020"):
         (made.root / folder).mkdir(parents=True)
     made.module.write_text(STUDY)
     made.claims.write_text(CLAIMS)
@@ -225,7 +230,7 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Toy]:
     for name in ("DATA", "RECORD", "PROGRESS", "CLUSTER", "RUNS"):
         monkeypatch.delenv(f"GRADLEAK_{name}", raising=False)
     yield made
-    sys.modules.pop("gradleak.studies.toy", None)
+    forget()
 
 
 @pytest.fixture

@@ -23,7 +23,6 @@ import pandas as pd
 from pydantic import Field
 from gradleak import studies
 
-PAPER = "wang2024"
 PLACE = "nowhere"
 SMALLEST = {}
 
@@ -79,11 +78,12 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monk
 
 def write_toy(root: Path) -> None:
     """Write a toy study, its notebook and its claims into folders laid out like a checkout."""
-    for folder in ("studies", "notebooks/wang2024", "claims", "results", "book"):
+    for folder in ("studies/toy2020", "notebooks/toy2020", "claims/toy2020", "results", "book"):
         (root / folder).mkdir(parents=True, exist_ok=True)
-    (root / "studies" / "toy.py").write_text(TOY.lstrip())
-    (root / "claims" / "toy.yaml").write_text(TOY_CLAIMS)
-    toc = "parts: [{chapters: [{file: book/wang2024, sections: [{glob: book/executed/wang2024/*}]}]}]"
+    (root / "studies" / "toy2020" / "toy.py").write_text(TOY.lstrip())
+    (root / "claims" / "toy2020" / "toy.yaml").write_text(TOY_CLAIMS)
+    globs = ", ".join(f"{{glob: book/executed/{paper}/*}}" for paper in ("toy2020", "empty2020"))
+    toc = f"parts: [{{chapters: [{{file: a, sections: [{globs}]}}]}}]"
     (root / "book" / "_toc.yml").write_text(toc)
     stated = """
     count: int = 4  # trials
@@ -95,10 +95,11 @@ def write_toy(root: Path) -> None:
     seed: int = 2023  # seed
     """
     run = f"""
-    from gradleak import claims, runner, studies
+    from gradleak import claims, studies
+    from gradleak.book import runner
     studies.__path__.append({str(root / "studies")!r})
     claims.FOLDER = claims.Path({str(root / "claims")!r})
-    from gradleak.studies import toy
+    from gradleak.studies.toy2020 import toy
     parameters = toy.Parameters(count=count, factor=factor, names=names, sleep=sleep, log=log, device=device, seed=seed)
     record = runner.run_study("toy", parameters)
     print(len(record.trials), "trials")
@@ -109,7 +110,7 @@ def write_toy(root: Path) -> None:
     cells[0].metadata["tags"] = ["parameters"]
     kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
     notebook = nbformat.v4.new_notebook(cells=cells, metadata=kernel)
-    (root / "notebooks" / "wang2024" / "toy.ipynb").write_text(nbformat.writes(notebook))
+    (root / "notebooks" / "toy2020" / "toy.ipynb").write_text(nbformat.writes(notebook))
 
 
 @pytest.fixture
@@ -124,7 +125,6 @@ def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[studies.Stu
     monkeypatch.setattr(studies, "__path__", [str(root / "studies")])
     monkeypatch.setattr("gradleak.claims.FOLDER", root / "claims")
     yield studies.load("toy")
-    sys.modules.pop("gradleak.studies.toy", None)
-    if hasattr(studies, "toy"):
-        del studies.toy
+    for name in ("gradleak.studies.toy2020.toy", "gradleak.studies.toy2020"):
+        sys.modules.pop(name, None)
     shutil.rmtree(root)

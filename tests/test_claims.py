@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from gradleak import claims, paths, records, runner, studies
+from gradleak import claims, studies
+from gradleak.book import records, runner
 from gradleak.claims import Claim, Measure, Rule, Within
 from gradleak.errors import InputError
 from gradleak.studies import Study
@@ -123,7 +124,7 @@ GOOD = """
 def test_mistakes_in_a_claims_file_are_one_line(
     text: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(claims, "FOLDER", tmp_path)
+    monkeypatch.setattr(claims, "file_of", lambda study: tmp_path / "toy.yaml")
     (tmp_path / "toy.yaml").write_text(text)
     with pytest.raises(InputError, match=message) as caught:
         claims.load("toy")
@@ -131,8 +132,8 @@ def test_mistakes_in_a_claims_file_are_one_line(
 
 
 def test_a_study_without_claims_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(claims, "FOLDER", tmp_path)
-    with pytest.raises(InputError, match=r"study 'toy' has no claims: expected claims/toy.yaml"):
+    monkeypatch.setattr(claims, "file_of", lambda study: tmp_path / "toy.yaml")
+    with pytest.raises(InputError, match=r"study 'toy' has no claims: expected claims/.*/toy.yaml"):
         claims.load("toy")
 
 
@@ -141,11 +142,11 @@ def test_the_recorded_result_decides_where_it_has_the_scale(toy: Study) -> None:
     (line,) = claims.lines({"toy": fresh}, "toy")
     assert line.verdict_text == "trend only (disagrees)"
     assert not line.failing
-    records.write(runner.run_study(toy, toy.Parameters(), jobs=1), paths.results() / "toy.json")
+    records.write(runner.run_study(toy, toy.Parameters(), jobs=1), records.file_of("toy"))
     (line,) = claims.lines({"toy": fresh}, "toy")
     assert line.verdict_text == "reproduced"
     assert line.recorded.value == 6
-    records.write(runner.run_study(toy, toy.Parameters(count=5), jobs=1), paths.results() / "toy.json")
+    records.write(runner.run_study(toy, toy.Parameters(count=5), jobs=1), records.file_of("toy"))
     (line,) = claims.lines({"toy": fresh}, "toy")
     assert line.failing
     table = claims.verdicts(fresh)

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from gradleak import cli, pages, paths, records, studies
+from gradleak import cli, studies
+from gradleak.book import pages, records
 from gradleak.studies import Study
 
 
@@ -143,7 +144,7 @@ def test_verify_says_what_holds_by_its_exit_code(toy: Study, capsys: pytest.Capt
     assert "not run" in out
     code, out, _ = call(capsys, "record", "toy", "--profile", "quick", "--jobs", "1")
     assert code == 0
-    assert (paths.results() / "toy.json").is_file()
+    assert (records.file_of("toy")).is_file()
     code, out, _ = call(capsys, "verify", "toy", "--json")
     assert code == 0
     (claim,) = json.loads(out)

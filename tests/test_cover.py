@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from gradleak import cover
+from gradleak.book import cover
 
 
 def test_photographs_and_labels_come_back() -> None:

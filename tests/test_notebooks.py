@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gradleak import claims, pages, records, studies
+from gradleak import claims, studies
+from gradleak.book import pages, records
 
 
 @pytest.mark.slow

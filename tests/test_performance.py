@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gradleak import performance
+from gradleak.book import performance
 
 SOLVERS = [
     {"solver": s, "classes": c, "batch": n, "measured on": n, "ms a sample": t, "samples a second": 1000 / t}

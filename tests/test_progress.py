@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from gradleak import progress as module
-from gradleak.progress import progress
+from gradleak.book import progress as module
+from gradleak.book.progress import progress
 
 
 def test_nothing_is_said_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from gradleak import progress as module
+from gradleak.book import progress as module
+from gradleak.book.progress import progress
 from gradleak.errors import GradleakWarning
-from gradleak.progress import progress
 
 
 class Terminal(io.StringIO):

@@ -14,9 +14,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gradleak import records
+from gradleak.book import records
+from gradleak.book.records import Provenance, Record, Trial
 from gradleak.errors import InputError, MissingData, StorageError
-from gradleak.records import Provenance, Record, Trial
 
 PROVENANCE = Provenance(
     device="CPU, x86_64", versions={"torch": "2.11"}, commit="abc", date="2026-01-02", seed=1, wall_seconds=1.5, data=[]

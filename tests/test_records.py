@@ -10,9 +10,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from gradleak import records
+from gradleak.book import records
+from gradleak.book.records import Provenance, Record, Trial
 from gradleak.errors import InputError
-from gradleak.records import Provenance, Record, Trial
 
 FACTS = Provenance(
     device="CPU", versions={"torch": "2"}, commit="abc", date="2026-01-01", seed=1, wall_seconds=2.0, data=["digits"]
@@ -69,8 +69,8 @@ def test_provenance_table_says_all() -> None:
 
 
 def test_recorded_results_of_the_checkout_can_be_read() -> None:
-    from gradleak import paths, studies
+    from gradleak import paths
 
-    for file in paths.results().glob("*.json"):
+    for file in paths.results().glob("*/*.json"):
         assert records.read(file).study == file.stem
-        assert file.stem in studies.names()
+        assert file == records.file_of(file.stem)

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 import nbformat
 import pytest
 
-from gradleak import pages, records, runner, studies
+from gradleak import studies
+from gradleak.book import pages, records, runner
 from gradleak.errors import GradleakError, GradleakWarning, InputError, MissingData, StorageError, UnknownName
 from gradleak.storage import write_whole
 
@@ -115,7 +116,7 @@ def test_finished_trials_are_not_run_again(checkout: Toy) -> None:
 
 def test_other_source_or_data_runs_again(checkout: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
     runner.run_study("toy", checkout.parameters(samples=1))
-    helper = checkout.root / "gradleak" / "studies" / "_private.py"
+    helper = checkout.root / "gradleak" / "paths.py"
     helper.write_text(helper.read_text() + "\nADDED = 1\n")
     runner.run_study("toy", checkout.parameters(samples=1))
     assert checkout.traced == [0], "the toy does not import that"

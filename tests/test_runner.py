@@ -13,13 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from gradleak import data, pages, paths, records, runner, studies
+from gradleak import data, paths, studies
+from gradleak.book import pages, records, runner
 from gradleak.errors import GradleakError, GradleakWarning, InputError, StorageError
 from gradleak.studies import Study
 
 DRIVER = """
 import sys
-from gradleak import claims, runner, studies
+from gradleak import claims, studies
+from gradleak.book import runner
 studies.__path__[:] = [sys.argv[1] + "/studies"]
 study = studies.load("toy")
 record = runner.run_study(study, study.Parameters(count=8, sleep=0.25, log=sys.argv[2]), jobs=1)

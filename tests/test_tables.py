@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from gradleak.tables import Table
+from gradleak.book.tables import Table
 
 
 def table(notes: str = "") -> Table:

@@ -13,10 +13,11 @@ import pandas as pd
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from gradleak import records, studies
+from gradleak import studies
+from gradleak.book import records
+from gradleak.book.records import Record
+from gradleak.book.tables import Table
 from gradleak.errors import InputError, unknown
-from gradleak.records import Record
-from gradleak.tables import Table
 
 FOLDER = Path(__file__).parent
 # A table of more claims than this scrolls inside itself, and its caption counts the verdicts.
@@ -152,12 +153,17 @@ class Judgement:
 def load(study: str | None = None) -> list[Claim]:
     """Return the claims of one study, or of all, in the order of their files."""
     wanted = studies.names() if study is None else (study,)
-    return [claim for name in wanted for claim in _from_file(FOLDER / f"{name}.yaml", name)]
+    return [claim for name in wanted for claim in _from_file(file_of(name), name)]
+
+
+def file_of(study: str) -> Path:
+    """Return the file of a study's claims."""
+    return FOLDER / studies.paper_of(study) / f"{study}.yaml"
 
 
 def _from_file(path: Path, study: str) -> list[Claim]:
     if not path.is_file():
-        raise InputError(f"study '{study}' has no claims: expected claims/{path.name}")
+        raise InputError(f"study '{study}' has no claims: expected claims/{path.parent.name}/{path.name}")
     try:
         entries = yaml.safe_load(path.read_text())
     except yaml.YAMLError as error:

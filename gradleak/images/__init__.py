@@ -1,17 +1,17 @@
 """From gradients to images."""
 
-from gradleak.images.analytic import (
+from gradleak.images.inversion.convolutional import invert_convolutional, trace_convolutional
+from gradleak.images.inversion.fully_connected import (
     Inversion,
     LayerReport,
     bias_attack,
     invert_fully_connected,
     trace_fully_connected,
 )
-from gradleak.images.convolutional import invert_convolutional, trace_convolutional
-from gradleak.images.levenberg import LevenbergMarquardt, Polished, polished
-from gradleak.images.matching import Reconstruction, match
-from gradleak.images.objective import Distance, Prior, total_variation
-from gradleak.images.optimizers import LBFGS, Adam
+from gradleak.images.matching.engine import Reconstruction, match
+from gradleak.images.matching.levenberg import LevenbergMarquardt, Polished, polished
+from gradleak.images.matching.objective import Distance, Prior, total_variation
+from gradleak.images.matching.optimizers import LBFGS, Adam
 
 __all__ = [
     "LBFGS",

@@ -8,8 +8,8 @@ import torch
 
 from gradleak.data import normalise
 from gradleak.errors import unknown
-from gradleak.images.objective import Distance, Prior
-from gradleak.images.optimizers import DECAY, LBFGS, Adam
+from gradleak.images.matching.objective import Distance, Prior
+from gradleak.images.matching.optimizers import DECAY, LBFGS, Adam
 
 PRESETS = ("dlg", "idlg", "inverting-gradients", "wang2024-l2", "wang2024-cosine")
 

@@ -16,9 +16,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from gradleak import augment, data, paths
+from gradleak.book.progress import progress, warn
 from gradleak.errors import GradleakError, InputError, MissingData
 from gradleak.models.registry import build
-from gradleak.progress import progress, warn
 from gradleak.storage import locked, write_whole
 
 # Raised when the code below changes what a recipe gives, so that cached networks are trained again.

@@ -1,7 +1,8 @@
-"""One module a page: its parameters, its trials, its table, its figures.
+"""One module a page, in its paper's folder: its parameters, its trials, its table, its figures.
 
-A module `loss_landscape.py` here, a notebook `notebooks/*/loss-landscape.ipynb`, a claims file
-`claims/loss-landscape.yaml` and a test `tests/studies/test_loss_landscape.py` make a page; nothing else names it.
+A module `<paper>/loss_landscape.py` here, a notebook `notebooks/<paper>/loss-landscape.ipynb`, a claims file
+`claims/<paper>/loss-landscape.yaml` and a test `tests/studies/<paper>/test_loss_landscape.py` make a page; nothing else
+names it. What several pages share lies in `shared`.
 """
 
 from __future__ import annotations
@@ -10,10 +11,10 @@ import ast
 import importlib
 import io
 import json
-import pkgutil
 import tokenize
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar, Literal, get_args, get_origin
@@ -24,6 +25,7 @@ from gradleak import paths
 from gradleak.errors import InputError, MissingData, unknown
 
 Profile = Literal["quick", "paper"]
+SHARED = "shared"
 
 
 class Parameters(BaseModel):
@@ -39,13 +41,17 @@ class Parameters(BaseModel):
 
 @dataclass(frozen=True)
 class Study:
-    """A page: its name, title, the paper and the place there that it regenerates, and its module."""
+    """A page: its name, its paper, its title and the place in the paper that it regenerates."""
 
     name: str
-    title: str
     paper: str
+    title: str
     place: str
-    module: ModuleType
+
+    @cached_property
+    def module(self) -> ModuleType:
+        """The page's code, imported when it is first needed."""
+        return importlib.import_module(f"{__name__}.{self.paper}.{self.name.replace('-', '_')}")
 
     @property
     def Parameters(self) -> type[Parameters]:
@@ -59,22 +65,43 @@ class Study:
         return paths.notebooks() / self.paper / f"{self.name}.ipynb"
 
 
+def _files() -> dict[str, Path]:
+    """Return the module of every page by the page's name."""
+    files = (file for folder in __path__ for file in Path(folder).glob("*/*.py"))
+    pages = (file for file in files if file.parent.name != SHARED and not file.name.startswith("_"))
+    return {file.stem.replace("_", "-"): file for file in sorted(pages, key=lambda file: file.stem)}
+
+
 def names() -> tuple[str, ...]:
     """Return the names of all studies."""
-    modules = (info.name for info in pkgutil.iter_modules(__path__))
-    return tuple(sorted(name.replace("_", "-") for name in modules if not name.startswith("_")))
+    return tuple(_files())
+
+
+def paper_of(name: str) -> str:
+    """Return the paper whose folder a study lies in."""
+    files = _files()
+    if name not in files:
+        raise unknown("study", name, files)
+    return files[name].parent.name
 
 
 def load(name: str) -> Study:
-    """Return a study by name."""
-    if name not in names():
-        raise unknown("study", name, names())
-    module = importlib.import_module(f"{__name__}.{name.replace('-', '_')}")
-    title = (module.__doc__ or name).strip().splitlines()[0].rstrip(".")
-    study = Study(name, title, module.PAPER, module.PLACE, module)
+    """Return a study by name; its module is read for that, not run."""
+    paper = paper_of(name)
+    tree = ast.parse(_files()[name].read_text("utf-8"))
+    title = (ast.get_docstring(tree) or name).splitlines()[0].rstrip(".")
+    study = Study(name, paper, title, _place(tree))
     if not study.notebook.is_file():
-        raise MissingData(f"study '{name}' has no notebook: expected notebooks/{study.paper}/{name}.ipynb")
+        raise MissingData(f"study '{name}' has no notebook: expected notebooks/{paper}/{name}.ipynb")
     return study
+
+
+def _place(tree: ast.Module) -> str:
+    """Return the text that a study's module states as PLACE."""
+    for line in tree.body:
+        if isinstance(line, ast.Assign) and isinstance(line.targets[0], ast.Name) and line.targets[0].id == "PLACE":
+            return str(ast.literal_eval(line.value))
+    return ""
 
 
 def parameters(study: Study | str, profile: str = "quick", overrides: Mapping[str, Any] | None = None) -> Parameters:

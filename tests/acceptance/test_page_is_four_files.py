@@ -29,9 +29,8 @@ import torch
 from pydantic import Field
 
 from gradleak import studies
-from gradleak.records import Record
+from gradleak.book.records import Record
 
-PAPER = "yin2021"
 PLACE = "Table 1"
 SMALLEST: dict[str, Any] = {"throws": 10}
 
@@ -79,8 +78,9 @@ CELLS = [
     (
         "code",
         """
-        from gradleak import claims, records, runner
-        from gradleak.studies import trial_page
+        from gradleak import claims
+        from gradleak.book import records, runner
+        from gradleak.studies.yin2021 import trial_page
 
         parameters = trial_page.Parameters(throws=throws, device=device, seed=seed)
         record = runner.run_study("trial-page", parameters)
@@ -124,16 +124,16 @@ def test_a_page_is_four_files_and_nothing_else(tmp_path: Path) -> None:
         shutil.copytree(ROOT / part, copy / part, ignore=ignored)
     shutil.copy(ROOT / "_config.yml", copy / "_config.yml")
     # The other pages would take minutes here, and are built elsewhere.
-    for file in [*copy.glob("gradleak/studies/[!_]*.py"), *copy.glob("gradleak/claims/*.yaml")]:
+    for file in [*copy.glob("gradleak/studies/*2*/[!_]*.py"), *copy.glob("gradleak/claims/*/*.yaml")]:
         file.unlink()
-    for file in [*copy.glob("notebooks/*/*.ipynb"), *copy.glob("tests/studies/test_*.py")]:
+    for file in [*copy.glob("notebooks/*/*.ipynb"), *copy.glob("tests/studies/*/test_*.py")]:
         file.unlink()
     before = hashes(copy)
     added = {
-        "gradleak/studies/trial_page.py": STUDY.lstrip(),
-        "gradleak/claims/trial-page.yaml": CLAIMS,
+        "gradleak/studies/yin2021/trial_page.py": STUDY.lstrip(),
+        "gradleak/claims/yin2021/trial-page.yaml": CLAIMS,
         "notebooks/yin2021/trial-page.ipynb": notebook(),
-        "tests/studies/test_trial_page.py": TEST,
+        "tests/studies/yin2021/test_trial_page.py": TEST,
     }
     for name, text in added.items():
         (copy / name).parent.mkdir(exist_ok=True)

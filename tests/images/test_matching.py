@@ -18,9 +18,9 @@ from torch.nn import functional as F
 from gradleak import augment, models
 from gradleak.errors import InputError, UnknownName
 from gradleak.images import LBFGS, Adam, Distance, LevenbergMarquardt, Prior, match, total_variation
-from gradleak.images.levenberg import Misfit, _square
-from gradleak.images.matching import _chunk
-from gradleak.images.objective import Objective
+from gradleak.images.matching.engine import _chunk
+from gradleak.images.matching.levenberg import Misfit, _square
+from gradleak.images.matching.objective import Objective
 from gradleak.images.presets import PRESETS, preset
 from gradleak.leak import Leak, observe
 

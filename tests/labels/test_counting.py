@@ -15,10 +15,10 @@ from torch.nn import functional as F
 from gradleak import defenses, metrics
 from gradleak.errors import InputError, UnknownName
 from gradleak.labels import METHODS, Knowledge, count_heads, count_labels, reveal_labels
-from gradleak.labels.llg import llg_estimate
-from gradleak.labels.posterior import posterior_values, posteriors
-from gradleak.labels.rlg import candidates, numerical_rank, rlg
-from gradleak.labels.rounding import raised, rounded
+from gradleak.labels.hard.llg import llg_estimate
+from gradleak.labels.hard.posterior import posterior_values, posteriors
+from gradleak.labels.hard.rlg import candidates, numerical_rank, rlg
+from gradleak.labels.hard.rounding import raised, rounded
 from gradleak.leak import HeadLeaks, Leak, head_inputs, observe, observe_heads
 from gradleak.losses import BinaryCrossEntropy, CrossEntropy, Focal
 

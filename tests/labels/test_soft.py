@@ -13,19 +13,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from gradleak.errors import InputError, UnknownName
-from gradleak.labels import (
-    PRIORS,
-    SOLVERS,
-    Prior,
-    SoftLabels,
-    dlg,
-    exact,
-    idlg,
-    label_loss,
-    rank_one,
-    recover_soft_labels,
-    soft,
-)
+from gradleak.labels import PRIORS, SOLVERS, Prior, SoftLabels, dlg, idlg, label_loss, recover_soft_labels
+from gradleak.labels.soft import exact, rank_one, single
 
 DTYPES = {"float16": torch.float16, "float32": torch.float32, "float64": torch.float64}
 
@@ -144,7 +133,7 @@ def test_the_true_scalar_is_within_the_rounding_that_is_accepted() -> None:
                 made = sent(10, 64, spread, labels, dtype, 3, 400)
                 leaking = made["gradients"].flatten(1).abs().amax(dim=1) > 0
                 reduced = rank_one.reduce_gradients(made["gradients"][leaking], made["weight"])
-                problem = soft._problem(reduced, made["weight"], None, DTYPES[dtype], torch.zeros_like(reduced.size))
+                problem = single._problem(reduced, made["weight"], None, DTYPES[dtype], torch.zeros_like(reduced.size))
                 truth = made["hidden"][leaking].norm(dim=1, keepdim=True)
                 residual, _ = exact._residuals(problem, truth, PRIORS[labels])
                 misfit = (residual.square().sum(dim=2) / PRIORS[labels].equations(10)).sqrt()

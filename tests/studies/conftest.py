@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from gradleak import runner, studies
-from gradleak.records import Record
+from gradleak import studies
+from gradleak.book import runner
+from gradleak.book.records import Record
 
 
 @pytest.fixture(scope="module")

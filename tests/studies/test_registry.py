@@ -25,7 +25,7 @@ def test_every_study_is_whole(name: str) -> None:
     assert study.module.trials(studies.parameters(study, "paper"))
     studies.parameters(study, "quick", study.module.SMALLEST)
     module = name.replace("-", "_")
-    assert (Path(__file__).parent / f"test_{module}.py").is_file()
+    assert (Path(__file__).parent / study.paper / f"test_{module}.py").is_file()
     for field in study.Parameters.model_fields.values():
         assert field.description
     text = study.notebook.read_text()
@@ -52,7 +52,7 @@ def test_a_study_without_its_notebook_and_a_cell_without_its_tag(toy: Study) -> 
     with pytest.raises(InputError, match="one cell tagged 'parameters'; it has 0"):
         studies.check_notebook(toy)
     toy.notebook.unlink()
-    with pytest.raises(MissingData, match=r"expected notebooks/wang2024/toy.ipynb"):
+    with pytest.raises(MissingData, match=r"expected notebooks/toy2020/toy.ipynb"):
         studies.load("toy")
 
 

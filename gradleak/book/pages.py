@@ -1,0 +1,252 @@
+"""Runs pages: a study's notebook through papermill, its record beside it."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import sys
+import tempfile
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gradleak import claims, paths, studies
+from gradleak.book import progress, records, runner
+from gradleak.errors import GradleakError, GradleakWarning, InputError
+from gradleak.storage import storage_error, write_whole
+from gradleak.studies import Parameters, Study
+
+# What a page shows beside its study; a change there asks for a new run of the page, though not of its trials.
+PAGE_MODULES = ("gradleak.claims", *(f"gradleak.book.{name}" for name in ("records", "tables", "runner", "pages")))
+
+
+@dataclass(frozen=True)
+class PageRun:
+    """An executed page: its notebook, its record, how long it took, and whether it was there already."""
+
+    notebook: Path
+    record: Path
+    seconds: float
+    cached: bool
+
+
+def page_key(study: Study, parameters: Parameters) -> str:
+    """Return a hash of everything an executed page depends on."""
+    digest = hashlib.sha256(study.notebook.read_bytes())
+    device = studies.resolve_device(parameters.device)
+    digest.update(runner.decides(study, device, runner.sources_of(study, parameters)).encode())
+    for module in PAGE_MODULES:
+        digest.update(runner.source_hash(module).encode())
+    for file in (claims.file_of(study.name), records.file_of(study.name)):
+        digest.update(file.read_bytes() if file.is_file() else b"none")
+    digest.update(json.dumps(parameters.model_dump(), sort_keys=True).encode())
+    return digest.hexdigest()[:16]
+
+
+def run_page(
+    study: Study,
+    parameters: Parameters,
+    out: Path,
+    *,
+    jobs: int | None = None,
+    cluster: str | None = None,
+    fresh: bool = False,
+) -> PageRun:
+    """Execute a study's notebook into the folder `out`, its record beside it; an unchanged page is not run again."""
+    import nbformat
+
+    out = Path(out).resolve()
+    notebook, record = out / f"{study.name}.ipynb", out / f"{study.name}.json"
+    key = page_key(study, parameters)
+    if not fresh and (done := _finished(notebook, record, key)) is not None:
+        return PageRun(notebook, record, done, cached=True)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=out):
+            pass  # said now, and not after the page has run
+        record.unlink(missing_ok=True)
+        started = time.perf_counter()
+        settings = {
+            "GRADLEAK_RECORD": str(record),
+            "GRADLEAK_ROOT": str(paths.root()),
+            "GRADLEAK_JOBS": str(jobs) if jobs else None,
+            "GRADLEAK_CLUSTER": cluster,
+            # The kernel runs the same code as this process, also where another checkout is the installed one.
+            "PYTHONPATH": os.pathsep.join(filter(None, [str(runner.package().parent), os.environ.get("PYTHONPATH")])),
+            # Says on every start that frozen modules cannot be debugged.
+            "PYDEVD_DISABLE_FILE_VALIDATION": "1",
+        }
+        with tempfile.TemporaryDirectory() as scratch:
+            told = Path(scratch) / "progress"
+            settings |= {"GRADLEAK_PROGRESS": str(told), **_quiet_kernel(Path(scratch))}
+            with _watched(study.name, told) as count, _environment(settings):
+                page = _execute(study, parameters, notebook, Path(scratch), count)
+        seconds = round(time.perf_counter() - started, 1)
+        if not record.is_file():
+            raise GradleakError(f"page '{study.name}' ran, but its notebook made no record: it must call run_study")
+        facts = records.read(record).provenance
+        page.metadata["gradleak"] = {"study": study.name, "key": key, "seconds": seconds} | facts.model_dump(
+            include={"device", "versions", "date"}
+        )
+        text = nbformat.writes(_cleaned(page, {scratch: "scratch"})) + "\n"
+        write_whole(notebook, lambda stream: stream.write(text.encode()))
+    except OSError as error:
+        raise error if isinstance(error, GradleakError) else storage_error(notebook, error) from error
+    return PageRun(notebook, record, seconds, cached=False)
+
+
+def _quiet_kernel(folder: Path) -> dict[str, str | None]:
+    """Give the kernel a configuration of its own: no start-up files of the user's, no greeting about its transport."""
+    profile = folder / "ipython" / "profile_default"
+    profile.mkdir(parents=True)
+    (profile / "ipython_kernel_config.json").write_text(json.dumps({"IPKernelApp": {"log_level": 40}}))
+    return {"IPYTHONDIR": str(folder / "ipython")}
+
+
+def _finished(notebook: Path, record: Path, key: str) -> float | None:
+    try:
+        facts = json.loads(notebook.read_text())["metadata"]["gradleak"]
+        records.read(record)
+    except (OSError, ValueError, KeyError, InputError):
+        return None
+    return float(facts["seconds"]) if facts["key"] == key else None
+
+
+def _execute(study: Study, parameters: Parameters, notebook: Path, folder: Path, count: Callable[[int], None]) -> Any:
+    import papermill
+    from jupyter_client.kernelspec import NoSuchKernel
+    from nbclient.exceptions import DeadKernelError
+    from papermill.engines import NBClientEngine, papermill_engines
+    from papermill.exceptions import PapermillException, PapermillExecutionError
+
+    class Engine(NBClientEngine):  # type: ignore[misc]
+        """papermill's own, which also tells how many cells are done."""
+
+        @classmethod
+        def execute_managed_notebook(cls, manager: Any, kernel_name: str, **settings: Any) -> Any:
+            complete = manager.cell_complete
+
+            def told(cell: Any, cell_index: int, **more: Any) -> None:
+                complete(cell, cell_index=cell_index, **more)
+                count(len(manager.nb.cells))
+
+            manager.cell_complete = told
+            return super().execute_managed_notebook(manager, kernel_name, **settings)
+
+    papermill_engines.register("gradleak", Engine)
+    defaults = study.Parameters().model_dump()
+    # Only what differs is injected, so that a page at its defaults reads as it was written.
+    changed = {name: value for name, value in parameters.model_dump().items() if value != defaults[name]}
+    # papermill fills in {names} in the paths it is given.
+    source, target = (str(path).replace("{", "{{").replace("}", "}}") for path in (study.notebook, notebook))
+    options = {"kernel_name": "python3", "engine_name": "gradleak", "progress_bar": False, "cwd": str(folder)}
+    try:
+        return papermill.execute_notebook(source, target, changed, **options)
+    except PapermillExecutionError as error:
+        value = str(error.evalue).strip().partition("\n")[0]
+        raise GradleakError(
+            f"page '{study.name}' failed in cell {error.exec_count}: {error.ename}: {value} "
+            f"(as far as it came it is in {notebook.name})"
+        ) from error
+    except DeadKernelError as error:
+        raise GradleakError(f"page '{study.name}' ended without a word: was there too little memory?") from error
+    except NoSuchKernel as error:
+        raise GradleakError("the kernel 'python3' is missing: install it with `pip install ipykernel`") from error
+    except PapermillException as error:
+        raise GradleakError(f"page '{study.name}': {str(error).strip().partition(chr(10))[0]}") from error
+
+
+def _cleaned(page: Any, named: dict[str, str]) -> Any:
+    """Remove what names this machine: papermill's notes, times, and the paths of tracebacks and warnings."""
+    page.metadata.pop("papermill", None)
+    named = {
+        str(paths.root()): ".",
+        str(runner.package().parent): ".",
+        sys.prefix: "python",
+        str(Path.home()): "~",
+        **named,
+    }
+    for cell in page.cells:
+        cell.metadata.pop("papermill", None)
+        cell.metadata.pop("execution", None)
+        for output in cell.get("outputs", ()):
+            texts = output.get("data", output)
+            for kind in ("text", "text/plain", "text/html", "text/markdown", "evalue"):
+                if isinstance(texts.get(kind), str):
+                    texts[kind] = _without(texts[kind], named)
+    return page
+
+
+def _without(text: str, named: dict[str, str]) -> str:
+    for place in sorted(named, key=len, reverse=True):
+        # A home that is the root, as in some containers, would be every slash.
+        if len(place) > 1:
+            word = named[place].replace("\\", r"\\")
+            text = re.sub(re.escape(place) + r"(?![\w.-])", word, text)
+    return text
+
+
+@contextlib.contextmanager
+def _environment(changes: dict[str, str | None]) -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in changes}
+    os.environ.update({name: value for name, value in changes.items() if value is not None})
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+@contextlib.contextmanager
+def _watched(name: str, file: Path) -> Iterator[Callable[[int], None]]:
+    """Show how far a page is: its cells, and below them what its kernel writes into its progress file.
+
+    Gives the function to call after each cell, with the number of all cells.
+    """
+    finished = threading.Event()
+    with progress.display() as bars:
+        page = bars.add_task(f"page {name}: cells", total=None) if bars else None
+        troubles: list[str] = []
+
+        def count(cells: int) -> None:
+            if bars is not None and page is not None:
+                bars.update(page, advance=1, total=cells)
+
+        def watch() -> None:
+            tasks: dict[str, Any] = {}
+            position, last = 0, False
+            while not last:
+                last = finished.wait(0.2)
+                lines, position = progress.read(file, position)
+                for line in lines:
+                    if "warning" in line:
+                        troubles.append(line["warning"])
+                    elif bars is not None:
+                        if line["task"] not in tasks:
+                            tasks[line["task"]] = bars.add_task(line["description"], total=line["total"])
+                        bars.update(tasks[line["task"]], completed=line["done"], visible="ended" not in line)
+            for task in tasks.values():
+                if bars is not None:
+                    bars.remove_task(task)
+
+        watcher = threading.Thread(target=watch, daemon=True)
+        watcher.start()
+        try:
+            yield count
+        finally:
+            finished.set()
+            watcher.join()
+            if bars is not None and page is not None:
+                bars.remove_task(page)
+            for trouble in troubles:
+                warnings.warn(trouble, GradleakWarning, stacklevel=2)

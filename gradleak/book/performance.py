@@ -1,0 +1,113 @@
+"""The book's page on speed, from what `make bench` measured."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import matplotlib.pyplot as plt
+import pandas as pd
+from matplotlib.figure import Figure
+
+from gradleak import paths
+from gradleak.book import figures
+from gradleak.book.tables import Table
+
+SOLVERS = ("exact", "lbfgs", "pso")
+
+
+def results_file() -> Path:
+    """Return where `make bench` leaves its measurements."""
+    return paths.root() / "benchmarks" / "results.json"
+
+
+def write_page(folder: Path) -> str:
+    """Write the page's figure into a folder and return its text."""
+    file = results_file()
+    if not file.is_file():
+        return "*Nothing is measured yet: run `make bench`.*\n"
+    measured = json.loads(file.read_text())
+    picture = folder / "performance.png"
+    figure = draw(measured["solvers"])
+    figure.savefig(picture)
+    plt.close(figure)
+    versions = measured["versions"]
+    return "\n".join(
+        [
+            f"Measured on one thread, {measured['date']}, torch {versions['torch']}.\n",
+            solver_table(measured["solvers"])._repr_markdown_(),
+            "```{figure} generated/performance.png",
+            ":name: fig-performance-solvers",
+            ":alt: Milliseconds a sample for three solvers over the number of classes",
+            "",
+            "Time a sample. The exact solver is faster in batches; the published searches go sample by sample.",
+            "```\n",
+            batching_table([*measured["matching"], *measured["batching"]])._repr_markdown_(),
+            matching_text(measured["matching"][0]),
+        ]
+    )
+
+
+def solver_table(rows: list[dict[str, Any]]) -> Table:
+    """Return the solvers' times, each beside the exact solver's best for as many classes."""
+    frame = pd.DataFrame(rows)
+    best = frame[frame["solver"] == "exact"].groupby("classes")["ms a sample"].min()
+    return Table(
+        pd.DataFrame(
+            {
+                "solver": frame["solver"],
+                "C": frame["classes"],
+                "batch N": [
+                    f"{n}" if s == "exact" else "any" for s, n in zip(frame["solver"], frame["batch"], strict=True)
+                ],
+                "measured on": frame["measured on"],
+                "ms a sample": frame["ms a sample"].map("{:.3g}".format),
+                "samples a second": frame["samples a second"].map("{:,.4g}".format),
+                "times the exact one": (frame["ms a sample"] / frame["classes"].map(best)).map("{:,.3g}".format),
+            }
+        ),
+        "Soft labels from gradients of single samples, smoothing, float32.",
+        "tab-performance-solvers",
+    )
+
+
+def batching_table(rows: list[dict[str, Any]]) -> Table:
+    """Return what doing all samples at once saves."""
+    frame = pd.DataFrame(rows)
+    shown = {"what": frame["what"]} | {
+        name: frame[name].map("{:.3g}".format) for name in ("ms a sample", "plain loop ms", "times faster")
+    }
+    return Table(pd.DataFrame(shown), "All samples at once, and one by one.", "tab-performance-batching")
+
+
+def matching_text(row: dict[str, Any]) -> str:
+    """Return how far a step of gradient matching is from the least that it can cost."""
+    return (
+        f"A step of gradient matching costs {row['times a training step']:.2g} times a step of training at the same "
+        "batch size. It cannot cost less than 7/3: training multiplies by each layer's weight twice and forms its "
+        "gradient; matching does that, and, to move the image, carries the gradient's misfit forward and back through "
+        "every layer, two products each way. The rest is that every attack has a misfit of its own, so that half of "
+        "these products share no matrix.\n"
+    )
+
+
+def draw(rows: list[dict[str, Any]]) -> Figure:
+    """Draw the time a sample over the number of classes, a line a solver and batch."""
+    frame = pd.DataFrame(rows)
+    figure, axes = figures.panels(1, 1, height=3.4)
+    axis = axes[0][0]
+    for index, solver in enumerate(SOLVERS):
+        own = frame[frame["solver"] == solver]
+        for dash, (batch, group) in enumerate(own.groupby("batch")):
+            axis.plot(
+                group["classes"],
+                group["ms a sample"],
+                marker="o",
+                color=figures.COLOURS[index],
+                linestyle=figures.DASHES[dash],
+                label=f"{solver}, N = {batch}" if solver == "exact" else solver,
+            )
+    axis.set(xscale="log", yscale="log", xlabel="classes C", ylabel="milliseconds a sample")
+    axis.legend(ncols=2)
+    return figure

@@ -1,0 +1,1 @@
+"""Images in closed form: networks run backwards, layer by layer."""

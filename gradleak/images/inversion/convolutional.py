@@ -1,0 +1,310 @@
+"""Chains of convolutions run backwards, for a single sample.
+
+The inputs a of a convolution obey two sets of linear equations, with δ the loss's gradient after it and z its outputs
+before the activation:
+
+    forward     conv(a, W) = z − b
+    backward    correlation(δ, a) = ∇W
+
+Both δ and z come from the layer above, with the errors that it was found with. So every equation is weighed by its own
+error, and the layer's posterior standard deviation is what the next one below works with.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.grad import conv2d_input
+
+from gradleak.errors import InputError
+from gradleak.images.inversion import chain
+from gradleak.images.inversion.chain import Layer
+from gradleak.images.inversion.fully_connected import Inversion, LayerReport, last_layer, told
+from gradleak.labels.priors import Prior
+from gradleak.leak import Leak
+
+# How far off a gradient's entry is, in rounding units of the terms that it sums over positions.
+ROUNDING = 2.0
+# How far off a feature is, in rounding units of the largest: the client computed it in as many sums.
+FEATURE = 3.0
+# What is known of an activation's values and of normalised pixels before anything is seen: mean and deviation.
+PRIORS: dict[type[nn.Module], tuple[float, float]] = {nn.Sigmoid: (0.5, 0.3), nn.Tanh: (0.0, 0.6)}
+BROAD, PIXELS = (0.0, 10.0), (0.0, 1.0)
+# Draws from a layer's posterior that its standard deviation is estimated from: to a tenth.
+DRAWS = 64
+REFINEMENTS = 3
+# How many times more certain than the prior an equation may be.
+CERTAINTY = (math.inf, 1e12, 1e10)
+
+
+@dataclass(frozen=True)
+class Known:
+    """Values with their standard deviations, entry by entry."""
+
+    value: Tensor
+    error: Tensor
+
+
+def invert_convolutional(leak: Leak, labels: Tensor | None = None) -> Tensor:
+    """Return the private image (1, C, H, W), in float64, out of a convolutional network's gradients.
+
+    Warns where it is not certain, and holds NaN where it is lost; `trace_convolutional` says more.
+    """
+    return told(trace_convolutional(leak, labels)).inputs
+
+
+def trace_convolutional(
+    leak: Leak,
+    labels: Tensor | None = None,
+    *,
+    prior: str | Prior = "smoothing",
+    image_size: int | None = None,
+    noise: float = 0.0,
+) -> Inversion:
+    """Invert a chain of convolutions layer by layer, and report on every layer.
+
+    `labels` (1, C), where the attacker knows them, are otherwise recovered with `prior`. `image_size`: the side of the
+    images that clients send, where the leak does not say. `noise`: the standard deviation of what was added to every
+    entry.
+    """
+    first = next((module for module in leak.model.modules() if isinstance(module, nn.Conv2d)), None)
+    if first is None:
+        raise InputError("this network has no convolution: `invert_fully_connected` is for those")
+    shape = _image_shape(leak, first, image_size)
+    layers = chain.layers(leak.model, (nn.Conv2d, nn.Linear), shape)
+    for layer in layers[:-1]:
+        _check(layer)
+    shapes = _shapes(layers, shape)
+    if leak.batch_size != 1:
+        return _refused(leak, layers, shapes)
+    with torch.no_grad():
+        return _inverted(leak, layers, shapes, labels, prior, noise)
+
+
+def _image_shape(leak: Leak, first: nn.Conv2d, image_size: int | None) -> tuple[int, int, int]:
+    if image_size is not None:
+        return first.in_channels, image_size, image_size
+    if leak.input_shape is None or len(leak.input_shape) != 3:
+        raise InputError("the leak does not say how large the clients' images are: give image_size")
+    return leak.input_shape[0], leak.input_shape[1], leak.input_shape[2]
+
+
+def _check(layer: Layer) -> None:
+    if not isinstance(layer.module, nn.Conv2d):
+        raise InputError(f"'{layer.name}': only the last layer of a convolutional chain may be Linear")
+    if layer.activation.inverse is None:
+        kind = type(layer.activation_module).__name__
+        raise InputError(f"the {kind} after '{layer.name}' cannot be inverted: what it sets to zero is lost")
+    if layer.module.groups != 1 or layer.module.padding_mode != "zeros" or isinstance(layer.module.padding, str):
+        raise InputError(f"'{layer.name}': grouped convolutions and padding other than zeros are not supported")
+
+
+def _convolution(layer: Layer) -> nn.Conv2d:
+    assert isinstance(layer.module, nn.Conv2d)
+    return layer.module
+
+
+def _padding(module: nn.Conv2d) -> tuple[int, ...]:
+    assert not isinstance(module.padding, str)
+    return module.padding
+
+
+def _shapes(layers: list[Layer], shape: tuple[int, int, int]) -> list[tuple[int, int, int]]:
+    """Return the shape of every convolution's input, and of the last one's output."""
+    shapes, value = [shape], torch.zeros(1, *shape).to(layers[0].module.weight)
+    with torch.no_grad():
+        for layer in layers[:-1]:
+            value = layer.module(value)
+            shapes.append((value.shape[1], value.shape[2], value.shape[3]))
+    return shapes
+
+
+def _refused(leak: Leak, layers: list[Layer], shapes: list[tuple[int, int, int]]) -> Inversion:
+    """Say which layer has too few equations for a batch; where none has, that batches are not solved here."""
+    reports, short = [], ""
+    for layer, shape, above in reversed(list(zip(layers[:-1], shapes, shapes[1:], strict=False))):
+        # The forward equations are one sample's each, the backward ones are sums over the batch.
+        equations = leak.batch_size * math.prod(above) + layer.module.weight.numel()
+        wanted = leak.batch_size * math.prod(shape)
+        missing = f"{wanted - equations} equations short" if equations < wanted else ""
+        reports.append(LayerReport(layer.name, equations, wanted, 0, math.inf, missing))
+        short = short or (missing and f"layer '{layer.name}' is {missing} for {leak.batch_size} samples")
+    lost = leak.weight.new_full((leak.batch_size, 1), math.nan, dtype=torch.float64)
+    nothing, labels = lost[:, :, None, None].expand(-1, *shapes[0]), lost.expand(-1, leak.weight.shape[0])
+    reason = short or f"convolutions are inverted for single samples, not for {leak.batch_size}"
+    return Inversion(nothing, labels, tuple(reports), "failed", reason)
+
+
+def _inverted(
+    leak: Leak,
+    layers: list[Layer],
+    shapes: list[tuple[int, int, int]],
+    labels: Tensor | None,
+    prior: str | Prior,
+    noise: float,
+) -> Inversion:
+    unit = torch.finfo(leak.weight_gradient.dtype).eps / 2
+    top = last_layer(leak, layers, labels, prior, noise)
+    if not top.features.isfinite().all():
+        nothing = top.features.new_full((1, *shapes[0]), math.nan)
+        return Inversion(nothing, top.labels, (), "failed", f"last layer '{layers[-1].name}': {top.reason}")
+    # A feature is read from rows of the gradient that are good to rounding each.
+    feature = FEATURE * unit * float(top.features.abs().max()) + noise / float(top.errors.norm())
+    last = top.features.reshape(shapes[-1])
+    outputs = Known(last, torch.full_like(last, feature))
+    arrived = (top.errors @ layers[-1].weight).reshape(shapes[-1])
+    back = Known(arrived, torch.full_like(arrived, 2 * unit * float(arrived.abs().max())))
+    reports = []
+    for layer, shape, below in reversed(list(zip(layers[:-1], shapes, [None, *layers], strict=False))):
+        gradient = leak.gradients[f"{layer.name}.weight"].double()
+        prior_of = PIXELS if below is None else PRIORS.get(type(below.activation_module), BROAD)
+        before, delta = _through(layer, outputs, back)
+        outputs, report = _solved(layer, shape, before, delta, gradient, prior_of, unit, noise)
+        reports.append(report)
+        back = _carried(layer, shape, delta)
+    reason = "" if top.certain else f"last layer '{layers[-1].name}': {top.reason}"
+    reason = "; ".join([reason] * bool(reason) + [f"layer '{r.name}': {r.reason}" for r in reports if r.reason])
+    return Inversion(outputs.value[None], top.labels, tuple(reports), "partial" if reason else "exact", reason)
+
+
+def _through(layer: Layer, outputs: Known, back: Known) -> tuple[Known, Known]:
+    """Return z − b and δ of a layer, from its outputs and the loss's gradient there."""
+    activation, inverse = layer.activation, layer.activation.inverse
+    assert inverse is not None
+    inside = _inside(layer, outputs)
+    slope = activation.slope(inside)
+    before = inverse(inside) if layer.bias is None else inverse(inside) - layer.bias[:, None, None]
+    # How much the slope is off, by its own difference quotient.
+    moved = (activation.slope(_inside(layer, Known(inside + outputs.error, outputs.error))) - slope).abs()
+    error = ((back.error * slope).square() + (back.value * moved).square()).sqrt()
+    return Known(before, outputs.error / slope), Known(back.value * slope, error)
+
+
+def _inside(layer: Layer, outputs: Known) -> Tensor:
+    """Return the outputs, those that no activation gives moved to the nearest that it does."""
+    if isinstance(layer.activation_module, nn.Sigmoid | nn.Tanh):
+        low = 0.0 if isinstance(layer.activation_module, nn.Sigmoid) else -1.0
+        margin = torch.maximum(outputs.error, torch.full_like(outputs.error, 1e-15)).clamp(max=0.1)
+        return torch.maximum(torch.minimum(outputs.value, 1 - margin), low + margin)
+    if isinstance(layer.activation_module, nn.ELU):
+        return outputs.value.clamp(min=1e-15 - layer.activation_module.alpha)
+    return outputs.value
+
+
+def _carried(layer: Layer, shape: tuple[int, int, int], delta: Known) -> Known:
+    """Return the loss's gradient at a layer's inputs, and its error."""
+    module, size = _convolution(layer), (1, *shape)
+    stride, padding, dilation = module.stride, _padding(module), module.dilation
+    value = conv2d_input(size, layer.weight, delta.value[None], stride, padding, dilation)
+    variance = conv2d_input(size, layer.weight.square(), delta.error.square()[None], stride, padding, dilation)
+    return Known(value[0], variance[0].clamp(min=0).sqrt())
+
+
+def _solved(
+    layer: Layer,
+    shape: tuple[int, int, int],
+    before: Known,
+    delta: Known,
+    gradient: Tensor,
+    prior: tuple[float, float],
+    unit: float,
+    noise: float,
+) -> tuple[Known, LayerReport]:
+    """Return a layer's inputs with their posterior deviations, from all equations weighed by their errors."""
+    places = _places(layer, shape)
+    forward = _forward(layer, shape, places)
+    backward = _backward(delta.value, places, shape)
+    mean, deviation = prior
+    usual = math.hypot(mean, deviation)
+    # Each entry of ∇W sums δ times a over positions: it rounds with every term, and takes the errors of δ with it.
+    rounding = ROUNDING * unit * usual * delta.value.abs().sum(dim=(1, 2))
+    heard = usual * delta.error.square().sum(dim=(1, 2)).sqrt()
+    variance = (rounding.square() + heard.square() + noise**2).clamp(min=torch.finfo(torch.float64).tiny)
+    row_weight = (1 / variance).repeat_interleave(gradient[0, 0].numel())
+    column_weight = 1 / before.error.clamp(min=torch.finfo(torch.float64).tiny).square().reshape(-1)
+    channels, area = shape[0], shape[1] * shape[2]
+    # ∇W (O, I, k, k) as equations (O k k, I).
+    wanted = gradient.permute(0, 2, 3, 1).reshape(-1, channels)
+    known = before.value.reshape(-1)
+    for most in CERTAINTY:
+        # Where hardly anything but the prior speaks for an input, numbers this far apart do not fit into one matrix.
+        column_weight, row_weight = (w.clamp(max=most / deviation**2) for w in (column_weight, row_weight))
+        square = forward.T @ (column_weight[:, None] * forward)
+        own = backward.T @ (row_weight[:, None] * backward)
+        blocks = square.view(channels, area, channels, area)
+        for channel in range(channels):
+            blocks[channel, :, channel, :] += own
+        square.diagonal().add_(deviation**-2)
+        scale = square.diagonal().rsqrt()
+        factor, trouble = torch.linalg.cholesky_ex(scale[:, None] * square * scale)
+        if not trouble:
+            break
+
+    def missed(inputs: Tensor) -> tuple[Tensor, Tensor]:
+        return known - forward @ inputs, wanted - backward @ inputs.view(channels, area).T
+
+    inputs = known.new_full((channels * area,), mean)
+    for _ in range(REFINEMENTS):
+        ahead, behind = missed(inputs)
+        pull = forward.T @ (column_weight * ahead) + (backward.T @ (row_weight[:, None] * behind)).T.reshape(-1)
+        pull += (mean - inputs) / deviation**2
+        inputs = inputs + scale * torch.cholesky_solve((scale * pull)[:, None], factor)[:, 0]
+    draws = torch.randn(len(inputs), DRAWS, generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(known)
+    drawn = scale[:, None] * torch.linalg.solve_triangular(factor.T, draws, upper=True)
+    error = drawn.square().mean(dim=1).sqrt()
+    # What the equations miss each other by tells how far their supposed errors were off.
+    ahead, behind = missed(inputs)
+    squares = (column_weight * ahead.square()).sum() + (row_weight[:, None] * behind.square()).sum()
+    said = (error**-2 - deviation**-2).clamp(min=0)
+    spare = (len(known) + gradient.numel() - (said * error.square()).sum()).clamp(min=1)
+    error = (said * spare / squares.clamp(min=torch.finfo(torch.float64).tiny) + deviation**-2).rsqrt()
+    misfit = float(behind.norm() / gradient.norm())
+    open_ended = int((error > 0.5 * deviation).sum())
+    equations, unknowns = len(known) + gradient.numel(), len(inputs)
+    reason = f"{open_ended} of its {unknowns} inputs are not determined" if open_ended else ""
+    report = LayerReport(
+        layer.name,
+        equations,
+        unknowns,
+        unknowns - open_ended,
+        misfit,
+        reason,
+        float(error.norm() / inputs.norm()),
+        inputs.view(shape),
+    )
+    return Known(inputs.view(shape), error.view(shape)), report
+
+
+def _places(layer: Layer, shape: tuple[int, int, int]) -> Tensor:
+    """Return, for every kernel entry and output position (k k, P), the input position that it reads; H W for none."""
+    module = _convolution(layer)
+    numbers = torch.arange(1, shape[1] * shape[2] + 1, dtype=torch.float64, device=module.weight.device)
+    unfolded = F.unfold(
+        numbers.view(1, 1, *shape[1:]), module.kernel_size, module.dilation, _padding(module), module.stride
+    )
+    read = unfolded[0].long() - 1
+    return torch.where(read < 0, shape[1] * shape[2], read)
+
+
+def _forward(layer: Layer, shape: tuple[int, int, int], places: Tensor) -> Tensor:
+    """Return the matrix (O P, I H W) of a convolution."""
+    weight = layer.weight
+    outputs, channels = weight.shape[:2]
+    area, positions = shape[1] * shape[2], places.shape[1]
+    matrix = weight.new_zeros(outputs, positions, channels, area + 1)
+    for entry in range(len(places)):
+        value = weight.reshape(outputs, channels, -1)[:, :, entry]
+        matrix[:, torch.arange(positions, device=weight.device), :, places[entry]] += value
+    return matrix[..., :area].reshape(outputs * positions, channels * area)
+
+
+def _backward(delta: Tensor, places: Tensor, shape: tuple[int, int, int]) -> Tensor:
+    """Return the matrix (O k k, H W) that makes ∇W of every input channel out of that channel."""
+    outputs, area = delta.shape[0], shape[1] * shape[2]
+    matrix = delta.new_zeros(outputs, len(places), area + 1)
+    matrix.scatter_(2, places.expand(outputs, -1, -1), delta.reshape(outputs, 1, -1).expand(-1, len(places), -1))
+    return matrix[..., :area].reshape(-1, area)

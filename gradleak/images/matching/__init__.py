@@ -1,0 +1,1 @@
+"""Images by search: the engine of gradient matching."""

@@ -1,0 +1,355 @@
+"""Gradient matching: hundreds of attacks as one program, and never worse than the best iterate."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from gradleak.augment import as_probabilities, one_hot
+from gradleak.book.progress import progress
+from gradleak.errors import InputError, unknown
+from gradleak.images.matching.levenberg import LevenbergMarquardt, Misfit, levenberg
+from gradleak.images.matching.objective import Distance, Kind, Objective, Prior
+from gradleak.images.matching.optimizers import LBFGS, Adam, Track, adam, lbfgs
+from gradleak.labels import idlg, recover_batch, recover_soft_labels
+from gradleak.leak import Leak
+
+Optimizer = Adam | LBFGS | LevenbergMarquardt
+OPTIMIZERS: dict[str, Callable[[], Optimizer]] = {
+    "adam": Adam,
+    "lbfgs": LBFGS,
+    "levenberg-marquardt": LevenbergMarquardt,
+}
+# How the labels come about that are not given.
+MODES = ("recovered", "idlg", "dlg", "recovered-start")
+Status = Literal["settled", "stopped", "diverged", "no label", "interrupted"]
+# Memory for one chunk of attacks on a CPU, and the part of a GPU's free memory.
+CPU_MEMORY, GPU_SHARE = 600 * 2**20, 0.4
+# Copies of a gradient and of all activations that one step keeps, found by measuring.
+GRADIENT_COPIES, ACTIVATION_COPIES = 8, 40
+LEAST_LABEL = 1e-8
+
+
+@dataclass(frozen=True)
+class Reconstruction:
+    """The images of N leaks of B samples each, the best of R restarts, and how the search went.
+
+    `images` (N·B, …) in the space of the model's inputs and `labels` (N·B, C), leak after leak; `losses` (N, R) the
+    least loss of every restart, inf where none was finite; `chosen` (N,) the restart whose loss is least; `history`:
+    the steps (T,) at which `curves` (N, R, T) tell the least loss so far; `attempts` (N, R, B, …) every restart's
+    images; `bad` (N, R) how many losses were not finite, refused ones among them; `status` of each leak's restarts,
+    N × R.
+    """
+
+    images: Tensor
+    labels: Tensor
+    losses: Tensor
+    chosen: Tensor
+    history: Tensor
+    curves: Tensor = field(repr=False)
+    attempts: Tensor = field(repr=False)
+    bad: Tensor
+    status: tuple[tuple[Status, ...], ...]
+
+
+def match(
+    leaks: Leak | Sequence[Leak],
+    labels: Tensor | str = "recovered",
+    *,
+    distance: Distance | Kind = "l2",
+    prior: Prior | None = None,
+    optimizer: Optimizer | str = "lbfgs",
+    restarts: int = 1,
+    seed: int = 0,
+    label_prior: str = "smoothing",
+    start: Tensor | None = None,
+    enough: float = 0.0,
+    chunk: int | None = None,
+    watch: Callable[[Tensor, int, Tensor], None] | None = None,
+) -> Reconstruction:
+    """Search for inputs whose gradients are those observed: N leaks of one model and `restarts` starts, all together.
+
+    `labels`: class indices (N·B,) or soft labels (N·B, C) that the attacker knows; or "recovered" (by this package's
+    solvers, for labels of the kind `label_prior`), "idlg", "dlg" (searched together with the inputs, from a random
+    start), "recovered-start" (the same from the recovered label).
+    `start` (N·B, …): inputs to start from instead of random ones. An attack whose loss falls to `enough` is over.
+    `chunk`: how many attacks are run at a time; by default as many as memory allows. `watch` is called with the numbers
+    (a,) of a chunk's attacks, the step and their best inputs (a, B, …) whenever the history is written: attack
+    n·R + r is restart r of leak n. Ctrl-C ends the search; what was found comes back with the status "interrupted".
+    """
+    many = [leaks] if isinstance(leaks, Leak) else list(leaks)
+    distance = Distance(distance) if isinstance(distance, str) else distance
+    prior = prior or Prior()
+    settings = _optimizer(optimizer)
+    _check(many, restarts, chunk)
+    known = _labels(many, labels, label_prior)
+    if isinstance(settings, LevenbergMarquardt):
+        _check_second_order(known, distance, prior)
+    target = None if known.searched else known.labels
+    features = known.features(many, label_prior) if distance.feature else None
+    objective = Objective(many, target, features, distance, prior)
+    places = _starts(objective, known, len(many), restarts, seed, start, settings.spread)
+    misfit = None
+    if isinstance(settings, LevenbergMarquardt):
+        assert known.labels is not None
+        places, misfit = places.double(), Misfit(many, known.labels, objective.shape)
+    owners = torch.arange(len(many), device=places.device).repeat_interleave(restarts)
+    able = known.there[owners].nonzero()[:, 0]
+    tracks, interrupted = [], False
+    parts = able.split(chunk or _chunk(objective, settings))
+    for part in progress(parts, len(parts), "matching, part by part") if len(parts) > 1 else parts:
+        shown = None if watch is None else _watcher(watch, objective, part)
+        track = Track.start(places[part], settings.steps, shown)
+        tracks.append((part, track))
+        if interrupted:
+            continue
+        try:
+            _run(settings, objective, misfit, places[part], owners[part], track, enough)
+        except KeyboardInterrupt:
+            interrupted = True
+    return _gathered(objective, places, owners, tracks, interrupted, restarts)
+
+
+def _optimizer(optimizer: Optimizer | str) -> Optimizer:
+    if isinstance(optimizer, str):
+        if optimizer not in OPTIMIZERS:
+            raise unknown("optimizer", optimizer, OPTIMIZERS)
+        return OPTIMIZERS[optimizer]()
+    if optimizer.steps < 1:
+        raise InputError(f"an optimizer takes at least 1 step; got {optimizer.steps}")
+    return optimizer
+
+
+def _run(
+    settings: Optimizer,
+    objective: Objective,
+    misfit: Misfit | None,
+    places: Tensor,
+    owners: Tensor,
+    track: Track,
+    enough: float,
+) -> None:
+    def evaluate(at: Tensor, which: Tensor) -> tuple[Tensor, Tensor]:
+        return objective.evaluate(at, owners[which])
+
+    if isinstance(settings, Adam):
+        adam(settings, evaluate, objective.boxed(places), track, objective.boxed, enough)
+    elif isinstance(settings, LBFGS):
+        lbfgs(settings, evaluate, places, track, enough)
+    else:
+        assert misfit is not None
+        levenberg(settings, misfit, places, owners, track)
+
+
+def _check(leaks: list[Leak], restarts: int, chunk: int | None) -> None:
+    if not leaks:
+        raise InputError("there is no leak to match")
+    if restarts < 1 or (chunk is not None and chunk < 1):
+        raise InputError(f"restarts and chunk must be at least 1; got {restarts} and {chunk}")
+    first = leaks[0]
+    for number, leak in enumerate(leaks):
+        if leak.model is not first.model or leak.batch_size != first.batch_size:
+            raise InputError(
+                f"leak {number} is of another model or batch size than the first: match them by themselves"
+            )
+        if leak.input_shape is None or leak.input_shape != first.input_shape:
+            raise InputError(f"leak {number} must tell the shape of one input, {first.input_shape}: {leak.input_shape}")
+        own = dict(leak.model.named_parameters())
+        if set(leak.gradients) - set(own) or set(leak.gradients) != set(first.gradients):
+            wrong = ", ".join(sorted(set(leak.gradients) ^ set(own)))
+            raise InputError(f"leak {number} holds gradients that do not fit the model's parameters: {wrong}")
+        for name, value in leak.gradients.items():
+            if value.shape != own[name].shape:
+                raise InputError(
+                    f"leak {number}: the gradient of '{name}' has shape {tuple(value.shape)}, "
+                    f"the model's parameter {tuple(own[name].shape)}"
+                )
+            if not torch.isfinite(value).all():
+                raise InputError(f"leak {number}: the gradient of '{name}' holds NaN or infinite values")
+
+
+def _check_second_order(known: _Known, distance: Distance, prior: Prior) -> None:
+    if known.searched or distance != Distance("l2") or prior != Prior():
+        raise InputError("Levenberg-Marquardt works on the plain L2 distance without a prior, and on fixed labels")
+
+
+@dataclass(frozen=True)
+class _Known:
+    """The labels (N, B, C) an attack works with: fixed, or the start of a search; `there` (N,): whether it has any."""
+
+    labels: Tensor | None
+    searched: bool
+    there: Tensor
+    recovered: Tensor | None = None
+
+    def features(self, leaks: list[Leak], label_prior: str) -> Tensor:
+        """Return the last layer's inputs (N, B, I), as they come back with the labels."""
+        return self.recovered if self.recovered is not None else _recovered(leaks, label_prior)[1]
+
+
+def _labels(leaks: list[Leak], labels: Tensor | str, label_prior: str) -> _Known:
+    first = leaks[0]
+    count, size, classes = len(leaks), first.batch_size, len(first.weight)
+    like = first.weight_gradient
+    everywhere = torch.ones(count, dtype=torch.bool, device=like.device)
+    if isinstance(labels, Tensor):
+        if len(labels) != count * size:
+            raise InputError(f"there must be one label a private sample, {count * size}; got {len(labels)}")
+        given = as_probabilities(labels, classes, dtype=like.dtype, device=like.device)
+        return _Known(given.reshape(count, size, classes), False, everywhere)
+    if labels not in MODES:
+        raise unknown("kind of label", labels, MODES)
+    if labels == "dlg":
+        return _Known(None, True, everywhere)
+    if labels == "idlg":
+        if size != 1:
+            raise InputError(f"iDLG reads the label of one sample; these leaks hold {size}")
+        hot = one_hot(idlg(torch.stack([leak.weight_gradient for leak in leaks])), classes)
+        return _Known(hot.to(like).unsqueeze(1), False, everywhere)
+    found, features = _recovered(leaks, label_prior)
+    there = torch.isfinite(found).flatten(1).all(dim=1)
+    return _Known(found, labels == "recovered-start", there, features)
+
+
+def _recovered(leaks: list[Leak], label_prior: str) -> tuple[Tensor, Tensor]:
+    """Return labels (N, B, C) and features (N, B, I) by this package's solvers; NaN where they find none."""
+    first = leaks[0]
+    like = first.weight_gradient
+    if first.batch_size == 1:
+        biases = [leak.bias_gradient for leak in leaks]
+        found = recover_soft_labels(
+            torch.stack([leak.weight_gradient for leak in leaks]),
+            first.weight,
+            bias=first.bias,
+            bias_gradient=None if biases[0] is None else torch.stack([bias for bias in biases if bias is not None]),
+            prior=label_prior,
+        )
+        return found.labels.to(like).unsqueeze(1), found.features.to(like).unsqueeze(1)
+    batches = [
+        recover_batch(
+            leak.weight_gradient,
+            leak.weight,
+            batch_size=leak.batch_size,
+            prior=label_prior,
+            bias=leak.bias,
+            bias_gradient=leak.bias_gradient,
+        )
+        for leak in leaks
+    ]
+    return torch.stack([one.labels for one in batches]).to(like), torch.stack([one.features for one in batches]).to(
+        like
+    )
+
+
+def _starts(
+    objective: Objective,
+    known: _Known,
+    count: int,
+    restarts: int,
+    seed: int,
+    start: Tensor | None,
+    spread: float,
+) -> Tensor:
+    """Return the attacks' starts (N·R, P): images first, so that one seed gives every kind of label the same ones."""
+    generator = torch.Generator().manual_seed(seed)
+    like = next(iter(objective.observed.values()))
+    shape = (count * restarts, objective.size)
+    if start is None:
+        inputs = spread * torch.randn(shape, generator=generator).to(like)
+    else:
+        wanted = (count * objective.shape[0], *objective.shape[1:])
+        if start.shape != wanted:
+            raise InputError(f"start must be inputs of shape {wanted}; got {tuple(start.shape)}")
+        inputs = start.to(like).reshape(count, -1).repeat_interleave(restarts, dim=0)
+    if not known.searched:
+        return inputs
+    width = objective.shape[0] * objective.classes
+    if known.labels is None:
+        scores = torch.randn(count * restarts, width, generator=generator).to(like)
+    else:
+        scores = known.labels.clamp(min=LEAST_LABEL).log().reshape(count, width).repeat_interleave(restarts, dim=0)
+    return torch.cat([inputs, scores], dim=1)
+
+
+def _chunk(objective: Objective, settings: Optimizer) -> int:
+    """Return how many attacks fit into memory at a time."""
+    activations = 0
+
+    def count(_module: Any, _inputs: Any, output: Any) -> None:
+        nonlocal activations
+        activations += output.numel() if isinstance(output, Tensor) else 0
+
+    hooks = [module.register_forward_hook(count) for module in objective.model.modules()]
+    like = next(iter(objective.observed.values()))
+    with torch.no_grad():
+        objective.model(torch.zeros(objective.shape).to(like))
+    for hook in hooks:
+        hook.remove()
+    parameters = sum(value[0].numel() for value in objective.observed.values())
+    numbers = GRADIENT_COPIES * parameters + ACTIVATION_COPIES * (activations + objective.size)
+    if isinstance(settings, LBFGS):
+        numbers += 2 * settings.history * objective.size
+    if isinstance(settings, LevenbergMarquardt):
+        # The Jacobian and two square matrices, in float64.
+        numbers += 2 * objective.size * (parameters + 3 * objective.size)
+    memory = GPU_SHARE * torch.cuda.mem_get_info(like.device)[0] if like.device.type == "cuda" else CPU_MEMORY
+    return max(1, int(memory / (numbers * like.element_size())))
+
+
+def _watcher(
+    watch: Callable[[Tensor, int, Tensor], None], objective: Objective, part: Tensor
+) -> Callable[[int, Tensor], None]:
+    return lambda step, best: watch(part, step, objective.inputs(best).clone())
+
+
+def _gathered(
+    objective: Objective,
+    places: Tensor,
+    owners: Tensor,
+    tracks: Iterable[tuple[Tensor, Track]],
+    interrupted: bool,
+    restarts: int,
+) -> Reconstruction:
+    attacks = len(places)
+    best = torch.full_like(places, torch.nan)
+    losses = places.new_full((attacks,), torch.inf)
+    bad = torch.zeros(attacks, dtype=torch.long, device=places.device)
+    status: list[Status] = ["no label"] * attacks
+    curves: dict[int, Tensor] = {}
+    for part, track in tracks:
+        best[part], losses[part], bad[part] = track.best, track.losses, track.bad
+        for place, number in enumerate(part.tolist()):
+            if track.lost[place]:
+                status[number] = "diverged"
+            elif track.settled[place]:
+                status[number] = "settled"
+            else:
+                status[number] = "interrupted" if interrupted and track.taken < track.steps else "stopped"
+        for step, values in track.history:
+            line = curves.setdefault(step, torch.full_like(losses, torch.nan))
+            line[part] = values
+    steps = sorted(curves)
+    # A chunk that ended early stays where it was.
+    drawn = torch.stack([curves[step] for step in steps], dim=1) if steps else losses.new_empty(attacks, 0)
+    for column in range(1, len(steps)):
+        drawn[:, column] = torch.where(drawn[:, column].isnan(), drawn[:, column - 1], drawn[:, column])
+    count = attacks // restarts
+    grid = losses.reshape(count, restarts)
+    chosen = grid.argmin(dim=1)
+    winners = torch.arange(count, device=places.device) * restarts + chosen
+    final = objective.labels_at(best[winners], owners[winners])
+    return Reconstruction(
+        images=objective.inputs(best[winners]).flatten(0, 1),
+        labels=final.flatten(0, 1),
+        losses=grid,
+        chosen=chosen,
+        history=torch.tensor(steps),
+        curves=drawn.reshape(count, restarts, -1),
+        attempts=objective.inputs(best).reshape(count, restarts, *objective.shape),
+        bad=bad.reshape(count, restarts),
+        status=tuple(tuple(status[n * restarts : (n + 1) * restarts]) for n in range(count)),
+    )

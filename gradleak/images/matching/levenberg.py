@@ -1,0 +1,247 @@
+"""Second-order matching: Levenberg-Marquardt on what whole gradients miss, each tensor in units of its own rounding."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad, jvp, vmap
+
+from gradleak.images.matching.optimizers import Track
+from gradleak.leak import Gradients, Leak
+
+# Columns of the Jacobians that are computed at a time, and those that a GPU takes.
+CHUNK, GPU_CHUNK = 64, 4096
+# Strips of a symmetric product.
+BLOCKS = 8
+LEAST_SIZE = 1e-300
+LEAST_DAMPING = 1e-15
+TRIES = 12
+# Damping grows by this when a step does not help, and falls when it does: by more where it helped a lot.
+GROWS, FALLS, FALLS_FAST, A_LOT = 4.0, 3.0, 10.0, 0.7
+# Bent steps that leave this much of the misfit have found the gradient's own rounding; plain ones only after a few,
+# or where no more is missed than rounding explains.
+SETTLED, PATIENCE = 0.99, 3
+# A step with the Jacobian of a place nearby is worth its time where the one before left less than this.
+REUSED, REUSED_PLAIN = 0.5, 0.1
+
+
+@dataclass(frozen=True)
+class LevenbergMarquardt:
+    """Levenberg-Marquardt: `steps` exact Jacobians in float64; `damping` of the first, by the Jacobian's own scale.
+
+    `bent`: steps follow the valley's bend to second order from the start (geodesic acceleration, transtrum2012). Near
+    the end this is what makes them long: the misfit is all but flat along a few hundred directions. From a random start
+    it leads astray, and is taken up only when plain steps no longer help. `spread`: standard deviation of random
+    starts; those of N(0, 1) saturate a network's activations, and most of its slopes are lost.
+    """
+
+    steps: int = 30
+    damping: float = 1e-3
+    bent: bool = False
+    spread: float = 0.1
+
+
+@dataclass(frozen=True)
+class Polished:
+    """Inputs (1, …) in float64, and what of the gradient they miss at the start and after every Jacobian."""
+
+    inputs: Tensor
+    misfits: tuple[float, ...]
+
+
+# The damping and the number of steps where the start is nearly right.
+POLISH = LevenbergMarquardt(steps=12, damping=1e-8, bent=True)
+
+
+def polished(leak: Leak, inputs: Tensor, labels: Tensor, *, steps: int = POLISH.steps) -> Polished:
+    """Move one sample's inputs (1, …) until its gradient is the one observed, as far as its digits go."""
+    misfit = Misfit([leak], labels.double().unsqueeze(0), inputs.shape)
+    places = inputs.double().reshape(1, -1)
+    track = Track.start(places, steps)
+    owners = torch.zeros(1, dtype=torch.long, device=places.device)
+    levenberg(replace(POLISH, steps=steps), misfit, places, owners, track)
+    return Polished(track.best.reshape(inputs.shape), tuple(float(losses) for _, losses in track.history))
+
+
+class Misfit:
+    """What gradients at places miss of the observed ones of N leaks, in units of what those round by.
+
+    A single sample's last-layer gradient is d xᵀ: its products with one x and one d say all that it holds.
+    """
+
+    def __init__(self, leaks: list[Leak], labels: Tensor, shape: torch.Size | tuple[int, ...]) -> None:
+        first = leaks[0]
+        self.model: nn.Module = copy.deepcopy(first.model).double().eval().requires_grad_(False)
+        self.parameters: Gradients = {name: self.model.get_parameter(name) for name in first.gradients}
+        self.shape, self.labels = shape, labels.double()
+        self.weight = first.parameter("weight")
+        self.single = first.batch_size == 1
+        observed = {name: torch.stack([leak.gradients[name] for leak in leaks]).double() for name in first.gradients}
+        self.scales = {name: self._scale(value) for name, value in observed.items()}
+        total = observed[self.weight]
+        left = torch.einsum("nci,ni->nc", total, total.sum(dim=1))
+        left = left / left.norm(dim=1, keepdim=True)
+        right = torch.einsum("nci,nc->ni", total, left)
+        self.sides = (left, right / right.norm(dim=1, keepdim=True))
+        self.targets = vmap(self._read)(observed, self.scales, self.sides)
+        # What the right inputs miss, too, for their gradient was rounded.
+        self.rounding = torch.finfo(first.weight_gradient.dtype).eps * self.targets.shape[1] ** 0.5
+
+    @staticmethod
+    def _scale(observed: Tensor) -> Tensor:
+        """Return the unit of every row of a tensor's gradients (N, rows, 1).
+
+        A tensor's entries round alike, but for channels that hold hardly anything.
+        """
+        rows = observed.reshape(*observed.shape[:2], -1).abs().amax(dim=2, keepdim=True)
+        return (rows * rows.amax(dim=1, keepdim=True)).sqrt().clamp(min=LEAST_SIZE)
+
+    def _read(self, gradients: Gradients, scales: Gradients, sides: tuple[Tensor, Tensor]) -> Tensor:
+        parts = []
+        for name, value in gradients.items():
+            rows = value.reshape(len(value), -1)
+            if name == self.weight and self.single:
+                size = scales[name].amax()
+                parts += [sides[0] @ rows / size, rows @ sides[1] / size]
+            else:
+                parts.append((rows / scales[name]).flatten())
+        return torch.cat(parts)
+
+    def one(
+        self, place: Tensor, labels: Tensor, scales: Gradients, sides: tuple[Tensor, Tensor], target: Tensor
+    ) -> Tensor:
+        """Return the residual (R,) of one attack at its place (P,)."""
+
+        def loss(parameters: Gradients) -> Tensor:
+            logits: Tensor = functional_call(self.model, parameters, (place.reshape(self.shape),))
+            return -(labels * logits.log_softmax(dim=1)).sum(dim=1).mean()
+
+        return self._read(grad(loss)(self.parameters), scales, sides) - target
+
+    def of(self, owners: Tensor) -> Callable[[Tensor], Tensor]:
+        """Return the residuals (A, R) of attacks on these leaks (A,), as a function of their places (A, P)."""
+        known = self._known(owners)
+        return lambda places: vmap(self.one)(places, *known)
+
+    def jacobian(self, places: Tensor, owners: Tensor) -> Tensor:
+        """Return Jᵀ of every attack (A, P, R), exact: forward mode over the gradient, a row an entry of the inputs."""
+        units = torch.eye(places.shape[1], dtype=places.dtype, device=places.device)
+        columns = max(1, (GPU_CHUNK if places.is_cuda else CHUNK) // len(places))
+
+        def rows(place: Tensor, *known: Any) -> Any:
+            return vmap(lambda unit: jvp(lambda at: self.one(at, *known), (place,), (unit,))[1], chunk_size=columns)(
+                units
+            )
+
+        found: Tensor = vmap(rows)(places, *self._known(owners))
+        return found
+
+    def _known(self, owners: Tensor) -> tuple[Any, ...]:
+        scales = {name: value[owners] for name, value in self.scales.items()}
+        left, right = self.sides
+        return self.labels[owners], scales, (left[owners], right[owners]), self.targets[owners]
+
+
+def levenberg(settings: LevenbergMarquardt, misfit: Misfit, places: Tensor, owners: Tensor, track: Track) -> None:
+    """Run Levenberg-Marquardt on A attacks from places (A, P); each has its own damping, and leaves when settled."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", category=FutureWarning, module="torch.*")
+        _search(settings, misfit, places, owners, track)
+
+
+def _search(settings: LevenbergMarquardt, misfit: Misfit, places: Tensor, owners: Tensor, track: Track) -> None:
+    active = torch.arange(len(places), device=places.device)
+    places = places.double().clone()
+    missed = misfit.of(owners)(places)
+    damping = places.new_full((len(places),), settings.damping)
+    bent = torch.full_like(active, settings.bent, dtype=torch.bool)
+    slow = torch.zeros_like(active)
+    track.see(active, places, missed.norm(dim=1))
+    track.stepped(0)
+    for number in track.rounds():
+        before = missed.norm(dim=1)
+        slopes = misfit.jacobian(places, owners)
+        square = _square(slopes)
+        factors, scales = torch.empty_like(square), places.new_empty(places.shape)
+        moved = torch.zeros_like(active, dtype=torch.bool)
+        for _ in range(TRIES):
+            # Those whose step does not help try a shorter one.
+            left = (~moved).nonzero()[:, 0]
+            if len(left) == 0:
+                break
+            factors[left], scales[left] = _factored(square[left], damping[left])
+            solve = _solver(factors[left], scales[left])
+            residual = misfit.of(owners[left])
+            at = places[left]
+            step = -solve(torch.einsum("apr,ar->ap", slopes[left], missed[left]))
+            if bent[left].any():
+                bend = _bend(residual, at, step)
+                step = step - bent[left, None] * solve(torch.einsum("apr,ar->ap", slopes[left], bend)) / 2
+            tried = at + step
+            now = residual(tried)
+            good = now.norm(dim=1) < missed[left].norm(dim=1)
+            places[left[good]], missed[left[good]], moved[left[good]] = tried[good], now[good], True
+            damping[left[~good]] *= GROWS
+        worth = torch.where(bent, REUSED, REUSED_PLAIN)
+        going = (moved & (missed.norm(dim=1) <= worth * before)).nonzero()[:, 0]
+        while len(going):
+            held = missed[going].norm(dim=1)
+            solve = _solver(factors[going], scales[going])
+            tried = places[going] - solve(torch.einsum("apr,ar->ap", slopes[going], missed[going]))
+            now = misfit.of(owners[going])(tried)
+            good = now.norm(dim=1) < held
+            places[going[good]], missed[going[good]] = tried[good], now[good]
+            going = going[good & (now.norm(dim=1) <= worth[going] * held)]
+        after = missed.norm(dim=1)
+        falls = torch.where(after < A_LOT * before, FALLS_FAST, FALLS)
+        damping = (damping / falls).clamp(min=LEAST_DAMPING)
+        track.see(active, places, after)
+        track.stepped(number + 1)
+        slow = torch.where(after > SETTLED * before, slow + 1, 0)
+        arrived = ~bent & (after <= misfit.rounding)
+        stuck = ~moved | arrived | (slow >= torch.where(bent, 1, PATIENCE))
+        ended = stuck & bent
+        damping[stuck], slow[stuck] = POLISH.damping, 0
+        bent |= stuck
+        track.settled[active[ended]] = True
+        if ended.all():
+            return
+        active, places, missed, damping, bent, slow, owners = (
+            value[~ended] for value in (active, places, missed, damping, bent, slow, owners)
+        )
+
+
+def _bend(residual: Callable[[Tensor], Tensor], at: Tensor, step: Tensor) -> Tensor:
+    """Return the second derivative of the residuals (A, R) along a step."""
+    bend: Tensor = jvp(lambda place: jvp(residual, (place,), (step,))[1], (at,), (step,))[1]
+    return bend
+
+
+def _square(slopes: Tensor) -> Tensor:
+    """Return JᵀJ of every attack (A, P, P): the blocks below its diagonal, and those mirrored, for half the work."""
+    square = slopes.new_empty(*slopes.shape[:2], slopes.shape[1])
+    size = -(-slopes.shape[1] // BLOCKS)
+    for start in range(0, slopes.shape[1], size):
+        end = start + size
+        square[:, start:end, :end] = slopes[:, start:end] @ slopes[:, :end].mT
+        square[:, :start, start:end] = square[:, start:end, :start].mT
+    return square
+
+
+def _factored(square: Tensor, damping: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the Cholesky factors of JᵀJ + λ diag JᵀJ in units of its diagonal, and those units (A, P)."""
+    scale = square.diagonal(dim1=1, dim2=2).clamp(min=torch.finfo(square.dtype).tiny).rsqrt()
+    damped = scale.unsqueeze(2) * square * scale.unsqueeze(1)
+    damped.diagonal(dim1=1, dim2=2).add_(damping.unsqueeze(1))
+    return torch.linalg.cholesky_ex(damped)[0], scale
+
+
+def _solver(factor: Tensor, scale: Tensor) -> Callable[[Tensor], Tensor]:
+    """Return the solver of (JᵀJ + λ diag JᵀJ) x = y for every attack (A, P)."""
+    return lambda right: scale * torch.cholesky_solve((scale * right).unsqueeze(2), factor).squeeze(2)

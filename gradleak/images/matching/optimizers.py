@@ -1,0 +1,350 @@
+"""First-order searches over many attacks at once: Adam and L-BFGS, each attack with a state of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from gradleak.book.progress import progress
+from gradleak.errors import InputError
+
+Evaluate = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+# The decay of geiping2020, which wang2024 took over: a tenth of the rate from each of these parts of the way on.
+DECAY = (3 / 8, 5 / 8, 7 / 8)
+# torch's L-BFGS stops below these.
+LEAST_SLOPE, LEAST_CHANGE = 1e-7, 1e-9
+LEAST_CURVATURE = 1e-10
+# The part of the descent that the slope promises which a step has to give (Armijo), and how often it is shortened.
+ARMIJO = 1e-4
+TRIES = 20
+POINTS = 100
+
+
+@dataclass(frozen=True)
+class Adam:
+    """Adam, raw or on the gradient's sign; the rate falls to a tenth at each of `decay`, parts of all steps.
+
+    `spread`: standard deviation of random starts.
+    """
+
+    steps: int = 4800
+    rate: float = 0.1
+    signed: bool = False
+    decay: tuple[float, ...] = DECAY
+    spread: float = 1.0
+
+
+@dataclass(frozen=True)
+class LBFGS:
+    """L-BFGS, `inner` iterations a step, pairs of the last `history`.
+
+    `search`: a step is shortened until the loss falls enough, so that no run can diverge; otherwise every step is
+    taken whole, as torch's optimiser and the published code do, with the rate decaying as Adam's. `spread`: standard
+    deviation of random starts.
+    """
+
+    steps: int = 300
+    rate: float = 1.0
+    inner: int = 20
+    history: int = 100
+    search: bool = True
+    decay: tuple[float, ...] = ()
+    spread: float = 1.0
+
+
+@dataclass
+class Track:
+    """The best iterate of each of A attacks, and how their losses went.
+
+    `best` (A, P), `losses` (A,) the least loss of each, `bad` (A,) how many losses were not finite, `lost` (A,) whether
+    one of those ended the search, `settled` (A,) whether it came to its end by itself; `history`: steps and, at each,
+    the least losses so far (A,), thinned. `watch` is shown the best iterates when the history is written.
+    """
+
+    best: Tensor
+    losses: Tensor
+    bad: Tensor
+    lost: Tensor
+    settled: Tensor
+    steps: int
+    watch: Callable[[int, Tensor], None] | None = None
+    history: list[tuple[int, Tensor]] = field(default_factory=list)
+    taken: int = 0
+
+    @classmethod
+    def start(cls, places: Tensor, steps: int, watch: Callable[[int, Tensor], None] | None = None) -> Track:
+        """Begin at the attacks' starts."""
+        count = len(places)
+        losses = places.new_full((count,), torch.inf)
+        zeros = torch.zeros(count, dtype=torch.long, device=places.device)
+        return cls(places.clone(), losses, zeros, zeros.bool(), zeros.bool(), steps, watch)
+
+    def rounds(self) -> Iterator[int]:
+        """Give the steps one by one, and show how far the search is."""
+        return progress(range(self.steps), self.steps, f"matching, {len(self.best)} at once")
+
+    def see(self, active: Tensor, places: Tensor, losses: Tensor) -> None:
+        """Take note of iterates (a, P) of the attacks `active` (a,), and of their losses."""
+        self.bad[active] += ~torch.isfinite(losses)
+        better = losses < self.losses[active]
+        self.best[active[better]] = places[better]
+        self.losses[active[better]] = losses[better]
+
+    def stepped(self, step: int) -> None:
+        """Write the history, at about a hundred steps of all."""
+        self.taken = step
+        if step % max(1, self.steps // POINTS) == 0 or step == self.steps:
+            self.history.append((step, self.losses.clone()))
+            if self.watch:
+                self.watch(step, self.best)
+
+
+def schedule(rate: float, step: int, steps: int, decay: tuple[float, ...]) -> float:
+    """Return the rate of a step."""
+    return rate * 0.1 ** sum(step >= int(steps * part) for part in decay)
+
+
+def adam(
+    settings: Adam, evaluate: Evaluate, places: Tensor, track: Track, boxed: Callable[[Tensor], Tensor], enough: float
+) -> None:
+    """Run Adam on A attacks; an attack that is not finite, or near enough, leaves."""
+    active = torch.arange(len(places), device=places.device)
+    mean, square = torch.zeros_like(places), torch.zeros_like(places)
+    for step in track.rounds():
+        losses, slopes = evaluate(places, active)
+        track.see(active, places, losses)
+        finite = torch.isfinite(losses) & torch.isfinite(slopes).all(dim=1)
+        stay = finite & (losses > enough)
+        track.lost[active[~finite]] = True
+        track.settled[active[losses <= enough]] = True
+        if not stay.all():
+            active, places, mean, square, slopes = (value[stay] for value in (active, places, mean, square, slopes))
+        if settings.signed:
+            slopes = slopes.sign()
+        mean.lerp_(slopes, 0.1)
+        square.mul_(0.999).addcmul_(slopes, slopes, value=0.001)
+        rate = schedule(settings.rate, step, settings.steps, settings.decay)
+        size = (square / (1 - 0.999 ** (step + 1))).sqrt_().add_(1e-8)
+        places = boxed(places - rate / (1 - 0.9 ** (step + 1)) * mean / size)
+        track.stepped(step + 1)
+        if len(active) == 0:
+            return
+    track.see(active, places, evaluate(places, active)[0])
+
+
+class _Memory:
+    """The last pairs of steps s and changes of the gradient y of A attacks, and the products that L-BFGS needs."""
+
+    def __init__(self, places: Tensor, history: int, relative: bool) -> None:
+        count, size = places.shape
+        self.length, self.relative = history, relative
+        self.s, self.y = (places.new_zeros(count, history, size) for _ in range(2))
+        # sᵢ·yⱼ and yᵢ·yⱼ by slots; a slot is used again when all are full.
+        self.sy, self.yy = (places.new_zeros(count, history, history, dtype=torch.float64) for _ in range(2))
+        # sᵢ·g and yᵢ·g of the gradient where each attack is.
+        self.sg, self.yg = (places.new_zeros(count, history, dtype=torch.float64) for _ in range(2))
+        self.pushed = torch.zeros(count, dtype=torch.long, device=places.device)
+        self.scale = places.new_ones(count, dtype=torch.float64)
+
+    def keep(self, stay: Tensor) -> None:
+        """Forget the attacks that left."""
+        for name in ("s", "y", "sy", "yy", "sg", "yg", "pushed", "scale"):
+            setattr(self, name, getattr(self, name)[stay])
+
+    def forget(self, which: Tensor) -> None:
+        """Forget the pairs of these attacks (a,)."""
+        self.pushed[which] = 0
+        self.scale[which] = 1
+
+    def push(self, which: Tensor, s: Tensor, y: Tensor, slopes: Tensor) -> None:
+        """Move the attacks `which` (a,) by s, which changed their gradient by y to `slopes`, (a, P) each.
+
+        A pair is kept unless its curvature is not positive. Whatever is multiplied with the history is so in one go:
+        reading it is what a step costs.
+        """
+        unit = s.norm(dim=1) * y.norm(dim=1) if self.relative else 1.0
+        curved = (s * y).sum(dim=1) > LEAST_CURVATURE * unit
+        own = which[curved]
+        slot = self.pushed[own] % self.length
+        self.s[own, slot], self.y[own, slot] = s[curved], y[curved]
+        self.pushed[own] += 1
+        held = self._held()
+        if held == 0:
+            return
+        rows = torch.stack([s, y, slopes], dim=1)
+        if len(which) < len(self.s):
+            # The others' products are of no use; taking their histories out would cost more.
+            rows = rows.new_zeros(len(self.s), *rows.shape[1:]).index_copy_(0, which, rows)
+        by_s = torch.bmm(rows[:, 1:], self.s[:, :held].mT).double()
+        by_y = torch.bmm(rows, self.y[:, :held].mT).double()
+        self.sg[which, :held], self.yg[which, :held] = by_s[which, 1], by_y[which, 2]
+        self.sy[own, slot, :held], self.sy[own, :held, slot] = by_y[own, 0], by_s[own, 0]
+        self.yy[own, slot, :held] = self.yy[own, :held, slot] = by_y[own, 1]
+        self.scale[own] = self.sy[own, slot, slot] / self.yy[own, slot, slot]
+
+    def _held(self) -> int:
+        """Return how many slots are in use."""
+        return min(self.length, int(self.pushed.max())) if len(self.pushed) else 0
+
+    def direction(self, slopes: Tensor) -> Tensor:
+        """Return −H g (A, P), H the inverse Hessian that the pairs tell (Byrd, Nocedal and Schnabel's compact form).
+
+        `slopes` g are those of the last push.
+        """
+        held = self._held()
+        if held == 0:
+            return -slopes
+        count = self.pushed.clamp(max=self.length).unsqueeze(1)
+        place = torch.arange(held, device=slopes.device).unsqueeze(0)
+        there = place < count
+        order = torch.where(there, (self.pushed.unsqueeze(1) - count + place) % self.length, place)
+        s, y = self.s[:, :held], self.y[:, :held]
+        along, across = (products[:, :held].gather(1, order) * there for products in (self.sg, self.yg))
+        rows = order.unsqueeze(2).expand(-1, -1, held)
+        both = there.unsqueeze(2) & there.unsqueeze(1)
+        sy, yy = (matrix[:, :held, :held].gather(1, rows).gather(2, rows.mT) * both for matrix in (self.sy, self.yy))
+        blank = torch.diag_embed((~there).double())
+        upper = sy.triu() + blank
+        scale = self.scale.unsqueeze(1)
+        first = torch.linalg.solve_triangular(upper, along.unsqueeze(2), upper=True).squeeze(2)
+        middle = sy.diagonal(dim1=1, dim2=2) * first + scale * torch.bmm(yy, first.unsqueeze(2)).squeeze(2)
+        middle = (middle - scale * across) * there
+        second = torch.linalg.solve_triangular(upper.mT, middle.unsqueeze(2), upper=False).squeeze(2)
+        into = torch.empty_like(order).scatter_(1, order, place.expand_as(order))
+        weights = torch.stack([second * there, -scale * first * there], dim=1).gather(
+            2, into.unsqueeze(1).expand(-1, 2, -1)
+        )
+        weights = weights.to(slopes)
+        found = torch.baddbmm(torch.bmm(weights[:, :1], s), weights[:, 1:], y).squeeze(1)
+        return -(scale.to(slopes) * slopes + found)
+
+
+def lbfgs(settings: LBFGS, evaluate: Evaluate, places: Tensor, track: Track, enough: float) -> None:
+    """Run L-BFGS on A attacks, each with its own history and step; one that settled or is not finite leaves."""
+    if settings.history < 1 or settings.inner < 1:
+        raise InputError(f"history and inner must be at least 1; got {settings.history} and {settings.inner}")
+    run = _Searched if settings.search else _Plain
+    attack = run(settings, evaluate, places.clone(), track, enough)
+    for step in track.rounds():
+        attack.step(schedule(settings.rate, step, settings.steps, settings.decay))
+        track.stepped(step + 1)
+        if len(attack.active) == 0:
+            return
+
+
+class _Run:
+    """What both kinds of L-BFGS share: places, losses, slopes and pairs of the attacks that are still running."""
+
+    def __init__(self, settings: LBFGS, evaluate: Evaluate, places: Tensor, track: Track, enough: float) -> None:
+        self.settings, self.evaluate, self.track, self.enough = settings, evaluate, track, enough
+        self.places = places
+        self.active = torch.arange(len(places), device=places.device)
+        self.memory = _Memory(places, settings.history, relative=settings.search)
+        self.losses, self.slopes = evaluate(places, self.active)
+        track.see(self.active, places, self.losses)
+        self.fresh = torch.ones_like(self.active, dtype=torch.bool)
+        self._leave(self._over())
+
+    def _over(self) -> Tensor:
+        """Return which attacks are at an end: not finite, near enough, or flat."""
+        finite = torch.isfinite(self.losses) & torch.isfinite(self.slopes).all(dim=1)
+        # Whole steps end where torch's do; a search knows by itself when nothing is left to gain.
+        least = 0.0 if self.settings.search else LEAST_SLOPE
+        flat = finite & ((self.slopes.abs().amax(dim=1) <= least) | (self.losses <= self.enough))
+        self.track.settled[self.active[flat]] = True
+        self.track.lost[self.active[~finite]] = True
+        return ~finite | flat
+
+    def _leave(self, gone: Tensor) -> None:
+        if not gone.any():
+            return
+        for name in ("places", "active", "losses", "slopes", "fresh"):
+            setattr(self, name, getattr(self, name)[~gone])
+        self.memory.keep(~gone)
+
+    def _first(self, rate: float) -> Tensor:
+        """Return the length of a first step, along the slope itself (A,)."""
+        return rate * (1 / self.slopes.abs().sum(dim=1)).clamp(max=1)
+
+
+class _Searched(_Run):
+    """L-BFGS with a backtracking line search: the loss of an attack never rises."""
+
+    def step(self, rate: float) -> None:
+        """Take up to `inner` steps."""
+        for _ in range(self.settings.inner):
+            if len(self.active) == 0:
+                return
+            direction = self.memory.direction(self.slopes)
+            promised = (direction * self.slopes).sum(dim=1)
+            lost = ~(promised < 0) | ~torch.isfinite(direction).all(dim=1)
+            if lost.any():
+                self.memory.forget(lost.nonzero()[:, 0])
+                direction[lost] = -self.slopes[lost]
+                promised[lost] = -self.slopes[lost].square().sum(dim=1)
+            steepest = self.memory.pushed == 0
+            length = torch.where(steepest, self._first(rate), torch.full_like(promised, rate))
+            moved, losses, slopes, taken = self._searched(direction, promised, length)
+            # A search that finds nothing even along the slope is at an end: the loss is flat to its last digit.
+            stuck = ~taken & steepest
+            self.memory.forget((~taken).nonzero()[:, 0])
+            which = taken.nonzero()[:, 0]
+            self.memory.push(which, (moved - self.places)[which], (slopes - self.slopes)[which], slopes[which])
+            self.places, self.losses, self.slopes = moved, losses, slopes
+            self.track.settled[self.active[stuck]] = True
+            self._leave(self._over() | stuck)
+
+    def _searched(self, direction: Tensor, promised: Tensor, length: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        moved, losses, slopes = self.places.clone(), self.losses.clone(), self.slopes.clone()
+        open_ = torch.arange(len(self.active), device=self.active.device)
+        taken = torch.zeros_like(self.active, dtype=torch.bool)
+        for _ in range(TRIES):
+            tried = self.places[open_] + length[open_, None] * direction[open_]
+            now, slope = self.evaluate(tried, self.active[open_])
+            self.track.see(self.active[open_], tried, now)
+            before, gain = self.losses[open_], length[open_] * promised[open_]
+            finite = torch.isfinite(now) & torch.isfinite(slope).all(dim=1)
+            good = finite & (now < before) & (now <= before + ARMIJO * gain)
+            done = open_[good]
+            moved[done], losses[done], slopes[done], taken[done] = tried[good], now[good], slope[good], True
+            # The least of the parabola through what is known, within a tenth and a half of the step.
+            least = -gain / (2 * (now - before - gain))
+            shorter = torch.where(finite, least, torch.full_like(least, 0.1)).nan_to_num(0.5).clamp(0.1, 0.5)
+            length[open_] *= shorter
+            open_ = open_[~good]
+            if len(open_) == 0:
+                break
+        return moved, losses, slopes, taken
+
+
+class _Plain(_Run):
+    """L-BFGS as torch's optimiser runs it for one attack, with every step taken whole."""
+
+    def step(self, rate: float) -> None:
+        """Take `inner` steps; one that changes next to nothing ends an attack's own, as a whole call would."""
+        inside = torch.arange(len(self.active), device=self.active.device)
+        for _ in range(self.settings.inner):
+            direction = self.memory.direction(self.slopes)
+            length = torch.where(self.fresh, self._first(rate), torch.full_like(self.losses, rate))
+            promised = (direction * self.slopes).sum(dim=1)
+            inside = inside[promised[inside] <= -LEAST_CHANGE]
+            if len(inside) == 0:
+                break
+            moves = (length[:, None] * direction)[inside]
+            moved = self.places[inside] + moves
+            losses, slopes = self.evaluate(moved, self.active[inside])
+            self.track.see(self.active[inside], moved, losses)
+            self.memory.push(inside, moves, slopes - self.slopes[inside], slopes)
+            change = (losses - self.losses[inside]).abs()
+            self.places[inside], self.losses[inside], self.slopes[inside] = moved, losses, slopes
+            self.fresh[inside] = False
+            ended = (moves.abs().amax(dim=1) <= LEAST_CHANGE) | (change < LEAST_CHANGE) | ~torch.isfinite(losses)
+            inside = inside[~ended]
+        # An attack whose next step promises nothing would stay where it is for ever.
+        promised = (self.memory.direction(self.slopes) * self.slopes).sum(dim=1)
+        flat = promised > -LEAST_CHANGE
+        self.track.settled[self.active[flat]] = True
+        self._leave(self._over() | flat)

@@ -1,0 +1,45 @@
+"""iLRG (ma2023): counts from the mean feature of each class and what the network makes of it."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from gradleak.labels.hard.rounding import rounded
+
+# A quotient this many times longer than usual is no feature.
+LONGEST = 2.0
+
+
+def ilrg(weight_gradient: Tensor, bias_gradient: Tensor, weight: Tensor, bias: Tensor, batch_size: int) -> Tensor:
+    """Return the counts (N, C) of every label in N gradients (N, C, I), bias gradients (N, C).
+
+    Threat model: gradients and the model. Known: batch size, one-hot labels, a last layer with a bias.
+    A class's row over its bias entry is a feature, near the class's own where it is in the batch; what the network
+    predicts there stands for what it predicted in the batch. Counts are the least-squares solution of
+    Σ_j k_j (p_j[i] − δ_ij) = B gb_i for every i, and Σ k = B.
+    """
+    gradients, biases = weight_gradient.double(), bias_gradient.double()
+    count, classes = biases.shape
+    features = _features(gradients, biases)
+    predicted = (features @ weight.double().T + bias.double()).softmax(dim=2)
+    system = predicted.mT - torch.eye(classes, dtype=biases.dtype, device=biases.device)
+    system = torch.cat([system, system.new_ones(count, 1, classes)], dim=1)
+    target = torch.cat([batch_size * biases, biases.new_full((count, 1), batch_size)], dim=1)
+    found = (torch.linalg.pinv(system) @ target.unsqueeze(2)).squeeze(2)
+    return rounded(found, batch_size)
+
+
+def _features(gradients: Tensor, biases: Tensor) -> Tensor:
+    """Return the feature (N, C, I) that stands for each class.
+
+    A class whose bias entry happens to be next to nothing has a quotient that is no feature: much longer than those
+    which are. The mean of the others, weighted by their entries, takes its place.
+    """
+    sizes = biases.abs().unsqueeze(2)
+    total = sizes.sum(dim=1, keepdim=True).clamp(min=torch.finfo(biases.dtype).tiny)
+    # The sum of sizes times quotients is that of rows, each turned by its entry's sign.
+    mean = (gradients * biases.sign().unsqueeze(2)).sum(dim=1, keepdim=True) / total
+    lengths = gradients.norm(dim=2, keepdim=True)
+    sound = (sizes > 0) & (lengths * total <= LONGEST * lengths.sum(dim=1, keepdim=True) * sizes)
+    return torch.where(sound, gradients / torch.where(sound, biases.unsqueeze(2), 1.0), mean)

@@ -1,0 +1,1 @@
+"""Labels as probabilities: of one sample, of a batch, and by the published search."""

@@ -1,0 +1,1 @@
+"""The pages of dang2021, one module each."""

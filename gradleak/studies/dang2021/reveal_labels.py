@@ -1,0 +1,197 @@
+"""Which classes occur in a batch: planes between the rows of a gradient
+
+dang2021, sections 2.5.1 and 3: Table 1, and the image half of Table 4.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import pandas as pd
+import torch
+from matplotlib.figure import Figure
+from pydantic import Field
+from torch import Tensor
+
+from gradleak import defenses, studies
+from gradleak.book import figures
+from gradleak.book.records import Record
+from gradleak.errors import InputError
+from gradleak.labels import reveal_labels
+from gradleak.leak import Gradients
+from gradleak.studies.shared.last_layers import TRAINED, parse, seen
+from gradleak.studies.shared.tally import defense_of
+
+PLACE = "Sections 2.5.1 and 3, Tables 1 and 4"
+SMALLEST: dict[str, Any] = {"rows": ["photos/lenet5/tanh/50"], "sizes": [4], "batches": 2, "defenses": ["none/0"]}
+DEFENSES: dict[str, Callable[[float], Callable[[Gradients], Gradients]]] = {
+    "none": lambda _: lambda gradients: gradients,
+    "sign": lambda _: defenses.sign(),
+    "grad-drop": defenses.grad_drop,
+}
+
+
+class Parameters(studies.Parameters):
+    """What a rerun may change."""
+
+    rows: list[str] = Field(
+        ["photos/lenet5/relu/200", "photos/lenet5/tanh/200"],
+        description="dataset/network/activation/classes; no activation where the network has its own",
+    )
+    sizes: list[int] = Field([10, 30], description="samples in a batch")
+    batches: int = Field(10, ge=1, le=10_000, description="batches a network and size")
+    defenses: list[str] = Field(
+        ["none/0", "sign/0", "grad-drop/0.5", "grad-drop/0.9"],
+        description="name/level, on the last row's smallest batches",
+    )
+
+    paper: ClassVar[dict[str, Any]] = {
+        "rows": [
+            f"imagenet-sample/{TRAINED}//1000",
+            "imagenet-sample/efficientnet-b0//1000",
+        ],
+        "sizes": [10, 50, 100],
+        "batches": 100,
+    }
+
+
+def datasets(parameters: Parameters) -> list[str]:
+    """Return the names of the datasets this study reads."""
+    return list(dict.fromkeys(text.split("/")[0] for text in parameters.rows))
+
+
+def trials(parameters: Parameters) -> list[dict[str, Any]]:
+    """Return the inputs of every trial: one a network, one the defences."""
+    common = parameters.model_dump(include={"sizes", "batches", "seed"})
+    common |= {"device": studies.resolve_device(parameters.device), "defenses": ["none/0"]}
+    rows = [parse(text) | common for text in parameters.rows]
+    for text in parameters.defenses:
+        defense_of(text, DEFENSES)
+    defended = rows[-1] | {"sizes": parameters.sizes[:1], "defenses": parameters.defenses}
+    return [{"part": "table 1"} | row for row in rows] + [{"part": "table 4"} | defended]
+
+
+def trial(
+    *,
+    part: str,
+    dataset: str,
+    network: str,
+    activation: str,
+    classes: int,
+    sizes: list[int],
+    batches: int,
+    defenses: list[str],
+    seed: int,
+    device: str,
+) -> list[dict[str, Any]]:
+    """Reveal the classes of many batches; a row a batch, attack and defence."""
+    del part
+    run = seen(dataset, network, activation, classes, seed, device)
+    generator = torch.Generator().manual_seed(seed)
+    rows = []
+    for text in defenses:
+        about = defense_of(text, DEFENSES)
+        name = about["defense"]
+        defend = DEFENSES[name](about["level"])
+        for size in sizes:
+            for number in range(batches):
+                chosen = torch.randperm(len(run.features), generator=generator)[:size].to(device)
+                own = run.labels_of(chosen, generator)
+                gradient = defend({"weight": run.gradient(chosen, own)})["weight"]
+                truth = set(own.tolist())
+                # A changed gradient has full rank; the attacker is told the batch size, as in the paper's code.
+                for attack, found, seconds in _attacked(gradient, None if name == "none" else size):
+                    rows.append(
+                        about
+                        | {"size": size, "batch": number, "attack": attack}
+                        | _scores(found, truth)
+                        | {"seconds": seconds, "labels": len(truth)}
+                    )
+    return rows
+
+
+def _attacked(gradient: Tensor, rank: int | None) -> list[tuple[str, set[int], float]]:
+    """Return what each attack reveals, and the seconds it took."""
+    started = time.perf_counter()
+    minimum = set((gradient.amin(dim=1) < 0).nonzero()[:, 0].tolist())
+    between = time.perf_counter()
+    try:
+        planes = reveal_labels(gradient, rank=rank)
+    except InputError:
+        # Of full rank: there is no telling, and a guess is not made.
+        planes = set()
+    return [("minimum rule", minimum, between - started), ("RLG", planes, time.perf_counter() - between)]
+
+
+def _scores(found: set[int], truth: set[int]) -> dict[str, Any]:
+    both = len(found & truth)
+    precision, recall = both / len(found) if found else 0.0, both / len(truth)
+    harmonic = 2 * precision * recall / (precision + recall) if both else 0.0
+    return {"precision": precision, "recall": recall, "f1": harmonic, "exact": found == truth}
+
+
+def _part(record: Record, part: str) -> pd.DataFrame:
+    frame = record.frame()
+    return frame[frame["part"] == part]
+
+
+def _line(group: pd.DataFrame) -> dict[str, Any]:
+    return {
+        "precision": f"{group['precision'].mean():.3f}",
+        "recall": f"{group['recall'].mean():.3f}",
+        "F1": f"{group['f1'].mean():.3f}",
+        "exact": f"{100 * group['exact'].mean():.0f} %",
+        "n": f"{len(group)}",
+        "ms": f"{1000 * group['seconds'].median():.2g}",
+    }
+
+
+def table(record: Record) -> pd.DataFrame:
+    """Return Table 1: precision, recall, F1 and exact matches, a line a network, size and attack."""
+    keys = ["network", "activation", "size", "attack"]
+    return pd.DataFrame(
+        [
+            {"network": f"{network} {activation}".strip(), "N": f"{size:.0f}", "attack": attack} | _line(group)
+            for (network, activation, size, attack), group in _part(record, "table 1").groupby(keys, sort=False)
+        ]
+    )
+
+
+def defense_table(record: Record) -> pd.DataFrame:
+    """Return the image half of Table 4: RLG behind defences."""
+    frame = _part(record, "table 4")
+    frame = frame[frame["attack"] == "RLG"]
+    return pd.DataFrame(
+        [
+            {"defence": f"{name} {level:.0%}" if name == "grad-drop" else name, "N": f"{size:.0f}"} | _line(group)
+            for (name, level, size), group in frame.groupby(["defense", "level", "size"], sort=False)
+        ]
+    )
+
+
+def figure_exact(record: Record) -> Figure:
+    """Draw exact matches, precision and recall against the batch size, a panel a network."""
+    frame = _part(record, "table 1")
+    groups = list(frame.groupby(["network", "activation"], sort=False))
+    figure, axes = figures.panels(1, len(groups), height=3.0, sharey=True)
+    columns = {"exact": "exact match", "precision": "precision", "recall": "recall"}
+    for axis, ((network, activation), group) in zip(axes[0], groups, strict=True):
+        for index, (attack, own) in enumerate(group.groupby("attack", sort=False)):
+            for dash, (column, label) in zip(figures.DASHES, columns.items(), strict=False):
+                means = own.groupby("size")[column].mean()
+                axis.plot(
+                    means.index,
+                    means,
+                    color=figures.COLOURS[index],
+                    linestyle=dash,
+                    marker="o",
+                    markersize=4,
+                    label=f"{attack}: {label}",
+                )
+        axis.set_title(f"{network} {activation}".strip())
+        axis.set_xlabel("samples in a batch")
+        axis.set_ylim(-0.03, 1.03)
+    figures.legend_below(figure, 3)
+    return figure

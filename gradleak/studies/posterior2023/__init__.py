@@ -1,0 +1,1 @@
+"""The pages of posterior2023, one module each."""

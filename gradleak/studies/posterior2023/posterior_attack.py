@@ -1,0 +1,291 @@
+"""Counting labels from posteriors: networks, losses, batches, auxiliary data
+
+posterior2023, section 4: Tables 2 and 3, Figures 3 and 4.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any, ClassVar
+
+import pandas as pd
+import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import ScalarFormatter
+from pydantic import Field
+from torch import Tensor, nn
+
+from gradleak import augment, data, metrics, studies
+from gradleak.book import figures
+from gradleak.book.records import Record
+from gradleak.errors import InputError, unknown
+from gradleak.labels import Knowledge, count_heads
+from gradleak.leak import observe_heads
+from gradleak.losses import CrossEntropy, Focal, Loss
+from gradleak.models import training
+from gradleak.studies.shared.tally import built, load, others
+
+PLACE = "Section 4, Tables 2 and 3, Figures 3 and 4"
+SMALLEST: dict[str, Any] = {
+    "rows": ["photos/lenet5/sigmoid/8"],
+    "networks": 1,
+    "batches": 2,
+    "auxiliary": 2,
+    "variants": ["ce/0.8/0"],
+    "sizes": [8],
+    "shares": [0.5],
+    "scales": [1],
+    "epochs": 1,
+}
+ATTACKS = {"LLG": "llg*", "iLRG": "ilrg", "posterior": "posterior", "guess": "guess"}
+LOSSES = ("ce", "focal")
+# Auxiliary samples in all, where there are many classes.
+MOST = 2000
+
+
+class Parameters(studies.Parameters):
+    """What a rerun may change."""
+
+    rows: list[str] = Field(
+        ["photos/lenet5/sigmoid/32", "photos/lenet5/tanh/32", "photos/lenet5/elu/32"],
+        description="Table 2: dataset/network/activation/batch size; the last row stands for the figures and Table 3",
+    )
+    init: str = Field("torch", description="random weights: torch, kaiming or uniform")
+    networks: int = Field(3, ge=1, le=1000, description="networks a row, with random weights")
+    batches: int = Field(10, ge=1, le=10_000, description="batches a network")
+    auxiliary: int = Field(20, ge=1, le=1000, description="auxiliary samples of a class, test split")
+    variants: list[str] = Field(
+        [
+            *(f"{loss}/{temperature}/0" for loss in LOSSES for temperature in (0.8, 1.2)),
+            *(f"{loss}/1/{epsilon}" for loss in LOSSES for epsilon in (0.1, 0.25)),
+        ],
+        description="Table 3: loss/temperature/smoothing",
+    )
+    sizes: list[int] = Field([64, 256], description="Figure 3: samples in a batch, the model trained")
+    shares: list[float] = Field([0.1, 0.5, 0.9], description="Figure 3: share of one class in a batch")
+    scales: list[int] = Field([1, 5, 20], description="Figure 4: auxiliary samples of a class")
+    epochs: int = Field(1, ge=1, le=100, description="how long the model of Figure 3 is trained")
+
+    paper: ClassVar[dict[str, Any]] = {
+        "rows": [
+            "mnist/lenet5/sigmoid/32",
+            "mnist/lenet5/tanh/32",
+            "tinyimagenet32/resnet50-cifar/relu/256",
+            "tinyimagenet32/resnet50-cifar/selu/256",
+            "cifar10/vgg16/elu/32",
+            "cifar10/vgg16/relu/32",
+        ],
+        "networks": 4,
+        "batches": 5,
+        "auxiliary": 100,
+        "sizes": [64, 128, 256, 512, 1024],
+        "shares": [0.1, 0.3, 0.5, 0.7, 0.9],
+        "scales": [1, 5, 10, 50, 100],
+    }
+
+
+def datasets(parameters: Parameters) -> list[str]:
+    """Return the names of the datasets this study reads."""
+    return list(dict.fromkeys(_row(text)["dataset"] for text in parameters.rows))
+
+
+def _row(text: str) -> dict[str, Any]:
+    parts = text.split("/")
+    if len(parts) != 4 or not parts[3].isdigit() or int(parts[3]) < 1:
+        raise InputError(f"a row is dataset/network/activation/batch size; got '{text}'")
+    return {"dataset": parts[0], "network": parts[1], "activation": parts[2], "size": int(parts[3])}
+
+
+def _variant(text: str) -> dict[str, Any]:
+    parts = text.split("/")
+    if len(parts) != 3:
+        raise InputError(f"a variant is loss/temperature/smoothing; got '{text}'")
+    if parts[0] not in LOSSES:
+        raise unknown("loss", parts[0], LOSSES)
+    return {"loss": parts[0], "temperature": float(parts[1]), "epsilon": float(parts[2])}
+
+
+def trials(parameters: Parameters) -> list[dict[str, Any]]:
+    """Return the inputs of every trial: a row, a loss, a batch size, a share or a scale, each on several networks."""
+    common = parameters.model_dump(include={"init", "networks", "batches", "auxiliary", "seed"})
+    common |= {"device": studies.resolve_device(parameters.device)} | _variant("ce/1/0")
+    common |= {"share": 0.0, "epochs": 0}
+    rows = [common | {"part": "table 2"} | _row(text) for text in parameters.rows]
+    main = {name: rows[-1][name] for name in ("dataset", "network", "activation", "size")}
+    trained = common | main | {"epochs": parameters.epochs, "networks": 1, "batches": 20}
+    return [
+        *rows,
+        *(common | main | {"part": "table 3"} | _variant(text) for text in parameters.variants),
+        *(trained | {"part": "batch size", "size": size} for size in parameters.sizes),
+        *(trained | {"part": "imbalance", "share": share} for share in parameters.shares),
+        *(common | main | {"part": "scale", "auxiliary": scale} for scale in parameters.scales),
+    ]
+
+
+def trial(
+    *,
+    part: str,
+    dataset: str,
+    network: str,
+    activation: str,
+    init: str,
+    size: int,
+    networks: int,
+    batches: int,
+    auxiliary: int,
+    loss: str,
+    temperature: float,
+    epsilon: float,
+    share: float,
+    epochs: int,
+    seed: int,
+    device: str,
+) -> list[dict[str, Any]]:
+    """Count the labels of batches on networks of one kind, by every attack, and return its two accuracies."""
+    del part
+    private, public = load(dataset, "train"), load(dataset, "test")
+    generator = torch.Generator().manual_seed(seed)
+    used: Loss = CrossEntropy(temperature) if loss == "ce" else Focal(temperature=temperature)
+    found: dict[str, list[Tensor]] = {}
+    seconds = dict.fromkeys(ATTACKS, 0.0)
+    for number in range(networks):
+        model = _model(dataset, network, activation, init, private, seed + number, epochs, device)
+        given, classes = others(public, max(1, min(auxiliary, MOST // public.classes)), generator)
+        chosen = torch.cat([_drawn(private, size, share, generator) for _ in range(batches)])
+        labels = private.labels[chosen]
+        targets = augment.smooth(labels, private.classes, epsilon, convention="posterior2023")
+        inputs = data.normalise(private.images[chosen]).to(device)
+        heads = observe_heads(model, inputs, targets.to(device), loss=used, batch_size=size)
+        truth = torch.stack([one.bincount(minlength=private.classes) for one in labels.split(size)])
+        known = Knowledge(
+            model,
+            (data.normalise(given).to(device), classes.to(device)),
+            tuple(inputs.shape[1:]),
+            loss=used,
+            epsilon=epsilon,
+            seed=seed + number,
+        )
+        for name, method in ATTACKS.items():
+            started = time.perf_counter()
+            counts = count_heads(heads, method, known).cpu()
+            seconds[name] += time.perf_counter() - started
+            both = torch.stack([metrics.class_jaccard(counts, truth), metrics.count_jaccard(counts, truth)], dim=1)
+            found.setdefault(name, []).append(both)
+    rows = []
+    for name, parts in found.items():
+        both = torch.cat(parts)
+        rows.append(
+            {"attack": name, "classes": float(both[:, 0].mean()), "instances": float(both[:, 1].mean())}
+            | {"spread": float(both[:, 1].std()) if len(both) > 1 else 0.0, "count": len(both)}
+            | {"seconds": seconds[name] / len(both)}
+        )
+    return rows
+
+
+def _model(
+    dataset: str,
+    network: str,
+    activation: str,
+    init: str,
+    private: data.Dataset,
+    seed: int,
+    epochs: int,
+    device: str,
+) -> nn.Module:
+    if epochs:
+        recipe = training.Recipe(
+            network=network,
+            dataset=dataset,
+            epochs=epochs,
+            learning_rate=1e-3,
+            activation=activation,
+            init=init,
+            seed=seed,
+        )
+        return training.train(recipe, device=device).model.to(device)
+    return built(network, private, seed, device, init=init, activation=activation)
+
+
+def _drawn(private: data.Dataset, size: int, share: float, generator: torch.Generator) -> Tensor:
+    """Return a batch's indices (B,): classes at random, or this share of one class and the rest of the others."""
+    wanted = torch.randint(private.classes, (size,), generator=generator)
+    if share:
+        few = round(share * size)
+        others_ = wanted[few:] % (private.classes - 1)
+        first = int(torch.randint(private.classes, (1,), generator=generator))
+        wanted = torch.cat([torch.full((few,), first), others_ + (others_ >= first)])
+    return augment.samples_of(private.labels, wanted, generator)
+
+
+def _part(record: Record, part: str) -> pd.DataFrame:
+    frame = record.frame()
+    return frame[frame["part"] == part]
+
+
+def table(record: Record) -> pd.DataFrame:
+    """Return Table 2: class and instance accuracy of every attack."""
+    lines = []
+    keys = ["dataset", "network", "activation", "size"]
+    for (dataset, network, activation, size), group in _part(record, "table 2").groupby(keys, sort=False):
+        own = group.set_index("attack")
+        line: dict[str, Any] = {"dataset": dataset, "network": network, "activation": activation, "B": f"{size:.0f}"}
+        for name in ATTACKS:
+            line[name] = f"{own['classes'][name]:.3f} / {own['instances'][name]:.3f}"
+        lines.append(line | {"n": f"{group['count'].iloc[0]:.0f}"})
+    return pd.DataFrame(lines)
+
+
+def variant_table(record: Record) -> pd.DataFrame:
+    """Return Table 3: instance accuracy by loss, temperature and smoothing."""
+    lines = []
+    keys = ["loss", "temperature", "epsilon"]
+    for (loss, temperature, epsilon), group in _part(record, "table 3").groupby(keys, sort=False):
+        own = group.set_index("attack")
+        lines.append(
+            {"loss": loss, "τ": f"{temperature:g}", "ε": f"{epsilon:g}"}
+            | {name: f"{own['instances'][name]:.3f} ± {own['spread'][name]:.3f}" for name in ATTACKS}
+            | {"n": f"{group['count'].iloc[0]:.0f}"}
+        )
+    return pd.DataFrame(lines)
+
+
+def figure_settings(record: Record) -> Figure:
+    """Draw instance accuracy against batch size, imbalance (Figure 3) and auxiliary samples (Figure 4)."""
+    figure, axes = figures.panels(1, 3, height=3.0, sharey=True)
+    panels = (
+        ("batch size", "size", "samples in a batch"),
+        ("imbalance", "share", "share of one class"),
+        ("scale", "auxiliary", "auxiliary samples of a class"),
+    )
+    for axis, (part, column, label) in zip(axes[0], panels, strict=True):
+        _draw(axis, _part(record, part), column)
+        axis.set_xlabel(label)
+        if part != "imbalance":
+            axis.set_xscale("log")
+            axis.xaxis.set_major_formatter(ScalarFormatter())
+            axis.xaxis.set_minor_formatter("")
+    axes[0][0].set_title("trained")
+    axes[0][1].set_title("trained")
+    axes[0][2].set_title("untrained")
+    axes[0][0].set_ylabel("instance accuracy")
+    figures.legend_below(figure, len(ATTACKS))
+    return figure
+
+
+def _draw(axis: Axes, frame: pd.DataFrame, column: str) -> None:
+    for index, name in enumerate(ATTACKS):
+        own = frame[frame["attack"] == name].sort_values(column)
+        style: dict[str, Any] = {"color": figures.COLOURS[index], "linestyle": figures.DASHES[index]}
+        axis.errorbar(
+            own[column],
+            own["instances"].astype(float),
+            own["spread"].astype(float),
+            marker="o",
+            markersize=4,
+            capsize=2,
+            label=name,
+            **style,
+        )
+    axis.set_ylim(0, 1.05)
+    axis.set_xticks(sorted(frame[column].unique()))

@@ -1,0 +1,1 @@
+"""What several studies share: samples, networks, tallies, pictures."""

@@ -1,0 +1,1 @@
+"""The pages of wainakh2021, one module each."""

@@ -1,0 +1,95 @@
+"""LLG on other networks
+
+wainakh2021, section 6.3: Figure 3.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import pandas as pd
+import torch
+from matplotlib.figure import Figure
+from pydantic import Field
+
+from gradleak import studies
+from gradleak.book import figures
+from gradleak.book.records import Record
+from gradleak.studies.shared.tally import (
+    ATTACKS,
+    SIZES,
+    Tally,
+    attack,
+    built,
+    draw_success,
+    load,
+    others,
+    success_cells,
+)
+
+PLACE = "Section 6.3, Figure 3"
+SMALLEST: dict[str, Any] = {"repeats": 2, "sizes": [1, 4], "networks": ["llg-cnn"]}
+# The paper's line, what the other attacks do there, and what reads the bias as well.
+SHOWN = {name: ATTACKS[name] for name in ("LLG+", "LLG*", "LLG", "guess")} | {
+    "iLRG": ("ilrg", {}),
+    "posterior": ("posterior", {}),
+}
+
+
+class Parameters(studies.Parameters):
+    """What a rerun may change."""
+
+    repeats: int = Field(15, ge=1, le=10_000, description="networks of each kind, each with a batch of every size")
+    sizes: list[int] = Field(SIZES, description="samples in a batch")
+    networks: list[str] = Field(["llg-cnn", "llg-lenet", "llg-resnet20"], description="the paper's three networks")
+    auxiliary: int = Field(10, ge=1, le=1000, description="samples of a class that LLG+ has, test split")
+    dataset: str = Field("photos", description="private images, training split")
+
+    paper: ClassVar[dict[str, Any]] = {"repeats": 100, "dataset": "mnist"}
+
+
+def datasets(parameters: Parameters) -> list[str]:
+    """Return the names of the datasets this study reads."""
+    return [parameters.dataset]
+
+
+def trials(parameters: Parameters) -> list[dict[str, Any]]:
+    """Return the inputs of every trial: one a network."""
+    common = parameters.model_dump(include={"repeats", "sizes", "auxiliary", "dataset", "seed"})
+    common["device"] = studies.resolve_device(parameters.device)
+    return [{"network": network} | common for network in parameters.networks]
+
+
+def trial(
+    *, network: str, repeats: int, sizes: list[int], auxiliary: int, dataset: str, seed: int, device: str
+) -> list[dict[str, Any]]:
+    """Count the labels of many batches on many networks of one kind."""
+    private, public = load(dataset, "train"), load(dataset, "test")
+    generator = torch.Generator().manual_seed(seed)
+    tally = Tally()
+    for number in range(repeats):
+        model = built(network, private, seed + number, device)
+        given = others(public, auxiliary, generator)
+        attack(tally, model, private, given, sizes=sizes, balance="unbalanced", generator=generator, attacks=SHOWN)
+    return tally.rows()
+
+
+def table(record: Record) -> pd.DataFrame:
+    """Return the success of every attack on every network: the mean over batch sizes, and the least."""
+    lines = []
+    for (network, name), group in record.frame().groupby(["network", "attack"], sort=False):
+        lines.append({"network": network, "attack": name} | success_cells(group))
+    return pd.DataFrame(lines)
+
+
+def figure_architectures(record: Record) -> Figure:
+    """Draw success against the batch size, a panel a network."""
+    frame = record.frame()
+    names = list(dict.fromkeys(frame["network"]))
+    figure, axes = figures.panels(1, len(names), height=3.0, sharey=True)
+    for axis, name in zip(axes[0], names, strict=True):
+        draw_success(axis, frame[frame["network"] == name], list(SHOWN))
+        axis.set_title(name)
+    axes[0][0].set_ylabel("labels found, %")
+    figures.legend_below(figure, len(SHOWN))
+    return figure

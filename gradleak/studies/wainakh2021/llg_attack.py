@@ -1,0 +1,172 @@
+"""LLG: how many labels of a batch its gradient gives away
+
+wainakh2021, section 6.2: Figures 2 and 6.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import pandas as pd
+import torch
+from matplotlib.figure import Figure
+from pydantic import Field
+
+from gradleak import studies
+from gradleak.book import figures
+from gradleak.book.records import Record
+from gradleak.errors import InputError
+from gradleak.images import LBFGS, match
+from gradleak.leak import observe
+from gradleak.studies.shared.tally import (
+    ATTACKS,
+    BALANCES,
+    SIZES,
+    Tally,
+    attack,
+    built,
+    draw_success,
+    drawn,
+    load,
+    others,
+    success_cells,
+)
+
+PLACE = "Section 6.2, Figures 2 and 6"
+SMALLEST: dict[str, Any] = {
+    "repeats": 2,
+    "sizes": [1, 8],
+    "balances": ["unbalanced"],
+    "datasets": ["digits"],
+    "dlg_repeats": 1,
+    "dlg_sizes": [1],
+    "dlg_steps": 1,
+}
+DLG = "DLG"
+SHOWN = (*ATTACKS, DLG)
+
+
+class Parameters(studies.Parameters):
+    """What a rerun may change."""
+
+    repeats: int = Field(25, ge=1, le=10_000, description="networks a dataset, each with a batch of every size")
+    sizes: list[int] = Field(SIZES, description="samples in a batch")
+    balances: list[str] = Field(list(BALANCES), description="how batches are drawn: unbalanced, balanced")
+    datasets: list[str] = Field(["digits", "photos"], description="private images, training split")
+    auxiliary: int = Field(10, ge=1, le=1000, description="samples of a class that LLG+ has, test split")
+    dlg_repeats: int = Field(2, ge=0, le=1000, description="batches a size on which DLG is run")
+    dlg_sizes: list[int] = Field([1, 2, 4], description="samples in a batch that DLG is run on")
+    dlg_steps: int = Field(5, ge=1, le=10_000, description="DLG's L-BFGS steps, 20 gradients each")
+
+    paper: ClassVar[dict[str, Any]] = {
+        "repeats": 100,
+        "datasets": ["mnist", "cifar10", "tinyimagenet32", "flowers17"],
+        "dlg_repeats": 5,
+        "dlg_sizes": [1, 2, 4, 8],
+        "dlg_steps": 100,
+    }
+
+
+def datasets(parameters: Parameters) -> list[str]:
+    """Return the names of the datasets this study reads."""
+    return parameters.datasets
+
+
+def trials(parameters: Parameters) -> list[dict[str, Any]]:
+    """Return the inputs of every trial: one a dataset and way to draw, and one a batch size that DLG is run on."""
+    if min([*parameters.sizes, *parameters.dlg_sizes], default=1) < 1:
+        raise InputError("a batch holds at least 1 sample")
+    common = {"seed": parameters.seed, "device": studies.resolve_device(parameters.device)}
+    counted = [
+        {"part": "count", "dataset": dataset, "balance": balance, "repeats": parameters.repeats}
+        | {"sizes": parameters.sizes, "auxiliary": parameters.auxiliary}
+        | common
+        for dataset in parameters.datasets
+        for balance in parameters.balances
+    ]
+    dlg = [
+        {"part": "dlg", "dataset": dataset, "balance": "unbalanced", "size": size}
+        | {"repeats": parameters.dlg_repeats, "steps": parameters.dlg_steps}
+        | common
+        for dataset in parameters.datasets[:1]
+        for size in parameters.dlg_sizes
+        if parameters.dlg_repeats
+    ]
+    return counted + dlg
+
+
+def trial(part: str, **inputs: Any) -> list[dict[str, Any]]:
+    """Count the labels of many batches by every attack, or of a few by DLG."""
+    parts: dict[str, Callable[..., list[dict[str, Any]]]] = {"count": _count, "dlg": _dlg}
+    return parts[part](**inputs)
+
+
+def _count(
+    dataset: str, balance: str, repeats: int, sizes: list[int], auxiliary: int, seed: int, device: str
+) -> list[dict[str, Any]]:
+    private, public = load(dataset, "train"), load(dataset, "test")
+    generator = torch.Generator().manual_seed(seed)
+    tally = Tally()
+    for number in range(repeats):
+        model = built("llg-cnn", private, seed + number, device)
+        given = others(public, auxiliary, generator)
+        attack(tally, model, private, given, sizes=sizes, balance=balance, generator=generator)
+    return tally.rows()
+
+
+def _dlg(
+    dataset: str, balance: str, size: int, repeats: int, steps: int, seed: int, device: str
+) -> list[dict[str, Any]]:
+    private = load(dataset, "train")
+    generator = torch.Generator().manual_seed(seed + size)
+    tally = Tally()
+    for number in range(repeats):
+        model = built("llg-cnn", private, seed + number, device)
+        chosen = drawn(private.labels, size, balance, generator)
+        leak = observe(model, private.images[chosen].to(device), private.labels[chosen].to(device))
+        started = time.perf_counter()
+        found = match(leak, "dlg", optimizer=LBFGS(steps=steps, search=False), seed=seed + number)
+        counts = torch.bincount(found.labels.argmax(dim=1), minlength=private.classes).unsqueeze(0)
+        truth = torch.bincount(private.labels[chosen], minlength=private.classes).unsqueeze(0)
+        tally.add(DLG, size, counts, truth, time.perf_counter() - started)
+    return tally.rows()
+
+
+def table(record: Record) -> pd.DataFrame:
+    """Return the success of every attack: its mean over the batch sizes, the least, and its time a batch."""
+    frame = record.frame()
+    lines = []
+    for keys, group in frame.groupby(["dataset", "balance", "attack"], sort=False):
+        lines.append(
+            dict(zip(("dataset", "batches", "attack"), keys, strict=True))
+            | success_cells(group)
+            | {
+                "ms a batch": f"{1000 * group['seconds'].sum() / group['count'].sum():.2g}",
+            }
+        )
+    return pd.DataFrame(lines)
+
+
+def figure_success(record: Record) -> Figure:
+    """Draw success against the batch size, unbalanced batches: Figure 2."""
+    return _success(record, "unbalanced")
+
+
+def figure_balanced(record: Record) -> Figure:
+    """Draw success against the batch size, balanced batches: Figure 6."""
+    return _success(record, "balanced")
+
+
+def _success(record: Record, balance: str) -> Figure:
+    frame = record.frame()
+    frame = frame[frame["balance"] == balance]
+    names = list(dict.fromkeys(frame["dataset"]))
+    figure, axes = figures.grid(max(1, len(names)), 2, height=2.7, sharey=True)
+    for axis, name in zip(axes, names, strict=False):
+        draw_success(axis, frame[frame["dataset"] == name], SHOWN)
+        axis.set_title(name)
+    axes[0].set_ylabel("labels found, %")
+    figures.legend_below(figure, 4)
+    return figure

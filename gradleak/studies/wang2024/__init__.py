@@ -1,0 +1,1 @@
+"""The pages of wang2024, one module each."""

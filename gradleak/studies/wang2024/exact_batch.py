@@ -1,0 +1,249 @@
+"""A whole batch of images, exactly
+
+Beyond wang2024, section 4.2: every image of a batch out of one averaged gradient of a fully connected network.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import pandas as pd
+import torch
+from matplotlib.figure import Figure
+from pydantic import Field
+from torch import Tensor, nn
+
+from gradleak import augment, data, defenses, metrics, models, studies
+from gradleak.book import figures
+from gradleak.book.records import Record
+from gradleak.errors import InputError
+from gradleak.images import bias_attack, trace_fully_connected
+from gradleak.leak import Leak, observe
+from gradleak.studies.shared.mosaics import packed, show
+from gradleak.studies.shared.private import DTYPES, defended_trials, defender, defense_cells
+
+PLACE = "Beyond section 4.2"
+SMALLEST: dict[str, Any] = {"sizes": [4], "repeats": 1, "precisions": ["float32"], "shown": 4}
+SIZE = 64
+DEFENSES: dict[str, tuple[float, ...]] = {
+    "gaussian": (1e-9, 1e-8, 1e-7, 1e-6, 1e-5),
+    "clip": (0.5,),
+    "quantize": (16,),
+    "half": (16,),
+}
+ATTACKS = ("closed form", "bias attack")
+
+
+class Parameters(studies.Parameters):
+    """What a rerun may change."""
+
+    sizes: list[int] = Field([2, 8, 16, 32], description="batch sizes B")
+    repeats: int = Field(1, ge=1, le=1000, description="batches a size and precision")
+    precisions: list[str] = Field(["float32", "float64"], description="what gradients are computed in")
+    classes: int = Field(100, ge=4, le=10_000, description="classes C of the network; images are given any")
+    shown: int = Field(16, ge=1, le=256, description="the batch size that is shown and defended; one of sizes")
+    dataset: str = Field("photos", description="private images, test split, at 64 pixels")
+
+    paper: ClassVar[dict[str, Any]] = {
+        "sizes": [1, 2, 4, 8, 16, 24, 32, 40, 44, 48],
+        "repeats": 10,
+        "dataset": "flowers17",
+    }
+
+
+def datasets(parameters: Parameters) -> list[str]:
+    """Return the names of the datasets this study reads."""
+    return [parameters.dataset]
+
+
+def trials(parameters: Parameters) -> list[dict[str, Any]]:
+    """Return the inputs of every trial: a batch size and precision each, and the defences."""
+    if parameters.shown not in parameters.sizes:
+        raise InputError(f"'shown' must be one of the sizes; got {parameters.shown} and {parameters.sizes}")
+    device = studies.resolve_device(parameters.device)
+    names = ("classes", "dataset", "seed")
+    common = {name: getattr(parameters, name) for name in names} | {"device": device}
+    closed = [
+        {
+            "part": "closed",
+            "size": size,
+            "dtype": dtype,
+            "repeats": parameters.repeats,
+            "shown": size == parameters.shown,
+        }
+        | common
+        for size in parameters.sizes
+        for dtype in parameters.precisions
+    ]
+    defended = defended_trials(DEFENSES, size=parameters.shown, **common)
+    return closed + defended
+
+
+def trial(part: str, **inputs: Any) -> list[dict[str, Any]]:
+    """Invert batches, or defend one; a row a batch and attack."""
+    return _closed(**inputs) if part == "closed" else _defended(**inputs)
+
+
+def _private(dataset: str, classes: int, size: int, seed: int) -> tuple[Tensor, Tensor]:
+    private = data.load(dataset, "test", size=SIZE)
+    generator = torch.Generator().manual_seed(seed)
+    images = private.images[torch.randperm(len(private), generator=generator)[:size]].double()
+    chosen = torch.randint(classes, (size,), generator=generator)
+    return images, augment.smooth(chosen, classes, torch.rand(size, generator=generator, dtype=torch.float64) / 2)
+
+
+def _network(classes: int, bias: bool, dtype: str, seed: int, device: str) -> nn.Module:
+    return models.build("fcn4", classes=classes, bias=bias, image_size=SIZE, seed=seed).to(device, DTYPES[dtype])
+
+
+def _leak(model: nn.Module, images: Tensor, labels: Tensor) -> Leak:
+    weight = next(model.parameters())
+    return observe(model, data.normalise(images).to(weight), labels.to(weight))
+
+
+def _closed(
+    size: int, dtype: str, repeats: int, shown: bool, classes: int, dataset: str, seed: int, device: str
+) -> list[dict[str, Any]]:
+    model, rows = _network(classes, False, dtype, seed, device), []
+    biased = _network(classes, True, dtype, seed, device)
+    for n in range(repeats):
+        images, labels = _private(dataset, classes, size, seed + n)
+        leak = _leak(model, images, labels)
+        started = time.perf_counter()
+        found = trace_fully_connected(leak)
+        seconds = time.perf_counter() - started
+        restored = data.denormalise(found.inputs.cpu().reshape(images.shape))
+        row = {"batch": n, "attack": "closed form", "seconds": seconds, "status": found.status, "reason": found.reason}
+        row |= {"exact": found.status == "exact"}
+        rows.append(row | judge(restored, images))
+        started = time.perf_counter()
+        best = nearest(bias_attack(_leak(biased, images, labels)), data.normalise(images).flatten(1))
+        seconds = time.perf_counter() - started
+        units = data.denormalise(best.cpu().reshape(images.shape))
+        rows.append(
+            {"batch": n, "attack": "bias attack", "seconds": seconds, "status": "best unit"} | judge(units, images)
+        )
+        if shown and n == 0 and dtype == "float32":
+            order = metrics.match_batch(restored, images)
+            strip = torch.cat([images, units, restored[order]])
+            rows.append({"picture": packed(strip, size)})
+    return rows
+
+
+def nearest(said: Tensor, truth: Tensor) -> Tensor:
+    """Return, for each true input (B, D), what the nearest unit (O, D) says: a choice no attacker has."""
+    said = said[said.isfinite().all(dim=1)]
+    return said[torch.cdist(truth.to(said), said).argmin(dim=1)]
+
+
+def judge(restored: Tensor, images: Tensor) -> dict[str, Any]:
+    """Return how near a batch is to the truth in its best order."""
+    order = metrics.match_batch(restored, images)
+    psnr, lost = metrics.psnr(restored[order], images), ~restored.isfinite().flatten(1).all(dim=1)
+    return {
+        "images": len(images),
+        "psnr": float(psnr.mean()),
+        "least": float(psnr.min()),
+        "ssim": float(metrics.ssim(restored[order], images).mean()),
+        "over_40": 100 * float((psnr > 40).double().mean()),
+        "lost": int(lost.sum()),
+    }
+
+
+def _defended(
+    defense: str, level: float, size: int, classes: int, dataset: str, seed: int, device: str
+) -> list[dict[str, Any]]:
+    model = _network(classes, False, "float32", seed, device)
+    images, labels = _private(dataset, classes, size, seed)
+    clean = _leak(model, images, labels)
+    sent = replace(clean, gradients=defender(defense, level, clean.gradients, seed)(clean.gradients))
+    utility = defenses.utility(clean.gradients, sent.gradients)
+    rows = []
+    for attacker, noise in (("unaware", 0.0), ("aware", None)):
+        found = trace_fully_connected(sent, noise=noise)
+        restored = data.denormalise(found.inputs.cpu().reshape(images.shape))
+        row = {"attacker": attacker, "status": found.status, "utility": utility}
+        rows.append(row | judge(restored, images))
+    return rows
+
+
+def table(record: Record) -> pd.DataFrame:
+    """Return the batches by their size, a line a size and precision, the bias attack beside the closed form."""
+    frame = record.frame()
+    frame = frame[(frame["part"] == "closed") & frame["attack"].notna()]
+    lines = []
+    for (size, dtype), group in frame.groupby(["size", "dtype"], sort=False):
+        own, other = (group[group["attack"] == name] for name in ATTACKS)
+        lines.append(
+            {
+                "B": f"{size}",
+                "gradients": dtype,
+                "batches": len(own),
+                "exact": f"{own['exact'].sum():.0f}",
+                "mean PSNR": _decibels(own["psnr"].mean()),
+                "least": _decibels(own["least"].min()),
+                "SSIM": f"{own['ssim'].mean():.3f}",
+                "seconds": f"{own['seconds'].median():.2g}",
+                "bias attack: mean PSNR": _decibels(other["psnr"].mean()),
+                "over 40 dB": f"{other['over_40'].mean():.0f} %",
+            }
+        )
+    return pd.DataFrame(lines)
+
+
+def _decibels(value: float) -> str:
+    return "lost" if value == -float("inf") else f"{value:.1f}"
+
+
+def defense_table(record: Record) -> pd.DataFrame:
+    """Return what defences leave of one batch, and of its gradient."""
+    frame = record.frame()
+    frame = frame[frame["part"] == "defense"]
+    lines = []
+    for (defense, level), group in frame.groupby(["defense", "level"], sort=False):
+        own = group.set_index("attacker")
+        lines.append(
+            {
+                **defense_cells(defense, level),
+                "cosine to the clean": f"{group['utility'].mean():.5f}",
+                "unaware: says": own["status"]["unaware"],
+                "mean PSNR": _decibels(own["psnr"]["unaware"]),
+                "aware: says": own["status"]["aware"],
+                "aware: mean PSNR": _decibels(own["psnr"]["aware"]),
+            }
+        )
+    return pd.DataFrame(lines)
+
+
+def figure_batch(record: Record) -> Figure:
+    """Draw one batch: the private images, the bias attack's best units, and the closed form."""
+    frame = record.frame()
+    row = frame[frame["picture"].notna()].iloc[0]
+    count = int(row["size"])
+    figure, axes = figures.panels(1, 1, height=max(1.2, 8.4 * 3 / count))
+    show(axes[0][0], row["picture"], ["private", "bias attack", "closed form"])
+    return figure
+
+
+def figure_sizes(record: Record) -> Figure:
+    """Draw PSNR against batch size for both attacks, up to where the equations run out."""
+    frame = record.frame()
+    frame = frame[(frame["part"] == "closed") & frame["attack"].notna()]
+    figure, axes = figures.panels(1, 1, height=3.0)
+    axis = axes[0][0]
+    for index, dtype in enumerate(dict.fromkeys(frame["dtype"])):
+        own = frame[(frame["attack"] == "closed form") & (frame["dtype"] == dtype) & (frame["psnr"] > -float("inf"))]
+        mean, least = own.groupby("size")["psnr"].mean(), own.groupby("size")["least"].min()
+        axis.plot(mean.index, mean, marker="o", color=figures.COLOURS[2 * index], label=f"closed form, {dtype}")
+        axis.fill_between(mean.index, least, mean, color=figures.COLOURS[2 * index], alpha=0.18)
+    other = frame[(frame["attack"] == "bias attack") & (frame["dtype"] == "float32")].groupby("size")["psnr"].mean()
+    axis.plot(
+        other.index, other, marker="x", color=figures.COLOURS[1], linestyle=figures.DASHES[1], label="bias attack"
+    )
+    classes = int(record.parameters["classes"])
+    axis.axvline((classes - 2) / 2, color=figures.TRUTH, linewidth=1.2, linestyle=(0, (4, 2)), label="B = (C − 2) / 2")
+    axis.set(xlabel="batch size B", ylabel="mean PSNR, dB (shaded: least)", ylim=(0, None))
+    axis.legend(fontsize=8)
+    return figure

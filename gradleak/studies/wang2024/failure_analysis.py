@@ -1,0 +1,278 @@
+"""What a gradient cannot tell
+
+wang2024, appendices B and C: every failure of the search, made on purpose, and solved or proved unsolvable.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, ClassVar
+
+import numpy as np
+import pandas as pd
+import torch
+from matplotlib.figure import Figure
+from pydantic import Field
+from torch import Tensor
+
+from gradleak import augment, metrics, studies
+from gradleak.book import figures
+from gradleak.book.records import Record
+from gradleak.labels import idlg, recover_soft_labels
+from gradleak.studies.shared.private import DTYPES, KNOWN, LABELS, judged, search_both
+
+PLACE = "Appendices B and C"
+SMALLEST: dict[str, Any] = {"samples": 20, "searches": 2, "scales": [1.0, 30.0]}
+CASES = {
+    "disturbed": ("B.1", "smoothing", "flat prediction, 500 classes"),
+    "out of bound": ("B.2", "smoothing", "label nearly predicted"),
+    "one-hot probability": ("B.3", "onehot", "certain and wrong"),
+    "certain and right": ("B.3", "onehot", "certain and right"),
+    "certain and mixed": ("B.3", "mixup", "certain of one of two"),
+    "certain and smoothed": ("new", "smoothing", "certain and right"),
+}
+
+
+class Parameters(studies.Parameters):
+    """What a rerun may change."""
+
+    samples: int = Field(400, ge=2, le=100_000, description="random layers a case, and a point of the frontier")
+    searches: int = Field(10, ge=1, le=10_000, description="of a case's, how many the published search is run on")
+    classes: int = Field(10, ge=4, le=10_000, description="classes C of the frontier's layers")
+    features: int = Field(64, ge=2, le=8192, description="features I of all layers")
+    scales: list[float] = Field(
+        [0.001, 0.01, 0.1, 1.0, 3.0, 10.0, 20.0, 30.0, 50.0, 100.0, 300.0],
+        description="standard deviations of the logits along the frontier",
+    )
+
+    paper: ClassVar[dict[str, Any]] = {"samples": 2000, "searches": 50}
+
+
+def datasets(parameters: Parameters) -> list[str]:
+    """Return the names of the datasets this study reads: none, its layers are random."""
+    return []
+
+
+def trials(parameters: Parameters) -> list[dict[str, Any]]:
+    """Return the inputs of every trial: the made cases, and the points of the frontier."""
+    device = studies.resolve_device(parameters.device)
+    common = {"features": parameters.features, "samples": parameters.samples, "seed": parameters.seed, "device": device}
+    cases = [{"part": "case", "case": case, "searches": parameters.searches} | common for case in CASES]
+    frontier = [
+        {"part": "frontier", "labels": labels, "dtype": dtype, "scale": scale, "classes": parameters.classes} | common
+        for labels in LABELS
+        for dtype in DTYPES
+        for scale in parameters.scales
+    ]
+    return cases + frontier
+
+
+def trial(part: str, **inputs: Any) -> list[dict[str, Any]]:
+    """Make one case of failure, or measure one point of the frontier; one row."""
+    return [_case(**inputs) if part == "case" else _point(**inputs)]
+
+
+def _case(case: str, searches: int, features: int, samples: int, seed: int, device: str) -> dict[str, Any]:
+    """Make a case of failure, and let the published search and the exact solver meet it."""
+    labels = CASES[case][1]
+    gradients, weight, targets, nonnegative = make_case(case, features, samples, seed)
+    gradients, weight = gradients.to(device), weight.to(device)
+    exact = recover_soft_labels(gradients, weight, prior=labels, nonnegative=nonnegative)
+    row = {"labels": labels} | judged(exact.labels.cpu(), exact.status, targets)
+    top = targets.argmax(dim=1)
+    row["class_right"] = 100 * float(
+        (exact.labels.cpu().nan_to_num(-1).argmax(dim=1).eq(top) & ~exact.where("failed").cpu()).double().mean()
+    )
+    row["idlg"] = 100 * float((idlg(gradients).cpu() == top).double().mean())
+    _, found = search_both(gradients[:searches], weight, labels)
+    right = metrics.label_error(found.labels, targets[:searches]) < KNOWN
+    row["searches"] = len(right)
+    row["searched"] = 100 * float(right.double().mean())
+    row["searched_wrong"] = 100 * float((found.ended & ~right).double().mean())
+    return row
+
+
+def _share(values: list[bool]) -> float:
+    return sum(values) / len(values)
+
+
+def make_case(case: str, features: int, samples: int, seed: int) -> tuple[Tensor, Tensor, Tensor, bool]:
+    """Return float32 gradients (N, C, I), the weight, the true labels, and whether features are not negative."""
+    generator = torch.Generator().manual_seed(seed)
+    if case == "out of bound":
+        # The feature that gives the logits of a smoothed label, and almost that label.
+        weight, _ = draw(10, features, samples, 1.0, generator)
+        targets = draw_labels("smoothing", 10, samples, generator)
+        logits = targets.log() + 3e-2 * torch.randn(samples, 10, generator=generator, dtype=torch.float64)
+        hidden = torch.linalg.lstsq(weight, logits.T).solution.T
+        return send(weight, hidden, targets, torch.float32), weight.float(), targets.float().double(), False
+    if case == "disturbed":
+        weight, hidden = draw(500, features, samples, 1e-3, generator)
+        targets = draw_labels("smoothing", 500, samples, generator)
+        return send(weight, hidden, targets, torch.float32), weight.float(), targets.float().double(), True
+    weight, hidden = draw(10, features, samples, 3e3, generator)
+    logits = hidden @ weight.T
+    second = torch.randint(1, 10, (samples,), generator=generator)
+    if case == "one-hot probability":
+        targets = augment.one_hot(logits.argmin(dim=1), 10).double()
+    elif case == "certain and right":
+        targets = augment.one_hot(logits.argmax(dim=1), 10).double()
+    elif case == "certain and smoothed":
+        targets = augment.smooth(logits.argmax(dim=1), 10, torch.rand(samples, generator=generator).double() / 2)
+    else:
+        first = logits.argmax(dim=1)
+        share = torch.rand(samples, 1, generator=generator, dtype=torch.float64)
+        targets = share * augment.one_hot(first, 10) + (1 - share) * augment.one_hot((first + second) % 10, 10)
+    return send(weight, hidden, targets, torch.float32), weight.float(), targets.float().double(), True
+
+
+def draw(classes: int, features: int, samples: int, scale: float, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Return a random last layer and features, not negative, whose logits have this standard deviation."""
+    weight = torch.randn(classes, features, generator=generator, dtype=torch.float64)
+    hidden = torch.randn(samples, features, generator=generator, dtype=torch.float64).relu()
+    spread = (hidden @ weight.T).std(dim=1, keepdim=True).clamp(min=1e-12)
+    return weight, hidden / spread * scale
+
+
+def draw_labels(labels: str, classes: int, samples: int, generator: torch.Generator) -> Tensor:
+    """Return random labels (N, C) as wang2024 draws them."""
+    first = torch.randint(classes, (samples,), generator=generator)
+    share = torch.rand(samples, 1, generator=generator, dtype=torch.float64)
+    if labels == "smoothing":
+        return augment.smooth(first, classes, share[:, 0] / 2)
+    hot = augment.one_hot(first, classes).double()
+    if labels == "onehot":
+        return hot
+    second = (first + torch.randint(1, classes, (samples,), generator=generator)) % classes
+    return share * hot + (1 - share) * augment.one_hot(second, classes)
+
+
+def send(weight: Tensor, hidden: Tensor, targets: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return the gradients (N, C, I) that clients compute in `dtype`."""
+    hidden, weight, targets = hidden.to(dtype), weight.to(dtype), targets.to(dtype)
+    logits = (hidden @ weight.T).requires_grad_()
+    (delta,) = torch.autograd.grad(-(targets * logits.log_softmax(dim=1)).sum(), [logits])
+    return delta.unsqueeze(2) * hidden.unsqueeze(1)
+
+
+def _point(
+    labels: str, dtype: str, scale: float, classes: int, features: int, samples: int, seed: int, device: str
+) -> dict[str, Any]:
+    """Measure how many labels random gradients of one logit scale hold."""
+    generator = torch.Generator().manual_seed(seed)
+    weight, hidden = draw(classes, features, samples, scale, generator)
+    targets = draw_labels(labels, classes, samples, generator)
+    gradients = send(weight, hidden, targets, DTYPES[dtype]).to(device)
+    found = recover_soft_labels(gradients, weight.to(device, DTYPES[dtype]), prior=labels)
+    zero = gradients.flatten(1).abs().amax(dim=1) == 0
+    held = [
+        bool(len(own)) and bool((metrics.label_error(own.cpu(), true.expand_as(own)) < 0.01).any())
+        for own, true in zip(found.candidates, targets, strict=True)
+    ]
+    return judged(found.labels.cpu(), found.status, targets.to(DTYPES[dtype]).double()) | {
+        "zero": 100 * float(zero.double().mean()),
+        "missed": 100 * float((found.where("failed") & ~zero).double().mean()),
+        "truth_among": 100 * _share(held),
+    }
+
+
+def table(record: Record) -> pd.DataFrame:
+    """Return every case of failure: what the published search does, and what the exact solver says."""
+    frame = record.frame()
+    frame = frame[frame["part"] == "case"]
+    return pd.DataFrame(
+        {
+            "case": [f"{CASES[case][0]}: {CASES[case][2]}" for case in frame["case"]],
+            "labels": frame["labels"],
+            "search: right": [
+                f"{v:.0f} % of {n:.0f}" for v, n in zip(frame["searched"], frame["searches"], strict=True)
+            ],
+            "wrong": frame["searched_wrong"].map("{:.0f} %".format),
+            "exact: right": frame["accuracy"].map("{:.1f} %".format),
+            "ambiguous": frame["ambiguous"].map("{:.1f} %".format),
+            "failed": frame["failed"].map("{:.1f} %".format),
+            "silently wrong": frame["silent"].astype(int),
+            "class right": frame["class_right"].map("{:.0f} %".format),
+            "iDLG": [
+                f"{v:.0f} %" if k == "onehot" else "–" for v, k in zip(frame["idlg"], frame["labels"], strict=True)
+            ],
+        }
+    )
+
+
+def frontier_table(record: Record) -> pd.DataFrame:
+    """Return what becomes of random gradients as their logits grow, both precisions."""
+    frame = record.frame()
+    frame = frame[frame["part"] == "frontier"]
+    lines = []
+    for (labels, dtype), group in frame.groupby(["labels", "dtype"], sort=False):
+        worst = group.sort_values("accuracy").iloc[0]
+        lines.append(
+            {
+                "labels": labels,
+                "precision": dtype,
+                "gradients": f"{group['count'].sum():,.0f}",
+                "all recovered up to a scale of": _last_whole(group),
+                "least recovered": f"{worst['accuracy']:.1f} % at {worst['scale']:g}",
+                "ambiguous": f"{group['ambiguous'].max():.1f} %",
+                "zero gradient": f"{group['zero'].max():.1f} %",
+                "no label found": f"{group['missed'].max():.1f} %",
+                "silently wrong": f"{group['silent'].sum():.0f}",
+            }
+        )
+    return pd.DataFrame(lines)
+
+
+def _last_whole(group: pd.DataFrame) -> str:
+    short = group[group["accuracy"] < 99.9]["scale"]
+    whole = group[group["scale"] < (short.min() if len(short) else math.inf)]["scale"]
+    return f"{whole.max():g}" if len(whole) else "none"
+
+
+def figure_frontier(record: Record) -> Figure:
+    """Draw the frontier of identifiability: what is recovered, and what is left open, against the logits' scale."""
+    frame = record.frame()
+    frame = frame[frame["part"] == "frontier"]
+    figure, axes = figures.panels(1, len(LABELS), height=3.2, width=9.2, sharey=True)
+    for axis, labels in zip(axes[0], LABELS, strict=True):
+        for index, dtype in enumerate(DTYPES):
+            own = frame[(frame["labels"] == labels) & (frame["dtype"] == dtype)].sort_values("scale")
+            colour = figures.COLOURS[2 * index]
+            axis.plot(own["scale"], own["accuracy"], "o-", color=colour, markersize=4, label=f"{dtype}, recovered")
+            axis.plot(
+                own["scale"], own["ambiguous"], "--", color=colour, linewidth=1.3, label=f"{dtype}, ambiguous"
+            )  # fmt: skip
+        axis.set(title=labels, xscale="log", xlabel="standard deviation of the logits", ylim=(-3, 103))
+    axes[0][0].set_ylabel("percent of gradients")
+    axes[0][0].legend(loc="center left", fontsize=8)
+    return figure
+
+
+def figure_open(scale: float = 40.0, seed: int = 0) -> Figure:
+    """Draw the residual of one saturated, smoothed sample over its scalar, in rounding errors, both precisions."""
+    from gradleak.labels import PRIORS
+    from gradleak.labels.soft import exact, rank_one, single
+
+    generator = torch.Generator().manual_seed(seed)
+    weight, hidden = draw(10, 64, 200, scale, generator)
+    logits = hidden @ weight.T
+    gap = logits.topk(2, dim=1).values
+    # Beyond the digits of float32 and within those of float64: exp(−25) is 1e-11.
+    sample = int((gap[:, 0] - gap[:, 1] - 25).abs().argmin())
+    targets = augment.smooth(logits.argmax(dim=1), 10, torch.tensor(0.3, dtype=torch.float64))
+    figure, axes = figures.panels(1, 1, height=3.0)
+    axis = axes[0][0]
+    for index, (name, dtype) in enumerate(DTYPES.items()):
+        gradients = send(weight, hidden, targets, dtype)[sample : sample + 1]
+        reduced = rank_one.reduce_gradients(gradients, weight.to(dtype))
+        problem = single._problem(reduced, weight.to(dtype), None, dtype, torch.zeros_like(reduced.size))
+        truth = float(hidden[sample].norm())
+        at = torch.from_numpy(np.geomspace(0.02, 50, 800))[None] * truth
+        residual, _ = exact._residuals(problem, at, PRIORS["smoothing"])
+        misfit = (residual.square().sum(dim=2) / 8).sqrt()[0].clamp(min=1e-3)
+        axis.plot(at[0] / truth, misfit, color=figures.COLOURS[2 * index], label=name)
+    axis.axhline(exact.ACCEPT, color="0.4", linestyle=figures.DASHES[1], linewidth=1.1, label="accepted below")
+    figures.mark_truth(axis, 1.0, "true scalar")
+    axis.set(xscale="log", yscale="log", xlabel="t / t*", ylabel="residual, in rounding errors")
+    axis.legend()
+    return figure

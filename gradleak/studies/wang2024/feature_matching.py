@@ -1,0 +1,108 @@
+"""Images from LeNet by matching the last layer's input as well
+
+wang2024, section 5.1: Table 4.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+from matplotlib.figure import Figure
+from pydantic import Field
+
+from gradleak.book.records import Record
+from gradleak.images import Distance
+from gradleak.studies.shared import matched_runs
+from gradleak.studies.shared.matched_runs import (
+    compared,
+    detail_table,
+    draw_curves,
+    draw_strips,
+    optimizer,
+    paired,
+    paired_table,
+    prior,
+    private,
+    psnr_table,
+    read_by,
+    row_trials,
+)
+
+__all__ = ["detail_table", "paired_table", "table"]
+PLACE = "Section 5.1, Table 4"
+SMALLEST: dict[str, Any] = {"pairs": 2, "images": 2, "l2_steps": 1, "cosine_steps": 2}
+# The paper's columns: α, the weight of the last layer's gradient, and β, that of its input.
+WEIGHTS: dict[str, tuple[float, float]] = {
+    "α=1 β=0": (1, 0),
+    "α=0 β=1": (0, 1),
+    "α=1 β=1": (1, 1),
+    "α=0 β=2": (0, 2),
+    "α=2 β=2": (2, 2),
+}
+BASE, BEST = "α=1 β=0", "α=0 β=2"
+PAIRS = (
+    (BEST, BASE),
+    *((BEST, name) for name in WEIGHTS if name not in (BASE, BEST)),
+    ("α=0 β=1", "α=1 β=1"),
+)
+
+
+class Parameters(matched_runs.Parameters):
+    """What a rerun may change."""
+
+    l2_steps: int = Field(10, ge=1, le=100_000, description="L-BFGS steps of L2 matching, 20 gradients each")
+    stages: list[str] = Field(["untrained"], description="networks: untrained, trained")
+
+
+def datasets(parameters: Parameters) -> list[str]:
+    """Return the names of the datasets this study reads."""
+    return read_by(parameters.dataset, parameters.stages)
+
+
+def trials(parameters: Parameters) -> list[dict[str, Any]]:
+    """Return the inputs of every trial: one a row of Table 4."""
+    return row_trials(parameters)
+
+
+def trial(
+    *,
+    labels: str,
+    distance: str,
+    stage: str,
+    samples: int,
+    steps: int,
+    restarts: int,
+    dataset: str,
+    seed: int,
+    device: str,
+) -> list[dict[str, Any]]:
+    """Match gradients and features of one row of the table with every pair of weights, labels recovered."""
+    model, accuracy, inputs, targets = private(labels, stage, samples, dataset, seed, device)
+    common = {"labels": "recovered", "prior": prior(stage), "optimizer": optimizer(distance, steps)}
+    runs = {
+        name: common | {"distance": Distance(distance, head=head, feature=feature)}  # type: ignore[arg-type]
+        for name, (head, feature) in WEIGHTS.items()
+    }
+    rows = compared(model, inputs, targets, runs, label_prior=labels, restarts=restarts, seed=seed)
+    return [*rows, *paired(rows, PAIRS, seed), {"what": "network", "accuracy": accuracy}]
+
+
+def table(record: Record) -> pd.DataFrame:
+    """Return Table 4's PSNR."""
+    return psnr_table(record, list(WEIGHTS))
+
+
+def figure_images(record: Record) -> Figure:
+    """Draw the first images of every row as each pair of weights restored them."""
+    return draw_strips(record, list(WEIGHTS))
+
+
+def figure_curves(record: Record) -> Figure:
+    """Draw PSNR over the steps of every row, a line a pair of weights."""
+    return draw_curves(record, list(WEIGHTS))
+
+
+def figure_losses(record: Record) -> Figure:
+    """Draw the loss over the steps of every row, a line a pair of weights."""
+    return draw_curves(record, list(WEIGHTS), "loss")

@@ -1,0 +1,164 @@
+"""Soft labels from a deep network
+
+wang2024, section 4.1, Table 1: a ResNet50 with all weights at random, and why a few of its labels cannot be had.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any, ClassVar
+
+import pandas as pd
+import torch
+from matplotlib.figure import Figure
+from pydantic import Field
+from torch import Tensor
+
+from gradleak import data, metrics, models, studies
+from gradleak.book import figures
+from gradleak.book.records import Record
+from gradleak.labels import idlg, recover_soft_labels
+from gradleak.leak import observe_heads
+from gradleak.studies.shared.private import KNOWN, LABELS, judged, private_samples, search_both
+
+PLACE = "Table 1"
+SMALLEST: dict[str, Any] = {"samples": 10, "searches": 2, "network": "resnet18"}
+# Last-layer gradients held at a time: those of a ResNet50 on 1000 classes have two million entries each.
+CHUNK_ELEMENTS = 2**25
+
+
+class Parameters(studies.Parameters):
+    """What a rerun may change."""
+
+    samples: int = Field(200, ge=2, le=100_000, description="single images a dataset and kind of label")
+    searches: int = Field(10, ge=1, le=100_000, description="of these, how many the published search is run on")
+    datasets: list[str] = Field(["photos"], description="private images, test split")
+    network: str = Field("resnet50", description="the network, all its parameters random")
+
+    paper: ClassVar[dict[str, Any]] = {
+        "samples": 1000,
+        "searches": 100,
+        "datasets": ["tinyimagenet32", "flowers17", "imagenet-sample"],
+    }
+
+
+def datasets(parameters: Parameters) -> list[str]:
+    """Return the names of the datasets this study reads."""
+    return parameters.datasets
+
+
+def trials(parameters: Parameters) -> list[dict[str, Any]]:
+    """Return the inputs of every trial: a dataset and a kind of label each."""
+    names = ("samples", "searches", "network", "seed")
+    common = {name: getattr(parameters, name) for name in names}
+    device = studies.resolve_device(parameters.device)
+    return [
+        {"dataset": dataset, "labels": labels, "device": device, **common}
+        for dataset in parameters.datasets
+        for labels in LABELS
+    ]
+
+
+def trial(
+    *, dataset: str, labels: str, samples: int, searches: int, network: str, seed: int, device: str
+) -> list[dict[str, Any]]:
+    """Recover the labels of all samples; one row."""
+    private = data.load(dataset, "test")
+    inputs, targets = private_samples(private, labels, samples, seed)
+    model = models.build(network, classes=private.classes, bias=False, image_size=inputs.shape[-1], seed=seed)
+    model = model.to(device)
+    size = max(1, CHUNK_ELEMENTS // model.get_parameter("head.weight").numel())
+    found, zero, rows, seconds = [], [], [], 0.0
+    status: list[str] = []
+    for part, own in zip(inputs.split(size), targets.split(size), strict=True):
+        leaks = observe_heads(model, part.to(device), own.to(device))
+        started = time.perf_counter()
+        labelled = recover_soft_labels(leaks.weight_gradients, leaks.weight, prior=labels)
+        seconds += time.perf_counter() - started
+        found.append(labelled.labels.cpu())
+        status += labelled.status
+        zero.append((leaks.weight_gradients.flatten(1).abs().amax(dim=1) == 0).cpu())
+        rows.append(idlg(leaks.weight_gradients).cpu())
+    few = observe_heads(model, inputs[:searches].to(device), targets[:searches].to(device))
+    published = searched(few.weight_gradients.cpu(), few.weight.cpu(), targets[:searches], labels)
+    label, none = torch.cat(found), torch.cat(zero)
+    right = metrics.label_error(label, targets) < KNOWN
+    top = targets.argmax(dim=1)
+    return [
+        {
+            "classes": private.classes,
+            **judged(label, status, targets),
+            "zero": 100 * float(none.double().mean()),
+            # The published code returns 0 for a zero gradient, and 0 counts as a success there.
+            "counted_zero": 100 * float((right | none).double().mean()),
+            "class_right": 100
+            * float((label.nan_to_num(-1).argmax(dim=1).eq(top) & ~label[:, 0].isnan()).double().mean()),
+            "idlg": 100 * float((torch.cat(rows) == top).double().mean()),
+            "milliseconds": 1e3 * seconds / samples,
+            **published,
+        }
+    ]
+
+
+def searched(gradients: Tensor, weight: Tensor, targets: Tensor, prior: str) -> dict[str, Any]:
+    """Return what Algorithm 1, and Algorithm 2 where it fails, make of a few samples; a zero gradient is a success."""
+    zero = gradients.flatten(1).abs().amax(dim=1) == 0
+    _, found = search_both(gradients, weight, prior)
+    right = metrics.label_error(found.labels, targets) < KNOWN
+    return {"searches": len(gradients), "searched": 100 * float((right | zero).double().mean())}
+
+
+def table(record: Record) -> pd.DataFrame:
+    """Return Table 1, a line a dataset and kind of label."""
+    frame = record.frame()
+    return pd.DataFrame(
+        {
+            "images": frame["dataset"],
+            "C": frame["classes"].astype(int),
+            "labels": frame["labels"],
+            "n": frame["count"].astype(int),
+            "recovered": _percent(frame["accuracy"]),
+            "zero gradient": _percent(frame["zero"]),
+            "ambiguous": _percent(frame["ambiguous"]),
+            "silently wrong": frame["silent"].astype(int),
+            "counted as in the code": _percent(frame["counted_zero"]),
+            "class right": _percent(frame["class_right"]),
+            "iDLG": [_text(row) for row in frame.to_dict("records")],
+            "published search": [
+                f"{v:.0f} % of {n}" for v, n in zip(frame["searched"], frame["searches"], strict=True)
+            ],
+            "ms": frame["milliseconds"].map("{:.2g}".format),
+        }
+    )
+
+
+def _percent(values: pd.Series[float]) -> pd.Series[str]:
+    return values.map("{:.1f} %".format)
+
+
+def _text(row: dict[Any, Any]) -> str:
+    return f"{row['idlg']:.1f} %" if row["labels"] == "onehot" else "–"
+
+
+def figure_statuses(record: Record) -> Figure:
+    """Draw how the samples of each dataset and kind of label divide."""
+    frame = record.frame()
+    figure, axes = figures.panels(1, 1, height=0.38 * len(frame) + 1.1)
+    axis = axes[0][0]
+    names = frame["dataset"] + ", " + frame["labels"]
+    parts = {
+        "recovered": frame["accuracy"],
+        "ambiguous": frame["ambiguous"],
+        "zero gradient": frame["zero"],
+        "no label found": frame["failed"] - frame["zero"],
+    }
+    start = pd.Series(0.0, index=frame.index)
+    for index, (name, values) in enumerate(parts.items()):
+        axis.barh(range(len(frame)), values, left=start, color=figures.COLOURS[index], label=name, height=0.6)
+        start = start + values
+    axis.set_yticks(range(len(frame)), names)
+    axis.set(xlabel="percent of samples", xlim=(0, 100))
+    axis.invert_yaxis()
+    axis.grid(axis="y", visible=False)
+    axis.legend(ncols=4, loc="lower center", bbox_to_anchor=(0.45, 1.0), fontsize=8.5)
+    return figure

@@ -1,0 +1,381 @@
+"""Theorem 1: every scalar gives a label that sums to one
+
+wang2024, section 3.4 and appendix A: without a prior on the label, the gradient leaves an interval of answers.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, ClassVar
+
+import numpy as np
+import pandas as pd
+import torch
+from matplotlib.figure import Figure
+from pydantic import Field
+from torch import Tensor
+
+from gradleak import data, models, studies
+from gradleak.book import figures
+from gradleak.book.records import Record
+from gradleak.labels import LabelPath, label_loss, nonnegative_intervals
+from gradleak.studies.shared.private import DTYPES, LABELS, observe_private, private_samples, reduced
+
+PLACE = "Section 3.4, Figure 2, Appendix A"
+SMALLEST: dict[str, Any] = {"samples": 20, "images": 10, "classes": [3, 10], "networks": ["lenet"]}
+
+
+class Parameters(studies.Parameters):
+    """What a rerun may change."""
+
+    samples: int = Field(2000, ge=1, le=1_000_000, description="random layers for each number of classes and precision")
+    classes: list[int] = Field([2, 10, 100, 1000], description="numbers of classes C of the random layers")
+    features: int = Field(64, ge=1, le=8192, description="features I of the random layers")
+    images: int = Field(300, ge=1, le=100_000, description="single images a network and kind of label")
+    dataset: str = Field("photos", description="images the networks see")
+    networks: list[str] = Field(["lenet", "resnet18"], description="real networks, untrained")
+
+    paper: ClassVar[dict[str, Any]] = {
+        "samples": 20_000,
+        "images": 500,
+        "dataset": "cifar10",
+        "networks": ["lenet", "resnet18", "resnet18-cifar"],
+    }
+
+
+def datasets(parameters: Parameters) -> list[str]:
+    """Return the names of the datasets this study reads."""
+    return [parameters.dataset]
+
+
+def trials(parameters: Parameters) -> list[dict[str, Any]]:
+    """Return the inputs of every trial."""
+    device = studies.resolve_device(parameters.device)
+    layers = [
+        {"part": "layers", "classes": classes, "dtype": dtype, "bias": bias}
+        | {"features": parameters.features, "samples": parameters.samples}
+        for classes in parameters.classes
+        for dtype in DTYPES
+        for bias in (False, True)
+    ]
+    images = [
+        {"part": part, "network": network, "labels": labels, "dtype": dtype}
+        | {"dataset": parameters.dataset, "samples": parameters.images}
+        for network in parameters.networks
+        for labels in LABELS
+        for part, dtype in (("network", "float32"), ("network", "float64"), ("interval", "float64"))
+    ]
+    return [inputs | {"seed": parameters.seed, "device": device} for inputs in layers + images]
+
+
+def trial(**inputs: Any) -> list[dict[str, Any]]:
+    """Run one trial: pseudo labels of random layers, those of a real network, or its valid intervals."""
+    if inputs["part"] == "layers":
+        return _random_layers(**{name: value for name, value in inputs.items() if name != "part"})
+    return _network(**inputs)
+
+
+def sum_bound(classes: int, reach: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return how far Σŷ(λ) may lie from 1 through rounding alone, for reach = |λ* / λ| (the page derives it)."""
+    unit = torch.finfo(dtype).eps / 2
+    return unit * (2 * classes + 2 + (4 * classes + 16 + 4 * math.log(classes)) * reach)
+
+
+def _random_layers(
+    classes: int, dtype: str, bias: bool, features: int, samples: int, seed: int, device: str
+) -> list[dict[str, Any]]:
+    """Draw single layers with any feature, any label and any scalar, and watch the sum of the pseudo label."""
+    generator = torch.Generator().manual_seed(seed)
+    chunk = max(1, 20_000_000 // (classes * features))
+    parts = [
+        _draw(min(chunk, samples - start), classes, features, DTYPES[dtype], bias, generator, device)
+        for start in range(0, samples, chunk)
+    ]
+    drawn = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+    row = _sums(drawn.pop("labels"), drawn.pop("reach"), DTYPES[dtype])
+    return [row | {f"median_{name}": float(values.median()) for name, values in drawn.items()}]
+
+
+def _sums(labels: Tensor, reach: Tensor, dtype: torch.dtype) -> dict[str, Any]:
+    """Return how far pseudo labels (N, K, C) at reach (N, K) sum from 1: in all, and by the decade of |λ / λ*|."""
+    # Summed in float64: the theorem is about the entries, not about adding them up.
+    error = (labels.double().sum(dim=-1) - 1).abs()
+    share = error / sum_bound(labels.shape[-1], reach, dtype)
+    decade = (-reach.log10()).floor().clamp(-2, 1)
+    return {
+        "pseudo_labels": error.numel(),
+        "error": float(error.max()),
+        "median_error": float(error.median()),
+        "bound_share": float(share.max()),
+        "invalid_percent": 100 * float((labels < 0).any(dim=-1).double().mean()),
+    } | {
+        f"error_decade_{low}": float(error[decade == low].amax()) if bool((decade == low).any()) else math.nan
+        for low in (-2, -1, 0, 1)
+    }
+
+
+def _draw(
+    samples: int,
+    classes: int,
+    features: int,
+    dtype: torch.dtype,
+    bias: bool,
+    generator: torch.Generator,
+    device: str,
+) -> dict[str, Tensor]:
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+    def uniform(*shape: int) -> Tensor:
+        return torch.rand(*shape, generator=generator, dtype=torch.float64)
+
+    # Logits of any spread from flat to saturated, features of any sign, labels anywhere on the simplex.
+    spread = 10 ** (uniform(samples, 1, 1) * 3 - 1.5)
+    weight = (normal(samples, classes, features) * spread / math.sqrt(features)).to(device, dtype)
+    hidden = normal(samples, features).to(device, dtype)
+    offset = (normal(samples, classes) if bias else torch.zeros(samples, classes)).to(device, dtype)
+    exponential = -(uniform(samples, classes).clamp(min=1e-300)).log()
+    label = (exponential / exponential.sum(dim=1, keepdim=True)).to(device, dtype)
+    label = label / label.sum(dim=1, keepdim=True)
+
+    logits = (torch.einsum("nci,ni->nc", weight, hidden) + offset).requires_grad_()
+    loss = -(label * logits.log_softmax(dim=1)).sum()
+    (delta,) = torch.autograd.grad(loss, [logits])
+    gradient = delta.unsqueeze(2) * hidden.unsqueeze(1)
+
+    row = gradient.sum(dim=2).abs().argmax(dim=1)
+    direction = gradient[torch.arange(samples, device=row.device), row]
+    column = direction.abs().argmax(dim=1)
+    picked = gradient[torch.arange(samples, device=row.device), :, column]
+    path = LabelPath(
+        direction,
+        torch.einsum("nci,ni->nc", weight, direction),
+        picked / direction.gather(1, column[:, None]),
+        None,
+        row,
+    )
+    truth = 1 / delta.gather(1, row[:, None])
+    factor = 10 ** (uniform(samples, 1) * 4 - 2) * torch.where(uniform(samples, 1) < 0.5, -1.0, 1.0)
+    scalars = truth * factor.to(truth)
+    values = {
+        "labels": _pseudo_labels(path, offset, scalars).unsqueeze(1),
+        "reach": (1 / factor).abs(),
+    }
+    if bias:
+        # x = Gᵀ g_b / ‖g_b‖² and ŷ = softmax(Wx + b) − g_b: with the bias gradient nothing is left to search.
+        closed = torch.einsum("nci,nc->ni", gradient, delta) / delta.square().sum(dim=1, keepdim=True)
+        scores = torch.einsum("nci,ni->nc", weight, closed) + offset
+        values |= {
+            "label_error": (_pseudo_labels(path, offset, truth) - label).abs().sum(dim=1),
+            "label_error_bias_ignored": (path.labels(truth)[:, 0] - label).abs().sum(dim=1),
+            "label_error_closed_form": (scores.softmax(dim=1) - delta - label).abs().sum(dim=1),
+        }
+    return {name: value.cpu() for name, value in values.items()}
+
+
+def _pseudo_labels(path: LabelPath, offset: Tensor, scalars: Tensor) -> Tensor:
+    """Return ŷ(λ) (N, C) at one scalar a layer (N, 1), where every layer has a bias of its own (N, C)."""
+    return (scalars * path.logits + offset).softmax(dim=-1) - path.ratios / scalars
+
+
+def _network(
+    part: str, network: str, labels: str, dtype: str, dataset: str, samples: int, seed: int, device: str
+) -> list[dict[str, Any]]:
+    """Observe single images on a real network: the sums of their pseudo labels, or their valid intervals."""
+    inputs, targets = private_samples(data.load(dataset, "test"), labels, samples, seed)
+    model = models.build(network, classes=targets.shape[1], image_size=inputs.shape[-1], seed=seed)
+    leaks, errors = observe_private(model, inputs, targets, dtype, device)
+    if part == "interval":
+        return [{"sample": n, **row} for n, row in enumerate(interval_rows(*reduced(leaks, errors)))]
+    path, truth = reduced(leaks, errors, exact=False)
+    generator = torch.Generator().manual_seed(seed)
+    factor = 10 ** (torch.rand(samples, 16, generator=generator, dtype=torch.float64) * 4 - 2)
+    factor[:, ::2] *= -1
+    drawn = path.labels((truth[:, None] * factor.to(truth)).to(path.ratios))
+    return [_sums(drawn, 1 / factor.abs(), DTYPES[dtype])]
+
+
+def interval_rows(path: LabelPath, truth: Tensor) -> list[dict[str, Any]]:
+    """Return, for every sample, the interval of λ around the true scalar in which each label is a valid one."""
+    rows: list[dict[str, Any]] = []
+    for own, true in zip(nonnegative_intervals(path), truth.tolist(), strict=True):
+        # One-hot and mixup labels have entries at 0 exactly, so their true scalar is an end point: a hair is allowed.
+        around = [
+            (low, high)
+            for low, high in own
+            if low * true > 0 and abs(low) <= abs(true) * (1 + 1e-5) and abs(high) >= abs(true) * (1 - 1e-5)
+        ]
+        low, high = around[0] if around else (true, true)
+        rows.append({"truth": true, "low": low, "high": high, "elsewhere": len(own) - len(around)})
+    ends = torch.tensor([[row["low"], row["high"]] for row in rows], dtype=path.ratios.dtype).to(path.ratios.device)
+    # An interval without end: its labels tend to the one-hot prediction.
+    ends[:, 1] = torch.where(ends[:, 1].isinf(), 1e9 * ends[:, 0], ends[:, 1])
+    labels = path.labels(ends)
+    for row, least, distance in zip(
+        rows, path.least.tolist(), (labels[:, 0] - labels[:, 1]).abs().sum(dim=1).tolist(), strict=True
+    ):
+        row |= {
+            "least": least,
+            "widening": row["high"] / row["low"],
+            "ambiguous": row["high"] / row["low"] > 1 + 1e-4,
+            "endless": math.isinf(row["high"]),
+            "label_distance": distance,
+        }
+    return rows
+
+
+def table(record: Record) -> pd.DataFrame:
+    """Return how far pseudo labels sum from one, a line a kind of layer, both precisions side by side."""
+    frame = record.frame()
+    frame = frame[frame["part"] != "interval"].fillna({"network": "random", "labels": "any", "bias": False})
+    lines = []
+    keys = ["network", "classes", "bias", "labels"]
+    for (network, classes, bias, labels), group in frame.fillna({"classes": 0}).groupby(keys, sort=False):
+        error = group.groupby("dtype")["error"].max()
+        lines.append(
+            {
+                "layer": f"{network}, C = {classes:.0f}" if classes else network,
+                "bias": "yes" if bias else "no",
+                "labels": labels,
+                "pseudo labels": f"{group['pseudo_labels'].sum():,.0f}",
+                "not valid": f"{group['invalid_percent'].mean():.1f} %",
+                "largest deviation, float32": f"{error['float32']:.1e}",
+                "float64": f"{error['float64']:.1e}",
+                "of the bound": f"{group['bound_share'].max():.1%}",
+            }
+        )
+    return pd.DataFrame(lines)
+
+
+def bias_table(record: Record) -> pd.DataFrame:
+    """Return what a bias changes: median L1 error of the label at the true scalar, and by the closed form."""
+    frame = record.frame()
+    frame = frame[(frame["part"] == "layers") & frame["bias"].eq(True)]
+    return pd.DataFrame(
+        {
+            "C": frame["classes"].astype(int),
+            "precision": frame["dtype"],
+            "layers": frame["samples"].map("{:,}".format),
+            "bias ignored, true λ*": frame["median_label_error_bias_ignored"].map("{:.1e}".format),
+            "bias used, true λ*": frame["median_label_error"].map("{:.1e}".format),
+            "bias used, no λ": frame["median_label_error_closed_form"].map("{:.1e}".format),
+        }
+    )
+
+
+def interval_table(record: Record) -> pd.DataFrame:
+    """Return how much the gradient leaves open when nothing is known of the label, a line a network and kind."""
+    frame = record.frame()
+    keys = ["network", "labels"]
+    groups = frame[frame["part"] == "interval"].groupby(keys, sort=False)
+    return pd.DataFrame([dict(zip(keys, key, strict=True)) | _interval_line(group) for key, group in groups])
+
+
+def _interval_line(group: pd.DataFrame) -> dict[str, str]:
+    open_ended = group["endless"].mean()
+    return {
+        "samples": f"{len(group)}",
+        "an interval, not a point": f"{group['ambiguous'].mean():.1%}",
+        "without end": f"{open_ended:.1%}",
+        "far end / near end, median": f"{group['widening'].median():.2f}",
+        "L1 between its two labels": f"{group['label_distance'].mean():.2f} ± {group['label_distance'].std():.2f}",
+        "a second interval": f"{(group['elsewhere'] > 0).mean():.1%}",
+    }
+
+
+def figure_errors(record: Record) -> Figure:
+    """Draw the largest |Σŷ − 1| in each decade of |λ / λ*| under its bound, for both precisions."""
+    frame = record.frame()
+    frame = frame[(frame["part"] == "layers") & frame["bias"].eq(False)]
+    centres = np.array([10**-1.5, 10**-0.5, 10**0.5, 10**1.5])
+    figure, axes = figures.panels(1, 2, height=3.4, sharey=False)
+    for axis, dtype in zip(axes[0], DTYPES, strict=True):
+        lines = frame[frame["dtype"] == dtype]
+        for index, (_, line) in enumerate(lines.iterrows()):
+            colour = figures.COLOURS[index % len(figures.COLOURS)]
+            errors = np.array([line[f"error_decade_{low}"] for low in (-2, -1, 0, 1)], dtype=float)
+            # Errors of exactly 0 have no place on a logarithmic axis.
+            errors = np.where(errors > 0, errors, np.nan)
+            classes = int(line["classes"])
+            axis.plot(centres, errors, "o", color=colour, label=f"C = {classes}")
+            reach = torch.logspace(2, -2, 60, dtype=torch.float64)
+            bound = sum_bound(classes, reach, DTYPES[dtype])
+            axis.plot(1 / reach, bound, color=colour, linestyle=figures.DASHES[1], linewidth=1.1)
+        axis.set(xscale="log", yscale="log", title=dtype, xlabel="|λ / λ*|")
+    axes[0][0].set_ylabel("largest |Σŷ − 1| in a decade")
+    axes[0][0].plot([], [], color="0.4", linestyle=figures.DASHES[1], linewidth=1.1, label="bound")
+    axes[0][0].legend(ncols=2)
+    return figure
+
+
+def figure_two(path: LabelPath, truth: float, interval: tuple[float, float]) -> Figure:
+    """Redraw Figure 2: one gradient, the labels it admits as λ moves, and the variance loss over λ.
+
+    The labels are drawn at five scalars from end to end of `interval` and at one just outside each end.
+    """
+    low, high = interval
+    high = high if math.isfinite(high) else 4 * low
+    inside = low * (high / low) ** np.linspace(0, 1, 5)
+    shown = np.concatenate([[low * (low / high) ** 0.25], inside, [high * (high / low) ** 0.25]])
+    scalars = torch.tensor(shown, dtype=path.ratios.dtype)[None]
+    labels = path.labels(scalars)[0].numpy()
+    losses = label_loss(path.labels(scalars))[0].numpy()
+    wide = low * (high / low) ** np.linspace(-0.45, 1.45, 500)
+    curve = path.labels(torch.tensor(wide, dtype=path.ratios.dtype)[None])
+
+    figures.style()
+    import matplotlib.pyplot as plt
+
+    figure = plt.figure(figsize=(8.4, 6.6), layout="constrained")
+    grid = figure.add_gridspec(3, 8, height_ratios=[1.5, 0.9, 0.9])
+    left, right = figure.add_subplot(grid[0, :4]), figure.add_subplot(grid[0, 4:])
+    left.plot(wide, curve[0].numpy(), color=figures.COLOURS[2], linewidth=1.1)
+    left.axhline(0, color="0.3", linewidth=0.8)
+    left.set(title="every entry ŷᵢ(λ)", xlabel="λ", ylabel="ŷᵢ")
+    right.plot(wide, label_loss(curve)[0].numpy(), color=figures.COLOURS[0])
+    right.set(title="variance loss", xlabel="λ", yscale="log")
+    for axis in (left, right):
+        axis.axvspan(low, high, color=figures.COLOURS[3], alpha=0.25, linewidth=0, label="all labels valid")
+        figures.mark_truth(axis, truth)
+    right.legend(loc="best")
+    places = [
+        grid[1, 0:2],
+        grid[1, 2:4],
+        grid[1, 4:6],
+        grid[1, 6:8],
+        grid[2, 1:3],
+        grid[2, 3:5],
+        grid[2, 5:7],
+    ]
+    top = max(1.0, float(labels.max())) * 1.05
+    bottom = min(-0.08, float(labels.min()) * 1.1)
+    for place, scalar, label, loss in zip(places, shown, labels, losses, strict=True):
+        axis = figure.add_subplot(place)
+        valid = bool((label >= -1e-9).all())
+        axis.bar(
+            np.arange(len(label)), label,
+            color=figures.COLOURS[0] if valid else figures.COLOURS[1], hatch="" if valid else "///", edgecolor="white",
+        )  # fmt: skip
+        axis.axhline(0, color="0.3", linewidth=0.8)
+        axis.set_ylim(bottom, top)
+        axis.set_xticks([])
+        axis.set_title(f"λ = {scalar:.2f}{'' if valid else ': not a label'}", fontsize=9.5)
+        axis.set_xlabel(f"loss {loss:.1e}", fontsize=8.5)
+    return figure
+
+
+def figure_intervals(record: Record) -> Figure:
+    """Draw, for each network, how far apart the two labels at the ends of the valid interval are."""
+    frame = record.frame()
+    frame = frame[frame["part"] == "interval"]
+    names = list(dict.fromkeys(frame["network"]))
+    figure, axes = figures.panels(1, len(names), height=3.2, sharey=True)
+    for axis, name in zip(axes[0], names, strict=True):
+        for index, kind in enumerate(LABELS):
+            values = np.sort(frame[(frame["network"] == name) & (frame["labels"] == kind)]["label_distance"])
+            share = np.arange(1, len(values) + 1) / len(values)
+            axis.step(values, share, color=figures.COLOURS[index], linestyle=figures.DASHES[index], label=kind)
+        axis.set(title=name, xlabel="L1 distance between the two end labels", xlim=(-0.05, 2.05))
+    axes[0][0].set_ylabel("share of samples")
+    axes[0][-1].legend(loc="lower right")
+    return figure

@@ -1,0 +1,1 @@
+"""The pages of yin2021, one module each."""

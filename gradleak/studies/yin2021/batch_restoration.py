@@ -1,0 +1,151 @@
+"""GradInversion's labels: the lowest rows of a batch's gradient
+
+yin2021, section 4.1.1: Table 1.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import pandas as pd
+import torch
+from matplotlib.figure import Figure
+from pydantic import Field
+
+from gradleak import metrics, studies
+from gradleak.book import figures
+from gradleak.book.records import Record
+from gradleak.errors import InputError
+from gradleak.labels.hard.gradinversion import gradinversion
+from gradleak.studies.shared.last_layers import TRAINED, parse, seen
+
+PLACE = "Section 4.1.1, Table 1"
+SMALLEST: dict[str, Any] = {"rows": ["photos/lenet5/relu/50"], "sizes": [1, 8], "samples": 16}
+RULES = {"row sums": "sum", "GradInversion": "minimum"}
+REPEATS = "with repeats"
+
+
+class Parameters(studies.Parameters):
+    """What a rerun may change."""
+
+    rows: list[str] = Field(
+        ["photos/lenet5/relu/200", "photos/lenet5/tanh/200"],
+        description="dataset/network/activation/classes; no activation where the network has its own",
+    )
+    sizes: list[int] = Field([1, 8, 32, 64, 96], description="samples in a batch")
+    samples: int = Field(2000, ge=1, le=1_000_000, description="samples in all batches of a size together")
+
+    paper: ClassVar[dict[str, Any]] = {
+        "rows": [
+            f"imagenet-sample/{TRAINED}//1000",
+            "imagenet-sample/resnet50//1000",
+            "imagenet-sample/efficientnet-b0//1000",
+        ],
+        "samples": 10_000,
+    }
+
+
+def datasets(parameters: Parameters) -> list[str]:
+    """Return the names of the datasets this study reads."""
+    return list(dict.fromkeys(text.split("/")[0] for text in parameters.rows))
+
+
+def trials(parameters: Parameters) -> list[dict[str, Any]]:
+    """Return the inputs of every trial: one a network."""
+    common = parameters.model_dump(include={"sizes", "samples", "seed"})
+    common["device"] = studies.resolve_device(parameters.device)
+    rows = [parse(text) for text in parameters.rows]
+    for row in rows:
+        if max(parameters.sizes) > row["classes"]:
+            raise InputError(
+                f"{max(parameters.sizes)} samples without repeats need as many classes; got {row['classes']}"
+            )
+    return [row | common for row in rows]
+
+
+def trial(
+    *,
+    dataset: str,
+    network: str,
+    activation: str,
+    classes: int,
+    sizes: list[int],
+    samples: int,
+    seed: int,
+    device: str,
+) -> list[dict[str, Any]]:
+    """Restore the labels of many batches by both rules, without repeats and, of images given any label, with."""
+    run = seen(dataset, network, activation, classes, seed, device)
+    generator = torch.Generator().manual_seed(seed)
+    rows = []
+    for repeats in (False, True) if run.labels is None else (False,):
+        for size in sizes:
+            shares: dict[str, list[float]] = {name: [] for name in RULES}
+            for _ in range(-(-samples // size)):
+                chosen = torch.randperm(len(run.features), generator=generator)[:size].to(device)
+                own = run.labels_of(chosen, generator, repeats=repeats)
+                gradient = run.gradient(chosen, own).unsqueeze(0)
+                truth = torch.bincount(own, minlength=classes).unsqueeze(0)
+                for name, rule in RULES.items():
+                    found = gradinversion(gradient, size, rule)  # type: ignore[arg-type]
+                    shares[name].append(100 * float(metrics.count_overlap(found, truth)[0]))
+            for name, own_shares in shares.items():
+                values = torch.tensor(own_shares, dtype=torch.float64)
+                rows.append(
+                    {"rule": name, "size": size, "repeats": repeats, "accuracy": float(values.mean())}
+                    | {"spread": float(values.std()) if len(values) > 1 else 0.0, "count": len(values)}
+                )
+    return rows
+
+
+def table(record: Record) -> pd.DataFrame:
+    """Return Table 1: the share of labels restored, a line a network and batch size."""
+    lines = []
+    frame = record.frame()
+    for (network, activation, size), group in frame.groupby(["network", "activation", "size"], sort=False):
+        line: dict[str, Any] = {"network": f"{network} {activation}".strip(), "B": f"{size:.0f}"}
+        for repeats, part in group.groupby("repeats"):
+            for name in RULES:
+                own = part[part["rule"] == name].iloc[0]
+                column = f"{name}, {REPEATS}" if repeats else name
+                line[column] = f"{own['accuracy']:.2f} ± {own['spread']:.1f}"
+        line["batches"] = f"{group['count'].iloc[0]:.0f}"
+        lines.append(line)
+    return pd.DataFrame(lines).fillna("–")
+
+
+def limit_table(parameters: Parameters) -> pd.DataFrame:
+    """Return the share of different classes among labels drawn at random, by batch size and number of classes."""
+    classes = sorted({parse(text)["classes"] for text in parameters.rows} | {10, 100, 1000})
+    return pd.DataFrame(
+        [
+            {"B": f"{size}"}
+            | {f"C = {count}": f"{100 * count * (1 - (1 - 1 / count) ** size) / size:.1f} %" for count in classes}
+            for size in parameters.sizes
+        ]
+    )
+
+
+def figure_accuracy(record: Record) -> Figure:
+    """Draw the share of labels restored against the batch size, a panel a network."""
+    frame = record.frame()
+    groups = list(frame.groupby(["network", "activation"], sort=False))
+    figure, axes = figures.panels(1, len(groups), height=3.0, sharey=True)
+    for axis, ((network, activation), group) in zip(axes[0], groups, strict=True):
+        for index, name in enumerate(RULES):
+            for repeats, part in group[group["rule"] == name].groupby("repeats"):
+                axis.plot(
+                    part["size"],
+                    part["accuracy"],
+                    color=figures.COLOURS[index],
+                    linestyle=figures.DASHES[2 if repeats else 0],
+                    marker="o",
+                    markersize=4,
+                    label=f"{name}, {REPEATS}" if repeats else name,
+                )
+        axis.set_title(f"{network} {activation}".strip())
+        axis.set_xlabel("batch size")
+        axis.set_ylim(-3, 103)
+    axes[0][0].set_ylabel("labels restored, %")
+    figures.legend_below(figure, 2)
+    return figure

@@ -1,0 +1,66 @@
+"""The posterior attack's study: rows, losses, batches, scales."""
+
+from __future__ import annotations
+
+import matplotlib.pyplot as plt
+import pytest
+import torch
+
+from gradleak import data
+from gradleak.book import figures
+from gradleak.book.records import Record
+from gradleak.errors import InputError, UnknownName
+from gradleak.studies.posterior2023 import posterior_attack
+
+STUDY = "posterior-attack"
+CHOSEN = {
+    "rows": ["photos/lenet5/tanh/16", "photos/lenet5/sigmoid/16"],
+    "networks": 2,
+    "batches": 3,
+    "auxiliary": 5,
+    "variants": ["ce/0.8/0", "ce/1/0.1", "focal/1.2/0"],
+    "sizes": [16],
+    "shares": [0.5],
+    "scales": [1, 5],
+}
+
+
+def test_posteriors_count_whatever_the_sign_of_features(record: Record) -> None:
+    frame = record.frame()
+    own = frame[frame["part"] == "table 2"].set_index(["activation", "attack"])["instances"]
+    assert own["tanh", "posterior"] == 1
+    assert own["sigmoid", "posterior"] == 1
+    assert own["tanh", "LLG"] < 0.7
+    assert own["sigmoid", "LLG"] > 0.9
+    assert own["tanh", "guess"] < 0.8
+
+
+def test_losses_are_told_to_the_attack(record: Record) -> None:
+    frame = record.frame()
+    variants = frame[(frame["part"] == "table 3") & (frame["attack"] == "posterior")]
+    assert len(variants) == 3
+    assert variants["instances"].eq(1).all()
+
+
+def test_tables_and_figures(record: Record) -> None:
+    assert len(posterior_attack.table(record)) == 2
+    assert list(posterior_attack.variant_table(record)["loss"]) == ["ce", "ce", "focal"]
+    figure = posterior_attack.figure_settings(record)
+    assert figures.gray_table(figure).std() > 0.02
+    plt.close(figure)
+
+
+def test_a_share_of_one_class_is_that_share() -> None:
+    private = data.load("digits", "train")
+    generator = torch.Generator().manual_seed(0)
+    for share in (0.1, 0.5, 0.9):
+        counts = private.labels[posterior_attack._drawn(private, 100, share, generator)].bincount(minlength=10)
+        assert round(100 * share) in counts.tolist()
+        assert int(counts.sum()) == 100
+
+
+def test_rows_and_variants_are_checked() -> None:
+    with pytest.raises(InputError, match="a row is dataset"):
+        posterior_attack.trials(posterior_attack.Parameters(rows=["photos/lenet5/tanh"]))
+    with pytest.raises(UnknownName, match="unknown loss 'hinge'"):
+        posterior_attack.trials(posterior_attack.Parameters(variants=["hinge/1/0"]))

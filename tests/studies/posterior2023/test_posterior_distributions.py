@@ -1,0 +1,38 @@
+"""Figure 2's study: posteriors of positive and negative samples along a training."""
+
+from __future__ import annotations
+
+import matplotlib.pyplot as plt
+import pytest
+
+from gradleak.book import figures
+from gradleak.book.records import Record
+from gradleak.errors import InputError
+from gradleak.studies.posterior2023 import posterior_distributions
+
+STUDY = "posterior-distributions"
+CHOSEN = {"rows": ["digits/small-cnn//60"], "stops": 3, "samples": 300}
+
+
+def test_untrained_posteriors_are_alike_and_part_with_training(record: Record) -> None:
+    frame = record.frame()
+    means = frame.groupby(["step", "side"])["mean"].mean()
+    assert means[0, "positive"] == pytest.approx(0.1, abs=0.01)
+    assert means[0, "negative"] == pytest.approx(0.1, abs=0.01)
+    assert means[60, "positive"] > means[60, "negative"] + 0.3
+    assert frame[frame["step"] == 0]["spread"].max() < frame[frame["step"] == 60]["spread"].max()
+    assert sorted(frame["step"].unique()) == [0, 30, 60]
+
+
+def test_tables_and_figures(record: Record) -> None:
+    assert list(posterior_distributions.table(record)["step"]) == ["0", "30", "60"]
+    errors = posterior_distributions.error_table(record)["error, mean of classes"].astype(float)
+    assert errors.is_monotonic_increasing
+    figure = posterior_distributions.figure_posteriors(record)
+    assert figures.gray_table(figure).std() > 0.02
+    plt.close(figure)
+
+
+def test_rows_are_checked() -> None:
+    with pytest.raises(InputError, match="a row is dataset/network/activation/steps"):
+        posterior_distributions.trials(posterior_distributions.Parameters(rows=["digits/lenet"]))

@@ -1,0 +1,60 @@
+"""The comparison: every attack in every setting, on the same batches."""
+
+from __future__ import annotations
+
+import matplotlib.pyplot as plt
+import pytest
+
+from gradleak.book import figures
+from gradleak.book.records import Record
+from gradleak.errors import InputError, UnknownName
+from gradleak.studies.wainakh2021 import label_attacks_compared as compared
+
+STUDY = "label-attacks-compared"
+CHOSEN = {
+    "networks": ["llg-cnn/", "lenet5/tanh"],
+    "epochs": [0, 1],
+    "defenses": ["none/0", "grad-drop/0.9"],
+    "sizes": [1, 12],
+    "batches": 3,
+}
+
+
+def test_every_attack_in_every_setting(record: Record) -> None:
+    frame = record.frame()
+    assert len(frame) == 2 * 2 * 2 * len(compared.ATTACKS) * 2
+    clean = frame[(frame["defense"] == "none") & (frame["epochs"] == 0)]
+    own = clean[clean["network"] == "llg-cnn"].groupby("attack")["success"].mean()
+    assert own["LLG+"] > 95
+    assert own["guess"] < 60
+    signs = clean[clean["activation"] == "tanh"].groupby("attack")["success"].mean()
+    assert signs["posterior"] > signs["LLG+"]
+
+
+def test_who_refuses_finds_nothing(record: Record) -> None:
+    frame = record.frame()
+    refused = frame[(frame["attack"] == "GradInversion") & (frame["size"] == 12)]
+    assert refused["success"].eq(0).all()
+    assert refused["classes"].eq(0).all()
+
+
+def test_trained_networks_say_how_good_they_are(record: Record) -> None:
+    frame = record.frame()
+    assert frame[frame["epochs"] == 1]["accuracy"].gt(0.05).all()
+    assert frame[frame["epochs"] == 0]["accuracy"].isna().all()
+
+
+def test_tables_and_figures(record: Record) -> None:
+    assert list(compared.table(record)["attack"]) == list(compared.ATTACKS)
+    assert len(compared.threat_table()) == len(compared.ATTACKS)
+    for draw in (compared.figure_labels, compared.figure_classes):
+        figure = draw(record)
+        assert figures.gray_table(figure).std() > 0.02
+        plt.close(figure)
+
+
+def test_networks_and_defences_are_checked() -> None:
+    with pytest.raises(InputError, match="a network is network/activation"):
+        compared.trials(compared.Parameters(networks=["lenet5"]))
+    with pytest.raises(UnknownName, match="unknown defence 'fog'"):
+        compared.trials(compared.Parameters(defenses=["fog/1"]))

@@ -1,0 +1,26 @@
+"""Figure 3's study: LLG+ and others on several networks."""
+
+from __future__ import annotations
+
+import matplotlib.pyplot as plt
+
+from gradleak.book import figures
+from gradleak.book.records import Record
+from gradleak.studies.wainakh2021 import llg_architectures
+
+STUDY = "llg-architectures"
+CHOSEN = {"repeats": 3, "sizes": [1, 8], "networks": ["llg-cnn", "llg-lenet"]}
+
+
+def test_every_attack_on_every_network(record: Record) -> None:
+    frame = record.frame()
+    assert len(frame) == 2 * len(llg_architectures.SHOWN) * 2
+    cnn = frame[(frame["network"] == "llg-cnn") & (frame["attack"] == "LLG+")]
+    assert cnn["success"].gt(95).all()
+
+
+def test_tables_and_figures(record: Record) -> None:
+    assert len(llg_architectures.table(record)) == 2 * len(llg_architectures.SHOWN)
+    figure = llg_architectures.figure_architectures(record)
+    assert figures.gray_table(figure).std() > 0.02
+    plt.close(figure)

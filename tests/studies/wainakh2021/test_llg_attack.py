@@ -1,0 +1,61 @@
+"""LLG's study: every attack on every batch, against the guess, and DLG beside them."""
+
+from __future__ import annotations
+
+import matplotlib.pyplot as plt
+import pytest
+import torch
+
+from gradleak.book import figures
+from gradleak.book.records import Record
+from gradleak.errors import InputError, UnknownName
+from gradleak.studies.shared import tally
+from gradleak.studies.wainakh2021 import llg_attack
+
+STUDY = "llg-attack"
+CHOSEN = llg_attack.SMALLEST | {"repeats": 6, "sizes": [1, 8, 32], "balances": ["unbalanced", "balanced"]}
+
+
+def test_attacks_are_as_good_as_what_they_know(record: Record) -> None:
+    frame = record.frame()
+    counted = frame[frame["part"] == "count"]
+    assert set(counted["attack"]) == set(tally.ATTACKS)
+    assert len(counted) == 2 * 6 * 3
+    means = counted.groupby("attack")["success"].mean()
+    assert means["LLG+"] > 98
+    assert means["LLG+"] >= means["LLG*"] > means["LLG"] > means["guess"]
+    single = counted[(counted["size"] == 1) & counted["attack"].isin(["LLG", "LLG*", "LLG+"])]
+    assert single["success"].eq(100).all()
+
+
+def test_the_guess_is_nothing_over_itself(record: Record) -> None:
+    frame = record.frame()
+    assert frame[frame["attack"] == "guess"]["over_guess"].eq(0).all()
+    assert frame[frame["attack"] == "LLG+"]["over_guess"].gt(10).all()
+
+
+def test_tables_and_figures(record: Record) -> None:
+    table = llg_attack.table(record)
+    assert len(table) == 2 * 6 + 1
+    assert list(table["attack"])[-1] == llg_attack.DLG
+    for draw in (llg_attack.figure_success, llg_attack.figure_balanced):
+        figure = draw(record)
+        assert figures.gray_table(figure).std() > 0.02
+        plt.close(figure)
+
+
+def test_batches_are_drawn_as_the_paper_says() -> None:
+    labels = torch.arange(10).repeat(30)
+    generator = torch.Generator().manual_seed(0)
+    counts = labels[tally.drawn(labels, 32, "unbalanced", generator)].bincount().sort(descending=True).values
+    assert counts[0] >= 16
+    assert counts[1] >= 8
+    chosen = tally.drawn(labels, 64, "balanced", generator)
+    assert len(chosen.unique()) == 64
+    with pytest.raises(UnknownName, match="way to draw"):
+        tally.drawn(labels, 4, "even", generator)
+
+
+def test_a_batch_needs_a_sample() -> None:
+    with pytest.raises(InputError, match="at least 1 sample"):
+        llg_attack.trials(llg_attack.Parameters(sizes=[0]))

@@ -1,0 +1,45 @@
+"""Figure 5's study: what defences leave, and to whom."""
+
+from __future__ import annotations
+
+import matplotlib.pyplot as plt
+import pytest
+
+from gradleak.book import figures
+from gradleak.book.records import Record
+from gradleak.errors import UnknownName
+from gradleak.studies.wainakh2021 import llg_defenses
+
+STUDY = "llg-defenses"
+CHOSEN = {"repeats": 4, "sizes": [1, 8], "defenses": ["none/0", "noise/1", "prune/0.2", "grad-drop/0.9", "dp/1"]}
+
+
+def test_defences_cost_attackers_and_training(record: Record) -> None:
+    frame = record.frame()
+    lost = frame[frame["attack"] == "LLG+"].groupby("defense")["lost"].mean()
+    assert abs(lost["none"]) < 3
+    assert abs(lost["prune"]) < 3
+    assert lost["noise"] > 10
+    utility = frame.groupby("defense")["utility"].first()
+    assert utility["none"] == pytest.approx(1)
+    assert utility["noise"] < utility["grad-drop"] < 1
+
+
+def test_who_knows_the_defence_finds_more_behind_grad_drop(record: Record) -> None:
+    frame = record.frame()
+    own = frame[(frame["defense"] == "grad-drop") & (frame["size"] == 8)].set_index("attack")["success"]
+    assert own["shadow"] > own["guess"]
+    assert own["shadow"] >= own["posterior"]
+
+
+def test_tables_and_figures(record: Record) -> None:
+    assert list(llg_defenses.table(record)["defence"])[1] == "noise variance 1"
+    assert list(llg_defenses.size_table(record).columns) == ["defence", "B = 1", "B = 8"]
+    figure = llg_defenses.figure_defenses(record)
+    assert figures.gray_table(figure).std() > 0.02
+    plt.close(figure)
+
+
+def test_defences_are_known() -> None:
+    with pytest.raises(UnknownName, match="unknown defence 'fog'"):
+        llg_defenses.trials(llg_defenses.Parameters(defenses=["fog/1"]))

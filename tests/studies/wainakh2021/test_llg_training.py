@@ -1,0 +1,30 @@
+"""Figure 4's study: attacks along the way of a training."""
+
+from __future__ import annotations
+
+import matplotlib.pyplot as plt
+
+from gradleak.book import figures
+from gradleak.book.records import Record
+from gradleak.studies.wainakh2021 import llg_training
+
+STUDY = "llg-training"
+CHOSEN = {"iterations": 600, "every": 200, "batches": 5, "runs": 2}
+
+
+def test_the_model_learns_and_is_attacked_at_every_stop(record: Record) -> None:
+    frame = record.frame()
+    assert sorted(frame["step"].unique()) == [0, 200, 400, 600]
+    assert len(frame) == 2 * 4 * len(llg_training.SHOWN)
+    accuracy = frame.groupby("step")["accuracy"].mean()
+    assert accuracy[600] > accuracy[0] + 10
+    success = frame.groupby("attack")["success"].mean()
+    assert success["LLG+"] > success["guess"] + 30
+
+
+def test_tables_and_figures(record: Record) -> None:
+    assert list(llg_training.table(record)["step"]) == ["0", "200", "400", "600"]
+    assert len(llg_training.end_table(record)) == 2
+    figure = llg_training.figure_training(record)
+    assert figures.gray_table(figure).std() > 0.02
+    plt.close(figure)

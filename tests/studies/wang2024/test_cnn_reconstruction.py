@@ -1,0 +1,118 @@
+"""Table 3's study: paired runs from the same starts, second order, and what is counted."""
+
+from __future__ import annotations
+
+import matplotlib.pyplot as plt
+import pytest
+import torch
+
+from gradleak import data
+from gradleak.book import figures
+from gradleak.book.records import Record
+from gradleak.errors import InputError, UnknownName
+from gradleak.studies.shared import matched_runs
+from gradleak.studies.wang2024 import cnn_reconstruction
+
+STUDY = "cnn-reconstruction"
+CHOSEN = cnn_reconstruction.SMALLEST | {"l2_steps": 2, "cosine_steps": 30, "second_order_steps": 2}
+
+
+def test_every_row_has_every_label(record: Record) -> None:
+    frame = record.frame()
+    images = frame[frame["what"] == "image"]
+    assert len(images) == 2 * (2 * 5 * 2) + 2 * 2  # two kinds of label: two distances of five labels, whole steps
+    assert images["psnr"].gt(0).all()
+    assert not images["status"].eq("diverged").any()
+    errors = images.groupby("run")["label_error"].mean()
+    assert errors["GT"] < 1e-6
+    assert errors["Ours"] < 1e-5
+    assert errors["iDLG"] > 0.1
+
+
+def test_known_and_recovered_labels_walk_together(record: Record) -> None:
+    frame = record.frame()
+    paired = frame[(frame["what"] == "paired") & (frame["run"] == "Ours against GT")]
+    assert len(paired) == 4
+    assert paired["apart"].lt(0.2).all()
+    assert (paired["low"] <= paired["difference"]).all()
+    assert (paired["difference"] <= paired["high"]).all()
+
+
+def test_the_loss_falls_along_the_curves(record: Record) -> None:
+    frame = record.frame()
+    for _, curve in frame[frame["what"] == "curve"].groupby(["labels", "distance", "run"]):
+        losses = curve.sort_values("step")["loss"]
+        assert losses.diff().dropna().le(0).all()
+
+
+def test_restarts_differ_and_the_attackers_choice_is_one_of_them(record: Record) -> None:
+    frame = record.frame()
+    again = frame[frame["what"] == "restart"]
+    assert again.groupby(["labels", "distance", "image"])["psnr"].nunique().eq(2).all()
+    assert len(again) == 2 * 2 * 2 * 2
+    table = cnn_reconstruction.restart_table(record).astype({"mean PSNR": float, "least loss": float, "best": float})
+    assert (table["best"] >= table["mean PSNR"]).all()
+    assert (table["best"] >= table["least loss"]).all()
+
+
+def test_tables_and_figures(record: Record) -> None:
+    assert list(cnn_reconstruction.table(record).columns)[3:8] == list(cnn_reconstruction.MODES)
+    assert cnn_reconstruction.table(record)["GT"].str.endswith(" / 28.27").any()
+    second = cnn_reconstruction.table(record).set_index("labels")["second order, random start"]
+    assert second["mixup"].eq("–").all()
+    assert second["smoothing"].str.endswith(" s (n = 1)").all()
+    assert len(cnn_reconstruction.detail_table(record)) == 22
+    assert len(cnn_reconstruction.paired_table(record)) == 16
+    assert list(cnn_reconstruction.second_order_table(record)["start"]) == ["random"]
+    for draw in (
+        cnn_reconstruction.figure_images,
+        cnn_reconstruction.figure_curves,
+        cnn_reconstruction.figure_losses,
+        cnn_reconstruction.figure_second_order,
+    ):
+        figure = draw(record)
+        assert figures.gray_table(figure).std() > 0.02
+        plt.close(figure)
+
+
+def test_samples_are_the_papers() -> None:
+    photos = data.load("photos", "test")
+    pairs = photos.classes * (photos.classes - 1) // 2
+    _, mixed = matched_runs.table_samples(photos, "mixup", pairs, 1)
+    assert (mixed > 0).sum(dim=1).eq(2).all()
+    assert len((mixed > 0).unique(dim=0)) == pairs
+    inputs, smooth = matched_runs.table_samples(photos, "smoothing", 3 * photos.classes, 1)
+    assert smooth.argmax(dim=1).bincount().tolist() == [3] * photos.classes
+    assert len(inputs.flatten(1).unique(dim=0)) == len(inputs)
+    torch.testing.assert_close(smooth.sum(dim=1), torch.ones(len(smooth)).double())
+    assert smooth.amax(dim=1).min() > 0.5
+
+
+def test_a_paired_difference_is_told_from_none() -> None:
+    rows = [
+        {"what": "image", "run": run, "image": n, "psnr": 20.0 + n + shift}
+        for run, shift in (("a", 1.0), ("b", 0.0))
+        for n in range(8)
+    ]
+    rows.append({"what": "image", "run": "a", "image": 0, "psnr": -float("inf")})
+    (found,) = matched_runs.paired(rows, [("a", "b")], 0)
+    assert found["difference"] == pytest.approx((7 * 1 + (21 / 2 - 20)) / 8)
+    assert found["low"] < found["difference"] < found["high"] == pytest.approx(1.0)
+
+
+def test_stages_are_checked() -> None:
+    with pytest.raises(InputError, match="stages are untrained and trained"):
+        cnn_reconstruction.trials(cnn_reconstruction.Parameters(stages=["half"]))
+    with pytest.raises(UnknownName, match="did you mean 'trained/random'"):
+        cnn_reconstruction.trials(cnn_reconstruction.Parameters(second_order_starts=["traind/random"]))
+    with pytest.raises(InputError, match="network/start/images"):
+        cnn_reconstruction.trials(cnn_reconstruction.Parameters(second_order_starts=["trained/random/0"]))
+
+
+def test_a_start_may_be_of_fewer_images() -> None:
+    chosen = cnn_reconstruction.Parameters(second_order=3, second_order_starts=["untrained/random", "trained/random/2"])
+    second = [one for one in cnn_reconstruction.trials(chosen) if one["part"] == "second order"]
+    assert [(one["stage"], one["place"]) for one in second] == [
+        *(("untrained", n) for n in range(3)),
+        *(("trained", n) for n in range(2)),
+    ]

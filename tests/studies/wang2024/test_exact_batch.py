@@ -1,0 +1,45 @@
+"""The study of whole batches of images: exact, beside a bias attack that mixes, and honest under defences."""
+
+from __future__ import annotations
+
+import matplotlib.pyplot as plt
+import pytest
+import torch
+
+from gradleak.book import figures
+from gradleak.book.records import Record
+from gradleak.errors import InputError
+from gradleak.studies.wang2024 import exact_batch
+
+STUDY = "exact-batch"
+CHOSEN = exact_batch.SMALLEST
+
+
+def test_the_batch_comes_back(record: Record) -> None:
+    frame = record.frame()
+    closed = frame[(frame["attack"] == "closed form")]
+    assert (closed["status"] == "exact").all()
+    assert closed["least"].min() > 80
+    defended = frame[frame["part"] == "defense"]
+    assert (defended[defended["attacker"] == "unaware"]["status"] != "exact").all()
+    clipped = defended[defended["defense"] == "clip"]
+    assert (clipped["status"] == "failed").all()
+
+
+def test_units_are_chosen_for_the_bias_attack() -> None:
+    said = torch.tensor([[1.0, 0.0], [0.0, 1.0], [torch.nan, 0.0]]).double()
+    truth = torch.tensor([[0.1, 0.9], [0.8, 0.0]]).double()
+    assert exact_batch.nearest(said, truth).tolist() == [[0.0, 1.0], [1.0, 0.0]]
+
+
+def test_tables_and_figures(record: Record) -> None:
+    assert list(exact_batch.table(record)["B"]) == ["4"]
+    assert len(exact_batch.defense_table(record)) == 8
+    for figure in (exact_batch.figure_batch(record), exact_batch.figure_sizes(record)):
+        assert figures.gray_table(figure).std() > 0.02
+        plt.close(figure)
+
+
+def test_what_is_shown_is_one_of_the_sizes() -> None:
+    with pytest.raises(InputError, match="'shown' must be one of the sizes"):
+        exact_batch.trials(exact_batch.Parameters(sizes=[2], shown=16))

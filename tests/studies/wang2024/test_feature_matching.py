@@ -1,0 +1,43 @@
+"""Table 4's study: weights of gradient and feature, on the same images and starts."""
+
+from __future__ import annotations
+
+import matplotlib.pyplot as plt
+import pytest
+
+from gradleak.book import figures
+from gradleak.book.records import Record
+from gradleak.errors import InputError
+from gradleak.studies.wang2024 import feature_matching
+
+STUDY = "feature-matching"
+CHOSEN = feature_matching.SMALLEST | {"l2_steps": 10, "cosine_steps": 20}
+
+
+def test_every_weight_is_run_on_every_image(record: Record) -> None:
+    frame = record.frame()
+    images = frame[frame["what"] == "image"]
+    assert len(images) == 2 * 2 * 5 * 2
+    assert images["label_error"].max() < 1e-4
+
+
+def test_the_feature_helps_with_l2(record: Record) -> None:
+    frame = record.frame()
+    paired = frame[(frame["what"] == "paired") & (frame["distance"] == "l2")]
+    assert paired[paired["run"] == "α=0 β=2 against α=1 β=0"]["difference"].gt(0).all()
+
+
+def test_tables_and_figures(record: Record) -> None:
+    assert list(feature_matching.table(record).columns)[3:8] == list(feature_matching.WEIGHTS)
+    assert feature_matching.table(record)["α=0 β=2"].str.endswith(" / 34.18").any()
+    assert len(feature_matching.detail_table(record)) == 20
+    assert len(feature_matching.paired_table(record)) == 20
+    for draw in (feature_matching.figure_images, feature_matching.figure_curves, feature_matching.figure_losses):
+        figure = draw(record)
+        assert figures.gray_table(figure).std() > 0.02
+        plt.close(figure)
+
+
+def test_stages_are_checked() -> None:
+    with pytest.raises(InputError, match="stages are untrained and trained"):
+        feature_matching.trials(feature_matching.Parameters(stages=["half"]))

@@ -1,0 +1,38 @@
+"""Table 1's study: what is not recovered is open or zero, and both ways of counting are shown."""
+
+from __future__ import annotations
+
+import matplotlib.pyplot as plt
+
+from gradleak import claims, studies
+from gradleak.book import figures
+from gradleak.book.records import Record
+from gradleak.studies.wang2024 import label_accuracy
+
+STUDY = "label-accuracy"
+CHOSEN = {"samples": 60, "searches": 2}
+
+
+def test_what_is_not_recovered_is_said_to_be_open(record: Record) -> None:
+    frame = record.frame().set_index("labels")
+    assert (frame["silent"] == 0).all()
+    assert (frame["accuracy"] > 60).all()
+    assert (frame["accuracy"] < 100).all(), "a saturated network guesses some images rightly"
+    assert (frame["accuracy"] + frame["ambiguous"] + frame["failed"] >= 100 - 1e-9).all()
+    assert frame.loc["onehot", "failed"] == frame.loc["onehot", "zero"] > 0
+    assert frame.loc["onehot", "counted_zero"] == 100
+    assert frame.loc["smoothing", "class_right"] > 95
+    assert frame.loc["onehot", "idlg"] == frame.loc["onehot", "accuracy"]
+
+
+def test_table_figure_and_the_claims_on_data_that_is_not_at_hand(record: Record) -> None:
+    assert list(label_accuracy.table(record)["labels"]) == ["smoothing", "mixup", "onehot"]
+    figure = label_accuracy.figure_statuses(record)
+    assert figures.gray_table(figure).std() > 0.02
+    plt.close(figure)
+    stand_ins = [claim for claim in claims.load("label-accuracy") if claim.stand_in]
+    assert len(stand_ins) == 4
+    for claim in stand_ins:
+        assert not claims.reaches(claim, studies.parameters("label-accuracy", "paper").model_dump())
+    shown = claims.verdicts(record)
+    assert "Tiny-ImageNet" in shown.notes

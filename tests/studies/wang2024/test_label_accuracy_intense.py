@@ -1,0 +1,82 @@
+"""Table 2's study: every solver is judged on the label, blind, and on the paper's own terms."""
+
+from __future__ import annotations
+
+import matplotlib.pyplot as plt
+import pytest
+import torch
+
+from gradleak import data, metrics
+from gradleak.book import figures
+from gradleak.book.records import Record
+from gradleak.errors import InputError
+from gradleak.studies.shared import attacked_networks
+from gradleak.studies.shared.private import judged
+from gradleak.studies.wang2024 import label_accuracy_intense
+
+STUDY = "label-accuracy-intense"
+CHOSEN = label_accuracy_intense.SMALLEST | {"samples": 60, "doubles": 20, "searches": 4}
+
+
+def test_every_label_is_recovered_and_none_wrongly(record: Record) -> None:
+    frame = record.frame()
+    exact = frame[frame["solver"] == "exact"]
+    assert (exact["accuracy"] == 100).all()
+    assert (exact["silent"] == 0).all()
+    assert (exact["unique"] + exact["ambiguous"] + exact["failed"]).round(9).eq(100).all()
+    assert (exact["mean_error"][exact["dtype"] == "float32"] < 1e-6).all()
+    assert (exact["mean_error"][exact["dtype"] == "float64"] < 1e-12).all()
+    published = frame[frame["solver"] == "lbfgs, then pso"]
+    assert (published["accuracy"] >= 50).all()
+    assert (published["oracle"] >= published["accuracy"] - 1e-9).all()
+
+
+def test_a_wrong_label_counts_as_one() -> None:
+    """The judgement can fail: a label that is off and said to be known is silent, a NaN is a miss."""
+    truth = torch.tensor([[0.9, 0.1], [0.8, 0.2], [0.7, 0.3], [1.0, 0.0]], dtype=torch.float64)
+    labels = truth.clone()
+    labels[1] = torch.tensor([0.5, 0.5])
+    labels[2] = torch.nan
+    row = judged(labels, ("unique", "unique", "failed", "ambiguous"), truth)
+    assert (row["accuracy"], row["silent"], row["unique"], row["failed"]) == (50, 1, 50, 25)
+    assert row["largest_error"] == pytest.approx(0.6)
+    empty = judged(labels[2:3], ("failed",), truth[2:3])
+    assert empty["mean_error"] != empty["mean_error"]
+    success = metrics.oracle_success(torch.tensor([1.0, 1.1, torch.nan]), torch.tensor([1.002, 1.0, 1.0]), 4.0)
+    assert success.tolist() == [True, False, False]
+
+
+def test_tables_and_figures(record: Record) -> None:
+    table = label_accuracy_intense.table(record)
+    assert list(table["labels"]) == ["smoothing", "mixup", "onehot"]
+    assert set(table["accuracy"]) == {"100.0 %"}
+    solvers = label_accuracy_intense.solver_table(record)
+    assert len(solvers) == 3 * 4
+    assert set(solvers[solvers["solver"] == "exact"]["times the exact one"]) == {"1"}
+    searched = label_accuracy_intense.search_table(record)
+    assert list(searched["labels"]) == ["smoothing", "mixup", "onehot"]
+    for figure in (label_accuracy_intense.figure_errors(record), label_accuracy_intense.figure_times(record)):
+        assert figures.gray_table(figure).std() > 0.02
+        plt.close(figure)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("photos/lenet", "a row is dataset/network/stage"),
+        ("photos/lenet/half", "a stage of untrained or trained"),
+        ("digits/vgg16/trained", "no training recipe for 'digits/vgg16'"),
+    ],
+)
+def test_rows_are_checked_before_work_starts(text: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        label_accuracy_intense.datasets(label_accuracy_intense.Parameters(rows=[text]))
+
+
+def test_a_trained_row_names_its_training_data() -> None:
+    assert attacked_networks.parse("cifar10/lenet/trained").training == "cifar10-jpeg"
+    model, accuracy = attacked_networks.network(
+        attacked_networks.parse("photos/lenet/untrained"), "mixup", data.load("photos", "test"), 0, "cpu"
+    )
+    assert accuracy is None
+    assert model.head.bias is None

@@ -1,0 +1,46 @@
+"""Table 1's study: two rules, on features of one sign and of any, with and without repeats."""
+
+from __future__ import annotations
+
+import matplotlib.pyplot as plt
+import pytest
+
+from gradleak.book import figures
+from gradleak.book.records import Record
+from gradleak.errors import InputError
+from gradleak.studies.yin2021 import batch_restoration
+
+STUDY = "batch-restoration"
+CHOSEN = {"rows": ["photos/lenet5/relu/60", "photos/lenet5/tanh/60"], "sizes": [1, 20], "samples": 100}
+
+
+def test_rules_find_everything_on_features_of_one_sign(record: Record) -> None:
+    frame = record.frame()
+    own = frame[~frame["repeats"].astype(bool)].set_index(["activation", "rule", "size"])["accuracy"]
+    assert own["relu", "GradInversion", 20] == 100
+    assert own["relu", "row sums", 20] == 100
+    assert own["tanh", "row sums", 20] < 60
+    assert own["tanh", "GradInversion", 1] == 100
+
+
+def test_repeats_are_the_limit_of_a_set(record: Record) -> None:
+    frame = record.frame()
+    own = frame[frame["repeats"].astype(bool) & (frame["activation"] == "relu")].set_index(["rule", "size"])["accuracy"]
+    expected = 100 * 60 * (1 - (1 - 1 / 60) ** 20) / 20
+    assert own["GradInversion", 20] == pytest.approx(expected, abs=8)
+    assert own["GradInversion", 1] == 100
+
+
+def test_tables_and_figures(record: Record) -> None:
+    assert len(batch_restoration.table(record)) == 4
+    limits = batch_restoration.limit_table(batch_restoration.Parameters(**CHOSEN))
+    assert list(limits.columns) == ["B", "C = 10", "C = 60", "C = 100", "C = 1000"]
+    assert limits["C = 60"].iloc[1] == "85.6 %"
+    figure = batch_restoration.figure_accuracy(record)
+    assert figures.gray_table(figure).std() > 0.02
+    plt.close(figure)
+
+
+def test_more_samples_than_classes_are_refused() -> None:
+    with pytest.raises(InputError, match="need as many classes; got 10"):
+        batch_restoration.trials(batch_restoration.Parameters(rows=["photos/lenet5/relu/10"], sizes=[11]))
