@@ -133,6 +133,12 @@ def parameters(study: Study | str, profile: str = "quick", overrides: Mapping[st
         ) from error
 
 
+def stated(study: Study | str, page: Mapping[str, Any]) -> Parameters:
+    """Return the parameters that a page states, from its variables: `studies.stated("noise", globals())`."""
+    study = load(study) if isinstance(study, str) else study
+    return study.Parameters(**{name: page[name] for name in study.Parameters.model_fields})
+
+
 def resolve_device(device: str) -> str:
     """Return "cpu" or "cuda"; "auto" takes a GPU when there is one."""
     import torch
