@@ -5,7 +5,8 @@ from gradleak.labels.hard.idlg import idlg
 from gradleak.labels.priors import PRIORS, Prior, Score
 from gradleak.labels.soft.batch import BatchLabels, recover_batch
 from gradleak.labels.soft.dlg import dlg
-from gradleak.labels.soft.path import LabelPath, Minima, find_minima, label_loss, label_path, nonnegative_intervals
+from gradleak.labels.soft.landscape import Minima, find_minima, label_loss, nonnegative_intervals
+from gradleak.labels.soft.path import LabelPath, label_path
 from gradleak.labels.soft.single import SOLVERS, SoftLabels, recover_soft_labels
 
 __all__ = [

@@ -153,7 +153,7 @@ def test_chunks_do_not_change_what_is_found(monkeypatch: pytest.MonkeyPatch) -> 
     gradients, weight, _, _, _ = leaks(5, 8, 20, 2.0, "smoothing", 3)
     path = label_path(gradients, weight)
     whole, intervals = find_minima(path), nonnegative_intervals(path)
-    monkeypatch.setattr("gradleak.labels.scalar.CHUNK_ELEMENTS", 1)
+    monkeypatch.setattr("gradleak.labels.soft.path.CHUNK_ELEMENTS", 1)
     for a, b in zip(whole, find_minima(path), strict=True):
         torch.testing.assert_close(a.scalars, b.scalars)
         assert a.best == b.best

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from gradleak.labels.priors import Prior, Score
+from gradleak.labels.soft.path import ScalarPath, golden
 
 # A class more than 40 below the top has no influence left, so softmax changes on a relative scale of 1/40 of t at the
 # finest; far out, where ‖p − y‖ < 1e-4, little happens.
@@ -24,7 +25,6 @@ FINER = (1.0, 1e8, 0.001)
 # A one-hot label that is all but predicted: only the odds among the other classes, as small as they get, tell t.
 FARTHER = (1e8, 1e300, 0.04)
 SATURATED = 1e3
-CHUNK_ELEMENTS = 2**18
 FEW, FEW_STEP = 4, 0.1
 # How many of a sample's grid minima are polished: the least in units of their rounding error.
 KEPT = 8
@@ -37,52 +37,40 @@ KNOWN = 1e-3
 
 
 @dataclass(frozen=True)
-class Problem:
-    """Everything that N samples' scalars are found from, one sign of the scalar a line.
+class Problem(ScalarPath):
+    """Everything that N samples' scalars are found from, one sign of the scalar a line: x = t v, t = ‖x‖.
 
-    `logits` a and `errors` c (N, C); `shift` the bias (C,) or 0; `unit` (N,): rounding unit of the gradient; `floor`
+    `logits` a = W v and `ratios` c (N, C); `bias` b (C,) or None; `unit` (N,): rounding unit of the gradient; `floor`
     (N,): the least number that its precision holds; `scale` (N,): ‖W‖ in units of the logits; `noise` (N,): the
     standard deviation of the entries of c; `sway` (N,): that of the entries of a.
     """
 
     logits: Tensor
-    errors: Tensor
-    shift: Tensor
+    ratios: Tensor
+    bias: Tensor | None
     unit: Tensor
     floor: Tensor
     scale: Tensor
     noise: Tensor
     sway: Tensor
 
-    def __len__(self) -> int:
-        return len(self.logits)
-
-    def __getitem__(self, which: slice | Tensor) -> Problem:
-        own = {name: getattr(self, name)[which] for name in Problem.__annotations__ if name != "shift"}
-        return replace(self, **own)
-
-    @property
-    def classes(self) -> int:
-        """The number of classes C."""
-        return self.logits.shape[1]
-
     def oriented(self, rows: Tensor, sign: Tensor | int) -> Problem:
         """Return the problems of some samples, the scalar's sign turned: of all, or of each by its own (n, 1)."""
         part = self[rows]
-        return replace(part, logits=sign * part.logits, errors=sign * part.errors)
+        return replace(part, logits=sign * part.logits, ratios=sign * part.ratios)
 
     @property
     def least(self) -> Tensor:
         """The least scalar for which a label can exist, (N,): the positive entries of p − y sum to at most 1."""
-        positive, negative = self.errors.clamp(min=0).sum(dim=1), -self.errors.clamp(max=0).sum(dim=1)
+        positive, negative = self.ratios.clamp(min=0).sum(dim=1), -self.ratios.clamp(max=0).sum(dim=1)
         least = torch.maximum(positive, negative)
         # Noise adds to both sums; what is left of the bound without it is never taken for less than a tenth.
-        return torch.maximum(least - self.noise * self.errors.shape[1] ** 0.5, least / 10)
+        return torch.maximum(least - self.noise * self.ratios.shape[1] ** 0.5, least / 10)
 
     def grid(self, steps: Tensor) -> Tensor:
         """Return scalars (N, K): `steps` times the least one, up to where softmax has one class left."""
         top = self.logits.topk(2, dim=1).values
-        spread = self.shift.max() - self.shift.min()
+        spread = 0.0 if self.bias is None else self.bias.max() - self.bias.min()
         last = (SATURATED + spread) / (top[:, 0] - top[:, 1]).clamp(min=torch.finfo(top.dtype).tiny)
         return torch.minimum(self.least[:, None] * steps, torch.maximum(last, self.least * 10)[:, None])
 
@@ -94,18 +82,6 @@ class Problem:
         at = scalars.unsqueeze(2)
         own = probability * (unit + (1 - probability) * at * (unit * scale + sway)) + unit * (label.abs() + pull.abs())
         return own + floor + (floor + noise) / at
-
-    def probabilities(self, scalars: Tensor) -> Tensor:
-        """Return p(t) = softmax(t a + b) (N, K, C) for t (N, K)."""
-        return (scalars.unsqueeze(2) * self.logits.unsqueeze(1) + self.shift).softmax(dim=2)
-
-    def pulls(self, scalars: Tensor) -> Tensor:
-        """Return c / t (N, K, C) for t (N, K)."""
-        return self.errors.unsqueeze(1) / scalars.unsqueeze(2)
-
-    def labels(self, scalars: Tensor) -> Tensor:
-        """Return ŷ(t) = p(t) − c / t (N, K, C) for t (N, K)."""
-        return self.probabilities(scalars) - self.pulls(scalars)
 
     def explained(self, scalars: Tensor) -> tuple[Tensor, Tensor]:
         """Return ŷ(t) and its rounding error (N, K, C) for t (N, K)."""
@@ -160,21 +136,15 @@ def _search(
     problem: Problem, prior: Prior | Score, grids: tuple[tuple[float, float, float], ...], steps: int = STEPS
 ) -> Candidates:
     comb = torch.cat([_log_steps(*grid, like=problem.logits) for grid in grids])
-    classes = problem.classes
-    ends = [_brackets(part, part.grid(comb), prior) for part in _parts(problem, len(comb) * classes)]
+    ends = [_brackets(part, part.grid(comb), prior) for part in problem.parts(len(comb))]
     lower, upper = (torch.cat(values) for values in zip(*ends, strict=True))
-    parts = _parts(problem, lower.shape[1] * classes)
+    parts = problem.parts(lower.shape[1])
     sizes = [len(part) for part in parts]
     polished = [
         _polish(part, low, high, prior, steps)
         for part, low, high in zip(parts, lower.split(sizes), upper.split(sizes), strict=True)
     ]
     return Candidates(*(torch.cat([getattr(one, name) for one in polished]) for name in Candidates.__annotations__))
-
-
-def _parts(problem: Problem, elements: int) -> list[Problem]:
-    size = max(1, CHUNK_ELEMENTS // elements)
-    return [problem[start : start + size] for start in range(0, len(problem), size)]
 
 
 def _log_steps(start: float, stop: float, step: float, like: Tensor) -> Tensor:
@@ -210,13 +180,13 @@ def _grid_loss(part: Problem, grid: Tensor, prior: Prior | Score) -> Tensor:
     # Classes before grid points, so that every reduction runs along memory; in place, for passes over it are what
     # costs.
     label = (part.logits - part.logits.amax(dim=1, keepdim=True)).unsqueeze(2) * grid.unsqueeze(1)
-    if part.shift.any():
-        label += part.shift.unsqueeze(1)
+    if part.bias is not None:
+        label += part.bias.unsqueeze(1)
         label -= label.amax(dim=1, keepdim=True)
     # Exponentials that are zero anyway take five times as long as others.
     label.clamp_(min=-700).exp_()
     label *= 1 / label.sum(dim=1, keepdim=True)
-    label.addcmul_(part.errors.unsqueeze(2), -1 / grid.unsqueeze(1))
+    label.addcmul_(part.ratios.unsqueeze(2), -1 / grid.unsqueeze(1))
     negative, rest = torch.zeros_like(grid), torch.zeros_like(grid)
     if prior.rest == "equal":
         rest = label.sum(dim=1)
@@ -242,7 +212,7 @@ def _polish(problem: Problem, lower: Tensor, upper: Tensor, prior: Prior | Score
         starts = first * ratio ** torch.tensor([0.1, 0.9]).to(lower).repeat_interleave(lower.shape[1])
         scalars, misfit, steep = _newton(problem, starts, first, first * ratio, prior, steps)
     else:
-        scalars, misfit, steep = _golden(problem, lower, upper, prior)
+        scalars, misfit, steep = _scored(problem, lower, upper, prior)
     label, valid = _valid(problem, scalars)
     reach = (ACCEPT**2 - misfit.square()).clamp(min=0).sqrt() / steep.clamp(min=1e-300)
     low = torch.maximum(scalars - reach, problem.least[:, None])
@@ -320,19 +290,13 @@ def _valid(problem: Problem, scalars: Tensor) -> tuple[Tensor, Tensor]:
     return label, (label >= -10 * ACCEPT * error).all(dim=2) & balanced
 
 
-def _golden(problem: Problem, lower: Tensor, upper: Tensor, score: Score) -> tuple[Tensor, Tensor, Tensor]:
-    """Golden sections for a score of which nothing is known; its unit is what rounding of the label makes of it."""
+def _scored(problem: Problem, lower: Tensor, upper: Tensor, score: Score) -> tuple[Tensor, Tensor, Tensor]:
+    """Narrow brackets for a score of which nothing is known; its unit is what rounding of the label makes of it."""
 
     def value(at: Tensor) -> Tensor:
         return score(problem.labels(at))
 
-    shrink = (math.sqrt(5) - 1) / 2
-    for _ in range(60):
-        width = upper - lower
-        left, right = upper - shrink * width, lower + shrink * width
-        first = value(left) < value(right)
-        lower, upper = torch.where(first, lower, left), torch.where(first, right, upper)
-    scalars = (lower + upper) / 2
+    scalars = golden(value, lower, upper)
     label, error = problem.explained(scalars)
     generator = torch.Generator().manual_seed(0)
     signs = 2 * torch.randint(2, (8, label.shape[2]), generator=generator).to(label) - 1

@@ -175,8 +175,8 @@ def _problem(reduced: RankOne, weight: Tensor, bias: Tensor | None, dtype: torch
     strength = reduced.errors.norm(dim=1).clamp(min=torch.finfo(torch.float64).tiny)
     return Problem(
         logits=reduced.logits,
-        errors=reduced.errors,
-        shift=torch.zeros_like(reduced.errors[0]) if bias is None else bias.double(),
+        ratios=reduced.errors,
+        bias=None if bias is None else bias.double(),
         unit=like * facts.eps / 2,
         # Many exponentials flush what is not a normal number to zero; half precision cannot afford that.
         floor=like * facts.smallest_normal * (facts.eps if facts.bits < 32 else 1),
