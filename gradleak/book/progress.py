@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from gradleak import reporting
 from gradleak.errors import GradleakWarning
 
 if TYPE_CHECKING:
@@ -121,3 +122,7 @@ def _write(line: dict[str, Any]) -> None:
     # A line that is lost must not end a run of hours; what has to be written are its results.
     with contextlib.suppress(OSError), open(os.environ[FILE], "a", encoding="utf-8") as stream:
         stream.write(json.dumps(line) + "\n")
+
+
+# Attacks and training know nothing of the book: what they tell goes here once the book is at work.
+reporting.to(progress, warn)

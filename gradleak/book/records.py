@@ -96,8 +96,8 @@ class Shown(Record):
         run = f"This run ({scale(self.this)}) took {sum(trial.seconds for trial in self.this.trials):.0f} s"
         if self.recorded:
             return (
-                f"Tables and figures below are drawn from the recorded run: {scale(self)}. {run}; it shows that the code "
-                "on this page works, and its values stand in the column *this run* of the verdicts."
+                f"Tables and figures below are drawn from the recorded run: {scale(self)}. {run}; it shows that the "
+                "code on this page works, and its values stand in the column *this run* of the verdicts."
             )
         reason = "other parameters than the page's own" if recorded(self.study) else "nothing is recorded"
         return f"Tables and figures below are drawn from this very run: {reason}. {run}."

@@ -15,8 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from gradleak import augment, data, paths
-from gradleak.book.progress import progress, warn
+from gradleak import augment, data, paths, reporting
 from gradleak.errors import GradleakError, InputError, MissingData
 from gradleak.models.registry import build
 from gradleak.storage import locked, write_whole
@@ -144,7 +143,7 @@ def _fit(
     model.train()
     epochs = range(recipe.epochs)
     description = f"training {recipe.network} on {recipe.dataset}"
-    for _ in progress(epochs, recipe.epochs, description) if show_progress else epochs:
+    for _ in reporting.steps(epochs, recipe.epochs, description) if show_progress else epochs:
         total = 0.0
         for chosen in torch.randperm(len(labels), generator=generator).split(recipe.batch_size):
             inputs = images[chosen.to(device)]
@@ -213,7 +212,7 @@ def _cached(file: Path) -> dict[str, Any] | None:
     try:
         stored: dict[str, Any] = torch.load(file, weights_only=True)
     except Exception as error:  # whatever a damaged archive makes torch raise
-        warn(f"the cached network {file.name} is damaged ({type(error).__name__}) and is trained again")
+        reporting.warn(f"the cached network {file.name} is damaged ({type(error).__name__}) and is trained again")
         with contextlib.suppress(OSError):  # who cannot write here is told so by the lock
             file.unlink()  # the next look finds none, and it is said once
         return None

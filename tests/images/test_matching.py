@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -15,7 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from gradleak import augment, models
+from gradleak import augment, models, reporting
 from gradleak.errors import InputError, UnknownName
 from gradleak.images import LBFGS, Adam, Distance, LevenbergMarquardt, Prior, match, total_variation
 from gradleak.images.matching.engine import _chunk
@@ -261,12 +260,17 @@ def test_levenberg_marquardt_ends_where_rounding_explains_the_rest() -> None:
     assert ((found.images - inputs).norm() / inputs.norm()) < 1e-4
 
 
-def test_progress_is_told_part_by_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GRADLEAK_PROGRESS", str(tmp_path / "told"))
+def test_progress_is_told_part_by_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    ends = []
+
+    def told(items: Iterable[object], total: int, description: str) -> Iterator[object]:
+        given = list(items)
+        yield from given
+        ends.append((description, len(given), total))
+
+    monkeypatch.setattr(reporting, "_steps", told)
     leaks, _, labels = observed(small(1, 4, nn.Sigmoid(), True, False), 3, 1, 4, 0)
     match(leaks, labels, optimizer=Adam(steps=5), chunk=2, seed=1)
-    told = [json.loads(line) for line in (tmp_path / "told").read_text().splitlines()]
-    ends = [(line["description"], line["done"], line["total"]) for line in told if "ended" in line]
     assert ends == [("matching, 2 at once", 5, 5), ("matching, 1 at once", 5, 5), ("matching, part by part", 2, 2)]
 
 

@@ -9,8 +9,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from gradleak import reporting
 from gradleak.augment import as_probabilities, one_hot
-from gradleak.book.progress import progress
 from gradleak.errors import InputError, unknown
 from gradleak.images.matching.levenberg import LevenbergMarquardt, Misfit, levenberg
 from gradleak.images.matching.objective import Distance, Kind, Objective, Prior
@@ -101,7 +101,7 @@ def match(
     able = known.there[owners].nonzero()[:, 0]
     tracks, interrupted = [], False
     parts = able.split(chunk or _chunk(objective, settings))
-    for part in progress(parts, len(parts), "matching, part by part") if len(parts) > 1 else parts:
+    for part in reporting.steps(parts, len(parts), "matching, part by part") if len(parts) > 1 else parts:
         shown = None if watch is None else _watcher(watch, objective, part)
         track = Track.start(places[part], settings.steps, shown)
         tracks.append((part, track))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from gradleak.book.progress import progress
+from gradleak import reporting
 from gradleak.errors import InputError
 
 Evaluate = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
@@ -84,7 +84,7 @@ class Track:
 
     def rounds(self) -> Iterator[int]:
         """Give the steps one by one, and show how far the search is."""
-        return progress(range(self.steps), self.steps, f"matching, {len(self.best)} at once")
+        return reporting.steps(range(self.steps), self.steps, f"matching, {len(self.best)} at once")
 
     def see(self, active: Tensor, places: Tensor, losses: Tensor) -> None:
         """Take note of iterates (a, P) of the attacks `active` (a,), and of their losses."""
