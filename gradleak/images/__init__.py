@@ -10,7 +10,8 @@ from gradleak.images.inversion.fully_connected import (
 )
 from gradleak.images.matching.engine import Reconstruction, match
 from gradleak.images.matching.levenberg import LevenbergMarquardt, Polished, polished
-from gradleak.images.matching.objective import Distance, Prior, total_variation
+from gradleak.images.matching.objective import Distance, total_variation
+from gradleak.images.matching.objective import ImagePrior as Prior
 from gradleak.images.matching.optimizers import LBFGS, Adam
 
 __all__ = [

@@ -8,7 +8,7 @@ import torch
 
 from gradleak.data import normalise
 from gradleak.errors import unknown
-from gradleak.images.matching.objective import Distance, Prior
+from gradleak.images.matching.objective import Distance, ImagePrior
 from gradleak.images.matching.optimizers import DECAY, LBFGS, Adam
 
 PRESETS = ("dlg", "idlg", "inverting-gradients", "wang2024-l2", "wang2024-cosine")
@@ -33,9 +33,9 @@ def preset(name: str, *, channels: int = 3) -> dict[str, Any]:
             "labels": "idlg",
             "distance": Distance("cosine"),
             "optimizer": Adam(steps=24_000, signed=True),
-            "prior": Prior(variation=1e-4, box=(low, high)),
+            "prior": ImagePrior(variation=1e-4, box=(low, high)),
         }
-    prior = Prior(variation=1e-2)
+    prior = ImagePrior(variation=1e-2)
     if name == "wang2024-l2":
         decaying = LBFGS(steps=300, search=False, decay=DECAY)
         return {"labels": "recovered", "distance": Distance("l2"), "optimizer": decaying, "prior": prior}

@@ -2,8 +2,9 @@
 
 from gradleak.labels.hard.attacks import METHODS, Knowledge, count_heads, count_labels, reveal_labels
 from gradleak.labels.hard.idlg import idlg
-from gradleak.labels.priors import PRIORS, Prior, Score
-from gradleak.labels.soft.batch import BatchLabels, recover_batch
+from gradleak.labels.priors import PRIORS, Score
+from gradleak.labels.priors import LabelPrior as Prior
+from gradleak.labels.soft.batch.recover import BatchLabels, recover_batch
 from gradleak.labels.soft.dlg import dlg
 from gradleak.labels.soft.landscape import Minima, find_minima, label_loss, nonnegative_intervals
 from gradleak.labels.soft.path import LabelPath, label_path

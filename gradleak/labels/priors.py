@@ -12,7 +12,7 @@ from gradleak.errors import InputError, unknown
 
 
 @dataclass(frozen=True)
-class Prior:
+class LabelPrior:
     """The `free` largest entries of the label are anything; the `rest` are zero, or equal to one another.
 
     The free entries are the set S of wang2024, Eqn. 5.
@@ -26,22 +26,22 @@ class Prior:
         return classes - self.free - (self.rest == "equal")
 
 
-PRIORS = {"smoothing": Prior(1, "equal"), "onehot": Prior(1, "zero"), "mixup": Prior(2, "zero")}
+PRIORS = {"smoothing": LabelPrior(1, "equal"), "onehot": LabelPrior(1, "zero"), "mixup": LabelPrior(2, "zero")}
 # A user's own: labels (…, C) to a score (…), which is 0 for a label of the right shape and positive for any other.
 Score = Callable[[Tensor], Tensor]
 
 
-def named(prior: str) -> Prior:
+def named(prior: str) -> LabelPrior:
     """Return a prior by its name."""
     if prior not in PRIORS:
         raise unknown("prior", prior, PRIORS)
     return PRIORS[prior]
 
 
-def resolve(prior: str | Prior | Score, classes: int) -> Prior | Score:
+def resolve(prior: str | LabelPrior | Score, classes: int) -> LabelPrior | Score:
     """Return the prior that a caller means, and refuse one that every label fits."""
     found = named(prior) if isinstance(prior, str) else prior
-    if isinstance(found, Prior) and (found.free < 1 or found.equations(classes) < 1):
+    if isinstance(found, LabelPrior) and (found.free < 1 or found.equations(classes) < 1):
         raise InputError(
             f"a label of {classes} classes with {found.free} free and the others {found.rest} can be any label: "
             "the prior says nothing that the gradient could be compared with"

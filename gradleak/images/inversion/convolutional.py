@@ -24,7 +24,7 @@ from gradleak.errors import InputError
 from gradleak.images.inversion import chain
 from gradleak.images.inversion.chain import Layer
 from gradleak.images.inversion.fully_connected import Inversion, LayerReport, last_layer, told
-from gradleak.labels.priors import Prior
+from gradleak.labels.priors import LabelPrior
 from gradleak.leak import Leak
 
 # How far off a gradient's entry is, in rounding units of the terms that it sums over positions.
@@ -61,7 +61,7 @@ def trace_convolutional(
     leak: Leak,
     labels: Tensor | None = None,
     *,
-    prior: str | Prior = "smoothing",
+    prior: str | LabelPrior = "smoothing",
     image_size: int | None = None,
     noise: float = 0.0,
 ) -> Inversion:
@@ -144,7 +144,7 @@ def _inverted(
     layers: list[Layer],
     shapes: list[tuple[int, int, int]],
     labels: Tensor | None,
-    prior: str | Prior,
+    prior: str | LabelPrior,
     noise: float,
 ) -> Inversion:
     unit = torch.finfo(leak.weight_gradient.dtype).eps / 2

@@ -18,12 +18,12 @@ from torch import Tensor, nn
 from gradleak.errors import GradleakWarning, InputError, unknown
 from gradleak.images.inversion import chain
 from gradleak.images.inversion.chain import Layer
-from gradleak.labels.priors import Prior
-from gradleak.labels.soft.batch import recover_batch
+from gradleak.labels.priors import LabelPrior
+from gradleak.labels.soft.batch.recover import recover_batch
 from gradleak.labels.soft.single import Solver, recover_soft_labels
 from gradleak.leak import Leak
 
-Status = Literal["exact", "partial", "failed"]
+InversionStatus = Literal["exact", "partial", "failed"]
 Rule = Literal["least-squares", "mean", "published"]
 RULES: tuple[Rule, ...] = ("least-squares", "mean", "published")
 # A layer's gradient is brought to float64 this many entries at a time.
@@ -70,7 +70,7 @@ class Inversion:
     inputs: Tensor
     labels: Tensor
     layers: tuple[LayerReport, ...]
-    status: Status
+    status: InversionStatus
     reason: str = ""
 
 
@@ -93,7 +93,7 @@ def trace_fully_connected(
     leak: Leak,
     labels: Tensor | None = None,
     *,
-    prior: str | Prior = "smoothing",
+    prior: str | LabelPrior = "smoothing",
     rule: Rule = "least-squares",
     noise: float | None = 0.0,
 ) -> Inversion:
@@ -125,7 +125,7 @@ class Top:
 
 
 def last_layer(
-    leak: Leak, layers: list[Layer], labels: Tensor | None, prior: str | Prior, noise: float | None = 0.0
+    leak: Leak, layers: list[Layer], labels: Tensor | None, prior: str | LabelPrior, noise: float | None = 0.0
 ) -> Top:
     """Recover the labels, unless they are known, and the features that the last layer saw."""
     nonnegative = len(layers) > 1 and isinstance(layers[-2].activation_module, nn.ReLU | nn.Sigmoid)
@@ -158,7 +158,7 @@ def last_layer(
 
 
 def _least_squares(
-    leak: Leak, layers: list[Layer], labels: Tensor | None, prior: str | Prior, noise: float | None
+    leak: Leak, layers: list[Layer], labels: Tensor | None, prior: str | LabelPrior, noise: float | None
 ) -> Inversion:
     top = last_layer(leak, layers, labels, prior, noise)
     inputs, errors = top.features, top.errors
@@ -176,11 +176,11 @@ def _least_squares(
     # A single sample's input follows from the first layer alone where that has a bias.
     certain = top.certain or (leak.batch_size == 1 and f"{layers[0].name}.bias" in leak.gradients)
     whole = certain and not any(report.reason for report in reports)
-    status: Status = "failed" if inputs.isnan().any() else "exact" if whole else "partial"
+    status: InversionStatus = "failed" if inputs.isnan().any() else "exact" if whole else "partial"
     return Inversion(inputs, top.labels, tuple(reports), status, "; ".join(troubles))
 
 
-def _mean(leak: Leak, layers: list[Layer], prior: str | Prior, solver: Solver) -> Inversion:
+def _mean(leak: Leak, layers: list[Layer], prior: str | LabelPrior, solver: Solver) -> Inversion:
     """Run wang2024's recursion: in the gradient's own precision, the mean over all rows of what each row says."""
     if leak.batch_size != 1:
         raise InputError(f"the paper's recursion is for single samples; got a batch of {leak.batch_size}")
@@ -193,7 +193,7 @@ def _mean(leak: Leak, layers: list[Layer], prior: str | Prior, solver: Solver) -
         rows = gradient.sum(dim=1) != 0
         inputs = (gradient[rows] / errors[rows, None]).mean(dim=0)
     reason = found.reasons[0] or ("" if inputs.isfinite().all() else "a row without a δ")
-    status: Status = "failed" if not inputs.isfinite().all() else "partial" if reason else "exact"
+    status: InversionStatus = "failed" if not inputs.isfinite().all() else "partial" if reason else "exact"
     return Inversion(inputs.double()[None], found.labels, (), status, reason)
 
 

@@ -13,7 +13,7 @@ from gradleak import reporting
 from gradleak.augment import as_probabilities, one_hot
 from gradleak.errors import InputError, unknown
 from gradleak.images.matching.levenberg import LevenbergMarquardt, Misfit, levenberg
-from gradleak.images.matching.objective import Distance, Kind, Objective, Prior
+from gradleak.images.matching.objective import Distance, ImagePrior, Kind, Objective
 from gradleak.images.matching.optimizers import LBFGS, Adam, Track, adam, lbfgs
 from gradleak.labels import idlg, recover_batch, recover_soft_labels
 from gradleak.leak import Leak
@@ -26,7 +26,7 @@ OPTIMIZERS: dict[str, Callable[[], Optimizer]] = {
 }
 # How the labels come about that are not given.
 MODES = ("recovered", "idlg", "dlg", "recovered-start")
-Status = Literal["settled", "stopped", "diverged", "no label", "interrupted"]
+SearchStatus = Literal["settled", "stopped", "diverged", "no label", "interrupted"]
 # Memory for one chunk of attacks on a CPU, and the part of a GPU's free memory.
 CPU_MEMORY, GPU_SHARE = 600 * 2**20, 0.4
 # Copies of a gradient and of all activations that one step keeps, found by measuring.
@@ -53,7 +53,7 @@ class Reconstruction:
     curves: Tensor = field(repr=False)
     attempts: Tensor = field(repr=False)
     bad: Tensor
-    status: tuple[tuple[Status, ...], ...]
+    status: tuple[tuple[SearchStatus, ...], ...]
 
 
 def match(
@@ -61,7 +61,7 @@ def match(
     labels: Tensor | str = "recovered",
     *,
     distance: Distance | Kind = "l2",
-    prior: Prior | None = None,
+    prior: ImagePrior | None = None,
     optimizer: Optimizer | str = "lbfgs",
     restarts: int = 1,
     seed: int = 0,
@@ -83,7 +83,7 @@ def match(
     """
     many = [leaks] if isinstance(leaks, Leak) else list(leaks)
     distance = Distance(distance) if isinstance(distance, str) else distance
-    prior = prior or Prior()
+    prior = prior or ImagePrior()
     settings = _optimizer(optimizer)
     _check(many, restarts, chunk)
     known = _labels(many, labels, label_prior)
@@ -172,8 +172,8 @@ def _check(leaks: list[Leak], restarts: int, chunk: int | None) -> None:
                 raise InputError(f"leak {number}: the gradient of '{name}' holds NaN or infinite values")
 
 
-def _check_second_order(known: _Known, distance: Distance, prior: Prior) -> None:
-    if known.searched or distance != Distance("l2") or prior != Prior():
+def _check_second_order(known: _Known, distance: Distance, prior: ImagePrior) -> None:
+    if known.searched or distance != Distance("l2") or prior != ImagePrior():
         raise InputError("Levenberg-Marquardt works on the plain L2 distance without a prior, and on fixed labels")
 
 
@@ -318,7 +318,7 @@ def _gathered(
     best = torch.full_like(places, torch.nan)
     losses = places.new_full((attacks,), torch.inf)
     bad = torch.zeros(attacks, dtype=torch.long, device=places.device)
-    status: list[Status] = ["no label"] * attacks
+    status: list[SearchStatus] = ["no label"] * attacks
     curves: dict[int, Tensor] = {}
     for part, track in tracks:
         best[part], losses[part], bad[part] = track.best, track.losses, track.bad

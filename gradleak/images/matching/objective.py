@@ -73,7 +73,7 @@ def _cosine(one: Tensor, other: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Prior:
+class ImagePrior:
     """What private inputs are taken to look like: `variation` weighs total variation, `square` the mean square.
 
     Total variation is anisotropic, in the space the network sees, and comes in two definitions: "sum", mean |∂x| + mean
@@ -115,7 +115,7 @@ class Objective:
     """
 
     def __init__(
-        self, leaks: list[Leak], labels: Tensor | None, features: Tensor | None, distance: Distance, prior: Prior
+        self, leaks: list[Leak], labels: Tensor | None, features: Tensor | None, distance: Distance, prior: ImagePrior
     ) -> None:
         first = leaks[0]
         assert first.input_shape is not None

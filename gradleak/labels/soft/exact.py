@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from gradleak.labels.priors import Prior, Score
+from gradleak.labels.priors import LabelPrior, Score
 from gradleak.labels.soft.path import ScalarPath, golden
 
 # A class more than 40 below the top has no influence left, so softmax changes on a relative scale of 1/40 of t at the
@@ -107,10 +107,10 @@ class Candidates:
     accepted: Tensor
 
 
-def solve(problem: Problem, prior: Prior | Score) -> Candidates:
+def solve(problem: Problem, prior: LabelPrior | Score) -> Candidates:
     """Find the scalars that explain each sample, finer and farther where the first grid shows none."""
     # One or two equations have roots side by side: those need a finer comb.
-    comb = FEW_STEP if isinstance(prior, Prior) and prior.equations(problem.classes) < FEW else 1.0
+    comb = FEW_STEP if isinstance(prior, LabelPrior) and prior.equations(problem.classes) < FEW else 1.0
     found = _search(problem, prior, tuple((start, stop, step * comb) for start, stop, step in GRIDS))
     for grid in (FINER, FARTHER):
         missing = (~found.accepted.any(dim=1)).nonzero()[:, 0]
@@ -133,7 +133,7 @@ def _replaced(found: Candidates, where: Tensor, again: Candidates) -> Candidates
 
 
 def _search(
-    problem: Problem, prior: Prior | Score, grids: tuple[tuple[float, float, float], ...], steps: int = STEPS
+    problem: Problem, prior: LabelPrior | Score, grids: tuple[tuple[float, float, float], ...], steps: int = STEPS
 ) -> Candidates:
     comb = torch.cat([_log_steps(*grid, like=problem.logits) for grid in grids])
     ends = [_brackets(part, part.grid(comb), prior) for part in problem.parts(len(comb))]
@@ -154,7 +154,7 @@ def _log_steps(start: float, stop: float, step: float, like: Tensor) -> Tensor:
     return torch.linspace(begin, math.log(stop), count, dtype=like.dtype, device=like.device).exp()
 
 
-def _brackets(part: Problem, grid: Tensor, prior: Prior | Score) -> tuple[Tensor, Tensor]:
+def _brackets(part: Problem, grid: Tensor, prior: LabelPrior | Score) -> tuple[Tensor, Tensor]:
     """Return the ends (N, KEPT) of the grid cells around each sample's least minima on its grid (N, K)."""
     loss = _grid_loss(part, grid, prior)
     inner = loss[:, 1:-1]
@@ -167,14 +167,14 @@ def _brackets(part: Problem, grid: Tensor, prior: Prior | Score) -> tuple[Tensor
     return grid.gather(1, (index - 1).clamp(min=0)), grid.gather(1, (index + 1).clamp(max=grid.shape[1] - 1))
 
 
-def _grid_loss(part: Problem, grid: Tensor, prior: Prior | Score) -> Tensor:
+def _grid_loss(part: Problem, grid: Tensor, prior: LabelPrior | Score) -> Tensor:
     """Return Σ |t rᵢ| (N, K): the misfit in the gradient's own units, which does not fade as t grows.
 
     Nothing is squared: of a saturated softmax, probabilities of 1e-200 are what tells t. Negative entries count
     where the residuals do not see them, so that ripples in a flat stretch of labels that are none are not taken for
     minima.
     """
-    if not isinstance(prior, Prior):
+    if not isinstance(prior, LabelPrior):
         scores: Tensor = prior(part.labels(grid))
         return scores * grid.square()  # a score is a square, more often than not
     # Classes before grid points, so that every reduction runs along memory; in place, for passes over it are what
@@ -204,9 +204,9 @@ def _grid_loss(part: Problem, grid: Tensor, prior: Prior | Score) -> Tensor:
     return size * grid
 
 
-def _polish(problem: Problem, lower: Tensor, upper: Tensor, prior: Prior | Score, steps: int) -> Candidates:
+def _polish(problem: Problem, lower: Tensor, upper: Tensor, prior: LabelPrior | Score, steps: int) -> Candidates:
     """Narrow every bracket (N, K) to its minimum, all at once, and judge what is found there."""
-    if isinstance(prior, Prior):
+    if isinstance(prior, LabelPrior):
         # Two starts a bracket: two minima may share one.
         first, ratio = (value.repeat(1, 2) for value in (lower, upper / lower))
         starts = first * ratio ** torch.tensor([0.1, 0.9]).to(lower).repeat_interleave(lower.shape[1])
@@ -223,16 +223,16 @@ def _polish(problem: Problem, lower: Tensor, upper: Tensor, prior: Prior | Score
     return Candidates(*(value.gather(1, order) for value in (scalars, misfit, low, high, moved, accepted)))
 
 
-def explains(problem: Problem, scalars: Tensor, prior: Prior | Score) -> Tensor:
+def explains(problem: Problem, scalars: Tensor, prior: LabelPrior | Score) -> Tensor:
     """Whether scalars (N, K) on the problem's own side of zero give a label that explains the gradient."""
-    if not isinstance(prior, Prior):
+    if not isinstance(prior, LabelPrior):
         return problem.labels(scalars).amin(dim=2) >= 0
     misfit, _ = _misfit(problem, *_residuals(problem, scalars, prior), prior)
     return (misfit < ACCEPT) & _valid(problem, scalars)[1]
 
 
 def _newton(
-    problem: Problem, scalars: Tensor, lower: Tensor, upper: Tensor, prior: Prior, steps: int
+    problem: Problem, scalars: Tensor, lower: Tensor, upper: Tensor, prior: LabelPrior, steps: int
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gauss-Newton steps, each residual weighed by its rounding error; also return the misfit and its slope.
 
@@ -256,14 +256,14 @@ def _newton(
     return scalars, misfit, steep
 
 
-def _misfit(problem: Problem, residual: Tensor, slope: Tensor, prior: Prior) -> tuple[Tensor, Tensor]:
+def _misfit(problem: Problem, residual: Tensor, slope: Tensor, prior: LabelPrior) -> tuple[Tensor, Tensor]:
     """Return the root mean squares (N, K) of residuals and of their slopes, over the prior's equations."""
     count = prior.equations(problem.classes)
     misfit, steep = ((value.square().sum(dim=2) / count).sqrt() for value in (residual, slope))
     return misfit, steep
 
 
-def _residuals(problem: Problem, scalars: Tensor, prior: Prior) -> tuple[Tensor, Tensor]:
+def _residuals(problem: Problem, scalars: Tensor, prior: LabelPrior) -> tuple[Tensor, Tensor]:
     """Return rᵢ(t) and drᵢ/dt (N, K, C) in units of their rounding error; 0 for the free entries."""
     probability, pull = problem.probabilities(scalars), problem.pulls(scalars)
     label = probability - pull

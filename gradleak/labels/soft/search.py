@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gradleak.labels.priors import Prior, Score
+from gradleak.labels.priors import LabelPrior, Score
 from gradleak.labels.soft.path import LabelPath
 
 SCALE, ENOUGH = 1000.0, 1e-9
@@ -31,28 +31,28 @@ SWARM = {"c1": 0.5, "c2": 0.5, "w": 0.8}
 
 
 @dataclass(frozen=True)
-class Objective:
+class ScalarLoss:
     """1000 times the loss of one sample's label over s, as the search sees it: in the gradient's own precision."""
 
     path: LabelPath
-    prior: Prior | Score
+    prior: LabelPrior | Score
     coefficient: float
 
     @property
     def width(self) -> float:
         """How wide the swarm's outer windows are."""
-        return 20.0 if not isinstance(self.prior, Prior) or self.prior.free == 1 else 50.0
+        return 20.0 if not isinstance(self.prior, LabelPrior) or self.prior.free == 1 else 50.0
 
     def values(self, scalars: Tensor) -> Tensor:
         """Return the loss at s (K,)."""
         labels = self.path.labels(scalars.unsqueeze(0) / self.coefficient)[0]
-        if not isinstance(self.prior, Prior):
+        if not isinstance(self.prior, LabelPrior):
             return SCALE * self.prior(labels)
         return SCALE * labels.sort(dim=1).values[:, : labels.shape[1] - self.prior.free].var(dim=1, correction=0)
 
     def slope(self, scalar: Tensor) -> tuple[float, Tensor]:
         """Return the loss and its derivative at one s (1,)."""
-        if not isinstance(self.prior, Prior):
+        if not isinstance(self.prior, LabelPrior):
             with torch.enable_grad():
                 at = scalar.detach().requires_grad_()
                 value = self.values(at).sum()
@@ -69,7 +69,7 @@ class Objective:
         return SCALE * float(apart.square().mean()), 2 * SCALE / self.coefficient * (apart * change[rest]).mean()[None]
 
 
-def lbfgs(objective: Objective) -> float:
+def lbfgs(objective: ScalarLoss) -> float:
     """Return the scalar that Algorithm 1 stops at, or NaN: L-BFGS from ±1, pushed on where the loss is level."""
     for sign in (1.0, -1.0):
         found = _descend(objective, sign)
@@ -78,7 +78,7 @@ def lbfgs(objective: Objective) -> float:
     return math.nan
 
 
-def _descend(objective: Objective, sign: float) -> float:
+def _descend(objective: ScalarLoss, sign: float) -> float:
     scalar = torch.full((1,), sign, dtype=objective.path.ratios.dtype, requires_grad=True)
     optimizer = torch.optim.LBFGS([scalar], lr=RATE)
     losses: list[float] = []
@@ -105,7 +105,7 @@ def _descend(objective: Objective, sign: float) -> float:
     return math.nan
 
 
-def swarm(objective: Objective, seed: int = 0) -> float:
+def swarm(objective: ScalarLoss, seed: int = 0) -> float:
     """Return the scalar that Algorithm 2 stops at, or NaN: a swarm a window, from near to far, both sides in turn."""
     for low, high in windows(objective.width):
         for edges in ((low - SPILL, high), (-high - SPILL, -low)):
@@ -124,7 +124,7 @@ def windows(width: float) -> list[tuple[float, float]]:
 
 
 def swarm_window(
-    objective: Objective, edges: tuple[float, float], population: int, iterations: int, seed: int
+    objective: ScalarLoss, edges: tuple[float, float], population: int, iterations: int, seed: int
 ) -> tuple[float, float]:
     """Return the least loss that a swarm finds between two edges, and where; all particles are evaluated together."""
 

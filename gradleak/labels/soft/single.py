@@ -10,19 +10,18 @@ import torch
 from torch import Tensor
 
 from gradleak.errors import InputError, unknown
-from gradleak.labels.priors import Prior, Score, resolve
+from gradleak.labels.priors import LabelPrior, Score, resolve
 from gradleak.labels.soft import exact, search
 from gradleak.labels.soft.exact import Candidates, Problem
+from gradleak.labels.soft.explanations import explanations, reason_of, shaped
 from gradleak.labels.soft.path import label_path
 from gradleak.labels.soft.rank_one import RankOne, reduce_gradients
 
-Status = Literal["unique", "ambiguous", "failed"]
+LabelStatus = Literal["unique", "ambiguous", "failed"]
 Solver = Literal["exact", "lbfgs", "pso"]
 SOLVERS: tuple[Solver, ...] = ("exact", "lbfgs", "pso")
 # A fit that misses by this many rounding units is not one sample's gradient (rounding alone misses by less than one).
 RANK_ONE = 64
-# One label with two features, this far apart relative to their length, is two explanations.
-KNOWN_FEATURE = 0.1
 
 
 @dataclass(frozen=True)
@@ -40,13 +39,13 @@ class SoftLabels:
     scalars: Tensor
     residuals: Tensor
     candidates: tuple[Tensor, ...] = field(repr=False)
-    status: tuple[Status, ...]
+    status: tuple[LabelStatus, ...]
     reasons: tuple[str, ...]
 
     def __len__(self) -> int:
         return len(self.labels)
 
-    def where(self, status: Status) -> Tensor:
+    def where(self, status: LabelStatus) -> Tensor:
         """Return which samples have this status, (N,)."""
         return torch.tensor([one == status for one in self.status], device=self.labels.device)
 
@@ -57,7 +56,7 @@ def recover_soft_labels(
     *,
     bias: Tensor | None = None,
     bias_gradient: Tensor | None = None,
-    prior: str | Prior | Score = "smoothing",
+    prior: str | LabelPrior | Score = "smoothing",
     solver: Solver = "exact",
     nonnegative: bool = True,
     noise: float | None = 0.0,
@@ -109,7 +108,7 @@ def _exact(
     gradients: Tensor,
     weight: Tensor,
     bias: Tensor | None,
-    prior: Prior | Score,
+    prior: LabelPrior | Score,
     nonnegative: bool,
     noise: float | None,
 ) -> SoftLabels:
@@ -132,9 +131,9 @@ def _exact(
     label = shaped(problem.labels(at), prior)[:, 0]
     rebuilt = (problem.probabilities(at)[:, 0] - label) * at
     residuals = ((rebuilt - reduced.errors).norm(dim=1) / reduced.size).square().add(reduced.misfit.square()).sqrt()
-    candidates, widest = _explanations(problem, prior, merged)
+    candidates, widest = explanations(problem, prior, merged)
     reasons = tuple(
-        _reason(*facts)
+        reason_of(*facts)
         for facts in zip(
             (reduced.size > 0).tolist(),
             (~fitted).tolist(),
@@ -202,94 +201,18 @@ def _merged(samples: int, device: torch.device, sides: list[tuple[Tensor, int, C
     return Candidates(**{name: value.gather(1, order) for name, value in merged.items()})
 
 
-def shaped(labels: Tensor, prior: Prior | Score) -> Tensor:
-    """Return the labels (…, C) nearest to these that have the prior's shape and sum to 1."""
-    if not isinstance(prior, Prior):
-        return labels
-    free = torch.zeros_like(labels, dtype=torch.bool).scatter(-1, labels.topk(prior.free, dim=-1).indices, True)
-    rest = torch.zeros_like(labels[..., :1])
-    if prior.rest == "equal":
-        # Most of the rest have small probabilities and small errors; the median is one of theirs.
-        rest = labels.masked_fill(free, math.nan).nanmedian(dim=-1, keepdim=True).values
-    result = torch.where(free, labels, rest).clamp(min=0)
-    missing = 1 - result.sum(dim=-1, keepdim=True)
-    return torch.where(free, result + missing / prior.free, result).clamp(min=0)
-
-
-def _explanations(problem: Problem, prior: Prior | Score, merged: Candidates) -> tuple[tuple[Tensor, ...], Tensor]:
-    """Return, for each sample, its distinct accepted labels (M, C), and how far the widest of them is open (N,)."""
-    accepted = merged.accepted
-    widest = merged.open.where(accepted, 0).amax(dim=1)
-    # Where a label is open, the ends of what is accepted are explanations as well.
-    ends = accepted & (merged.open > exact.KNOWN)
-    most = max(1, int(accepted.sum(dim=1).max()))
-    low, high = (_true_ends(problem, prior, merged.scalars, end, ends) for end in (merged.low, merged.high))
-    # Of an open label its ends say all that the points between them would.
-    first = torch.arange(accepted.shape[1], device=accepted.device) == 0
-    accepted = accepted & (~ends | first)
-    scalars = torch.cat([value[:, :most] for value in (merged.scalars, low, high)], dim=1)
-    kept = torch.cat([mask[:, :most] for mask in (accepted, ends, ends)], dim=1)
-    labels = shaped(problem.labels(scalars.where(kept, 1)), prior)
-    # Nearly always all that was accepted is one label, found from several sides.
-    apart = _apart(labels, labels[:, :1], scalars, scalars[:, :1]) & kept
-    found = [own[:count] for own, count in zip(labels[:, :1], kept[:, 0].long().tolist(), strict=True)]
-    for n in apart.any(dim=1).nonzero()[:, 0].tolist():
-        own, at = labels[n, kept[n]], scalars[n, kept[n]]
-        near = ~_apart(own.unsqueeze(0), own.unsqueeze(1), at.unsqueeze(0), at.unsqueeze(1))
-        repeats = (near & torch.ones_like(near).triu(1)).any(dim=0)
-        found[n] = own[~repeats]
-    return tuple(found), widest
-
-
-def _apart(labels: Tensor, others: Tensor, scalars: Tensor, other_scalars: Tensor) -> Tensor:
-    """Whether explanations differ: in their labels (…, C) or, by their scalars (…,), in their features."""
-    scale = (scalars / other_scalars - 1).abs() > KNOWN_FEATURE
-    return ((labels - others).abs().sum(dim=-1) > exact.KNOWN) | scale
-
-
-def _true_ends(problem: Problem, prior: Prior | Score, inside: Tensor, ends: Tensor, which: Tensor) -> Tensor:
-    """Draw the ends (N, K) of what is open in towards their scalars until they, too, explain the gradient."""
-    row, column = which.nonzero(as_tuple=True)
-    if len(row) == 0:
-        return ends
-    near, far = inside[row, column], ends[row, column]
-    sign = near.sign()
-    part = problem.oriented(row, sign[:, None])
-    good, bad = near.abs(), far.abs()
-    whole = exact.explains(part, bad[:, None], prior)[:, 0]
-    for _ in range(50):
-        middle = (good * bad).sqrt()
-        inside_still = exact.explains(part, middle[:, None], prior)[:, 0]
-        good, bad = torch.where(inside_still, middle, good), torch.where(inside_still, bad, middle)
-    result = ends.clone()
-    result[row, column] = sign * torch.where(whole, far.abs(), good)
-    return result
-
-
-def _reason(leaks: bool, mixed: bool, misfit: float, count: int, widest: float) -> str:
-    if not leaks:
-        return "the gradient is zero: prediction and label agree, and nothing else is known"
-    if mixed:
-        return f"not one sample's gradient: it misses rank one by {misfit:.1e}, more than rounding; a batch, or noise"
-    if count == 0:
-        return "no scalar gives a label of this shape"
-    if widest > exact.KNOWN:
-        return f"the gradient's digits leave the label open by {widest:.1g} (L1)"
-    return f"{count} labels, or features, explain the gradient" if count > 1 else ""
-
-
 def _published(
-    gradients: Tensor, weight: Tensor, bias: Tensor | None, prior: Prior | Score, solver: Solver
+    gradients: Tensor, weight: Tensor, bias: Tensor | None, prior: LabelPrior | Score, solver: Solver
 ) -> SoftLabels:
     """Run the paper's search sample by sample, as it does: in the gradient's precision, on one column of it."""
     size = gradients.flatten(1).double().norm(dim=1)
     leaks = size > 0
     path = label_path(gradients.where(leaks[:, None, None], 1), weight, bias=bias, columns="one", dtype=None)
-    mixing = isinstance(prior, Prior) and prior.free > 1
+    mixing = isinstance(prior, LabelPrior) and prior.free > 1
     coefficient = search.COEFFICIENTS["mixup" if mixing else "smoothing"]
     search_one = search.lbfgs if solver == "lbfgs" else search.swarm
     found = [
-        search_one(search.Objective(path[n : n + 1], prior, coefficient)) / coefficient if leak else math.nan
+        search_one(search.ScalarLoss(path[n : n + 1], prior, coefficient)) / coefficient if leak else math.nan
         for n, leak in enumerate(leaks.tolist())
     ]
     scalars = torch.tensor(found, dtype=torch.float64, device=gradients.device)
@@ -322,7 +245,7 @@ def _with_bias(gradients: Tensor, weight: Tensor, bias: Tensor, bias_gradients: 
     zero = (square[:, 0] == 0).tolist()
     mixed = (residuals > 1e-3).tolist()
     reasons = tuple(
-        _reason(not none, several, residual, 1, 0)
+        reason_of(not none, several, residual, 1, 0)
         for none, several, residual in zip(zero, mixed, residuals.tolist(), strict=True)
     )
     lost = torch.tensor([bool(reason) for reason in reasons], device=labels.device)

@@ -161,7 +161,7 @@ def swarm(clean: Tensor, sent: Tensor, weight: Tensor, place: str, seed: int) ->
         path = LabelPath(noisy, noisy @ weight.T, kept.ratios, None, kept.row)
     best = []
     for n in range(len(sent)):
-        objective = search.Objective(path[n : n + 1], PRIORS["smoothing"], COEFFICIENT)
+        objective = search.ScalarLoss(path[n : n + 1], PRIORS["smoothing"], COEFFICIENT)
         edges = [side for low, high in WINDOWS for side in ((low, high), (-high, -low))]
         best.append(min(search.swarm_window(objective, edge, POPULATION, ITERATIONS, seed) for edge in edges)[1])
     scalars = torch.tensor(best, dtype=path.ratios.dtype)

@@ -1,0 +1,1 @@
+"""Soft labels and features of a whole batch, out of one averaged gradient."""

@@ -1,0 +1,65 @@
+"""The labels that a sample of a batch may have, by the classes that they name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from gradleak.errors import InputError
+from gradleak.labels.priors import LabelPrior, named
+
+MOST_FAMILIES = 20_000
+
+
+@dataclass(frozen=True)
+class Families:
+    """Labels y₀ + s y₁ with s in [low, high], by the classes that each names: (F, 1), or (F, 2) for mixtures."""
+
+    classes: Tensor
+    kind: Literal["smoothing", "onehot", "mixup", "known"]
+    count: int
+    known: Tensor | None = None
+
+    def __len__(self) -> int:
+        return len(self.classes)
+
+    @property
+    def free(self) -> int:
+        """How many numbers of a label are unknown, given its family."""
+        return int(self.kind in ("smoothing", "mixup"))
+
+    def parts(self, which: Tensor) -> tuple[Tensor, Tensor]:
+        """Return y₀ (P, C) and y₁ (P, C) of some families."""
+        if self.known is not None:
+            base = self.known[self.classes[which, 0]]
+            return base, torch.zeros_like(base)
+        base = F.one_hot(self.classes[which, 0], self.count).double()
+        if self.kind == "smoothing":
+            return base, 1 / self.count - base
+        if self.kind == "mixup":
+            return base, F.one_hot(self.classes[which, 1], self.count).double() - base
+        return base, torch.zeros_like(base)
+
+
+def families_of(prior: str | LabelPrior, labels: Tensor | None, classes: int, device: torch.device) -> Families:
+    """Return the families that a prior allows, or the labels (B, C) that are known, each a family."""
+    everyone = torch.arange(classes, device=device)[:, None]
+    if labels is not None:
+        if labels.ndim != 2 or labels.shape[1] != classes:
+            raise InputError(f"known labels must be (B, C) with C = {classes}; got {tuple(labels.shape)}")
+        distinct = labels.to(device).double().unique(dim=0)
+        return Families(torch.arange(len(distinct), device=device)[:, None], "known", classes, distinct)
+    wanted = named(prior) if isinstance(prior, str) else prior
+    if wanted == LabelPrior(1, "equal"):
+        return Families(everyone, "smoothing", classes)
+    if wanted == LabelPrior(1, "zero"):
+        return Families(everyone, "onehot", classes)
+    if wanted != LabelPrior(2, "zero"):
+        raise InputError("the labels of a batch are one-hot, smoothed, or mixtures of two classes")
+    if classes * (classes - 1) // 2 > MOST_FAMILIES:
+        raise InputError(f"{classes} classes have {classes * (classes - 1) // 2} pairs: too many to try in a batch")
+    return Families(torch.combinations(torch.arange(classes, device=device)), "mixup", classes)

@@ -1,0 +1,228 @@
+"""Labels and features of every sample in a batch, out of one averaged last-layer gradient.
+
+G = Dᵀ X / B with D = P − Y (B, C) and X (B, I). For B < C and B ≤ I its rank is B, and its singular vectors U, V span
+the samples' errors d and features x. So every sample has a q in Rᴮ with
+
+    x = V q,    softmax(W V q) − y ∈ span U,
+
+and a label y of the shape that the prior allows: one of a few families y = y₀ + s y₁ (smoothing: a class c, and
+s = ε). Each family is B + 1 unknowns and C − 1 − B equations. What is minimised is the angle between d and the span:
+the length of what sticks out of it would be least for d = 0, which every family reaches without being right.
+
+Rows of G are first divided by their size: a gradient's rounding errors are relative ones.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from gradleak.errors import InputError
+from gradleak.labels.priors import LabelPrior
+from gradleak.labels.soft.batch.families import families_of
+from gradleak.labels.soft.batch.rounds import Search
+from gradleak.labels.soft.batch.span import TINY, Span
+from gradleak.labels.soft.batch.whole import fitted
+from gradleak.labels.soft.exact import KNOWN
+from gradleak.labels.soft.single import LabelStatus
+
+# Singular values below this many rounding units of the largest are rounding.
+RANK = 8.0
+FINEST = 2e-15
+# Rebuilt from its samples, a gradient misses by rounding alone: this many units at most.
+REBUILT = 16.0
+# With this many equations to spare a further explanation would be an accident of many digits.
+SPARE = 3
+
+
+@dataclass(frozen=True)
+class BatchLabels:
+    """What one averaged gradient says about its B samples; everything in float64.
+
+    `labels` (B, C), `features` (B, I): NaN for samples that were not found; `open` (B,): how far each label may be off
+    (L1), by the digits of the gradient; `residual`: relative error of the gradient that they give together, inf if
+    some are missing; `status`, and `reason` where it is not "unique".
+    """
+
+    labels: Tensor
+    features: Tensor
+    open: Tensor
+    residual: float
+    status: LabelStatus
+    reason: str = ""
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def found(self) -> Tensor:
+        """Which samples were found, (B,)."""
+        return ~self.labels[:, 0].isnan()
+
+
+@dataclass(frozen=True)
+class Sent:
+    """One averaged gradient and its layer's weight (C, I) in float64, each with a last column for the bias, if any.
+
+    `features`: how many the layer takes in, the bias not counted; `unit`: the gradient's rounding unit.
+    """
+
+    gradient: Tensor
+    weight: Tensor
+    features: int
+    unit: float
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the attacker takes for granted, and how long it looks: the options of `recover_batch`."""
+
+    batch_size: int | None
+    prior: str | LabelPrior
+    labels: Tensor | None
+    nonnegative: bool
+    noise: float | None
+    rounds: int
+    seed: int
+
+
+def recover_batch(
+    weight_gradient: Tensor,
+    weight: Tensor,
+    *,
+    batch_size: int | None = None,
+    prior: str | LabelPrior = "smoothing",
+    labels: Tensor | None = None,
+    bias: Tensor | None = None,
+    bias_gradient: Tensor | None = None,
+    nonnegative: bool = True,
+    noise: float | None = 0.0,
+    rounds: int = 40,
+    seed: int = 0,
+) -> BatchLabels:
+    """Recover the soft labels and the features of a whole batch from its averaged gradient (C, I).
+
+    `batch_size` is the gradient's rank where it is not given. `prior`: "smoothing" (each sample with its own ε),
+    "onehot", or "mixup" of two classes; classes may repeat. `labels` (B, C), where they are known, leave the features
+    to be found. A bias is a feature that is always 1. `noise`: standard deviation of what the client is known to have
+    added to every entry; None estimates it from the singular values beyond the batch size, which must be known then.
+    `rounds`: how many starts every family of labels gets at most.
+    """
+    sent = _sent(weight_gradient, weight, bias, bias_gradient)
+    with torch.no_grad():
+        return _recover(sent, Settings(batch_size, prior, labels, nonnegative, noise, rounds, seed))
+
+
+def _sent(weight_gradient: Tensor, weight: Tensor, bias: Tensor | None, bias_gradient: Tensor | None) -> Sent:
+    if weight.ndim != 2 or weight_gradient.shape != weight.shape:
+        raise InputError(
+            f"a batch's weight gradient must be (C, I), as its weight: got {tuple(weight_gradient.shape)} and "
+            f"{tuple(weight.shape)}"
+        )
+    if (bias is None) != (bias_gradient is None):
+        raise InputError("a bias comes with its gradient, and the gradient with its bias")
+    gradient, matrix = weight_gradient.double(), weight.detach().double()
+    if bias is not None and bias_gradient is not None:
+        gradient = torch.cat([gradient, bias_gradient.double().reshape(-1, 1)], dim=1)
+        matrix = torch.cat([matrix, bias.detach().double().reshape(-1, 1)], dim=1)
+    if not gradient.isfinite().all() or not matrix.isfinite().all():
+        raise InputError("weight and gradient must not hold NaN or infinite values")
+    # Singular vectors are computed in float64, and are good to some of its rounding errors.
+    unit = max(torch.finfo(weight_gradient.dtype).eps / 2, FINEST)
+    return Sent(gradient, matrix, weight.shape[1], unit)
+
+
+def _recover(sent: Sent, settings: Settings) -> BatchLabels:
+    gradient, unit = sent.gradient, sent.unit
+    classes, features = gradient.shape
+    noise = _tail(gradient, settings.batch_size) if settings.noise is None else settings.noise
+    sizes = gradient.norm(dim=1)
+    # Rows are weighed so that an entry's error is about the unit, by rounding or by noise.
+    sizes = (sizes.square() + (noise / unit) ** 2 * features).sqrt()
+    rows = torch.where(sizes > 0, 1 / sizes.clamp(min=TINY), 0)
+    left, values, right = torch.linalg.svd(rows[:, None] * gradient, full_matrices=False)
+    # The largest singular value of noise alone, its entries being of the size that the rows' weights make them.
+    loudest = 1 + math.sqrt(classes / features) if noise else 0.0
+    rank = int((values > unit * max(RANK * float(values[0]), 2 * loudest)).sum())
+    count = rank if settings.batch_size is None else settings.batch_size
+    lost = _Lost(max(count, 1), classes, sent.features, gradient)
+    if count < 1:
+        return lost("the gradient is zero: nothing is known of the samples")
+    if rank < count or (rank > count and not noise):
+        return lost(
+            f"the gradient has rank {rank} where {count} samples with features and errors of their own give {count}"
+        )
+    families = families_of(settings.prior, settings.labels, classes, gradient.device)
+    spare = classes - 1 - count - (count + families.free)
+    if spare < 0:
+        return lost(
+            f"{count} samples in {classes} classes have {count + families.free} unknowns each and "
+            f"{max(0, classes - 1 - count)} equations: anything fits"
+        )
+    basis = right[:count].T
+    span = Span(left[:, :count], sent.weight @ basis, basis.sum(dim=0), rows)
+    generator = torch.Generator().manual_seed(settings.seed)
+    search = Search(span, gradient @ basis, families, unit, loudest, generator, settings.nonnegative)
+    search.run(settings.rounds, further=spare < SPARE)
+    if len(search.found.shares) == 0:
+        return lost(f"none of the {count} samples was found in {settings.rounds} rounds")
+    return _certified(search, sent, basis, lost)
+
+
+def _certified(search: Search, sent: Sent, basis: Tensor, lost: _Lost) -> BatchLabels:
+    """Rebuild the gradient from the samples found, and say what they are worth."""
+    whole, count, found = fitted(search), search.span.rank, len(search.found.shares)
+    hidden = whole.places @ basis.T
+    logits = hidden @ sent.weight.T
+    rest = sent.gradient - (logits.softmax(dim=1) - whole.labels).T @ hidden / count
+    # Softmax turns the rounding of a logit into a relative error of so many of its units.
+    steep = math.sqrt(len(sent.gradient)) * search.unit * (1 + float(logits.abs().max()))
+    fits = float((search.span.rows[:, None] * rest).norm()) <= REBUILT * steep
+    residual = float(rest.norm() / sent.gradient.norm()) if found == count else math.inf
+    status: LabelStatus = "ambiguous"
+    reason = ""
+    if found > count:
+        reason = f"{count} samples have more explanations than that"
+    elif found < count:
+        status, reason = "failed", f"{found} of {count} samples were found"
+    elif not fits:
+        status, reason = "failed", f"the samples found miss the gradient by {residual:.1e}, more than rounding"
+    elif float(whole.open.max()) > KNOWN:
+        reason = f"the gradient's digits leave a label open by {float(whole.open.max()):.1g} (L1)"
+    else:
+        status = "unique"
+    order = sorted(range(found), key=lambda n: (int(whole.labels[n].argmax()), -float(whole.labels[n].max())))[:count]
+    result = lost(reason)
+    # Of a bias' feature, the last, nothing is said: it is always 1.
+    for empty, value in zip(
+        (result.labels, result.features, result.open), (whole.labels, hidden, whole.open), strict=True
+    ):
+        empty[: len(order)] = value[order][..., : empty.shape[-1]] if empty.ndim > 1 else value[order]
+    return replace(result, residual=residual, status=status)
+
+
+def _tail(gradient: Tensor, batch_size: int | None) -> float:
+    """Return the standard deviation of noise that the singular values beyond a batch's rank show."""
+    if batch_size is None:
+        raise InputError("noise can be estimated only where the batch size is known")
+    values = torch.linalg.svdvals(gradient)[batch_size:]
+    entries = (gradient.shape[0] - batch_size) * (gradient.shape[1] - batch_size)
+    return float((values.square().sum() / max(1, entries)).sqrt())
+
+
+class _Lost:
+    """Says that nothing was found."""
+
+    def __init__(self, count: int, classes: int, features: int, like: Tensor) -> None:
+        self.shape, self.like = (count, classes, features), like
+
+    def __call__(self, reason: str) -> BatchLabels:
+        count, classes, features = self.shape
+        labels, hidden, whole = (
+            self.like.new_full(shape, value)
+            for shape, value in (((count, classes), math.nan), ((count, features), math.nan), ((count,), math.inf))
+        )
+        return BatchLabels(labels, hidden, whole, math.inf, "failed", reason)

@@ -1,0 +1,157 @@
+"""The samples of a batch, looked for in rounds."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from gradleak.labels.soft.batch.families import Families
+from gradleak.labels.soft.batch.span import TINY, Span, descended
+from gradleak.labels.soft.exact import KNOWN
+
+# Problems are solved together up to this many entries of their Jacobians.
+CHUNK_ELEMENTS = 2**23
+# Descents end within this of the span; the fit of the whole batch takes them further.
+HOME = 1e-10
+# How many steps tell which families are worth pursuing, and how many bring those home.
+LOOK, STEPS = 8, 50
+# A label that sticks out of the span by less than this many rounding errors may be a sample's ...
+ACCEPT = 3.0
+# ... and so may not one that sticks out by this share of its own length.
+STICKS_OUT = 0.01
+# Two explanations of a sample are one if their features are this close.
+SAME = 1e-2
+
+
+@dataclass
+class Found:
+    """Explanations of samples: `places` (n, B): q; `shares` (n,): s; `family` (n,)."""
+
+    places: Tensor
+    shares: Tensor
+    family: Tensor
+
+
+class Search:
+    """Looks for a batch's samples in rounds; those that are found leave the gradient, and the rest get easier."""
+
+    def __init__(
+        self,
+        span: Span,
+        reduced: Tensor,
+        families: Families,
+        unit: float,
+        loudest: float,
+        generator: torch.Generator,
+        nonnegative: bool,
+    ) -> None:
+        self.span, self.reduced, self.families, self.unit = span, reduced, families, unit
+        self.generator, self.nonnegative = generator, nonnegative
+        self.size = max(loudest, float((span.rows[:, None] * reduced).norm()))
+        none = span.mean.new_zeros(0)
+        self.found = Found(none.reshape(0, span.rank), none, none.long())
+
+    def run(self, rounds: int, further: bool) -> None:
+        """Search until all samples are found; `further`: go on after that, for more explanations than samples."""
+        for index in range(rounds):
+            missing = self.span.rank - len(self.found.shares)
+            if missing <= 0 and (not further or index >= max(4, rounds // 4)):
+                return
+            turn, span = (None, self.span) if missing <= 0 else self._rest(missing)
+            places, shares, family = self._round(span, max(missing, 1))
+            self._add(places if turn is None else places @ turn.T, shares, family)
+            if len(self.found.shares) > self.span.rank:
+                return
+
+    def _rest(self, missing: int) -> tuple[Tensor, Span]:
+        """Return the span of what the found samples leave, and how its coordinates are turned into the whole's."""
+        errors = self._errors(self.found)
+        rest = self.span.rows[:, None] * (self.reduced - errors.T @ self.found.places / self.span.rank)
+        left, _, right = torch.linalg.svd(rest, full_matrices=False)
+        turn = right[:missing].T
+        span = Span(left[:, :missing], self.span.logits @ turn, self.span.mean @ turn, self.span.rows)
+        return turn, span
+
+    def _errors(self, found: Found) -> Tensor:
+        base, step = self.families.parts(found.family)
+        errors: Tensor = (found.places @ self.span.logits.T).softmax(dim=1) - base - found.shares[:, None] * step
+        return errors
+
+    def _round(self, span: Span, missing: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Give every family one start, pursue the most promising, and return where those end."""
+        everyone = torch.arange(len(self.families), device=span.mean.device)
+        places = self._starts(span, len(everyone))
+        shares = torch.rand(len(everyone), generator=self.generator, dtype=torch.float64).to(places) / 2
+        if self.families.free == 0:
+            shares = torch.zeros_like(shares)
+        size = max(1, CHUNK_ELEMENTS // (self.families.count * (span.rank + 1)))
+
+        def descend(which: Tensor, places: Tensor, shares: Tensor, steps: int) -> tuple[Tensor, Tensor, Tensor]:
+            parts = [
+                descended(span, *self.families.parts(own), places[part], shares[part], self.families.free, steps)
+                for part, own in ((slice(n, n + size), which[n : n + size]) for n in range(0, len(which), size))
+            ]
+            return torch.cat([p[0] for p in parts]), torch.cat([p[1] for p in parts]), torch.cat([p[2] for p in parts])
+
+        places, shares, cost = descend(everyone, places, shares, LOOK)
+        best = cost.argsort()[: max(4 * missing, len(everyone) // 8)]
+        places, shares, cost = descend(best, places[best], shares[best], STEPS)
+        good = cost < STICKS_OUT**2
+        return places[good], shares[good], best[good]
+
+    def _starts(self, span: Span, count: int) -> Tensor:
+        """Return places (count, B): features that are not negative lie around their mean, others anywhere."""
+
+        def drawn() -> Tensor:
+            return torch.rand(count, 1, generator=self.generator, dtype=torch.float64).to(span.mean.device)
+
+        direction = torch.randn(count, span.rank, generator=self.generator, dtype=torch.float64).to(span.mean.device)
+        direction = direction / math.sqrt(span.rank)
+        # Any logits between a tenth of the usual and ten times as large.
+        usual = (math.log(10) * (2 * drawn() - 1)).exp()
+        entry = span.logits.norm() / math.sqrt(span.logits.numel())
+        anywhere: Tensor = usual / entry.clamp(min=TINY) * direction
+        if not self.nonnegative:
+            return anywhere
+        mean = span.mean / span.mean.norm().clamp(min=TINY)
+        centre = mean / (span.logits @ mean).std().clamp(min=TINY) * (math.log(10) * (2 * drawn() - 1)).exp()
+        around = centre + 0.2 * drawn() * centre.norm(dim=1, keepdim=True) * direction
+        return torch.where(drawn() < 0.7, around, anywhere)
+
+    def _add(self, places: Tensor, shares: Tensor, family: Tensor) -> None:
+        """Bring new explanations home in the whole gradient's span, and keep those that hold and are new."""
+        if len(shares) == 0:
+            return
+        base, step = self.families.parts(family)
+        places, shares, cost = descended(self.span, base, step, places, shares, self.families.free, STEPS)
+        rounding = self._rounding(places, self._errors(Found(places, shares, family)))
+        good = (
+            (cost.sqrt() < (ACCEPT * rounding).clamp(min=HOME)) & (ACCEPT * rounding < STICKS_OUT) & shares.isfinite()
+        )
+        if self.families.free:
+            # A label that is smoothed away altogether is every class's.
+            most = 1 - KNOWN if self.families.kind == "smoothing" else 1 + KNOWN
+            good &= (shares > -KNOWN) & (shares < most)
+        order = cost.argsort()
+        for n in order[good[order]].tolist():
+            if len(self.found.shares):
+                far = (self.found.places - places[n]).norm(dim=1) > SAME * places[n].norm()
+                if not far.all():
+                    continue
+            self.found = Found(
+                torch.cat([self.found.places, places[n : n + 1]]),
+                torch.cat([self.found.shares, shares[n : n + 1]]),
+                torch.cat([self.found.family, family[n : n + 1]]),
+            )
+
+    def _rounding(self, places: Tensor, errors: Tensor) -> Tensor:
+        """Return by how much the span's own rounding lets a true error stick out of it, relative to its length."""
+        weighted = self.span.rows * errors
+        scaled = torch.linalg.lstsq(self.span.rows[:, None] * self.reduced, weighted.T).solution.norm(dim=0)
+        logits = places @ self.span.logits.T
+        own = self.span.rows * logits.softmax(dim=1) * (1 + logits.abs().amax(dim=1, keepdim=True))
+        allowed: Tensor = self.unit * (self.size * scaled + own.norm(dim=1)) / weighted.norm(dim=1).clamp(min=TINY)
+        return allowed

@@ -1,0 +1,90 @@
+"""The distinct labels that explain a gradient, and what is said where they are not exactly one."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from gradleak.labels.priors import LabelPrior, Score
+from gradleak.labels.soft.exact import KNOWN, Candidates, Problem, explains
+
+# One label with two features, this far apart relative to their length, is two explanations.
+KNOWN_FEATURE = 0.1
+
+
+def shaped(labels: Tensor, prior: LabelPrior | Score) -> Tensor:
+    """Return the labels (…, C) nearest to these that have the prior's shape and sum to 1."""
+    if not isinstance(prior, LabelPrior):
+        return labels
+    free = torch.zeros_like(labels, dtype=torch.bool).scatter(-1, labels.topk(prior.free, dim=-1).indices, True)
+    rest = torch.zeros_like(labels[..., :1])
+    if prior.rest == "equal":
+        # Most of the rest have small probabilities and small errors; the median is one of theirs.
+        rest = labels.masked_fill(free, math.nan).nanmedian(dim=-1, keepdim=True).values
+    result = torch.where(free, labels, rest).clamp(min=0)
+    missing = 1 - result.sum(dim=-1, keepdim=True)
+    return torch.where(free, result + missing / prior.free, result).clamp(min=0)
+
+
+def explanations(problem: Problem, prior: LabelPrior | Score, merged: Candidates) -> tuple[tuple[Tensor, ...], Tensor]:
+    """Return, for each sample, its distinct accepted labels (M, C), and how far the widest of them is open (N,)."""
+    accepted = merged.accepted
+    widest = merged.open.where(accepted, 0).amax(dim=1)
+    # Where a label is open, the ends of what is accepted are explanations as well.
+    ends = accepted & (merged.open > KNOWN)
+    most = max(1, int(accepted.sum(dim=1).max()))
+    low, high = (_true_ends(problem, prior, merged.scalars, end, ends) for end in (merged.low, merged.high))
+    # Of an open label its ends say all that the points between them would.
+    first = torch.arange(accepted.shape[1], device=accepted.device) == 0
+    accepted = accepted & (~ends | first)
+    scalars = torch.cat([value[:, :most] for value in (merged.scalars, low, high)], dim=1)
+    kept = torch.cat([mask[:, :most] for mask in (accepted, ends, ends)], dim=1)
+    labels = shaped(problem.labels(scalars.where(kept, 1)), prior)
+    # Nearly always all that was accepted is one label, found from several sides.
+    apart = _apart(labels, labels[:, :1], scalars, scalars[:, :1]) & kept
+    found = [own[:count] for own, count in zip(labels[:, :1], kept[:, 0].long().tolist(), strict=True)]
+    for n in apart.any(dim=1).nonzero()[:, 0].tolist():
+        own, at = labels[n, kept[n]], scalars[n, kept[n]]
+        near = ~_apart(own.unsqueeze(0), own.unsqueeze(1), at.unsqueeze(0), at.unsqueeze(1))
+        repeats = (near & torch.ones_like(near).triu(1)).any(dim=0)
+        found[n] = own[~repeats]
+    return tuple(found), widest
+
+
+def _apart(labels: Tensor, others: Tensor, scalars: Tensor, other_scalars: Tensor) -> Tensor:
+    """Whether explanations differ: in their labels (…, C) or, by their scalars (…,), in their features."""
+    scale = (scalars / other_scalars - 1).abs() > KNOWN_FEATURE
+    return ((labels - others).abs().sum(dim=-1) > KNOWN) | scale
+
+
+def _true_ends(problem: Problem, prior: LabelPrior | Score, inside: Tensor, ends: Tensor, which: Tensor) -> Tensor:
+    """Draw the ends (N, K) of what is open in towards their scalars until they, too, explain the gradient."""
+    row, column = which.nonzero(as_tuple=True)
+    if len(row) == 0:
+        return ends
+    near, far = inside[row, column], ends[row, column]
+    sign = near.sign()
+    part = problem.oriented(row, sign[:, None])
+    good, bad = near.abs(), far.abs()
+    whole = explains(part, bad[:, None], prior)[:, 0]
+    for _ in range(50):
+        middle = (good * bad).sqrt()
+        inside_still = explains(part, middle[:, None], prior)[:, 0]
+        good, bad = torch.where(inside_still, middle, good), torch.where(inside_still, bad, middle)
+    result = ends.clone()
+    result[row, column] = sign * torch.where(whole, far.abs(), good)
+    return result
+
+
+def reason_of(leaks: bool, mixed: bool, misfit: float, count: int, widest: float) -> str:
+    if not leaks:
+        return "the gradient is zero: prediction and label agree, and nothing else is known"
+    if mixed:
+        return f"not one sample's gradient: it misses rank one by {misfit:.1e}, more than rounding; a batch, or noise"
+    if count == 0:
+        return "no scalar gives a label of this shape"
+    if widest > KNOWN:
+        return f"the gradient's digits leave the label open by {widest:.1g} (L1)"
+    return f"{count} labels, or features, explain the gradient" if count > 1 else ""
