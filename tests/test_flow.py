@@ -1,0 +1,134 @@
+"""Imports go one way: attacks know nothing of studies, studies nothing of what makes the book."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Collection, Iterator, Mapping
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+import gradleak
+
+# From the ground up. A module belongs to the longest name that it starts with, and imports of its own line or of lines
+# above it; of two packages on one line neither knows the other.
+FLOW = (
+    "errors",
+    "paths storage reporting",
+    "losses augment data",
+    "leak metrics models",
+    "defenses",
+    "labels",
+    "images",
+    "studies",  # what every study is made of: its parameters, and how it is found
+    "book.tables book.figures",  # what a study draws with
+    "book.records",
+    "claims",
+    "studies.shared",
+    "studies.*",  # a folder a paper
+    "book",
+    "cli",
+    "__main__",
+)
+LINES = {name: line for line, names in enumerate(FLOW) for name in names.split()}
+
+
+def sources() -> dict[str, str]:
+    """Return the text of every module of the package by its name, without the package's own."""
+    root = Path(gradleak.__file__).parent
+    texts = {}
+    for file in root.rglob("*.py"):
+        parts = file.relative_to(root).with_suffix("").parts
+        texts[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = file.read_text()
+    return texts
+
+
+def imported(text: str, known: Collection[str]) -> set[str]:
+    """Return the modules that a text imports, inside functions too, but for those that only types are taken from."""
+    found: set[str] = set()
+    for node in running(ast.parse(text)):
+        names = []
+        if isinstance(node, ast.Import):
+            names = [one.name for one in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports are written out"
+            names = [f"{node.module}.{one.name}" for one in node.names]
+        for name in (name.removeprefix("gradleak.") for name in names if name.startswith("gradleak.")):
+            # What is no module is a name of one.
+            found.add(name if name in known else name.rpartition(".")[0])
+    return found - {""}
+
+
+def running(node: ast.AST) -> Iterator[ast.AST]:
+    """Give every node that is ever run."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.If) and ast.unparse(child.test).endswith("TYPE_CHECKING"):
+            for other in child.orelse:
+                yield from running(other)
+            continue
+        yield child
+        yield from running(child)
+
+
+def place(module: str) -> tuple[int, str]:
+    """Return a module's line in the flow, and the name there that it belongs to."""
+    parts = module.split(".")
+    for length in range(len(parts), 0, -1):
+        name = ".".join(parts[:length])
+        if name in LINES:
+            return LINES[name], name
+        if parts[0] == "studies" and length == 2:
+            return LINES["studies.*"], name
+    raise AssertionError(f"{module} has no place in the flow")
+
+
+def against(texts: Mapping[str, str], known: Collection[str]) -> list[str]:
+    """Return every import of these modules that goes against the flow."""
+    wrong = []
+    for module in sorted(set(texts) - {""}):
+        line, own = place(module)
+        for other in sorted(imported(texts[module], known)):
+            there, name = place(other)
+            if name != own and there >= line:
+                wrong.append(f"{module} imports {other}")
+    return wrong
+
+
+def in_order(texts: Mapping[str, str], known: Collection[str]) -> None:
+    """Put modules in an order in which each finds what it imports."""
+    tuple(TopologicalSorter({module: imported(text, known) for module, text in texts.items()}).static_order())
+
+
+def test_no_import_goes_against_the_flow() -> None:
+    texts = sources()
+    assert against(texts, texts) == []
+    in_order(texts, texts)
+
+
+@pytest.mark.parametrize(
+    ("module", "text", "wrong"),
+    [
+        ("labels.soft.new", "from gradleak.book.progress import progress", "book.progress"),
+        ("labels.soft.new", "def f():\n    from gradleak import images", "images"),
+        ("labels.soft.new", "from gradleak.labels.soft import path\nimport gradleak.leak", ""),
+        ("images.new", "import gradleak.studies.wang2024.noise", "studies.wang2024.noise"),
+        ("models.new", "from gradleak.leak import observe", "leak"),
+        ("studies.yin2021.new", "from gradleak.studies.wang2024 import noise", "studies.wang2024.noise"),
+        ("studies.yin2021.new", "from gradleak.book import records, runner", "book.runner"),
+        ("studies.shared.new", "from gradleak.studies.yin2021 import batch_restoration as b", "studies.yin2021"),
+        ("claims.new", "if TYPE_CHECKING:\n    from gradleak import cli\nelse:\n    from gradleak import leak", ""),
+        ("book.new", "from gradleak.cli import main", "cli"),
+    ],
+)
+def test_what_goes_against_the_flow_is_seen(module: str, text: str, wrong: str) -> None:
+    found = against({module: text}, [*sources(), module])
+    assert len(found) == bool(wrong)
+    assert all(line.startswith(f"{module} imports {wrong}") for line in found)
+
+
+def test_a_detour_is_seen() -> None:
+    with pytest.raises(CycleError):
+        in_order(
+            {"losses": "from gradleak import augment", "augment": "def f():\n    import gradleak.losses"}, sources()
+        )
