@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 import gradleak
 from gradleak.errors import InputError
-from gradleak.leak import observe, observe_heads
+from gradleak.leak import HeadLeaks, observe, observe_heads
 
 
 def network(classes: int = 5, bias: bool = False) -> nn.Sequential:
@@ -202,3 +202,26 @@ def test_package_offers_its_names_lazily() -> None:
     assert gradleak.labels.PRIORS["mixup"].free == 2
     with pytest.raises(AttributeError, match="no attribute 'observed'"):
         gradleak.observed  # noqa: B018
+
+
+def test_local_steps_are_those_of_plain_gradient_descent() -> None:
+    model, (inputs, labels) = network(4, bias=True).double(), batch(6, 4)
+    inputs = inputs.double()
+    leak = observe(model, inputs, labels, local_steps=3, rate=0.5)
+    before = [p.detach().clone() for p in model.parameters()]
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    for part, own in zip(inputs.split(2), labels.split(2), strict=True):
+        optimizer.zero_grad()
+        F.cross_entropy(model.eval()(part), own).backward()
+        optimizer.step()
+    for (name, after), start in zip(model.named_parameters(), before, strict=True):
+        torch.testing.assert_close(leak.gradients[name], (start - after.detach()) / 0.5)
+    with pytest.raises(InputError, match="6 samples cannot be cut into 4"):
+        observe(model, inputs, labels, local_steps=4)
+
+
+def test_heads_hold_their_batch_size() -> None:
+    heads = observe_heads(network(2), *batch(4, 2), batch_size=2)
+    assert isinstance(heads, HeadLeaks)
+    assert heads.batch_size == 2
+    assert heads.weight_gradients.shape == (2, 2, 64)

@@ -140,3 +140,10 @@ def test_small_images_have_no_ssim_and_labels_need_one_shape() -> None:
         metrics.ssim(torch.rand(1, 3, 6, 6), torch.rand(1, 3, 6, 6))
     with pytest.raises(InputError, match="of one shape"):
         metrics.label_error(torch.rand(2, 3), torch.rand(3))
+
+
+def test_overlap_and_jaccard_of_counts() -> None:
+    found, truth = torch.tensor([[2, 0, 2], [1, 1, 2]]), torch.tensor([[2, 1, 1], [1, 1, 2]])
+    assert metrics.count_overlap(found, truth).tolist() == [0.75, 1.0]
+    assert metrics.count_jaccard(found, truth).tolist() == [3 / 5, 1.0]
+    assert metrics.class_jaccard(found, truth).tolist() == [2 / 3, 1.0]

@@ -87,10 +87,10 @@ def test_every_sample_is_found(kind: str, dtype: str, least: float, classes: int
     assert found.found.all()
 
 
-def test_a_thousand_classes() -> None:
-    made = batch(1000, 24, dtype="float32", features=128, repeated=True)
+def test_hundreds_of_classes() -> None:
+    made = batch(300, 12, dtype="float32", features=64, repeated=True)
     found = recover_batch(made["gradient"], made["weight"])
-    assert (found.status, len(found)) == ("unique", 24), found.reason
+    assert (found.status, len(found)) == ("unique", 12), found.reason
     labels, features = errors_of(found, made)
     assert labels.max() < 1e-4
     assert features.max() < 1e-3

@@ -1,0 +1,60 @@
+"""RLG reveals which classes a batch holds, whatever its features' signs, and refuses what no one could part."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from gradleak.errors import InputError, UnknownName
+from gradleak.labels import reveal_labels
+from gradleak.labels.hard.rlg import candidates, numerical_rank, rlg
+
+
+def synthetic(
+    classes: int, width: int, size: int, seed: int, dtype: torch.dtype, relu: bool
+) -> tuple[Tensor, set[int]]:
+    generator = torch.Generator().manual_seed(seed)
+    features = torch.randn(size, width, generator=generator, dtype=torch.float64)
+    features = features.relu() if relu else features
+    weight = torch.randn(classes, width, generator=generator, dtype=torch.float64) / width**0.5
+    labels = torch.randint(classes, (size,), generator=generator)
+    errors = (features @ weight.T).softmax(dim=1) - F.one_hot(labels, classes)
+    return (errors.T @ features / size).to(dtype), set(labels.tolist())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("relu", [False, True])
+def test_rlg_reveals_classes_whatever_the_sign_of_features(dtype: torch.dtype, relu: bool) -> None:
+    for seed in range(10):
+        gradient, truth = synthetic(60, 40, 1 + seed, seed, dtype, relu)
+        assert reveal_labels(gradient) == truth
+
+
+def test_rlg_screening_drops_no_class_that_can_be_parted() -> None:
+    for seed in range(6):
+        gradient, truth = synthetic(80, 30, 8, seed, torch.float64, relu=False)
+        rows, singular, _ = torch.linalg.svd(gradient, full_matrices=False)
+        rank = numerical_rank(singular, gradient)
+        assert rank == 8
+        kept = candidates(rows[:, :rank].numpy())
+        assert len(kept) <= 2 * rank
+        assert truth <= set(kept.tolist())
+
+
+def test_rlg_tells_one_label_from_none_and_refuses_full_rank() -> None:
+    gradient, truth = synthetic(10, 12, 1, 0, torch.float64, relu=True)
+    assert rlg(gradient) == truth
+    assert rlg(torch.zeros(5, 4)) == set()
+    with pytest.raises(InputError, match="than classes less one"):
+        rlg(synthetic(6, 12, 30, 0, torch.float64, relu=True)[0])
+    with pytest.raises(InputError, match="one gradient"):
+        rlg(torch.zeros(2, 5, 4))
+    with pytest.raises(UnknownName, match="unknown method"):
+        reveal_labels(gradient, "glr")
+
+
+def test_rlg_takes_thousands_of_classes() -> None:
+    gradient, truth = synthetic(4000, 64, 20, 0, torch.float32, relu=False)
+    assert rlg(gradient) == truth
