@@ -1,0 +1,161 @@
+"""Searches over many attacks at once, against torch's own and against each alone."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from gradleak import models
+from gradleak.images import LBFGS, Adam, Distance, Prior, match
+from gradleak.images.matching.objective import Objective
+from gradleak.leak import observe
+from tests.images.matching.attacked import observed, plain, small
+
+
+def test_adam_walks_as_torchs_own_does() -> None:
+    model = models.build("lenet", seed=3).double()
+    torch.manual_seed(0)
+    inputs, labels = torch.randn(4, 3, 32, 32).double(), torch.rand(4, 10).double().softmax(dim=1)
+    leaks = [observe(model, inputs[n : n + 1], labels[n : n + 1]) for n in range(4)]
+    start = torch.randn(4, 3, 32, 32).double()
+    chosen = Adam(steps=20, rate=0.1)
+    found = match(leaks, labels, distance="cosine", optimizer=chosen, start=start, prior=Prior(variation=1e-2))
+    for n in range(4):
+        own = start[n : n + 1].clone().requires_grad_()
+        optimizer = torch.optim.Adam([own], lr=0.1)
+        schedule = torch.optim.lr_scheduler.MultiStepLR(optimizer, [7, 12, 17], gamma=0.1)
+        best = (torch.inf, own.detach().clone())
+        for step in range(21):
+            loss, slope = plain(leaks[n], own.detach(), labels[n : n + 1], Distance("cosine"), Prior(1e-2), None)
+            best = min(best, (float(loss), own.detach().clone()), key=lambda one: one[0])
+            if step < 20:
+                own.grad = slope
+                optimizer.step()
+                schedule.step()
+        torch.testing.assert_close(found.images[n], best[1][0], rtol=0, atol=1e-8)
+        assert abs(float(found.losses[n, 0]) - best[0]) < 1e-12
+
+
+def test_plain_lbfgs_walks_as_torchs_own_does() -> None:
+    model = small(5, 3, nn.Sigmoid(), True, False).double()
+    leaks, _, labels = observed(model, 3, 1, 3, 1)
+    start = torch.randn(3, 2, 8, 8, generator=torch.Generator().manual_seed(9)).double()
+    for steps, digits in ((1, 1e-10), (2, 1e-7)):
+        found = match(
+            leaks,
+            labels,
+            optimizer=LBFGS(steps=steps, search=False, history=7),
+            start=start,
+        )
+        for n in range(3):
+            own = start[n : n + 1].clone().requires_grad_()
+            optimizer = torch.optim.LBFGS([own], lr=1.0, history_size=7)
+            best = torch.inf
+
+            def closure(n: int = n, own: Tensor = own) -> Tensor:
+                nonlocal best
+                loss, own.grad = plain(leaks[n], own.detach(), labels[n : n + 1], Distance(), Prior(), None)
+                best = min(best, float(loss))
+                return loss
+
+            for _ in range(steps):
+                optimizer.step(closure)  # type: ignore[arg-type]
+            closure()
+            assert float(found.losses[n, 0]) == pytest.approx(best, rel=digits)
+
+
+def test_plain_lbfgs_ends_when_no_attack_has_a_step_to_take() -> None:
+    model = small(2, 3, nn.Sigmoid(), False, False).double()
+    torch.manual_seed(0)
+    inputs, labels = torch.randn(2, 2, 8, 8).double(), torch.rand(2, 3).double().softmax(dim=1)
+    leaks = [observe(model, inputs[n : n + 1], labels[n : n + 1]) for n in range(2)]
+    # So near that the slope still counts, and what a step promises does not.
+    start = inputs + 1e-4 * torch.randn_like(inputs)
+    found = match(leaks, labels, optimizer=LBFGS(steps=3, search=False), start=start)
+    assert found.status == (("settled",), ("settled",))
+    assert (found.losses < 1e-9).all()
+
+
+@pytest.mark.parametrize("search", [True, False])
+def test_lbfgs_of_many_attacks_is_that_of_each_alone(search: bool) -> None:
+    model = small(2, 3, nn.Sigmoid(), False, False).double()
+    torch.manual_seed(0)
+    inputs, labels = torch.randn(5, 2, 8, 8).double(), torch.rand(5, 3).double().softmax(dim=1)
+    leaks = [observe(model, inputs[n : n + 1], labels[n : n + 1]) for n in range(5)]
+    chosen = LBFGS(steps=1, search=search, history=9)
+    start = torch.randn(5, 2, 8, 8).double()
+    together = match(leaks, labels, optimizer=chosen, start=start)
+    chunked = match(leaks, labels, optimizer=chosen, start=start, chunk=2)
+    torch.testing.assert_close(together.images, chunked.images, rtol=1e-6, atol=1e-8)
+    for n in range(5):
+        alone = match(leaks[n], labels[n : n + 1], optimizer=chosen, start=start[n : n + 1])
+        torch.testing.assert_close(together.images[n : n + 1], alone.images, rtol=1e-6, atol=1e-8)
+
+
+def test_a_searched_run_only_falls_and_finds_the_input() -> None:
+    model = small(4, 4, nn.Sigmoid(), False, False).double()
+    torch.manual_seed(1)
+    inputs, labels = torch.randn(6, 2, 8, 8).double(), torch.rand(6, 4).double().softmax(dim=1)
+    leaks = [observe(model, inputs[n : n + 1], labels[n : n + 1]) for n in range(6)]
+    found = match(leaks, labels, optimizer=LBFGS(steps=40), restarts=2, seed=3)
+    assert torch.isfinite(found.losses).all()
+    assert (found.bad == 0).all()
+    curves = found.curves.flatten(0, 1)
+    assert (curves.diff(dim=1) <= 0).all()
+    assert (curves[:, -1] < 1e-10).all()
+    assert found.images.shape == inputs.shape
+    assert found.attempts.shape == (6, 2, 1, 2, 8, 8)
+    best = found.losses.min(dim=1)
+    assert (found.chosen == best.indices).all()
+    torch.testing.assert_close(found.images, found.attempts[torch.arange(6), found.chosen].flatten(0, 1))
+
+
+def test_a_diverged_run_is_counted_and_keeps_its_best() -> None:
+    model = small(3, 3, nn.Sigmoid(), False, False)
+    leaks, _, labels = observed(model, 2, 1, 3, 2)
+    wild = match(leaks, labels, optimizer=Adam(steps=5, rate=1e38, decay=()))
+    assert wild.status == (("diverged",), ("diverged",))
+    assert (wild.bad > 0).all()
+    assert torch.isfinite(wild.images).all()
+    assert torch.isfinite(wild.losses).all()
+
+
+def test_a_refused_step_is_not_a_diverged_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = small(3, 3, nn.Sigmoid(), False, False)
+    leaks, _, labels = observed(model, 2, 1, 3, 2)
+    evaluate, calls = Objective.evaluate, 0
+
+    def once_infinite(self: Objective, places: Tensor, owners: Tensor) -> tuple[Tensor, Tensor]:
+        nonlocal calls
+        calls += 1
+        losses, slopes = evaluate(self, places, owners)
+        return (losses + torch.inf, slopes) if calls == 3 else (losses, slopes)
+
+    monkeypatch.setattr(Objective, "evaluate", once_infinite)
+    found = match(leaks, labels, optimizer=LBFGS(steps=1, inner=5))
+    assert found.bad.tolist() == [[1], [1]]
+    assert found.status == (("stopped",), ("stopped",))
+    calls = 0
+    whole = match(leaks, labels, optimizer=LBFGS(steps=1, inner=5, search=False))
+    assert whole.status == (("diverged",), ("diverged",))
+    assert torch.isfinite(found.losses).all()
+
+
+def test_the_box_holds() -> None:
+    model = small(3, 3, nn.Sigmoid(), False, False)
+    leaks, _, labels = observed(model, 2, 1, 3, 2)
+    low, high = torch.tensor([-0.2, -0.1]).reshape(2, 1, 1), torch.tensor([0.3, 0.1]).reshape(2, 1, 1)
+    images = match(leaks, labels, optimizer=Adam(steps=5, signed=True), prior=Prior(box=(low, high))).images
+    assert (images >= low).all()
+    assert (images <= high).all()
+
+
+def test_finished_attacks_leave() -> None:
+    model = small(3, 3, nn.Sigmoid(), False, False).double()
+    torch.manual_seed(0)
+    inputs, labels = torch.randn(2, 2, 8, 8).double(), torch.rand(2, 3).double().softmax(dim=1)
+    leaks = [observe(model, inputs[n : n + 1], labels[n : n + 1]) for n in range(2)]
+    start = torch.stack([inputs[0] + 1e-9, inputs[1] + 1])
+    found = match(leaks, labels, optimizer=Adam(steps=4), start=start, enough=1e-9)
+    assert found.status == (("settled",), ("stopped",))
