@@ -17,7 +17,7 @@ from gradleak import augment, data, models
 from gradleak.book import records
 from gradleak.images import Distance, Prior
 from gradleak.images.matching.objective import Objective
-from gradleak.labels import find_minima, label_path, nonnegative_intervals, recover_soft_labels
+from gradleak.labels import find_minima, label_path, nonnegative_intervals, recover_soft_labels, reveal_labels
 from gradleak.leak import observe, observe_heads
 
 OUT = Path(__file__).parent / "results.json"
@@ -112,6 +112,22 @@ def solvers() -> list[dict[str, Any]]:
     return rows
 
 
+def revealed() -> list[dict[str, Any]]:
+    """The classes that RLG reveals of a batch of 40, in few classes and in many."""
+    rows = []
+    for classes in (1000, 16_000):
+        generator = torch.Generator().manual_seed(0)
+        weight, hidden = torch.randn(classes, 256, generator=generator) / 16, torch.randn(40, 256, generator=generator)
+        labels = torch.randint(classes, (40,), generator=generator)
+        errors = (hidden @ weight.T).softmax(dim=1) - augment.one_hot(labels, classes)
+        started = time.perf_counter()
+        found = reveal_labels(errors.T @ hidden / 40)
+        taken = (time.perf_counter() - started) / 40
+        assert found == set(labels.tolist())
+        rows.append(_solver("rlg", classes, 40, 40, taken))
+    return rows
+
+
 def layer(classes: int, samples: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Return float32 gradients (N, C, I) of smoothed labels and the weight, logits of a trained network's scale."""
     generator = torch.Generator().manual_seed(0)
@@ -136,7 +152,7 @@ def _solver(solver: str, classes: int, batch: int, measured: int, taken: float) 
 def main() -> None:
     """Measure, print, and write results.json."""
     torch.set_num_threads(1)
-    results = {"matching": matching(), "batching": [*heads(), *landscapes()], "solvers": solvers()}
+    results = {"matching": matching(), "batching": [*heads(), *landscapes()], "solvers": [*solvers(), *revealed()]}
     for rows in results.values():
         table = Table(*rows[0])
         for row in rows:

@@ -139,7 +139,7 @@ def test_the_true_scalar_is_a_minimum_with_no_loss(classes: int, spread: float, 
 def test_minima_agree_with_a_fine_scan() -> None:
     gradients, weight, _, _, _ = leaks(3, 10, 30, 4.0, "smoothing", 5)
     path = label_path(gradients, weight)
-    scan = torch.logspace(0, 3, 400_000, dtype=torch.float64)
+    scan = torch.logspace(0, 3, 200_000, dtype=torch.float64)
     for n, own in enumerate(find_minima(path, span=1e3)):
         for sign in (1.0, -1.0):
             loss = label_loss(path[n : n + 1].labels(sign * scan[None]))[0]

@@ -73,7 +73,7 @@ def wrong(found: SoftLabels, label: Tensor) -> Tensor:
 
 @settings(max_examples=120, deadline=None)
 @given(
-    classes=st.one_of(st.integers(2, 40), st.sampled_from([100, 1000])),
+    classes=st.one_of(st.integers(2, 40), st.sampled_from([100, 200])),
     features=st.integers(2, 80),
     spread=st.floats(0.01, 100),
     labels=st.sampled_from(["smoothing", "mixup", "onehot"]),
@@ -86,7 +86,7 @@ def test_what_is_said_to_be_unique_is_right_and_gives_the_gradient_back(
 ) -> None:
     if PRIORS[labels].equations(classes) < 1:
         return
-    count = 3 if classes == 1000 else 10
+    count = 2 if classes >= 100 else 5
     made = sent(classes, features, spread, labels, dtype, seed, count, signed=signed)
     found = recover_soft_labels(made["gradients"], made["weight"], prior=labels, nonnegative=not signed)
     assert not wrong(found, made["label"]).any()
@@ -185,10 +185,10 @@ def test_one_hot_probability_is_solved_by_the_sign_of_the_features() -> None:
 
 
 def test_features_of_any_sign_are_searched_on_both_sides() -> None:
-    made = sent(20, 64, 2.0, "smoothing", "float32", 5, 50, signed=True)
+    made = sent(20, 64, 2.0, "smoothing", "float32", 5, 25, signed=True)
     for nonnegative in (True, False):
         found = recover_soft_labels(made["gradients"], made["weight"], nonnegative=nonnegative)
-        assert found.status.count("unique") == 50
+        assert found.status.count("unique") == 25
         assert float((found.labels - made["label"]).abs().sum(dim=1).max()) < 1e-5
 
 
@@ -229,7 +229,7 @@ def test_a_batch_is_recognised_and_not_fitted() -> None:
 
 
 def test_a_zero_gradient_says_so() -> None:
-    made = sent(10, 64, 2.0, "onehot", "float32", 2, 3)
+    made = sent(10, 64, 0.5, "onehot", "float32", 2, 2)
     made["gradients"][1] = 0
     for solver in SOLVERS[:2]:
         found = recover_soft_labels(made["gradients"], made["weight"], prior="onehot", solver=solver)
