@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import pandas as pd
@@ -15,7 +15,8 @@ class Table:
     """A frame with a caption; `name` is what the book's cross-references point to.
 
     Cells are ready-made texts, or numbers to which `formats` gives a format by their column's name. `badges` names a
-    column whose cells are shown as coloured badges; `kind` is a further style class.
+    column whose cells are shown as coloured badges; `marks` gives single cells a badge, by a word a cell, the frame's
+    shape; `kind` is a further style class.
     """
 
     frame: pd.DataFrame
@@ -25,6 +26,7 @@ class Table:
     formats: Mapping[str, str] = field(default_factory=dict)
     badges: str = ""
     kind: str = ""
+    marks: Sequence[Sequence[str]] = ()
 
     def _cells(self) -> tuple[list[str], list[list[str]]]:
         names = [str(name) for name in self.frame.columns]
@@ -35,23 +37,36 @@ class Table:
         ]
         return names, [list(row) for row in zip(*columns, strict=True)]
 
+    def _badges(self, head: list[str], rows: list[list[str]]) -> list[list[str]]:
+        """Return the style classes of every cell's badge; nothing where it has none."""
+        words = self.marks or [
+            [cell if name == self.badges else "" for name, cell in zip(head, row, strict=True)] for row in rows
+        ]
+        return [[_badge(word) if word else "" for word in row] for row in words]
+
+    def _right(self, head: list[str], rows: list[list[str]]) -> list[bool]:
+        """Return which columns are set to the right: numbers, and cells with marks."""
+        marked = [any(column) for column in zip(*self.marks, strict=True)] or [False] * len(head)
+        return [number or mark for number, mark in zip(_number_columns(head, rows), marked, strict=True)]
+
     @property
     def _classes(self) -> str:
         return f"gradleak-table {self.kind}".rstrip()
 
     def _repr_html_(self) -> str:
         head, rows = self._cells()
-        sides = [f' style="text-align:{"right" if numbers else "left"}"' for numbers in _number_columns(head, rows)]
+        sides = [f' style="text-align:{"right" if numbers else "left"}"' for numbers in self._right(head, rows)]
 
         def line(tag: str, cells: list[str]) -> str:
             return "".join(f"<{tag}{side}>{cell}</{tag}>" for cell, side in zip(cells, sides, strict=True))
 
-        def shown(name: str, cell: str) -> str:
+        def shown(cell: str, badge: str) -> str:
             text = html.escape(cell)
-            return f'<span class="{_badge(cell)}">{text}</span>' if name == self.badges else text
+            return f'<span class="{badge}">{text}</span>' if badge else text
 
         top = line("th", [html.escape(name) for name in head])
-        body = "".join(f"<tr>{line('td', list(map(shown, head, row)))}</tr>" for row in rows)
+        cells = [list(map(shown, row, badges)) for row, badges in zip(rows, self._badges(head, rows), strict=True)]
+        body = "".join(f"<tr>{line('td', row)}</tr>" for row in cells)
         notes = f"<p>{html.escape(self.notes)}</p>" if self.notes else ""
         caption = html.escape(self.caption)
         return (
@@ -61,13 +76,15 @@ class Table:
 
     def _repr_markdown_(self) -> str:
         head, rows = self._cells()
-        align = ["---:" if numbers else "---" for numbers in _number_columns(head, rows)]
+        align = ["---:" if numbers else "---" for numbers in self._right(head, rows)]
 
-        def shown(name: str, cell: str) -> str:
+        def shown(cell: str, badge: str) -> str:
             text = _escaped(cell)
-            return f"[{text}]{{.{_badge(cell).replace(' ', ' .')}}}" if name == self.badges else text
+            return f"[{text}]{{.{badge.replace(' ', ' .')}}}" if badge else text
 
-        cells = [[_escaped(name) for name in head], align, *(list(map(shown, head, row)) for row in rows)]
+        badges = self._badges(head, rows)
+        shown_rows = (list(map(shown, row, classes)) for row, classes in zip(rows, badges, strict=True))
+        cells = [[_escaped(name) for name in head], align, *shown_rows]
         lines = ["| " + " | ".join(row) + " |" for row in cells]
         body = "\n".join(lines)
         notes = f"\n\n{{.gradleak-notes}}\n{_escaped(self.notes)}\n" if self.notes else ""

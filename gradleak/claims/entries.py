@@ -1,0 +1,116 @@
+"""A claims file's entries, and the claims they stand for.
+
+An entry is one of three. A **claim** with an `id`. A list of `claims` with what they have in common stated once beside
+it. Or a published **table**: an `id` that its cells' ids begin with, `table` (its title), `columns` and `rows` by
+their names, and what all cells have in common; `statement` may contain {group}, {row} and {column}.
+
+A row is a list of published cells, one a column, `~` where there is none; or a mapping with `cells` and what else is
+special about the row; without cells every column is a claim of which the table says what is published. A row that
+holds `rows` is a group; `by` names a column of the record whose value is each row's name. A cell may be a mapping too.
+The nearer statement counts: table, column, group, row, cell. `where` and `needs` are joined, all else is replaced. In a
+rule, `published` is the published number: `rule: {at_least: published}`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+Entry = dict[str, Any]
+
+
+def expanded(entries: list[Any]) -> Iterator[Entry]:
+    """Return the claims of a file's entries as plain data, in order.
+
+    A mistake in how a table is laid out is a ValueError; whether the claims themselves are right is not looked at here.
+    """
+    for entry in entries:
+        if not isinstance(entry, dict):
+            raise ValueError(f"an entry is not a mapping: {entry!r}")
+        if "table" in entry:
+            yield from _cells(entry)
+        elif "claims" in entry:
+            common = {name: value for name, value in entry.items() if name != "claims"}
+            for one in _mappings(entry["claims"], f"the claims of '{entry.get('place', 'a list')}'"):
+                yield _finished(_joined(common, one))
+        else:
+            yield _finished(_joined(entry))
+
+
+def _mappings(value: Any, what: str) -> list[Entry]:
+    if not isinstance(value, list) or not all(isinstance(one, dict) for one in value):
+        raise ValueError(f"{what} must be a list of mappings")
+    return value
+
+
+def _cells(entry: Entry) -> Iterator[Entry]:
+    name = f"table '{entry.get('id', 'without id')}'"
+    common = {key: value for key, value in entry.items() if key not in ("columns", "rows")}
+    columns, rows = entry.get("columns"), entry.get("rows")
+    if not isinstance(columns, dict) or not isinstance(rows, dict) or not columns or not rows or "id" not in entry:
+        raise ValueError(f"{name} must have an id, columns and rows")
+    for group, label, row in _rows(rows, name):
+        cells = row.pop("cells", [{}] * len(columns))
+        if not isinstance(cells, list) or len(cells) != len(columns):
+            raise ValueError(f"{name}, row '{label}': expected a list of {len(columns)} cells, a column each")
+        for (column, about), cell in zip(columns.items(), cells, strict=True):
+            if cell is None:
+                continue
+            own = cell if isinstance(cell, dict) else {"published": cell}
+            claim = _joined(common, about or {}, row, own)
+            names = {"group": group, "row": label, "column": str(column)}
+            claim["id"] = "-".join(_slug(part) for part in (entry["id"], *names.values()) if part)
+            claim["statement"] = str(claim.get("statement", "{column}, {row}")).format(**names)
+            yield _finished(claim | names)
+
+
+def _rows(rows: Entry, name: str) -> Iterator[tuple[str, str, Entry]]:
+    """Return a table's rows: the group's name, the row's, and what is stated of both."""
+    for label, row in rows.items():
+        if not isinstance(row, dict) or "rows" not in row:
+            yield "", str(label), _row(row, label, name)
+            continue
+        common = {key: value for key, value in row.items() if key not in ("rows", "by")}
+        if not isinstance(row["rows"], dict):
+            raise ValueError(f"{name}, group '{label}': its rows must be a mapping")
+        for inner, one in row["rows"].items():
+            by = {"where": {row["by"]: inner}} if "by" in row else {}
+            yield str(label), str(inner), _joined(common, by, _row(one, inner, name))
+
+
+def _row(row: Any, label: Any, name: str) -> Entry:
+    if isinstance(row, list):
+        return {"cells": row}
+    if not isinstance(row, dict):
+        raise ValueError(f"{name}, row '{label}': expected a list of cells or a mapping")
+    return dict(row)
+
+
+def _joined(*parts: Mapping[str, Any]) -> Entry:
+    """Return several statements as one, the later ones counting; `where`, `needs` and `measure` are joined."""
+    whole: Entry = {}
+    for part in parts:
+        measure = part.get("measure")
+        lifted = dict(part)
+        if isinstance(measure, dict) and "where" in measure:
+            lifted["measure"] = {key: value for key, value in measure.items() if key != "where"}
+            lifted["where"] = measure["where"]
+        for key, value in lifted.items():
+            both = key in ("where", "needs", "measure") and isinstance(value, dict) and isinstance(whole.get(key), dict)
+            whole[key] = whole[key] | value if both else value
+    return whole
+
+
+def _finished(entry: Entry) -> Entry:
+    rule, measure = entry.get("rule"), entry.get("measure")
+    if isinstance(rule, dict):
+        entry["rule"] = {key: entry.get("published") if value == "published" else value for key, value in rule.items()}
+    if "where" in entry and isinstance(measure, dict):
+        entry["measure"] = measure | {"where": entry.pop("where")}
+    return entry
+
+
+def _slug(text: Any) -> str:
+    """Return a name as part of an id."""
+    return re.sub(r"[^\w.+*]+", "-", str(text).lower()).strip("-")

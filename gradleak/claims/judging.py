@@ -1,0 +1,159 @@
+"""What a record says about a claim."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from gradleak.book.records import Record
+from gradleak.claims.model import Claim
+from gradleak.errors import InputError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Verdict = Literal["reproduced", "better", "not reproduced", "trend only", "not run"]
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What a record says about a claim: the value with its count and spread, and the verdict."""
+
+    claim: Claim
+    value: float | None
+    count: int
+    spread: float | None
+    at_scale: bool
+    agrees: bool | None
+    verdict: Verdict
+
+    @property
+    def shown(self) -> str:
+        """The value with its spread and count."""
+        if self.value is None:
+            return "–"
+        if self.spread is not None:
+            spread = format(self.spread, self.claim.measure.format)
+            return f"{self.claim.shown(self.value)} ± {spread} (n = {self.count})"
+        return f"{self.claim.shown(self.value)} (n = {self.count})"
+
+
+@dataclass(frozen=True)
+class Line:
+    """A claim judged on what is recorded and on this run; the verdict comes from the larger scale."""
+
+    recorded: Judgement
+    fresh: Judgement
+
+    @property
+    def claim(self) -> Claim:
+        """The claim."""
+        return self.fresh.claim
+
+    @property
+    def deciding(self) -> Judgement:
+        """The judgement that counts: the recorded one where it was made at the claim's scale, else the best one."""
+        ranked = [self.recorded, self.fresh]
+        return max(ranked, key=lambda j: (j.at_scale, j.value is not None))
+
+    @property
+    def verdict_text(self) -> str:
+        """The verdict, and for a trend whether it points the right way."""
+        verdict = self.deciding.verdict
+        if verdict != "trend only":
+            return verdict
+        return "trend only (agrees)" if self.deciding.agrees else "trend only (disagrees)"
+
+    @property
+    def failing(self) -> bool:
+        """Whether the claim was measured at the scale it needs, here or on record, and fails."""
+        return "not reproduced" in (self.recorded.verdict, self.fresh.verdict)
+
+
+def judge(claim: Claim, record: Record | None) -> Judgement:
+    """Measure a claim on a record and say what that means."""
+    if record is None:
+        return Judgement(claim, None, 0, None, False, None, "not run")
+    at_scale = reaches(claim, record.parameters)
+    chosen = _selected(claim, record, may_lack=record.profile != "paper" and not at_scale)
+    if not chosen:
+        return Judgement(claim, None, 0, None, False, None, "not run")
+    import pandas as pd
+
+    values = pd.Series([line[claim.measure.column] for line in chosen], dtype=float)
+    # A row that sums up many samples says how many.
+    count = sum(int(line.get("count") or 1) for line in chosen)
+    value = _reduced(values, claim)
+    spread = float(values.std()) if claim.measure.reduce == "mean" and len(values) > 1 else None
+    agrees = claim.holds(value)
+    if not at_scale:
+        verdict: Verdict = "trend only"
+    elif claim.beats(value):
+        verdict = "better"
+    else:
+        verdict = "reproduced" if agrees else "not reproduced"
+    return Judgement(claim, value, count, spread, at_scale, agrees, verdict)
+
+
+def reaches(claim: Claim, parameters: Mapping[str, Any]) -> bool:
+    """Whether parameters are of the scale that a claim needs."""
+    return all(enough(parameters.get(name), needed) for name, needed in claim.needs.items())
+
+
+def enough(given: Any, needed: Any) -> bool:
+    """Whether a parameter is as large as a claim needs it, or one of the words it needs."""
+    # A list among the parameters, of networks say, is enough if one of it is.
+    if isinstance(given, list):
+        return any(enough(one, needed) for one in given)
+    if isinstance(needed, list):
+        return given in needed
+    if isinstance(needed, int | float) and not isinstance(needed, bool):
+        return isinstance(given, int | float) and given >= needed
+    return bool(given == needed)
+
+
+def among(value: Any, wanted: list[Any]) -> bool:
+    """Whether a row's value is one of those that a claim selects."""
+    # True equals 1, but a claim about `bias: true` does not mean the rows with one class.
+    return any(value == one and isinstance(value, bool) == isinstance(one, bool) for one in wanted)
+
+
+def _selected(claim: Claim, record: Record, *, may_lack: bool) -> list[dict[str, Any]]:
+    """Return the rows that measure a claim, each with its trial's inputs.
+
+    There may be none: a smaller run that leaves the claim's network out, say, has not run the claim, and that is no
+    mistake.
+    """
+    column, where = claim.measure.column, claim.measure.where
+    lines = [trial.inputs | row for trial in record.trials for row in trial.rows]
+    names = {name for line in lines for name in line}
+    for name, verb in (*((name, "selects by") for name in where), (column, "measures")):
+        if name not in names and not may_lack:
+            known = ", ".join(sorted(names))
+            raise InputError(f"claim '{claim.id}' {verb} '{name}', which its study does not report: it has {known}")
+    wanted = {name: value if isinstance(value, list) else [value] for name, value in where.items()}
+    chosen = [line for line in lines if all(among(line.get(name), values) for name, values in wanted.items())]
+    # A row of another part of the study has no such column; that is not a NaN that was measured.
+    chosen = [line for line in chosen if line.get(column) is not None]
+    if not chosen and not may_lack:
+        raise InputError(
+            f"claim '{claim.id}' selects no row of '{record.study}' at the {record.profile} profile: {where}"
+        )
+    if not all(isinstance(line[column], int | float) for line in chosen):
+        raise InputError(f"claim '{claim.id}' measures '{column}', which is not a number in every row")
+    return chosen
+
+
+def _reduced(values: pd.Series[float], claim: Claim) -> float:
+    how = claim.measure.reduce
+    if how == "count":
+        return float(len(values))
+    if how == "share":
+        return 100 * float(values.mean())
+    if how == "only":
+        if len(values) != 1:
+            raise InputError(f"claim '{claim.id}' selects {len(values)} rows where it needs one")
+        return float(values.iloc[0])
+    # A NaN is a failed trial, and a mean that leaves it out would hide it.
+    return float(getattr(values, how)(skipna=False))

@@ -1,0 +1,71 @@
+"""The rules that stood when a record was made, and whether today's are looser."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from gradleak.claims.model import Claim
+
+
+def plain(claims: Iterable[Claim]) -> dict[str, Any]:
+    """Return the rules of claims as plain data by the claims' ids: what is measured, what is accepted, what is needed."""
+    return {claim.id: _plain(claim) for claim in claims}
+
+
+def _plain(claim: Claim) -> dict[str, Any]:
+    rule = claim.rule.model_dump(exclude_none=True)
+    return {
+        "measure": claim.measure.model_dump(exclude={"format"}),
+        "published": claim.published,
+        "rule": {name: list(value) if isinstance(value, tuple) else value for name, value in rule.items()},
+        "better": claim.better,
+        "needs": dict(claim.needs),
+    }
+
+
+def loosened(claims: Iterable[Claim], kept: Mapping[str, Any]) -> list[str]:
+    """Say, a line each, which rules are looser today than the kept ones, though their claims do not say `changed`."""
+    now = {claim.id: claim for claim in claims}
+    by_measure = {_key(_plain(claim)["measure"]): claim for claim in now.values()}
+    said = []
+    for name, then in kept.items():
+        # A claim that only has another name today is found by what it measures.
+        claim = now.get(name) or by_measure.get(_key(then["measure"]))
+        if claim is None:
+            said.append(f"claim '{name}' was measured and is gone")
+        elif not claim.changed and (how := _how(claim, then)):
+            said.append(f"claim '{claim.id}' is looser than when it was measured, and does not say `changed`: {how}")
+    return said
+
+
+def _key(measure: Mapping[str, Any]) -> str:
+    where = sorted((name, repr(value)) for name, value in measure["where"].items())
+    return repr((where, measure["column"], measure["reduce"]))
+
+
+def _how(claim: Claim, then: Mapping[str, Any]) -> str:
+    """Return what is looser about a claim than it was, or nothing."""
+    now = _plain(claim)
+    if _key(now["measure"]) != _key(then["measure"]):
+        return "it measures something else"
+    if now["published"] != then["published"]:
+        return f"published was {then['published']}, now {now['published']}"
+    before = claim.model_validate(claim.model_dump() | {"rule": then["rule"], "better": then["better"]})
+    (least, most), (least_then, most_then) = claim.accepted(), before.accepted()
+    if least < least_then or most > most_then:
+        return f"its rule was {before.rule_text}, now {claim.rule_text}"
+    for name, needed in then["needs"].items():
+        if name not in now["needs"] or not _as_much(now["needs"][name], needed):
+            return f"it needed {name} = {needed}, now {now['needs'].get(name, 'nothing')}"
+    return ""
+
+
+def _as_much(now: Any, then: Any) -> bool:
+    """Whether a need is at least as strict as another."""
+    if isinstance(now, list) or isinstance(then, list):
+        both = [value if isinstance(value, list) else [value] for value in (now, then)]
+        return all(value in both[1] for value in both[0])
+    if isinstance(then, int | float) and not isinstance(then, bool):
+        return isinstance(now, int | float) and now >= then
+    return bool(now == then)
