@@ -6,7 +6,8 @@ their names, and what all cells have in common; `statement` may contain {group},
 
 A row is a list of published cells, one a column, `~` where there is none; or a mapping with `cells` and what else is
 special about the row; without cells every column is a claim of which the table says what is published. A row that
-holds `rows` is a group; `by` names a column of the record whose value is each row's name. A cell may be a mapping too.
+holds `rows` is a group. `by` names the column of the record whose value is each row's name, or, as {where: size,
+needs: sizes}, the parameter as well that must hold it. A cell may be a mapping too.
 The nearer statement counts: table, column, group, row, cell. `where` and `needs` are joined, all else is replaced. In a
 rule, `published` is the published number: `rule: {at_least: published}`.
 """
@@ -46,11 +47,11 @@ def _mappings(value: Any, what: str) -> list[Entry]:
 
 def _cells(entry: Entry) -> Iterator[Entry]:
     name = f"table '{entry.get('id', 'without id')}'"
-    common = {key: value for key, value in entry.items() if key not in ("columns", "rows")}
+    common = {key: value for key, value in entry.items() if key not in ("columns", "rows", "by")}
     columns, rows = entry.get("columns"), entry.get("rows")
     if not isinstance(columns, dict) or not isinstance(rows, dict) or not columns or not rows or "id" not in entry:
         raise ValueError(f"{name} must have an id, columns and rows")
-    for group, label, row in _rows(rows, name):
+    for group, label, row in _rows(rows, entry.get("by"), name):
         cells = row.pop("cells", [{}] * len(columns))
         if not isinstance(cells, list) or len(cells) != len(columns):
             raise ValueError(f"{name}, row '{label}': expected a list of {len(columns)} cells, a column each")
@@ -65,18 +66,23 @@ def _cells(entry: Entry) -> Iterator[Entry]:
             yield _finished(claim | names)
 
 
-def _rows(rows: Entry, name: str) -> Iterator[tuple[str, str, Entry]]:
+def _rows(rows: Entry, by: Any, name: str) -> Iterator[tuple[str, str, Entry]]:
     """Return a table's rows: the group's name, the row's, and what is stated of both."""
     for label, row in rows.items():
         if not isinstance(row, dict) or "rows" not in row:
-            yield "", str(label), _row(row, label, name)
+            yield "", str(label), _joined(_by(by, label), _row(row, label, name))
             continue
         common = {key: value for key, value in row.items() if key not in ("rows", "by")}
         if not isinstance(row["rows"], dict):
             raise ValueError(f"{name}, group '{label}': its rows must be a mapping")
         for inner, one in row["rows"].items():
-            by = {"where": {row["by"]: inner}} if "by" in row else {}
-            yield str(label), str(inner), _joined(common, by, _row(one, inner, name))
+            yield str(label), str(inner), _joined(common, _by(row.get("by", by), inner), _row(one, inner, name))
+
+
+def _by(by: Any, label: Any) -> Entry:
+    """Return what a row's name states about it."""
+    names = by if isinstance(by, dict) else {"where": by} if by else {}
+    return {key: {column: label} for key, column in names.items()}
 
 
 def _row(row: Any, label: Any, name: str) -> Entry:
