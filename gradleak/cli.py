@@ -99,6 +99,7 @@ def verify(
     import pandas as pd
 
     from gradleak import claims, studies
+    from gradleak.book import records
 
     wanted = [studies.load(name).name for name in study] if study else list(studies.names())
     fresh = latest_records()
@@ -108,7 +109,7 @@ def verify(
             "claim": line.claim.id,
             "place": line.claim.place,
             "paper": line.claim.published,
-            "rule": line.claim.rule.text(),
+            "rule": line.claim.rule_text,
             "recorded": line.recorded.shown,
             "fresh": line.fresh.shown,
             "verdict": line.verdict_text,
@@ -123,9 +124,15 @@ def verify(
         typer.echo(json.dumps(values, indent=1, ensure_ascii=False))
     else:
         _show(pd.DataFrame(rows))
-    failing = [line.claim.id for line in lines if line.failing]
+    looser = [said for name in wanted if (kept := records.recorded(name)) for said in claims.loosened(kept)]
+    failing = [line for line in lines if line.failing]
     if failing:
-        typer.echo(f"{len(failing)} of {len(lines)} claims fail at the scale they need: {', '.join(failing)}", err=True)
+        typer.echo(f"{len(failing)} of {len(lines)} claims fail at the scale they need:", err=True)
+    for line in failing:
+        typer.echo(f"  {line.claim.id}: {line.deciding.shown}, {line.claim.rule_text}", err=True)
+    for said in looser:
+        typer.echo(said, err=True)
+    if failing or looser:
         raise typer.Exit(1)
 
 
@@ -170,7 +177,7 @@ def claims(study: Annotated[str | None, typer.Argument(help="One study; default:
 
     name = studies.load(study).name if study else None
     columns = [
-        {"claim": c.id, "place": c.place, "statement": c.statement, "paper": c.published, "rule": c.rule.text()}
+        {"claim": c.id, "place": c.place, "statement": c.statement, "paper": c.published, "rule": c.rule_text}
         for c in known.load(name)
     ]
     _show(pd.DataFrame(columns))

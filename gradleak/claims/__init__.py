@@ -12,8 +12,7 @@ from pydantic import ValidationError
 from gradleak import studies
 from gradleak.book import records
 from gradleak.book.records import Record
-from gradleak.claims import rules as kept_rules
-from gradleak.claims import shown
+from gradleak.claims import kept, shown
 from gradleak.claims.entries import expanded
 from gradleak.claims.judging import Judgement, Line, among, enough, judge, reaches
 from gradleak.claims.model import Claim, Measure, Rule, Within
@@ -22,8 +21,8 @@ from gradleak.errors import InputError, unknown
 
 __all__ = [
     "Claim", "Judgement", "Line", "Measure", "Rule", "Tables", "Within",
-    "check", "failing", "failing_table", "figure_matrix", "file_of", "judge", "lines", "load", "loosened", "matrix",
-    "published", "reaches", "rules", "scoreboard", "verdicts",
+    "check", "enough", "failing", "failing_table", "figure_matrix", "file_of", "judge", "lines", "load", "loosened",
+    "matrix", "published", "reaches", "rules", "scoreboard", "verdicts",
 ]  # fmt: skip
 
 FOLDER = Path(__file__).parent
@@ -107,18 +106,18 @@ def check(study: studies.Study) -> None:
 
 def rules(study: str) -> dict[str, Any]:
     """Return the rules of a study's claims as plain data, for a record to keep."""
-    return kept_rules.plain(load(study))
+    return kept.plain(load(study))
 
 
 def loosened(record: Record) -> list[str]:
     """Say, a line each, which rules are looser today than when a record was made, and do not say that they changed."""
-    return kept_rules.loosened(load(record.study), getattr(record, "rules", None) or {})
+    return kept.loosened(load(record.study), getattr(record, "rules", None) or {})
 
 
 def lines(fresh: Mapping[str, Record], study: str | None = None) -> list[Line]:
     """Judge every claim on its recorded result and on the fresh record of its study, where there is one."""
-    kept = {name: records.recorded(name) for name in (studies.names() if study is None else (study,))}
-    return [Line(judge(claim, kept[claim.study]), judge(claim, fresh.get(claim.study))) for claim in load(study)]
+    recorded = {name: records.recorded(name) for name in (studies.names() if study is None else (study,))}
+    return [Line(judge(claim, recorded[claim.study]), judge(claim, fresh.get(claim.study))) for claim in load(study)]
 
 
 def failing(fresh: Mapping[str, Record]) -> list[Line]:
@@ -127,7 +126,7 @@ def failing(fresh: Mapping[str, Record]) -> list[Line]:
 
 
 def verdicts(record: Record) -> Tables:
-    """Return a study's claims beside what is recorded and what this run found: its tables cell by cell, then the rest."""
+    """Return a study's claims beside what is recorded and found here: the tables cell by cell, then the others."""
     name = f"tab-{record.study}-verdicts"
     return shown.tables(
         lines({record.study: record}, record.study), "The claims on this page, and what was measured.", name

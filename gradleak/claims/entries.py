@@ -62,8 +62,17 @@ def _cells(entry: Entry) -> Iterator[Entry]:
             claim = _joined(common, about or {}, row, own)
             names = {"group": group, "row": label, "column": str(column)}
             claim["id"] = "-".join(_slug(part) for part in (entry["id"], *names.values()) if part)
-            claim["statement"] = str(claim.get("statement", "{column}, {row}")).format(**names)
+            claim["statement"] = _filled(str(claim.get("statement", "{column}, {row}")), names, name)
             yield _finished(claim | names)
+
+
+def _filled(statement: str, names: Mapping[str, str], name: str) -> str:
+    try:
+        return statement.format(**names)
+    except (KeyError, ValueError, IndexError) as error:
+        raise ValueError(
+            f"{name}: the statement has no name {error}: it may hold {{group}}, {{row}} and {{column}}"
+        ) from error
 
 
 def _rows(rows: Entry, by: Any, name: str) -> Iterator[tuple[str, str, Entry]]:

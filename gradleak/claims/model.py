@@ -35,7 +35,10 @@ class Within(_Strict):
 
 
 class Rule(_Strict):
-    """When a measured value counts as reproducing the claim: exactly one of these. `within: 2` is an absolute distance."""
+    """When a measured value counts as reproducing the claim: exactly one of these.
+
+    `within: 2` is an absolute distance.
+    """
 
     at_most: Number | None = None
     at_least: Number | None = None

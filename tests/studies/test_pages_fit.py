@@ -103,6 +103,6 @@ def test_claims_on_a_part_that_was_left_out(checkout: Toy) -> None:
     checkout.claims.write_text(checkout.claims.read_text().replace("positive: true", "positive: 1"))
     with pytest.raises(InputError, match="selects no row"):
         claims.judge(claims.load("toy")[0], whole)
-    assert claims._enough(["a", "b"], "b")
-    assert claims._enough([2, 100], 50)
-    assert not claims._enough(["a"], ["b", "c"])
+    assert claims.enough(["a", "b"], "b")
+    assert claims.enough([2, 100], 50)
+    assert not claims.enough(["a"], ["b", "c"])

@@ -223,7 +223,7 @@ def mean_text(values: pd.Series) -> str:
 
 def psnr_table(record: Record, runs: Sequence[str]) -> pd.DataFrame:
     """Return mean PSNR, a line a row of the table and a column a run: clipped / 8-bit / the paper."""
-    cells = _published(claims.load(record.study))
+    cells = claims.published(record.study, "eight_bit", ("labels", "distance", "stage", "run"))
     networks = rows_of(record, "network").to_dict("records")
     trained = {(row["labels"], row["stage"]): row["accuracy"] for row in networks if row["stage"] == "trained"}
     lines = []
@@ -233,20 +233,10 @@ def psnr_table(record: Record, runs: Sequence[str]) -> pd.DataFrame:
             line["LeNet"] = f"trained to {100 * trained[keys[0], keys[2]]:.0f} %"
         for name in runs:
             own = group[group["run"] == name]
-            stated = cells.get((*keys, name, "psnr"), "–")
+            stated = cells.get((*keys, name), "–")
             line[name] = f"{mean_text(own['psnr'])} / {mean_text(own['eight_bit'])} / {stated}"
         lines.append(line | {"n": group["image"].nunique()})
     return pd.DataFrame(lines)
-
-
-def _published(own: Sequence[claims.Claim]) -> dict[tuple[Any, ...], Any]:
-    """Return the paper's cells by kind of label, distance, state, run and measure, as the claims state them."""
-    keys = ("labels", "distance", "stage", "run")
-    return {
-        (*(claim.measure.where[key] for key in keys), claim.id.rpartition("-")[2]): claim.published
-        for claim in own
-        if claim.measure.where.get("what") == "image" and claim.measure.where.keys() == {"what", *keys}
-    }
 
 
 def detail_table(record: Record) -> pd.DataFrame:

@@ -35,4 +35,4 @@ def test_table_figure_and_the_claims_on_data_that_is_not_at_hand(record: Record)
     for claim in stand_ins:
         assert not claims.reaches(claim, studies.parameters("label-accuracy", "paper").model_dump())
     shown = claims.verdicts(record)
-    assert "Tiny-ImageNet" in shown.notes
+    assert "Tiny-ImageNet" in shown.tables[0].notes

@@ -9,7 +9,7 @@ from gradleak.claims.model import Claim
 
 
 def plain(claims: Iterable[Claim]) -> dict[str, Any]:
-    """Return the rules of claims as plain data by the claims' ids: what is measured, what is accepted, what is needed."""
+    """Return the rules of claims as plain data by their ids: what is measured, what is accepted, what is needed."""
     return {claim.id: _plain(claim) for claim in claims}
 
 

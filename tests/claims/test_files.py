@@ -1,0 +1,163 @@
+"""Claims files: tables, lists and single claims become claims, and mistakes are one line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from gradleak import claims, studies
+from gradleak.claims.entries import expanded
+from gradleak.errors import InputError
+
+TABLE = """
+- id: t
+  table: Images restored
+  place: Table 3
+  statement: "{column}, {group}, label from {row}"
+  where: {what: image}
+  needs: {dataset: cifar10}
+  columns:
+    PSNR: {measure: {column: psnr, reduce: mean}, unit: dB, rule: {within: 1.5}, better: higher}
+    LPIPS: {measure: {column: lpips, reduce: mean}, rule: {at_most: published}, better: lower, needs: {weights: vgg}}
+  rows:
+    mixup:
+      where: {labels: mixup}
+      needs: {pairs: 45}
+      note: of a group
+      by: run
+      rows: {GT: [1, 2], DLG: [3, ~]}
+    smoothing, whole:
+      where: {labels: smoothing, run: GT}
+      better: ~
+      cells: [4, {published: 5, rule: {between: [1, 2]}, note: of a cell}]
+"""
+
+
+def read(text: str) -> list[claims.Claim]:
+    plain = {"study": "toy", "paper": "p"}
+    return [claims.Claim.model_validate(plain | entry) for entry in expanded(yaml.safe_load(text))]
+
+
+def test_a_table_is_its_cells() -> None:
+    cells = {claim.id: claim for claim in read(TABLE)}
+    assert list(cells) == [
+        "t-mixup-gt-psnr", "t-mixup-gt-lpips", "t-mixup-dlg-psnr", "t-smoothing-whole-psnr", "t-smoothing-whole-lpips",
+    ]  # fmt: skip
+    first = cells["t-mixup-gt-psnr"]
+    assert first.measure.where == {"what": "image", "labels": "mixup", "run": "GT"}
+    assert first.needs == {"dataset": "cifar10", "pairs": 45}
+    assert (first.table, first.group, first.row, first.column) == ("Images restored", "mixup", "GT", "PSNR")
+    assert first.statement == "PSNR, mixup, label from GT"
+    assert (first.published, first.unit, first.better, first.note) == (1, "dB", "higher", "of a group")
+    assert first.rule == claims.Rule(within=claims.Within(absolute=1.5))
+    assert cells["t-mixup-gt-lpips"].rule == claims.Rule(at_most=2)
+    assert cells["t-mixup-gt-lpips"].needs["weights"] == "vgg"
+    whole, special = cells["t-smoothing-whole-psnr"], cells["t-smoothing-whole-lpips"]
+    assert whole.better is None
+    assert whole.group == ""
+    assert (special.rule.between, special.note) == ((1, 2), "of a cell")
+
+
+def test_words_in_place_of_cells_and_parameters_by_a_rows_name() -> None:
+    text = """
+- id: fig
+  table: By size
+  place: Figure 1
+  statement: "{column}, B = {row}"
+  measure: {column: success, reduce: mean}
+  by: {where: size, needs: sizes}
+  columns:
+    worst: {published: over 98, rule: {at_least: 98}}
+    best: {published: all, rule: {at_least: 100}}
+  rows: {2: {}, 8: {cells: [{}, ~]}}
+"""
+    found = read(text)
+    assert [claim.statement for claim in found] == ["worst, B = 2", "best, B = 2", "worst, B = 8"]
+    assert [claim.measure.where for claim in found] == [{"size": 2}, {"size": 2}, {"size": 8}]
+    assert found[2].needs == {"sizes": 8}
+
+
+def test_a_list_states_what_its_claims_share() -> None:
+    text = """
+- place: Section 2
+  ours: true
+  measure: {where: {part: race}, column: value, reduce: mean}
+  needs: {images: 5}
+  claims:
+  - {id: one, statement: s, where: {stage: trained}, rule: {at_most: 1}, needs: {steps: 9}}
+  - {id: two, statement: s, measure: {reduce: max}, rule: {at_least: 1}, ours: false}
+"""
+    one, two = read(text)
+    assert one.measure.where == {"part": "race", "stage": "trained"}
+    assert one.needs == {"images": 5, "steps": 9}
+    assert (two.measure.reduce, two.measure.column, two.ours) == ("max", "value", False)
+
+
+def test_study_and_paper_follow_from_the_files_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(claims, "file_of", lambda study: tmp_path / "toy.yaml")
+    (tmp_path / "toy.yaml").write_text(TABLE)
+    assert {(claim.study, claim.paper) for claim in claims.load("toy")} == {("toy", tmp_path.name)}
+    cells = claims.published("toy", "psnr", ("labels", "run"))
+    assert cells == {("mixup", "GT"): 1, ("mixup", "DLG"): 3, ("smoothing", "GT"): 4}
+    assert claims.published("toy", "psnr", ("labels", "dataset")) == {}
+
+
+GOOD = """
+- id: one
+  paper: p
+  place: Table 1
+  statement: s
+  study: toy
+  measure: {column: value, reduce: mean}
+  rule: {at_most: 1}
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (GOOD + "  colour: red\n", r"toy.yaml, claim 'one': colour: Extra inputs"),
+        (GOOD.replace("{at_most: 1}", "{at_most: 1, at_least: 0}"), "exactly one of"),
+        (GOOD.replace("{at_most: 1}", "{}"), "exactly one of"),
+        (GOOD.replace("{at_most: 1}", "{within: {absolute: 1}}"), "there is none"),
+        (GOOD.replace("study: toy", "study: other"), "its study is 'other', not 'toy'"),
+        (GOOD + GOOD, "claim 'one' stands twice"),
+        (GOOD.replace("{column: value, reduce: mean}", "mean"), "measure: Input should be"),
+        (TABLE.replace("[1, 2]", "[1, 2, 3]"), r"toy.yaml, table 't', row 'GT': expected a list of 2 cells"),
+        (TABLE.replace("[1, 2]", "5"), r"table 't', row 'GT': expected a list of cells or a mapping"),
+        (TABLE.replace("rows: {GT: [1, 2], DLG: [3, ~]}", "rows: 5"), "table 't', group 'mixup': its rows must be"),
+        (TABLE.replace("id: t", "name: t"), "table 'without id' must have an id, columns and rows"),
+        (TABLE.replace("unit: dB", "colour: red"), "claim 't-mixup-gt-psnr': colour: Extra inputs"),
+        (TABLE.replace("{row}", "{line}"), "table 't': the statement has no name 'line'"),
+        ("- claims: {a: 1}", "must be a list of mappings"),
+        ("a: [", "is not YAML"),
+        ("a: 1", "must be a list"),
+        ("- 5", "not a mapping"),
+    ],
+)
+def test_mistakes_in_a_claims_file_are_one_line(
+    text: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(claims, "file_of", lambda study: tmp_path / "toy.yaml")
+    (tmp_path / "toy.yaml").write_text(text)
+    with pytest.raises(InputError, match=message) as caught:
+        claims.load("toy")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_study_without_claims_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(claims, "file_of", lambda study: tmp_path / "toy.yaml")
+    with pytest.raises(InputError, match=r"study 'toy' has no claims: expected claims/.*/toy.yaml"):
+        claims.load("toy")
+
+
+def test_every_claim_of_the_project_is_well_formed_and_points_to_its_study() -> None:
+    every = claims.load()
+    assert {claim.study for claim in every} == set(studies.names())
+    assert len({claim.id for claim in every}) == len(every)
+    for one in every:
+        known = studies.load(one.study).Parameters.model_fields
+        assert set(one.needs) <= set(known), f"{one.id} needs a parameter that its study does not have"
+        assert one.paper in ("wang2024", "wainakh2021", "yin2021", "posterior2023", "dang2021")

@@ -1,0 +1,54 @@
+"""A rule that is looser than when its record was made is told, unless the claim says that it changed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gradleak import claims
+from gradleak.book import records
+from gradleak.claims import Measure, Rule, Within, kept
+from tests.claims.test_judging import claim
+
+KEPT = kept.plain([claim(needs={"count": 5, "net": ["a", "b"]})])
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({}, ""),
+        ({"rule": Rule(within=Within(absolute=0.4))}, ""),
+        ({"rule": Rule(between=(1.6, 2.4))}, ""),
+        ({"note": "a word", "measure": Measure(where={"net": "a"}, column="value", reduce="mean", format=".9f")}, ""),
+        ({"needs": {"count": 9, "net": "a", "more": 1}}, ""),
+        ({"rule": Rule(within=Within(absolute=0.6))}, "its rule was ± 0.5, now ± 0.6"),
+        ({"rule": Rule(at_least=1.6)}, "its rule was ± 0.5, now ≥ 1.6"),
+        ({"better": "higher"}, "its rule was ± 0.5, now ± 0.5 or higher"),
+        ({"published": 3.0}, "published was 2.0, now 3.0"),
+        ({"needs": {"count": 4, "net": ["a", "b"]}}, "it needed count = 5, now 4"),
+        ({"needs": {"count": 5, "net": ["a", "c"]}}, "it needed net"),
+        ({"needs": {"count": 5}}, "now nothing"),
+        ({"measure": Measure(where={"net": "b"}, column="value", reduce="mean")}, "it measures something else"),
+    ],
+)
+def test_what_is_looser(changes: dict[str, Any], said: str) -> None:
+    today = claim(**({"needs": {"count": 5, "net": ["a", "b"]}} | changes))
+    told = kept.loosened([today], KEPT)
+    assert len(told) == bool(said)
+    assert not said or said in told[0]
+    assert kept.loosened([today.model_copy(update={"changed": "2026-11-21: why"})], KEPT) == []
+
+
+def test_a_claim_may_be_renamed_but_not_dropped() -> None:
+    needs = {"count": 5, "net": ["a", "b"]}
+    assert kept.loosened([claim(id="other", needs=needs)], KEPT) == []
+    (told,) = kept.loosened([claim(id="other", measure=Measure(column="value", reduce="max"), needs=needs)], KEPT)
+    assert told == "claim 'c' was measured and is gone"
+
+
+@pytest.mark.parametrize("study", claims.studies.names())
+def test_no_rule_is_looser_than_when_it_was_recorded(study: str) -> None:
+    record = records.recorded(study)
+    if record is not None:
+        assert claims.loosened(record) == []

@@ -1,0 +1,83 @@
+"""Verdicts as a reader sees them: published tables cell by cell, the scoreboard, and what fails with its reason."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import matplotlib.pyplot as plt
+
+from gradleak import claims
+from gradleak.book import figures, records, runner
+from gradleak.claims import Line, shown
+from gradleak.studies import Study
+from tests.claims.test_judging import ROWS, claim
+from tests.test_records import record
+
+
+def line(**changes: Any) -> Line:
+    one = claim(**changes)
+    return Line(claims.judge(one, record(ROWS)), claims.judge(one, None))
+
+
+def cell(row: str, column: str, **changes: Any) -> Line:
+    return line(id=row + column, table="Table 1: nets", group="g", row=row, column=column, **changes)
+
+
+def test_a_list_says_what_is_recorded_and_what_this_run_found(toy: Study) -> None:
+    records.write(runner.run_study(toy, toy.Parameters(count=5), jobs=1), records.file_of("toy"))
+    fresh = runner.run_study(toy, toy.Parameters(count=2), jobs=1)
+    (table,) = claims.verdicts(fresh).tables
+    assert list(table.frame["verdict"]) == ["not reproduced"]
+    assert table.name == "tab-toy-verdicts"
+    text = claims.scoreboard({"toy": fresh}, toy)._repr_markdown_()
+    assert f":::{{table}} {toy.title}." in text
+    assert "[not reproduced]{.badge .badge-not-reproduced}" in text
+
+
+def test_a_published_table_is_shown_cell_by_cell() -> None:
+    judged = [
+        cell("a", "value", unit="dB"),
+        cell("a", "other", published=9.0, note="a reason"),
+        cell("b", "value", unit="dB", published=1.0, better="higher", note="a reason"),
+        line(id="sentence"),
+    ]
+    both = shown.tables(judged, "All.", "tab-x")
+    table, rest = both.tables
+    assert table.frame.values.tolist() == [["g", "a", "2 (2)", "2 (9)"], ["", "b", "2 (1)", ""]]
+    assert list(table.frame.columns) == [" ", "", "value, dB", "other"]
+    assert [list(row) for row in table.marks] == [["", "", "reproduced", "not reproduced"], ["", "", "better", ""]]
+    assert table.caption.startswith("Table 1: nets: 3 claims, 1 reproduced, 1 not reproduced, 1 better.")
+    assert table.notes == "Holds if value: ± 0.5; other: ± 0.5; value: ± 0.5 or higher. g: a reason"
+    assert (table.name, rest.name) == ("tab-x-1", "tab-x")
+    text, page = both._repr_markdown_(), both._repr_html_()
+    assert "| g | a | [2 (2)]{.badge .badge-reproduced} | [2 (9)]{.badge .badge-not-reproduced} |" in text
+    assert "| --- | --- | ---: | ---: |" in text
+    assert '<td style="text-align:right"><span class="badge badge-better">2 (1)</span></td>' in page
+    assert page.count("<table>") == text.count(":::{table}") == 2
+    assert "2 (9)" in repr(both)
+
+
+def test_the_scoreboard_counts_draws_and_says_why() -> None:
+    judged = [
+        line(id="1"),
+        line(id="2", paper="q", study="s", published=9.0, note="because", place="Table 2"),
+        line(id="3", paper="q", study="s", published=9.0),
+        line(id="4", paper="q", needs={"count": 99}),
+    ]
+    frame = claims.matrix(judged).frame.set_index("paper")
+    assert frame.loc["p"].to_dict() == {
+        "reproduced": 1, "better": 0, "not reproduced": 0, "trend only": 0, "not run": 0, "claims": 1,
+    }  # fmt: skip
+    assert frame.loc["all", "not reproduced"] == 2
+    assert frame.loc["all", "claims"] == 4
+    failing = claims.failing_table(judged)
+    assert list(failing.frame["page"]) == ["s", ""]
+    assert list(failing.frame["reason"]) == ["because", shown.UNEXPLAINED]
+    assert "2 claims" in failing.caption
+    assert "1 of them" in failing.caption
+    figure = claims.figure_matrix(judged)
+    assert figures.gray_table(figure).std() > 0.05
+    assert {text.get_text() for text in figure.axes[0].texts} == {"1", "2"}
+    widths = {round(patch.get_width(), 6) for patch in figure.axes[0].patches if patch.get_width()}
+    assert widths == {1.0, round(1 / 3, 6), round(2 / 3, 6)}
+    plt.close(figure)
