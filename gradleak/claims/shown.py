@@ -15,7 +15,16 @@ if TYPE_CHECKING:
 
     from gradleak.book.tables import Table
 
-VERDICTS = ("reproduced", "better", "not reproduced", "trend only", "not run")
+# Every verdict's colour: in words, and as it is drawn.
+COLOURS = {
+    "better": ("dark green", "#1d5c33"),
+    "reproduced": ("green", "#4b9560"),
+    "not reproduced": ("red", "#c8553d"),
+    "trend only": ("yellow", "#e0a458"),
+    "not run": ("grey", "#b9bec4"),
+}
+# A remark on so many rows or more is said without naming them.
+FEW = 3
 UNEXPLAINED = "not explained yet"
 
 
@@ -71,11 +80,23 @@ def _cells(judged: list[Line], name: str, number: int) -> Table:
     frame = pd.DataFrame(texts, columns=([" "] if grouped else []) + [""] + heads)
     run = [line.fresh for line in judged if line.fresh.value is not None]
     kept = f" This run measures {len(run)} of them; {sum(bool(j.agrees) for j in run)} agree." if run else ""
-    legend = "Measured, and in brackets what the paper says; the colour is the verdict."
-    caption = f"{judged[0].claim.table}: {len(judged)} claims, {tally(judged)}. {legend}{kept}"
-    rules = dict.fromkeys(f"{line.claim.column}: {line.claim.rule_text}" for line in judged if line.claim.rule.within)
-    holds = f"Holds if {'; '.join(rules)}. " if rules else ""
-    return Table(frame, caption, f"{name}-{number + 1}", holds + _remarks(judged), kind="claims cells", marks=marks)
+    given = {line.deciding.verdict for line in judged}
+    legend = ", ".join(f"{COLOURS[verdict][0]} {verdict}" for verdict in COLOURS if verdict in given)
+    title = f"{judged[0].claim.table}: {len(judged)} claims, {tally(judged)}."
+    caption = f"{title} Measured, and in brackets what the paper says; {legend}.{kept}"
+    return Table(
+        frame, caption, f"{name}-{number + 1}", f"{_rules(judged)}{_remarks(judged)}", kind="cells", marks=marks
+    )
+
+
+def _rules(judged: Iterable[Line]) -> str:
+    """Return how far cells may be from the published ones, by column."""
+    texts: dict[str, dict[str, None]] = {}
+    for line in judged:
+        if line.claim.rule.within:
+            texts.setdefault(line.claim.column, {})[line.claim.rule_text] = None
+    holds = "; ".join(f"{column} {', '.join(own)}" for column, own in texts.items())
+    return f"Holds if {holds}. " if holds else ""
 
 
 def _cell(line: Line | None) -> str:
@@ -105,14 +126,14 @@ def _list(judged: list[Line], caption: str, name: str) -> Table:
 
 
 def _remarks(judged: Iterable[Line]) -> str:
-    """Return what is said beside claims; what is said of many of one place or row is said once."""
+    """Return what is said beside claims: once, with the places or rows it is said of where these are few."""
     said: dict[str, dict[str, None]] = {}
     for line in judged:
         claim = line.claim
         of = (claim.group or claim.row) if claim.table else claim.place
         for text in claim.remarks:
             said.setdefault(text, {})[of] = None
-    return " ".join(f"{'; '.join(of)}: {text}" for text, of in said.items())
+    return " ".join(f"{'; '.join(of)}: {text}" if len(of) < FEW else text for text, of in said.items())
 
 
 def _published(claim: Claim) -> str:
@@ -122,11 +143,11 @@ def _published(claim: Claim) -> str:
 
 
 def _counts(judged: Iterable[Line]) -> dict[str, Counter[str]]:
-    """Return how often each verdict was given, by paper."""
+    """Return how often each verdict was given, by paper, the paper with the most claims first."""
     counts: dict[str, Counter[str]] = {}
     for line in judged:
         counts.setdefault(line.claim.paper, Counter())[line.deciding.verdict] += 1
-    return counts
+    return dict(sorted(counts.items(), key=lambda item: -item[1].total()))
 
 
 def matrix(judged: Iterable[Line]) -> Table:
@@ -139,7 +160,7 @@ def matrix(judged: Iterable[Line]) -> Table:
     rows = [(paper, own) for paper, own in counts.items()] + [("all", sum(counts.values(), Counter()))]
     frame = pd.DataFrame(
         [
-            {"paper": paper} | {verdict: own[verdict] for verdict in VERDICTS} | {"claims": own.total()}
+            {"paper": paper} | {verdict: own[verdict] for verdict in COLOURS} | {"claims": own.total()}
             for paper, own in rows
         ]
     )
@@ -153,34 +174,33 @@ def figure_matrix(judged: Iterable[Line]) -> Figure:
 
     from gradleak.book import figures
 
-    colours = dict(zip(VERDICTS, ("#4b9560", "#1d5c33", "#c8553d", "#e0a458", "#b9bec4"), strict=True))
-    judged = list(judged)
+    colours = {verdict: colour for verdict, (_, colour) in COLOURS.items()}
+    counts = _counts(judged)
     frame = pd.DataFrame(
-        {"paper": [line.claim.paper for line in judged], "verdict": [line.deciding.verdict for line in judged]}
+        {"paper": paper, "verdict": verdict, "share": count / own.total()}
+        for paper, own in counts.items()
+        for verdict, count in own.items()
     )
-    totals = frame["paper"].value_counts(sort=False)
-    frame["weight"] = [1 / totals[paper] for paper in frame["paper"]]
-    figure, axes = figures.panels(1, 1, height=0.6 + 0.5 * len(totals))
+    figure, axes = figures.panels(1, 1, height=0.9 + 0.42 * len(counts))
     axis = axes[0, 0]
     sns.histplot(
-        frame, y="paper", hue="verdict", hue_order=VERDICTS[::-1], weights="weight", multiple="stack", discrete=True,
-        shrink=0.7, palette=colours, alpha=1, legend=False, ax=axis,
+        frame, y="paper", hue="verdict", hue_order=list(COLOURS)[::-1], weights="share", multiple="stack",
+        discrete=True, shrink=0.7, palette=colours, alpha=1, legend=False, ax=axis,
     )  # fmt: skip
-    counts = _counts(judged)
-    for place, paper in enumerate(totals.index):
+    for place, own in enumerate(counts.values()):
         left = 0.0
-        for verdict in VERDICTS:
-            share = counts[paper][verdict] / totals[paper]
+        for verdict in COLOURS:
+            share = own[verdict] / own.total()
             if share > 0.03:
                 dark = verdict in ("reproduced", "better", "not reproduced")
-                text = str(counts[paper][verdict])
+                text = str(own[verdict])
                 axis.text(left + share / 2, place, text, ha="center", va="center", color="white" if dark else "#23272d")
             left += share
-    for verdict in VERDICTS:
+    for verdict in COLOURS:
         axis.barh(0, 0, color=colours[verdict], label=verdict)
     axis.set(xlim=(0, 1), xlabel="share of the paper's claims", ylabel="")
     axis.grid(visible=False)
-    figures.legend_below(figure, len(VERDICTS))
+    figures.legend_below(figure, len(COLOURS))
     return figure
 
 
@@ -192,16 +212,17 @@ def failing_table(judged: Iterable[Line]) -> Table:
 
     bad = sorted((line for line in judged if line.failing), key=lambda line: (line.claim.paper, line.claim.study))
     pages = [line.claim.study for line in bad]
+    reasons = [line.claim.note or UNEXPLAINED for line in bad]
     frame = pd.DataFrame(
         {
-            "page": [page if n == 0 or page != pages[n - 1] else "" for n, page in enumerate(pages)],
+            "page": [page if not n or page != pages[n - 1] else "" for n, page in enumerate(pages)],
             "claim": [f"{line.claim.place}: {line.claim.statement}" for line in bad],
             "paper": [_published(line.claim) for line in bad],
             "holds if": [line.claim.rule_text for line in bad],
             "measured": [line.deciding.claim.shown(line.deciding.value) for line in bad],
-            "reason": [line.claim.note or UNEXPLAINED for line in bad],
+            "reason": ["as above" if n and reason == reasons[n - 1] else reason for n, reason in enumerate(reasons)],
         }
     )
-    open_ones = sum(not line.claim.note for line in bad)
+    open_ones = reasons.count(UNEXPLAINED)
     caption = f"The {len(bad)} claims that fail at the scale they need, by page; {open_ones} of them are not explained."
-    return Table(frame, caption, "tab-scoreboard-failing", kind="claims failing")
+    return Table(frame, caption, "tab-scoreboard-failing", kind="failing")

@@ -47,7 +47,8 @@ def test_a_published_table_is_shown_cell_by_cell() -> None:
     assert list(table.frame.columns) == [" ", "", "value, dB", "other"]
     assert [list(row) for row in table.marks] == [["", "", "reproduced", "not reproduced"], ["", "", "better", ""]]
     assert table.caption.startswith("Table 1: nets: 3 claims, 1 reproduced, 1 not reproduced, 1 better.")
-    assert table.notes == "Holds if value: ± 0.5; other: ± 0.5; value: ± 0.5 or higher. g: a reason"
+    assert "green reproduced, red not reproduced." in table.caption
+    assert table.notes == "Holds if value ± 0.5, ± 0.5 or higher; other ± 0.5. g: a reason"
     assert (table.name, rest.name) == ("tab-x-1", "tab-x")
     text, page = both._repr_markdown_(), both._repr_html_()
     assert "| g | a | [2 (2)]{.badge .badge-reproduced} | [2 (9)]{.badge .badge-not-reproduced} |" in text
@@ -77,6 +78,8 @@ def test_the_scoreboard_counts_draws_and_says_why() -> None:
     assert "1 of them" in failing.caption
     figure = claims.figure_matrix(judged)
     assert figures.gray_table(figure).std() > 0.05
+    labels = [text.get_text() for text in figure.axes[0].get_yticklabels()]
+    assert labels == ["q", "p"], "the paper with the most claims is on top"
     assert {text.get_text() for text in figure.axes[0].texts} == {"1", "2"}
     widths = {round(patch.get_width(), 6) for patch in figure.axes[0].patches if patch.get_width()}
     assert widths == {1.0, round(1 / 3, 6), round(2 / 3, 6)}
