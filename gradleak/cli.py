@@ -126,12 +126,13 @@ def verify(
         _show(pd.DataFrame(rows))
     looser = [said for name in wanted if (kept := records.recorded(name)) for said in claims.loosened(kept)]
     failing = [line for line in lines if line.failing]
-    if failing:
-        typer.echo(f"{len(failing)} of {len(lines)} claims fail at the scale they need:", err=True)
     for line in failing:
-        typer.echo(f"  {line.claim.id}: {line.deciding.shown}, {line.claim.rule_text}", err=True)
+        values_found = f"recorded {line.recorded.shown}, fresh {line.fresh.shown}"
+        typer.echo(f"{line.claim.id}: {values_found}; holds if {line.claim.rule_text}", err=True)
     for said in looser:
         typer.echo(said, err=True)
+    if failing:
+        typer.echo(f"{len(failing)} of {len(lines)} claims fail at the scale they need", err=True)
     if failing or looser:
         raise typer.Exit(1)
 

@@ -153,7 +153,10 @@ def test_verify_says_what_holds_by_its_exit_code(toy: Study, capsys: pytest.Capt
     call(capsys, "record", "toy", "--jobs", "1")
     code, _, err = call(capsys, "verify")
     assert code == 1
-    assert err.splitlines() == ["1 of 1 claims fail at the scale they need:", "  toy-sum: 28 (n = 8), ± 0.5"]
+    assert err.splitlines() == [
+        "toy-sum: recorded 28 (n = 8), fresh –; holds if ± 0.5",
+        "1 of 1 claims fail at the scale they need",
+    ]
 
 
 def test_the_module_runs(tmp_path: Path) -> None:

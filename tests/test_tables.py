@@ -43,10 +43,3 @@ def test_badges_keep_their_text_and_get_a_class() -> None:
     assert '<div class="gradleak-table claims"' in badged._repr_html_()
     assert "| [reproduced]{.badge .badge-reproduced} | 2 |" in badged._repr_markdown_()
     assert ":class: gradleak-table claims" in badged._repr_markdown_()
-
-
-def test_single_cells_may_be_marked() -> None:
-    marked = Table(pd.DataFrame({"row": ["a"], "PSNR": ["2 (1)"]}), "c", "n", marks=[["", "not reproduced"]])
-    assert '<span class="badge badge-not-reproduced">2 (1)</span>' in marked._repr_html_()
-    assert "| a | [2 (1)]{.badge .badge-not-reproduced} |" in marked._repr_markdown_()
-    assert "| --- | ---: |" in marked._repr_markdown_()

@@ -16,7 +16,7 @@ def plain(claims: Iterable[Claim]) -> dict[str, Any]:
 def _plain(claim: Claim) -> dict[str, Any]:
     rule = claim.rule.model_dump(exclude_none=True)
     return {
-        "measure": claim.measure.model_dump(exclude={"format"}),
+        "measure": _measure(claim),
         "published": claim.published,
         "rule": {name: list(value) if isinstance(value, tuple) else value for name, value in rule.items()},
         "better": claim.better,
@@ -26,28 +26,26 @@ def _plain(claim: Claim) -> dict[str, Any]:
 
 def loosened(claims: Iterable[Claim], kept: Mapping[str, Any]) -> list[str]:
     """Say, a line each, which rules are looser today than the kept ones, though their claims do not say `changed`."""
-    now = {claim.id: claim for claim in claims}
-    by_measure = {_key(_plain(claim)["measure"]): claim for claim in now.values()}
+    now = list(claims)
     said = []
     for name, then in kept.items():
         # A claim that only has another name today is found by what it measures.
-        claim = now.get(name) or by_measure.get(_key(then["measure"]))
-        if claim is None:
+        same = [claim for claim in now if claim.id == name] or [c for c in now if _measure(c) == then["measure"]]
+        if not same:
             said.append(f"claim '{name}' was measured and is gone")
-        elif not claim.changed and (how := _how(claim, then)):
-            said.append(f"claim '{claim.id}' is looser than when it was measured, and does not say `changed`: {how}")
+        elif not same[0].changed and (how := _how(same[0], then)):
+            said.append(f"claim '{same[0].id}' is looser than when it was measured, and does not say `changed`: {how}")
     return said
 
 
-def _key(measure: Mapping[str, Any]) -> str:
-    where = sorted((name, repr(value)) for name, value in measure["where"].items())
-    return repr((where, measure["column"], measure["reduce"]))
+def _measure(claim: Claim) -> dict[str, Any]:
+    return claim.measure.model_dump(exclude={"format"})
 
 
 def _how(claim: Claim, then: Mapping[str, Any]) -> str:
     """Return what is looser about a claim than it was, or nothing."""
     now = _plain(claim)
-    if _key(now["measure"]) != _key(then["measure"]):
+    if now["measure"] != then["measure"]:
         return "it measures something else"
     if now["published"] != then["published"]:
         return f"published was {then['published']}, now {now['published']}"

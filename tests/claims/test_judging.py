@@ -9,10 +9,10 @@ import pytest
 
 from gradleak import claims
 from gradleak.book import records, runner
+from gradleak.book.records import Provenance, Record, Trial
 from gradleak.claims import Claim, Measure, Rule, Within
 from gradleak.errors import InputError
 from gradleak.studies import Study
-from tests.test_records import record
 
 ROWS: list[dict[str, object]] = [
     {"net": "a", "value": 1.0, "good": True},
@@ -20,6 +20,12 @@ ROWS: list[dict[str, object]] = [
     {"net": "b", "value": 10.0, "good": True},
     {"net": "c", "value": math.nan, "good": True},
 ]
+
+
+def record(rows: list[dict[str, object]]) -> Record:
+    facts = Provenance(device="CPU", versions={}, commit="-", date="2026-11-21", seed=1, wall_seconds=1.0, data=[])
+    trials = [Trial(inputs={"n": 1}, rows=rows, seconds=1.0)]
+    return Record(study="toy", profile="quick", parameters={"count": 1}, trials=trials, provenance=facts)
 
 
 def claim(**changes: Any) -> Claim:

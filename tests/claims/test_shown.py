@@ -10,8 +10,7 @@ from gradleak import claims
 from gradleak.book import figures, records, runner
 from gradleak.claims import Line, shown
 from gradleak.studies import Study
-from tests.claims.test_judging import ROWS, claim
-from tests.test_records import record
+from tests.claims.test_judging import ROWS, claim, record
 
 
 def line(**changes: Any) -> Line:
