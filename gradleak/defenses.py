@@ -1,4 +1,7 @@
-"""What a client does to its gradient before it sends it: each a function from gradients to gradients."""
+"""What a client does to its gradient before it sends it: each a function from gradients to gradients.
+
+`named("prune/0.2")` makes one from a text: a name of KINDS and a level.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gradleak.errors import InputError
+from gradleak.errors import InputError, unknown
 from gradleak.leak import Defense, Gradients
 
 
@@ -50,6 +53,17 @@ def clip(norm: float) -> Defense:
         size = math.sqrt(sum(float(value.double().square().sum()) for value in gradients.values()))
         factor = min(1.0, norm / size) if size else 1.0
         return {name: value * factor for name, value in gradients.items()}
+
+    return change
+
+
+def clip_share(share: float) -> Defense:
+    """Scale all gradients together to this share of their norm."""
+    _at_least("share", share, 0)
+
+    def change(gradients: Gradients) -> Gradients:
+        size = sum(float(value.double().square().sum()) for value in gradients.values()) ** 0.5
+        return clip(share * size)(gradients)
 
     return change
 
@@ -120,6 +134,90 @@ def quantize(bits: int) -> Each:
         return torch.round(value / step) * step if step > 0 else value
 
     return Each(change)
+
+
+def half() -> Each:
+    """Send numbers of 16 bits."""
+    return Each(lambda value: value.half())
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A defence that a text can name: what its level is (nothing, where it has none), how it is shown, how it is made.
+
+    `noisy` ones draw from a generator.
+    """
+
+    level: str
+    shown: str
+    make: Callable[[float, torch.Generator], Defense]
+    noisy: bool = False
+
+
+def _gaussian_of_variance(variance: float, generator: torch.Generator) -> Each:
+    _at_least("variance", variance, 0)
+    return gaussian(math.sqrt(variance), generator)
+
+
+def _whole_bits(bits: float, _: torch.Generator) -> Each:
+    if bits != int(bits):
+        raise InputError(f"bits must be a whole number; got {bits:g}")
+    return quantize(int(bits))
+
+
+# The variance of the noise that comes with clipping under "dp", as wainakh2021 has it.
+DP_VARIANCE = 0.1
+KINDS: dict[str, Kind] = {
+    "none": Kind("", "none", lambda _level, _: Each(lambda value: value)),
+    "gaussian": Kind("standard deviation", "noise of deviation {:g}", gaussian, noisy=True),
+    "gaussian-variance": Kind("variance", "noise variance {:g}", _gaussian_of_variance, noisy=True),
+    "laplace": Kind("standard deviation", "Laplace noise of deviation {:g}", laplace, noisy=True),
+    "clip": Kind("norm", "clip norm {:g}", lambda level, _: clip(level)),
+    "clip-share": Kind("share of the norm", "clip {:.0%} of the norm", lambda level, _: clip_share(level)),
+    "dp": Kind(
+        f"norm (and noise of variance {DP_VARIANCE})",
+        f"dp norm {{:g}}, variance {DP_VARIANCE}",
+        lambda level, draws: dp(level, math.sqrt(DP_VARIANCE), draws),
+        noisy=True,
+    ),
+    "prune": Kind("share of all entries", "prune {:.0%} of all", lambda level, _: prune(level)),
+    "grad-drop": Kind("share of a tensor's entries", "grad-drop {:.0%} a tensor", lambda level, _: grad_drop(level)),
+    "sign": Kind("", "sign", lambda _level, _: sign()),
+    "quantize": Kind("bits", "quantize {:.0f} bits", _whole_bits),
+    "half": Kind("", "float16 numbers", lambda _level, _: half()),
+}
+
+
+def named(text: str, *, generator: torch.Generator | None = None) -> Defense:
+    """Return the defence that "name/level" says, one of KINDS; what has no level is named alone ("sign").
+
+    `generator`: what noise is drawn from.
+    """
+    kind, level = _read(text)
+    if kind.noisy and generator is None:
+        raise InputError(f"defence '{text}' draws noise: pass a generator")
+    return kind.make(level, generator or torch.Generator())
+
+
+def shown(text: str) -> str:
+    """Return how a table names the defence that a text says."""
+    kind, level = _read(text)
+    return kind.shown.format(level)
+
+
+def _read(text: str) -> tuple[Kind, float]:
+    name, _, number = text.partition("/")
+    if name not in KINDS:
+        raise unknown("defence", name, KINDS)
+    kind = KINDS[name]
+    try:
+        level = float(number or ("nan" if kind.level else 0))
+    except ValueError:
+        level = math.nan
+    if not math.isfinite(level):
+        wanted = f"{name}/level, its {kind.level} a number" if kind.level else f"{name} alone, or {name}/0"
+        raise InputError(f"defence '{text}' is not right: it is written {wanted}")
+    return kind, level
 
 
 def utility(clean: Gradients, sent: Gradients) -> float:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 import sys
 import types
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 import torch
 
 from gradleak import defenses, models
-from gradleak.errors import InputError
+from gradleak.errors import GradleakError, InputError
 from gradleak.leak import Gradients, observe
 
 
@@ -129,3 +129,60 @@ def test_privacy_is_accounted_for_where_opacus_is_installed(monkeypatch: pytest.
     assert defenses.dp_epsilon(2.0, share=0.5, steps=4, delta=1.0) == 1.0
     monkeypatch.setitem(sys.modules, "opacus.accountants.rdp", None)
     assert defenses.dp_epsilon(2.0) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "same"),
+    [
+        ("none", lambda _: lambda sent: sent),
+        ("none/0", lambda _: lambda sent: sent),
+        ("gaussian/0.3", lambda draws: defenses.gaussian(0.3, draws)),
+        ("gaussian-variance/0.25", lambda draws: defenses.gaussian(0.5, draws)),
+        ("laplace/0.3", lambda draws: defenses.laplace(0.3, draws)),
+        ("clip/1", lambda _: defenses.clip(1)),
+        ("clip-share/0.5", lambda _: lambda sent: {name: value / 2 for name, value in sent.items()}),
+        ("dp/1", lambda draws: defenses.dp(1, math.sqrt(0.1), draws)),
+        ("prune/0.2", lambda _: defenses.prune(0.2)),
+        ("grad-drop/0.2", lambda _: defenses.grad_drop(0.2)),
+        ("sign", lambda _: defenses.sign()),
+        ("quantize/4", lambda _: defenses.quantize(4)),
+        ("half", lambda _: lambda sent: {name: value.half() for name, value in sent.items()}),
+    ],
+)
+def test_a_text_names_a_defence(text: str, same: Any) -> None:
+    clean = gradients()
+    sent = defenses.named(text, generator=torch.Generator().manual_seed(1))(clean)
+    expected = same(torch.Generator().manual_seed(1))(clean)
+    for name in clean:
+        assert sent[name].dtype == expected[name].dtype
+        assert torch.allclose(sent[name], expected[name], rtol=1e-6)
+    assert text.partition("/")[0] in defenses.KINDS
+    assert defenses.shown(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("fog/1", "unknown defence 'fog'"),
+        ("prune", "'prune' is not right: it is written prune/level, its share of all entries a number"),
+        ("prune/much", "prune/level"),
+        ("prune/inf", "prune/level"),
+        ("sign/strong", "sign alone, or sign/0"),
+        ("clip/-1", "norm must be at least 0; got -1"),
+        ("gaussian-variance/-1", "variance must be at least 0"),
+        ("quantize/2.5", "bits must be a whole number"),
+    ],
+)
+def test_a_wrong_text_is_refused(text: str, message: str) -> None:
+    with pytest.raises(GradleakError, match=message):
+        defenses.named(text, generator=torch.Generator())
+
+
+def test_noise_by_a_text_needs_a_generator() -> None:
+    with pytest.raises(InputError, match="'gaussian/1' draws noise: pass a generator"):
+        defenses.named("gaussian/1")
+    assert [defenses.shown(text) for text in ("sign", "prune/0.2", "gaussian-variance/0.1")] == [
+        "sign",
+        "prune 20% of all",
+        "noise variance 0.1",
+    ]
