@@ -38,6 +38,19 @@ def load(name: str, split: Split = "train", *, size: int | None = None) -> Datas
     )
 
 
+def shape(name: str, *, size: int | None = None) -> tuple[int, int]:
+    """Return the channels and the side of the images that `load` would give, without loading them."""
+    if name not in names():
+        raise unknown("dataset", name, names())
+    if name in EMBEDDED:
+        sides = embedded.SIZES if name == "photos" else (8,)
+        if size not in (None, *sides):
+            raise InputError(f"'{name}' come at {' or '.join(map(str, sides))} pixels; got size={size}")
+        return 3 if name == "photos" else 1, size or sides[0]
+    # What torchvision alone has are colour images of 32 pixels.
+    return 1 if name == "mnist" else 3, size or (files.FILES[name].size if name in files.FILES else 32)
+
+
 def source(name: str) -> str:
     """Return one line that says where `load` would take a dataset from, without loading it."""
     if name not in names():
