@@ -3,6 +3,12 @@
 A module `<paper>/loss_landscape.py` here, a notebook `notebooks/<paper>/loss-landscape.ipynb`, a claims file
 `claims/<paper>/loss-landscape.yaml` and a test `tests/studies/<paper>/test_loss_landscape.py` make a page; nothing else
 names it. What several pages share lies in `shared`.
+
+A module has: a docstring whose first line is the page's title; `PLACE`, the place in the paper; `Parameters`, with the
+quick profile as its defaults, the `paper` profile beside, and `sees()`, the networks and what they are shown;
+`SMALLEST`, parameters at which the whole page runs in seconds; `datasets(parameters)`, the datasets that are read;
+`trials(parameters)`, the inputs of every trial, plain enough for JSON; `trial(**inputs)`, the rows of one;
+`scale(parameters)`, in a few words what was run; and the tables and figures, each made from a record.
 """
 
 from __future__ import annotations
@@ -12,17 +18,19 @@ import importlib
 import io
 import json
 import tokenize
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from types import ModuleType
-from typing import Any, ClassVar, Literal, get_args, get_origin
+from typing import Annotated, Any, ClassVar, Literal, Self, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from gradleak import paths
-from gradleak.errors import InputError, MissingData, unknown
+from gradleak.errors import GradleakError, InputError, MissingData, unknown
+from gradleak.studies.fitting import Sees, check
+from gradleak.studies.forms import Form, reason
 
 Profile = Literal["quick", "paper"]
 SHARED = "shared"
@@ -37,6 +45,19 @@ class Parameters(BaseModel):
     seed: int = Field(2023, ge=0, lt=2**32, description="every random choice on this page follows from it")
 
     paper: ClassVar[dict[str, Any]] = {}
+
+    def sees(self) -> Iterable[Sees]:
+        """Return the study's networks and the images that they are shown."""
+        return ()
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        try:
+            for one in dict.fromkeys(self.sees()):
+                check(one)
+        except GradleakError as error:
+            raise ValueError(str(error)) from error
+        return self
 
 
 @dataclass(frozen=True)
@@ -118,25 +139,37 @@ def parameters(study: Study | str, profile: str = "quick", overrides: Mapping[st
     try:
         return study.Parameters(**values)
     except ValidationError as error:
-        first = error.errors()[0]
-        if not first["loc"]:
-            # A rule of the study's own over several parameters.
-            raise InputError(f"parameters of '{study.name}': {first['msg'].removeprefix('Value error, ')}") from error
-        name = str(first["loc"][0])
-        field = known[name]
-        wanted = getattr(field.annotation, "__name__", None) if "[" not in str(field.annotation) else None
-        wanted = wanted or str(field.annotation).replace("typing.", "")
-        given = (overrides or {}).get(name, values.get(name))
-        raise InputError(
-            f"parameter '{name}' of '{study.name}': {given!r} is not right, {_lower(first['msg'])} "
-            f"({wanted}: {field.description}; default {field.default!r})"
-        ) from error
+        raise _refused(study, error, overrides or {}) from error
+
+
+def _refused(study: Study, error: ValidationError, given: Mapping[str, Any]) -> InputError:
+    """Return one line that says which parameter is wrong, and what would be right."""
+    first = error.errors()[0]
+    if not first["loc"]:
+        # A rule of the study's own over several parameters.
+        return InputError(f"parameters of '{study.name}': {reason(error)}")
+    name = str(first["loc"][0])
+    field = study.Parameters.model_fields[name]
+    told = f"parameter '{name}' of '{study.name}': "
+    form = next((one for one in get_args(field.annotation) if _is_form(one)), None)
+    if form is not None and first["type"] == "value_error":
+        example = (field.default or study.Parameters.paper[name])[0]
+        return InputError(f"{told}{reason(error)} ({field.description}; such as '{example}')")
+    # A text from the command line as it was given; of a list, the one that is wrong.
+    value = first["input"] if len(first["loc"]) > 1 else given.get(name, first["input"])
+    return InputError(
+        f"{told}{value!r} is not right, {reason(error)} "
+        f"({_written(field.annotation)[-1]}: {field.description}; default {field.default!r})"
+    )
 
 
 def stated(study: Study | str, page: Mapping[str, Any]) -> Parameters:
     """Return the parameters that a page states, from its variables: `studies.stated("noise", globals())`."""
     study = load(study) if isinstance(study, str) else study
-    return study.Parameters(**{name: page[name] for name in study.Parameters.model_fields})
+    try:
+        return study.Parameters(**{name: page[name] for name in study.Parameters.model_fields})
+    except ValidationError as error:
+        raise _refused(study, error, {}) from error
 
 
 def resolve_device(device: str) -> str:
@@ -192,11 +225,18 @@ def _parsed(value: Any, annotation: Any) -> Any:
 
 
 def _written(annotation: Any) -> list[str]:
-    """Return the ways a page may write a type; a choice of words may be called a str."""
+    """Return the ways a page may write a type; a choice of words and a form may be called a str."""
+    inner = get_args(annotation)
     if get_origin(annotation) is Literal:
-        return ["str", f"Literal[{', '.join(map(repr, get_args(annotation)))}]"]
-    return [str(annotation) if get_args(annotation) else annotation.__name__]
+        return ["str", f"Literal[{', '.join(map(repr, inner))}]"]
+    if get_origin(annotation) is list:
+        return [f"list[{text}]" for text in _written(inner[0])]
+    if _is_form(annotation):
+        return ["str"]
+    if get_origin(annotation) is Annotated:
+        return _written(inner[0])
+    return [str(annotation) if inner else annotation.__name__]
 
 
-def _lower(message: str) -> str:
-    return message[:1].lower() + message[1:]
+def _is_form(annotation: Any) -> bool:
+    return isinstance(annotation, type) and issubclass(annotation, Form)

@@ -6,7 +6,6 @@ dang2021, sections 2.5.1 and 3: Table 1, and the image half of Table 4.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from typing import Any, ClassVar
 
 import pandas as pd
@@ -15,36 +14,40 @@ from matplotlib.figure import Figure
 from pydantic import Field
 from torch import Tensor
 
-from gradleak import defenses, studies
+from gradleak import studies
 from gradleak.book import figures
 from gradleak.book.records import Record
+from gradleak.defenses import named
 from gradleak.errors import InputError
 from gradleak.labels import reveal_labels
-from gradleak.leak import Gradients
-from gradleak.studies.shared.last_layers import TRAINED, parse, seen
-from gradleak.studies.shared.tally import defense_of
+from gradleak.studies.fitting import Sees
+from gradleak.studies.shared.defended import Defended
+from gradleak.studies.shared.last_layers import TRAINED, Row, seen
 
 PLACE = "Sections 2.5.1 and 3, Tables 1 and 4"
 SMALLEST: dict[str, Any] = {"rows": ["photos/lenet5/tanh/50"], "sizes": [4], "batches": 2, "defenses": ["none/0"]}
-DEFENSES: dict[str, Callable[[float], Callable[[Gradients], Gradients]]] = {
-    "none": lambda _: lambda gradients: gradients,
-    "sign": lambda _: defenses.sign(),
-    "grad-drop": defenses.grad_drop,
-}
+
+
+class Behind(Defended):
+    """A defence of the paper."""
+
+    words: ClassVar = {name: name for name in ("none", "sign", "grad-drop")}
 
 
 class Parameters(studies.Parameters):
     """What a rerun may change."""
 
-    rows: list[str] = Field(
+    rows: list[Row] = Field(
         ["photos/lenet5/relu/200", "photos/lenet5/tanh/200"],
+        validate_default=True,
         description="dataset/network/activation/classes; no activation where the network has its own",
     )
     sizes: list[int] = Field([10, 30], description="samples in a batch")
     batches: int = Field(10, ge=1, le=10_000, description="batches a network and size")
-    defenses: list[str] = Field(
+    defenses: list[Behind] = Field(
         ["none/0", "sign/0", "grad-drop/0.5", "grad-drop/0.9"],
-        description="name/level, on the last row's smallest batches",
+        validate_default=True,
+        description="defence/level, on the last row's smallest batches",
     )
 
     paper: ClassVar[dict[str, Any]] = {
@@ -56,20 +59,22 @@ class Parameters(studies.Parameters):
         "batches": 100,
     }
 
+    def sees(self) -> list[Sees]:
+        """Return the networks of all rows, and the images that they are shown."""
+        return [row.sees for row in self.rows]
+
 
 def datasets(parameters: Parameters) -> list[str]:
     """Return the names of the datasets this study reads."""
-    return list(dict.fromkeys(text.split("/")[0] for text in parameters.rows))
+    return list(dict.fromkeys(row.dataset for row in parameters.rows))
 
 
 def trials(parameters: Parameters) -> list[dict[str, Any]]:
     """Return the inputs of every trial: one a network, one the defences."""
     common = parameters.model_dump(include={"sizes", "batches", "seed"})
     common |= {"device": studies.resolve_device(parameters.device), "defenses": ["none/0"]}
-    rows = [parse(text) | common for text in parameters.rows]
-    for text in parameters.defenses:
-        defense_of(text, DEFENSES)
-    defended = rows[-1] | {"sizes": parameters.sizes[:1], "defenses": parameters.defenses}
+    rows = [dict(row) | common for row in parameters.rows]
+    defended = rows[-1] | {"sizes": parameters.sizes[:1], "defenses": [str(one) for one in parameters.defenses]}
     return [{"part": "table 1"} | row for row in rows] + [{"part": "table 4"} | defended]
 
 
@@ -92,9 +97,7 @@ def trial(
     generator = torch.Generator().manual_seed(seed)
     rows = []
     for text in defenses:
-        about = defense_of(text, DEFENSES)
-        name = about["defense"]
-        defend = DEFENSES[name](about["level"])
+        about, defend = dict(Behind.of(text)), named(text)
         for size in sizes:
             for number in range(batches):
                 chosen = torch.randperm(len(run.features), generator=generator)[:size].to(device)
@@ -102,7 +105,7 @@ def trial(
                 gradient = defend({"weight": run.gradient(chosen, own)})["weight"]
                 truth = set(own.tolist())
                 # A changed gradient has full rank; the attacker is told the batch size, as in the paper's code.
-                for attack, found, seconds in _attacked(gradient, None if name == "none" else size):
+                for attack, found, seconds in _attacked(gradient, None if about["defense"] == "none" else size):
                     rows.append(
                         about
                         | {"size": size, "batch": number, "attack": attack}

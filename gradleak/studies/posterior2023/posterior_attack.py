@@ -6,7 +6,7 @@ posterior2023, section 4: Tables 2 and 3, Figures 3 and 4.
 from __future__ import annotations
 
 import time
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal, get_args
 
 import pandas as pd
 import torch
@@ -19,12 +19,14 @@ from torch import Tensor, nn
 from gradleak import augment, data, metrics, studies
 from gradleak.book import figures
 from gradleak.book.records import Record
-from gradleak.errors import InputError, unknown
 from gradleak.labels import Knowledge, count_heads
 from gradleak.leak import observe_heads
 from gradleak.losses import CrossEntropy, Focal, Loss
 from gradleak.models import training
-from gradleak.studies.shared.tally import built, load, others
+from gradleak.studies.fitting import Sees
+from gradleak.studies.forms import Form, Whole
+from gradleak.studies.shared.attacked_networks import built
+from gradleak.studies.shared.tally import load, others
 
 PLACE = "Section 4, Tables 2 and 3, Figures 3 and 4"
 SMALLEST: dict[str, Any] = {
@@ -39,27 +41,47 @@ SMALLEST: dict[str, Any] = {
     "epochs": 1,
 }
 ATTACKS = {"LLG": "llg*", "iLRG": "ilrg", "posterior": "posterior", "guess": "guess"}
-LOSSES = ("ce", "focal")
+LossName = Literal["ce", "focal"]
+LOSSES: tuple[LossName, ...] = get_args(LossName)
 # Auxiliary samples in all, where there are many classes.
 MOST = 2000
+
+
+class Row(Form):
+    """A network that is attacked, on its private images, and the size of the batches."""
+
+    dataset: str
+    network: str
+    activation: str
+    size: Whole = Field(ge=1)
+
+
+class Variant(Form):
+    """A loss, its temperature, and the smoothing ε of its labels."""
+
+    loss: LossName
+    temperature: float = Field(gt=0)
+    epsilon: float = Field(ge=0, lt=1)
 
 
 class Parameters(studies.Parameters):
     """What a rerun may change."""
 
-    rows: list[str] = Field(
+    rows: list[Row] = Field(
         ["photos/lenet5/sigmoid/32", "photos/lenet5/tanh/32", "photos/lenet5/elu/32"],
+        validate_default=True,
         description="Table 2: dataset/network/activation/batch size; the last row stands for the figures and Table 3",
     )
     init: str = Field("torch", description="random weights: torch, kaiming or uniform")
     networks: int = Field(3, ge=1, le=1000, description="networks a row, with random weights")
     batches: int = Field(10, ge=1, le=10_000, description="batches a network")
     auxiliary: int = Field(20, ge=1, le=1000, description="auxiliary samples of a class, test split")
-    variants: list[str] = Field(
+    variants: list[Variant] = Field(
         [
             *(f"{loss}/{temperature}/0" for loss in LOSSES for temperature in (0.8, 1.2)),
             *(f"{loss}/1/{epsilon}" for loss in LOSSES for epsilon in (0.1, 0.25)),
         ],
+        validate_default=True,
         description="Table 3: loss/temperature/smoothing",
     )
     sizes: list[int] = Field([64, 256], description="Figure 3: samples in a batch, the model trained")
@@ -84,39 +106,27 @@ class Parameters(studies.Parameters):
         "scales": [1, 5, 10, 50, 100],
     }
 
+    def sees(self) -> list[Sees]:
+        """Return the networks of all rows, and the images that they are shown."""
+        return [Sees(row.network, row.dataset, activation=row.activation) for row in self.rows]
+
 
 def datasets(parameters: Parameters) -> list[str]:
     """Return the names of the datasets this study reads."""
-    return list(dict.fromkeys(_row(text)["dataset"] for text in parameters.rows))
-
-
-def _row(text: str) -> dict[str, Any]:
-    parts = text.split("/")
-    if len(parts) != 4 or not parts[3].isdigit() or int(parts[3]) < 1:
-        raise InputError(f"a row is dataset/network/activation/batch size; got '{text}'")
-    return {"dataset": parts[0], "network": parts[1], "activation": parts[2], "size": int(parts[3])}
-
-
-def _variant(text: str) -> dict[str, Any]:
-    parts = text.split("/")
-    if len(parts) != 3:
-        raise InputError(f"a variant is loss/temperature/smoothing; got '{text}'")
-    if parts[0] not in LOSSES:
-        raise unknown("loss", parts[0], LOSSES)
-    return {"loss": parts[0], "temperature": float(parts[1]), "epsilon": float(parts[2])}
+    return list(dict.fromkeys(row.dataset for row in parameters.rows))
 
 
 def trials(parameters: Parameters) -> list[dict[str, Any]]:
     """Return the inputs of every trial: a row, a loss, a batch size, a share or a scale, each on several networks."""
     common = parameters.model_dump(include={"init", "networks", "batches", "auxiliary", "seed"})
-    common |= {"device": studies.resolve_device(parameters.device)} | _variant("ce/1/0")
+    common |= {"device": studies.resolve_device(parameters.device)} | dict(Variant.of("ce/1/0"))
     common |= {"share": 0.0, "epochs": 0}
-    rows = [common | {"part": "table 2"} | _row(text) for text in parameters.rows]
+    rows = [common | {"part": "table 2"} | dict(row) for row in parameters.rows]
     main = {name: rows[-1][name] for name in ("dataset", "network", "activation", "size")}
     trained = common | main | {"epochs": parameters.epochs, "networks": 1, "batches": 20}
     return [
         *rows,
-        *(common | main | {"part": "table 3"} | _variant(text) for text in parameters.variants),
+        *(common | main | {"part": "table 3"} | dict(variant) for variant in parameters.variants),
         *(trained | {"part": "batch size", "size": size} for size in parameters.sizes),
         *(trained | {"part": "imbalance", "share": share} for share in parameters.shares),
         *(common | main | {"part": "scale", "auxiliary": scale} for scale in parameters.scales),

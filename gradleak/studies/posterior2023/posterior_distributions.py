@@ -16,9 +16,11 @@ from torch.nn import functional as F
 from gradleak import data, studies
 from gradleak.book import figures
 from gradleak.book.records import Record
-from gradleak.errors import InputError
 from gradleak.leak import head_inputs
-from gradleak.studies.shared.tally import built, load
+from gradleak.studies.fitting import Sees
+from gradleak.studies.forms import Form, Whole
+from gradleak.studies.shared.attacked_networks import built
+from gradleak.studies.shared.tally import load
 
 PLACE = "Section 3.2, Figure 2"
 SMALLEST: dict[str, Any] = {"rows": ["digits/small-cnn//20"], "stops": 2, "samples": 100}
@@ -29,11 +31,21 @@ BATCH = 64
 ERRORS_AT = 32
 
 
+class Row(Form):
+    """A network that is trained on a dataset for some steps."""
+
+    dataset: str
+    network: str
+    activation: str
+    steps: Whole = Field(ge=1)
+
+
 class Parameters(studies.Parameters):
     """What a rerun may change."""
 
-    rows: list[str] = Field(
+    rows: list[Row] = Field(
         ["photos/lenet5/tanh/100", "photos/small-cnn//200"],
+        validate_default=True,
         description="dataset/network/activation/steps of training; no activation where the network has its own",
     )
     stops: int = Field(5, ge=2, le=1000, description="how often posteriors are looked at, the start and end included")
@@ -45,25 +57,21 @@ class Parameters(studies.Parameters):
         "samples": 1000,
     }
 
+    def sees(self) -> list[Sees]:
+        """Return the networks of all rows, and the images that they are shown."""
+        return [Sees(row.network, row.dataset, activation=row.activation) for row in self.rows]
+
 
 def datasets(parameters: Parameters) -> list[str]:
     """Return the names of the datasets this study reads."""
-    return list(dict.fromkeys(text.split("/")[0] for text in parameters.rows))
+    return list(dict.fromkeys(row.dataset for row in parameters.rows))
 
 
 def trials(parameters: Parameters) -> list[dict[str, Any]]:
     """Return the inputs of every trial: one a row."""
     common = parameters.model_dump(include={"stops", "samples", "rate", "seed"})
     common["device"] = studies.resolve_device(parameters.device)
-    found = []
-    for text in parameters.rows:
-        parts = text.split("/")
-        if len(parts) != 4 or not parts[3].isdigit() or int(parts[3]) < 1:
-            raise InputError(f"a row is dataset/network/activation/steps; got '{text}'")
-        found.append(
-            dict(zip(("dataset", "network", "activation"), parts, strict=False)) | {"steps": int(parts[3])} | common
-        )
-    return found
+    return [dict(row) | common for row in parameters.rows]
 
 
 def trial(

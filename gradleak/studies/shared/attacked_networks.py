@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, get_args
 
 from torch import nn
 
@@ -12,13 +10,18 @@ from gradleak import models
 from gradleak.data.base import Dataset
 from gradleak.errors import InputError
 from gradleak.models import training
+from gradleak.studies.fitting import Sees
+from gradleak.studies.forms import Form
 
-STAGES = ("untrained", "trained")
+Stage = Literal["untrained", "trained"]
+STAGES: tuple[Stage, ...] = get_args(Stage)
 # What a trained network of this name on these private images was trained on, and how. The papers' recipes are
 # unpublished.
 RECIPES: dict[tuple[str, str], dict[str, Any]] = {
     ("photos", "lenet"): {"epochs": 12, "learning_rate": 3e-3, "batch_size": 64, "init": "torch"},
     ("photos", "small-cnn"): {"epochs": 12, "learning_rate": 5e-3, "batch_size": 64},
+    ("digits", "lenet"): {"epochs": 12, "learning_rate": 3e-3, "batch_size": 64, "init": "torch"},
+    ("digits", "small-cnn"): {"epochs": 12, "learning_rate": 5e-3, "batch_size": 64},
     ("cifar10", "lenet"): {"dataset": "cifar10-jpeg", "epochs": 20, "learning_rate": 3e-3, "init": "torch"},
     ("cifar10", "resnet18"): {"dataset": "cifar10-jpeg", "epochs": 12, "learning_rate": 2e-3},
     ("cifar10", "resnet20"): {"epochs": 6, "learning_rate": 1e-3, "pretrained": "cifar10_resnet20.pt"},
@@ -27,13 +30,25 @@ RECIPES: dict[tuple[str, str], dict[str, Any]] = {
 }
 
 
-@dataclass(frozen=True)
-class Row:
-    """One line of a table: which network, in which state, on which private images."""
+class Row(Form):
+    """One line of a table: on which private images, which network, in which state."""
 
     dataset: str
     network: str
-    stage: str
+    stage: Stage
+
+    def check(self) -> None:
+        """Say so where there is no recipe for a trained network."""
+        if self.stage == "trained" and (self.dataset, self.network) not in RECIPES:
+            known = ", ".join("/".join(key) for key in RECIPES)
+            raise InputError(
+                f"there is no training recipe for '{self.dataset}/{self.network}'; there is one for {known}"
+            )
+
+    @property
+    def sees(self) -> Sees:
+        """The network, what it is shown, and what it was trained on."""
+        return Sees(self.network, self.dataset, learns=self.training if self.stage == "trained" else "")
 
     @property
     def training(self) -> str:
@@ -41,23 +56,11 @@ class Row:
         return str(RECIPES.get((self.dataset, self.network), {}).get("dataset", self.dataset))
 
 
-def check_stages(stages: Sequence[str]) -> None:
-    """Say which of a study's stages there is none of."""
-    for stage in stages:
-        if stage not in STAGES:
-            raise InputError(f"stages are {' and '.join(STAGES)}; got '{stage}'")
-
-
-def parse(text: str) -> Row:
-    """Return the row that "dataset/network/stage" names, or say what is wrong with it."""
-    parts = text.split("/")
-    if len(parts) != 3 or parts[2] not in STAGES:
-        raise InputError(f"a row is dataset/network/stage with a stage of {' or '.join(STAGES)}; got '{text}'")
-    row = Row(*parts)
-    if row.stage == "trained" and (row.dataset, row.network) not in RECIPES:
-        known = ", ".join("/".join(key) for key in RECIPES)
-        raise InputError(f"there is no training recipe for '{row.dataset}/{row.network}'; there is one for {known}")
-    return row
+def built(network: str, private: Dataset, seed: int, device: str, **options: Any) -> nn.Module:
+    """Return an untrained network that fits a dataset's images and classes."""
+    _, channels, _, side = private.images.shape
+    fitting = {"classes": private.classes, "in_channels": channels, "image_size": side}
+    return models.build(network, seed=seed, **(fitting | options)).to(device)
 
 
 def network(row: Row, labels: str, private: Dataset, seed: int, device: str) -> tuple[nn.Module, float | None]:
@@ -66,8 +69,7 @@ def network(row: Row, labels: str, private: Dataset, seed: int, device: str) -> 
     It is trained with the kind of label that is attacked, and with smoothing where that is one-hot.
     """
     if row.stage == "untrained":
-        size = private.images.shape[-1]
-        return models.build(row.network, classes=private.classes, bias=False, image_size=size, seed=seed), None
+        return built(row.network, private, seed, "cpu", bias=False), None
     kind = "mixup" if labels == "mixup" else "smoothing"
     own = {"dataset": row.dataset} | RECIPES[row.dataset, row.network]
     trained = training.train(

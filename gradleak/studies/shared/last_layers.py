@@ -3,28 +3,35 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
+from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
 
 from gradleak import data, models
-from gradleak.errors import InputError
 from gradleak.leak import head_inputs
-from gradleak.studies.shared.tally import built
+from gradleak.studies.fitting import Sees
+from gradleak.studies.forms import Form, Whole
+from gradleak.studies.shared.attacked_networks import built
 
 TRAINED = "efficientnet-lite0"
 # The pixel statistics that it was trained with.
 MEAN, STD = 0.498, 0.502
 
 
-def parse(text: str) -> dict[str, Any]:
-    """Return what "dataset/network/activation/classes" names, or say what is wrong with it."""
-    parts = text.split("/")
-    if len(parts) != 4 or not parts[3].isdigit() or int(parts[3]) < 3:
-        raise InputError(f"a row is dataset/network/activation/classes, 3 or more; got '{text}'")
-    return {"dataset": parts[0], "network": parts[1], "activation": parts[2], "classes": int(parts[3])}
+class Row(Form):
+    """A network that is run over a dataset's images: its activation, if there is a choice, and its classes."""
+
+    dataset: str
+    network: str
+    activation: str
+    classes: Whole = Field(ge=3)
+
+    @property
+    def sees(self) -> Sees:
+        """The network and what it is shown."""
+        return Sees(self.network, self.dataset, activation=self.activation, channels=3 * (self.network == TRAINED))
 
 
 @dataclass(frozen=True)

@@ -21,9 +21,11 @@ from gradleak.book.records import Record
 from gradleak.images import LBFGS, Adam, Prior, match
 from gradleak.images.presets import preset
 from gradleak.leak import observe
+from gradleak.studies.fitting import Sees
 from gradleak.studies.shared import attacked_networks
+from gradleak.studies.shared.attacked_networks import STAGES, Row, Stage
 from gradleak.studies.shared.mosaics import packed, show
-from gradleak.studies.shared.private import quality
+from gradleak.studies.shared.restored import quality
 
 KINDS = ("mixup", "smoothing")
 DISTANCES = ("l2", "cosine")
@@ -41,7 +43,7 @@ class Parameters(studies.Parameters):
     restarts: int = Field(1, ge=1, le=100, description="random starts an image")
     l2_steps: int = Field(12, ge=1, le=100_000, description="L-BFGS steps of L2 matching, 20 gradients each")
     cosine_steps: int = Field(200, ge=1, le=1_000_000, description="Adam steps of cosine matching")
-    stages: list[str] = Field(list(attacked_networks.STAGES), description="networks: untrained, trained")
+    stages: list[Stage] = Field(list(STAGES), description="networks: untrained, trained")
     dataset: str = Field("photos", description="private images, test split")
 
     paper: ClassVar[dict[str, Any]] = {
@@ -52,10 +54,13 @@ class Parameters(studies.Parameters):
         "dataset": "cifar10",
     }
 
+    def sees(self) -> list[Sees]:
+        """Return LeNet in its states, and the images that it is shown."""
+        return lenets(self.dataset, self.stages)
+
 
 def row_trials(parameters: Parameters) -> list[dict[str, Any]]:
     """Return the inputs of the trials that are a table's rows: kind of label, distance and network."""
-    attacked_networks.check_stages(parameters.stages)
     counts = {"mixup": parameters.pairs, "smoothing": parameters.images}
     steps = {"l2": parameters.l2_steps, "cosine": parameters.cosine_steps}
     common = {
@@ -104,9 +109,14 @@ def optimizer(distance: str, steps: int, *, whole: bool = False) -> Adam | LBFGS
     return LBFGS(steps=steps) if isinstance(own, LBFGS) and not whole else own
 
 
+def lenets(dataset: str, stages: Sequence[str]) -> list[Sees]:
+    """Return LeNet in its states, and the images that it is shown."""
+    return [Row.of(f"{dataset}/lenet/{stage}").sees for stage in stages]
+
+
 def read_by(dataset: str, stages: Sequence[str]) -> list[str]:
     """Return the datasets that images and networks come from."""
-    trained = [attacked_networks.parse(f"{dataset}/lenet/trained").training] if "trained" in stages else []
+    trained = [Row.of(f"{dataset}/lenet/trained").training] if "trained" in stages else []
     return list(dict.fromkeys([dataset, *trained]))
 
 
@@ -116,9 +126,7 @@ def private(
     """Return LeNet in its state, its test accuracy, and the private inputs and labels."""
     own = data.load(dataset, "test")
     inputs, targets = table_samples(own, labels, samples, seed)
-    model, accuracy = attacked_networks.network(
-        attacked_networks.parse(f"{dataset}/lenet/{stage}"), labels, own, seed, device
-    )
+    model, accuracy = attacked_networks.network(Row.of(f"{dataset}/lenet/{stage}"), labels, own, seed, device)
     return model.to(device), accuracy, inputs.to(device), targets.to(device)
 
 

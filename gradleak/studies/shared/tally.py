@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -12,7 +12,7 @@ import torch
 from matplotlib.axes import Axes
 from torch import Tensor, nn
 
-from gradleak import augment, data, metrics, models
+from gradleak import augment, data, metrics
 from gradleak.book import figures
 from gradleak.defenses import Each
 from gradleak.errors import InputError, unknown
@@ -38,21 +38,6 @@ SMALLER = {"flowers17": 64}
 def load(name: str, split: Literal["train", "test"]) -> data.Dataset:
     """Return a dataset, in a size that label attacks on a hundred networks can bear."""
     return data.load(name, split, size=SMALLER.get(name))
-
-
-def built(network: str, private: data.Dataset, seed: int, device: str, **options: Any) -> nn.Module:
-    """Return an untrained network that fits a dataset's images and classes."""
-    _, channels, _, side = private.images.shape
-    fitting = {"classes": private.classes, "in_channels": channels, "image_size": side}
-    return models.build(network, seed=seed, **(fitting | options)).to(device)
-
-
-def defense_of(text: str, known: Iterable[str]) -> dict[str, Any]:
-    """Return what "name/level" says of a defence, one of those that are known."""
-    name, _, level = text.partition("/")
-    if name not in known:
-        raise unknown("defence", name, known)
-    return {"defense": name, "level": float(level)}
 
 
 def drawn(labels: Tensor, size: int, balance: str, generator: torch.Generator) -> Tensor:

@@ -19,7 +19,9 @@ from gradleak.book import figures
 from gradleak.book.records import Record
 from gradleak.labels.hard.llg import llg_estimate
 from gradleak.leak import head_inputs, observe_heads
-from gradleak.studies.shared.tally import BALANCES, built, drawn, load, others
+from gradleak.studies.fitting import Sees
+from gradleak.studies.shared.attacked_networks import built
+from gradleak.studies.shared.tally import BALANCES, drawn, load, others
 
 PLACE = "Section 4, Figure 1"
 SMALLEST: dict[str, Any] = {"repeats": 3, "sizes": [2, 8]}
@@ -37,6 +39,10 @@ class Parameters(studies.Parameters):
     dataset: str = Field("digits", description="private images, training split; auxiliary ones: test split")
 
     paper: ClassVar[dict[str, Any]] = {"repeats": 1000, "dataset": "mnist"}
+
+    def sees(self) -> list[Sees]:
+        """Return the network and the images that it is shown."""
+        return [Sees("llg-cnn", self.dataset)]
 
 
 def datasets(parameters: Parameters) -> list[str]:

@@ -16,13 +16,15 @@ from matplotlib.figure import Figure
 from pydantic import Field
 from torch import nn
 
-from gradleak import data, defenses, studies
+from gradleak import data, studies
 from gradleak.book import figures
 from gradleak.book.records import Record
-from gradleak.errors import InputError
-from gradleak.leak import Defense
 from gradleak.models import training
-from gradleak.studies.shared.tally import Tally, attack, built, defense_of, load, others
+from gradleak.studies.fitting import Sees
+from gradleak.studies.forms import Form
+from gradleak.studies.shared.attacked_networks import built
+from gradleak.studies.shared.defended import Defended, named
+from gradleak.studies.shared.tally import Tally, attack, load, others
 
 PLACE = "Beyond section 6"
 SMALLEST: dict[str, Any] = {
@@ -44,18 +46,35 @@ ATTACKS: dict[str, tuple[str, dict[str, Any]]] = {
     "posterior": ("posterior", {}),
     "shadow": ("shadow", {}),
 }
-DEFENSES = ("none", "noise", "clip", "grad-drop")
+# This page's words for defences: the level of "noise" is a standard deviation, that of "clip" a norm.
+WORDS = {"none": "none", "noise": "gaussian", "clip": "clip", "grad-drop": "grad-drop"}
+
+
+class Network(Form):
+    """A network and its activation; none where it has its own."""
+
+    network: str
+    activation: str
+
+
+class Behind(Defended):
+    """A defence of this page."""
+
+    words: ClassVar = WORDS
 
 
 class Parameters(studies.Parameters):
     """What a rerun may change."""
 
-    networks: list[str] = Field(
+    networks: list[Network] = Field(
         ["llg-cnn/", "lenet5/relu", "lenet5/tanh"],
+        validate_default=True,
         description="network/activation; none where the network has its own",
     )
     epochs: list[int] = Field([0, 2], description="how long the networks have been trained; 0: not at all")
-    defenses: list[str] = Field(["none/0", "noise/0.01", "grad-drop/0.9"], description="name/level")
+    defenses: list[Behind] = Field(
+        ["none/0", "noise/0.01", "grad-drop/0.9"], validate_default=True, description="defence/level"
+    )
     sizes: list[int] = Field([1, 8, 32], description="samples in a batch")
     batches: int = Field(6, ge=1, le=10_000, description="unbalanced batches of a size")
     auxiliary: int = Field(10, ge=1, le=1000, description="auxiliary samples of a class, test split")
@@ -70,6 +89,10 @@ class Parameters(studies.Parameters):
         "dataset": "cifar10",
     }
 
+    def sees(self) -> list[Sees]:
+        """Return the networks and the images that they are shown."""
+        return [Sees(one.network, self.dataset, activation=one.activation) for one in self.networks]
+
 
 def datasets(parameters: Parameters) -> list[str]:
     """Return the names of the datasets this study reads."""
@@ -80,18 +103,12 @@ def trials(parameters: Parameters) -> list[dict[str, Any]]:
     """Return the inputs of every trial: one a network, state of training and defence."""
     common = parameters.model_dump(include={"sizes", "batches", "auxiliary", "dataset", "seed"})
     common["device"] = studies.resolve_device(parameters.device)
-    behind = [defense_of(text, DEFENSES) for text in parameters.defenses]
-    found = []
-    for text in parameters.networks:
-        network, slash, activation = text.partition("/")
-        if not slash:
-            raise InputError(f"a network is network/activation; got '{text}'")
-        found += [
-            {"network": network, "activation": activation, "epochs": epochs} | defended | common
-            for epochs in parameters.epochs
-            for defended in behind
-        ]
-    return found
+    return [
+        dict(network) | {"epochs": epochs} | dict(defended) | common
+        for network in parameters.networks
+        for epochs in parameters.epochs
+        for defended in parameters.defenses
+    ]
 
 
 def trial(
@@ -115,7 +132,7 @@ def trial(
     tally = Tally()
     for _ in range(batches):
         given = others(public, auxiliary, generator)
-        own = _defended(defense, level, generator)
+        own = None if defense == "none" else named(WORDS, defense, level, generator)
         attack(
             tally, model, private, given,
             sizes=sizes, balance="unbalanced", generator=generator, attacks=ATTACKS, defense=own,
@@ -143,14 +160,6 @@ def _model(
         trained = training.train(recipe, device=device)
         return trained.model.to(device), trained.accuracy
     return built(network, private, seed, device, bias=True, activation=activation or None), None
-
-
-def _defended(name: str, level: float, generator: torch.Generator) -> Defense | None:
-    if name == "noise":
-        return defenses.gaussian(level, generator)
-    if name == "clip":
-        return defenses.clip(level)
-    return defenses.grad_drop(level) if name == "grad-drop" else None
 
 
 def _setting(line: Any) -> str:

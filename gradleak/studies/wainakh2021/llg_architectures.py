@@ -15,12 +15,13 @@ from pydantic import Field
 from gradleak import studies
 from gradleak.book import figures
 from gradleak.book.records import Record
+from gradleak.studies.fitting import Sees
+from gradleak.studies.shared.attacked_networks import built
 from gradleak.studies.shared.tally import (
     ATTACKS,
     SIZES,
     Tally,
     attack,
-    built,
     draw_success,
     load,
     others,
@@ -46,6 +47,10 @@ class Parameters(studies.Parameters):
     dataset: str = Field("photos", description="private images, training split")
 
     paper: ClassVar[dict[str, Any]] = {"repeats": 100, "dataset": "mnist"}
+
+    def sees(self) -> list[Sees]:
+        """Return the networks and the images that they are shown."""
+        return [Sees(network, self.dataset) for network in self.networks]
 
 
 def datasets(parameters: Parameters) -> list[str]:

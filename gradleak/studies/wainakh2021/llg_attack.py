@@ -12,21 +12,21 @@ from typing import Any, ClassVar
 import pandas as pd
 import torch
 from matplotlib.figure import Figure
-from pydantic import Field
+from pydantic import Field, PositiveInt
 
 from gradleak import studies
 from gradleak.book import figures
 from gradleak.book.records import Record
-from gradleak.errors import InputError
 from gradleak.images import LBFGS, match
 from gradleak.leak import observe
+from gradleak.studies.fitting import Sees
+from gradleak.studies.shared.attacked_networks import built
 from gradleak.studies.shared.tally import (
     ATTACKS,
     BALANCES,
     SIZES,
     Tally,
     attack,
-    built,
     draw_success,
     drawn,
     load,
@@ -52,12 +52,12 @@ class Parameters(studies.Parameters):
     """What a rerun may change."""
 
     repeats: int = Field(25, ge=1, le=10_000, description="networks a dataset, each with a batch of every size")
-    sizes: list[int] = Field(SIZES, description="samples in a batch")
+    sizes: list[PositiveInt] = Field(SIZES, description="samples in a batch")
     balances: list[str] = Field(list(BALANCES), description="how batches are drawn: unbalanced, balanced")
     datasets: list[str] = Field(["digits", "photos"], description="private images, training split")
     auxiliary: int = Field(10, ge=1, le=1000, description="samples of a class that LLG+ has, test split")
     dlg_repeats: int = Field(2, ge=0, le=1000, description="batches a size on which DLG is run")
-    dlg_sizes: list[int] = Field([1, 2, 4], description="samples in a batch that DLG is run on")
+    dlg_sizes: list[PositiveInt] = Field([1, 2, 4], description="samples in a batch that DLG is run on")
     dlg_steps: int = Field(5, ge=1, le=10_000, description="DLG's L-BFGS steps, 20 gradients each")
 
     paper: ClassVar[dict[str, Any]] = {
@@ -68,6 +68,10 @@ class Parameters(studies.Parameters):
         "dlg_steps": 100,
     }
 
+    def sees(self) -> list[Sees]:
+        """Return the network and the images that it is shown."""
+        return [Sees("llg-cnn", dataset) for dataset in self.datasets]
+
 
 def datasets(parameters: Parameters) -> list[str]:
     """Return the names of the datasets this study reads."""
@@ -76,8 +80,6 @@ def datasets(parameters: Parameters) -> list[str]:
 
 def trials(parameters: Parameters) -> list[dict[str, Any]]:
     """Return the inputs of every trial: one a dataset and way to draw, and one a batch size that DLG is run on."""
-    if min([*parameters.sizes, *parameters.dlg_sizes], default=1) < 1:
-        raise InputError("a batch holds at least 1 sample")
     common = {"seed": parameters.seed, "device": studies.resolve_device(parameters.device)}
     counted = [
         {"part": "count", "dataset": dataset, "balance": balance, "repeats": parameters.repeats}

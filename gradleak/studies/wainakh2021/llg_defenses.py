@@ -5,8 +5,6 @@ wainakh2021, section 6.5: Figure 5.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
 from typing import Any, ClassVar
 
 import pandas as pd
@@ -17,14 +15,15 @@ from pydantic import Field
 from gradleak import defenses, studies
 from gradleak.book import figures
 from gradleak.book.records import Record
-from gradleak.leak import Defense, observe
+from gradleak.leak import observe
+from gradleak.studies.fitting import Sees
+from gradleak.studies.shared.attacked_networks import built
+from gradleak.studies.shared.defended import Defended, named
 from gradleak.studies.shared.tally import (
     ATTACKS,
     SIZES,
     Tally,
     attack,
-    built,
-    defense_of,
     draw_success,
     drawn,
     load,
@@ -38,19 +37,18 @@ SHOWN = {name: ATTACKS[name] for name in ("LLG+", "guess")} | {
     "shadow": ("shadow", {}),
     "posterior": ("posterior", {}),
 }
-# What each level means: a variance, a norm (with noise of variance 0.1), a share, bits.
-LEVELS = {
-    "none": "",
-    "noise": "variance {:g}",
-    "dp": "norm {:g}, variance 0.1",
-    "prune": "{:.0%} of all",
-    "grad-drop": "{:.0%} a tensor",
-    "sign": "",
-    "quantize": "{:.0f} bits",
+# The paper's words for defences: the level of "noise" is a variance.
+WORDS = {name: name for name in ("none", "dp", "prune", "grad-drop", "sign", "quantize")} | {
+    "noise": "gaussian-variance"
 }
-DP_VARIANCE = 0.1
 # Panels side by side.
 COLUMNS = 3
+
+
+class Behind(Defended):
+    """A defence of the paper, or of ours."""
+
+    words: ClassVar = WORDS
 
 
 class Parameters(studies.Parameters):
@@ -58,7 +56,7 @@ class Parameters(studies.Parameters):
 
     repeats: int = Field(5, ge=1, le=10_000, description="networks, each with a batch of every size and defence")
     sizes: list[int] = Field([1, 4, 16, 64], description="samples in a batch")
-    defenses: list[str] = Field(
+    defenses: list[Behind] = Field(
         [
             "none/0",
             *(f"noise/{variance}" for variance in (0.01, 0.1, 1)),
@@ -68,12 +66,17 @@ class Parameters(studies.Parameters):
             "sign/0",
             "quantize/4",
         ],
-        description="name/level",
+        validate_default=True,
+        description="defence/level",
     )
     auxiliary: int = Field(10, ge=1, le=1000, description="samples of a class that LLG+ has, test split")
     dataset: str = Field("digits", description="private images, training split")
 
     paper: ClassVar[dict[str, Any]] = {"repeats": 100, "sizes": SIZES, "dataset": "mnist"}
+
+    def sees(self) -> list[Sees]:
+        """Return the network and the images that it is shown."""
+        return [Sees("llg-cnn", self.dataset)]
 
 
 def datasets(parameters: Parameters) -> list[str]:
@@ -85,21 +88,7 @@ def trials(parameters: Parameters) -> list[dict[str, Any]]:
     """Return the inputs of every trial: one a defence and level."""
     common = parameters.model_dump(include={"repeats", "sizes", "auxiliary", "dataset", "seed"})
     common["device"] = studies.resolve_device(parameters.device)
-    return [defense_of(text, LEVELS) | common for text in parameters.defenses]
-
-
-def defended(name: str, level: float, generator: torch.Generator) -> Defense:
-    """Return a defence of the paper, or of ours, at a level."""
-    made: dict[str, Callable[[], Defense]] = {
-        "none": lambda: defenses.Each(lambda value: value),
-        "noise": lambda: defenses.gaussian(math.sqrt(level), generator),
-        "dp": lambda: defenses.dp(level, math.sqrt(DP_VARIANCE), generator),
-        "prune": lambda: defenses.prune(level),
-        "grad-drop": lambda: defenses.grad_drop(level),
-        "sign": defenses.sign,
-        "quantize": lambda: defenses.quantize(int(level)),
-    }
-    return made[name]()
+    return [dict(one) | common for one in parameters.defenses]
 
 
 def trial(
@@ -119,7 +108,7 @@ def trial(
     tally, clean_tally, utilities = Tally(), Tally(), []
     for number in range(repeats):
         model = built("llg-cnn", private, seed + number, device)
-        own = defended(defense, level, generator)
+        own = named(WORDS, defense, level, generator)
         given = others(public, auxiliary, generator)
         same: dict[str, Any] = {"sizes": sizes, "balance": "unbalanced", "generator": generator, "attacks": SHOWN}
         attack(tally, model, private, given, defense=own, **same)
@@ -133,7 +122,7 @@ def trial(
 
 
 def _named(defense: Any, level: Any) -> str:
-    return f"{defense} {LEVELS[defense].format(level)}".strip()
+    return defenses.shown(f"{WORDS[defense]}/{level}")
 
 
 def table(record: Record) -> pd.DataFrame:

@@ -18,7 +18,9 @@ from gradleak import data, studies
 from gradleak.book import figures
 from gradleak.book.records import Record
 from gradleak.leak import evaluating
-from gradleak.studies.shared.tally import ATTACKS, Tally, attack, built, line_style, load, others
+from gradleak.studies.fitting import Sees
+from gradleak.studies.shared.attacked_networks import built
+from gradleak.studies.shared.tally import ATTACKS, Tally, attack, line_style, load, others
 
 PLACE = "Section 6.4, Figure 4"
 SMALLEST: dict[str, Any] = {"iterations": 40, "every": 20, "batches": 2, "runs": 1}
@@ -48,6 +50,10 @@ class Parameters(studies.Parameters):
         "runs": 5,
         "dataset": "mnist",
     }
+
+    def sees(self) -> list[Sees]:
+        """Return the network and the images that it is shown."""
+        return [Sees("llg-cnn", self.dataset)]
 
 
 def datasets(parameters: Parameters) -> list[str]:

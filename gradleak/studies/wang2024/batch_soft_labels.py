@@ -7,23 +7,24 @@ from __future__ import annotations
 
 import math
 import time
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import pandas as pd
 import torch
 from matplotlib.figure import Figure
 from pydantic import Field
 from torch import Tensor, nn
-from torch.nn import functional as F
 
-from gradleak import augment, data, defenses, metrics, models, studies
+from gradleak import data, defenses, metrics, studies
 from gradleak.book import figures
 from gradleak.book.records import Record
-from gradleak.errors import InputError
 from gradleak.labels import BatchLabels, recover_batch
 from gradleak.leak import observe_heads
+from gradleak.studies.fitting import Sees
+from gradleak.studies.forms import Form, Whole
 from gradleak.studies.shared import attacked_networks
-from gradleak.studies.shared.private import DTYPES, LABELS, inputs_of
+from gradleak.studies.shared.attacked_networks import Row, built
+from gradleak.studies.shared.samples import DTYPES, inputs_of, soft_labels
 
 PLACE = "Beyond section 3"
 SMALLEST: dict[str, Any] = {
@@ -33,16 +34,42 @@ SMALLEST: dict[str, Any] = {
     "trained": [],
     "noises": [1e-4],
 }
-CLASSES = ("distinct", "repeated")
 # A batch counts as found if every label is this near in L1, and every feature relative to its length.
 NEAR_LABEL, NEAR_FEATURE = 2e-4, 1e-3
+
+
+class Cell(Form):
+    """An untrained network and its batches."""
+
+    network: str
+    classes: Whole = Field(ge=2)
+    size: Whole = Field(ge=1)
+    drawn: Literal["distinct", "repeated"]
+    labels: Literal["smoothing", "mixup", "onehot"]
+
+
+class Trained(Form):
+    """A trained network on its private images, and the size of its batches."""
+
+    dataset: str
+    network: str
+    size: Whole = Field(ge=1)
+
+    @property
+    def row(self) -> Row:
+        """The network."""
+        return Row.of(f"{self.dataset}/{self.network}/trained")
+
+    def check(self) -> None:
+        """Say so where there is no recipe for it."""
+        self.row.check()
 
 
 class Parameters(studies.Parameters):
     """What a rerun may change."""
 
     batches: int = Field(4, ge=1, le=10_000, description="batches a cell")
-    cells: list[str] = Field(
+    cells: list[Cell] = Field(
         [
             "resnet18/100/4/distinct/smoothing",
             "resnet18/100/16/distinct/smoothing",
@@ -55,9 +82,12 @@ class Parameters(studies.Parameters):
             "resnet18/100/16/repeated/onehot",
             "resnet18/20/6/repeated/mixup",
         ],
+        validate_default=True,
         description="untrained networks, as network/classes C/batch size B/distinct or repeated classes/labels",
     )
-    trained: list[str] = Field(["photos/small-cnn/3"], description="trained ones, as dataset/network/batch size")
+    trained: list[Trained] = Field(
+        ["photos/small-cnn/3"], validate_default=True, description="trained ones, as dataset/network/batch size"
+    )
     precisions: list[str] = Field(["float32", "float64"], description="what gradients are computed in")
     noises: list[float] = Field([1e-8, 1e-7, 1e-6, 1e-5, 1e-4], description="noise added to the first cell's gradients")
     dataset: str = Field("photos", description="private images, test split")
@@ -76,41 +106,31 @@ class Parameters(studies.Parameters):
         "dataset": "cifar10",
     }
 
+    def sees(self) -> list[Sees]:
+        """Return the networks and the images that they are shown."""
+        return [*(Sees(cell.network, self.dataset) for cell in self.cells), *(one.row.sees for one in self.trained)]
+
 
 def datasets(parameters: Parameters) -> list[str]:
     """Return the names of the datasets this study reads."""
-    own = [row.split("/")[0] for row in parameters.trained]
-    recipes = [
-        attacked_networks.parse("/".join([*row.split("/")[:2], "trained"])).training for row in parameters.trained
-    ]
-    return list(dict.fromkeys([parameters.dataset, *own, *recipes]))
-
-
-def _cell(text: str) -> dict[str, Any]:
-    parts = text.split("/")
-    if len(parts) != 5 or parts[3] not in CLASSES or parts[4] not in LABELS or not all(map(str.isdigit, parts[1:3])):
-        raise InputError(f"a cell is network/C/B/{' or '.join(CLASSES)}/{', '.join(LABELS)}; got '{text}'")
-    network, classes, size, which, labels = parts
-    return {
-        "network": network,
-        "classes": int(classes),
-        "size": int(size),
-        "repeated": which == "repeated",
-        "labels": labels,
-    }
+    own = [name for one in parameters.trained for name in (one.dataset, one.row.training)]
+    return list(dict.fromkeys([parameters.dataset, *own]))
 
 
 def trials(parameters: Parameters) -> list[dict[str, Any]]:
     """Return the inputs of every trial: a cell in one precision each."""
     device = studies.resolve_device(parameters.device)
     common = {"batches": parameters.batches, "seed": parameters.seed, "device": device, "noise": 0.0}
-    cells = [_cell(text) | {"stage": "untrained", "dataset": parameters.dataset} for text in parameters.cells]
-    for row in parameters.trained:
-        dataset, network, size = row.split("/")
-        cells.append(
-            {"network": network, "classes": 0, "size": int(size), "repeated": False, "labels": "smoothing"}
-            | {"stage": "trained", "dataset": dataset}
-        )
+    cells = [
+        {"network": cell.network, "classes": cell.classes, "size": cell.size, "repeated": cell.drawn == "repeated"}
+        | {"labels": cell.labels, "stage": "untrained", "dataset": parameters.dataset}
+        for cell in parameters.cells
+    ]
+    cells += [
+        {"network": one.network, "classes": 0, "size": one.size, "repeated": False}
+        | {"labels": "smoothing", "stage": "trained", "dataset": one.dataset}
+        for one in parameters.trained
+    ]
     clean = [cell | {"dtype": dtype} | common for cell in cells for dtype in parameters.precisions]
     noisy = [clean[0] | {"noise": noise} for noise in parameters.noises]
     return clean + noisy
@@ -134,11 +154,10 @@ def trial(
     """Recover the labels of all batches of a cell; one row a batch."""
     private = data.load(dataset, "test")
     if stage == "trained":
-        row = attacked_networks.parse(f"{dataset}/{network}/trained")
+        row = Row.of(f"{dataset}/{network}/trained")
         model, classes = attacked_networks.network(row, labels, private, seed, device)[0], private.classes
     else:
-        size_of = private.images.shape[-1]
-        model = models.build(network, classes=classes, bias=False, image_size=size_of, seed=seed)
+        model = built(network, private, seed, device, classes=classes, bias=False)
     model = model.to(device, DTYPES[dtype])
     own = stage == "trained"
     return [
@@ -194,14 +213,7 @@ def draw(
         first = few[torch.randint(len(few), (size,), generator=generator)]
     else:
         first = torch.randperm(classes, generator=generator)[:size]
-    share = torch.rand(size, generator=generator, dtype=torch.float64)
-    if labels == "smoothing":
-        return augment.smooth(first, classes, share / 2)
-    hot = F.one_hot(first, classes).double()
-    if labels == "onehot":
-        return hot
-    others = (first + torch.randint(1, classes, (size,), generator=generator)) % classes
-    return share[:, None] * hot + (1 - share[:, None]) * F.one_hot(others, classes)
+    return soft_labels(labels, first, classes, generator)
 
 
 def judge(found: BatchLabels, hidden: Tensor, targets: Tensor) -> dict[str, Any]:

@@ -23,9 +23,13 @@ from gradleak.book import figures
 from gradleak.book.records import Record
 from gradleak.images import LBFGS, match, polished, trace_convolutional
 from gradleak.leak import observe
+from gradleak.studies.fitting import Sees
 from gradleak.studies.shared import attacked_networks
+from gradleak.studies.shared.attacked_networks import STAGES, Row, Stage
+from gradleak.studies.shared.defended import defended_trials, defense_cells, sent_behind
+from gradleak.studies.shared.matched_runs import lenets, read_by
 from gradleak.studies.shared.mosaics import packed, show
-from gradleak.studies.shared.private import DTYPES, defended_trials, defender, defense_cells, inputs_of, pooled_samples
+from gradleak.studies.shared.samples import DTYPES, inputs_of, pooled_samples
 
 PLACE = "Beyond section 4.3"
 SMALLEST: dict[str, Any] = {
@@ -54,7 +58,7 @@ class Parameters(studies.Parameters):
     compared: int = Field(1, ge=1, le=1000, description="of these, how many gradient matching is run on")
     matching_steps: int = Field(15, ge=1, le=100_000, description="L-BFGS steps of L2 matching, 20 gradients each")
     defended: int = Field(2, ge=1, le=1000, description="images a defence is tried on, untrained network")
-    stages: list[str] = Field(list(attacked_networks.STAGES), description="networks: untrained, trained")
+    stages: list[Stage] = Field(list(STAGES), description="networks: untrained, trained")
     dataset: str = Field("photos", description="private images, test split")
 
     paper: ClassVar[dict[str, Any]] = {
@@ -66,16 +70,18 @@ class Parameters(studies.Parameters):
         "dataset": "cifar10",
     }
 
+    def sees(self) -> list[Sees]:
+        """Return LeNet in its states, and the images that it is shown."""
+        return lenets(self.dataset, ["untrained", *self.stages])
+
 
 def datasets(parameters: Parameters) -> list[str]:
     """Return the names of the datasets this study reads."""
-    trained = attacked_networks.parse(f"{parameters.dataset}/lenet/trained").training
-    return list(dict.fromkeys([parameters.dataset, trained]))
+    return read_by(parameters.dataset, parameters.stages)
 
 
 def trials(parameters: Parameters) -> list[dict[str, Any]]:
     """Return the inputs of every trial: closed forms by network and precision, one a polished image, and the rest."""
-    attacked_networks.check_stages(parameters.stages)
     device = studies.resolve_device(parameters.device)
     common = {"dataset": parameters.dataset, "seed": parameters.seed, "device": device}
     closed = [
@@ -108,7 +114,7 @@ def trial(part: str, **inputs: Any) -> list[dict[str, Any]]:
 def _made(stage: str, dataset: str, count: int, seed: int, device: str) -> tuple[nn.Module, Tensor, Tensor]:
     private = data.load(dataset, "test")
     inputs, targets = pooled_samples(private, "smoothing", count, seed)
-    row = attacked_networks.parse(f"{dataset}/lenet/{stage}")
+    row = Row.of(f"{dataset}/lenet/{stage}")
     model = attacked_networks.network(row, "smoothing", private, seed, device)[0]
     return model.to(device), inputs.to(device), targets.to(device)
 
@@ -188,7 +194,7 @@ def _defended(defense: str, level: float, samples: int, dataset: str, seed: int,
     for n in range(samples):
         image, target = inputs[n : n + 1], targets[n : n + 1].float()
         clean = observe(model, image, target)
-        leak = replace(clean, gradients=defender(defense, level, clean.gradients, seed + n)(clean.gradients))
+        leak = replace(clean, gradients=sent_behind(defense, level, clean.gradients, seed + n))
         utility = defenses.utility(clean.gradients, leak.gradients)
         largest = max(float(value.abs().max()) for value in clean.gradients.values())
         step = largest / (2**15 - 1) if defense == "quantize" else 0.0

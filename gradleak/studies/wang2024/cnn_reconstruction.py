@@ -18,15 +18,19 @@ from pydantic import Field
 from gradleak import data, studies
 from gradleak.book import figures
 from gradleak.book.records import Record
-from gradleak.errors import InputError, unknown
+from gradleak.errors import unknown
 from gradleak.images import LevenbergMarquardt, match, trace_convolutional
 from gradleak.leak import observe
+from gradleak.studies.fitting import Sees
+from gradleak.studies.forms import Form, Whole
 from gradleak.studies.shared import matched_runs
+from gradleak.studies.shared.attacked_networks import Stage
 from gradleak.studies.shared.matched_runs import (
     compared,
     detail_table,
     draw_curves,
     draw_strips,
+    lenets,
     mean_text,
     optimizer,
     paired,
@@ -38,7 +42,7 @@ from gradleak.studies.shared.matched_runs import (
     row_trials,
     rows_of,
 )
-from gradleak.studies.shared.private import quality
+from gradleak.studies.shared.restored import quality
 
 __all__ = ["detail_table", "paired_table", "table"]
 PLACE = "Section 4.3, Table 3"
@@ -67,6 +71,19 @@ STARTS = ("untrained/random", "trained/random", "trained/closed form")
 PAIRS = (("Ours", "GT"), ("GT", "iDLG"), ("DLG + Ours", "GT"), ("Ours", "DLG"))
 
 
+class Start(Form):
+    """A network in its state, the start of second-order matching on it, and how many images get it at most."""
+
+    stage: Stage
+    start: str
+    images: Whole = Field(sys.maxsize, ge=1)
+
+    def check(self) -> None:
+        """Say so where nothing starts like this."""
+        if f"{self.stage}/{self.start}" not in STARTS:
+            raise unknown("network and start", f"{self.stage}/{self.start}", STARTS)
+
+
 class Parameters(matched_runs.Parameters):
     """What a rerun may change."""
 
@@ -74,8 +91,10 @@ class Parameters(matched_runs.Parameters):
     again_restarts: int = Field(3, ge=2, le=100, description="how many starts those get")
     second_order: int = Field(1, ge=0, le=10_000, description="of the smoothed images, how many get second order")
     second_order_steps: int = Field(16, ge=1, le=1000, description="Levenberg-Marquardt's Jacobians")
-    second_order_starts: list[str] = Field(
-        ["untrained/random"], description=f"network and start: {', '.join(STARTS)}; /N after it: of N images alone"
+    second_order_starts: list[Start] = Field(
+        ["untrained/random"],
+        validate_default=True,
+        description=f"network and start: {', '.join(STARTS)}; /N after it: of N images alone",
     )
 
     paper: ClassVar[dict[str, Any]] = matched_runs.Parameters.paper | {
@@ -86,10 +105,14 @@ class Parameters(matched_runs.Parameters):
         "second_order_starts": ["untrained/random", "trained/closed form", "trained/random/2"],
     }
 
+    def sees(self) -> list[Sees]:
+        """Return LeNet in its states, and the images that it is shown."""
+        return lenets(self.dataset, [*self.stages, *(start.stage for start in self.second_order_starts)])
+
 
 def datasets(parameters: Parameters) -> list[str]:
     """Return the names of the datasets this study reads."""
-    starts = [start.split("/")[0] for start in parameters.second_order_starts]
+    starts = [start.stage for start in parameters.second_order_starts]
     return read_by(parameters.dataset, [*parameters.stages, *starts])
 
 
@@ -102,24 +125,13 @@ def trials(parameters: Parameters) -> list[dict[str, Any]]:
     device = studies.resolve_device(parameters.device)
     common = {"dataset": parameters.dataset, "seed": parameters.seed, "device": device}
     second = [
-        {"part": "second order", "stage": stage, "place": n, "samples": parameters.images, "start": start}
+        {"part": "second order", "stage": one.stage, "place": n, "samples": parameters.images, "start": one.start}
         | {"steps": parameters.second_order_steps}
         | common
-        for stage, start, most in map(_start, parameters.second_order_starts)
-        for n in range(min(parameters.second_order, parameters.images, most))
+        for one in parameters.second_order_starts
+        for n in range(min(parameters.second_order, parameters.images, one.images))
     ]
     return rows + again + second
-
-
-def _start(text: str) -> tuple[str, str, int]:
-    """Return a network's state, the start on it, and how many images get it at most."""
-    stage, _, rest = text.partition("/")
-    start, limited, most = rest.partition("/")
-    if f"{stage}/{start}" not in STARTS:
-        raise unknown("network and start", f"{stage}/{start}", STARTS)
-    if limited and not (most.isdigit() and int(most)):
-        raise InputError(f"a start is network/start or network/start/images; got '{text}'")
-    return stage, start, int(most) if limited else sys.maxsize
 
 
 def trial(part: str, **inputs: Any) -> list[dict[str, Any]]:

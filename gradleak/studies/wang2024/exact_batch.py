@@ -7,22 +7,23 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import pandas as pd
 import torch
 from matplotlib.figure import Figure
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from gradleak import augment, data, defenses, metrics, models, studies
+from gradleak import data, defenses, metrics, models, studies
 from gradleak.book import figures
 from gradleak.book.records import Record
-from gradleak.errors import InputError
 from gradleak.images import bias_attack, trace_fully_connected
 from gradleak.leak import Leak, observe
+from gradleak.studies.fitting import Sees
+from gradleak.studies.shared.defended import defended_trials, defense_cells, sent_behind
 from gradleak.studies.shared.mosaics import packed, show
-from gradleak.studies.shared.private import DTYPES, defended_trials, defender, defense_cells
+from gradleak.studies.shared.samples import DTYPES, soft_labels
 
 PLACE = "Beyond section 4.2"
 SMALLEST: dict[str, Any] = {"sizes": [4], "repeats": 1, "precisions": ["float32"], "shown": 4}
@@ -52,6 +53,16 @@ class Parameters(studies.Parameters):
         "dataset": "flowers17",
     }
 
+    def sees(self) -> list[Sees]:
+        """Return the network and the images that it is shown."""
+        return [Sees("fcn4", self.dataset, size=SIZE)]
+
+    @model_validator(mode="after")
+    def _shown_is_one_of_the_sizes(self) -> Self:
+        if self.shown not in self.sizes:
+            raise ValueError(f"'shown' must be one of the sizes; got {self.shown} and {self.sizes}")
+        return self
+
 
 def datasets(parameters: Parameters) -> list[str]:
     """Return the names of the datasets this study reads."""
@@ -60,8 +71,6 @@ def datasets(parameters: Parameters) -> list[str]:
 
 def trials(parameters: Parameters) -> list[dict[str, Any]]:
     """Return the inputs of every trial: a batch size and precision each, and the defences."""
-    if parameters.shown not in parameters.sizes:
-        raise InputError(f"'shown' must be one of the sizes; got {parameters.shown} and {parameters.sizes}")
     device = studies.resolve_device(parameters.device)
     names = ("classes", "dataset", "seed")
     common = {name: getattr(parameters, name) for name in names} | {"device": device}
@@ -91,7 +100,7 @@ def _private(dataset: str, classes: int, size: int, seed: int) -> tuple[Tensor, 
     generator = torch.Generator().manual_seed(seed)
     images = private.images[torch.randperm(len(private), generator=generator)[:size]].double()
     chosen = torch.randint(classes, (size,), generator=generator)
-    return images, augment.smooth(chosen, classes, torch.rand(size, generator=generator, dtype=torch.float64) / 2)
+    return images, soft_labels("smoothing", chosen, classes, generator)
 
 
 def _network(classes: int, bias: bool, dtype: str, seed: int, device: str) -> nn.Module:
@@ -158,7 +167,7 @@ def _defended(
     model = _network(classes, False, "float32", seed, device)
     images, labels = _private(dataset, classes, size, seed)
     clean = _leak(model, images, labels)
-    sent = replace(clean, gradients=defender(defense, level, clean.gradients, seed)(clean.gradients))
+    sent = replace(clean, gradients=sent_behind(defense, level, clean.gradients, seed))
     utility = defenses.utility(clean.gradients, sent.gradients)
     rows = []
     for attacker, noise in (("unaware", 0.0), ("aware", None)):

@@ -19,7 +19,8 @@ from gradleak import augment, metrics, studies
 from gradleak.book import figures
 from gradleak.book.records import Record
 from gradleak.labels import idlg, recover_soft_labels
-from gradleak.studies.shared.private import DTYPES, KNOWN, LABELS, judged, search_both
+from gradleak.studies.shared.samples import DTYPES, LABELS, soft_labels
+from gradleak.studies.shared.searched import KNOWN, judged, search_both
 
 PLACE = "Appendices B and C"
 SMALLEST: dict[str, Any] = {"samples": 20, "searches": 2, "scales": [1.0, 30.0]}
@@ -102,13 +103,13 @@ def make_case(case: str, features: int, samples: int, seed: int) -> tuple[Tensor
     if case == "out of bound":
         # The feature that gives the logits of a smoothed label, and almost that label.
         weight, _ = draw(10, features, samples, 1.0, generator)
-        targets = draw_labels("smoothing", 10, samples, generator)
+        targets = soft_labels("smoothing", torch.randint(10, (samples,), generator=generator), 10, generator)
         logits = targets.log() + 3e-2 * torch.randn(samples, 10, generator=generator, dtype=torch.float64)
         hidden = torch.linalg.lstsq(weight, logits.T).solution.T
         return send(weight, hidden, targets, torch.float32), weight.float(), targets.float().double(), False
     if case == "disturbed":
         weight, hidden = draw(500, features, samples, 1e-3, generator)
-        targets = draw_labels("smoothing", 500, samples, generator)
+        targets = soft_labels("smoothing", torch.randint(500, (samples,), generator=generator), 500, generator)
         return send(weight, hidden, targets, torch.float32), weight.float(), targets.float().double(), True
     weight, hidden = draw(10, features, samples, 3e3, generator)
     logits = hidden @ weight.T
@@ -134,19 +135,6 @@ def draw(classes: int, features: int, samples: int, scale: float, generator: tor
     return weight, hidden / spread * scale
 
 
-def draw_labels(labels: str, classes: int, samples: int, generator: torch.Generator) -> Tensor:
-    """Return random labels (N, C) as wang2024 draws them."""
-    first = torch.randint(classes, (samples,), generator=generator)
-    share = torch.rand(samples, 1, generator=generator, dtype=torch.float64)
-    if labels == "smoothing":
-        return augment.smooth(first, classes, share[:, 0] / 2)
-    hot = augment.one_hot(first, classes).double()
-    if labels == "onehot":
-        return hot
-    second = (first + torch.randint(1, classes, (samples,), generator=generator)) % classes
-    return share * hot + (1 - share) * augment.one_hot(second, classes)
-
-
 def send(weight: Tensor, hidden: Tensor, targets: Tensor, dtype: torch.dtype) -> Tensor:
     """Return the gradients (N, C, I) that clients compute in `dtype`."""
     hidden, weight, targets = hidden.to(dtype), weight.to(dtype), targets.to(dtype)
@@ -161,7 +149,7 @@ def _point(
     """Measure how many labels random gradients of one logit scale hold."""
     generator = torch.Generator().manual_seed(seed)
     weight, hidden = draw(classes, features, samples, scale, generator)
-    targets = draw_labels(labels, classes, samples, generator)
+    targets = soft_labels(labels, torch.randint(classes, (samples,), generator=generator), classes, generator)
     gradients = send(weight, hidden, targets, DTYPES[dtype]).to(device)
     found = recover_soft_labels(gradients, weight.to(device, DTYPES[dtype]), prior=labels)
     zero = gradients.flatten(1).abs().amax(dim=1) == 0

@@ -21,8 +21,11 @@ from gradleak.book import figures
 from gradleak.book.records import Record
 from gradleak.images import LBFGS, Adam, Inversion, match, trace_fully_connected
 from gradleak.leak import observe
+from gradleak.studies.fitting import Sees
+from gradleak.studies.shared.defended import defended_trials, defense_cells, sent_behind
 from gradleak.studies.shared.mosaics import packed, show
-from gradleak.studies.shared.private import DTYPES, defended_trials, defender, defense_cells, pooled_samples, quality
+from gradleak.studies.shared.restored import quality
+from gradleak.studies.shared.samples import DTYPES, pooled_samples
 
 PLACE = "Figures 3–5, Table 6"
 SMALLEST: dict[str, Any] = {"samples": 2, "doubles": 1, "compared": 1, "defended": 1, "l2_steps": 1, "cosine_steps": 2}
@@ -59,6 +62,10 @@ class Parameters(studies.Parameters):
         "defended": 10,
         "dataset": "flowers17",
     }
+
+    def sees(self) -> list[Sees]:
+        """Return the network and the images that it is shown."""
+        return [Sees("fcn4", self.dataset, size=SIZE)]
 
 
 def datasets(parameters: Parameters) -> list[str]:
@@ -156,7 +163,7 @@ def _defended(defense: str, level: float, samples: int, dataset: str, seed: int,
     for n in range(samples):
         sent, target = inputs[n : n + 1].to(device), targets[n : n + 1].to(device)
         clean = observe(model, sent, target)
-        leak = replace(clean, gradients=defender(defense, level, clean.gradients, seed + n)(clean.gradients))
+        leak = replace(clean, gradients=sent_behind(defense, level, clean.gradients, seed + n))
         utility = defenses.utility(clean.gradients, leak.gradients)
         truth = data.denormalise(sent.double()).cpu()
         for attacker, noise in (("unaware", 0.0), ("aware", None)):

@@ -14,6 +14,7 @@ from pydantic import Field
 from gradleak.book.records import Record
 from gradleak.images import Distance
 from gradleak.studies.shared import matched_runs
+from gradleak.studies.shared.attacked_networks import Stage
 from gradleak.studies.shared.matched_runs import (
     compared,
     detail_table,
@@ -52,7 +53,7 @@ class Parameters(matched_runs.Parameters):
     """What a rerun may change."""
 
     l2_steps: int = Field(10, ge=1, le=100_000, description="L-BFGS steps of L2 matching, 20 gradients each")
-    stages: list[str] = Field(["untrained"], description="networks: untrained, trained")
+    stages: list[Stage] = Field(["untrained"], description="networks: untrained, trained")
 
 
 def datasets(parameters: Parameters) -> list[str]:

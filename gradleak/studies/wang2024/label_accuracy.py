@@ -14,12 +14,15 @@ from matplotlib.figure import Figure
 from pydantic import Field
 from torch import Tensor
 
-from gradleak import data, metrics, models, studies
+from gradleak import data, metrics, studies
 from gradleak.book import figures
 from gradleak.book.records import Record
 from gradleak.labels import idlg, recover_soft_labels
 from gradleak.leak import observe_heads
-from gradleak.studies.shared.private import KNOWN, LABELS, judged, private_samples, search_both
+from gradleak.studies.fitting import Sees
+from gradleak.studies.shared.attacked_networks import built
+from gradleak.studies.shared.samples import LABELS, private_samples
+from gradleak.studies.shared.searched import KNOWN, judged, search_both
 
 PLACE = "Table 1"
 SMALLEST: dict[str, Any] = {"samples": 10, "searches": 2, "network": "resnet18"}
@@ -40,6 +43,10 @@ class Parameters(studies.Parameters):
         "searches": 100,
         "datasets": ["tinyimagenet32", "flowers17", "imagenet-sample"],
     }
+
+    def sees(self) -> list[Sees]:
+        """Return the network and the images that it is shown."""
+        return [Sees(self.network, dataset) for dataset in self.datasets]
 
 
 def datasets(parameters: Parameters) -> list[str]:
@@ -65,8 +72,7 @@ def trial(
     """Recover the labels of all samples; one row."""
     private = data.load(dataset, "test")
     inputs, targets = private_samples(private, labels, samples, seed)
-    model = models.build(network, classes=private.classes, bias=False, image_size=inputs.shape[-1], seed=seed)
-    model = model.to(device)
+    model = built(network, private, seed, device, bias=False)
     size = max(1, CHUNK_ELEMENTS // model.get_parameter("head.weight").numel())
     found, zero, rows, seconds = [], [], [], 0.0
     status: list[str] = []

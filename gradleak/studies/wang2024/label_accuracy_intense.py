@@ -20,8 +20,11 @@ from gradleak.book.records import Record
 from gradleak.labels import recover_soft_labels
 from gradleak.labels.soft import search
 from gradleak.leak import HeadLeaks, observe_heads
-from gradleak.studies.shared import attacked_networks, private
-from gradleak.studies.shared.private import KNOWN, LABELS, Search, judged, observe_private, private_samples, search_both
+from gradleak.studies.fitting import Sees
+from gradleak.studies.shared import attacked_networks, searched
+from gradleak.studies.shared.attacked_networks import Row
+from gradleak.studies.shared.samples import LABELS, observe_private, private_samples
+from gradleak.studies.shared.searched import KNOWN, Search, judged, search_both
 
 PLACE = "Table 2"
 SMALLEST: dict[str, Any] = {
@@ -40,8 +43,9 @@ class Parameters(studies.Parameters):
     doubles: int = Field(100, ge=2, le=100_000, description="of these, how many are observed in float64 as well")
     searches: int = Field(20, ge=1, le=100_000, description="of these, how many the published L-BFGS search is run on")
     swarms: int = Field(3, ge=1, le=100_000, description="of these, how many the particle swarm is run on alone")
-    rows: list[str] = Field(
+    rows: list[Row] = Field(
         ["photos/lenet/untrained", "photos/resnet18/untrained", "photos/small-cnn/trained"],
+        validate_default=True,
         description="networks, as dataset/network/stage",
     )
 
@@ -63,19 +67,22 @@ class Parameters(studies.Parameters):
         ],
     }
 
+    def sees(self) -> list[Sees]:
+        """Return the networks of all rows, and the images that they are shown."""
+        return [row.sees for row in self.rows]
+
 
 def datasets(parameters: Parameters) -> list[str]:
     """Return the names of the datasets this study reads."""
-    rows = [attacked_networks.parse(row) for row in parameters.rows]
-    trained = [row.training for row in rows if row.stage == "trained"]
-    return list(dict.fromkeys([*(row.dataset for row in rows), *trained]))
+    trained = [row.training for row in parameters.rows if row.stage == "trained"]
+    return list(dict.fromkeys([*(row.dataset for row in parameters.rows), *trained]))
 
 
 def trials(parameters: Parameters) -> list[dict[str, Any]]:
     """Return the inputs of every trial: a network and a kind of label each."""
     common = {name: getattr(parameters, name) for name in ("samples", "doubles", "searches", "swarms", "seed")}
     return [
-        {"row": row, "labels": labels, "device": studies.resolve_device(parameters.device), **common}
+        {"row": str(row), "labels": labels, "device": studies.resolve_device(parameters.device), **common}
         for row in parameters.rows
         for labels in LABELS
     ]
@@ -85,7 +92,7 @@ def trial(
     *, row: str, labels: str, samples: int, doubles: int, searches: int, swarms: int, seed: int, device: str
 ) -> list[dict[str, Any]]:
     """Recover the labels of one network's private samples by every solver; one row a solver."""
-    line = attacked_networks.parse(row)
+    line = Row.of(row)
     private = data.load(line.dataset, "test")
     inputs, targets = private_samples(private, labels, samples, seed)
     model, accuracy = attacked_networks.network(line, labels, private, seed, device)
@@ -133,7 +140,7 @@ def search_rows(leaks: HeadLeaks, targets: Tensor, errors: Tensor, prior: str, s
         }
 
     first, both = search_both(gradients, weight, prior)
-    alone = private.search(gradients[:swarms], weight, prior, "pso")
+    alone = searched.search(gradients[:swarms], weight, prior, "pso")
     return [row_of("lbfgs", first), row_of("lbfgs, then pso", both), row_of("pso", alone)]
 
 

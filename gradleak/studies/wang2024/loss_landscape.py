@@ -15,12 +15,14 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from pydantic import Field
 
-from gradleak import data, models, studies
+from gradleak import data, studies
 from gradleak.book import figures
 from gradleak.book.records import Record
 from gradleak.labels import LabelPath, Minima, find_minima, label_loss, nonnegative_intervals
 from gradleak.models import training
-from gradleak.studies.shared.private import observe_private, private_samples, reduced
+from gradleak.studies.fitting import Sees
+from gradleak.studies.shared.attacked_networks import built
+from gradleak.studies.shared.samples import observe_private, private_samples, reduced
 
 PLACE = "Section 3.3, Figures 1 and 7, Appendix C"
 SMALLEST: dict[str, Any] = {"samples": 12, "epochs": 1, "untrained": "lenet"}
@@ -50,6 +52,10 @@ class Parameters(studies.Parameters):
         "training_dataset": "cifar10-jpeg",
         "epochs": 30,
     }
+
+    def sees(self) -> list[Sees]:
+        """Return both networks and the images that they are shown."""
+        return [Sees(self.untrained, self.dataset), Sees(self.trained, self.dataset, learns=self.training_dataset)]
 
 
 def datasets(parameters: Parameters) -> list[str]:
@@ -133,7 +139,7 @@ def paths_of(
     inputs, targets = private_samples(private, labels, samples, seed)
     if recipe is None:
         accuracy = None
-        model = models.build(network, classes=private.classes, image_size=inputs.shape[-1], seed=seed)
+        model = built(network, private, seed, device)
     else:
         trained = training.train(training.Recipe(**recipe), device=device)
         model, accuracy = trained.model, trained.accuracy

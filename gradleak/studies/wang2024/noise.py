@@ -14,14 +14,16 @@ from matplotlib.figure import Figure
 from pydantic import Field
 from torch import Tensor
 
-from gradleak import data, defenses, metrics, models, studies
+from gradleak import data, defenses, metrics, studies
 from gradleak.book import figures
 from gradleak.book.records import Record
 from gradleak.labels import PRIORS, SoftLabels, recover_soft_labels
 from gradleak.labels.soft import search
 from gradleak.labels.soft.path import LabelPath, label_path
-from gradleak.leak import Defense
-from gradleak.studies.shared.private import observe_private, private_samples
+from gradleak.studies.fitting import Sees
+from gradleak.studies.shared import defended
+from gradleak.studies.shared.attacked_networks import built
+from gradleak.studies.shared.samples import observe_private, private_samples
 
 PLACE = "Table 5, Figure 6"
 SMALLEST: dict[str, Any] = {"samples": 4, "swarms": 2, "levels": [1e-3], "network": "lenet"}
@@ -37,6 +39,7 @@ STRENGTHS: dict[str, tuple[float, ...]] = {
     "quantize": (16, 8, 4, 2),
     "sign": (1,),
 }
+WORDS = {name: name for name in (*NOISES, *STRENGTHS)}
 
 
 class Parameters(studies.Parameters):
@@ -49,6 +52,10 @@ class Parameters(studies.Parameters):
     network: str = Field("resnet18", description="the network, untrained")
 
     paper: ClassVar[dict[str, Any]] = {"swarms": 100, "dataset": "cifar10"}
+
+    def sees(self) -> list[Sees]:
+        """Return the network and the images that it is shown."""
+        return [Sees(self.network, self.dataset)]
 
 
 def datasets(parameters: Parameters) -> list[str]:
@@ -92,12 +99,14 @@ def trial(
     """Disturb the gradients of all samples in one way and attack them in every way; one row an attack."""
     private = data.load(dataset, "test")
     inputs, targets = private_samples(private, "smoothing", samples, seed)
-    model = models.build(network, classes=private.classes, bias=False, image_size=inputs.shape[-1], seed=seed)
+    model = built(network, private, seed, device, bias=False)
     leaks, errors = observe_private(model, inputs, targets, "float32", device)
     clean, weight = leaks.weight_gradients.cpu(), leaks.weight.cpu()
     std = math.sqrt(level) if reading == "variance" else level
     generator = torch.Generator().manual_seed(seed)
-    disturb = defender(defense, std, clean, generator)
+    # Clipping's strength is a share of the median norm of the gradients.
+    strength = std * float(clean.flatten(1).norm(dim=1).median()) if defense == "clip" else std
+    disturb = defended.named(WORDS, defense, strength, generator)
     sent = torch.stack([disturb({"head": gradient})["head"] for gradient in clean])
     if place == "row":
         row = clean.sum(dim=2).abs().argmax(dim=1)
@@ -166,17 +175,6 @@ def swarm(clean: Tensor, sent: Tensor, weight: Tensor, place: str, seed: int) ->
         best.append(min(search.swarm_window(objective, edge, POPULATION, ITERATIONS, seed) for edge in edges)[1])
     scalars = torch.tensor(best, dtype=path.ratios.dtype)
     return scalars.double(), path.labels(scalars[:, None] / COEFFICIENT)[:, 0].double()
-
-
-def defender(defense: str, strength: float, clean: Tensor, generator: torch.Generator) -> Defense:
-    """Return a defence at a strength; clipping's is a share of the median norm of the gradients."""
-    if defense in NOISES:
-        return {"gaussian": defenses.gaussian, "laplace": defenses.laplace}[defense](strength, generator)
-    if defense == "clip":
-        return defenses.clip(strength * float(clean.flatten(1).norm(dim=1).median()))
-    if defense == "prune":
-        return defenses.prune(strength)
-    return defenses.quantize(int(strength)) if defense == "quantize" else defenses.sign()
 
 
 def table(record: Record) -> pd.DataFrame:

@@ -15,11 +15,13 @@ from matplotlib.figure import Figure
 from pydantic import Field
 from torch import Tensor
 
-from gradleak import data, models, studies
+from gradleak import data, studies
 from gradleak.book import figures
 from gradleak.book.records import Record
 from gradleak.labels import LabelPath, label_loss, nonnegative_intervals
-from gradleak.studies.shared.private import DTYPES, LABELS, observe_private, private_samples, reduced
+from gradleak.studies.fitting import Sees
+from gradleak.studies.shared.attacked_networks import built
+from gradleak.studies.shared.samples import DTYPES, LABELS, observe_private, private_samples, reduced
 
 PLACE = "Section 3.4, Figure 2, Appendix A"
 SMALLEST: dict[str, Any] = {"samples": 20, "images": 10, "classes": [3, 10], "networks": ["lenet"]}
@@ -41,6 +43,10 @@ class Parameters(studies.Parameters):
         "dataset": "cifar10",
         "networks": ["lenet", "resnet18", "resnet18-cifar"],
     }
+
+    def sees(self) -> list[Sees]:
+        """Return the networks and the images that they are shown."""
+        return [Sees(network, self.dataset) for network in self.networks]
 
 
 def datasets(parameters: Parameters) -> list[str]:
@@ -182,8 +188,9 @@ def _network(
     part: str, network: str, labels: str, dtype: str, dataset: str, samples: int, seed: int, device: str
 ) -> list[dict[str, Any]]:
     """Observe single images on a real network: the sums of their pseudo labels, or their valid intervals."""
-    inputs, targets = private_samples(data.load(dataset, "test"), labels, samples, seed)
-    model = models.build(network, classes=targets.shape[1], image_size=inputs.shape[-1], seed=seed)
+    private = data.load(dataset, "test")
+    inputs, targets = private_samples(private, labels, samples, seed)
+    model = built(network, private, seed, device)
     leaks, errors = observe_private(model, inputs, targets, dtype, device)
     if part == "interval":
         return [{"sample": n, **row} for n, row in enumerate(interval_rows(*reduced(leaks, errors)))]

@@ -26,8 +26,9 @@ from gradleak.book.records import Record
 from gradleak.images import LBFGS, Adam, LevenbergMarquardt, match, polished, trace_convolutional
 from gradleak.images.presets import PRESETS, preset
 from gradleak.leak import Leak, observe
-from gradleak.studies.shared import attacked_networks
-from gradleak.studies.shared.matched_runs import POINTS, prior, private, read_by
+from gradleak.studies.fitting import Sees
+from gradleak.studies.shared.attacked_networks import STAGES, Stage
+from gradleak.studies.shared.matched_runs import POINTS, lenets, prior, private, read_by
 
 PLACE = "Beyond section 4.3"
 SMALLEST: dict[str, Any] = {
@@ -55,7 +56,7 @@ class Parameters(studies.Parameters):
     images: int = Field(3, ge=1, le=1000, description="images with smoothed labels")
     effort: float = Field(0.02, gt=0, le=1, description="part of the steps that each attack is published with")
     second_order: int = Field(0, ge=0, le=1000, description="of the images, how many get second order")
-    stages: list[str] = Field(["untrained"], description="networks: untrained, trained")
+    stages: list[Stage] = Field(["untrained"], description="networks: untrained, trained")
     together: list[int] = Field([1, 4, 16, 64], description="attacks run at once, timed")
     batches: list[int] = Field([1, 2, 4], description="samples in one gradient")
     batch_leaks: int = Field(2, ge=1, le=1000, description="gradients a batch size")
@@ -66,13 +67,17 @@ class Parameters(studies.Parameters):
         "images": 5,
         "effort": 1.0,
         "second_order": 2,
-        "stages": list(attacked_networks.STAGES),
+        "stages": list(STAGES),
         "together": [1, 4, 16, 64, 256],
         "batches": [1, 2, 4, 8],
         "batch_leaks": 2,
         "batch_steps": 300,
         "dataset": "cifar10",
     }
+
+    def sees(self) -> list[Sees]:
+        """Return LeNet in its states, and the images that it is shown."""
+        return lenets(self.dataset, ["untrained", *self.stages])
 
 
 def datasets(parameters: Parameters) -> list[str]:
@@ -82,7 +87,6 @@ def datasets(parameters: Parameters) -> list[str]:
 
 def trials(parameters: Parameters) -> list[dict[str, Any]]:
     """Return the inputs of every trial: one an attack and network, one a size of batch, one of all numbers together."""
-    attacked_networks.check_stages(parameters.stages)
     device = studies.resolve_device(parameters.device)
     common = {"dataset": parameters.dataset, "seed": parameters.seed, "device": device}
     races = [
@@ -181,7 +185,7 @@ def _race(
     if attack in (CLOSED, POLISHED):
         clock.done(torch.cat([_inverted(leak, attack == POLISHED) for leak in leaks]))
     else:
-        options = {"label_prior": "smoothing"} | _options(attack, stage, effort)
+        options = {"label_prior": "smoothing"} | _options(attack, stage, effort, inputs.shape[1])
         found = match(leaks, seed=seed + skip, watch=clock.watch, **options)
         lost = [status[0] == "diverged" for status in found.status]
         clock.done(found.images)
@@ -194,11 +198,11 @@ def _inverted(leak: Leak, polish: bool) -> Tensor:
     return polished(leak, closed.inputs, closed.labels).inputs if polish else closed.inputs
 
 
-def _options(attack: str, stage: str, effort: float) -> dict[str, Any]:
-    """Return how `match` is called for an attack, with a part of its steps."""
+def _options(attack: str, stage: str, effort: float, channels: int) -> dict[str, Any]:
+    """Return how `match` is called for an attack, with a part of its steps, on images of so many channels."""
     if attack == SECOND:
         return {"optimizer": LevenbergMarquardt(steps=40)}
-    options: dict[str, Any] = {"optimizer": LBFGS()} if attack == SAFE else preset(attack)
+    options: dict[str, Any] = {"optimizer": LBFGS()} if attack == SAFE else preset(attack, channels=channels)
     if attack.startswith("wang2024"):
         options["prior"] = prior(stage)
     chosen = options["optimizer"]

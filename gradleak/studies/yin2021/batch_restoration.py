@@ -5,19 +5,19 @@ yin2021, section 4.1.1: Table 1.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import pandas as pd
 import torch
 from matplotlib.figure import Figure
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from gradleak import metrics, studies
 from gradleak.book import figures
 from gradleak.book.records import Record
-from gradleak.errors import InputError
 from gradleak.labels.hard.gradinversion import gradinversion
-from gradleak.studies.shared.last_layers import TRAINED, parse, seen
+from gradleak.studies.fitting import Sees
+from gradleak.studies.shared.last_layers import TRAINED, Row, seen
 
 PLACE = "Section 4.1.1, Table 1"
 SMALLEST: dict[str, Any] = {"rows": ["photos/lenet5/relu/50"], "sizes": [1, 8], "samples": 16}
@@ -28,8 +28,9 @@ REPEATS = "with repeats"
 class Parameters(studies.Parameters):
     """What a rerun may change."""
 
-    rows: list[str] = Field(
+    rows: list[Row] = Field(
         ["photos/lenet5/relu/200", "photos/lenet5/tanh/200"],
+        validate_default=True,
         description="dataset/network/activation/classes; no activation where the network has its own",
     )
     sizes: list[int] = Field([1, 8, 32, 64, 96], description="samples in a batch")
@@ -44,23 +45,30 @@ class Parameters(studies.Parameters):
         "samples": 10_000,
     }
 
+    def sees(self) -> list[Sees]:
+        """Return the networks of all rows, and the images that they are shown."""
+        return [row.sees for row in self.rows]
+
+    @model_validator(mode="after")
+    def _classes_enough(self) -> Self:
+        for row in self.rows:
+            if max(self.sizes) > row.classes:
+                raise ValueError(
+                    f"{max(self.sizes)} samples without repeats need as many classes; got {row.classes} in '{row}'"
+                )
+        return self
+
 
 def datasets(parameters: Parameters) -> list[str]:
     """Return the names of the datasets this study reads."""
-    return list(dict.fromkeys(text.split("/")[0] for text in parameters.rows))
+    return list(dict.fromkeys(row.dataset for row in parameters.rows))
 
 
 def trials(parameters: Parameters) -> list[dict[str, Any]]:
     """Return the inputs of every trial: one a network."""
     common = parameters.model_dump(include={"sizes", "samples", "seed"})
     common["device"] = studies.resolve_device(parameters.device)
-    rows = [parse(text) for text in parameters.rows]
-    for row in rows:
-        if max(parameters.sizes) > row["classes"]:
-            raise InputError(
-                f"{max(parameters.sizes)} samples without repeats need as many classes; got {row['classes']}"
-            )
-    return [row | common for row in rows]
+    return [dict(row) | common for row in parameters.rows]
 
 
 def trial(
@@ -116,7 +124,7 @@ def table(record: Record) -> pd.DataFrame:
 
 def limit_table(parameters: Parameters) -> pd.DataFrame:
     """Return the share of different classes among labels drawn at random, by batch size and number of classes."""
-    classes = sorted({parse(text)["classes"] for text in parameters.rows} | {10, 100, 1000})
+    classes = sorted({row.classes for row in parameters.rows} | {10, 100, 1000})
     return pd.DataFrame(
         [
             {"B": f"{size}"}

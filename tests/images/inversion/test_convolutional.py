@@ -12,7 +12,7 @@ from gradleak import augment, data, metrics, models, observe
 from gradleak.errors import GradleakWarning, InputError
 from gradleak.images import invert_convolutional, polished, trace_convolutional
 from gradleak.leak import Leak
-from gradleak.studies.shared.private import inputs_of
+from gradleak.studies.shared.samples import inputs_of
 
 
 def small(activation: nn.Module, seed: int = 0) -> nn.Sequential:

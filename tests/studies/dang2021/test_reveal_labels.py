@@ -10,7 +10,7 @@ import pytest
 from gradleak import models
 from gradleak.book import figures
 from gradleak.book.records import Record
-from gradleak.errors import InputError, MissingData, UnknownName
+from gradleak.errors import MissingData
 from gradleak.studies.dang2021 import reveal_labels
 
 STUDY = "reveal-labels"
@@ -55,13 +55,6 @@ def test_tables_and_figures(record: Record) -> None:
     figure = reveal_labels.figure_exact(record)
     assert figures.gray_table(figure).std() > 0.02
     plt.close(figure)
-
-
-def test_rows_and_defences_are_checked() -> None:
-    with pytest.raises(InputError, match="a row is dataset/network/activation/classes"):
-        reveal_labels.trials(reveal_labels.Parameters(rows=["photos/lenet5/tanh/2"]))
-    with pytest.raises(UnknownName, match="unknown defence 'fog'"):
-        reveal_labels.trials(reveal_labels.Parameters(defenses=["fog/1"]))
 
 
 def test_the_pretrained_network_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import matplotlib.pyplot as plt
-import pytest
 import torch
 
 from gradleak import data
 from gradleak.book import figures
 from gradleak.book.records import Record
-from gradleak.errors import InputError, UnknownName
 from gradleak.studies.posterior2023 import posterior_attack
 
 STUDY = "posterior-attack"
@@ -57,10 +55,3 @@ def test_a_share_of_one_class_is_that_share() -> None:
         counts = private.labels[posterior_attack._drawn(private, 100, share, generator)].bincount(minlength=10)
         assert round(100 * share) in counts.tolist()
         assert int(counts.sum()) == 100
-
-
-def test_rows_and_variants_are_checked() -> None:
-    with pytest.raises(InputError, match="a row is dataset"):
-        posterior_attack.trials(posterior_attack.Parameters(rows=["photos/lenet5/tanh"]))
-    with pytest.raises(UnknownName, match="unknown loss 'hinge'"):
-        posterior_attack.trials(posterior_attack.Parameters(variants=["hinge/1/0"]))

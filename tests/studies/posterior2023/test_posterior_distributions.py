@@ -7,7 +7,6 @@ import pytest
 
 from gradleak.book import figures
 from gradleak.book.records import Record
-from gradleak.errors import InputError
 from gradleak.studies.posterior2023 import posterior_distributions
 
 STUDY = "posterior-distributions"
@@ -31,8 +30,3 @@ def test_tables_and_figures(record: Record) -> None:
     figure = posterior_distributions.figure_posteriors(record)
     assert figures.gray_table(figure).std() > 0.02
     plt.close(figure)
-
-
-def test_rows_are_checked() -> None:
-    with pytest.raises(InputError, match="a row is dataset/network/activation/steps"):
-        posterior_distributions.trials(posterior_distributions.Parameters(rows=["digits/lenet"]))

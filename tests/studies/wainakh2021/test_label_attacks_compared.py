@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import matplotlib.pyplot as plt
-import pytest
 
 from gradleak.book import figures
 from gradleak.book.records import Record
-from gradleak.errors import InputError, UnknownName
 from gradleak.studies.wainakh2021 import label_attacks_compared as compared
 
 STUDY = "label-attacks-compared"
@@ -51,10 +49,3 @@ def test_tables_and_figures(record: Record) -> None:
         figure = draw(record)
         assert figures.gray_table(figure).std() > 0.02
         plt.close(figure)
-
-
-def test_networks_and_defences_are_checked() -> None:
-    with pytest.raises(InputError, match="a network is network/activation"):
-        compared.trials(compared.Parameters(networks=["lenet5"]))
-    with pytest.raises(UnknownName, match="unknown defence 'fog'"):
-        compared.trials(compared.Parameters(defenses=["fog/1"]))

@@ -8,7 +8,7 @@ import torch
 
 from gradleak.book import figures
 from gradleak.book.records import Record
-from gradleak.errors import InputError, UnknownName
+from gradleak.errors import UnknownName
 from gradleak.studies.shared import tally
 from gradleak.studies.wainakh2021 import llg_attack
 
@@ -54,8 +54,3 @@ def test_batches_are_drawn_as_the_paper_says() -> None:
     assert len(chosen.unique()) == 64
     with pytest.raises(UnknownName, match="way to draw"):
         tally.drawn(labels, 4, "even", generator)
-
-
-def test_a_batch_needs_a_sample() -> None:
-    with pytest.raises(InputError, match="at least 1 sample"):
-        llg_attack.trials(llg_attack.Parameters(sizes=[0]))

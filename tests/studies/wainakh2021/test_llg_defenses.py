@@ -7,7 +7,6 @@ import pytest
 
 from gradleak.book import figures
 from gradleak.book.records import Record
-from gradleak.errors import UnknownName
 from gradleak.studies.wainakh2021 import llg_defenses
 
 STUDY = "llg-defenses"
@@ -38,8 +37,3 @@ def test_tables_and_figures(record: Record) -> None:
     figure = llg_defenses.figure_defenses(record)
     assert figures.gray_table(figure).std() > 0.02
     plt.close(figure)
-
-
-def test_defences_are_known() -> None:
-    with pytest.raises(UnknownName, match="unknown defence 'fog'"):
-        llg_defenses.trials(llg_defenses.Parameters(defenses=["fog/1"]))

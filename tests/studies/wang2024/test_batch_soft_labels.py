@@ -5,12 +5,10 @@ from __future__ import annotations
 import math
 
 import matplotlib.pyplot as plt
-import pytest
 import torch
 
 from gradleak.book import figures
 from gradleak.book.records import Record
-from gradleak.errors import InputError
 from gradleak.labels import BatchLabels
 from gradleak.studies.wang2024 import batch_soft_labels
 
@@ -50,9 +48,3 @@ def test_tables_and_figures(record: Record) -> None:
     for figure in (batch_soft_labels.figure_frontier(record), batch_soft_labels.figure_certificate(record)):
         assert figures.gray_table(figure).std() > 0.02
         plt.close(figure)
-
-
-@pytest.mark.parametrize("cell", ["resnet18/20/3", "resnet18/20/3/equal/smoothing", "resnet18/x/3/distinct/smoothing"])
-def test_cells_are_checked_before_work_starts(cell: str) -> None:
-    with pytest.raises(InputError, match="a cell is network/C/B"):
-        batch_soft_labels.trials(batch_soft_labels.Parameters(cells=[cell]))

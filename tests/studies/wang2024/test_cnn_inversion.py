@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import matplotlib.pyplot as plt
-import pytest
 
 from gradleak.book import figures
 from gradleak.book.records import Record
-from gradleak.errors import InputError
 from gradleak.studies.wang2024 import cnn_inversion
 
 STUDY = "cnn-inversion"
@@ -46,8 +44,3 @@ def test_tables_and_figures(record: Record) -> None:
         figure = draw(record)
         assert figures.gray_table(figure).std() > 0.02
         plt.close(figure)
-
-
-def test_stages_are_checked() -> None:
-    with pytest.raises(InputError, match="stages are untrained and trained"):
-        cnn_inversion.trials(cnn_inversion.Parameters(stages=["half"]))

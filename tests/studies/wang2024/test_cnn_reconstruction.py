@@ -9,7 +9,6 @@ import torch
 from gradleak import data
 from gradleak.book import figures
 from gradleak.book.records import Record
-from gradleak.errors import InputError, UnknownName
 from gradleak.studies.shared import matched_runs
 from gradleak.studies.wang2024 import cnn_reconstruction
 
@@ -98,15 +97,6 @@ def test_a_paired_difference_is_told_from_none() -> None:
     (found,) = matched_runs.paired(rows, [("a", "b")], 0)
     assert found["difference"] == pytest.approx((7 * 1 + (21 / 2 - 20)) / 8)
     assert found["low"] < found["difference"] < found["high"] == pytest.approx(1.0)
-
-
-def test_stages_are_checked() -> None:
-    with pytest.raises(InputError, match="stages are untrained and trained"):
-        cnn_reconstruction.trials(cnn_reconstruction.Parameters(stages=["half"]))
-    with pytest.raises(UnknownName, match="did you mean 'trained/random'"):
-        cnn_reconstruction.trials(cnn_reconstruction.Parameters(second_order_starts=["traind/random"]))
-    with pytest.raises(InputError, match="network/start/images"):
-        cnn_reconstruction.trials(cnn_reconstruction.Parameters(second_order_starts=["trained/random/0"]))
 
 
 def test_a_start_may_be_of_fewer_images() -> None:

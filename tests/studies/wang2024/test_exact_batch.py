@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import matplotlib.pyplot as plt
-import pytest
 import torch
 
 from gradleak.book import figures
 from gradleak.book.records import Record
-from gradleak.errors import InputError
 from gradleak.studies.wang2024 import exact_batch
 
 STUDY = "exact-batch"
@@ -38,8 +36,3 @@ def test_tables_and_figures(record: Record) -> None:
     for figure in (exact_batch.figure_batch(record), exact_batch.figure_sizes(record)):
         assert figures.gray_table(figure).std() > 0.02
         plt.close(figure)
-
-
-def test_what_is_shown_is_one_of_the_sizes() -> None:
-    with pytest.raises(InputError, match="'shown' must be one of the sizes"):
-        exact_batch.trials(exact_batch.Parameters(sizes=[2], shown=16))

@@ -9,9 +9,8 @@ import torch
 from gradleak import data, metrics
 from gradleak.book import figures
 from gradleak.book.records import Record
-from gradleak.errors import InputError
 from gradleak.studies.shared import attacked_networks
-from gradleak.studies.shared.private import judged
+from gradleak.studies.shared.searched import judged
 from gradleak.studies.wang2024 import label_accuracy_intense
 
 STUDY = "label-accuracy-intense"
@@ -60,23 +59,10 @@ def test_tables_and_figures(record: Record) -> None:
         plt.close(figure)
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("photos/lenet", "a row is dataset/network/stage"),
-        ("photos/lenet/half", "a stage of untrained or trained"),
-        ("digits/vgg16/trained", "no training recipe for 'digits/vgg16'"),
-    ],
-)
-def test_rows_are_checked_before_work_starts(text: str, message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        label_accuracy_intense.datasets(label_accuracy_intense.Parameters(rows=[text]))
-
-
 def test_a_trained_row_names_its_training_data() -> None:
-    assert attacked_networks.parse("cifar10/lenet/trained").training == "cifar10-jpeg"
+    assert attacked_networks.Row.of("cifar10/lenet/trained").training == "cifar10-jpeg"
     model, accuracy = attacked_networks.network(
-        attacked_networks.parse("photos/lenet/untrained"), "mixup", data.load("photos", "test"), 0, "cpu"
+        attacked_networks.Row.of("photos/lenet/untrained"), "mixup", data.load("photos", "test"), 0, "cpu"
     )
     assert accuracy is None
     assert model.head.bias is None

@@ -10,7 +10,6 @@ import torch
 
 from gradleak.book import figures
 from gradleak.book.records import Record
-from gradleak.errors import InputError
 from gradleak.images.presets import PRESETS, preset
 from gradleak.studies.wang2024 import what_matching_costs as costs
 
@@ -67,9 +66,9 @@ def test_a_level_is_reached_when_the_best_so_far_is_there(monkeypatch: pytest.Mo
 
 def test_the_effort_scales_the_published_steps() -> None:
     for name in PRESETS:
-        own = costs._options(name, "untrained", 0.1)["optimizer"]
+        own = costs._options(name, "untrained", 0.1, 3)["optimizer"]
         assert own.steps == preset(name)["optimizer"].steps // 10
-    assert costs._options("wang2024-l2", "trained", 1.0)["prior"].variation == 1e-3
+    assert costs._options("wang2024-l2", "trained", 1.0, 3)["prior"].variation == 1e-3
 
 
 def test_together_compares_with_one_in_the_same_run(record: Record) -> None:
@@ -102,8 +101,3 @@ def test_second_order_is_run_image_by_image() -> None:
         ("trained", costs.POLISHED, 0),
         ("trained", costs.POLISHED, 1),
     ]
-
-
-def test_stages_are_checked() -> None:
-    with pytest.raises(InputError, match="stages are untrained and trained"):
-        costs.trials(costs.Parameters(stages=["half"]))

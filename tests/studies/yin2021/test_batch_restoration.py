@@ -7,7 +7,6 @@ import pytest
 
 from gradleak.book import figures
 from gradleak.book.records import Record
-from gradleak.errors import InputError
 from gradleak.studies.yin2021 import batch_restoration
 
 STUDY = "batch-restoration"
@@ -39,8 +38,3 @@ def test_tables_and_figures(record: Record) -> None:
     figure = batch_restoration.figure_accuracy(record)
     assert figures.gray_table(figure).std() > 0.02
     plt.close(figure)
-
-
-def test_more_samples_than_classes_are_refused() -> None:
-    with pytest.raises(InputError, match="need as many classes; got 10"):
-        batch_restoration.trials(batch_restoration.Parameters(rows=["photos/lenet5/relu/10"], sizes=[11]))

@@ -1,0 +1,81 @@
+"""Settings of several parts, written in one word: "cifar10/lenet/trained" is a network on its private images."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Self
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, PrivateAttr, ValidationError, model_serializer
+from pydantic import model_validator as validator
+from pydantic.functional_validators import ModelWrapValidatorHandler
+
+from gradleak.errors import GradleakError, InputError
+
+
+def _whole(value: Any) -> Any:
+    if isinstance(value, str) and not value.isdigit():
+        raise ValueError("must be a whole number")
+    return value
+
+
+# A number in a form: pydantic alone would take "1_0" and " 1" as well.
+Whole = Annotated[int, BeforeValidator(_whole)]
+
+
+class Form(BaseModel):
+    """A setting written "a/b/c", its fields in their order; as a parameter it is given back as it was written.
+
+    Trailing fields that have a default may be left out.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    _text: str = PrivateAttr("")
+
+    @classmethod
+    def of(cls, text: str) -> Self:
+        """Return what a text says, or say what is wrong with it."""
+        try:
+            return cls.model_validate(text)
+        except ValidationError as error:
+            raise InputError(reason(error)) from error
+
+    @classmethod
+    def form(cls) -> str:
+        """Return how it is written: the names of its fields, and what may be left out in brackets."""
+        fields = [(name.replace("_", " "), field.is_required()) for name, field in cls.model_fields.items()]
+        return "".join(f"/{name}" if needed else f"[/{name}]" for name, needed in fields)[1:]
+
+    @validator(mode="wrap")
+    @classmethod
+    def _read(cls, value: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        if isinstance(value, cls):
+            return value
+        parts = value.split("/") if isinstance(value, str) else []
+        least = sum(field.is_required() for field in cls.model_fields.values())
+        if not least <= len(parts) <= len(cls.model_fields):
+            raise ValueError(f"'{value}' is not written {cls.form()}")
+        try:
+            found = handler(dict(zip(cls.model_fields, parts, strict=False)))
+            found.check()
+        except ValidationError as error:
+            place = error.errors()[0]["loc"][0]
+            raise ValueError(f"'{value}' is not right as {cls.form()}: its {place}, {reason(error)}") from error
+        except GradleakError as error:
+            raise ValueError(f"'{value}' is not right: {error}") from error
+        found._text = value
+        return found
+
+    def check(self) -> None:
+        """Raise a clear error where the fields do not go together."""
+
+    @model_serializer
+    def _written(self) -> str:
+        return self._text
+
+    def __str__(self) -> str:
+        return self._text
+
+
+def reason(error: ValidationError) -> str:
+    """Return what is wrong first, in one line that goes on a sentence."""
+    text = error.errors()[0]["msg"].removeprefix("Value error, ")
+    return text if text[1:2].isupper() else text[:1].lower() + text[1:]

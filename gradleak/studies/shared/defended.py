@@ -1,0 +1,62 @@
+"""Defences in the words of a study: how its parameters and trials name them, and which of the package's they are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import torch
+
+from gradleak import defenses
+from gradleak.errors import unknown
+from gradleak.leak import Defense, Gradients
+from gradleak.studies.forms import Form
+
+# wang2024's pages: the level of their "clip" is a share of the gradient's own norm.
+WORDS = {"gaussian": "gaussian", "clip": "clip-share", "quantize": "quantize", "half": "half"}
+
+
+def named(words: Mapping[str, str], defense: str, level: float, generator: torch.Generator | None = None) -> Defense:
+    """Return the defence that a study calls so, by its `words` for those of the package."""
+    if defense not in words:
+        raise unknown("defence", defense, words)
+    return defenses.named(f"{words[defense]}/{level}", generator=generator)
+
+
+class Defended(Form):
+    """A defence and its level, in a study's `words`."""
+
+    words: ClassVar[Mapping[str, str]] = {}
+    defense: str
+    level: float
+
+    @classmethod
+    def form(cls) -> str:
+        """Return how each defence is written: its name, and what its level is."""
+        levels = {word: defenses.KINDS[kind].level or "0" for word, kind in cls.words.items()}
+        return "defence/level, one of " + "; ".join(f"{word}/{level}" for word, level in levels.items())
+
+    def check(self) -> None:
+        """Say so where there is no such defence, or not at this level."""
+        named(self.words, self.defense, self.level, torch.Generator())
+
+
+def sent_behind(defense: str, level: float, clean: Gradients, seed: int) -> Gradients:
+    """Return a gradient as it is sent behind a defence of wang2024's pages."""
+    return named(WORDS, defense, level, torch.Generator().manual_seed(seed))(clean)
+
+
+def defended_trials(levels: Mapping[str, Sequence[float]], **common: Any) -> list[dict[str, Any]]:
+    """Return the inputs of the trials that try every defence at every level."""
+    return [
+        {"part": "defense", "defense": name, "level": float(level)} | common
+        for name, own in levels.items()
+        for level in own
+    ]
+
+
+def defense_cells(defense: Any, level: Any) -> dict[str, str]:
+    """Return how a table names a defence and its strength."""
+    if defense == "half":
+        return {"defence": "float16 numbers", "strength": "–"}
+    return {"defence": str(defense), "strength": f"{level:g}"}

@@ -1,0 +1,25 @@
+"""How near restored images are to the private ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from gradleak import metrics
+
+
+def quality(images: Tensor, truth: Tensor) -> list[dict[str, Any]]:
+    """Return how near each of N images (N, C, H, W) is to the truth, by all measures; what is not finite is lost."""
+    distance = metrics.lpips(images, truth)
+    columns = {
+        "psnr": metrics.psnr(images, truth),
+        "eight_bit": metrics.wrapped_psnr(images, truth),
+        "ssim": metrics.ssim(images, truth),
+    }
+    rows: list[dict[str, Any]] = [
+        {key: float(values[n]) for key, values in columns.items()} for n in range(len(images))
+    ]
+    for n, row in enumerate(rows):
+        row["lpips"] = None if distance.values is None else float(distance.values[n])
+    return rows

@@ -1,0 +1,95 @@
+"""The client's side of a study: its private samples, and the truths that metrics may look at afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor, nn
+
+from gradleak import augment, data
+from gradleak.errors import unknown
+from gradleak.labels import LabelPath, label_path
+from gradleak.leak import HeadLeaks, observe_heads
+
+DTYPES = {"float32": torch.float32, "float64": torch.float64}
+LABELS = ("smoothing", "mixup", "onehot")
+POOL = 100
+
+
+def soft_labels(labels: str, first: Tensor, classes: int, generator: torch.Generator) -> Tensor:
+    """Return soft labels (N, C) in float64 of samples whose `first` classes (N,) are given, as wang2024 draws them.
+
+    Smoothing ε ~ U(0, 0.5); mixup with another class, λ ~ U(0, 1).
+    """
+    share = torch.rand(len(first), generator=generator, dtype=torch.float64)
+    if labels == "smoothing":
+        return augment.smooth(first, classes, share / 2)
+    hot = augment.one_hot(first, classes).double()
+    if labels == "onehot":
+        return hot
+    if labels == "mixup":
+        second = (first + torch.randint(1, classes, (len(first),), generator=generator)) % classes
+        return share[:, None] * hot + (1 - share[:, None]) * augment.one_hot(second, classes)
+    raise unknown("kind of label", labels, LABELS)
+
+
+def private_samples(dataset: data.Dataset, labels: str, count: int, seed: int) -> tuple[Tensor, Tensor]:
+    """Return private inputs (N, C, H, W), normalised, and their labels (N, classes) as wang2024 makes them.
+
+    Images are drawn with replacement; mixup mixes the images of two classes as well. The labels are in float64, so that
+    they are what they are in either precision of the client.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    chosen = torch.randint(len(dataset), (count,), generator=generator)
+    inputs, classes = data.normalise(dataset.images[chosen]), dataset.labels[chosen]
+    if labels == "mixup":
+        return augment.mixup(inputs, augment.one_hot(classes, dataset.classes).double(), generator=generator)
+    return inputs, soft_labels(labels, classes, dataset.classes, generator)
+
+
+def pooled_samples(dataset: data.Dataset, labels: str, count: int, seed: int) -> tuple[Tensor, Tensor]:
+    """Return private inputs and labels, drawn from one pool: fewer samples are the first of more."""
+    inputs, targets = private_samples(dataset, labels, max(POOL, count), seed)
+    return inputs[:count], targets[:count]
+
+
+def observe_private(
+    model: nn.Module, inputs: Tensor, targets: Tensor, dtype: str, device: str
+) -> tuple[HeadLeaks, Tensor]:
+    """Let N clients with one sample each send their last-layer gradients; return those and p − y (N, C), the truth."""
+    model = model.to(device, DTYPES[dtype])
+    inputs, targets = inputs.to(device, DTYPES[dtype]), targets.to(device, DTYPES[dtype])
+    leaks = observe_heads(model, inputs, targets)
+    with torch.no_grad():
+        # In float64 the subtraction keeps its digits, so that the truth is truer than what it is compared with.
+        errors = torch.cat([model.double()(part.double()).softmax(dim=1) for part in inputs.split(250)])
+    return leaks, errors - targets.double()
+
+
+def reduced(leaks: HeadLeaks, errors: Tensor, *, exact: bool = True) -> tuple[LabelPath, Tensor]:
+    """Return the label paths of the leaks and the true scalars λ* = 1 / (p_r − y_r), (N,).
+
+    `exact`: float64 arithmetic over all columns; otherwise one column in the gradient's precision, as in the paper.
+    """
+    path = label_path(
+        leaks.weight_gradients,
+        leaks.weight,
+        bias=leaks.bias,
+        columns="all" if exact else "one",
+        dtype=torch.float64 if exact else None,
+    )
+    return path, 1 / errors.gather(1, path.row[:, None])[:, 0]
+
+
+def inputs_of(modules: Iterable[nn.Module], model: nn.Module, inputs: Tensor) -> list[Tensor]:
+    """Return what modules of a model take in, in the order in which they run: truths that no attack is given."""
+    seen: list[Tensor] = []
+    handles = [module.register_forward_hook(lambda module, args, output: seen.append(args[0])) for module in modules]
+    try:
+        with torch.no_grad():
+            model(inputs)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return seen

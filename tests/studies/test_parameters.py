@@ -1,0 +1,145 @@
+"""What a study's parameters say is checked before any work: forms, defences, and networks that cannot see a dataset."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from gradleak import data, models, studies
+from gradleak.book import runner
+from gradleak.data.registry import EMBEDDED
+from gradleak.errors import InputError
+from gradleak.studies.forms import Form, Whole
+from gradleak.studies.shared.attacked_networks import built
+
+# Study, parameter, text, what the one line says.
+WRONG = [
+    ("llg-defenses", "defenses", "noise", "'noise' is not written defence/level, one of .* noise/variance"),
+    ("llg-defenses", "defenses", "noise/x", "its level, input should be a valid number"),
+    ("llg-defenses", "defenses", "noise/-1", "'noise/-1' is not right: variance must be at least 0; got -1"),
+    ("llg-defenses", "defenses", "quantize/4.5", "bits must be a whole number; got 4.5"),
+    ("llg-defenses", "defenses", "fog/1", "unknown defence 'fog'. Known: dp, grad-drop, noise"),
+    ("label-attacks-compared", "defenses", "prune/0.2", "unknown defence 'prune'. Known: clip, grad-drop"),
+    ("label-attacks-compared", "networks", "lenet5", "'lenet5' is not written network/activation"),
+    ("label-attacks-compared", "networks", "lenet5/wobbly", "unknown activation 'wobbly'"),
+    ("reveal-labels", "defenses", "grad-drop/2", "share must lie in 0 … 1; got 2"),
+    ("reveal-labels", "rows", "photos/lenet5/tanh", "is not written dataset/network/activation/classes"),
+    ("reveal-labels", "rows", "photos/lenet5/tanh/2", "its classes, input should be greater than or equal to 3"),
+    ("reveal-labels", "rows", "digits/efficientnet-lite0//1000", "takes 3 channels; 'digits' has 1"),
+    ("batch-restoration", "rows", "photos/lenet5/relu/10", "samples without repeats need as many classes; got 10"),
+    ("posterior-attack", "rows", "photos/lenet5/tanh/8.5", "its size, must be a whole number"),
+    ("posterior-attack", "variants", "hinge/1/0", "its loss, input should be 'ce' or 'focal'"),
+    ("posterior-distributions", "rows", "digits/lenet", "is not written dataset/network/activation/steps"),
+    ("batch-soft-labels", "cells", "resnet18/20/3", "is not written network/classes/size/drawn/labels"),
+    ("batch-soft-labels", "cells", "resnet18/20/3/equal/onehot", "its drawn, input should be 'distinct' or 'repeated'"),
+    ("batch-soft-labels", "trained", "photos/lenet5/3", "no training recipe for 'photos/lenet5'"),
+    ("label-accuracy-intense", "rows", "photos/lenet", "'photos/lenet' is not written dataset/network/stage"),
+    ("label-accuracy-intense", "rows", "photos/lenet/half", "input should be 'untrained' or 'trained'"),
+    ("label-accuracy-intense", "rows", "digits/vgg16/trained", "no training recipe for 'digits/vgg16'"),
+    ("cnn-reconstruction", "second_order_starts", "untrained/closed form", "did you mean 'trained/closed form'"),
+    ("cnn-reconstruction", "second_order_starts", "trained/random/0", r"as stage/start\[/images\]: its images"),
+    ("cnn-reconstruction", "stages", "half", "'half' is not right, input should be 'untrained' or 'trained'"),
+    ("exact-batch", "shown", "5", "'shown' must be one of the sizes; got 5"),
+    ("llg-attack", "sizes", "0", "greater than 0"),
+    ("llg-attack", "datasets", "digts", "unknown dataset 'digts': did you mean 'digits'"),
+    ("label-accuracy", "network", "alexnet", "cannot be shown 'photos': 'alexnet' needs images of at least 63 pixels"),
+    (
+        "loss-landscape",
+        "dataset",
+        "digits",
+        "trained on 'photos' and cannot be shown 'digits': 32×32×3 pixels there",
+    ),
+]
+
+
+@pytest.mark.parametrize(("study", "name", "text", "message"), WRONG)
+def test_a_wrong_text_is_refused_in_one_line(study: str, name: str, text: str, message: str) -> None:
+    with pytest.raises(InputError, match=message) as error:
+        studies.parameters(study, "quick", {name: text})
+    assert "\n" not in str(error.value)
+    assert f"of '{study}'" in str(error.value)
+
+
+class Toy(Form):
+    name: str
+    size: Whole
+    share: float = 1.0
+
+
+def test_a_form_is_typed_and_given_back_as_it_was_written() -> None:
+    for text in ("a/2", "a/2/0.50", "/02"):
+        toy = Toy.of(text)
+        assert (toy.model_dump(), str(toy)) == (text, text)
+    assert dict(Toy.of("a/2/0.50")) == {"name": "a", "size": 2, "share": 0.5}
+    assert Toy.form() == "name/size[/share]"
+    assert Toy.model_validate(toy) is toy
+    for wrong in ("a", "a/2/0.5/", "a/ 2", "a/2/nan"):
+        with pytest.raises(InputError, match="name/size"):
+            Toy.of(wrong)
+
+
+# What cannot be shown digits, 8×8 and grey, in place of photos: the rest runs on both.
+REFUSES = {
+    "batch-restoration": "'lenet5' needs images of at least 12 pixels; got 8",
+    "exact-batch": "'digits' come at 8 pixels; got size=64",
+    "fcn-inversion": "'digits' come at 8 pixels; got size=64",
+    "label-attacks-compared": "'lenet5' needs images of at least 12 pixels; got 8",
+    "llg-architectures": "'llg-lenet' needs images of at least 10 pixels; got 8",
+    "posterior-attack": "'lenet5' needs images of at least 12 pixels; got 8",
+    "posterior-distributions": "'lenet5' needs images of at least 12 pixels; got 8",
+    "reveal-labels": "'lenet5' needs images of at least 12 pixels; got 8",
+}
+# A second each at their smallest.
+CHEAP = ("gradient-properties", "llg-attack", "theorem1")
+
+
+def on(study: str, dataset: str, values: dict[str, Any]) -> studies.Parameters:
+    """Return parameters with every embedded dataset replaced by one."""
+
+    def replaced(value: Any) -> Any:
+        if isinstance(value, list):
+            return list(dict.fromkeys(map(replaced, value))) if all(isinstance(v, str) for v in value) else value
+        return dataset if value in EMBEDDED else swapped(value) if isinstance(value, str) else value
+
+    def swapped(text: str) -> str:
+        first, slash, rest = text.partition("/")
+        return f"{dataset}/{rest}" if slash and first in EMBEDDED else text
+
+    return studies.parameters(study, "quick", {name: replaced(value) for name, value in values.items()})
+
+
+@pytest.mark.parametrize("dataset", EMBEDDED)
+@pytest.mark.parametrize("study", studies.names())
+def test_a_page_runs_on_an_embedded_dataset_or_says_why_not(study: str, dataset: str) -> None:
+    quick = studies.parameters(study).model_dump()
+    if dataset == "digits" and study in REFUSES:
+        with pytest.raises(InputError, match=REFUSES[study]):
+            on(study, dataset, quick)
+        return
+    chosen = on(study, dataset, quick)
+    assert studies.load(study).module.datasets(chosen) in ([dataset], [])
+    for one in set(chosen.sees()):
+        private = data.load(one.dataset, "test", size=one.size)
+        model = built(one.network, private, 0, "cpu", activation=one.activation or None)
+        with torch.no_grad():
+            assert model(private.images[:1]).shape == (1, private.classes)
+
+
+@pytest.mark.parametrize("study", CHEAP)
+def test_a_study_runs_through_on_digits(study: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GRADLEAK_CACHE", str(tmp_path))
+    smallest = studies.parameters(study, "quick", studies.load(study).module.SMALLEST).model_dump()
+    record = runner.run_study(study, on(study, "digits", smallest), jobs=1)
+    assert all(trial.rows for trial in record.trials)
+
+
+@pytest.mark.parametrize("name", data.names())
+def test_a_dataset_is_described_without_being_loaded(name: str) -> None:
+    channels, side = data.shape(name)
+    assert (channels, side) == {"digits": (1, 8), "photos": (3, 32), "mnist": (1, 28)}.get(name, (3, side))
+    if name in EMBEDDED:
+        assert data.load(name, "test").images.shape[1:] == (channels, side, side)
+    assert models.build("fcn4", in_channels=channels, image_size=32)
