@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Collection, Iterator, Mapping
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -26,7 +27,7 @@ FLOW = (
     "book.records",
     "claims",
     "studies.shared",
-    "studies.*",  # a folder a paper
+    "studies.*",  # a folder a paper, as wang2024
     "book",
     "cli",
     "__main__",
@@ -78,7 +79,7 @@ def place(module: str) -> tuple[int, str]:
         name = ".".join(parts[:length])
         if name in LINES:
             return LINES[name], name
-        if parts[0] == "studies" and length == 2:
+        if re.fullmatch(r"studies\.[a-z]+\d{4}", name):
             return LINES["studies.*"], name
     raise AssertionError(f"{module} has no place in the flow")
 
