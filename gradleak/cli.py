@@ -12,9 +12,10 @@ import typer
 from gradleak.errors import GradleakError, InputError
 
 if TYPE_CHECKING:
-    import pandas as pd
+    from collections.abc import Sequence
 
     from gradleak.book.records import Record
+    from gradleak.studies import Parameters
 
 app = typer.Typer(
     help="An executable book of gradient leakage: run its pages, check its claims.",
@@ -50,12 +51,10 @@ def _options(
 @app.command("list")
 def list_studies() -> None:
     """List the pages and what each regenerates; `run STUDY --show` lists its parameters."""
-    import pandas as pd
-
     from gradleak import studies
 
     loaded = [studies.load(name) for name in studies.names()]
-    _show(pd.DataFrame({"study": s.name, "paper": s.paper, "regenerates": s.place, "title": s.title} for s in loaded))
+    _show([{"study": s.name, "paper": s.paper, "regenerates": s.place, "title": s.title} for s in loaded])
 
 
 @app.command()
@@ -75,7 +74,7 @@ def run(
     loaded = studies.load(study)
     parameters = studies.parameters(loaded, profile, _settings(parameter))
     if show:
-        _show(_parameter_frame(loaded.Parameters, parameters.model_dump()))
+        _show(_parameter_rows(loaded.Parameters, parameters.model_dump()))
         return
     page = pages.run_page(loaded, parameters, out or paths.runs() / study, jobs=jobs, cluster=cluster, fresh=True)
     typer.echo(f"page    {page.notebook}\nrecord  {page.record}\ntook    {page.seconds:.1f} s")
@@ -94,16 +93,29 @@ def book(profile: ProfileOption = "quick", jobs: Jobs = None) -> None:
 def verify(
     study: Annotated[list[str] | None, typer.Argument(help="Studies to verify; default: all.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    stale: Annotated[bool, typer.Option("--stale", help="List the stale records, no claims; fail if any is.")] = False,
+    spot: Annotated[
+        int | None, typer.Option("--spot", min=1, metavar="N", help="Run N trials of each stale record again, compare.")
+    ] = None,
+    limit: Annotated[float, typer.Option("--limit", help="Seconds a trial of --spot may have taken.")] = 120.0,
+    seed: Annotated[int, typer.Option("--seed", help="Which trials --spot draws.")] = 0,
+    jobs: Jobs = None,
 ) -> None:
     """Show each claim with its published, recorded and fresh values; fail if one fails at the scale it needs."""
-    import pandas as pd
-
     from gradleak import claims, studies
     from gradleak.book import records
 
     wanted = [studies.load(name).name for name in study] if study else list(studies.names())
+    if spot is not None:
+        _spot_check(wanted, spot, limit, seed, jobs)
+        return
+    if stale:
+        _list_stale(wanted)
+        return
     fresh = latest_records()
-    lines = [line for name in wanted for line in claims.lines(fresh, name)]
+    kept = {name: records.recorded(name) for name in wanted}
+    states = {name: records.state(one) if one else "none" for name, one in kept.items()}
+    lines = [(states[name], line) for name in wanted for line in claims.lines(fresh, name)]
     rows = [
         {
             "claim": line.claim.id,
@@ -111,21 +123,22 @@ def verify(
             "paper": line.claim.published,
             "rule": line.claim.rule_text,
             "recorded": line.recorded.shown,
+            "record": state,
             "fresh": line.fresh.shown,
             "verdict": line.verdict_text,
         }
-        for line in lines
+        for state, line in lines
     ]
     if as_json:
         values = [
             row | {"recorded_value": line.recorded.value, "fresh_value": line.fresh.value, "failing": line.failing}
-            for row, line in zip(rows, lines, strict=True)
+            for row, (_, line) in zip(rows, lines, strict=True)
         ]
         typer.echo(json.dumps(values, indent=1, ensure_ascii=False))
     else:
-        _show(pd.DataFrame(rows))
-    looser = [said for name in wanted if (kept := records.recorded(name)) for said in claims.loosened(kept)]
-    failing = [line for line in lines if line.failing]
+        _show(rows)
+    looser = [said for one in kept.values() if one for said in claims.loosened(one)]
+    failing = [line for _, line in lines if line.failing]
     for line in failing:
         values_found = f"recorded {line.recorded.shown}, fresh {line.fresh.shown}"
         typer.echo(f"{line.claim.id}: {values_found}; holds if {line.claim.rule_text}", err=True)
@@ -134,6 +147,41 @@ def verify(
     if failing:
         typer.echo(f"{len(failing)} of {len(lines)} claims fail at the scale they need", err=True)
     if failing or looser:
+        raise typer.Exit(1)
+
+
+def _list_stale(wanted: Sequence[str]) -> None:
+    """List the stale records and count all; fail if there is one."""
+    from gradleak.book import records
+
+    kept = {name: record for name in wanted if (record := records.recorded(name))}
+    states = {name: records.state(record) for name, record in kept.items()}
+    for name, record in kept.items():
+        if states[name] == "stale":
+            typer.echo(f"{name}: {records.standing(record)}")
+    counts = [f"{list(states.values()).count(state)} {state}" for state in ("current", "confirmed", "stale")]
+    typer.echo(f"{len(states)} records: {', '.join(counts)}")
+    if "stale" in states.values():
+        raise typer.Exit(1)
+
+
+def _spot_check(wanted: Sequence[str], trials: int, limit: float, seed: int, jobs: int | None) -> None:
+    """Run trials of the stale records again and write the confirmations; fail if a row differs or none can run."""
+    from gradleak.book import records, spot
+
+    wrong = False
+    for name in wanted:
+        record = records.recorded(name)
+        if record is None or records.state(record) != "stale":
+            continue
+        checked = spot.check(record, trials, limit=limit, seed=seed, jobs=jobs)
+        if checked.troubles:
+            wrong = True
+            typer.echo(f"{name}: stale\n" + "\n".join(f"  {trouble}" for trouble in checked.troubles))
+        else:
+            records.write(checked.record, records.file_of(name))
+            typer.echo(f"{name}: {records.standing(checked.record)}")
+    if wrong:
         raise typer.Exit(1)
 
 
@@ -152,36 +200,31 @@ def record(
     loaded = [studies.load(name) for name in study]
     chosen = [studies.parameters(one, profile, _settings(parameter)) for one in loaded]
     for one, parameters in zip(loaded, chosen, strict=True):
-        result = runner.run_study(one, parameters, jobs=jobs, cluster=cluster)
-        path = records.file_of(one.name)
-        records.write(result, path)
-        typer.echo(f"record  {path}  ({result.provenance.wall_seconds:.0f} s)")
+        result = runner.record(one, parameters, jobs=jobs, cluster=cluster)
+        seconds = sum(trial.seconds for trial in result.trials)
+        typer.echo(f"record  {records.file_of(one.name)}  ({len(result.trials)} trials, {seconds:.0f} s in all)")
 
 
 @app.command()
 def data() -> None:
     """List the datasets, and where each would come from."""
-    import pandas as pd
-
     from gradleak import data as datasets
 
-    _show(pd.DataFrame([vars(state) for state in datasets.states()]))
+    _show([vars(state) for state in datasets.states()])
 
 
 @app.command()
 def claims(study: Annotated[str | None, typer.Argument(help="One study; default: all.")] = None) -> None:
     """List what the papers claim, and the rule under which each counts as reproduced."""
-    import pandas as pd
-
     from gradleak import claims as known
     from gradleak import studies
 
     name = studies.load(study).name if study else None
-    columns = [
+    rows = [
         {"claim": c.id, "place": c.place, "statement": c.statement, "paper": c.published, "rule": c.rule_text}
         for c in known.load(name)
     ]
-    _show(pd.DataFrame(columns))
+    _show(rows)
 
 
 def latest_records() -> dict[str, Record]:
@@ -207,16 +250,14 @@ def _settings(pairs: list[str] | None) -> dict[str, str]:
     return settings
 
 
-def _parameter_frame(model: Any, values: dict[str, Any]) -> pd.DataFrame:
-    import pandas as pd
-
-    return pd.DataFrame(
-        {"parameter": name, "value": str(values[name]), "quick": str(field.default), "what": field.description}
+def _parameter_rows(model: type[Parameters], values: dict[str, Any]) -> list[dict[str, Any]]:
+    return [
+        {"parameter": name, "value": values[name], "quick": field.default, "what": field.description}
         for name, field in model.model_fields.items()
-    )
+    ]
 
 
-def _show(frame: pd.DataFrame) -> None:
+def _show(rows: Sequence[dict[str, Any]]) -> None:
     """Print a table; where the output is not a terminal nothing is folded or cut."""
     from rich import box
     from rich.console import Console
@@ -224,10 +265,10 @@ def _show(frame: pd.DataFrame) -> None:
 
     console = Console(width=None if sys.stdout.isatty() else 240)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for index, column in enumerate(frame.columns):
-        table.add_column(str(column), overflow="fold", no_wrap=index == 0)
-    for row in frame.astype(object).where(frame.notna(), "").values.tolist():
-        table.add_row(*[str(cell) for cell in row])
+    for index, column in enumerate(rows[0] if rows else ()):
+        table.add_column(column, overflow="fold", no_wrap=index == 0)
+    for row in rows:
+        table.add_row(*["" if cell is None else str(cell) for cell in row.values()])
     console.print(table)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import yaml
 
 from gradleak import claims, paths, studies
-from gradleak.book import cover, pages, performance, records, runner
+from gradleak.book import cover, pages, performance, records, sources
 from gradleak.book.pages import PageRun
 from gradleak.book.records import Record
 from gradleak.errors import GradleakError
@@ -79,7 +79,7 @@ def _write_generated(loaded: list[Study], runs: dict[str, PageRun], fresh: dict[
             file.write_text(text)
     picture = folder / "cover.png"
     key = folder / "cover.key"
-    now = runner.source_hash("gradleak.book.cover")
+    now = sources.of_modules("gradleak.book.cover").digest
     if not picture.is_file() or not key.is_file() or key.read_text() != now:
         cover.make_cover(picture)
         key.write_text(now)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from gradleak import claims, paths, studies
-from gradleak.book import progress, records, runner
+from gradleak.book import progress, records, runner, sources
 from gradleak.errors import GradleakError, GradleakWarning, InputError
 from gradleak.storage import storage_error, write_whole
 from gradleak.studies import Parameters, Study
@@ -41,9 +41,8 @@ def page_key(study: Study, parameters: Parameters) -> str:
     """Return a hash of everything an executed page depends on."""
     digest = hashlib.sha256(study.notebook.read_bytes())
     device = studies.resolve_device(parameters.device)
-    digest.update(runner.decides(study, device, runner.sources_of(study, parameters)).encode())
-    for module in PAGE_MODULES:
-        digest.update(runner.source_hash(module).encode())
+    code = sources.of_page(study, PAGE_MODULES).digest
+    digest.update(runner.decides(code, device, runner.sources_of(study, parameters)).encode())
     for file in (claims.file_of(study.name), records.file_of(study.name)):
         digest.update(file.read_bytes() if file.is_file() else b"none")
     digest.update(json.dumps(parameters.model_dump(), sort_keys=True).encode())
@@ -79,7 +78,9 @@ def run_page(
             "GRADLEAK_JOBS": str(jobs) if jobs else None,
             "GRADLEAK_CLUSTER": cluster,
             # The kernel runs the same code as this process, also where another checkout is the installed one.
-            "PYTHONPATH": os.pathsep.join(filter(None, [str(runner.package().parent), os.environ.get("PYTHONPATH")])),
+            "PYTHONPATH": os.pathsep.join(
+                filter(None, [str(sources.package_folder().parent), os.environ.get("PYTHONPATH")])
+            ),
             # Says on every start that frozen modules cannot be debugged.
             "PYDEVD_DISABLE_FILE_VALIDATION": "1",
         }
@@ -168,7 +169,7 @@ def _cleaned(page: Any, named: dict[str, str]) -> Any:
     page.metadata.pop("papermill", None)
     named = {
         str(paths.root()): ".",
-        str(runner.package().parent): ".",
+        str(sources.package_folder().parent): ".",
         sys.prefix: "python",
         str(Path.home()): "~",
         **named,

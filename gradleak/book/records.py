@@ -7,10 +7,8 @@ import functools
 import hashlib
 import importlib.metadata
 import json
-import math
 import platform
 import subprocess
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -18,6 +16,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 import gradleak
 from gradleak import paths, studies
+from gradleak.book import sources
+from gradleak.book.plain import restored, worded
 from gradleak.errors import GradleakError, InputError, MissingData, StorageError
 from gradleak.storage import write_whole
 
@@ -26,7 +26,10 @@ if TYPE_CHECKING:
 
     from gradleak.book.tables import Table
 
-PACKAGES = ("torch", "torchvision", "numpy", "scikit-image", "scikit-learn")
+PACKAGES = ("torch", "torchvision", "numpy", "scipy", "scikit-image", "scikit-learn", "pyswarms")
+# A record is confirmed by this many of its trials run again, or by this share of its CPU time.
+ENOUGH_TRIALS, ENOUGH_TIME = 2, 0.1
+State = Literal["current", "confirmed", "stale"]
 
 
 class _Strict(BaseModel):
@@ -34,11 +37,16 @@ class _Strict(BaseModel):
 
 
 class Trial(_Strict):
-    """A small, seeded, independent piece of work: its inputs, its rows, the seconds it took."""
+    """A small, seeded, independent piece of work: its inputs, its rows, the seconds it took, when and at which commit.
+
+    `date` is in UTC, to the second; records from before it was kept lack it and the commit.
+    """
 
     inputs: dict[str, Any]
     rows: list[dict[str, Any]]
     seconds: float
+    date: str | None = None
+    commit: str | None = None
 
 
 class Provenance(_Strict):
@@ -53,14 +61,35 @@ class Provenance(_Strict):
     data: list[str]
 
 
+class Confirmed(_Strict):
+    """That `trials` of a record's `of`, run again with the sources of this digest, gave the recorded rows.
+
+    `seconds` they took when they were recorded, which is the `share` of the whole record.
+    """
+
+    trials: int
+    of: int
+    seconds: float
+    share: float
+    date: str
+    commit: str
+    sources: str
+
+
 class Record(_Strict):
-    """The result of one run of a study."""
+    """The result of one run of a study.
+
+    `sources`: the digest of what its trials were computed with; `rules`: the rules of the claims when it was made.
+    """
 
     study: str
     profile: Literal["quick", "paper", "custom"]
     parameters: dict[str, Any]
-    trials: list[Trial]
     provenance: Provenance
+    sources: str | None = None
+    confirmed: Confirmed | None = None
+    rules: dict[str, Any] | None = None
+    trials: list[Trial]
 
     def frame(self) -> pd.DataFrame:
         """Return a line a row, with its trial's inputs beside it."""
@@ -76,7 +105,7 @@ class Record(_Strict):
             "parameters": self.parameters,
             "trials": [{"inputs": trial.inputs, "rows": trial.rows} for trial in self.trials],
         }
-        return hashlib.sha256(json.dumps(_plain(content), sort_keys=True).encode()).hexdigest()
+        return hashlib.sha256(json.dumps(worded(content), sort_keys=True).encode()).hexdigest()
 
 
 class Shown(Record):
@@ -118,11 +147,12 @@ def scale(record: Record) -> str:
 
 def write(record: Record, path: Path) -> None:
     """Write a record, whole or not at all: one line a row, so that it can be read and compared."""
-    content = _plain(record.model_dump())
+    content = worded(record.model_dump(include=set(Record.model_fields)))
     trials = content.pop("trials")
+    content = {name: value for name, value in content.items() if value is not None}
     head = json.dumps(content, indent=1, ensure_ascii=False)
     body = ",\n".join(
-        f'  {{"inputs": {json.dumps(t["inputs"])}, "seconds": {t["seconds"]:.4g}, "rows": [\n   '
+        f'  {{"inputs": {json.dumps(t["inputs"])}, "seconds": {t["seconds"]:.4g}, {_when(t)}"rows": [\n   '
         + ",\n   ".join(json.dumps(row) for row in t["rows"])
         + "\n  ]}"
         for t in trials
@@ -131,10 +161,14 @@ def write(record: Record, path: Path) -> None:
     write_whole(path, lambda stream: stream.write(text.encode()))
 
 
+def _when(trial: dict[str, Any]) -> str:
+    return "".join(f'"{name}": "{trial[name]}", ' for name in ("date", "commit") if trial[name] is not None)
+
+
 def read(path: Path) -> Record:
     """Read a record; NaN and infinities are stored as words, since JSON has none."""
     try:
-        return Record.model_validate(_restored(json.loads(path.read_text("utf-8"))))
+        return Record.model_validate(restored(json.loads(path.read_text("utf-8"))))
     except FileNotFoundError as error:
         raise MissingData(f"there is no record {path.name}") from error
     except OSError as error:
@@ -153,6 +187,32 @@ def recorded(study: str) -> Record | None:
     return read(path) if path.is_file() else None
 
 
+def state(record: Record) -> State:
+    """Return whether a record's trials are what today's code computes: `current` where its sources are today's,
+    `confirmed` where enough of its trials were run again with today's and gave the same rows, else `stale`."""
+    today = sources.of_trials(studies.load(record.study)).digest
+    if record.sources == today:
+        return "current"
+    found = record.confirmed
+    if found is None or found.sources != today:
+        return "stale"
+    enough = found.trials >= min(ENOUGH_TRIALS, found.of) or found.share >= ENOUGH_TIME
+    return "confirmed" if enough else "stale"
+
+
+def standing(record: Record) -> str:
+    """Return a record's state in a few words."""
+    now, found = state(record), record.confirmed
+    if now == "current":
+        return "current: made with today's code"
+    if now == "confirmed" and found is not None:
+        return (
+            f"confirmed: {found.trials} of {found.of} trials ({found.share:.0%} of its time) "
+            f"run again on {found.date[:10]} at {found.commit}, the same rows"
+        )
+    return "stale: the code of its trials has changed since, and too few of them were run again"
+
+
 def file_of(study: str) -> Path:
     """Return the file of a study's recorded result."""
     return paths.results() / studies.paper_of(study) / f"{study}.json"
@@ -163,7 +223,7 @@ def provenance(device: str, seed: int, wall_seconds: float, data: list[str]) -> 
     return Provenance(
         device=_device(device),
         versions=versions(),
-        commit=_commit(),
+        commit=commit(),
         date=datetime.date.today().isoformat(),
         seed=seed,
         wall_seconds=round(wall_seconds, 1),
@@ -190,10 +250,20 @@ def provenance_table(record: Record) -> Table:
     return Table(
         frame,
         caption="Provenance of this page.",
-        notes="Wall time is of the run that wrote the record, for which cached trials take none; the trials' own times"
-        " are of when they ran.",
+        notes="Dates and seconds are those of the trials, when each of them ran.",
         name=f"tab-{record.study}-provenance",
     )
+
+
+def span(record: Record) -> list[str]:
+    """Return the day on which a record's trials ran, or the first and the last of several."""
+    days = {(trial.date or record.provenance.date)[:10] for trial in record.trials} or {record.provenance.date}
+    return sorted({min(days), max(days)})
+
+
+def now() -> str:
+    """Return the date and the time of day, in UTC."""
+    return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _described(record: Record) -> dict[str, str]:
@@ -202,10 +272,10 @@ def _described(record: Record) -> dict[str, str]:
         "profile": record.profile,
         "data": "; ".join(facts.data) or "none",
         "device": facts.device,
-        "wall time": f"{facts.wall_seconds:.1f} s",
         "trials": f"{len(record.trials)}, {sum(trial.seconds for trial in record.trials):.1f} s in all",
-        "date": facts.date,
-        "commit": facts.commit,
+        "date": " to ".join(span(record)),
+        "commit": ", ".join(dict.fromkeys(trial.commit or facts.commit for trial in record.trials)),
+        "state": standing(record),
         "seed": str(facts.seed),
         "versions": ", ".join(f"{name} {version}" for name, version in facts.versions.items()),
         "digest": record.digest()[:16],
@@ -221,7 +291,9 @@ def _device(device: str) -> str:
     return f"CPU, {platform.machine()}"
 
 
-def _commit() -> str:
+def commit() -> str:
+    """Return the checkout's commit, and whether its code differs from that."""
+
     def git(*words: str) -> str:
         result = subprocess.run(["git", *words], cwd=paths.root(), capture_output=True, text=True, check=True)
         return result.stdout.strip()
@@ -232,37 +304,3 @@ def _commit() -> str:
         return git("rev-parse", "--short", "HEAD") + ("+changes" if changed else "")
     except (OSError, subprocess.CalledProcessError, GradleakError):
         return "unknown"
-
-
-def plain(value: Any, where: str) -> Any:
-    """Return what a record can hold of a value: numbers of numpy and torch become Python's own, tuples lists."""
-    if value is None or isinstance(value, str | bool):
-        return value
-    # numpy's float64 is a float, and would be written with its type's name.
-    if isinstance(value, int | float):
-        return int(value) if isinstance(value, int) else float(value)
-    if isinstance(value, Mapping):
-        return {str(key): plain(item, f"{where}.{key}") for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(item, f"{where}[{index}]") for index, item in enumerate(value)]
-    if hasattr(value, "tolist"):
-        return plain(value.tolist(), where)
-    raise InputError(f"{where} is a {type(value).__name__}: a record holds text, numbers, true, false, lists and dicts")
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    return value
-
-
-def _restored(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _restored(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_restored(item) for item in value]
-    return float(value) if value in ("nan", "inf", "-inf") else value

@@ -1,74 +1,113 @@
-"""Runs studies: their trials through joblib, with a cache."""
+"""Runs studies: their trials through joblib, those that are finished from the cache."""
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import hashlib
 import json
 import os
-import tempfile
+import signal
+import threading
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import gradleak
-from gradleak import data, paths, studies
-from gradleak.book import progress, records
+from gradleak import data, studies
+from gradleak.book import progress, records, sources
+from gradleak.book.plain import plain
 from gradleak.book.records import Record, Trial
+from gradleak.book.trials import Trials, known, short
 from gradleak.errors import InputError
-from gradleak.storage import storage_error
 from gradleak.studies import Parameters, Study
 
 
 def run_study(
-    study: Study | str, parameters: Parameters, *, jobs: int | None = None, cluster: str | None = None
+    study: Study | str,
+    parameters: Parameters,
+    *,
+    jobs: int | None = None,
+    cluster: str | None = None,
+    finished: Iterable[Trial] = (),
+    rules: dict[str, Any] | None = None,
 ) -> Record:
     """Run all trials of a study that are not in the cache, and return the record of all.
 
     `jobs`: processes on this machine ($GRADLEAK_JOBS, else one a core); `cluster`: the address of a Dask scheduler
     ($GRADLEAK_CLUSTER). A run that was killed continues where it stopped: finished trials are in the cache.
+    `finished`: more trials that need not run; `rules`: the rules of the claims, for the record to keep.
     """
-    import joblib
-
     study = studies.load(study) if isinstance(study, str) else study
-    cluster = cluster or os.environ.get("GRADLEAK_CLUSTER")
     started = time.perf_counter()
     device = studies.resolve_device(parameters.device)
-    sources = sources_of(study, parameters)
+    data_sources = sources_of(study, parameters)
+    code = sources.of_trials(study).digest
     inputs = [
-        records.plain(one, f"trial {number} of '{study.name}'")
-        for number, one in enumerate(study.module.trials(parameters), 1)
+        plain(one, f"trial {number} of '{study.name}'") for number, one in enumerate(study.module.trials(parameters), 1)
     ]
     if not inputs:
         raise InputError(f"study '{study.name}' has no trials with these parameters")
-    threads = getattr(study.module, "THREADS", 1)
-    workers = _jobs(jobs, len(inputs), device, threads)
-    kept = _Kept(study.name, decides(study, device, sources))
-    done = [kept.get(one) for one in inputs]
+    kept = Trials(study.name, decides(code, device, data_sources))
+    others = {known(trial.inputs): trial for trial in finished}
+    done = [kept.get(one) or others.get(known(one)) for one in inputs]
     missing = [index for index, trial in enumerate(done) if trial is None]
-    alone = cluster is None and min(workers, len(missing)) <= 1
-    work = (joblib.delayed(_work)(study.name, index, inputs[index], threads, alone) for index in missing)
-    with _backend(cluster, threads, alone), warnings.catch_warnings():
-        # A worker whose memory has grown is replaced between trials; nobody has to know.
-        warnings.filterwarnings("ignore", message="A worker stopped while some jobs", category=UserWarning)
-        parallel = joblib.Parallel(n_jobs=1 if alone else workers, return_as="generator_unordered")
-        with contextlib.closing(parallel(work)) as finished:
-            for index, trial in progress.progress(finished, len(missing), f"{study.name}: trials") if missing else ():
-                kept.put(trial)
-                done[index] = trial
+    commit = records.commit()
+    for place, trial in run_trials(study, [inputs[index] for index in missing], jobs=jobs, cluster=cluster):
+        trial = trial.model_copy(update={"commit": commit})
+        kept.put(trial)
+        done[missing[place]] = trial
     record = Record(
         study=study.name,
         profile=_profile(study, parameters),
         parameters=parameters.model_dump(),
         trials=[trial for trial in done if trial is not None],
-        provenance=records.provenance(device, parameters.seed, time.perf_counter() - started, sources),
+        provenance=records.provenance(device, parameters.seed, time.perf_counter() - started, data_sources),
+        sources=code,
+        rules=rules,
     )
     if out := os.environ.get("GRADLEAK_RECORD"):
         records.write(record, Path(out))
     return record
+
+
+def record(study: Study, parameters: Parameters, *, jobs: int | None = None, cluster: str | None = None) -> Record:
+    """Run a study and keep its record in results/, with the rules of its claims as they are today.
+
+    Trials that the record there holds are taken from it if they were computed with today's code, packages and data.
+    """
+    from gradleak import claims
+
+    kept = records.recorded(study.name)
+    now = sources_of(study, parameters)
+    same = kept and records.state(kept) == "current" and kept.provenance.data == now
+    finished = kept.trials if kept and same and kept.provenance.versions == records.versions() else ()
+    rules = claims.rules(study.name)
+    result = run_study(study, parameters, jobs=jobs, cluster=cluster, finished=finished, rules=rules)
+    records.write(result, records.file_of(study.name))
+    return result
+
+
+def run_trials(
+    study: Study, inputs: Sequence[dict[str, Any]], *, jobs: int | None = None, cluster: str | None = None
+) -> Iterator[tuple[int, Trial]]:
+    """Run trials, and give each with its place among the inputs, in the order in which they end."""
+    import joblib
+
+    cluster = cluster or os.environ.get("GRADLEAK_CLUSTER")
+    threads = getattr(study.module, "THREADS", 1)
+    accelerated = any(one.get("device") == "cuda" for one in inputs)
+    workers = _jobs(jobs, len(inputs), "cuda" if accelerated else "cpu", threads)
+    if not inputs:
+        return
+    alone = cluster is None and workers <= 1
+    work = (joblib.delayed(_work)(study.name, place, one, threads, alone) for place, one in enumerate(inputs))
+    with _backend(cluster, threads, alone), warnings.catch_warnings():
+        # A worker whose memory has grown is replaced between trials; nobody has to know.
+        warnings.filterwarnings("ignore", message="A worker stopped while some jobs", category=UserWarning)
+        parallel = joblib.Parallel(n_jobs=1 if alone else workers, return_as="generator_unordered")
+        with contextlib.closing(parallel(work)) as finished:
+            yield from progress.progress(finished, len(inputs), f"{study.name}: trials")
 
 
 def sources_of(study: Study, parameters: Parameters) -> list[str]:
@@ -81,79 +120,13 @@ def sources_of(study: Study, parameters: Parameters) -> list[str]:
     return [data.source(name) for name in names]
 
 
-def decides(study: Study, device: str, sources: list[str]) -> str:
-    """Return a hash of what decides a trial's result beside its inputs."""
+def decides(code: str, device: str, data_sources: list[str]) -> str:
+    """Return a hash of what decides a trial's result beside its inputs; `code`: the digest of its sources."""
     import torch
 
     accelerator = torch.cuda.get_device_name() if device == "cuda" else "cpu"
-    facts = [source_hash(study.module.__name__), records.versions(), sources, accelerator]
+    facts = [code, records.versions(), data_sources, accelerator]
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
-
-
-class _Kept:
-    """The finished trials of a study. They are read and written here and not where they run: the cache may be
-    somewhere that a cluster does not see, and what goes wrong with it is said to the person who waits."""
-
-    def __init__(self, study: str, decides: str) -> None:
-        import joblib
-
-        self.study, self.decides = study, decides
-        self.folder = _cache_folder()
-        try:
-            self.memory = joblib.Memory(str(self.folder), verbose=0).cache(_keep, ignore=["trial"])
-            # joblib empties its cache when its copy of the function differs, a damaged copy included. What decides a
-            # result is in the key, so there is nothing to compare with.
-            folder = Path(self.memory.store_backend.location) / self.memory.func_id
-            (folder / "func_code.py").unlink(missing_ok=True)
-            self.memory.check_call_in_cache(*self._call({}))
-        except OSError as error:
-            raise storage_error(self.folder, error) from error
-
-    def _call(self, inputs: dict[str, Any], trial: Trial | None = None) -> tuple[Any, ...]:
-        return self.study, json.dumps(inputs, sort_keys=True), self.decides, trial and trial.model_dump()
-
-    def get(self, inputs: dict[str, Any]) -> Trial | None:
-        """Return a finished trial; a damaged one counts as not run, and that is said."""
-        call = self._call(inputs)
-        if not self.memory.check_call_in_cache(*call):
-            return None
-        entry = self.memory.call_and_shelve(*call)
-        try:
-            return Trial.model_validate({**entry.get(), "inputs": inputs})
-        except Exception:  # there is no telling what half a pickle raises
-            entry.clear()
-            progress.warn(f"a cached trial of '{self.study}' is damaged and was computed again ({_short(inputs)})")
-            return None
-
-    def put(self, trial: Trial) -> None:
-        """Keep a finished trial. Where that fails the run goes on: what it finds is worth more than its cache."""
-        call, reason = self._call(trial.inputs, trial), ""
-        with warnings.catch_warnings():
-            warnings.filterwarnings("error", message="Unable to cache to disk")
-            try:
-                self.memory(*call)
-            except (OSError, Warning) as error:
-                cause = error.__context__ if isinstance(error.__context__, OSError) else error
-                reason = f": {getattr(cause, 'strerror', None) or cause}"
-        if reason or not self.memory.check_call_in_cache(*call):
-            told = f"a trial of '{self.study}' could not be stored in the cache ({_short(trial.inputs)}){reason}"
-            progress.warn(told)
-
-
-def _keep(study: str, inputs: str, decides: str, trial: dict[str, Any]) -> dict[str, Any]:
-    """Return a finished trial: joblib keeps it under the first three arguments."""
-    return trial
-
-
-def _cache_folder() -> Path:
-    folder = paths.cache() / "trials"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        raise storage_error(folder / "trials", error) from error
-    return folder
 
 
 def _work(study: str, index: int, inputs: dict[str, Any], threads: int, alone: bool) -> tuple[int, Trial]:
@@ -162,19 +135,41 @@ def _work(study: str, index: int, inputs: dict[str, Any], threads: int, alone: b
 
     module = studies.load(study).module
     bars = contextlib.nullcontext() if alone else progress.quiet()
-    with bars, _settled(threads, inputs.get("device") == "cuda"), torch.random.fork_rng():
+    with bars, _settled(threads, inputs.get("device") == "cuda"), torch.random.fork_rng(), _interruptible():
         # Trials draw from their own generators; should a library not, the order of the trials still must not matter.
-        text = json.dumps(inputs, sort_keys=True).encode()
-        torch.manual_seed(int.from_bytes(hashlib.sha256(text).digest()[:4]))
+        torch.manual_seed(int.from_bytes(hashlib.sha256(known(inputs).encode()).digest()[:4]))
         started = time.perf_counter()
         try:
             rows = module.trial(**inputs)
         except Exception as error:
-            error.add_note(f"in a trial of '{study}': {_short(inputs)}")
+            error.add_note(f"in a trial of '{study}': {short(inputs)}")
             raise
         seconds = time.perf_counter() - started
     # What is kept is what a record would hold, so that a cached trial and a fresh one are the same.
-    return index, Trial(inputs=inputs, rows=records.plain(rows, f"rows of '{study}'"), seconds=seconds)
+    return index, Trial(inputs=inputs, rows=plain(rows, f"rows of '{study}'"), seconds=seconds, date=records.now())
+
+
+@contextlib.contextmanager
+def _interruptible() -> Iterator[None]:
+    """Let Ctrl-C end a trial, also one whose attack catches it and comes back with the best so far."""
+    before = signal.getsignal(signal.SIGINT)
+    if before is not signal.default_int_handler or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    interrupted = False
+
+    def remember(*_: object) -> None:
+        nonlocal interrupted
+        interrupted = True
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGINT, remember)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if interrupted:
+        raise KeyboardInterrupt
 
 
 @contextlib.contextmanager
@@ -196,11 +191,6 @@ def _settled(threads: int, accelerated: bool) -> Iterator[None]:
         finally:
             torch.set_num_threads(before)
             torch.use_deterministic_algorithms(deterministic[0], warn_only=deterministic[1])
-
-
-def _short(inputs: dict[str, Any]) -> str:
-    plain = [f"{name}={value}" for name, value in inputs.items() if isinstance(value, str | int | float)]
-    return ", ".join(plain[:5])
 
 
 def _jobs(jobs: int | None, trials: int, device: str, threads: int = 1) -> int:
@@ -246,47 +236,3 @@ def _profile(study: Study, parameters: Parameters) -> Any:
         if own == studies.parameters(study, profile, {"device": own["device"]}).model_dump():
             return profile
     return "custom"
-
-
-def source_hash(module: str) -> str:
-    """Return a hash of a module's source and of every gradleak module that it imports, directly or not."""
-    waiting, sources = [module], {}
-    while waiting:
-        name = waiting.pop()
-        file = _file_of(name)
-        if file is None or name in sources:
-            continue
-        sources[name] = file.read_bytes()
-        waiting += _imports(ast.parse(sources[name]), name if file.stem == "__init__" else name.rpartition(".")[0])
-    digest = hashlib.sha256()
-    for name in sorted(sources):
-        digest.update(name.encode() + b"\0" + sources[name] + b"\0")
-    return digest.hexdigest()[:16]
-
-
-def package() -> Path:
-    return Path(gradleak.__file__).resolve().parent
-
-
-def _file_of(name: str) -> Path | None:
-    parts = name.split(".")
-    if parts[0] != "gradleak":
-        return None
-    bases = [package().joinpath(*parts[1:])]
-    if parts[1:2] == ["studies"]:
-        bases += [Path(folder).joinpath(*parts[2:]) for folder in studies.__path__]
-    files = [file for base in bases for file in (base.with_suffix(".py"), base / "__init__.py")]
-    return next((file for file in files if file.is_file()), None)
-
-
-def _imports(tree: ast.Module, package: str = "") -> list[str]:
-    found: list[str] = []
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            found += [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            above = package.split(".")[: len(package.split(".")) + 1 - node.level] if node.level else []
-            module = ".".join([*above, *([node.module] if node.module else [])])
-            # `from a import b` may mean the module a.b or a name in a.
-            found += [module, *(f"{module}.{alias.name}" for alias in node.names)]
-    return [name for name in found if name.startswith("gradleak")]

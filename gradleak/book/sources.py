@@ -1,0 +1,227 @@
+"""What trials are computed with: the definitions that `trial` reaches, and a digest of them.
+
+A definition is a function, a class or an assignment at the top of a module of this package. Those that `trial` names,
+those that they name, and so on, make the closure. In the digest they stand in the order in which they are first named,
+as syntax trees in which a number takes the place of a name that means another of them. So comments, docstrings,
+annotations of functions, formatting, import lines, the names of modules and of definitions, and who lives in which
+module do not count; what is computed does. What a module does when it is imported counts with each of its definitions.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import NamedTuple
+
+import gradleak
+from gradleak import studies
+from gradleak.book.spelling import Import, Module, spelled
+from gradleak.errors import InputError
+from gradleak.studies import Study
+
+# What passes through these comes out as it went in.
+SILENT = frozenset({"gradleak.reporting"})
+# In place of a definition's name: what its module does when it is imported, or all that it holds.
+EFFECTS, WHOLE = "(import)", "(whole)"
+
+
+class Definition(NamedTuple):
+    """A name at the top of a module."""
+
+    module: str
+    name: str
+
+
+@dataclass(frozen=True)
+class Sources:
+    """What something is computed with, and the digest by which it is known."""
+
+    digest: str
+    definitions: frozenset[Definition]
+
+
+def of_trials(study: Study) -> Sources:
+    """Return what a study's trials are computed with."""
+    module = f"gradleak.studies.{study.paper}.{study.name.replace('-', '_')}"
+    package = _package()
+    roots = [Definition(module, name) for name in ("trial", "THREADS") if package.binds(module, name)]
+    if not roots:
+        raise InputError(f"study '{study.name}' has no function `trial`")
+    return package.closure(roots)
+
+
+def of_page(study: Study, modules: Iterable[str]) -> Sources:
+    """Return what a page is made with: the code in its notebook, all of its study, and all of some modules."""
+    cells = json.loads(study.notebook.read_text("utf-8"))["cells"]
+    code = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
+    package = _package()
+    page = f"page {hashlib.sha256(code.encode()).hexdigest()}"
+    package.modules[page] = Module.read(page, code, is_package=False)
+    own = f"gradleak.studies.{study.paper}.{study.name.replace('-', '_')}"
+    return package.closure([Definition(name, WHOLE) for name in (page, own, *modules)])
+
+
+def of_modules(*modules: str) -> Sources:
+    """Return all of some modules, and what that leads to."""
+    return _package().closure([Definition(name, WHOLE) for name in modules])
+
+
+def package_folder() -> Path:
+    """Return the folder of the package whose code runs here."""
+    return Path(gradleak.__file__).resolve().parent
+
+
+def file_of(module: str) -> Path | None:
+    """Return the file of a module of this package, if it is one."""
+    return _file_of(module, package_folder(), tuple(studies.__path__))
+
+
+def _file_of(module: str, package: Path, pages: tuple[str, ...]) -> Path | None:
+    parts = module.split(".")
+    if parts[0] != "gradleak":
+        return None
+    bases = [package.joinpath(*parts[1:])]
+    if parts[1:2] == ["studies"]:
+        bases += [Path(folder).joinpath(*parts[2:]) for folder in pages]
+    files = [file for base in bases for file in (base.with_name(f"{base.name}.py"), base / "__init__.py")]
+    return next((file for file in files if file.is_file()), None)
+
+
+def _package() -> Package:
+    """Return the package as its files are now; it is read again when one of them was written since."""
+    folder, pages = package_folder(), tuple(studies.__path__)
+    stats = [(file, file.stat()) for place in {str(folder), *pages} for file in Path(place).rglob("*.py")]
+    return _read(folder, pages, tuple(sorted((str(file), stat.st_mtime_ns, stat.st_size) for file, stat in stats)))
+
+
+@lru_cache(maxsize=2)
+def _read(folder: Path, pages: tuple[str, ...], state: tuple[tuple[str, int, int], ...]) -> Package:
+    return Package(folder, pages)
+
+
+class Package:
+    """The modules of a package, read when they are first asked for."""
+
+    def __init__(self, folder: Path, pages: tuple[str, ...] = (), silent: frozenset[str] = SILENT) -> None:
+        self.folder, self.pages, self.silent = folder, pages, silent
+        self.modules: dict[str, Module | None] = {}
+        self.texts: dict[Definition, tuple[str, list[Definition]]] = {}
+
+    def module(self, name: str) -> Module | None:
+        """Return a module, or None if it is none of this package."""
+        if name not in self.modules:
+            file = _file_of(name, self.folder, self.pages)
+            read = Module.read(name, file.read_text("utf-8"), file.stem == "__init__") if file else None
+            self.modules[name] = read
+        return self.modules[name]
+
+    def binds(self, module: str, name: str) -> bool:
+        found = self.module(module)
+        return found is not None and name in found.bindings
+
+    def closure(self, roots: Iterable[Definition]) -> Sources:
+        """Return the definitions that some lead to, themselves included, and their digest."""
+        numbers: dict[Definition, int] = {}
+        waiting: list[Definition] = []
+
+        def number(definition: Definition) -> int:
+            if definition not in numbers:
+                numbers[definition] = len(numbers)
+                waiting.append(definition)
+                effects = Definition(definition.module, EFFECTS)
+                if effects not in numbers and self._text(effects)[0]:
+                    number(effects)
+            return numbers[definition]
+
+        for root in roots:
+            number(root)
+        digest = hashlib.sha256()
+        for definition in waiting:  # grows as it is read
+            text, named = self._text(definition)
+            first, *others = text.split("\0")
+            numbered = [f"#{number(one)} {part}" for one, part in zip(named, others, strict=True)]
+            digest.update("".join([first, *numbered, "\n"]).encode())
+        return Sources(digest.hexdigest()[:16], frozenset(numbers))
+
+    def _text(self, definition: Definition) -> tuple[str, list[Definition]]:
+        """Return a definition's text, in which \\0 stands for each definition that it names, and those."""
+        if definition not in self.texts:
+            self.texts[definition] = self._spelled(*definition)
+        return self.texts[definition]
+
+    def _spelled(self, module: str, name: str) -> tuple[str, list[Definition]]:
+        found = self.module(module)
+        assert found is not None
+        named: list[Definition] = []
+
+        def named_by(meaning: Definition | str) -> str:
+            if isinstance(meaning, str):
+                return meaning
+            if meaning.module in self.silent:
+                return "(silent)"
+            named.append(meaning)
+            return "\0"
+
+        def read(root: Import | str, attributes: tuple[str, ...]) -> tuple[str, int]:
+            meaning, used = self._meaning(module, root, attributes)
+            return named_by(meaning), used
+
+        if name == WHOLE:
+            names = sorted(found.bindings)
+            parts = [f"{one}={read(one, ())[0]}" for one in names]
+            return f"module({' '.join(parts)})", named
+        nodes: list[ast.stmt] = found.effects if name == EFFECTS else found.definitions(name)
+        return " ".join(spelled(node, found, name, read) for node in nodes), named
+
+    def _meaning(self, module: str, root: Import | str, attributes: tuple[str, ...]) -> tuple[Definition | str, int]:
+        """Return what a name and the attributes behind it mean, and how many of these that takes up.
+
+        The meaning is a definition of this package, or a text for what lies outside.
+        """
+        place = self._bound(module, root) if isinstance(root, str) else self._imported(root)
+        used = 0
+        while isinstance(place, _Place):
+            if used == len(attributes) or attributes[used].startswith("__"):
+                return Definition(place.module, WHOLE), used
+            inner = self._bound(place.module, attributes[used])
+            if inner is None:
+                return Definition(place.module, WHOLE), used
+            place, used = inner, used + 1
+        return (root if isinstance(root, str) else root.text()) if place is None else place, used
+
+    def _bound(self, module: str, name: str) -> Definition | _Place | str | None:
+        """Return what a module's name means; None for one that it lacks."""
+        found = self.module(module)
+        assert found is not None
+        if name in found.bindings:
+            if found.definitions(name):
+                return Definition(module, name)
+            return self._imported(found.imported(name))
+        inner = f"{module}.{name}"
+        if self.module(inner) is not None:
+            return _Place(inner)
+        # A module's own __getattr__ gives what it tells the type checker.
+        if "__getattr__" in found.bindings and name in found.types:
+            return self._imported(found.types[name])
+        return None
+
+    def _imported(self, what: Import) -> Definition | _Place | str:
+        if self.module(what.module) is None:
+            return what.text()
+        if what.name is None:
+            return _Place(what.module)
+        bound = self._bound(what.module, what.name)
+        if bound is None:
+            raise InputError(f"there is no '{what.name}' in {what.module}, which something imports from there")
+        return bound
+
+
+class _Place(NamedTuple):
+    """A module of this package, meant as such."""
+
+    module: str

@@ -1,0 +1,243 @@
+"""Reads a module's definitions, and spells their syntax trees with every name followed to what it means."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+Comprehension = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
+DROPPED = {"ctx", "kind", "type_comment", "type_ignores", "returns", "annotation"}
+
+
+class Import(NamedTuple):
+    """What an import line binds: a module, or a name in it."""
+
+    module: str
+    name: str | None = None
+
+    def text(self) -> str:
+        return self.module if self.name is None else f"{self.module}.{self.name}"
+
+
+# Tells what a name and the attributes behind it mean: a text for it, and how many of the attributes that takes up.
+Read = Callable[[Import | str, tuple[str, ...]], tuple[str, int]]
+
+
+@dataclass
+class Module:
+    """A module as it is read: what its names are bound to, what it does when imported, what it says to types alone."""
+
+    name: str
+    package: str
+    bindings: dict[str, list[Import | ast.stmt]] = field(default_factory=dict)
+    effects: list[ast.stmt] = field(default_factory=list)
+    types: dict[str, Import] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, name: str, text: str, is_package: bool) -> Module:
+        module = cls(name, name if is_package else name.rpartition(".")[0])
+        for node in ast.parse(text).body:
+            module._take(node)
+        return module
+
+    def _take(self, node: ast.stmt) -> None:
+        if _is_docstring(node):
+            return
+        if isinstance(node, ast.If) and _says(node.test, "TYPE_CHECKING"):
+            for inner in node.body:
+                if isinstance(inner, ast.Import | ast.ImportFrom):
+                    self.types |= dict(imports(inner, self.package))
+            for inner in node.orelse:
+                self._take(inner)
+            return
+        for name, what in bound([node], self.package):
+            self.bindings.setdefault(name, []).append(what or node)
+        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+        plain = isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign) and all(map(_binds_names, targets))
+        if not plain and not isinstance(node, Function | ast.ClassDef | ast.Import | ast.ImportFrom):
+            self.effects.append(node)
+
+    def definitions(self, name: str) -> list[ast.stmt]:
+        """Return the statements that define a name, in their order; none if it is imported."""
+        return [one for one in self.bindings[name] if isinstance(one, ast.stmt)]
+
+    def imported(self, name: str) -> Import:
+        """Return what a name is imported as, at last."""
+        return [one for one in self.bindings[name] if isinstance(one, Import)][-1]
+
+
+def imports(node: ast.Import | ast.ImportFrom, package: str) -> Iterator[tuple[str, Import]]:
+    """Give the names that an import line binds and what to; `package` is where a relative one starts."""
+    if isinstance(node, ast.Import):
+        for alias in node.names:
+            first = alias.name.partition(".")[0]
+            yield (alias.asname, Import(alias.name)) if alias.asname else (first, Import(first))
+        return
+    above = package.split(".")[: len(package.split(".")) + 1 - node.level] if node.level else []
+    module = ".".join([*above, *([node.module] if node.module else [])])
+    for alias in node.names:
+        yield alias.asname or alias.name, Import(module, alias.name)
+
+
+def bound(nodes: Iterable[ast.AST], package: str) -> Iterator[tuple[str, Import | None]]:
+    """Give the names that statements bind in their own scope; with an import, what it brings."""
+    for node in nodes:
+        match node:
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                yield name, None
+            case ast.Lambda():
+                pass
+            case ast.Import() | ast.ImportFrom():
+                yield from imports(node, package)
+            case ast.ListComp() | ast.SetComp() | ast.DictComp() | ast.GeneratorExp():
+                inner = (one.target for one in ast.walk(node) if isinstance(one, ast.NamedExpr))
+                yield from ((target.id, None) for target in inner)
+            case ast.Name(id=name, ctx=ast.Store() | ast.Del()):
+                yield name, None
+            case ast.ExceptHandler(name=str(name)) | ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)):
+                yield name, None
+                yield from bound(ast.iter_child_nodes(node), package)
+            case ast.MatchMapping(rest=str(name)):
+                yield name, None
+                yield from bound(ast.iter_child_nodes(node), package)
+            case _:
+                yield from bound(ast.iter_child_nodes(node), package)
+
+
+class _Scope(NamedTuple):
+    """The names of a function, a comprehension or a class; what they mean is known for imports alone."""
+
+    names: dict[str, Import | None]
+    is_class: bool = False
+
+
+Scopes = tuple[_Scope, ...]
+
+
+def spelled(node: ast.stmt, module: Module, own: str, read: Read) -> str:
+    """Return a top-level statement's syntax tree as a text; the name `own` that it defines is left out."""
+    return _Speller(module, own, read).spell(node, ())
+
+
+class _Speller:
+    def __init__(self, module: Module, own: str, read: Read) -> None:
+        self.module, self.own, self.read = module, own, read
+
+    def spell(self, node: object, scopes: Scopes) -> str:
+        match node:
+            case ast.Import() | ast.ImportFrom():
+                return ""
+            case ast.Name() | ast.Attribute():
+                return self._named(node, scopes)
+            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.Lambda():
+                return self._function(node, scopes)
+            case ast.ClassDef():
+                return self._class(node, scopes)
+            case ast.ListComp() | ast.SetComp() | ast.DictComp() | ast.GeneratorExp():
+                return self._comprehension(node, scopes)
+            case ast.AnnAssign() if scopes and scopes[-1].is_class:
+                # The fields of a model or a dataclass: their types decide what they hold.
+                return f"{self._parts(node, scopes)}:{self.spell(node.annotation, scopes)}"
+            case ast.Expr() if _is_docstring(node):
+                return ""
+            case ast.AST():
+                return self._parts(node, scopes)
+            case list():
+                return f"[{' '.join(self.spell(one, scopes) for one in node)}]"
+            case _:
+                return repr(node)
+
+    def _parts(self, node: ast.AST, scopes: Scopes) -> str:
+        fields = [self.spell(value, scopes) for name, value in ast.iter_fields(node) if name not in DROPPED]
+        return f"{type(node).__name__}({' '.join(fields)})"
+
+    def _named(self, node: ast.Name | ast.Attribute, scopes: Scopes) -> str:
+        attributes: list[str] = []
+        root: ast.expr = node
+        while isinstance(root, ast.Attribute):
+            attributes.insert(0, root.attr)
+            root = root.value
+        if not isinstance(root, ast.Name):
+            return f"{self.spell(root, scopes)}{''.join(f'.{one}' for one in attributes)}"
+        meaning, used = self._meaning(root, tuple(attributes), scopes)
+        return f"{meaning}{''.join(f'.{one}' for one in attributes[used:])}"
+
+    def _meaning(self, node: ast.Name, attributes: tuple[str, ...], scopes: Scopes) -> tuple[str, int]:
+        for depth, scope in enumerate(reversed(scopes)):
+            # The names of a class are seen in its body, and not in its methods.
+            if node.id in scope.names and not (scope.is_class and depth):
+                what = scope.names[node.id]
+                return (node.id, 0) if what is None else self.read(what, attributes)
+        if not scopes and not isinstance(node.ctx, ast.Load):
+            return "(itself)" if node.id == self.own else "(another)", 0
+        return self.read(node.id, attributes)
+
+    def _function(self, node: Function | ast.Lambda, scopes: Scopes) -> str:
+        arguments = node.args
+        every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
+        stars = [one for one in (arguments.vararg, arguments.kwarg) if one]
+        outside = [self.spell(arguments.defaults, scopes), self.spell(arguments.kw_defaults, scopes)]
+        shape = [len(arguments.posonlyargs), len(arguments.kwonlyargs), bool(arguments.vararg), bool(arguments.kwarg)]
+        body: list[ast.AST]
+        if isinstance(node, ast.Lambda):
+            body, name = [node.body], "lambda"
+        else:
+            body = list(node.body)
+            outside.append(self.spell(node.decorator_list, scopes))
+            # A name at the top is what others call it by; one in a class or a function is part of it.
+            name = node.name if scopes else ("(itself)" if node.name == self.own else "(another)")
+        names = {one.arg: None for one in (*every, *stars)} | dict(bound(body, self.module.package))
+        names |= {one.name: None for one in getattr(node, "type_params", ())}
+        for word in _declared(body):
+            names.pop(word, None)
+        inner = (*scopes, _Scope(names))
+        given = " ".join(one.arg for one in (*every, *stars))
+        return (
+            f"{type(node).__name__}({name} {shape} {given} {' '.join(outside)} "
+            f"{' '.join(self.spell(one, inner) for one in body)})"
+        )
+
+    def _class(self, node: ast.ClassDef, scopes: Scopes) -> str:
+        name = node.name if scopes else ("(itself)" if node.name == self.own else "(another)")
+        kinds: dict[str, Import | None] = {one.name: None for one in getattr(node, "type_params", ())}
+        around = (*scopes, _Scope(kinds)) if kinds else scopes
+        outside = [self.spell(part, around) for part in (node.bases, node.keywords, node.decorator_list)]
+        inner = (*around, _Scope(dict(bound(node.body, self.module.package)), is_class=True))
+        return f"class({name} {' '.join(outside)} {' '.join(self.spell(one, inner) for one in node.body)})"
+
+    def _comprehension(self, node: Comprehension, scopes: Scopes) -> str:
+        targets = [target for one in node.generators for target in bound([one.target], self.module.package)]
+        inner = (*scopes, _Scope(dict(targets)))
+        first, *others = node.generators
+        parts = [self.spell(first.iter, scopes), self.spell(first.target, inner), self.spell(first.ifs, inner)]
+        parts += [self.spell(one, inner) for one in others]
+        values = [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]
+        return f"{type(node).__name__}({' '.join(parts)} {' '.join(self.spell(one, inner) for one in values)})"
+
+
+def _declared(nodes: Iterable[ast.AST]) -> set[str]:
+    """Return the names that a function declares to be of an outer scope."""
+    return {
+        name
+        for node in nodes
+        for one in ast.walk(node)
+        if isinstance(one, ast.Global | ast.Nonlocal)
+        for name in one.names
+    }
+
+
+def _is_docstring(node: ast.AST) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+
+
+def _says(node: ast.expr, word: str) -> bool:
+    return word in (getattr(node, "id", None), getattr(node, "attr", None))
+
+
+def _binds_names(target: ast.expr | None) -> bool:
+    if isinstance(target, ast.Tuple | ast.List):
+        return all(map(_binds_names, target.elts))
+    return isinstance(target, ast.Name | ast.Starred)

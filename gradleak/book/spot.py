@@ -1,0 +1,104 @@
+"""Spot checks: some of a record's trials run again with today's code, their rows compared with the recorded ones."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from gradleak import studies
+from gradleak.book import records, runner, sources
+from gradleak.book.records import Confirmed, Record, Trial
+from gradleak.book.trials import short
+from gradleak.errors import InputError
+from gradleak.studies import Study
+
+# A column is a time if a word of its name is one of these, or if the study names it in TIMES; times are not compared.
+TIMES = frozenset({"seconds", "milliseconds", "minutes"})
+# Two numbers are the same if they differ by a few units of float32's last digit: other processors round otherwise.
+TOLERANCE = 1e-6
+
+
+@dataclass(frozen=True)
+class Checked:
+    """A record after its spot check, and why it is not confirmed: the columns in which its rows differ, say."""
+
+    record: Record
+    troubles: tuple[str, ...] = ()
+
+
+def check(record: Record, trials: int, *, limit: float, seed: int, jobs: int | None = None) -> Checked:
+    """Run some of a record's trials again, drawn at random from those that took `limit` seconds at most.
+
+    Where all rows are the same the record comes back with its confirmation.
+    """
+    study = studies.load(record.study)
+    drawn = draw(record, trials, limit, seed)
+    if not drawn:
+        return Checked(record, (f"none of its {len(record.trials)} trials can be run here in {limit:g} s or less",))
+    differences: list[str] = []
+    try:
+        for place, again in runner.run_trials(study, [trial.inputs for trial in drawn], jobs=jobs):
+            differences += compare(study, drawn[place], again)
+    except Exception as error:  # whatever today's code makes of yesterday's inputs
+        differences.append(f"{type(error).__name__}: {str(error).partition(chr(10))[0]}")
+    if differences:
+        return Checked(record, tuple(differences))
+    seconds = sum(trial.seconds for trial in drawn)
+    total = sum(trial.seconds for trial in record.trials)
+    confirmed = Confirmed(
+        trials=len(drawn),
+        of=len(record.trials),
+        seconds=round(seconds, 1),
+        share=round(seconds / total, 4) if total else 1.0,
+        date=records.now(),
+        commit=records.commit(),
+        sources=sources.of_trials(study).digest,
+    )
+    return Checked(record.model_copy(update={"confirmed": confirmed}))
+
+
+def draw(record: Record, trials: int, limit: float, seed: int) -> list[Trial]:
+    """Draw trials of a record that can run here and took `limit` seconds at most."""
+    if trials < 1:
+        raise InputError(f"a spot check runs at least 1 trial; got {trials}")
+    devices = {"cpu", studies.resolve_device("auto")}
+    able = [trial for trial in record.trials if trial.seconds <= limit and trial.inputs.get("device", "cpu") in devices]
+    return random.Random(f"{seed} {record.study}").sample(able, min(trials, len(able)))
+
+
+def compare(study: Study, recorded: Trial, again: Trial) -> list[str]:
+    """Return how a trial's rows differ from the recorded ones, times aside: the first difference of each column."""
+    about = short(recorded.inputs)
+    if len(recorded.rows) != len(again.rows):
+        return [f"{len(again.rows)} rows where {len(recorded.rows)} are recorded ({about})"]
+    times = TIMES | frozenset(getattr(study.module, "TIMES", ()))
+    found: dict[str, str] = {}
+    for number, (before, after) in enumerate(zip(recorded.rows, again.rows, strict=True), 1):
+        for column in {**before, **after}:
+            if column in found or column in times or set(column.split("_")) & TIMES:
+                continue
+            for place, one, other in _unlike(before.get(column, "nothing"), after.get(column, "nothing")):
+                told = f"{column}{place} is {other!r} where {one!r} is recorded, row {number} ({about})"
+                found.setdefault(column, told)
+    return list(found.values())
+
+
+def _unlike(one: Any, other: Any, place: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """Give the places at which two values differ, and what stands there."""
+    if isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
+        for number, pair in enumerate(zip(one, other, strict=True)):
+            yield from _unlike(*pair, f"{place}[{number}]")
+    elif isinstance(one, dict) and isinstance(other, dict) and one.keys() == other.keys():
+        for key in one:
+            yield from _unlike(one[key], other[key], f"{place}.{key}")
+    elif not _same(one, other):
+        yield place, one, other
+
+
+def _same(one: Any, other: Any) -> bool:
+    if isinstance(one, float) and isinstance(other, int | float) and not isinstance(other, bool):
+        return (math.isnan(one) and math.isnan(other)) or math.isclose(one, other, rel_tol=TOLERANCE)
+    return type(one) is type(other) and bool(one == other)
