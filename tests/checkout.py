@@ -78,6 +78,7 @@ def trial(*, number: int, pause: float, words: list[str], seed: int, scale: floa
     return [
         {
             "word": word,
+            "value": scale * number,
             "sum": values.sum(),
             "product": (values[:90_000].reshape(300, 300) @ values[:90_000].reshape(300, 300)).sum(),
             "careless": float(careless),
@@ -90,6 +91,10 @@ def trial(*, number: int, pause: float, words: list[str], seed: int, scale: floa
 
 def table(record) -> pd.DataFrame:
     return record.frame()[["number", "word", "sum"]]
+
+
+def scale(parameters: Parameters) -> str:
+    return f"{parameters.samples} draws"
 '''
 
 PARAMETERS = """samples: int = 4  # how many draws
@@ -100,24 +105,25 @@ words: list[str] = ["a", "b"]  # one row each
 device: str = "auto"  # auto, cpu or cuda
 seed: int = 2023  # every random choice follows from it"""
 
-STUDY_CELL = """from gradleak import runner, studies
-study = studies.load("toy")
-parameters = study.Parameters(
-    samples=samples, scale=scale, pause=pause, rounded=rounded, words=words, device=device, seed=seed
-)
-record = runner.run_study(study, parameters)"""
+STUDY_CELL = """from gradleak import studies
+from gradleak.book import runner
+record = runner.run_study("toy", studies.stated("toy", globals()))"""
 
 CLAIMS = """
 - id: toy-sum
   paper: toy2020
   place: Table 1, row 1
-  statement: The sum of 100,003 draws
+  statement: The sum of the numbers is six
   study: toy
-  measure: {where: {word: a}, column: sum, reduce: mean, format: ".0f"}
-  published: 50000
-  rule: {within: {relative: 0.02}}
-  needs: {samples: 8}
+  measure: {where: {word: a}, column: value, reduce: sum}
+  published: 6
+  rule: {within: {absolute: 0.5}}
+  needs: {samples: 4}
 """
+
+
+RUN = "from gradleak import studies; from gradleak.book import pages, runner; s = studies.load('toy'); "
+DIGEST = RUN + "print(runner.run_study(s, studies.parameters(s, 'quick', {changes!r}), jobs={jobs}).digest())"
 
 
 def forget() -> None:
@@ -156,7 +162,7 @@ class Toy:
 
     def kept(self) -> list[Path]:
         """The results in the cache of trials."""
-        return sorted((self.root / "cache" / "trials").rglob("output.pkl"))
+        return sorted((self.root / "cache" / "trials").rglob("*.json"))
 
     def load(self) -> studies.Study:
         return studies.load("toy")
@@ -220,6 +226,8 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Toy]:
     made.module.write_text(STUDY)
     made.claims.write_text(CLAIMS)
     made.write_notebook(STUDY_CELL, "from gradleak import claims\nclaims.verdicts(record)")
+    globs = ", ".join(f"{{glob: book/executed/{paper}/*}}" for paper in ("toy2020", "empty2020"))
+    (made.root / "book" / "_toc.yml").write_text(f"parts: [{{chapters: [{{file: a, sections: [{globs}]}}]}}]")
     monkeypatch.setattr(studies, "__path__", [str(made.root / "gradleak" / "studies")])
     monkeypatch.setattr(claims, "FOLDER", made.root / "gradleak" / "claims")
     monkeypatch.setattr(gradleak, "__file__", str(made.root / "gradleak" / "__init__.py"))
@@ -231,6 +239,12 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Toy]:
         monkeypatch.delenv(f"GRADLEAK_{name}", raising=False)
     yield made
     forget()
+
+
+@pytest.fixture
+def toy(checkout: Toy) -> studies.Study:
+    """Give the study of such a checkout, the only one there is."""
+    return checkout.load()
 
 
 @pytest.fixture

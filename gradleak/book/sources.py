@@ -47,12 +47,7 @@ class Sources:
 
 def of_trials(study: Study) -> Sources:
     """Return what a study's trials are computed with."""
-    module = f"gradleak.studies.{study.paper}.{study.name.replace('-', '_')}"
-    package = _package()
-    roots = [Definition(module, name) for name in ("trial", "THREADS") if package.binds(module, name)]
-    if not roots:
-        raise InputError(f"study '{study.name}' has no function `trial`")
-    return package.closure(roots)
+    return _package().trials(_module_of(study))
 
 
 def of_page(study: Study, modules: Iterable[str]) -> Sources:
@@ -62,8 +57,11 @@ def of_page(study: Study, modules: Iterable[str]) -> Sources:
     package = _package()
     page = f"page {hashlib.sha256(code.encode()).hexdigest()}"
     package.modules[page] = Module.read(page, code, is_package=False)
-    own = f"gradleak.studies.{study.paper}.{study.name.replace('-', '_')}"
-    return package.closure([Definition(name, WHOLE) for name in (page, own, *modules)])
+    return package.closure([Definition(name, WHOLE) for name in (page, _module_of(study), *modules)])
+
+
+def _module_of(study: Study) -> str:
+    return f"gradleak.studies.{study.paper}.{study.name.replace('-', '_')}"
 
 
 def of_modules(*modules: str) -> Sources:
@@ -120,9 +118,12 @@ class Package:
             self.modules[name] = read
         return self.modules[name]
 
-    def binds(self, module: str, name: str) -> bool:
+    def trials(self, module: str) -> Sources:
+        """Return what the trials of a study's module are computed with."""
         found = self.module(module)
-        return found is not None and name in found.bindings
+        if found is None or "trial" not in found.bindings:
+            raise InputError(f"{module} has no function `trial`")
+        return self.closure([Definition(module, name) for name in ("trial", "THREADS") if name in found.bindings])
 
     def closure(self, roots: Iterable[Definition]) -> Sources:
         """Return the definitions that some lead to, themselves included, and their digest."""

@@ -14,9 +14,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gradleak import paths
 from gradleak.book import records
+from gradleak.book.plain import plain
 from gradleak.book.records import Provenance, Record, Trial
 from gradleak.errors import InputError, MissingData, StorageError
+from tests.checkout import Toy
 
 PROVENANCE = Provenance(
     device="CPU, x86_64", versions={"torch": "2.11"}, commit="abc", date="2026-01-02", seed=1, wall_seconds=1.5, data=[]
@@ -75,12 +78,10 @@ def test_frame_joins_inputs_and_a_row_wins() -> None:
 
 
 def test_plain_converts_numbers_and_refuses_the_rest() -> None:
-    found = records.plain(
-        {"a": np.float64(0.5), "b": torch.tensor([1, 2]), "c": (np.bool_(True), torch.tensor(2.0))}, "row"
-    )
+    found = plain({"a": np.float64(0.5), "b": torch.tensor([1, 2]), "c": (np.bool_(True), torch.tensor(2.0))}, "row")
     assert json.dumps(found) == '{"a": 0.5, "b": [1, 2], "c": [true, 2.0]}'
     with pytest.raises(InputError, match=r"^row\.a\[1\] is a set: a record holds"):
-        records.plain({"a": [1, {2}]}, "row")
+        plain({"a": [1, {2}]}, "row")
 
 
 def test_extra_fields_are_refused(tmp_path: Path) -> None:
@@ -140,19 +141,47 @@ def test_commit_follows_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert records.provenance("cpu", 1, 0.0, []).commit.endswith("+changes")
 
 
-def test_recorded_results_and_the_provenance_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GRADLEAK_ROOT", str(tmp_path))
-    (tmp_path / "notebooks").mkdir()
+def test_recorded_results_and_the_provenance_table(checkout: Toy) -> None:
     assert records.recorded("toy") is None
     kept = record(trial(1, {"x": 1.0}), provenance=PROVENANCE.model_copy(update={"data": ["digits: scikit-learn"]}))
-    records.write(kept, tmp_path / "results" / "toy.json")
+    records.write(kept, records.file_of("toy"))
     assert records.recorded("toy") == kept
     shown = records.provenance_table(kept)
     text = shown._repr_markdown_()
     assert list(shown.frame.columns) == ["", "this run", "recorded"]
-    assert "recorded" not in records.provenance_table(kept.model_copy(update={"study": "other"})).frame
     total = sum(one.seconds for one in kept.trials)
     assert f"{len(kept.trials)}, {total:.1f} s in all" in text.replace("\\", "")
     assert shown.name == "tab-toy-provenance"
     for word in ("CPU, x86", "torch 2.11", "digits: scikit-learn", "2026-01-02", kept.digest()[:16], "samples = 2"):
         assert word in text.replace("\\", ""), word
+    records.file_of("toy").unlink()
+    assert "recorded" not in records.provenance_table(kept).frame
+
+
+def test_a_record_of_many_runs_shows_their_span() -> None:
+    days = ("2026-01-05T10:00:00Z", None, "2026-01-03T23:59:59Z")
+    trials = [trial(n).model_copy(update={"date": day, "commit": day and "def"}) for n, day in enumerate(days)]
+    assert records.span(record(*trials)) == ["2026-01-02", "2026-01-05"], "the day without one is the record's own"
+    assert records.span(record(trials[0])) == ["2026-01-05"]
+    assert records.span(record(trials[1])) == ["2026-01-02"]
+
+
+def test_what_is_not_known_is_not_written(tmp_path: Path) -> None:
+    path = tmp_path / "record.json"
+    records.write(record(trial(1, {"x": None})), path)
+    content = json.loads(path.read_text())
+    assert set(content) == {"study", "profile", "parameters", "provenance", "trials"}
+    assert set(content["trials"][0]) == {"inputs", "seconds", "rows"}
+    assert content["trials"][0]["rows"] == [{"x": None}]
+    dated = trial(1).model_copy(update={"date": "2026-01-05T10:00:00Z", "commit": "def"})
+    full = record(dated, sources="12ab", rules={"claim": {"at_most": 1.5}})
+    records.write(full, path)
+    assert records.read(path) == full
+
+
+def test_recorded_results_of_the_checkout_can_be_read() -> None:
+    files = list(paths.results().glob("*/*.json"))
+    assert files
+    for file in files:
+        assert records.read(file).study == file.stem
+        assert file == records.file_of(file.stem)

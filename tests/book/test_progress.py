@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from gradleak import reporting
 from gradleak.book import progress as module
 from gradleak.book.progress import progress
 from gradleak.errors import GradleakWarning
@@ -114,3 +115,7 @@ def test_lines_are_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setenv("GRADLEAK_PROGRESS", str(tmp_path / "progress"))
     list(progress(range(2), 2, 'a "quoted"\nname'))
     assert all(json.loads(line) for line in (tmp_path / "progress").read_text().splitlines())
+
+
+def test_attacks_are_heard() -> None:
+    assert (reporting._steps, reporting._warn) == (progress, module.warn)

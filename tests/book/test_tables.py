@@ -85,3 +85,20 @@ def test_an_empty_table_and_plain_text() -> None:
     assert Cells(empty._repr_html_()).cells == ["a"]
     assert "| --- |" in body(empty)
     assert repr(Table(pd.DataFrame({"a": [1]}), "Caption", "n")).startswith("Caption\n")
+
+
+def test_badges_keep_their_text_and_get_a_class() -> None:
+    frame = pd.DataFrame({"verdict": ["trend only (agrees)", "reproduced"], "n": [1, 2]})
+    badged = Table(frame, "c", "n", badges="verdict", kind="claims")
+    assert '<span class="badge badge-trend-only">trend only (agrees)</span>' in badged._repr_html_()
+    assert '<div class="gradleak-table claims"' in badged._repr_html_()
+    assert "| [reproduced]{.badge .badge-reproduced} | 2 |" in badged._repr_markdown_()
+    assert ":class: gradleak-table claims" in badged._repr_markdown_()
+
+
+def test_captions_and_notes_are_text_too() -> None:
+    table = Table(pd.DataFrame({"a": [1]}), "What <is> it", "tab-x", notes="see *there* & here")
+    assert ":::{table} What \\<is> it" in table._repr_markdown_()
+    assert "see \\*there\\*" in table._repr_markdown_()
+    assert "What &lt;is&gt; it" in table._repr_html_()
+    assert "*there* &amp; here" in table._repr_html_()

@@ -1,0 +1,128 @@
+"""Pages: run once, their record beside them, silent about the machine; a failing one says where."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from gradleak.book import pages, records, runner
+from gradleak.errors import GradleakError, GradleakWarning, StorageError
+from tests.checkout import RUN, Toy
+
+
+def test_a_page_and_its_record(checkout: Toy) -> None:
+    checkout.write_notebook(
+        checkout.study_cell,
+        "from gradleak import claims\nclaims.verdicts(record)",
+        "import sys, os; print('scale', scale, sys.prefix, os.environ['GRADLEAK_ROOT'], os.getcwd())",
+        "import warnings; warnings.warn('look', stacklevel=1)",
+    )
+    runner.run_study("toy", checkout.parameters(scale=2))
+    checkout.kept()[0].write_bytes(b"")
+    with pytest.warns(GradleakWarning, match="a cached trial of 'toy' is damaged"):
+        run = pages.run_page(checkout.load(), checkout.parameters(scale=2), checkout.root / "o{u}t", jobs=1)
+    assert len(checkout.traced) == 5
+    assert "damaged" not in run.notebook.read_text(), "said to the person who waits, and not on the page"
+    assert not run.cached
+    assert (run.notebook, run.record) == (checkout.root / "o{u}t" / "toy.ipynb", checkout.root / "o{u}t" / "toy.json")
+    record = records.read(run.record)
+    assert record.profile == "custom"
+    assert record.parameters["scale"] == 2
+
+    page = nbformat.read(run.notebook, 4)
+    nbformat.validate(page)
+    facts = page.metadata["gradleak"]
+    assert set(facts) == {"study", "key", "seconds", "device", "versions", "date"}
+    assert facts["key"] == pages.page_key(checkout.load(), checkout.parameters(scale=2))
+    printed = "".join(output.get("text", "") for cell in page.cells for output in cell.get("outputs", ()))
+    assert "scale 2.0 python . scratch" in printed
+    assert "UserWarning: look" in printed
+    (shown,) = [output.data for cell in page.cells for output in cell.get("outputs", ()) if "data" in output]
+    assert ":name: tab-toy-verdicts" in shown["text/markdown"]
+    assert "<table>" in shown["text/html"]
+    text = run.notebook.read_text()
+    for name in (str(checkout.root), str(Path.home()), sys.prefix, os.getcwd(), "papermill", "iopub"):
+        assert name not in text
+
+    begun = checkout.traced
+    again = pages.run_page(checkout.load(), checkout.parameters(scale=2), checkout.root / "o{u}t")
+    assert again.cached
+    assert again.seconds == run.seconds
+    assert pages._finished(run.notebook, run.record, "another key") is None
+    run.record.write_text("half a rec")
+    assert pages._finished(run.notebook, run.record, facts["key"]) is None
+    assert checkout.traced == begun
+
+
+def test_page_key_changes_with_what_the_page_shows(checkout: Toy) -> None:
+    study, parameters = checkout.load(), checkout.parameters()
+    keys = [pages.page_key(study, parameters)]
+    assert pages.page_key(study, parameters) == keys[0]
+    keys.append(pages.page_key(study, checkout.parameters(seed=1)))
+    tables = checkout.root / "gradleak" / "book" / "tables.py"
+    tables.write_text(tables.read_text() + "\n# a comment is seen by nobody\n")
+    assert pages.page_key(study, parameters) == keys[0]
+    for file in (checkout.module, tables, checkout.claims, checkout.notebook):
+        file.write_text(file.read_text() + ("\nCHANGED = 1\n" if file.suffix == ".py" else "\n"))
+        keys.append(pages.page_key(study, parameters))
+    records.file_of("toy").parent.mkdir()
+    records.file_of("toy").write_text("{}")
+    keys.append(pages.page_key(study, parameters))
+    assert len(set(keys)) == len(keys)
+
+
+def test_a_failing_page_says_where_and_keeps_what_ran(checkout: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOY_FAILS", "2")
+    with pytest.raises(GradleakError) as error:
+        pages.run_page(checkout.load(), checkout.parameters(), checkout.root / "out", jobs=1)
+    assert str(error.value) == (
+        "page 'toy' failed in cell 2: ValueError: the toy broke (as far as it came it is in toy.ipynb)"
+    )
+    page = nbformat.read(checkout.root / "out" / "toy.ipynb", 4)
+    assert any(output.output_type == "error" for cell in page.cells for output in cell.get("outputs", ()))
+    assert not (checkout.root / "out" / "toy.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("cell", "message"),
+    [
+        ("x = 1", "page 'toy' ran, but its notebook made no record"),
+        ("import os; os._exit(1)", "page 'toy' ended without a word"),
+    ],
+)
+def test_pages_without_a_record(checkout: Toy, cell: str, message: str) -> None:
+    checkout.write_notebook(cell)
+    with pytest.raises(GradleakError, match=message):
+        pages.run_page(checkout.load(), checkout.parameters(), checkout.root / "out")
+
+
+def test_an_interrupted_page_leaves_no_kernel(checkout: Toy) -> None:
+    checkout.write_notebook(
+        "import os, pathlib; pathlib.Path(os.environ['TOY_TRACE']).write_text(str(os.getpid()))\n"
+        "import time; time.sleep(120)"
+    )
+    process = checkout.start(RUN + "import pathlib; pages.run_page(s, studies.parameters(s), pathlib.Path('out'))")
+    deadline = time.monotonic() + 60
+    while not checkout.traced and time.monotonic() < deadline:
+        time.sleep(0.05)
+    (kernel,) = checkout.traced
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    assert process.returncode != 0
+    deadline = time.monotonic() + 10
+    while Path(f"/proc/{kernel}").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    with pytest.raises(ProcessLookupError):
+        os.kill(kernel, 0)
+
+
+def test_a_page_into_a_file_is_one_clear_line(checkout: Toy) -> None:
+    (checkout.root / "file").write_text("")
+    with pytest.raises(StorageError, match=r"^cannot write toy.ipynb into the folder 'out': Not a directory$"):
+        pages.run_page(checkout.load(), checkout.parameters(), checkout.root / "file" / "out")

@@ -1,0 +1,281 @@
+"""What trials are computed with: all of it, and nothing that is only shown."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from gradleak import studies
+from gradleak.book import runner, sources
+from gradleak.book.sources import EFFECTS, WHOLE, Package
+from gradleak.book.spelling import Module
+from gradleak.errors import InputError
+from tests.checkout import STUDY, Toy
+from tests.reached import missed, smallest
+
+HELP = '''
+"""What the study takes from elsewhere"""
+from typing import TYPE_CHECKING
+import torch.nn.functional as F
+from gradleak.deep import far
+from gradleak.deep import again as renamed
+from . import deep
+if TYPE_CHECKING:
+    from gradleak.shown import Picture
+SIZE = 3  # a number
+TABLE = {"near": far, "twice": renamed}
+def used(value: int) -> "Picture":
+    """Work"""
+    from gradleak.deep.inner import hidden as found
+    picture = 1
+    return TABLE[found(F.relu(SIZE))](picture, [drawn for drawn in deep.inner.Kind.values])
+def drawn(record):
+    return renamed(record)
+'''
+DEEP = "from gradleak.deep.inner import again\ndef far(x):\n    return -far(x - 1) if x else again\n"
+INNER = """
+from gradleak import help
+def hidden(x, y=1): return x + y
+def again(x): return help.used(x)
+class Kind:
+    values = [1]
+    def method(self): return other()
+def other(): return 1
+def never(): return 2
+"""
+FILES = {"__init__": "", "help": HELP, "deep/__init__": DEEP, "deep/inner": INNER, "shown": "class Picture: pass\n"}
+USED = ("help", "used")
+
+
+def package(tmp_path: Path, files: dict[str, str]) -> Package:
+    for name, text in files.items():
+        file = tmp_path / "gradleak" / f"{name}.py"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    return Package(tmp_path / "gradleak")
+
+
+def found(tmp_path: Path, old: str = "", new: str = "", more: dict[str, str] | None = None) -> sources.Sources:
+    """Return the sources of `used`, with one text changed in the files."""
+    assert any(old in text for text in FILES.values())
+    files = {name: text.replace(old, new) if old else text for name, text in FILES.items()} | (more or {})
+    return package(tmp_path, files).closure([sources.Definition("gradleak.help", "used")])
+
+
+def test_names_are_followed_wherever_they_come_from(tmp_path: Path) -> None:
+    names = {(one.module.removeprefix("gradleak."), one.name) for one in found(tmp_path).definitions}
+    assert names == {
+        ("help", "used"), ("help", "SIZE"), ("help", "TABLE"), ("deep", "far"), ("deep.inner", "again"),
+        ("deep.inner", "hidden"), ("deep.inner", "Kind"), ("deep.inner", "other"),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("SIZE = 3  # a number", "SIZE = (\n    3\n)"),
+        ('    """Work"""\n', '    """Works"""\n    # hard\n'),
+        ("value: int", "value: float"),
+        ("    return renamed(record)", "    return record"),
+        ("def never(): return 2", "def never(): return 3"),
+        ("import again as renamed", "import again as other_name"),
+        ("renamed", "more"),
+        ("class Picture: pass", "class Picture: x = 1"),
+        ("import torch.nn.functional as F", "from torch.nn import functional as F"),
+        ("hidden as found\n", "hidden as found, never\n"),
+        ("def other(): return 1\ndef never(): return 2", "def never(): return 2\ndef other(): return 1"),
+    ],
+)
+def test_what_changes_no_result_changes_no_digest(tmp_path: Path, old: str, new: str) -> None:
+    if old == "import again as renamed":
+        old, new = HELP, HELP.replace("renamed", "other_name")
+    assert found(tmp_path / "b", old, new).digest == found(tmp_path / "a").digest
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("SIZE = 3", "SIZE = 3.0"),
+        ("SIZE = 3", "SIZE: int = 4"),
+        ("picture = 1", "picture = 2"),
+        ("y=1", "y=2"),
+        ("x + y", "y + x"),
+        ("values = [1]", "values = [2]"),
+        ("def other(): return 1", "def other(): return 2"),
+        ('"near": far, "twice": renamed', '"near": renamed, "twice": far'),
+        ("F.relu", "F.gelu"),
+        ("import torch.nn.functional as F", "import torch.special as F"),
+        ("import hidden as found", "import never as found"),
+        ("SIZE = 3", "SIZE = 3\nprint(SIZE)"),
+        ("SIZE = 3", "SIZE = 3\nSIZE += 1"),
+        ("def far", "@staticmethod\ndef far"),
+        ("x - 1", "x - True"),
+    ],
+)
+def test_what_may_change_a_result_changes_the_digest(tmp_path: Path, old: str, new: str) -> None:
+    assert found(tmp_path / "b", old, new).digest != found(tmp_path / "a").digest
+
+
+def test_a_definition_may_move_and_take_another_name(tmp_path: Path) -> None:
+    moved = INNER.replace("def hidden(x, y=1): return x + y\n", "")
+    elsewhere = {"deep/inner": moved, "moved": "def shifted(x, y=1): return x + y\n"}
+    after = found(tmp_path / "b", "from gradleak.deep.inner import hidden", "from gradleak.moved import shifted", None)
+    assert after is not None
+    files = {**FILES, **elsewhere}
+    files["help"] = HELP.replace("from gradleak.deep.inner import hidden", "from gradleak.moved import shifted")
+    again = package(tmp_path / "c", files).closure([sources.Definition("gradleak.help", "used")])
+    assert ("gradleak.moved", "shifted") in again.definitions
+    assert again.digest == found(tmp_path / "a").digest
+
+
+def test_a_module_that_is_passed_around_counts_whole(tmp_path: Path) -> None:
+    whole = found(tmp_path, "deep.inner.Kind.values", "vars(deep.inner)")
+    assert ("gradleak.deep.inner", WHOLE) in whole.definitions
+    assert ("gradleak.deep.inner", "never") in whole.definitions
+    assert ("gradleak.help", "drawn") not in whole.definitions
+
+
+def test_what_an_import_does_counts_with_what_it_brings(tmp_path: Path) -> None:
+    text = "def other(): return 1\nif other():\n    LATE = never()\n"
+    effects = found(tmp_path, "def other(): return 1\n", text)
+    assert {("gradleak.deep.inner", EFFECTS), ("gradleak.deep.inner", "never")} <= effects.definitions
+
+
+def test_names_mean_what_their_scope_says() -> None:
+    text = """
+from gradleak.help import table, names
+def trial(names):
+    global table
+    def inner(): return [table for table in table()], names
+    class Own:
+        names = names
+        def method(self): return names
+    return lambda x, *names, table=names: table
+def other():
+    try: pass
+    except ValueError as table: table()
+    match names:
+        case [table, *_] | {"a": table, **names}: table(names)
+    with open(names) as names: pass
+    if (table := 1): import names.more
+"""
+    module = Module.read("gradleak.x", text, is_package=False)
+    asked: list[str] = []
+
+    def read(root: object, attributes: object) -> tuple[str, int]:
+        asked.append(str(root))
+        return "?", 0
+
+    from gradleak.book.spelling import spelled
+
+    spelled(module.definitions("trial")[0], module, "trial", read)
+    assert asked == ["table"], "the first of the comprehension; all else is bound nearer"
+    asked.clear()
+    spelled(module.definitions("other")[0], module, "other", read)
+    assert set(asked) == {"ValueError", "open", "Import(module='names', name=None)"}
+
+
+def test_an_import_of_nothing_is_told(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"there is no 'gone' in gradleak.deep.inner"):
+        found(tmp_path, "import hidden as found", "import gone as found")
+    with pytest.raises(InputError, match=r"gradleak.deep has no function `trial`"):
+        package(tmp_path, FILES).trials("gradleak.deep")
+
+
+# ------------------------------------------------------------------------------------------------------------- studies
+def test_a_figure_keeps_all_trials_and_the_trial_drops_them(checkout: Toy) -> None:
+    small = checkout.parameters(samples=1)
+    runner.run_study("toy", small)
+    checkout.edit('record.frame()[["number", "word", "sum"]]', "record.frame()")
+    tables = checkout.root / "gradleak" / "book" / "tables.py"
+    tables.write_text(tables.read_text().replace("<table>", "<table class='red'>"))
+    runner.run_study("toy", small)
+    assert checkout.traced == [0]
+    checkout.edit("values = scale * torch.rand(", "values = 1 * scale * torch.rand(")
+    runner.run_study("toy", small)
+    assert checkout.traced == [0, 0]
+    assert checkout.module.read_text() != STUDY
+
+
+def module_of(name: str) -> str:
+    return f"gradleak.studies.{studies.paper_of(name)}.{name.replace('-', '_')}"
+
+
+def closures(changed: dict[str, str] | None = None) -> dict[str, sources.Sources]:
+    """Return the sources of every study, with other texts in place of some modules'."""
+    read = Package(sources.package_folder())
+    for module, text in (changed or {}).items():
+        read.modules[module] = Module.read(module, text, is_package=False)
+    return {name: read.trials(module_of(name)) for name in studies.names()}
+
+
+def text_of(module: str) -> str:
+    file = sources.file_of(module)
+    assert file is not None
+    return file.read_text("utf-8")
+
+
+def test_no_trial_depends_on_what_is_shown_or_on_the_book() -> None:
+    """Every function of a study that no trial reaches does something else; and its comments are gone."""
+    before, changed = closures(), {}
+    for name in studies.names():
+        module = module_of(name)
+        tree, hit = ast.parse(text_of(module)), 0
+        for node in tree.body:
+            if isinstance(node, ast.FunctionDef) and (module, node.name) not in before[name].definitions:
+                node.body.append(ast.parse("print('changed')").body[0])
+                hit += 1
+        assert hit, "there are trials at least, which trial does not call"
+        changed[module] = ast.unparse(tree)
+    after = closures(changed)
+    for name, found in before.items():
+        assert found.digest == after[name].digest, name
+        shown = [one for one in found.definitions if one.module.split(".")[1] in ("book", "claims", "cli")]
+        assert shown == [], name
+        assert (module_of(name), "trial") in found.definitions
+
+
+def test_a_change_to_a_solver_drops_the_studies_that_use_it_and_no_others() -> None:
+    before, module = closures(), "gradleak.labels.soft.exact"
+    tree = ast.parse(text_of(module))
+    (solver,) = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "solve"]
+    solver.body.insert(1, ast.parse("print('changed')").body[0])
+    after = closures({module: ast.unparse(tree)})
+    dropped = {name for name, found in before.items() if found.digest != after[name].digest}
+    assert dropped == {name for name, found in before.items() if (module, "solve") in found.definitions}
+    assert {"noise", "theorem1", "label-accuracy", "cnn-reconstruction"} <= dropped
+    kept = {"llg-training", "llg-defenses", "gradient-properties", "batch-restoration", "posterior-distributions"}
+    assert not kept & dropped
+
+
+@pytest.mark.parametrize(
+    ("name", "by"),
+    [
+        ("theorem1", ("part", "solver")),
+        ("noise", ("part", "attack", "noise", "defense", "prior")),
+        ("llg-attack", ("part", "attack")),
+        ("posterior-attack", ("part", "network")),
+        ("fcn-inversion", ("part", "attack")),
+    ],
+)
+def test_all_that_runs_is_known(name: str, by: tuple[str, ...]) -> None:
+    study, parameters = smallest(name)
+    assert missed(study, parameters, *by) == set()
+
+
+def test_what_is_not_known_is_missed(checkout: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
+    study, parameters = smallest("theorem1") if "theorem1" in studies.names() else (checkout.load(), None)
+    monkeypatch.setenv("TOY_TRACE", "")
+    checkout.edit(
+        "    time.sleep(pause)\n", "    __import__('gradleak.augment').augment.one_hot(torch.tensor([1]), 2)\n"
+    )
+    small = checkout.parameters(samples=1)
+    assert parameters is None
+    with pytest.MonkeyPatch.context() as patch:
+        import gradleak.augment
+
+        patch.setattr(sources, "package_folder", lambda: Path(gradleak.augment.__file__).parent)
+        patch.setattr(sources, "of_trials", lambda study: sources.Sources("", frozenset()))
+        assert ("gradleak.augment", "one_hot") in missed(study, small)

@@ -1,0 +1,120 @@
+"""Finished trials: none runs twice, a killed run goes on, damage and full disks cost no more than they must."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import pytest
+
+from gradleak.book import pages, records, runner
+from gradleak.errors import GradleakWarning, StorageError
+from gradleak.storage import write_whole
+from tests.checkout import DIGEST, Toy
+
+
+def test_finished_trials_are_not_run_again(checkout: Toy) -> None:
+    first = runner.run_study("toy", checkout.parameters())
+    second = runner.run_study("toy", checkout.parameters())
+    assert checkout.traced == [0, 1, 2, 3]
+    for before, after in zip(first.trials, second.trials, strict=True):
+        assert (after.seconds, after.date, after.commit) == (before.seconds, before.date, before.commit)
+        assert repr(after.rows) == repr(before.rows)
+    files = [file for file in (checkout.root / "cache" / "trials").rglob("*") if file.is_file()]
+    assert sorted(files) == checkout.kept(), "a file a trial, and nothing beside them"
+    assert second.digest() == first.digest()
+    runner.run_study("toy", checkout.parameters(samples=6))
+    assert checkout.traced == [0, 1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("share", [0.5, 0.0])
+def test_a_cache_file_cut_in_half_is_computed_again(checkout: Toy, share: float) -> None:
+    first = runner.run_study("toy", checkout.parameters())
+    damaged = checkout.kept()[1]
+    damaged.write_bytes(damaged.read_bytes()[: int(share * damaged.stat().st_size)])
+    with pytest.warns(
+        GradleakWarning, match=r"a cached trial of 'toy' is damaged and was computed again \(number=\d"
+    ) as told:
+        again = runner.run_study("toy", checkout.parameters())
+    assert len(told) == 1
+    assert again.digest() == first.digest()
+    assert len(checkout.traced) == 5
+    runner.run_study("toy", checkout.parameters())
+    assert len(checkout.traced) == 5
+
+
+def test_a_killed_parallel_run_goes_on_where_it_stopped(checkout: Toy) -> None:
+    changes = {"pause": 0.25, "samples": 8}
+    process = checkout.start(DIGEST.format(changes=changes, jobs=2))
+    deadline = time.monotonic() + 60
+    while len(checkout.kept()) < 3 and time.monotonic() < deadline:
+        time.sleep(0.02)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+    kept, begun = len(checkout.kept()), len(checkout.traced)
+    assert 3 <= kept < 8
+    resumed = runner.run_study("toy", checkout.parameters(**changes))
+    assert len(checkout.traced) - begun == 8 - kept, "finished trials were run again"
+    for file in checkout.kept():
+        file.unlink()
+    whole = runner.run_study("toy", checkout.parameters(**changes))
+    assert resumed.digest() == whole.digest(), "with one process or two, in one go or two: equal to the last bit"
+
+
+def test_finished_trials_survive_a_failing_one(checkout: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOY_FAILS", "2")
+    with pytest.raises(ValueError, match="the toy broke") as error:
+        runner.run_study("toy", checkout.parameters(), jobs=1)
+    assert error.value.__notes__[0].startswith("in a trial of 'toy': number=2, ")
+    monkeypatch.delenv("TOY_FAILS")
+    runner.run_study("toy", checkout.parameters(), jobs=1)
+    assert checkout.traced == [0, 1, 2, 2, 3]
+
+
+def test_a_cache_that_cannot_be_made(checkout: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
+    (checkout.root / "file").write_text("")
+    monkeypatch.setenv("GRADLEAK_CACHE", str(checkout.root / "file" / "cache"))
+    with pytest.raises(StorageError, match=r"^cannot write trials into the folder 'trials': Not a directory$"):
+        runner.run_study("toy", checkout.parameters())
+
+
+@pytest.mark.usefixtures("unprivileged")
+def test_read_only_folders_are_told_before_any_work(checkout: Toy) -> None:
+    out, cache = checkout.root / "out", checkout.root / "cache" / "trials" / "toy"
+    for folder in (out, cache):
+        folder.mkdir(parents=True)
+        folder.chmod(0o555)
+    with pytest.raises(StorageError, match=r"^cannot write trials into the folder 'trials': Permission denied$"):
+        runner.run_study("toy", checkout.parameters())
+    with pytest.raises(StorageError, match=r"^cannot write toy\.ipynb into the folder 'out': Permission denied$"):
+        pages.run_page(checkout.load(), checkout.parameters(), out)
+    with pytest.raises(StorageError, match=r"^cannot write r\.json into the folder 'out': Permission denied$"):
+        write_whole(out / "r.json", lambda stream: stream.write(b""))
+    assert checkout.traced == []
+
+
+def test_a_full_disk(checkout: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The result is there, and the loss is told; nothing is left half written."""
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    wanted = r"^a trial of 'toy' could not be stored in the cache \(number=0, .*\): No space left on device$"
+    with pytest.warns(GradleakWarning, match=wanted):
+        assert len(runner.run_study("toy", checkout.parameters(samples=1)).trials) == 1
+    assert [file for file in (checkout.root / "cache" / "trials").rglob("*") if file.is_file()] == []
+
+
+def test_other_data_packages_or_devices_run_again(checkout: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
+    small = checkout.parameters(samples=1)
+    runner.run_study("toy", small)
+    monkeypatch.setattr(runner.data, "source", lambda name: f"{name}: another file")
+    runner.run_study("toy", small)
+    monkeypatch.setattr(records, "versions", lambda: {"torch": "3"})
+    runner.run_study("toy", small)
+    assert checkout.traced == [0, 0, 0]
+    keys = {runner.decides("code", device, []) for device in ("cpu", "cpu")}
+    monkeypatch.setattr("torch.cuda.get_device_name", lambda: "a GPU")
+    assert len(keys | {runner.decides("code", "cuda", []), runner.decides("other", "cpu", [])}) == 3
