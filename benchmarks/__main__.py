@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import datetime
 import json
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -128,6 +130,28 @@ def revealed() -> list[dict[str, Any]]:
     return rows
 
 
+def starts() -> list[dict[str, Any]]:
+    """What a person waits for before anything happens, the best of three, beside what it may take on an idle machine;
+    of the import without torch's own."""
+    call = "import sys; sys.argv = {}; from gradleak.cli import main; main()"
+    package = "import torch, time; t = time.perf_counter(); import gradleak; gradleak.observe; "
+    package += "print(time.perf_counter() - t)"
+    asked = {
+        "gradleak --help": (call.format(["gradleak", "--help"]), 0.5),
+        "gradleak list": (call.format(["gradleak", "list"]), 1.0),
+        "import gradleak, after torch": (package, 0.3),
+    }
+    rows = []
+    for what, (code, most) in asked.items():
+        found = []
+        for _ in range(3):
+            started = time.perf_counter()
+            told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+            found.append(float(told) if code is package else time.perf_counter() - started)
+        rows.append({"what": what, "seconds": min(found), "may take": most})
+    return rows
+
+
 def layer(classes: int, samples: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Return float32 gradients (N, C, I) of smoothed labels and the weight, logits of a trained network's scale."""
     generator = torch.Generator().manual_seed(0)
@@ -152,7 +176,12 @@ def _solver(solver: str, classes: int, batch: int, measured: int, taken: float) 
 def main() -> None:
     """Measure, print, and write results.json."""
     torch.set_num_threads(1)
-    results = {"matching": matching(), "batching": [*heads(), *landscapes()], "solvers": [*solvers(), *revealed()]}
+    results = {
+        "matching": matching(),
+        "batching": [*heads(), *landscapes()],
+        "solvers": [*solvers(), *revealed()],
+        "starts": starts(),
+    }
     for rows in results.values():
         table = Table(*rows[0])
         for row in rows:

@@ -18,10 +18,12 @@ from gradleak.studies import Parameters, Study
 ASIDE = {(module, name) for module in sources.SILENT for name in ("steps", "warn")} | {("gradleak", "__getattr__")}
 
 
-def missed(study: Study, parameters: Parameters, *by: str) -> set[tuple[str, str]]:
-    """Run a study's trials, or one for each value of the inputs `by`, and return the definitions of this package that
-    ran though the digest of its sources does not know them."""
-    inputs = study.module.trials(parameters)
+def missed(study: Study, parameters: Parameters, *by: str, without: str = "") -> set[tuple[str, str]]:
+    """Run a study's trials and return the definitions that ran though the digest of its sources does not know them.
+
+    `by`: only one trial for each value of these inputs; `without`: the part of the study that takes too long.
+    """
+    inputs = [one for one in study.module.trials(parameters) if not without or one["part"] != without]
     if by:
         inputs = list({tuple(str(one.get(name)) for name in by): one for one in reversed(inputs)}.values())
     reached: set[CodeType] = set()

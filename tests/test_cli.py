@@ -6,13 +6,13 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from gradleak import cli, studies
 from gradleak.book import pages, records
+from gradleak.errors import GradleakError
 from gradleak.studies import Study
 
 
@@ -31,29 +31,13 @@ def call(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str
     return code, out.out, out.err
 
 
-def test_help_is_quick_and_imports_no_torch() -> None:
-    code = "import sys; sys.argv = ['gradleak', '--help']\ntry:\n    from gradleak.cli import main; main()\n"
-    code += "except SystemExit: pass\nassert 'torch' not in sys.modules and 'pandas' not in sys.modules"
-    seconds = []
-    for _ in range(3):
-        started = time.perf_counter()
-        result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-        seconds.append(time.perf_counter() - started)
-        assert result.returncode == 0, result.stderr
-    assert "verify" in result.stdout
-    # Half a second on an idle machine; twice that where others are at work.
-    assert min(seconds) < 1.0
-
-
-def test_importing_gradleak_adds_little_to_importing_torch() -> None:
-    code = (
-        "import torch, time; t = time.perf_counter(); import gradleak; gradleak.observe; print(time.perf_counter() - t)"
-    )
-    times = [
-        float(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout)
-        for _ in range(2)
-    ]
-    assert min(times) < 0.3
+@pytest.mark.parametrize("words", [["--help"], ["list"]])
+def test_help_and_list_import_nothing_heavy(words: list[str]) -> None:
+    code = f"import sys; sys.argv = ['gradleak', *{words}]\ntry:\n    from gradleak.cli import main; main()\n"
+    code += "except SystemExit: pass\nassert not {'torch', 'pandas'} & set(sys.modules)"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    assert "verify" in result.stdout or "theorem1" in result.stdout
 
 
 def test_version_and_lists(capsys: pytest.CaptureFixture[str]) -> None:
@@ -106,21 +90,25 @@ def test_run_writes_page_and_record_and_says_where(
     toy: Study, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GRADLEAK_RUNS", str(tmp_path / "runs"))
-    code, out, err = call(capsys, "run", "toy", "-p", "count=3", "-p", "names=x,y", "--jobs", "1")
+    code, out, err = call(capsys, "run", "toy", "-p", "samples=3", "-p", "words=x,y", "--jobs", "1")
     assert code == 0, err
     assert str(tmp_path / "runs" / "toy" / "toy.ipynb") in out
     record = records.read(tmp_path / "runs" / "toy" / "toy.json")
-    assert record.parameters["count"] == 3
-    assert record.parameters["names"] == ["x", "y"]
+    assert record.parameters["samples"] == 3
+    assert record.parameters["words"] == ["x", "y"]
     assert cli.latest_records()["toy"].digest() == record.digest()
 
 
 def test_a_failing_page_and_an_unforeseen_error(
     toy: Study, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    code, _, err = call(capsys, "run", "toy", "-p", "factor=13", "--out", str(tmp_path), "--jobs", "1")
-    assert code == 2
-    assert "failed in cell 3: RuntimeError: thirteen" in err
+    broken = "page 'toy' failed in cell 2: ValueError: the toy broke (as far as it came it is in toy.ipynb)"
+
+    def fails(*_: object, **__: object) -> None:
+        raise GradleakError(broken)
+
+    monkeypatch.setattr(pages, "run_page", fails)
+    assert call(capsys, "run", "toy", "--out", str(tmp_path)) == (2, "", f"gradleak: {broken}\n")
 
     def burst(*_: object, **__: object) -> None:
         raise ZeroDivisionError("oh")

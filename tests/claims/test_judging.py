@@ -108,7 +108,7 @@ def test_a_claim_that_cannot_be_measured_is_an_error(measure: Measure, message: 
 
 
 def test_the_recorded_result_decides_where_it_has_the_scale(toy: Study) -> None:
-    fresh = runner.run_study(toy, toy.Parameters(count=2), jobs=1)
+    fresh = runner.run_study(toy, toy.Parameters(samples=2), jobs=1)
     (line,) = claims.lines({"toy": fresh}, "toy")
     assert line.verdict_text == "trend only (disagrees)"
     assert not line.failing
@@ -116,7 +116,7 @@ def test_the_recorded_result_decides_where_it_has_the_scale(toy: Study) -> None:
     (line,) = claims.lines({"toy": fresh}, "toy")
     assert line.verdict_text == "reproduced"
     assert line.recorded.value == 6
-    records.write(runner.run_study(toy, toy.Parameters(count=5), jobs=1), records.file_of("toy"))
+    records.write(runner.run_study(toy, toy.Parameters(samples=5), jobs=1), records.file_of("toy"))
     (line,) = claims.lines({"toy": fresh}, "toy")
     assert line.failing
 

@@ -23,8 +23,8 @@ def cell(row: str, column: str, **changes: Any) -> Line:
 
 
 def test_a_list_says_what_is_recorded_and_what_this_run_found(toy: Study) -> None:
-    records.write(runner.run_study(toy, toy.Parameters(count=5), jobs=1), records.file_of("toy"))
-    fresh = runner.run_study(toy, toy.Parameters(count=2), jobs=1)
+    records.write(runner.run_study(toy, toy.Parameters(samples=5), jobs=1), records.file_of("toy"))
+    fresh = runner.run_study(toy, toy.Parameters(samples=2), jobs=1)
     (table,) = claims.verdicts(fresh).tables
     assert list(table.frame["verdict"]) == ["not reproduced"]
     assert table.name == "tab-toy-verdicts"

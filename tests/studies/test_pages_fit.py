@@ -79,10 +79,10 @@ def test_rules_over_several_parameters_are_told(checkout: Toy) -> None:
 def test_claims_that_could_never_be_judged_are_told(checkout: Toy) -> None:
     claims.check(checkout.load())
     text = checkout.claims.read_text()
-    checkout.claims.write_text(text.replace("samples: 8", "samples: 9"))
+    checkout.claims.write_text(text.replace("samples: 4", "samples: 9"))
     with pytest.raises(InputError, match="'toy-sum' needs samples = 9, and the paper profile of 'toy' has 8"):
         claims.check(checkout.load())
-    checkout.claims.write_text(text.replace("samples: 8", "sample: 8"))
+    checkout.claims.write_text(text.replace("samples: 4", "sample: 4"))
     with pytest.raises(InputError, match="'sample': did you mean 'samples'"):
         claims.check(checkout.load())
 
