@@ -1,36 +1,89 @@
-"""Builds the book: runs the pages that changed, writes the generated parts, calls jupyter-book."""
+"""Builds the book: runs the pages that changed, side by side, writes the generated parts, calls jupyter-book."""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import subprocess
 import sys
+import sysconfig
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from fnmatch import fnmatch
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import yaml
 
-from gradleak import claims, paths, studies
-from gradleak.book import cover, pages, performance, records, sources
-from gradleak.book.pages import PageRun
-from gradleak.book.records import Record
+from gradleak import paths, studies
 from gradleak.errors import GradleakError
 from gradleak.studies import Study
 
-# What the rendered book is made from, beside the executed pages.
-SOURCES = ("_config.yml", "book", "gradleak/book/build.py")
+if TYPE_CHECKING:
+    from gradleak.book.pages import PageRun
+
+# What the book is made from. What is in it is in `MADE`, and what is shown of it, beside its pages, in `RENDERED`.
+SOURCES = ("gradleak", "notebooks", "results", "book", "_config.yml", "benchmarks/results.json")
+MADE = ("book/executed", "book/generated")
+RENDERED = ("_config.yml", "book", "gradleak/book/build.py")
 
 
 def build(profile: str = "quick", *, jobs: int | None = None) -> Path:
     """Run every page that changed, write the generated parts and render the book; return its first page."""
     contents = _contents()
-    loaded = sorted((studies.load(name) for name in studies.names()), key=lambda study: _place(study, contents))
-    runs = {study.name: _page(study, profile, jobs, f"{n}/{len(loaded)}") for n, study in enumerate(loaded, 1)}
+    ordered = sorted((studies.load(name) for name in studies.names()), key=lambda study: _place(study, contents))
+    index, stamp = paths.root() / "_build" / "html" / "index.html", paths.root() / "_build" / "book.hash"
+    asked = _asked(profile)
+    if index.is_file() and stamp.is_file() and stamp.read_text() == asked + _made():
+        # Nothing is imported for that: a book that stands is there at once.
+        for number, study in enumerate(ordered, 1):
+            _say(number, len(ordered), study, "unchanged")
+        return index
+    stamp.unlink(missing_ok=True)
+    from gradleak.book import generated
+
+    runs = _run_pages(ordered, profile, jobs)
     _remove_stale({run.notebook for run in runs.values()})
-    fresh = {name: records.read(run.record) for name, run in runs.items()}
-    _write_generated(loaded, runs, fresh)
-    return _render()
+    generated.write(ordered, papers(), runs)
+    _render(index)
+    stamp.write_text(asked + _made())
+    return index
+
+
+def _asked(profile: str) -> str:
+    """Return a hash of everything that the book is made from: files, data, versions, devices."""
+    folders = [folder for folder in (paths.data_folder(), paths.weights_folder()) if folder]
+    datasets = [f"{f.name} {f.stat().st_size} {f.stat().st_mtime_ns}" for d in folders for f in sorted(d.glob("*.*"))]
+    installed = sorted(folder.name for folder in Path(sysconfig.get_path("purelib")).glob("*.dist-info"))
+    accelerators = sorted(device.name for device in Path("/dev").glob("nvidia*"))
+    digest = _hash(_files(SOURCES), lambda file: file.read_bytes())
+    told = "\n".join([profile, sys.version, digest, *datasets, *installed, *accelerators])
+    return hashlib.sha256(told.encode()).hexdigest()
+
+
+def _made() -> str:
+    """Return a hash of what a build leaves in the book, by sizes and times."""
+    return _hash(_files(MADE), lambda file: f"{file.stat().st_size} {file.stat().st_mtime_ns}".encode())
+
+
+def _files(places: Iterable[str]) -> Iterator[Path]:
+    """Yield the files under places of the checkout; what a build makes only where it is asked for by name."""
+    made = {paths.root() / place for place in MADE}
+    for place in places:
+        base = paths.root() / place
+        for file in sorted([base] if base.is_file() else base.rglob("*")):
+            inside = base in made or made.isdisjoint(file.parents)
+            if file.is_file() and inside and "__pycache__" not in file.parts:
+                yield file
+
+
+def _hash(files: Iterable[Path], content: Callable[[Path], bytes]) -> str:
+    digest = hashlib.sha256()
+    for file in files:
+        digest.update(file.relative_to(paths.root()).as_posix().encode() + b"\0" + content(file) + b"\0")
+    return digest.hexdigest()
 
 
 def _contents() -> list[str]:
@@ -51,11 +104,69 @@ def _place(study: Study, contents: list[str]) -> int:
     return next((place for place, pattern in enumerate(contents) if fnmatch(page, pattern)), len(contents))
 
 
-def _page(study: Study, profile: str, jobs: int | None, place: str) -> PageRun:
-    run = pages.run_page(study, studies.parameters(study, profile), paths.executed() / study.paper, jobs=jobs)
-    took = "unchanged" if run.cached else f"{run.seconds:.0f} s"
-    print(f"[{place}] {study.paper}/{study.name}: {took}", flush=True)
-    return run
+def _run_pages(ordered: list[Study], profile: str, jobs: int | None) -> dict[str, PageRun]:
+    """Run the pages that changed, all of them though one may fail, and say of each how it went."""
+    from gradleak.book import pages, progress
+
+    runs: dict[str, PageRun] = {}
+    for study in ordered:
+        if run := pages.finished(study, studies.parameters(study, profile), _folder(study)):
+            runs[study.name] = run
+            _say(len(runs), len(ordered), study, "unchanged")
+    waiting, failed = [study for study in ordered if study.name not in runs], []
+    for study, ended in progress.progress(_attempts(waiting, profile, jobs), len(waiting), "book: pages"):
+        if isinstance(ended, GradleakError):
+            failed.append(study.name)
+            told = f"failed: {ended}"
+        else:
+            runs[study.name] = ended
+            told = f"{ended.seconds:.0f} s"
+        _say(len(runs) + len(failed), len(ordered), study, told)
+    if failed:
+        raise GradleakError(f"{len(failed)} of {len(ordered)} pages failed: {', '.join(failed)}; why is said above")
+    return {study.name: runs[study.name] for study in ordered}
+
+
+def _attempts(waiting: list[Study], profile: str, jobs: int | None) -> Iterator[tuple[Study, PageRun | GradleakError]]:
+    """Run pages, as many at once as there are jobs and each with one; a page alone has all jobs for its trials."""
+    from gradleak.book import kernels, runner
+
+    at_once = runner._jobs(jobs, max(1, len(waiting)), "cpu")
+    if at_once == 1:
+        yield from ((study, _attempt(study.name, profile, jobs)) for study in waiting)
+        return
+    # Two pages on two cores leave none for a second thread of either.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    context = kernels.server([f"gradleak.studies.{s.paper}.{s.name.replace('-', '_')}" for s in waiting])
+    pool = ProcessPoolExecutor(at_once, mp_context=context, initializer=kernels.use)
+    try:
+        begun = {pool.submit(_attempt, study.name, profile, 1): study for study in waiting}
+        yield from ((begun[done], done.result()) for done in as_completed(begun))
+    except BrokenProcessPool as error:
+        raise GradleakError("a page ended without a word: was there too little memory?") from error
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _attempt(name: str, profile: str, jobs: int | None) -> PageRun | GradleakError:
+    """Run a page, here or in a process of its own."""
+    from gradleak.book import pages, progress
+
+    study = studies.load(name)
+    # The bars of pages that run side by side would draw over one another.
+    with progress.quiet() if jobs == 1 else contextlib.nullcontext():
+        try:
+            return pages.run_page(study, studies.parameters(study, profile), _folder(study), jobs=jobs)
+        except GradleakError as error:
+            return error
+
+
+def _folder(study: Study) -> Path:
+    return paths.executed() / study.paper
+
+
+def _say(number: int, count: int, study: Study, what: str) -> None:
+    print(f"[{number}/{count}] {study.paper}/{study.name}: {what}", flush=True)
 
 
 def _remove_stale(kept: set[Path]) -> None:
@@ -65,78 +176,11 @@ def _remove_stale(kept: set[Path]) -> None:
             notebook.with_suffix(".json").unlink(missing_ok=True)
 
 
-def _write_generated(loaded: list[Study], runs: dict[str, PageRun], fresh: dict[str, Record]) -> None:
-    folder = paths.book() / "generated"
-    folder.mkdir(parents=True, exist_ok=True)
-    parts = {f"pages-{paper}.md": _pages(paper, loaded, fresh) for paper in papers()}
-    parts["scoreboard.md"] = _scoreboard(loaded, fresh)
-    parts["status.md"] = _status(loaded, runs, fresh)
-    parts["performance.md"] = performance.write_page(folder)
-    for name, text in parts.items():
-        file = folder / name
-        # An unchanged file keeps its time, so that nothing is rendered for it again.
-        if not file.is_file() or file.read_text() != text:
-            file.write_text(text)
-    picture = folder / "cover.png"
-    key = folder / "cover.key"
-    now = sources.of_modules("gradleak.book.cover").digest
-    if not picture.is_file() or not key.is_file() or key.read_text() != now:
-        cover.make_cover(picture)
-        key.write_text(now)
-
-
-def _pages(paper: str, loaded: list[Study], fresh: dict[str, Record]) -> str:
-    own = [study for study in loaded if study.paper == paper]
-    if not own:
-        return "*No page of this part is written yet.*\n"
-    lines = ["| page | regenerates | claims |", "| --- | --- | --- |"]
-    for study in own:
-        tally = _tally(claims.lines(fresh, study.name))
-        lines.append(f"| {{doc}}`{study.title} <executed/{paper}/{study.name}>` | {study.place} | {tally} |")
-    return "\n".join(lines) + "\n"
-
-
-def _tally(lines: list[claims.Line]) -> str:
-    counts: dict[str, int] = {}
-    for line in lines:
-        counts[line.verdict_text] = counts.get(line.verdict_text, 0) + 1
-    return ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
-
-
-def _scoreboard(loaded: list[Study], fresh: dict[str, Record]) -> str:
-    lines = claims.lines(fresh)
-    parts = [f"**{len(lines)} claims**: {_tally(lines)}."]
-    for paper in papers():
-        own = [study for study in loaded if study.paper == paper]
-        parts += [f"## {paper}"] if own else []
-        for study in own:
-            parts.append(f"{{doc}}`{study.title} <executed/{paper}/{study.name}>`")
-            parts.append(claims.scoreboard(fresh, study)._repr_markdown_())
-    return "\n\n".join(parts) + "\n"
-
-
-def _status(loaded: list[Study], runs: dict[str, PageRun], fresh: dict[str, Record]) -> str:
-    lines = [
-        "| page | profile | run time | device | date | gradleak | torch |",
-        "| --- | --- | ---: | --- | --- | --- | --- |",
-    ]
-    for study in loaded:
-        facts = fresh[study.name].provenance
-        lines.append(
-            f"| {{doc}}`{study.name} <executed/{study.paper}/{study.name}>` | {fresh[study.name].profile} "
-            f"| {runs[study.name].seconds:.0f} s | {facts.device} | {facts.date} | {facts.commit} "
-            f"| {facts.versions['torch']} |"
-        )
-    return ":::{table} Every page: when and where it ran.\n:name: tab-status\n\n" + "\n".join(lines) + "\n:::\n"
-
-
-def _render() -> Path:
-    root, output = paths.root(), paths.root() / "_build"
-    index = output / "html" / "index.html"
-    stamp = output / "inputs.hash"
-    now = _inputs_hash(root)
+def _render(index: Path) -> None:
+    stamp = paths.root() / "_build" / "inputs.hash"
+    now = _hash(_files([*RENDERED, *MADE]), lambda file: file.read_bytes())
     if index.is_file() and stamp.is_file() and stamp.read_text() == now:
-        return index
+        return
     stamp.unlink(missing_ok=True)
     # jupyter-book has no `python -m` of its own, and its script's first line may not survive a path with a space.
     command = [
@@ -146,23 +190,13 @@ def _render() -> Path:
     ]  # fmt: skip
     # Sphinx writes ANSI colours and progress for terminals; a log should read plainly.
     environment = os.environ | {"NO_COLOR": "1", "PYTHONWARNINGS": "ignore"}
-    result = subprocess.run(command, cwd=root, capture_output=True, text=True, env=environment, check=False)
+    result = subprocess.run(command, cwd=paths.root(), capture_output=True, text=True, env=environment, check=False)
     if result.returncode != 0:
         said = [line for line in (result.stdout + result.stderr).splitlines() if _tells(line)]
         print("\n".join(said[-40:]) or result.stdout[-4000:] + result.stderr[-4000:], file=sys.stderr)
         raise GradleakError(f"the book was not built without warnings: {len(said)} lines above say why")
     stamp.write_text(now)
-    return index
 
 
 def _tells(line: str) -> bool:
     return any(word in line for word in ("WARNING", "ERROR", "Error:", "Exception"))
-
-
-def _inputs_hash(root: Path) -> str:
-    digest = hashlib.sha256()
-    for source in SOURCES:
-        base = root / source
-        for file in sorted([base] if base.is_file() else [f for f in base.rglob("*") if f.is_file()]):
-            digest.update(file.relative_to(root).as_posix().encode() + b"\0" + file.read_bytes() + b"\0")
-    return digest.hexdigest()

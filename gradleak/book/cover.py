@@ -4,13 +4,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from gradleak import augment, data
-from gradleak.book import figures
+from gradleak import augment, data, studies
+from gradleak.book import figures, records
+from gradleak.book.records import Record
 from gradleak.leak import Leak, observe
+from gradleak.studies.shared import mosaics
+
+# The studies whose records are shown: a whole batch, and a convolutional network.
+SHOWN = ("exact-batch", "cnn-inversion")
+Picture = np.ndarray[Any, np.dtype[Any]]
 
 
 @dataclass(frozen=True)
@@ -64,28 +72,95 @@ def quality(exposure: Exposure) -> tuple[float, float]:
     return psnr, float((exposure.recovered_label - exposure.private_label).abs().sum())
 
 
+@dataclass(frozen=True)
+class Panel:
+    """Pictures (rows, columns) under a title, each row with a name; a note under each column, or none."""
+
+    title: str
+    names: tuple[str, ...]
+    rows: list[list[Picture]]
+    notes: tuple[str, ...] = ()
+
+
+def bias_panel(samples: int) -> Panel:
+    """Show photographs, what the server received and what it made of that, computed here."""
+    shown = expose(samples)
+    rows = [
+        [_pixels(exposure.private) for exposure in shown],
+        # Stretched about grey, as it comes over the wire: values of either sign.
+        [_pixels(exposure.gradient / exposure.gradient.abs().max() * 0.5 + 0.5) for exposure in shown],
+        [_pixels(exposure.recovered.clamp(0, 1)) for exposure in shown],
+    ]
+    return Panel(
+        "With biases: one division",
+        ("private", "shared\ngradient", "recovered"),
+        rows,
+        tuple(f"{quality(exposure)[0]:.0f} dB" for exposure in shown),
+    )
+
+
+def batch_panel(record: Record) -> Panel:
+    """Show a whole batch that the server computed from one averaged gradient, as recorded (exact-batch)."""
+    frame = record.frame()
+    row = frame[frame["picture"].notna()].iloc[0]
+    size = int(row["size"])
+    private, _, closed = _cut(mosaics.unpacked(row["picture"]), 3, size)
+    return Panel(
+        f"No biases: all {size} images, from one averaged gradient", ("private", "recovered"), [private, closed]
+    )
+
+
+def convolutional_panel(record: Record, samples: int) -> Panel:
+    """Show images from a trained convolutional network, matched and in closed form, as recorded (cnn-inversion)."""
+    frame = record.frame()
+    trained = frame[frame["stage"] == "trained"]
+    strips = [
+        _cut(mosaics.unpacked(text), 1, 4)[0]
+        for text in trained.loc[trained["attack"] == "picture", "picture"][:samples]
+    ]
+    closed = trained[(trained["part"] == "polish") & (trained["attack"] == "closed form")]
+    notes = tuple(f"{psnr:.0f} dB" for psnr in closed["psnr"][: len(strips)])
+    names = ("private", "matched", "closed form")
+    return Panel("A trained convolutional network", names, [list(row) for row in zip(*strips, strict=True)][:3], notes)
+
+
 def make_cover(path: Path) -> None:
-    """Draw the picture."""
-    shown = expose()
+    """Draw the picture: what is recorded of batches and of convolutional networks, beside the simplest case."""
+    batch, convolutional = (records.recorded(study) if study in studies.names() else None for study in SHOWN)
+    lower = [bias_panel(5)] + ([convolutional_panel(convolutional, 5)] if convolutional else [])
     figures.style()
     import matplotlib.pyplot as plt
 
-    figure, axes = plt.subplots(3, len(shown), figsize=(1.75 * len(shown) + 1.1, 6.1), layout="constrained")
-    titles = ("private\nphotograph", "shared\ngradient", "recovered\nby the server")
-    for row, title in enumerate(titles):
-        axes[row][0].set_ylabel(title, fontsize=12, fontweight="bold", rotation=0, ha="right", va="center", labelpad=12)
-    for column, exposure in zip(axes.T, shown, strict=True):
-        noise = exposure.gradient / exposure.gradient.abs().max()
-        # Stretched about grey, as it comes over the wire: values of either sign.
-        pictures = (exposure.private, (noise * 0.5 + 0.5), exposure.recovered.clamp(0, 1))
-        for axis, picture in zip(column, pictures, strict=True):
-            axis.imshow(picture.permute(1, 2, 0).numpy(), interpolation="nearest")
+    figure = plt.figure(figsize=(12, 5.4 if batch else 3.8), layout="constrained")
+    parts = figure.subfigures(2, 1, height_ratios=[1, 2.05]) if batch else [None, figure]
+    if batch:
+        _draw(parts[0], batch_panel(batch))
+    for part, panel in zip(np.atleast_1d(parts[1].subfigures(1, len(lower))), lower, strict=True):
+        _draw(part, panel)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=130)
+    plt.close(figure)
+
+
+def _draw(part: Any, panel: Panel) -> None:
+    part.suptitle(panel.title, fontsize=12, fontweight="bold", x=0.01, ha="left")
+    axes = part.subplots(len(panel.rows), len(panel.rows[0]), squeeze=False)
+    for line, name, pictures in zip(axes, panel.names, panel.rows, strict=True):
+        line[0].set_ylabel(name, fontsize=11, rotation=0, ha="right", va="center", labelpad=6)
+        for axis, picture in zip(line, pictures, strict=True):
+            axis.imshow(picture, interpolation="nearest")
             axis.set(xticks=[], yticks=[])
             axis.grid(False)
             for spine in axis.spines.values():
                 spine.set_visible(False)
-        psnr, error = quality(exposure)
-        column[2].set_xlabel(f"{psnr:.0f} dB\nlabel off by {error:.0e}", fontsize=10)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=130)
-    plt.close(figure)
+    for axis, note in zip(axes[-1], panel.notes, strict=False):
+        axis.set_xlabel(note, fontsize=10)
+
+
+def _pixels(image: Tensor) -> Picture:
+    pixels: Picture = image.permute(1, 2, 0).numpy()
+    return pixels
+
+
+def _cut(mosaic: Picture, rows: int, columns: int) -> list[list[Picture]]:
+    return [np.split(line, columns, axis=1) for line in np.split(mosaic, rows, axis=0)]

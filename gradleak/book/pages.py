@@ -63,9 +63,9 @@ def run_page(
 
     out = Path(out).resolve()
     notebook, record = out / f"{study.name}.ipynb", out / f"{study.name}.json"
+    if not fresh and (done := finished(study, parameters, out)) is not None:
+        return done
     key = page_key(study, parameters)
-    if not fresh and (done := _finished(notebook, record, key)) is not None:
-        return PageRun(notebook, record, done, cached=True)
     try:
         out.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=out):
@@ -111,13 +111,17 @@ def _quiet_kernel(folder: Path) -> dict[str, str | None]:
     return {"IPYTHONDIR": str(folder / "ipython")}
 
 
-def _finished(notebook: Path, record: Path, key: str) -> float | None:
+def finished(study: Study, parameters: Parameters, out: Path) -> PageRun | None:
+    """Return the page that a folder holds already, if nothing that it depends on has changed since."""
+    notebook, record = out / f"{study.name}.ipynb", out / f"{study.name}.json"
     try:
         facts = json.loads(notebook.read_text())["metadata"]["gradleak"]
         records.read(record)
     except (OSError, ValueError, KeyError, InputError):
         return None
-    return float(facts["seconds"]) if facts["key"] == key else None
+    if facts["key"] != page_key(study, parameters):
+        return None
+    return PageRun(notebook, record, float(facts["seconds"]), cached=True)
 
 
 def _execute(study: Study, parameters: Parameters, notebook: Path, folder: Path, count: Callable[[int], None]) -> Any:

@@ -1,0 +1,117 @@
+"""The picture of the package: its parts as boxes in layers, and who imports whom, as the sources have it."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
+
+import gradleak
+from gradleak.book import figures
+
+# From what needs all to what needs nothing; a part that no layer names stands in the last one, to which no arrow is drawn.
+LAYERS: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("the command line", ("cli",)),
+    ("the pages, what the papers say, and what makes the book", ("studies", "claims", "book")),
+    ("any model's leaks in one report", ("audit",)),
+    ("attacks", ("labels", "images", "sequences")),
+    (
+        "what the server sees, what a client does, on what, and how it is measured",
+        ("leak", "defenses", "models", "data", "metrics"),
+    ),
+    ("labels and losses", ("augment", "losses")),
+    ("what all may use", ("reporting", "paths", "storage", "errors")),
+)
+COLOURS = ("#e8eef3", "#f6e3de", "#dbe7ef", "#f5ecd9", "#e3ede4", "#ece6f0", "#eef0f2")
+
+
+def parts() -> list[str]:
+    """Return the package's parts: its folders and its modules, without the ones that begin with an underscore."""
+    folder = Path(gradleak.__file__).parent
+    found = [place.stem for place in folder.iterdir() if place.suffix == ".py" or (place / "__init__.py").is_file()]
+    return sorted(name for name in found if not name.startswith("_"))
+
+
+def imports() -> set[tuple[str, str]]:
+    """Return which part imports which, anywhere in its sources but not for types alone."""
+    known, folder = set(parts()), Path(gradleak.__file__).parent
+    found = set()
+    for part in known:
+        base = folder / part
+        for file in base.rglob("*.py") if base.is_dir() else [base.with_suffix(".py")]:
+            for node in _executed(ast.parse(file.read_text("utf-8"))):
+                found |= {(part, other) for other in _named(node) if other in known and other != part}
+    return found
+
+
+def _executed(tree: ast.AST) -> Iterator[ast.AST]:
+    """Yield the nodes of a tree but for those under `if TYPE_CHECKING`."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+            continue
+        yield node
+        yield from _executed(node)
+
+
+def _named(node: ast.AST) -> list[str]:
+    """Return the parts of gradleak that an import names; inside a part everything is imported by its full name."""
+    names: list[str] = []
+    if isinstance(node, ast.Import):
+        names = [alias.name for alias in node.names]
+    elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
+        names = [f"{node.module}.{alias.name}" for alias in node.names]
+    return [name.split(".")[1] for name in names if name.startswith("gradleak.")]
+
+
+def layers() -> list[tuple[str, list[str]]]:
+    """Return the parts that there are, by layer."""
+    there = parts()
+    named = {part for _, row in LAYERS for part in row}
+    rows = [(title, [part for part in row if part in there]) for title, row in LAYERS]
+    rows[-1][1].extend(part for part in there if part not in named)
+    return [(title, row) for title, row in rows if row]
+
+
+def draw() -> Figure:
+    """Draw the layers from the command line down to what all use, and an arrow an import."""
+    rows, arrows = layers(), imports()
+    width, height = 100.0, 10.0
+    figure, axes = figures.panels(1, 1, height=1.02 * len(rows), width=8.4)
+    axis, boxes = axes[0][0], {}
+    for number, (title, row) in enumerate(rows):
+        low = (len(rows) - 1 - number) * 2 * height
+        ground = {"facecolor": "white", "edgecolor": "none", "pad": 1}
+        axis.text(0, low + height + 2, title, fontsize=9, color="#5a6570", va="bottom", zorder=5, bbox=ground)
+        size = (width - 2 * (len(row) - 1)) / len(row) if len(row) > 3 else 26.0
+        left = (width - size * len(row) - 2 * (len(row) - 1)) / 2
+        for place, part in enumerate(row):
+            x = left + place * (size + 2)
+            boxes[part] = (x + size / 2, low, number)
+            axis.add_patch(
+                FancyBboxPatch((x, low), size, height, boxstyle="round,pad=0,rounding_size=1.5",
+                               facecolor=COLOURS[number % len(COLOURS)], edgecolor="#14405c", linewidth=1, zorder=3)
+            )  # fmt: skip
+            axis.text(x + size / 2, low + height / 2, part, ha="center", va="center", fontsize=10.5, zorder=4)
+    for source, target in sorted(arrows):
+        if target not in rows[-1][1]:
+            _arrow(axis, boxes[source], boxes[target], height)
+    axis.set(xlim=(-1, width + 1), ylim=(-2, 2 * height * len(rows) - height + 6))
+    axis.axis("off")
+    return figure
+
+
+def _arrow(axis: Axes, source: tuple[float, float, int], target: tuple[float, float, int], height: float) -> None:
+    """Draw an import: down from layer to layer in blue, within a layer as a bow, upwards in red."""
+    (x, y, level), (u, v, below) = source, target
+    down = below > level
+    start, end = ((x, y), (u, v + height)) if down else ((x, y + height), (u, v if below < level else v + height))
+    colour = "#c8553d" if below < level else "#4f9dc9" if down else "#7a9e7e"
+    bow = 0.0 if below != level else -0.25 if u > x else 0.25
+    axis.add_patch(
+        FancyArrowPatch(start, end, arrowstyle="-|>", mutation_scale=8, connectionstyle=f"arc3,rad={bow}",
+                        color=colour, linewidth=0.8, alpha=0.75, zorder=2, shrinkA=1, shrinkB=1)
+    )  # fmt: skip

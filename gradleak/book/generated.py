@@ -1,0 +1,142 @@
+"""What the book's prose includes and no one writes: tables and pictures from the claims, the records and the runs."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+from matplotlib.figure import Figure
+
+from gradleak import claims, paths, studies
+from gradleak.book import architecture, cover, landing, performance, records, sources
+from gradleak.book.pages import PageRun
+from gradleak.book.records import Record
+from gradleak.claims import Line
+from gradleak.studies import Study
+
+
+def write(ordered: list[Study], papers: list[str], runs: dict[str, PageRun]) -> None:
+    """Write every part into book/generated; `ordered`: the pages as the contents have them."""
+    folder = paths.book() / "generated"
+    folder.mkdir(parents=True, exist_ok=True)
+    fresh = {name: records.read(run.record) for name, run in runs.items()}
+    judged = {study.name: claims.lines(fresh, study.name) for study in ordered}
+    parts = {
+        f"pages-{paper}.md": _pages([study for study in ordered if study.paper == paper], judged) for paper in papers
+    }
+    parts["what-leaks.md"] = landing.text()
+    parts["scoreboard.md"] = _scoreboard(papers, ordered, judged, fresh)
+    parts["status.md"] = _status(ordered, runs, fresh)
+    parts["performance.md"] = performance.write_page(folder)
+    for name, text in parts.items():
+        _put(folder / name, text.encode())
+    _put_figure(folder / "scoreboard.png", claims.figure_matrix([line for lines in judged.values() for line in lines]))
+    _put_figure(folder / "architecture.png", architecture.draw())
+    _put_cover(folder)
+
+
+def _put(file: Path, content: bytes) -> None:
+    # An unchanged file keeps its time, so that nothing is rendered for it again.
+    if not file.is_file() or file.read_bytes() != content:
+        file.write_bytes(content)
+
+
+def _put_figure(file: Path, figure: Figure) -> None:
+    stream = io.BytesIO()
+    figure.savefig(stream, format="png")
+    plt.close(figure)
+    _put(file, stream.getvalue())
+
+
+def _put_cover(folder: Path) -> None:
+    """Draw the first picture again where its code or a record that it shows has changed; it is computed, not copied."""
+    picture, key = folder / "cover.png", folder / "cover.key"
+    known = [study for study in cover.SHOWN if study in studies.names()]
+    recorded = [file.read_bytes() for study in known if (file := records.file_of(study)).is_file()]
+    now = hashlib.sha256(b"".join([sources.of_modules("gradleak.book.cover").digest.encode(), *recorded])).hexdigest()
+    if not picture.is_file() or not key.is_file() or key.read_text() != now:
+        cover.make_cover(picture)
+        key.write_text(now)
+
+
+def _link(study: Study, text: str) -> str:
+    return f"{{doc}}`{text} <executed/{study.paper}/{study.name}>`"
+
+
+def _pages(own: list[Study], judged: dict[str, list[Line]]) -> str:
+    if not own:
+        return "*No page of this part is written yet.*\n"
+    lines = ["| page | regenerates | claims |", "| --- | --- | --- |"]
+    for study in own:
+        lines.append(f"| {_link(study, study.title)} | {study.place} | {claims.tally(judged[study.name])} |")
+    return "\n".join(lines) + "\n"
+
+
+def _scoreboard(
+    papers: list[str], ordered: list[Study], judged: dict[str, list[Line]], fresh: dict[str, Record]
+) -> str:
+    """Return the verdicts counted and drawn, the claims that fail, and behind them all claims, page by page."""
+    lines = [line for study in ordered for line in judged[study.name]]
+    parts = [
+        f"**{len(lines)} claims**: {claims.tally(lines)}.",
+        claims.matrix(lines)._repr_markdown_(),
+        SCOREBOARD_FIGURE,
+    ]
+    failing = claims.failing_table(lines)
+    parts += ["## What fails", failing._repr_markdown_() if len(failing.frame) else "*No claim fails.*"]
+    for paper in papers:
+        own = [study for study in ordered if study.paper == paper]
+        parts += [f"## {paper}"] if own else []
+        for study in own:
+            tables = claims.scoreboard(fresh, study)._repr_markdown_()
+            parts.append(
+                f"::::{{dropdown}} {study.title}: {claims.tally(judged[study.name])}\n{_link(study, 'The page')}\n\n{tables}\n::::"
+            )
+    return "\n\n".join(parts) + "\n"
+
+
+SCOREBOARD_FIGURE = """```{figure} generated/scoreboard.png
+:name: fig-scoreboard
+:alt: A bar a paper, divided by verdict
+
+The verdicts, as shares of each paper's claims; the numbers are counts.
+```"""
+
+
+def _status(ordered: list[Study], runs: dict[str, PageRun], fresh: dict[str, Record]) -> str:
+    lines = [
+        "| page | record | recorded on | trials | CPU time | this run | on |",
+        "| --- | --- | --- | ---: | ---: | ---: | --- |",
+    ]
+    for study in ordered:
+        kept, facts = records.recorded(study.name), fresh[study.name].provenance
+        if kept is None:
+            told = ["not recorded", "–", "–", "–"]
+        else:
+            seconds = sum(trial.seconds for trial in kept.trials)
+            told = [
+                _badge(records.state(kept)),
+                " to ".join(records.span(kept)),
+                f"{len(kept.trials)}",
+                _hours(seconds),
+            ]
+        this = [f"{runs[study.name].seconds:.0f} s", f"{facts.date}, {facts.device}, {facts.commit}"]
+        lines.append(f"| {_link(study, study.name)} | {' | '.join([*told, *this])} |")
+    head = ":::{table} Every page: the state of its record, and when and where the page ran.\n:name: tab-status\n"
+    return head + ":class: gradleak-table status\n\n" + "\n".join(lines) + "\n:::\n"
+
+
+def _badge(state: str) -> str:
+    return f"[{state}]{{.badge .badge-{state}}}"
+
+
+def _hours(seconds: float) -> str:
+    return (
+        f"{seconds / 3600:.1f} h"
+        if seconds >= 3600
+        else f"{seconds / 60:.0f} min"
+        if seconds >= 60
+        else f"{seconds:.0f} s"
+    )

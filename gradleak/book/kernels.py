@@ -1,0 +1,105 @@
+"""Processes for pages that run side by side, all copied from one that has imported what every page needs.
+
+A page's imports cost more than many a page's work. Here a server process imports them once and forks: it computes
+nothing itself, so that a forked kernel starts from the same state as a fresh one.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import multiprocessing
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from multiprocessing.context import BaseContext
+from typing import Any
+
+from jupyter_client.provisioning.local_provisioner import LocalProvisioner
+
+NAME = "gradleak-forked"
+# What a kernel and the process that runs it need, whatever the page.
+IMPORTS = ("ipykernel.kernelapp", "IPython", "papermill", "nbformat", "pandas", "seaborn", "matplotlib.pyplot", "scipy")
+
+# Elsewhere a copy of a process in which libraries are loaded may not work.
+FORKS = sys.platform == "linux"
+
+
+def server(modules: Sequence[str]) -> BaseContext:
+    """Return the context whose processes have imported these modules, and what every page needs, when they start."""
+    if not FORKS:
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([*IMPORTS, *modules])
+    return context
+
+
+def use() -> None:
+    """Let the kernels that this process starts be forked from the server that it was itself forked from."""
+    if not FORKS:
+        return
+    from jupyter_client.provisioning import KernelProvisionerFactory
+
+    factory = KernelProvisionerFactory.instance()
+    place = f"{__name__}:{Forked.__name__}"
+    factory.provisioners[NAME] = importlib.metadata.EntryPoint(NAME, place, factory.GROUP_NAME)
+    factory.default_provisioner_name = NAME
+
+
+class Forked(LocalProvisioner):
+    """Starts a local kernel as a copy of the server's process, and not as a new interpreter."""
+
+    async def launch_kernel(self, cmd: list[str], **kwargs: Any) -> Any:
+        """Start the kernel that a command line would start."""
+        connection = cmd[cmd.index("-f") + 1]
+        process = multiprocessing.get_context("forkserver").Process(
+            target=_kernel, args=(connection, kwargs.get("cwd"), dict(kwargs["env"]))
+        )
+        process.start()
+        self.process = _Handle(process)
+        self.pid = self.process.pid
+        return self.connection_info
+
+
+class _Handle:
+    """A process of multiprocessing under the names of subprocess.Popen, which jupyter_client asks for."""
+
+    stdin = stdout = stderr = None
+
+    def __init__(self, process: Any) -> None:
+        self.process = process
+        self.pid = process.pid
+
+    def poll(self) -> int | None:
+        code: int | None = self.process.exitcode
+        return code
+
+    def wait(self) -> int | None:
+        self.process.join()
+        return self.poll()
+
+    def send_signal(self, number: int) -> None:
+        try:
+            # The kernel leads a group of its own, once it has come that far.
+            os.killpg(self.pid, number)
+        except ProcessLookupError:
+            if self.poll() is None:
+                os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+
+def _kernel(connection: str, folder: str | None, environment: dict[str, str]) -> None:
+    """Be a kernel: in a session, a folder and an environment as if the command had been started."""
+    os.setsid()
+    os.environ.clear()
+    os.environ.update(environment)
+    if folder:
+        os.chdir(folder)
+    from ipykernel.kernelapp import IPKernelApp
+
+    IPKernelApp.launch_instance(argv=["-f", connection])
