@@ -13,7 +13,7 @@ from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 import gradleak
 from gradleak.book import figures
 
-# From what needs all to what needs nothing; a part that no layer names stands in the last one, to which no arrow is drawn.
+# From what needs all to what needs nothing. A part that no layer names stands in the last; no arrow is drawn to it.
 LAYERS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("the command line", ("cli",)),
     ("the pages, what the papers say, and what makes the book", ("studies", "claims", "book")),

@@ -14,6 +14,7 @@ from gradleak.book import architecture, cover, landing, performance, records, so
 from gradleak.book.pages import PageRun
 from gradleak.book.records import Record
 from gradleak.claims import Line
+from gradleak.claims.shown import tally
 from gradleak.studies import Study
 
 
@@ -68,10 +69,8 @@ def _link(study: Study, text: str) -> str:
 def _pages(own: list[Study], judged: dict[str, list[Line]]) -> str:
     if not own:
         return "*No page of this part is written yet.*\n"
-    lines = ["| page | regenerates | claims |", "| --- | --- | --- |"]
-    for study in own:
-        lines.append(f"| {_link(study, study.title)} | {study.place} | {claims.tally(judged[study.name])} |")
-    return "\n".join(lines) + "\n"
+    rows = [f"| {_link(study, study.title)} | {study.place} | {tally(judged[study.name])} |" for study in own]
+    return "\n".join(["| page | regenerates | claims |", "| --- | --- | --- |", *rows]) + "\n"
 
 
 def _scoreboard(
@@ -80,7 +79,7 @@ def _scoreboard(
     """Return the verdicts counted and drawn, the claims that fail, and behind them all claims, page by page."""
     lines = [line for study in ordered for line in judged[study.name]]
     parts = [
-        f"**{len(lines)} claims**: {claims.tally(lines)}.",
+        f"**{len(lines)} claims**: {tally(lines)}.",
         claims.matrix(lines)._repr_markdown_(),
         SCOREBOARD_FIGURE,
     ]
@@ -91,9 +90,8 @@ def _scoreboard(
         parts += [f"## {paper}"] if own else []
         for study in own:
             tables = claims.scoreboard(fresh, study)._repr_markdown_()
-            parts.append(
-                f"::::{{dropdown}} {study.title}: {claims.tally(judged[study.name])}\n{_link(study, 'The page')}\n\n{tables}\n::::"
-            )
+            head = f"::::{{dropdown}} {study.title}: {tally(judged[study.name])}"
+            parts.append(f"{head}\n{_link(study, 'The page')}\n\n{tables}\n::::")
     return "\n\n".join(parts) + "\n"
 
 

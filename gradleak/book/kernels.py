@@ -102,4 +102,5 @@ def _kernel(connection: str, folder: str | None, environment: dict[str, str]) ->
         os.chdir(folder)
     from ipykernel.kernelapp import IPKernelApp
 
-    IPKernelApp.launch_instance(argv=["-f", connection])
+    # It ends with its parent, which is the server; told of none, it would greet whoever started it by hand.
+    IPKernelApp.launch_instance(argv=["-f", connection, f"--IPKernelApp.parent_handle={os.getppid()}"])

@@ -26,9 +26,9 @@ DEFENSES = {
     "sign": "signs alone",
 }
 NOTES = (
-    "*Stopped by*: of the defences recorded on the page, the one that turns the gradient least (in brackets its cosine with the "
-    "true one) against which every attacker tried there gets less than a tenth of the labels, beyond guessing, or pictures below "
-    "20 dB. An attacker who was not tried may get more."
+    "*Stopped by*: of the defences recorded on the page, the one that turns the gradient least (in brackets its cosine "
+    "with the true one) against which every attacker tried there gets less than a tenth of the labels beyond guessing, "
+    "or pictures below 20 dB. An attacker who was not tried may get more."
 )
 
 
@@ -124,7 +124,7 @@ def labels_by_sign() -> Leak:
     alone, knowing = (counts[counts["attack"] == attack] for attack in ("LLG", "LLG+"))
     return Leak(
         f"batch of {counts['size'].max()}; untrained CNN, {counts['dataset'].nunique()} datasets",
-        f"{alone['success'].mean():.0f} % of labels from the gradient alone, {knowing['success'].mean():.0f} % with data",
+        f"{alone['success'].mean():.0f} % of labels; {knowing['success'].mean():.0f} % with auxiliary data",
         _time(alone["seconds"].median()),
         _stopped("llg-defenses", "over_guess", LABELS),
     )
