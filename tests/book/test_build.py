@@ -42,7 +42,7 @@ def sphinx(toy: Study, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 
 def test_pages_are_run_once_and_stale_ones_removed(
-    toy: Study, sphinx: list[Any], capsys: pytest.CaptureFixture[str]
+    toy: Study, sphinx: list[Any], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stale = paths.executed() / "toy2020" / "gone.ipynb"
     stale.parent.mkdir(parents=True)
@@ -53,18 +53,66 @@ def test_pages_are_run_once_and_stale_ones_removed(
     assert not stale.with_suffix(".json").exists()
     assert "[1/1] toy2020/toy:" in capsys.readouterr().out
     generated = {file.name: file.read_text() for file in (paths.book() / "generated").glob("*.md")}
-    assert len(generated) == 3 + len(build.papers())
+    assert set(generated) == {
+        "what-leaks.md", "scoreboard.md", "status.md", "performance.md", *(f"pages-{paper}.md" for paper in build.papers())
+    }  # fmt: skip
     assert "Nothing is measured yet" in generated["performance.md"]
     assert "1 reproduced" in generated["pages-toy2020.md"]
     assert "No page" in generated["pages-empty2020.md"]
     assert "**1 claims**" in generated["scoreboard.md"]
+    assert "::::{dropdown} A toy: draws and their sum: 1 " in generated["scoreboard.md"]
     assert "executed/toy2020/toy" in generated["status.md"]
-    assert (paths.book() / "generated" / "cover.png").is_file()
+    assert "not recorded" in generated["status.md"]
+    assert "the soft label | not recorded" in generated["what-leaks.md"]
+    for name in ("cover", "scoreboard", "architecture"):
+        assert (paths.book() / "generated" / f"{name}.png").is_file()
     assert records.read(paths.executed() / "toy2020" / "toy.json").study == "toy"
     assert len(sphinx) == 2
+    monkeypatch.setattr(build, "_run_pages", None)
     build.build(jobs=1)
-    assert "unchanged" in capsys.readouterr().out
+    assert "toy: unchanged" in capsys.readouterr().out, "nothing is looked at again, not even a page's key"
+    monkeypatch.undo()
     assert len(sphinx) == 2, "an unchanged book is not rendered again"
+
+
+@pytest.mark.parametrize("place", ["notebooks/toy2020/toy.ipynb", "book/executed/toy2020/toy.json", "gradleak/leak.py"])
+def test_a_change_is_seen(toy: Toy, place: str) -> None:
+    file = toy.root / place
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("before")
+    before = build._asked("quick") + build._made()
+    assert build._asked("quick") + build._made() == before
+    assert build._asked("paper") + build._made() != before
+    file.write_text("after it")
+    assert build._asked("quick") + build._made() != before
+
+
+def test_pages_run_side_by_side_and_one_that_fails_stops_no_other(toy: Toy) -> None:
+    second = {"toy2020": "toy2020", "toy": "second"}
+    for file in (toy.module, toy.claims, toy.notebook):
+        text = file.read_text().replace('"toy"', '"second"').replace("study: toy", "study: second")
+        file.with_stem(second[file.stem]).write_text(text.replace("toy-sum", "second-sum"))
+    (toy.root / "book" / "executed").mkdir(parents=True, exist_ok=True)
+    script = (
+        "from gradleak.book import build; from gradleak import studies\n"
+        "if __name__ == '__main__':\n"
+        "    loaded = [studies.load(name) for name in ('second', 'toy')]\n"
+        "    try:\n"
+        "        print(*[run.notebook.name for run in build._run_pages(loaded, 'quick', 2).values()])\n"
+        "    except build.GradleakError as error:\n"
+        "        print(error)\n"
+    )
+    said = toy.python(script)
+    assert "toy2020/toy: " in said
+    assert "toy2020/second: " in said
+    assert said.splitlines()[-1] == "second.ipynb toy.ipynb", "in the order of the contents"
+    broken = json.loads(toy.notebook.read_text())
+    broken["cells"][1]["source"] = "raise ValueError('no')"
+    toy.notebook.write_text(json.dumps(broken))
+    said = toy.python(script)
+    assert "[1/2] toy2020/second: unchanged" in said
+    assert "[2/2] toy2020/toy: failed: page 'toy' failed in cell 2: ValueError: no" in said
+    assert "1 of 2 pages failed: toy" in said
 
 
 def test_warnings_of_the_build_are_shown_and_fail_it(
@@ -85,7 +133,7 @@ def test_pages_are_in_the_order_of_the_contents() -> None:
 
 
 def test_every_paper_has_its_part() -> None:
-    text = (Path(__file__).parents[1] / "book" / "_toc.yml").read_text()
+    text = (Path(__file__).parents[2] / "book" / "_toc.yml").read_text()
     for paper in build.papers():
         assert f"- glob: book/executed/{paper}/*\n" in text
-        assert f"generated/pages-{paper}.md" in (Path(__file__).parents[1] / "book" / f"{paper}.md").read_text()
+        assert f"generated/pages-{paper}.md" in (Path(__file__).parents[2] / "book" / f"{paper}.md").read_text()
