@@ -42,6 +42,9 @@ class Leak:
     stopped: str = MISSING
 
 
+Row = Callable[[], Leak]
+
+
 def soft_label() -> Leak:
     """One sample's soft label, from its last layer's gradient."""
     frame = _frame("label-accuracy-intense")
@@ -169,7 +172,7 @@ def labels_by_minimum() -> Leak:
 
 
 # What leaks, the page that measures it, and how its row is read off the record.
-ROWS: tuple[tuple[str, str, Callable[[], Leak]], ...] = (
+ROWS: tuple[tuple[str, str, Row], ...] = (
     ("the soft label", "label-accuracy-intense", soft_label),
     ("all soft labels and features", "batch-soft-labels", batch_labels),
     ("the image, in closed form", "fcn-inversion", image_fully_connected),

@@ -202,7 +202,10 @@ class Package:
         if name in found.bindings:
             if found.definitions(name):
                 return Definition(module, name)
-            return self._imported(found.imported(name))
+            what = found.imported(name)
+            # A package that imports a module of its own gives it that very name.
+            if (what.module, what.name) != (module, name):
+                return self._imported(what)
         inner = f"{module}.{name}"
         if self.module(inner) is not None:
             return _Place(inner)

@@ -63,18 +63,8 @@ def visits(site: tuple[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def test_the_named_pages_are_there(visits: dict[str, Any]) -> None:
-    named = {
-        "index",
-        "reading",
-        "scoreboard",
-        "performance",
-        "status",
-        "references",
-        "wang2024",
-        "wainakh2021",
-        "yin2021",
-    }
-    named |= {"posterior2023", "dang2021"}
+    prose = "index reading scoreboard around performance status architecture references"
+    named = {*prose.split(), "wang2024", "wainakh2021", "yin2021", "posterior2023", "dang2021"}
     named |= {f"executed/{studies.load(name).paper}/{name}" for name in studies.names()}
     assert {f"book/{name}.html" for name in named} == set(visits)
 
@@ -143,3 +133,51 @@ def test_no_page_is_wider_than_the_window(width: int, scheme: str, site: tuple[s
             wide[page] = reach
     context.close()
     assert wide == {}
+
+
+# What of a page reaches beyond the box that holds it, where a reader would see it cut: verdicts and, in their tables, any cell.
+CUT = """all => all.flatMap(table => {
+    const box = table.closest('.pst-scrollable-table-container, .gradleak-table:not(table)') || table.parentElement
+    const right = box.getBoundingClientRect().right + 1
+    return [...table.querySelectorAll('td, th, .badge')]
+        .filter(cell => cell.offsetParent && cell.getBoundingClientRect().right > right)
+        .map(cell => cell.textContent.trim().slice(0, 40))
+})"""
+
+
+def test_no_verdict_is_cut_at_full_width(site: tuple[str, Any]) -> None:
+    address, browser = site
+    context = browser.new_context(viewport={"width": WIDTHS[0], "height": 900})
+    view = context.new_page()
+    cut = {}
+    for page in pages_of(BOOK):
+        view.goto(f"{address}/{page}", wait_until="networkidle")
+        view.eval_on_selector_all("main details", "all => all.forEach(one => { one.open = true })")
+        if found := view.eval_on_selector_all("main table.claims, main table.status, main table.leaks", CUT):
+            cut[page] = found[:3]
+    context.close()
+    assert cut == {}
+
+
+def test_verdicts_have_their_colours(site: tuple[str, Any]) -> None:
+    address, browser = site
+    for scheme in ("light", "dark"):
+        context = browser.new_context(viewport={"width": WIDTHS[0], "height": 900}, color_scheme=scheme)
+        view = context.new_page()
+        view.goto(f"{address}/book/scoreboard.html", wait_until="networkidle")
+        view.eval_on_selector_all("main details", "all => all.forEach(one => { one.open = true })")
+        ground = "all => [...new Set(all.map(one => getComputedStyle(one).backgroundColor))]"
+        seen = {
+            verdict: view.eval_on_selector_all(f"main td:not(.cells td) .badge-{verdict}", ground)
+            for verdict in ("reproduced", "better", "not-reproduced", "trend-only")
+        }
+        colours = [colour for found in seen.values() for colour in found if colour != "rgba(0, 0, 0, 0)"]
+        assert len(colours) == len(set(colours)), f"two verdicts look alike: {seen}"
+        context.close()
+
+
+def test_what_leaks_is_the_first_thing_a_reader_sees(visits: dict[str, Any]) -> None:
+    visit = visits["book/index.html"]
+    pages = [link for link in visit["links"] if "/executed/" in link]
+    assert len(set(pages)) >= len(studies.names())
+    assert visit["text"].index("What leaks") < 600
