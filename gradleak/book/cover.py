@@ -132,10 +132,11 @@ def make_cover(path: Path) -> None:
     import matplotlib.pyplot as plt
 
     figure = plt.figure(figsize=(12, 5.4 if batch else 3.8), layout="constrained")
-    parts = figure.subfigures(2, 1, height_ratios=[1, 2.05]) if batch else [None, figure]
+    rest: Any = figure
     if batch:
-        _draw(parts[0], batch_panel(batch))
-    for part, panel in zip(np.atleast_1d(parts[1].subfigures(1, len(lower))), lower, strict=True):
+        above, rest = figure.subfigures(2, 1, height_ratios=[1, 2.05])
+        _draw(above, batch_panel(batch))
+    for part, panel in zip(rest.subfigures(1, len(lower), squeeze=False)[0], lower, strict=True):
         _draw(part, panel)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=130)

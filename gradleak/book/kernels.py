@@ -13,7 +13,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from multiprocessing.context import BaseContext
-from typing import Any
+from typing import Any, cast
 
 from jupyter_client.provisioning.local_provisioner import LocalProvisioner
 
@@ -56,8 +56,8 @@ class Forked(LocalProvisioner):
             target=_kernel, args=(connection, kwargs.get("cwd"), dict(kwargs["env"]))
         )
         process.start()
-        self.process = _Handle(process)
-        self.pid = self.process.pid
+        handle = _Handle(process)
+        self.process, self.pid = cast(Any, handle), handle.pid
         return self.connection_info
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -245,12 +246,11 @@ def _least(frame: pd.DataFrame, threshold: float) -> str:
 
 def _largest(frame: pd.DataFrame, column: str, full: float) -> tuple[int, int]:
     """Return the largest batch size, and its number of classes, of which every batch was recovered in full."""
-    shares = frame.groupby(["size", "classes"])[column].mean()
-    full_ones = [place for place, share in shares.items() if share >= full]
-    if not full_ones:
+    shares = frame.groupby(["size", "classes"])[column].mean().reset_index()
+    whole = shares[shares[column] >= full].sort_values(["size", "classes"])
+    if whole.empty:
         raise _NotRecorded
-    size, classes = max(full_ones)
-    return int(size), int(classes)
+    return int(whole["size"].iloc[-1]), int(whole["classes"].iloc[-1])
 
 
 def _by_stage(frame: pd.DataFrame) -> str:
@@ -275,12 +275,8 @@ def _listed(names: pd.Series[str]) -> str:
 
 
 def _time(seconds: float) -> str:
-    if pd.isna(seconds):
+    if math.isnan(seconds):
         return MISSING
-    return (
-        f"{1000 * seconds:.2g} ms"
-        if seconds < 1
-        else f"{seconds:.2g} s"
-        if seconds < 100
-        else f"{seconds / 60:.0f} min"
-    )
+    if seconds < 1:
+        return f"{1000 * seconds:.2g} ms"
+    return f"{seconds:.2g} s" if seconds < 100 else f"{seconds / 60:.0f} min"

@@ -135,9 +135,9 @@ def test_no_page_is_wider_than_the_window(width: int, scheme: str, site: tuple[s
     assert wide == {}
 
 
-# What of a page reaches beyond the box that holds it, where a reader would see it cut: verdicts and, in their tables, any cell.
+# The cells and verdicts of tables that reach beyond the box that holds them, where a reader would see them cut.
 CUT = """all => all.flatMap(table => {
-    const box = table.closest('.pst-scrollable-table-container, .gradleak-table:not(table)') || table.parentElement
+    const box = table.closest('.pst-scrollable-table-container') || table.parentElement
     const right = box.getBoundingClientRect().right + 1
     return [...table.querySelectorAll('td, th, .badge')]
         .filter(cell => cell.offsetParent && cell.getBoundingClientRect().right > right)

@@ -1,0 +1,50 @@
+"""A kernel forked from the server is a kernel like any other."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import nbformat
+import pytest
+from jupyter_client.provisioning import KernelProvisionerFactory
+from nbclient import NotebookClient
+
+from gradleak.book import kernels
+
+CELL = """
+import os, sys
+print(os.getcwd(), os.environ["WORD"], os.getsid(0) == os.getpid(), __name__, "numpy" in sys.modules)
+"""
+
+
+@pytest.fixture
+def forked(monkeypatch: pytest.MonkeyPatch) -> None:
+    factory = KernelProvisionerFactory.instance()
+    monkeypatch.setattr(factory, "default_provisioner_name", factory.default_provisioner_name)
+    kernels.server(["numpy"])
+    kernels.use()
+
+
+@pytest.mark.skipif(not kernels.FORKS, reason="kernels are forked on Linux alone")
+def test_it_runs_cells_where_it_is_told_and_ends(forked: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORD", "passed on")
+    page = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(CELL)])
+    client = NotebookClient(page, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}})
+    with client.setup_kernel():
+        kernel = client.km.provisioner.process
+        assert kernel.poll() is None
+        client.execute_cell(page.cells[0], 0)
+    assert page.cells[0].outputs[0]["text"].split("\n")[0] == f"{tmp_path} passed on True __main__ True"
+    assert kernel.wait() is not None
+
+
+def test_a_handle_passes_signals_on_and_minds_no_process_that_has_ended() -> None:
+    context = kernels.server([])
+    process = context.Process(target=signal.pause)
+    process.start()
+    handle = kernels._Handle(process)
+    assert handle.poll() is None
+    handle.terminate()
+    assert handle.wait() == -signal.SIGTERM
+    handle.kill()
