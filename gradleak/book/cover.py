@@ -134,7 +134,7 @@ def make_cover(path: Path) -> None:
     figure = plt.figure(figsize=(12, 5.4 if batch else 3.8), layout="constrained")
     rest: Any = figure
     if batch:
-        above, rest = figure.subfigures(2, 1, height_ratios=[1, 2.05])
+        above, rest = rest.subfigures(2, 1, height_ratios=[1, 2.05])
         _draw(above, batch_panel(batch))
     for part, panel in zip(rest.subfigures(1, len(lower), squeeze=False)[0], lower, strict=True):
         _draw(part, panel)

@@ -38,7 +38,7 @@ def use() -> None:
     """Let the kernels that this process starts be forked from the server that it was itself forked from."""
     if not FORKS:
         return
-    from jupyter_client.provisioning import KernelProvisionerFactory
+    from jupyter_client.provisioning.factory import KernelProvisionerFactory
 
     factory = KernelProvisionerFactory.instance()
     place = f"{__name__}:{Forked.__name__}"
