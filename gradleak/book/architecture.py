@@ -51,10 +51,12 @@ def imports() -> set[tuple[str, str]]:
 def _executed(tree: ast.AST) -> Iterator[ast.AST]:
     """Yield the nodes of a tree but for those under `if TYPE_CHECKING`."""
     for node in ast.iter_child_nodes(tree):
-        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
-            continue
-        yield node
-        yield from _executed(node)
+        typed = isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+        if isinstance(node, ast.If) and typed:
+            yield from (inner for other in node.orelse for inner in (other, *_executed(other)))
+        else:
+            yield node
+            yield from _executed(node)
 
 
 def _named(node: ast.AST) -> list[str]:

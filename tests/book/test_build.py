@@ -68,10 +68,10 @@ def test_pages_are_run_once_and_stale_ones_removed(
     parts = {f"pages-{paper}.md" for paper in build.papers()}
     assert set(generated) == parts | {"what-leaks.md", "scoreboard.md", "status.md", "performance.md"}
     assert "Nothing is measured yet" in generated["performance.md"]
-    assert "1 trend only" in generated["pages-toy2020.md"]
+    assert "1 reproduced" in generated["pages-toy2020.md"]
     assert "No page" in generated["pages-empty2020.md"]
     assert "**1 claims**" in generated["scoreboard.md"]
-    assert "::::{dropdown} A toy: draws and their sum: 1 trend only" in generated["scoreboard.md"]
+    assert "::::{dropdown} A toy: draws and their sum: 1 reproduced" in generated["scoreboard.md"]
     assert "executed/toy2020/toy" in generated["status.md"]
     assert "not recorded" in generated["status.md"]
     assert "the soft label | not recorded" in generated["what-leaks.md"]

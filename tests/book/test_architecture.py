@@ -1,0 +1,39 @@
+"""The picture of the imports, and that none goes against the flow."""
+
+from __future__ import annotations
+
+import ast
+
+import numpy as np
+from matplotlib import pyplot as plt
+
+from gradleak.book import architecture, figures
+
+
+def test_imports_are_read_from_the_sources() -> None:
+    found = architecture.imports()
+    assert {("cli", "book"), ("book", "studies"), ("labels", "leak"), ("leak", "losses")} <= found
+    assert {part for pair in found for part in pair} <= set(architecture.parts())
+
+
+def test_what_is_imported_for_types_alone_is_no_import() -> None:
+    tree = ast.parse("if TYPE_CHECKING:\n    from gradleak.book import records\nelse:\n    from gradleak import leak")
+    named = [part for node in architecture._executed(tree) for part in architecture._named(node)]
+    assert named == ["leak"]
+    tree = ast.parse("def f():\n    from gradleak.book import records\n    from gradleak import leak")
+    assert [part for node in architecture._executed(tree) for part in architecture._named(node)] == ["book", "leak"]
+
+
+def test_every_part_has_its_layer_and_no_import_goes_up() -> None:
+    level = {part: number for number, (_, row) in enumerate(architecture.LAYERS) for part in row}
+    assert set(architecture.parts()) <= set(level), "name a new part's layer"
+    upwards = {(a, b) for a, b in architecture.imports() if level[b] < level[a]}
+    assert upwards == set()
+
+
+def test_the_picture_is_drawn() -> None:
+    figure = architecture.draw()
+    assert np.std(figures.gray_table(figure)) > 0.05
+    texts = {text.get_text() for axis in figure.axes for text in axis.texts}
+    assert set(architecture.parts()) <= texts
+    plt.close(figure)
