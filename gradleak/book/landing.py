@@ -15,10 +15,10 @@ MISSING = "not recorded"
 # Below these an attack counts as stopped: a tenth of the labels (over guessing where that gets some), and 20 dB.
 LABELS, PICTURES = 10.0, 20.0
 DEFENSES = {
-    "gaussian": "Gaussian noise σ = {level:g}",
-    "laplace": "Laplace noise {level:g}",
+    "gaussian": "noise of deviation {level:g}",
+    "laplace": "Laplace noise of deviation {level:g}",
     "noise": "noise of variance {level:g}",
-    "clip": "clipping to norm {level:g}",
+    "clip": "clipping to {level:.0%} of its norm",
     "dp": "clipping to norm {level:g}, and noise",
     "prune": "pruning {level:.0%}",
     "grad-drop": "dropping {level:.0%}",
