@@ -1,7 +1,7 @@
 """Datasets by name, and where they came from."""
 
 from gradleak.data.base import NORMALISATION, Dataset, DatasetState, denormalise, normalise
-from gradleak.data.registry import load, names, shape, source, states
+from gradleak.data.registry import load, names, shape, source, states, title
 
 __all__ = [
     "NORMALISATION",
@@ -14,4 +14,5 @@ __all__ = [
     "shape",
     "source",
     "states",
+    "title",
 ]

@@ -8,11 +8,26 @@ from gradleak.data.base import Dataset, DatasetState, Split
 from gradleak.errors import InputError, MissingData, unknown
 
 EMBEDDED = {"digits": embedded.digits, "photos": embedded.photos}
+TITLES = {
+    "cifar10": "CIFAR-10",
+    "cifar10-jpeg": "CIFAR-10",
+    "cifar100": "CIFAR-100",
+    "flowers17": "Flowers-17",
+    "imagenet-sample": "ImageNet",
+    "mnist": "MNIST",
+    "svhn": "SVHN",
+    "tinyimagenet32": "Tiny ImageNet",
+}
 
 
 def names() -> tuple[str, ...]:
     """Return the names of all datasets."""
     return tuple(dict.fromkeys([*EMBEDDED, *files.FILES, *download.TORCHVISION]))
+
+
+def title(name: str) -> str:
+    """Return a dataset's name as its makers write it; an embedded one's is its own."""
+    return TITLES.get(name, name)
 
 
 def load(name: str, split: Split = "train", *, size: int | None = None) -> Dataset:

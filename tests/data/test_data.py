@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 
 from gradleak import data
-from gradleak.data import download, embedded, files
+from gradleak.data import download, embedded, files, registry
 from gradleak.errors import InputError, MissingData, StorageError, UnknownName
 
 
@@ -261,3 +261,9 @@ def test_the_papers_data_are_as_their_papers_say() -> None:
     assert cifar.classes == 10
     # The first ten labels of the original test set.
     assert cifar.labels[:10].tolist() == [3, 8, 8, 0, 6, 6, 1, 6, 3, 1]
+
+
+def test_a_dataset_is_called_as_its_makers_call_it() -> None:
+    assert data.title("cifar10") == "CIFAR-10"
+    assert data.title("digits") == "digits"
+    assert set(registry.TITLES) <= set(data.names())
