@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -31,6 +31,21 @@ ATTACKS: dict[str, tuple[str, dict[str, Any]]] = {
     "guess": ("guess", {}),
 }
 GUESS = "guess"
+# An attack's colour and dashes, the same on every page; who knows nothing is grey.
+LOOKS: dict[str, tuple[str, Any]] = {
+    name: (figures.COLOURS[colour], figures.DASHES[dash])
+    for name, colour, dash in (
+        ("LLG", 0, 0),
+        ("LLG*", 1, 0),
+        ("LLG*, zeros", 1, 1),
+        ("LLG*, ones", 1, 2),
+        ("LLG+", 2, 0),
+        ("posterior", 3, 1),
+        ("iLRG", 4, 3),
+        ("shadow", 5, 4),
+        ("DLG", 5, 0),
+    )
+} | {GUESS: ("0.55", figures.DASHES[2])}
 # Datasets whose images are made smaller, so that a hundred networks of them are run in minutes.
 SMALLER = {"flowers17": 64}
 
@@ -130,26 +145,29 @@ def success_cells(group: pd.DataFrame) -> dict[str, str]:
     }
 
 
-def line_style(name: str, attacks: Sequence[str]) -> tuple[str, Any]:
-    """Return an attack's colour and dashes; the guess is grey wherever it stands."""
-    if name == GUESS:
-        return "0.55", figures.DASHES[2]
-    place = [one for one in attacks if one != GUESS].index(name) % len(figures.COLOURS)
-    return figures.COLOURS[place], figures.DASHES[place]
+def draw_line(axis: Axes, own: pd.DataFrame, label: str, colour: str, dash: Any) -> None:
+    """Draw the share of right labels against the batch size, a line with the standard error of its means."""
+    own = own.sort_values("size")
+    middle, spread = own["success"].astype(float), own["spread"].astype(float)
+    error = spread / own["count"].astype(float) ** 0.5
+    axis.plot(own["size"], middle, color=colour, linestyle=dash, marker="o", markersize=3.5, label=label)
+    axis.fill_between(own["size"], middle - error, middle + error, color=colour, alpha=0.15, linewidth=0)
+
+
+def scale_sizes(axis: Axes, sizes: Iterable[int]) -> None:
+    """Lay batch sizes out along the horizontal axis, each doubling as far as the last."""
+    axis.set_xscale("log", base=2)
+    axis.set_xticks(sorted(set(sizes)))
+    axis.xaxis.set_major_formatter("{x:g}")
+    axis.minorticks_off()
+    axis.set_xlabel("batch size")
 
 
 def draw_success(axis: Axes, frame: pd.DataFrame, attacks: Sequence[str]) -> None:
-    """Draw the share of right labels against the batch size, a line an attack, with the standard error of its mean."""
+    """Draw the share of right labels against the batch size, a line an attack."""
     for name in attacks:
-        own = frame[frame["attack"] == name].sort_values("size")
-        if not len(own):
-            continue
-        colour, dash = line_style(name, attacks)
-        error = own["spread"].astype(float) / own["count"].astype(float) ** 0.5
-        middle = own["success"].astype(float)
-        axis.plot(own["size"], middle, color=colour, linestyle=dash, marker="o", markersize=3, label=name)
-        axis.fill_between(own["size"], middle - error, middle + error, color=colour, alpha=0.15, linewidth=0)
-    axis.set_xscale("log", base=2)
-    axis.xaxis.set_major_formatter("{x:g}")
+        own = frame[frame["attack"] == name]
+        if len(own):
+            draw_line(axis, own, name, *LOOKS[name])
+    scale_sizes(axis, frame["size"])
     axis.set_ylim(0, 105)
-    axis.set_xlabel("batch size")

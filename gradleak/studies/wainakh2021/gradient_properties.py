@@ -11,10 +11,11 @@ import numpy as np
 import pandas as pd
 import torch
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 from pydantic import Field
 from torch import Tensor
 
-from gradleak import studies
+from gradleak import data, studies
 from gradleak.book import figures
 from gradleak.book.records import Record
 from gradleak.labels.hard.llg import llg_estimate
@@ -27,12 +28,14 @@ PLACE = "Section 4, Figure 1"
 SMALLEST: dict[str, Any] = {"repeats": 3, "sizes": [2, 8]}
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 KINDS = ("row sums", "calibrated")
+# Counts that fewer rows have are not drawn: their quantiles are those of chance.
+FEWEST = 20
 
 
 class Parameters(studies.Parameters):
     """What a rerun may change."""
 
-    repeats: int = Field(100, ge=1, le=100_000, description="networks, each with a batch of every size")
+    repeats: int = Field(40, ge=1, le=100_000, description="networks, each with a batch of every size")
     sizes: list[int] = Field([2, 8, 32, 128], description="samples in a batch")
     balance: str = Field(BALANCES[1], description="how batches are drawn: unbalanced, balanced")
     auxiliary: int = Field(10, ge=1, le=1000, description="samples of a class that offsets are estimated from")
@@ -127,6 +130,11 @@ def _slopes(counts: Tensor, values: Tensor) -> Tensor:
     return (counts * values).sum(dim=0) / counts.square().sum(dim=0)
 
 
+def scale(parameters: Parameters) -> str:
+    """Return what a run is about, in a few words."""
+    return f"{parameters.repeats:,} networks and {data.title(parameters.dataset)}"
+
+
 def table(record: Record) -> pd.DataFrame:
     """Return what signs say, and how much a sample lowers its label's row, a line a batch size."""
     frame = record.frame()
@@ -162,20 +170,20 @@ def correlation_table(record: Record) -> pd.DataFrame:
 def figure_properties(record: Record) -> Figure:
     """Draw row sums against how often their class occurs, before and after the offset is taken away."""
     frame = record.frame()
-    frame = frame[frame["what"] == "spread"]
+    frame = frame[(frame["what"] == "spread") & (frame["count"] >= FEWEST)]
     sizes = sorted(frame["size"].unique())
-    figure, axes = figures.panels(2, len(sizes), height=2.3, width=2.6 * len(sizes), sharex="col")
+    figure, axes = figures.panels(2, len(sizes), height=2.2, sharex="col")
     for row, kind in zip(axes, KINDS, strict=True):
+        colour = figures.COLOURS[KINDS.index(kind)]
         for axis, size in zip(row, sizes, strict=True):
             own = frame[(frame["kind"] == kind) & (frame["size"] == size)].sort_values("occurs")
-            colour = figures.COLOURS[KINDS.index(kind)]
             axis.fill_between(own["occurs"], own["q05"], own["q95"], color=colour, alpha=0.15, linewidth=0)
             axis.fill_between(own["occurs"], own["q25"], own["q75"], color=colour, alpha=0.3, linewidth=0)
             axis.plot(own["occurs"], own["q50"], color=colour, marker="o", markersize=3)
             axis.axhline(0, color="0.4", linewidth=0.8)
-            axis.set_title(f"B = {size:.0f}")
-    for axis in axes[1]:
-        axis.set_xlabel("samples of the class")
-    for row, kind in zip(axes, KINDS, strict=True):
-        row[0].set_ylabel(kind)
+            axis.xaxis.set_major_locator(MaxNLocator(4, integer=True))
+        row[0].set_ylabel("row sum" if kind == KINDS[0] else "less its offset")
+    for axis, size in zip(axes[0], sizes, strict=True):
+        axis.set_title(f"B = {size:.0f}")
+    figure.supxlabel("samples of the class in the batch", fontsize=10.5)
     return figure

@@ -5,12 +5,11 @@ Beyond the papers: wainakh2021, yin2021, posterior2023, dang2021 and ma2023 side
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from typing import Any, ClassVar
 
-import numpy as np
 import pandas as pd
+import seaborn as sns
 import torch
 from matplotlib.figure import Figure
 from pydantic import Field
@@ -67,16 +66,14 @@ class Parameters(studies.Parameters):
     """What a rerun may change."""
 
     networks: list[Network] = Field(
-        ["llg-cnn/", "lenet5/relu", "lenet5/tanh"],
+        ["llg-cnn/", "lenet5/tanh"],
         validate_default=True,
         description="network/activation; none where the network has its own",
     )
-    epochs: list[int] = Field([0, 2], description="how long the networks have been trained; 0: not at all")
-    defenses: list[Behind] = Field(
-        ["none/0", "noise/0.01", "grad-drop/0.9"], validate_default=True, description="defence/level"
-    )
-    sizes: list[int] = Field([1, 8, 32], description="samples in a batch")
-    batches: int = Field(6, ge=1, le=10_000, description="unbalanced batches of a size")
+    epochs: list[int] = Field([0, 1], description="how long the networks have been trained; 0: not at all")
+    defenses: list[Behind] = Field(["none/0", "grad-drop/0.9"], validate_default=True, description="defence/level")
+    sizes: list[int] = Field([1, 8], description="samples in a batch")
+    batches: int = Field(3, ge=1, le=10_000, description="unbalanced batches of a size")
     auxiliary: int = Field(10, ge=1, le=1000, description="auxiliary samples of a class, test split")
     dataset: str = Field("photos", description="private images, training split")
 
@@ -162,76 +159,111 @@ def _model(
     return built(network, private, seed, device, bias=True, activation=activation or None), None
 
 
-def _setting(line: Any) -> str:
-    network = f"{line['network']} {line['activation']}".strip()
-    epochs = round(line["epochs"])
-    stage = f"{epochs} epoch{'s' if epochs > 1 else ''}" if epochs else "untrained"
-    defense = "" if line["defense"] == "none" else f", {line['defense']} {line['level']:g}"
-    return f"{network}, {stage}{defense}"
+def scale(parameters: Parameters) -> str:
+    """Return what a run is about, in a few words."""
+    return (
+        f"{len(parameters.networks)} networks at {len(parameters.epochs)} stages of training, "
+        f"{parameters.batches} batches of a size, {data.title(parameters.dataset)}"
+    )
 
 
-def _grid(record: Record, column: str) -> pd.DataFrame:
-    """Return a column's values, a line a setting and a column an attack and batch size."""
+def _frame(record: Record) -> pd.DataFrame:
+    """Return the rows, with the names that settings go by on the page."""
     frame = record.frame()
-    frame["setting"] = [_setting(line) for line in frame.to_dict("records")]
-    grid = frame.pivot(index="setting", columns=["attack", "size"], values=column)
-    order = [(name, size) for name in ATTACKS for size in sorted(frame["size"].unique())]
-    return grid.reindex(index=list(dict.fromkeys(frame["setting"])), columns=pd.MultiIndex.from_tuples(order))
+    frame["net"] = (frame["network"] + " " + frame["activation"]).str.strip()
+    frame["behind"] = [
+        "no defence" if name == "none" else f"{name} {level:g}"
+        for name, level in zip(frame["defense"], frame["level"], strict=True)
+    ]
+    return frame
 
 
 def figure_labels(record: Record) -> Figure:
-    """Draw the share of labels that every attack finds in every setting."""
-    return _heat(record, "success")
+    """Draw the share of labels that every attack finds on every network, no defence, mean over the batch sizes."""
+    return _by_network(record, "success")
 
 
 def figure_classes(record: Record) -> Figure:
-    """Draw how well every attack tells which classes occur, in every setting."""
-    return _heat(record, "classes")
+    """Draw how well every attack tells which classes occur, no defence, mean over the batch sizes."""
+    return _by_network(record, "classes")
 
 
-def _heat(record: Record, column: str) -> Figure:
-    grid = _grid(record, column)
-    values = grid.to_numpy(dtype=float)
-    figure, axes = figures.panels(1, 1, height=1.6 + 0.26 * len(grid), width=11.5)
-    axis = axes[0][0]
-    axis.grid(False)
-    image = axis.imshow(values, cmap="cividis", vmin=0, vmax=100, aspect="auto")
-    sizes = list(dict.fromkeys(grid.columns.get_level_values(1)))
-    for (row, place), value in np.ndenumerate(values):
-        if not math.isnan(value):
-            colour = "white" if value < 55 else "black"
-            axis.text(place, row, f"{value:.0f}", ha="center", va="center", fontsize=6.5, color=colour)
-    axis.set_yticks(range(len(grid)), list(grid.index), fontsize=8)
-    axis.set_xticks(range(len(grid.columns)), [f"{size:.0f}" for size in grid.columns.get_level_values(1)], fontsize=7)
-    axis.set_xlabel("batch size, below each attack")
-    for index, name in enumerate(ATTACKS):
-        axis.text((index + 0.5) * len(sizes) - 0.5, -0.8, name, ha="center", va="bottom", fontsize=8)
-        if index:
-            axis.axvline(index * len(sizes) - 0.5, color="white", linewidth=2)
-    figure.colorbar(image, ax=axis, shrink=0.6, label="%")
+def figure_defenses(record: Record) -> Figure:
+    """Draw the share of labels found behind every defence, by batch size, mean over networks and their training."""
+    return _heat(_frame(record), "behind", "size", "success", "samples in a batch")
+
+
+def _by_network(record: Record, column: str) -> Figure:
+    frame = _frame(record)
+    return _heat(frame[frame["behind"] == frame["behind"].iloc[0]], "net", "epochs", column, "epochs of training")
+
+
+def _heat(frame: pd.DataFrame, panel: str, across: str, column: str, label: str) -> Figure:
+    """Draw means as numbers on colours: a panel a value of one column, a line an attack."""
+    titles = list(dict.fromkeys(frame[panel]))
+    figure, axes = figures.panels(1, len(titles), height=3.9, sharey=True)
+    for axis, title in zip(axes[0], titles, strict=True):
+        means = frame[frame[panel] == title].pivot_table(index="attack", columns=across, values=column, sort=False)
+        sns.heatmap(
+            means.reindex(list(ATTACKS)).sort_index(axis=1),
+            ax=axis,
+            vmin=0,
+            vmax=100,
+            cmap="cividis",
+            annot=True,
+            fmt=".0f",
+            annot_kws={"size": 9.5},
+            cbar=False,
+            linewidths=0.6,
+        )
+        axis.set(title=title, xlabel="", ylabel="")
+        axis.tick_params(length=0)
+        axis.tick_params("y", labelrotation=0)
+    figure.supxlabel(label, fontsize=10.5)
     return figure
 
 
 def table(record: Record) -> pd.DataFrame:
-    """Return every attack over all settings: labels, classes, the setting it is worst in, and its time."""
-    frame = record.frame()
+    """Return every attack over all settings: labels, classes, and its time."""
+    frame = _frame(record)
     lines = []
     for name in ATTACKS:
         own = frame[frame["attack"] == name]
         clean = own[own["defense"] == "none"]
-        worst = own.sort_values("success").iloc[0].to_dict()
         lines.append(
             {
                 "attack": name,
                 "labels, no defence": f"{clean['success'].mean():.1f} %",
                 "labels, all": f"{own['success'].mean():.1f} %",
                 "classes, no defence": f"{clean['classes'].mean():.1f} %",
-                "least": f"{worst['success']:.0f} %",
-                "where": f"{_setting(worst)}, B = {worst['size']:.0f}",
                 "ms a batch": f"{1000 * own['seconds'].sum() / own['count'].sum():.2g}",
             }
         )
     return pd.DataFrame(lines)
+
+
+def worst_table(record: Record) -> pd.DataFrame:
+    """Return the setting in which every attack finds least."""
+    frame = _frame(record)
+    lines = []
+    for name in ATTACKS:
+        worst = frame[frame["attack"] == name].sort_values("success").iloc[0]
+        lines.append(
+            {"attack": name, "least": f"{worst['success']:.0f} %", "network": worst["net"]}
+            | {"epochs": f"{worst['epochs']:.0f}", "behind": worst["behind"], "B": f"{worst['size']:.0f}"}
+        )
+    return pd.DataFrame(lines)
+
+
+def full_tables(record: Record) -> dict[str, pd.DataFrame]:
+    """Return the labels found in every setting, in percent, a table a defence."""
+    frame = _frame(record)
+    tables = {}
+    for behind, group in frame.groupby("behind", sort=False):
+        wide = group.pivot_table(index=["net", "epochs", "size"], columns="attack", values="success", sort=False)
+        lines = wide[list(ATTACKS)].round(0).astype(int).astype(str).reset_index()
+        tables[str(behind)] = lines.rename(columns={"net": "network", "size": "B"})
+    return tables
 
 
 def threat_table() -> pd.DataFrame:

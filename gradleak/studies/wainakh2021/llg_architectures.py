@@ -12,7 +12,7 @@ import torch
 from matplotlib.figure import Figure
 from pydantic import Field
 
-from gradleak import studies
+from gradleak import data, studies
 from gradleak.book import figures
 from gradleak.book.records import Record
 from gradleak.studies.fitting import Sees
@@ -40,7 +40,7 @@ SHOWN = {name: ATTACKS[name] for name in ("LLG+", "LLG*", "LLG", "guess")} | {
 class Parameters(studies.Parameters):
     """What a rerun may change."""
 
-    repeats: int = Field(15, ge=1, le=10_000, description="networks of each kind, each with a batch of every size")
+    repeats: int = Field(2, ge=1, le=10_000, description="networks of each kind, each with a batch of every size")
     sizes: list[int] = Field(SIZES, description="samples in a batch")
     networks: list[str] = Field(["llg-cnn", "llg-lenet", "llg-resnet20"], description="the paper's three networks")
     auxiliary: int = Field(10, ge=1, le=1000, description="samples of a class that LLG+ has, test split")
@@ -77,6 +77,11 @@ def trial(
         given = others(public, auxiliary, generator)
         attack(tally, model, private, given, sizes=sizes, balance="unbalanced", generator=generator, attacks=SHOWN)
     return tally.rows()
+
+
+def scale(parameters: Parameters) -> str:
+    """Return what a run is about, in a few words."""
+    return f"{parameters.repeats} networks of each kind and {data.title(parameters.dataset)}"
 
 
 def table(record: Record) -> pd.DataFrame:

@@ -5,6 +5,7 @@ wainakh2021, section 6.2: Figures 2 and 6.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from typing import Any, ClassVar
@@ -14,7 +15,7 @@ import torch
 from matplotlib.figure import Figure
 from pydantic import Field, PositiveInt
 
-from gradleak import studies
+from gradleak import data, studies
 from gradleak.book import figures
 from gradleak.book.records import Record
 from gradleak.images import LBFGS, match
@@ -24,6 +25,7 @@ from gradleak.studies.shared.attacked_networks import built
 from gradleak.studies.shared.tally import (
     ATTACKS,
     BALANCES,
+    GUESS,
     SIZES,
     Tally,
     attack,
@@ -31,7 +33,6 @@ from gradleak.studies.shared.tally import (
     drawn,
     load,
     others,
-    success_cells,
 )
 
 PLACE = "Section 6.2, Figures 2 and 6"
@@ -51,14 +52,14 @@ SHOWN = (*ATTACKS, DLG)
 class Parameters(studies.Parameters):
     """What a rerun may change."""
 
-    repeats: int = Field(25, ge=1, le=10_000, description="networks a dataset, each with a batch of every size")
+    repeats: int = Field(6, ge=1, le=10_000, description="networks a dataset, each with a batch of every size")
     sizes: list[PositiveInt] = Field(SIZES, description="samples in a batch")
     balances: list[str] = Field(list(BALANCES), description="how batches are drawn: unbalanced, balanced")
     datasets: list[str] = Field(["digits", "photos"], description="private images, training split")
     auxiliary: int = Field(10, ge=1, le=1000, description="samples of a class that LLG+ has, test split")
-    dlg_repeats: int = Field(2, ge=0, le=1000, description="batches a size on which DLG is run")
-    dlg_sizes: list[PositiveInt] = Field([1, 2, 4], description="samples in a batch that DLG is run on")
-    dlg_steps: int = Field(5, ge=1, le=10_000, description="DLG's L-BFGS steps, 20 gradients each")
+    dlg_repeats: int = Field(1, ge=0, le=1000, description="batches a size on which DLG is run")
+    dlg_sizes: list[PositiveInt] = Field([1, 2], description="samples in a batch that DLG is run on")
+    dlg_steps: int = Field(3, ge=1, le=10_000, description="DLG's L-BFGS steps, 20 gradients each")
 
     paper: ClassVar[dict[str, Any]] = {
         "repeats": 100,
@@ -136,19 +137,38 @@ def _dlg(
     return tally.rows()
 
 
+def scale(parameters: Parameters) -> str:
+    """Return what a run is about, in a few words."""
+    images = ", ".join(data.title(name) for name in parameters.datasets)
+    return f"{parameters.repeats} networks a dataset; {images}"
+
+
 def table(record: Record) -> pd.DataFrame:
-    """Return the success of every attack: its mean over the batch sizes, the least, and its time a batch."""
-    frame = record.frame()
+    """Return every attack's mean and least success over the batch sizes, a line a dataset and way to draw."""
     lines = []
-    for keys, group in frame.groupby(["dataset", "balance", "attack"], sort=False):
-        lines.append(
-            dict(zip(("dataset", "batches", "attack"), keys, strict=True))
-            | success_cells(group)
-            | {
-                "ms a batch": f"{1000 * group['seconds'].sum() / group['count'].sum():.2g}",
-            }
-        )
+    frame = record.frame()
+    for (dataset, balance), group in frame.groupby(["dataset", "balance"], sort=False):
+        line = {"dataset": data.title(str(dataset)), "batches": str(balance)}
+        for name in SHOWN:
+            success = group[group["attack"] == name]["success"]
+            line[name] = f"{success.mean():.1f} / {success.min():.1f}" if len(success) else "–"
+        lines.append(line)
     return pd.DataFrame(lines)
+
+
+def time_table(record: Record) -> pd.DataFrame:
+    """Return the time that an attack takes for a batch, a line an attack and a column a dataset."""
+    frame = record.frame()
+    sums = frame.groupby(["attack", "dataset"], sort=False)[["seconds", "count"]].sum()
+    times = (1000 * sums["seconds"] / sums["count"]).unstack()
+    return pd.DataFrame(
+        [
+            {"attack": name}
+            | {f"{data.title(str(dataset))}, ms": f"{value:.2g}" for dataset, value in times.loc[name].dropna().items()}
+            for name in SHOWN
+            if name in times.index
+        ]
+    ).fillna("–")
 
 
 def figure_success(record: Record) -> Figure:
@@ -165,10 +185,18 @@ def _success(record: Record, balance: str) -> Figure:
     frame = record.frame()
     frame = frame[frame["balance"] == balance]
     names = list(dict.fromkeys(frame["dataset"]))
-    figure, axes = figures.grid(max(1, len(names)), 2, height=2.7, sharey=True)
+    guessed = frame[frame["attack"] == GUESS]
+    attacks = [name for name in SHOWN if name != GUESS]
+    # All attacks are near the top: the scale begins below the least of them.
+    bottom = 10 * math.floor(frame[frame["attack"] != GUESS]["success"].min() / 10)
+    figure, axes = figures.grid(max(1, len(names)), 2, height=2.6, sharey=True)
     for axis, name in zip(axes, names, strict=False):
-        draw_success(axis, frame[frame["dataset"] == name], SHOWN)
-        axis.set_title(name)
-    axes[0].set_ylabel("labels found, %")
-    figures.legend_below(figure, 4)
+        draw_success(axis, frame[frame["dataset"] == name], attacks)
+        axis.set_title(data.title(name))
+        best = guessed[guessed["dataset"] == name]["success"].max()
+        axis.text(0.02, 0.05, f"a guess finds {best:.0f} % at most", transform=axis.transAxes, color="0.35", fontsize=9)
+        axis.set_ylim(bottom - 5, 101)
+    for axis in axes[::2]:
+        axis.set_ylabel("labels found, %")
+    figures.legend_below(figure, len(attacks))
     return figure

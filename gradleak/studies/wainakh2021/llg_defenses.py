@@ -12,7 +12,7 @@ import torch
 from matplotlib.figure import Figure
 from pydantic import Field
 
-from gradleak import defenses, studies
+from gradleak import data, defenses, studies
 from gradleak.book import figures
 from gradleak.book.records import Record
 from gradleak.leak import observe
@@ -21,13 +21,15 @@ from gradleak.studies.shared.attacked_networks import built
 from gradleak.studies.shared.defended import Defended, named
 from gradleak.studies.shared.tally import (
     ATTACKS,
+    GUESS,
     SIZES,
     Tally,
     attack,
-    draw_success,
+    draw_line,
     drawn,
     load,
     others,
+    scale_sizes,
 )
 
 PLACE = "Section 6.5, Figure 5"
@@ -41,8 +43,21 @@ SHOWN = {name: ATTACKS[name] for name in ("LLG+", "guess")} | {
 WORDS = {name: name for name in ("none", "dp", "prune", "grad-drop", "sign", "quantize")} | {
     "noise": "gaussian-variance"
 }
-# Panels side by side.
-COLUMNS = 3
+# How a figure sorts and names them.
+FAMILIES = {
+    "noise": ("noise",),
+    "norm and noise": ("dp",),
+    "few entries": ("prune", "grad-drop"),
+    "few bits": ("sign", "quantize"),
+}
+SHORT = {
+    "noise": "variance {:g}",
+    "dp": "norm {:g}",
+    "prune": "prune {:.0%}",
+    "grad-drop": "drop {:.0%}",
+    "sign": "sign",
+    "quantize": "{:.0f} bits",
+}
 
 
 class Behind(Defended):
@@ -54,8 +69,8 @@ class Behind(Defended):
 class Parameters(studies.Parameters):
     """What a rerun may change."""
 
-    repeats: int = Field(5, ge=1, le=10_000, description="networks, each with a batch of every size and defence")
-    sizes: list[int] = Field([1, 4, 16, 64], description="samples in a batch")
+    repeats: int = Field(2, ge=1, le=10_000, description="networks, each with a batch of every size and defence")
+    sizes: list[int] = Field([4, 32], description="samples in a batch")
     defenses: list[Behind] = Field(
         [
             "none/0",
@@ -121,6 +136,11 @@ def trial(
     return [row | {"lost": clean[row["attack"], row["size"]] - row["success"]} for row in rows]
 
 
+def scale(parameters: Parameters) -> str:
+    """Return what a run is about, in a few words."""
+    return f"{parameters.repeats} networks behind each defence and {data.title(parameters.dataset)}"
+
+
 def _named(defense: Any, level: Any) -> str:
     return defenses.shown(f"{WORDS[defense]}/{level}")
 
@@ -150,14 +170,28 @@ def size_table(record: Record) -> pd.DataFrame:
 
 
 def figure_defenses(record: Record) -> Figure:
-    """Draw success against the batch size, a panel a defence and level."""
+    """Draw success against the batch size, a row an attacker, a column a kind of defence, a line a strength."""
     frame = record.frame()
-    groups = list(frame.groupby(["defense", "level"], sort=False))
-    figure, axes = figures.grid(len(groups), COLUMNS, height=2.3, sharey=True)
-    for axis, ((defense, level), group) in zip(axes, groups, strict=True):
-        draw_success(axis, group, list(SHOWN))
-        axis.set_title(_named(defense, level), fontsize=10)
-    for axis in axes[::COLUMNS]:
-        axis.set_ylabel("labels found, %")
-    figures.legend_below(figure, len(SHOWN))
+    plain, guessed = frame[frame["defense"] == "none"], frame[frame["attack"] == GUESS]
+    shown = {title: own for title, own in FAMILIES.items() if frame["defense"].isin(own).any()} or {"": ()}
+    attackers = [name for name in SHOWN if name != GUESS]
+    figure, axes = figures.panels(len(attackers), len(shown), height=2.0, sharex=True, sharey=True)
+    for row, name in zip(axes, attackers, strict=True):
+        for axis, family in zip(row, shown.values(), strict=True):
+            if len(plain):
+                draw_line(axis, plain[plain["attack"] == name], "no defence", "0.2", figures.DASHES[0])
+            behind = frame[(frame["attack"] == name) & frame["defense"].isin(family)]
+            for index, ((defense, level), own) in enumerate(behind.groupby(["defense", "level"], sort=False)):
+                label = SHORT[str(defense)].format(level)
+                draw_line(axis, own, label, figures.COLOURS[1 + index % 5], figures.DASHES[1 + index % 4])
+            some = guessed[guessed["defense"] == guessed["defense"].iloc[0]]
+            axis.plot(some["size"], some["success"], color="0.6", linewidth=1.2, label="a guess")
+            axis.set(xlabel="", ylim=(0, 105))
+        row[0].set_ylabel(f"{name}, %")
+    for axis, title in zip(axes[0], shown, strict=True):
+        axis.set_title(title)
+    for axis in axes[-1]:
+        scale_sizes(axis, frame["size"])
+        axis.tick_params("x", labelsize=8.5)
+        axis.legend(loc="upper center", bbox_to_anchor=(0.5, -0.36), fontsize=9, handlelength=2.6)
     return figure

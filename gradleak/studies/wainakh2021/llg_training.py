@@ -8,8 +8,10 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 import pandas as pd
+import seaborn as sns
 import torch
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 from pydantic import Field
 from torch import nn
 from torch.nn import functional as F
@@ -20,7 +22,7 @@ from gradleak.book.records import Record
 from gradleak.leak import evaluating
 from gradleak.studies.fitting import Sees
 from gradleak.studies.shared.attacked_networks import built
-from gradleak.studies.shared.tally import ATTACKS, Tally, attack, line_style, load, others
+from gradleak.studies.shared.tally import ATTACKS, GUESS, LOOKS, Tally, attack, load, others
 
 PLACE = "Section 6.4, Figure 4"
 SMALLEST: dict[str, Any] = {"iterations": 40, "every": 20, "batches": 2, "runs": 1}
@@ -35,10 +37,10 @@ SHOWN = {name: ATTACKS[name] for name in ("LLG", "LLG*", "LLG+", "guess")} | {
 class Parameters(studies.Parameters):
     """What a rerun may change."""
 
-    iterations: int = Field(2000, ge=1, le=1_000_000, description="steps of gradient descent, one batch each")
+    iterations: int = Field(600, ge=1, le=1_000_000, description="steps of gradient descent, one batch each")
     every: int = Field(200, ge=1, le=1_000_000, description="steps from one attack to the next")
     size: int = Field(8, ge=1, le=1024, description="samples in a batch, in training and under attack")
-    batches: int = Field(20, ge=1, le=10_000, description="unbalanced batches attacked each time")
+    batches: int = Field(8, ge=1, le=10_000, description="unbalanced batches attacked each time")
     runs: int = Field(2, ge=1, le=1000, description="networks, trained one after the other")
     auxiliary: int = Field(10, ge=1, le=1000, description="samples of a class that LLG+ has, test split")
     dataset: str = Field("digits", description="training images and private ones, training split")
@@ -109,6 +111,14 @@ def _accuracy(model: nn.Module, public: data.Dataset, device: str) -> float:
     return 100 * float((found == public.labels[:TESTED]).double().mean())
 
 
+def scale(parameters: Parameters) -> str:
+    """Return what a run is about, in a few words."""
+    return (
+        f"{parameters.runs} networks, {parameters.iterations:,} steps, {parameters.batches} batches at each stop, "
+        f"{data.title(parameters.dataset)}"
+    )
+
+
 def _means(record: Record) -> pd.DataFrame:
     frame = record.frame()
     return frame.groupby(["step", "attack"], sort=False)[["success", "accuracy", "over_guess"]].mean().reset_index()
@@ -143,16 +153,18 @@ def end_table(record: Record) -> pd.DataFrame:
 
 
 def figure_training(record: Record) -> Figure:
-    """Draw success and the model's accuracy against the steps of training, means over networks."""
-    frame = _means(record)
-    figure, axes = figures.panels(1, 1, height=3.6)
-    axis = axes[0][0]
+    """Draw success and the model's accuracy against the steps of training, means over networks and their spread."""
+    frame = record.frame()
+    figure, axes = figures.panels(1, 2, height=3.4, width_ratios=(2.4, 1))
+    left, right = axes[0]
     for name in SHOWN:
-        own = frame[frame["attack"] == name].sort_values("step")
-        colour, dash = line_style(name, list(SHOWN))
-        axis.plot(own["step"], own["success"], label=name, color=colour, linestyle=dash)
-    accuracy = frame.groupby("step")["accuracy"].first()
-    axis.plot(accuracy.index, accuracy, color="0.45", linewidth=3, alpha=0.5, label="the model's accuracy")
-    axis.set(xlabel="steps of training", ylabel="%", ylim=(0, 105))
-    figures.legend_below(figure, 4)
+        own, (colour, dash) = frame[frame["attack"] == name], LOOKS[name]
+        sns.lineplot(own, x="step", y="success", errorbar="sd", color=colour, linestyle=dash, label=name, ax=left)
+    left.get_legend().remove()
+    left.set(title="the attacks", xlabel="steps of training", ylabel="labels found, %", ylim=(0, 105))
+    one = frame[frame["attack"] == GUESS]
+    sns.lineplot(one, x="step", y="accuracy", errorbar="sd", color="0.2", ax=right)
+    right.set(title="the model", xlabel="steps of training", ylabel="test accuracy, %", ylim=(0, 105))
+    right.xaxis.set_major_locator(MaxNLocator(3, integer=True))
+    figures.legend_below(figure, len(SHOWN))
     return figure

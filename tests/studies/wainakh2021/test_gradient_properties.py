@@ -6,7 +6,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import torch
 
-from gradleak.book import figures
+from gradleak.book import figures, records
 from gradleak.book.records import Record
 from gradleak.studies.wainakh2021 import gradient_properties
 
@@ -72,6 +72,7 @@ def test_medians_fall_with_every_sample(record: Record) -> None:
 def test_tables_and_figures(record: Record) -> None:
     assert list(gradient_properties.table(record)["B"]) == ["2", "8", "32"]
     assert gradient_properties.correlation_table(record).shape == (3, 6)
+    assert records.scale(record) == "30 networks and digits"
     figure = gradient_properties.figure_properties(record)
     assert figures.gray_table(figure).std() > 0.02
     plt.close(figure)

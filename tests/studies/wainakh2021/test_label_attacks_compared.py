@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import matplotlib.pyplot as plt
 
-from gradleak.book import figures
+from gradleak.book import figures, records
 from gradleak.book.records import Record
 from gradleak.studies.wainakh2021 import label_attacks_compared as compared
 
@@ -44,8 +44,31 @@ def test_trained_networks_say_how_good_they_are(record: Record) -> None:
 
 def test_tables_and_figures(record: Record) -> None:
     assert list(compared.table(record)["attack"]) == list(compared.ATTACKS)
+    assert list(compared.worst_table(record)["attack"]) == list(compared.ATTACKS)
+    assert records.scale(record) == "2 networks at 2 stages of training, 3 batches of a size, photos"
     assert len(compared.threat_table()) == len(compared.ATTACKS)
-    for draw in (compared.figure_labels, compared.figure_classes):
+    for draw in (compared.figure_labels, compared.figure_classes, compared.figure_defenses):
         figure = draw(record)
         assert figures.gray_table(figure).std() > 0.02
         plt.close(figure)
+
+
+def test_the_full_tables_hold_every_number(record: Record) -> None:
+    tables = compared.full_tables(record)
+    assert list(tables) == ["no defence", "grad-drop 0.9"]
+    frame = record.frame()
+    for (behind, table), name in zip(tables.items(), ("none", "grad-drop"), strict=True):
+        assert len(table) == 2 * 2 * 2, behind
+        line = table.iloc[-1]
+        own = frame[(frame["defense"] == name) & (frame["epochs"] == int(line["epochs"])) & (frame["size"] == 12)]
+        own = own[own["network"] == line["network"].split()[0]].set_index("attack")["success"]
+        assert [line[attack] for attack in compared.ATTACKS] == [f"{own[attack]:.0f}" for attack in compared.ATTACKS]
+
+
+def test_heat_maps_hold_means(record: Record) -> None:
+    figure = compared.figure_defenses(record)
+    frame = record.frame()
+    clean = frame[(frame["defense"] == "none") & (frame["size"] == 12)].groupby("attack")["success"].mean()
+    texts = [text.get_text() for text in figure.axes[0].texts]
+    assert texts[1::2] == [f"{clean[name]:.0f}" for name in compared.ATTACKS]
+    plt.close(figure)

@@ -6,7 +6,7 @@ import matplotlib.pyplot as plt
 import pytest
 import torch
 
-from gradleak.book import figures
+from gradleak.book import figures, records
 from gradleak.book.records import Record
 from gradleak.errors import UnknownName
 from gradleak.studies.shared import tally
@@ -36,8 +36,14 @@ def test_the_guess_is_nothing_over_itself(record: Record) -> None:
 
 def test_tables_and_figures(record: Record) -> None:
     table = llg_attack.table(record)
-    assert len(table) == 2 * 6 + 1
-    assert list(table["attack"])[-1] == llg_attack.DLG
+    assert list(table["batches"]) == ["unbalanced", "balanced"]
+    assert list(table[llg_attack.DLG])[1] == "–"
+    frame = record.frame()
+    own = frame[(frame["attack"] == "LLG") & (frame["balance"] == "balanced")]["success"]
+    assert table["LLG"].iloc[1] == f"{own.mean():.1f} / {own.min():.1f}"
+    times = llg_attack.time_table(record).set_index("attack")["digits, ms"].astype(float)
+    assert times[llg_attack.DLG] > 10 * times["LLG"]
+    assert records.scale(record) == "6 networks a dataset; digits"
     for draw in (llg_attack.figure_success, llg_attack.figure_balanced):
         figure = draw(record)
         assert figures.gray_table(figure).std() > 0.02

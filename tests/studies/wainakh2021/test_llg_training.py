@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import matplotlib.pyplot as plt
 
-from gradleak.book import figures
+from gradleak.book import figures, records
 from gradleak.book.records import Record
 from gradleak.studies.wainakh2021 import llg_training
 
@@ -25,6 +25,7 @@ def test_the_model_learns_and_is_attacked_at_every_stop(record: Record) -> None:
 def test_tables_and_figures(record: Record) -> None:
     assert list(llg_training.table(record)["step"]) == ["0", "200", "400", "600"]
     assert len(llg_training.end_table(record)) == 2
+    assert records.scale(record) == "2 networks, 600 steps, 5 batches at each stop, digits"
     figure = llg_training.figure_training(record)
     assert figures.gray_table(figure).std() > 0.02
     plt.close(figure)
