@@ -5,6 +5,7 @@ yin2021, section 4.1.1: Table 1.
 
 from __future__ import annotations
 
+import math
 from typing import Any, ClassVar, Self
 
 import pandas as pd
@@ -12,7 +13,7 @@ import torch
 from matplotlib.figure import Figure
 from pydantic import Field, model_validator
 
-from gradleak import metrics, studies
+from gradleak import data, metrics, studies
 from gradleak.book import figures
 from gradleak.book.records import Record
 from gradleak.labels.hard.gradinversion import gradinversion
@@ -34,7 +35,7 @@ class Parameters(studies.Parameters):
         description="dataset/network/activation/classes; no activation where the network has its own",
     )
     sizes: list[int] = Field([1, 8, 32, 64, 96], description="samples in a batch")
-    samples: int = Field(2000, ge=1, le=1_000_000, description="samples in all batches of a size together")
+    samples: int = Field(500, ge=1, le=1_000_000, description="samples in all batches of a size together")
 
     paper: ClassVar[dict[str, Any]] = {
         "rows": [
@@ -106,40 +107,47 @@ def trial(
     return rows
 
 
+def scale(parameters: Parameters) -> str:
+    """Return what a run is about, in a few words."""
+    images = ", ".join(data.title(name) for name in datasets(parameters))
+    return f"{len(parameters.rows)} networks, {parameters.samples:,} samples at each batch size, {images}"
+
+
 def table(record: Record) -> pd.DataFrame:
-    """Return Table 1: the share of labels restored, a line a network and batch size."""
-    lines = []
+    """Return Table 1: the share of labels restored where no class comes twice, a line a network and batch size."""
+    return _table(record, repeats=False)
+
+
+def repeats_table(record: Record) -> pd.DataFrame:
+    """Return the same of batches that may hold a class twice, beside what no set can pass."""
+    return _table(record, repeats=True)
+
+
+def _table(record: Record, *, repeats: bool) -> pd.DataFrame:
     frame = record.frame()
-    for (network, activation, size), group in frame.groupby(["network", "activation", "size"], sort=False):
-        line: dict[str, Any] = {"network": f"{network} {activation}".strip(), "B": f"{size:.0f}"}
-        for repeats, part in group.groupby("repeats"):
-            for name in RULES:
-                own = part[part["rule"] == name].iloc[0]
-                column = f"{name}, {REPEATS}" if repeats else name
-                line[column] = f"{own['accuracy']:.2f} ± {own['spread']:.1f}"
-        line["batches"] = f"{group['count'].iloc[0]:.0f}"
-        lines.append(line)
-    return pd.DataFrame(lines).fillna("–")
+    lines = []
+    keys = ["network", "activation", "classes", "size"]
+    for (network, activation, classes, size), group in frame[frame["repeats"] == repeats].groupby(keys, sort=False):
+        own = group.set_index("rule")
+        line = {"network": f"{network} {activation}".strip(), "B": f"{size:.0f}"}
+        line |= {f"{name}, %": f"{own['accuracy'][name]:.2f} ± {own['spread'][name]:.1f}" for name in RULES}
+        if repeats:
+            line["limit, %"] = f"{limit(classes, size):.1f}"
+        lines.append(line | {"batches": f"{group['count'].iloc[0]:.0f}"})
+    return pd.DataFrame(lines)
 
 
-def limit_table(parameters: Parameters) -> pd.DataFrame:
-    """Return the share of different classes among labels drawn at random, by batch size and number of classes."""
-    classes = sorted({row.classes for row in parameters.rows} | {10, 100, 1000})
-    return pd.DataFrame(
-        [
-            {"B": f"{size}"}
-            | {f"C = {count}": f"{100 * count * (1 - (1 - 1 / count) ** size) / size:.1f} %" for count in classes}
-            for size in parameters.sizes
-        ]
-    )
+def limit(classes: int, size: int) -> float:
+    """Return the expected share of different classes among so many labels drawn at random, in percent."""
+    return 100 * classes * (1 - (1 - 1 / classes) ** size) / size
 
 
 def figure_accuracy(record: Record) -> Figure:
     """Draw the share of labels restored against the batch size, a panel a network."""
     frame = record.frame()
-    groups = list(frame.groupby(["network", "activation"], sort=False))
+    groups = list(frame.groupby(["network", "activation", "classes"], sort=False))
     figure, axes = figures.panels(1, len(groups), height=3.0, sharey=True)
-    for axis, ((network, activation), group) in zip(axes[0], groups, strict=True):
+    for axis, ((network, activation, classes), group) in zip(axes[0], groups, strict=True):
         for index, name in enumerate(RULES):
             for repeats, part in group[group["rule"] == name].groupby("repeats"):
                 axis.plot(
@@ -147,13 +155,17 @@ def figure_accuracy(record: Record) -> Figure:
                     part["accuracy"],
                     color=figures.COLOURS[index],
                     linestyle=figures.DASHES[2 if repeats else 0],
-                    marker="o",
+                    marker="s" if repeats else "o",
                     markersize=4,
                     label=f"{name}, {REPEATS}" if repeats else name,
                 )
+        if group["repeats"].any():
+            sizes = sorted(group["size"].unique())
+            most = [limit(classes, size) for size in sizes]
+            axis.plot(sizes, most, color="0.55", linewidth=4, alpha=0.35, label="no set passes this, with repeats")
+        axis.set(xticks=sorted(group["size"].unique()), xlabel="batch size")
         axis.set_title(f"{network} {activation}".strip())
-        axis.set_xlabel("batch size")
-        axis.set_ylim(-3, 103)
     axes[0][0].set_ylabel("labels restored, %")
-    figures.legend_below(figure, 2)
+    axes[0][0].set_ylim(min(50.0, 10 * math.floor(frame["accuracy"].min() / 10)), 102)
+    figures.legend_below(figure, 3)
     return figure

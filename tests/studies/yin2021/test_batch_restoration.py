@@ -5,7 +5,7 @@ from __future__ import annotations
 import matplotlib.pyplot as plt
 import pytest
 
-from gradleak.book import figures
+from gradleak.book import figures, records
 from gradleak.book.records import Record
 from gradleak.studies.yin2021 import batch_restoration
 
@@ -32,9 +32,8 @@ def test_repeats_are_the_limit_of_a_set(record: Record) -> None:
 
 def test_tables_and_figures(record: Record) -> None:
     assert len(batch_restoration.table(record)) == 4
-    limits = batch_restoration.limit_table(batch_restoration.Parameters(**CHOSEN))
-    assert list(limits.columns) == ["B", "C = 10", "C = 60", "C = 100", "C = 1000"]
-    assert limits["C = 60"].iloc[1] == "85.6 %"
+    assert list(batch_restoration.repeats_table(record)["limit, %"]) == ["100.0", "85.6"] * 2
+    assert records.scale(record) == "2 networks, 100 samples at each batch size, photos"
     figure = batch_restoration.figure_accuracy(record)
     assert figures.gray_table(figure).std() > 0.02
     plt.close(figure)
