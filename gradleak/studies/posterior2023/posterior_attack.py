@@ -12,7 +12,6 @@ import pandas as pd
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import ScalarFormatter
 from pydantic import Field
 from torch import Tensor, nn
 
@@ -26,7 +25,7 @@ from gradleak.models import training
 from gradleak.studies.fitting import Sees
 from gradleak.studies.forms import Form, Whole
 from gradleak.studies.shared.attacked_networks import built
-from gradleak.studies.shared.tally import load, others
+from gradleak.studies.shared.tally import LOOKS, load, others
 
 PLACE = "Section 4, Tables 2 and 3, Figures 3 and 4"
 SMALLEST: dict[str, Any] = {
@@ -73,8 +72,8 @@ class Parameters(studies.Parameters):
         description="Table 2: dataset/network/activation/batch size; the last row stands for the figures and Table 3",
     )
     init: str = Field("torch", description="random weights: torch, kaiming or uniform")
-    networks: int = Field(3, ge=1, le=1000, description="networks a row, with random weights")
-    batches: int = Field(10, ge=1, le=10_000, description="batches a network")
+    networks: int = Field(2, ge=1, le=1000, description="networks a row, with random weights")
+    batches: int = Field(5, ge=1, le=10_000, description="batches a network")
     auxiliary: int = Field(20, ge=1, le=1000, description="auxiliary samples of a class, test split")
     variants: list[Variant] = Field(
         [
@@ -228,6 +227,12 @@ def _drawn(private: data.Dataset, size: int, share: float, generator: torch.Gene
     return augment.samples_of(private.labels, wanted, generator)
 
 
+def scale(parameters: Parameters) -> str:
+    """Return what a run is about, in a few words."""
+    images = ", ".join(data.title(name) for name in datasets(parameters))
+    return f"{parameters.networks} networks a row with {parameters.batches} batches each; {images}"
+
+
 def _part(record: Record, part: str) -> pd.DataFrame:
     frame = record.frame()
     return frame[frame["part"] == part]
@@ -239,7 +244,7 @@ def table(record: Record) -> pd.DataFrame:
     keys = ["dataset", "network", "activation", "size"]
     for (dataset, network, activation, size), group in _part(record, "table 2").groupby(keys, sort=False):
         own = group.set_index("attack")
-        line: dict[str, Any] = {"dataset": dataset, "network": network, "activation": activation, "B": f"{size:.0f}"}
+        line = {"dataset": data.title(dataset), "network": network, "activation": activation, "B": f"{size:.0f}"}
         for name in ATTACKS:
             line[name] = f"{own['classes'][name]:.3f} / {own['instances'][name]:.3f}"
         lines.append(line | {"n": f"{group['count'].iloc[0]:.0f}"})
@@ -264,38 +269,26 @@ def figure_settings(record: Record) -> Figure:
     """Draw instance accuracy against batch size, imbalance (Figure 3) and auxiliary samples (Figure 4)."""
     figure, axes = figures.panels(1, 3, height=3.0, sharey=True)
     panels = (
-        ("batch size", "size", "samples in a batch"),
-        ("imbalance", "share", "share of one class"),
-        ("scale", "auxiliary", "auxiliary samples of a class"),
+        ("batch size", "size", "samples in a batch", "trained"),
+        ("imbalance", "share", "share of one class", "trained"),
+        ("scale", "auxiliary", "auxiliary samples of a class", "untrained"),
     )
-    for axis, (part, column, label) in zip(axes[0], panels, strict=True):
+    for axis, (part, column, label, title) in zip(axes[0], panels, strict=True):
         _draw(axis, _part(record, part), column)
-        axis.set_xlabel(label)
         if part != "imbalance":
-            axis.set_xscale("log")
-            axis.xaxis.set_major_formatter(ScalarFormatter())
-            axis.xaxis.set_minor_formatter("")
-    axes[0][0].set_title("trained")
-    axes[0][1].set_title("trained")
-    axes[0][2].set_title("untrained")
+            axis.set_xscale("log", base=2)
+            axis.xaxis.set_major_formatter("{x:g}")
+            axis.minorticks_off()
+        axis.set(title=title, xlabel=label, ylim=(0, 1.05), xticks=sorted(_part(record, part)[column].unique()))
     axes[0][0].set_ylabel("instance accuracy")
     figures.legend_below(figure, len(ATTACKS))
     return figure
 
 
 def _draw(axis: Axes, frame: pd.DataFrame, column: str) -> None:
-    for index, name in enumerate(ATTACKS):
+    for name in ATTACKS:
         own = frame[frame["attack"] == name].sort_values(column)
-        style: dict[str, Any] = {"color": figures.COLOURS[index], "linestyle": figures.DASHES[index]}
-        axis.errorbar(
-            own[column],
-            own["instances"].astype(float),
-            own["spread"].astype(float),
-            marker="o",
-            markersize=4,
-            capsize=2,
-            label=name,
-            **style,
-        )
-    axis.set_ylim(0, 1.05)
-    axis.set_xticks(sorted(frame[column].unique()))
+        colour, dash = LOOKS[name]
+        middle, spread = own["instances"].astype(float), own["spread"].astype(float)
+        axis.plot(own[column], middle, color=colour, linestyle=dash, marker="o", markersize=4, label=name)
+        axis.fill_between(own[column], middle - spread, middle + spread, color=colour, alpha=0.15, linewidth=0)

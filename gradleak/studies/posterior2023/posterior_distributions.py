@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 import pandas as pd
+import seaborn as sns
 import torch
 from matplotlib.figure import Figure
 from pydantic import Field
@@ -44,12 +45,12 @@ class Parameters(studies.Parameters):
     """What a rerun may change."""
 
     rows: list[Row] = Field(
-        ["photos/lenet5/tanh/100", "photos/small-cnn//200"],
+        ["photos/lenet5/tanh/60", "photos/small-cnn//60"],
         validate_default=True,
         description="dataset/network/activation/steps of training; no activation where the network has its own",
     )
-    stops: int = Field(5, ge=2, le=1000, description="how often posteriors are looked at, the start and end included")
-    samples: int = Field(500, ge=20, le=100_000, description="test samples that are looked at")
+    stops: int = Field(3, ge=2, le=1000, description="how often posteriors are looked at, the start and end included")
+    samples: int = Field(200, ge=20, le=100_000, description="test samples that are looked at")
     rate: float = Field(1e-3, gt=0, description="Adam's rate")
 
     paper: ClassVar[dict[str, Any]] = {
@@ -127,6 +128,14 @@ def _described(model: torch.nn.Module, seen: torch.Tensor, labels: torch.Tensor,
     return rows
 
 
+def scale(parameters: Parameters) -> str:
+    """Return what a run is about, in a few words."""
+    networks = ", ".join(
+        f"{parts[1]} on {data.title(parts[0])}" for parts in (row.split("/") for row in parameters.rows)
+    )
+    return f"{networks}; {parameters.samples:,} test samples at each stop"
+
+
 def _last(record: Record) -> pd.DataFrame:
     frame = record.frame()
     return frame[frame["step"] == frame["steps"]]
@@ -138,7 +147,7 @@ def table(record: Record) -> pd.DataFrame:
     for (dataset, network, step), group in record.frame().groupby(["dataset", "network", "step"], sort=False):
         means = group.groupby("side")[["mean", "spread"]].mean()
         lines.append(
-            {"dataset": dataset, "network": network, "step": f"{step:.0f}"}
+            {"dataset": data.title(dataset), "network": network, "step": f"{step:.0f}"}
             | {"accuracy, %": f"{group['accuracy'].iloc[0]:.1f}"}
             | {f"{side}": f"{means['mean'][side]:.3f} ± {means['spread'][side]:.3f}" for side in SIDES}
             | {"n": f"{group[group['label'] == group['label'].min()]['count'].sum():.0f}"}
@@ -146,37 +155,73 @@ def table(record: Record) -> pd.DataFrame:
     return pd.DataFrame(lines)
 
 
-def error_table(record: Record) -> pd.DataFrame:
-    """Return the standard deviation of counts that the posteriors' spread makes, at a batch of 32."""
-    lines = []
+def _errors(record: Record) -> pd.DataFrame:
+    """Return the standard deviation of every class's count, by the formula on the page, a line a class and stop."""
+    parts = []
     for (dataset, network, step), group in record.frame().groupby(["dataset", "network", "step"], sort=False):
         sides = {side: own.set_index("label") for side, own in group.groupby("side")}
         positive, negative = sides["positive"], sides["negative"]
         each = ERRORS_AT / len(negative)
         wide = each * positive["spread"] ** 2 + (ERRORS_AT - each) * negative["spread"] ** 2
         errors = wide**0.5 / (1 - positive["mean"] + negative["mean"])
-        lines.append(
-            {"dataset": dataset, "network": network, "step": f"{step:.0f}"}
-            | {"error, mean of classes": f"{errors.mean():.3f}", "the worst class": f"{errors.max():.3f}"}
-        )
-    return pd.DataFrame(lines)
+        parts.append(pd.DataFrame({"dataset": dataset, "network": network, "step": step, "error": errors}))
+    return pd.concat(parts)
+
+
+def error_table(record: Record) -> pd.DataFrame:
+    """Return the standard deviation of counts that the posteriors' spread makes, at a batch of 32."""
+    return pd.DataFrame(
+        [
+            {"dataset": data.title(dataset), "network": network, "step": f"{step:.0f}"}
+            | {
+                "error, mean of classes": f"{group['error'].mean():.3f}",
+                "the worst class": f"{group['error'].max():.3f}",
+            }
+            for (dataset, network, step), group in _errors(record).groupby(["dataset", "network", "step"], sort=False)
+        ]
+    )
 
 
 def figure_posteriors(record: Record) -> Figure:
     """Draw the posteriors of every class at the last stop: its own samples' and the others'."""
     groups = list(_last(record).groupby(["dataset", "network"], sort=False))
-    figure, axes = figures.panels(len(groups), 1, height=2.9)
+    figure, axes = figures.panels(len(groups), 1, height=2.7)
     for axis, ((dataset, network), group) in zip(axes[:, 0], groups, strict=True):
-        for index, side in enumerate(SIDES):
+        for side, colour, shift in zip(SIDES, figures.COLOURS, (-0.2, 0.2), strict=False):
             own = group[group["side"] == side].sort_values("label")
-            places = own["label"].to_numpy() + (0.18 if index else -0.18)
-            colour = figures.COLOURS[index]
-            axis.vlines(places, own["q05"], own["q95"], color=colour, linewidth=1)
-            axis.vlines(places, own["q25"], own["q75"], color=colour, linewidth=6, alpha=0.6)
-            axis.plot(places, own["q50"], "o", color=colour, markersize=4, label=f"{side} samples")
-        axis.set_title(f"{dataset}, {network}, after {group['step'].iloc[0]:.0f} steps")
-        axis.set_ylabel("posterior")
+            names = {"whislo": "q05", "q1": "q25", "med": "q50", "q3": "q75", "whishi": "q95"}
+            boxes = [{name: line[of] for name, of in names.items()} for line in own.to_dict("records")]
+            drawn = axis.bxp(
+                boxes,
+                positions=own["label"] + shift,
+                widths=0.32,
+                showfliers=False,
+                patch_artist=True,
+                manage_ticks=False,
+                boxprops={"facecolor": colour, "alpha": 0.75, "linewidth": 0.8},
+                medianprops={"color": "white", "linewidth": 1.6},
+                whiskerprops={"color": colour},
+                capprops={"color": colour},
+            )
+            drawn["boxes"][0].set_label(f"{'samples of the class' if side == 'positive' else 'all others'}")
+        axis.set_title(f"{data.title(dataset)}, {network}, after {group['step'].iloc[0]:.0f} steps")
+        axis.set(ylabel="probability", ylim=(-0.03, 1.03))
         axis.set_xticks(sorted(group["label"].unique()))
     axes[-1][0].set_xlabel("class")
     figures.legend_below(figure, 2)
+    return figure
+
+
+def figure_errors(record: Record) -> Figure:
+    """Draw the standard deviation of counts that the posteriors' spread makes, along the training."""
+    frame = _errors(record)
+    groups = list(frame.groupby(["dataset", "network"], sort=False))
+    figure, axes = figures.panels(1, len(groups), height=2.7, sharey=True)
+    for axis, ((dataset, network), group) in zip(axes[0], groups, strict=True):
+        # What does not fit beside the others is drawn on top of them.
+        sns.swarmplot(group, x="step", y="error", color=figures.COLOURS[2], size=5, warn_thresh=1, ax=axis)
+        axis.axhline(0.5, color=figures.COLOURS[1], linestyle=figures.DASHES[1], label="half a sample")
+        axis.set(title=f"{data.title(dataset)}, {network}", xlabel="steps of training", ylabel="")
+    axes[0][0].set_ylabel("error of a count")
+    figures.legend_below(figure, 1)
     return figure

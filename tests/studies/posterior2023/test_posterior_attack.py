@@ -6,7 +6,7 @@ import matplotlib.pyplot as plt
 import torch
 
 from gradleak import data
-from gradleak.book import figures
+from gradleak.book import figures, records
 from gradleak.book.records import Record
 from gradleak.studies.posterior2023 import posterior_attack
 
@@ -43,6 +43,7 @@ def test_losses_are_told_to_the_attack(record: Record) -> None:
 def test_tables_and_figures(record: Record) -> None:
     assert len(posterior_attack.table(record)) == 2
     assert list(posterior_attack.variant_table(record)["loss"]) == ["ce", "ce", "focal"]
+    assert records.scale(record) == "2 networks a row with 3 batches each; photos"
     figure = posterior_attack.figure_settings(record)
     assert figures.gray_table(figure).std() > 0.02
     plt.close(figure)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import matplotlib.pyplot as plt
 import pytest
 
-from gradleak.book import figures
+from gradleak.book import figures, records
 from gradleak.book.records import Record
 from gradleak.studies.posterior2023 import posterior_distributions
 
@@ -27,6 +27,8 @@ def test_tables_and_figures(record: Record) -> None:
     assert list(posterior_distributions.table(record)["step"]) == ["0", "30", "60"]
     errors = posterior_distributions.error_table(record)["error, mean of classes"].astype(float)
     assert errors.is_monotonic_increasing
-    figure = posterior_distributions.figure_posteriors(record)
-    assert figures.gray_table(figure).std() > 0.02
-    plt.close(figure)
+    assert records.scale(record) == "small-cnn on digits; 300 test samples at each stop"
+    for draw in (posterior_distributions.figure_posteriors, posterior_distributions.figure_errors):
+        figure = draw(record)
+        assert figures.gray_table(figure).std() > 0.02
+        plt.close(figure)
