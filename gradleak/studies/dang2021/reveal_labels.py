@@ -9,12 +9,13 @@ import time
 from typing import Any, ClassVar
 
 import pandas as pd
+import seaborn as sns
 import torch
 from matplotlib.figure import Figure
 from pydantic import Field
 from torch import Tensor
 
-from gradleak import studies
+from gradleak import data, studies
 from gradleak.book import figures
 from gradleak.book.records import Record
 from gradleak.defenses import named
@@ -38,12 +39,12 @@ class Parameters(studies.Parameters):
     """What a rerun may change."""
 
     rows: list[Row] = Field(
-        ["photos/lenet5/relu/200", "photos/lenet5/tanh/200"],
+        ["photos/lenet5/relu/100", "photos/lenet5/tanh/100"],
         validate_default=True,
         description="dataset/network/activation/classes; no activation where the network has its own",
     )
-    sizes: list[int] = Field([10, 30], description="samples in a batch")
-    batches: int = Field(10, ge=1, le=10_000, description="batches a network and size")
+    sizes: list[int] = Field([10, 20], description="samples in a batch")
+    batches: int = Field(3, ge=1, le=10_000, description="batches a network and size")
     defenses: list[Behind] = Field(
         ["none/0", "sign/0", "grad-drop/0.5", "grad-drop/0.9"],
         validate_default=True,
@@ -135,6 +136,12 @@ def _scores(found: set[int], truth: set[int]) -> dict[str, Any]:
     return {"precision": precision, "recall": recall, "f1": harmonic, "exact": found == truth}
 
 
+def scale(parameters: Parameters) -> str:
+    """Return what a run is about, in a few words."""
+    images = ", ".join(data.title(name) for name in datasets(parameters))
+    return f"{len(parameters.rows)} networks, {parameters.batches} batches of a size, {images}"
+
+
 def _part(record: Record, part: str) -> pd.DataFrame:
     frame = record.frame()
     return frame[frame["part"] == part]
@@ -175,26 +182,21 @@ def defense_table(record: Record) -> pd.DataFrame:
 
 
 def figure_exact(record: Record) -> Figure:
-    """Draw exact matches, precision and recall against the batch size, a panel a network."""
-    frame = _part(record, "table 1")
+    """Draw precision, recall and exact matches against the batch size, a row of panels a network."""
+    frame = _part(record, "table 1").astype({"exact": float})
     groups = list(frame.groupby(["network", "activation"], sort=False))
-    figure, axes = figures.panels(1, len(groups), height=3.0, sharey=True)
-    columns = {"exact": "exact match", "precision": "precision", "recall": "recall"}
-    for axis, ((network, activation), group) in zip(axes[0], groups, strict=True):
-        for index, (attack, own) in enumerate(group.groupby("attack", sort=False)):
-            for dash, (column, label) in zip(figures.DASHES, columns.items(), strict=False):
-                means = own.groupby("size")[column].mean()
-                axis.plot(
-                    means.index,
-                    means,
-                    color=figures.COLOURS[index],
-                    linestyle=dash,
-                    marker="o",
-                    markersize=4,
-                    label=f"{attack}: {label}",
-                )
-        axis.set_title(f"{network} {activation}".strip())
+    columns = {"precision": "precision", "recall": "recall", "exact": "exact match"}
+    figure, axes = figures.panels(len(groups), len(columns), height=1.9, sharex=True, sharey=True)
+    for row, ((network, activation), group) in zip(axes, groups, strict=True):
+        for axis, column in zip(row, columns, strict=True):
+            sns.barplot(group, x="size", y=column, hue="attack", errorbar=None, width=0.7, ax=axis)
+            axis.get_legend().remove()
+            axis.set(xlabel="", ylabel="", ylim=(0, 1.03))
+            axis.grid(visible=False, axis="x")
+        row[0].set_ylabel(f"{network} {activation}".strip())
+    for axis, title in zip(axes[0], columns.values(), strict=True):
+        axis.set_title(title)
+    for axis in axes[-1]:
         axis.set_xlabel("samples in a batch")
-        axis.set_ylim(-0.03, 1.03)
-    figures.legend_below(figure, 3)
+    figures.legend_below(figure, 2)
     return figure

@@ -8,7 +8,7 @@ import matplotlib.pyplot as plt
 import pytest
 
 from gradleak import models
-from gradleak.book import figures
+from gradleak.book import figures, records
 from gradleak.book.records import Record
 from gradleak.errors import MissingData
 from gradleak.studies.dang2021 import reveal_labels
@@ -52,6 +52,7 @@ def test_scores() -> None:
 def test_tables_and_figures(record: Record) -> None:
     assert list(reveal_labels.table(record)["attack"]) == ["minimum rule", "RLG"] * 2
     assert list(reveal_labels.defense_table(record)["defence"]) == ["none", "grad-drop 90%"]
+    assert records.scale(record) == "2 networks, 5 batches of a size, photos"
     figure = reveal_labels.figure_exact(record)
     assert figures.gray_table(figure).std() > 0.02
     plt.close(figure)
