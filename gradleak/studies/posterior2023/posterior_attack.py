@@ -244,7 +244,7 @@ def table(record: Record) -> pd.DataFrame:
     keys = ["dataset", "network", "activation", "size"]
     for (dataset, network, activation, size), group in _part(record, "table 2").groupby(keys, sort=False):
         own = group.set_index("attack")
-        line = {"dataset": data.title(dataset), "network": network, "activation": activation, "B": f"{size:.0f}"}
+        line = {"dataset": data.title(str(dataset)), "network": network, "activation": activation, "B": f"{size:.0f}"}
         for name in ATTACKS:
             line[name] = f"{own['classes'][name]:.3f} / {own['instances'][name]:.3f}"
         lines.append(line | {"n": f"{group['count'].iloc[0]:.0f}"})

@@ -147,7 +147,7 @@ def table(record: Record) -> pd.DataFrame:
     for (dataset, network, step), group in record.frame().groupby(["dataset", "network", "step"], sort=False):
         means = group.groupby("side")[["mean", "spread"]].mean()
         lines.append(
-            {"dataset": data.title(dataset), "network": network, "step": f"{step:.0f}"}
+            {"dataset": data.title(str(dataset)), "network": network, "step": f"{step:.0f}"}
             | {"accuracy, %": f"{group['accuracy'].iloc[0]:.1f}"}
             | {f"{side}": f"{means['mean'][side]:.3f} ± {means['spread'][side]:.3f}" for side in SIDES}
             | {"n": f"{group[group['label'] == group['label'].min()]['count'].sum():.0f}"}
@@ -172,7 +172,7 @@ def error_table(record: Record) -> pd.DataFrame:
     """Return the standard deviation of counts that the posteriors' spread makes, at a batch of 32."""
     return pd.DataFrame(
         [
-            {"dataset": data.title(dataset), "network": network, "step": f"{step:.0f}"}
+            {"dataset": data.title(str(dataset)), "network": network, "step": f"{step:.0f}"}
             | {
                 "error, mean of classes": f"{group['error'].mean():.3f}",
                 "the worst class": f"{group['error'].max():.3f}",
@@ -204,7 +204,7 @@ def figure_posteriors(record: Record) -> Figure:
                 capprops={"color": colour},
             )
             drawn["boxes"][0].set_label(f"{'samples of the class' if side == 'positive' else 'all others'}")
-        axis.set_title(f"{data.title(dataset)}, {network}, after {group['step'].iloc[0]:.0f} steps")
+        axis.set_title(f"{data.title(str(dataset))}, {network}, after {group['step'].iloc[0]:.0f} steps")
         axis.set(ylabel="probability", ylim=(-0.03, 1.03))
         axis.set_xticks(sorted(group["label"].unique()))
     axes[-1][0].set_xlabel("class")
@@ -221,7 +221,7 @@ def figure_errors(record: Record) -> Figure:
         # What does not fit beside the others is drawn on top of them.
         sns.swarmplot(group, x="step", y="error", color=figures.COLOURS[2], size=5, warn_thresh=1, ax=axis)
         axis.axhline(0.5, color=figures.COLOURS[1], linestyle=figures.DASHES[1], label="half a sample")
-        axis.set(title=f"{data.title(dataset)}, {network}", xlabel="steps of training", ylabel="")
+        axis.set(title=f"{data.title(str(dataset))}, {network}", xlabel="steps of training", ylabel="")
     axes[0][0].set_ylabel("error of a count")
     figures.legend_below(figure, 1)
     return figure

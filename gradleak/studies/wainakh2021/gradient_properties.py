@@ -185,5 +185,6 @@ def figure_properties(record: Record) -> Figure:
         row[0].set_ylabel("row sum" if kind == KINDS[0] else "less its offset")
     for axis, size in zip(axes[0], sizes, strict=True):
         axis.set_title(f"B = {size:.0f}")
-    figure.supxlabel("samples of the class in the batch", fontsize=10.5)
+    for axis in axes[1]:
+        axis.set_xlabel("samples of the class")
     return figure

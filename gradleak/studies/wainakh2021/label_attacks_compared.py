@@ -190,12 +190,12 @@ def figure_classes(record: Record) -> Figure:
 
 def figure_defenses(record: Record) -> Figure:
     """Draw the share of labels found behind every defence, by batch size, mean over networks and their training."""
-    return _heat(_frame(record), "behind", "size", "success", "samples in a batch")
+    return _heat(_frame(record), "behind", "size", "success", "batch size")
 
 
 def _by_network(record: Record, column: str) -> Figure:
     frame = _frame(record)
-    return _heat(frame[frame["behind"] == frame["behind"].iloc[0]], "net", "epochs", column, "epochs of training")
+    return _heat(frame[frame["behind"] == frame["behind"].iloc[0]], "net", "epochs", column, "epochs")
 
 
 def _heat(frame: pd.DataFrame, panel: str, across: str, column: str, label: str) -> Figure:
@@ -216,10 +216,9 @@ def _heat(frame: pd.DataFrame, panel: str, across: str, column: str, label: str)
             cbar=False,
             linewidths=0.6,
         )
-        axis.set(title=title, xlabel="", ylabel="")
+        axis.set(title=title, xlabel=label, ylabel="")
         axis.tick_params(length=0)
         axis.tick_params("y", labelrotation=0)
-    figure.supxlabel(label, fontsize=10.5)
     return figure
 
 

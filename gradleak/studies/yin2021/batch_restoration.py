@@ -24,6 +24,7 @@ PLACE = "Section 4.1.1, Table 1"
 SMALLEST: dict[str, Any] = {"rows": ["photos/lenet5/relu/50"], "sizes": [1, 8], "samples": 16}
 RULES = {"row sums": "sum", "GradInversion": "minimum"}
 REPEATS = "with repeats"
+KEYS = ["network", "activation", "size"]
 
 
 class Parameters(studies.Parameters):
@@ -126,13 +127,12 @@ def repeats_table(record: Record) -> pd.DataFrame:
 def _table(record: Record, *, repeats: bool) -> pd.DataFrame:
     frame = record.frame()
     lines = []
-    keys = ["network", "activation", "classes", "size"]
-    for (network, activation, classes, size), group in frame[frame["repeats"] == repeats].groupby(keys, sort=False):
+    for (network, activation, size), group in frame[frame["repeats"] == repeats].groupby(KEYS, sort=False):
         own = group.set_index("rule")
         line = {"network": f"{network} {activation}".strip(), "B": f"{size:.0f}"}
         line |= {f"{name}, %": f"{own['accuracy'][name]:.2f} ± {own['spread'][name]:.1f}" for name in RULES}
         if repeats:
-            line["limit, %"] = f"{limit(classes, size):.1f}"
+            line["limit, %"] = f"{limit(group['classes'].iloc[0], group['size'].iloc[0]):.1f}"
         lines.append(line | {"batches": f"{group['count'].iloc[0]:.0f}"})
     return pd.DataFrame(lines)
 
@@ -145,9 +145,9 @@ def limit(classes: int, size: int) -> float:
 def figure_accuracy(record: Record) -> Figure:
     """Draw the share of labels restored against the batch size, a panel a network."""
     frame = record.frame()
-    groups = list(frame.groupby(["network", "activation", "classes"], sort=False))
+    groups = list(frame.groupby(KEYS[:2], sort=False))
     figure, axes = figures.panels(1, len(groups), height=3.0, sharey=True)
-    for axis, ((network, activation, classes), group) in zip(axes[0], groups, strict=True):
+    for axis, ((network, activation), group) in zip(axes[0], groups, strict=True):
         for index, name in enumerate(RULES):
             for repeats, part in group[group["rule"] == name].groupby("repeats"):
                 axis.plot(
@@ -161,7 +161,7 @@ def figure_accuracy(record: Record) -> Figure:
                 )
         if group["repeats"].any():
             sizes = sorted(group["size"].unique())
-            most = [limit(classes, size) for size in sizes]
+            most = [limit(group["classes"].iloc[0], size) for size in sizes]
             axis.plot(sizes, most, color="0.55", linewidth=4, alpha=0.35, label="no set passes this, with repeats")
         axis.set(xticks=sorted(group["size"].unique()), xlabel="batch size")
         axis.set_title(f"{network} {activation}".strip())
