@@ -73,6 +73,7 @@ def test_tables_and_figures(record: Record) -> None:
     assert list(gradient_properties.table(record)["B"]) == ["2", "8", "32"]
     assert gradient_properties.correlation_table(record).shape == (3, 6)
     assert records.scale(record) == "30 networks and digits"
-    figure = gradient_properties.figure_properties(record)
+    figure = figures.titled(gradient_properties.figure_properties(record), " Recorded: all. ")
+    assert figure.get_suptitle() == "Recorded: all."
     assert figures.gray_table(figure).std() > 0.02
     plt.close(figure)
