@@ -147,7 +147,7 @@ def table(record: Record) -> pd.DataFrame:
                 "rows": f"{sign['count']:.0f}",
                 "absent, negative": f"{sign['absent_negative']:.2f} %",
                 "present, not negative": f"{sign['present_positive']:.1f} %",
-                "impact": f"{sign['impact']:.3g} ± {sign['impact_spread']:.1g}",
+                "impact": f"{sign['impact']:.3g} ± {sign['impact_spread']:.2g}",
                 "by label": f"{labels['most']:.3g} … {labels['least']:.3g}",
             }
         )
