@@ -116,16 +116,17 @@ class Shown(Record):
 
     recorded: bool
     this: Record
+    about: str
 
     def caption(self, text: str) -> str:
         """Return a caption that says what is shown: "…  Recorded: 45 images, CIFAR-10." """
-        return f"{text} {'Recorded' if self.recorded else 'This run'}: {scale(self)}."
+        return f"{text} {'Recorded' if self.recorded else 'This run'}: {self.about}."
 
     def _repr_markdown_(self) -> str:
         run = f"This run ({scale(self.this)}) took {sum(trial.seconds for trial in self.this.trials):.0f} s"
         if self.recorded:
             return (
-                f"Tables and figures below are drawn from the recorded run: {scale(self)}. {run}; it shows that the "
+                f"Tables and figures below are drawn from the recorded run: {self.about}. {run}; it shows that the "
                 "code on this page works, and its values stand in the column *this run* of the verdicts."
             )
         reason = "other parameters than the page's own" if recorded(self.study) else "nothing is recorded"
@@ -136,13 +137,13 @@ def shown(record: Record) -> Shown:
     """Return what a page shows: the recorded run where the page stands at its own parameters, else this run."""
     kept = recorded(record.study) if record.profile == "quick" else None
     own = kept or record
-    return Shown.model_construct(**dict(own), recorded=kept is not None, this=record)
+    return Shown.model_construct(**dict(own), recorded=kept is not None, this=record, about=scale(own))
 
 
 def scale(record: Record) -> str:
     """Return in a few words how many samples of what a run is about, as its study puts it."""
     study = studies.load(record.study)
-    return str(study.module.scale(study.Parameters.model_construct(**record.parameters)))
+    return str(study.module.scale(study.Parameters(**record.parameters)))
 
 
 def write(record: Record, path: Path) -> None:

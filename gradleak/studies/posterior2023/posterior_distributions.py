@@ -130,9 +130,7 @@ def _described(model: torch.nn.Module, seen: torch.Tensor, labels: torch.Tensor,
 
 def scale(parameters: Parameters) -> str:
     """Return what a run is about, in a few words."""
-    networks = ", ".join(
-        f"{parts[1]} on {data.title(parts[0])}" for parts in (row.split("/") for row in parameters.rows)
-    )
+    networks = ", ".join(f"{row.network} on {data.title(row.dataset)}" for row in parameters.rows)
     return f"{networks}; {parameters.samples:,} test samples at each stop"
 
 
