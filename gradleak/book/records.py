@@ -149,7 +149,7 @@ def scale(record: Record) -> str:
 def write(record: Record, path: Path) -> None:
     """Write a record, whole or not at all: one line a row, so that it can be read and compared."""
     content = worded(record.model_dump(include=set(Record.model_fields)))
-    trials = content.pop("trials")
+    trials, rules = content.pop("trials"), content.pop("rules")
     content = {name: value for name, value in content.items() if value is not None}
     head = json.dumps(content, indent=1, ensure_ascii=False)
     body = ",\n".join(
@@ -158,7 +158,9 @@ def write(record: Record, path: Path) -> None:
         + "\n  ]}"
         for t in trials
     )
-    text = f'{head[:-2]},\n "trials": [\n{body}\n ]\n}}\n'
+    stood = ",\n".join(f"  {json.dumps(name)}: {json.dumps(rule)}" for name, rule in (rules or {}).items())
+    told = f' "rules": {{\n{stood}\n }},\n' if rules else ""
+    text = f'{head[:-2]},\n{told} "trials": [\n{body}\n ]\n}}\n'
     write_whole(path, lambda stream: stream.write(text.encode()))
 
 
