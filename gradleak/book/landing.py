@@ -8,24 +8,14 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from gradleak import studies
+from gradleak import defenses, studies
 from gradleak.book import records
 
 MISSING = "not recorded"
 # Below these an attack counts as stopped: a tenth of the labels (over guessing where that gets some), and 20 dB.
 LABELS, PICTURES = 10.0, 20.0
-DEFENSES = {
-    "gaussian": "noise of deviation {level:g}",
-    "laplace": "Laplace noise of deviation {level:g}",
-    "noise": "noise of variance {level:g}",
-    "clip": "clipping to {level:.0%} of its norm",
-    "dp": "clipping to norm {level:g}, and noise",
-    "prune": "pruning {level:.0%}",
-    "grad-drop": "dropping {level:.0%}",
-    "quantize": "{level:g} bits",
-    "half": "half precision",
-    "sign": "signs alone",
-}
+# The records' words for defences, where they are not the package's: a variance, and a share of the gradient's norm.
+WORDS = {"noise": "gaussian-variance", "clip": "clip-share"}
 NOTES = (
     "*Stopped by*: of the defences recorded on the page, the one that turns the gradient least (in brackets its cosine "
     "with the true one) against which every attacker tried there gets less than a tenth of the labels beyond guessing, "
@@ -239,9 +229,8 @@ def _least(frame: pd.DataFrame, threshold: float) -> str:
     if stopping.empty:
         return f"none of {len(best)} recorded"
     (name, level), cosine = stopping.index[0], stopping["utility"].iloc[0]
-    return DEFENSES.get(name, f"{name} {{level:g}}").format(level=level) + (
-        "" if pd.isna(cosine) else f" ({cosine:.2f})"
-    )
+    shown = defenses.shown(f"{WORDS.get(name, name)}/{level}")
+    return shown if math.isnan(cosine) else f"{shown} ({cosine:.2f})"
 
 
 def _largest(frame: pd.DataFrame, column: str, full: float) -> tuple[int, int]:

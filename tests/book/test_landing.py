@@ -35,7 +35,7 @@ def changed(monkeypatch: pytest.MonkeyPatch, study: str, column: str, value: obj
         ("reveal-labels", "exact", False, landing.labels_by_factors, "0 % of sets"),
         ("batch-restoration", "accuracy", 33.0, landing.labels_by_minimum, "33.0 % of labels"),
         ("noise", "within_tenth", 50.0, landing.soft_label, "none of"),
-        ("llg-defenses", "over_guess", 0.0, landing.labels_by_sign, "pruning 20%"),
+        ("llg-defenses", "over_guess", 0.0, landing.labels_by_sign, "prune 20% of all"),
     ],
 )
 def test_a_row_says_what_its_record_says(
