@@ -24,6 +24,8 @@ FLOW = (
     "images",
     "studies",  # what every study is made of: its parameters, and how it is found
     "book.tables book.figures",  # what a study draws with
+    "book.plain book.spelling",
+    "book.sources",  # what a study's trials are computed with
     "book.records",
     "claims",
     "studies.shared",
