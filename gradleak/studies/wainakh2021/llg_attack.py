@@ -185,18 +185,17 @@ def _success(record: Record, balance: str) -> Figure:
     frame = record.frame()
     frame = frame[frame["balance"] == balance]
     names = list(dict.fromkeys(frame["dataset"]))
-    guessed = frame[frame["attack"] == GUESS]
-    attacks = [name for name in SHOWN if name != GUESS]
-    # All attacks are near the top: the scale begins below the least of them.
+    # All attacks are near the top: the scale begins below the least of them. The guess is seen where it gets there.
     bottom = 10 * math.floor(frame[frame["attack"] != GUESS]["success"].min() / 10)
     figure, axes = figures.grid(max(1, len(names)), 2, height=2.6, sharey=True)
     for axis, name in zip(axes, names, strict=False):
-        draw_success(axis, frame[frame["dataset"] == name], attacks)
+        own = frame[frame["dataset"] == name]
+        draw_success(axis, own, SHOWN)
         axis.set_title(data.title(name))
-        best = guessed[guessed["dataset"] == name]["success"].max()
+        best = own[own["attack"] == GUESS]["success"].max()
         axis.text(0.02, 0.05, f"a guess finds {best:.0f} % at most", transform=axis.transAxes, color="0.35", fontsize=9)
         axis.set_ylim(bottom - 5, 101)
     for axis in axes[::2]:
         axis.set_ylabel("labels found, %")
-    figures.legend_below(figure, len(attacks))
+    figures.legend_below(figure, 4)
     return figure
