@@ -55,6 +55,7 @@ class Parameters(studies.Parameters):
 
     paper: ClassVar[dict[str, Any]] = {
         "rows": ["mnist/lenet5/tanh/100", "cifar10/resnet18-cifar//200"],
+        "stops": 5,
         "samples": 1000,
     }
 
