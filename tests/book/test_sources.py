@@ -34,7 +34,11 @@ def used(value: int) -> "Picture":
 def drawn(record):
     return renamed(record)
 '''
-DEEP = "from gradleak.deep.inner import again\ndef far(x):\n    return -far(x - 1) if x else again\n"
+DEEP = """
+from gradleak.deep import inner
+from gradleak.deep.inner import again
+def far(x): return -far(x - 1) if x else again
+"""
 INNER = """
 from gradleak import help
 def hidden(x, y=1): return x + y
