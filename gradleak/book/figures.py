@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
+import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -72,10 +74,30 @@ def legend_below(figure: Figure, columns: int) -> None:
     figure.legend(handles.values(), handles, loc="outside lower center", ncols=columns)
 
 
-def dots(axis: Axes, index: int, values: Any) -> None:
-    """Draw values as dots above a place on the horizontal axis, side by side, in that place's colour."""
-    spread = np.linspace(-0.2, 0.2, max(1, len(values)))[: len(values)]
-    axis.plot(index + spread, values, "o", color=COLOURS[index], markersize=4)
+def swarms(axis: Axes, groups: Mapping[str, Any], *, size: float = 3.5) -> None:
+    """Draw every value of each group as a dot of its own, over a box of the middle half."""
+    values = pd.concat([pd.DataFrame({"group": name, "value": list(own)}) for name, own in groups.items()])
+    keys = {"data": values, "x": "group", "y": "value", "hue": "group", "order": list(groups), "ax": axis}
+    colours = {"palette": list(COLOURS[: len(groups)]), "legend": False}
+    box = {"boxprops": {"alpha": 0.18}, "whis": 0, "showcaps": False, "showfliers": False, "width": 0.7, "linewidth": 1}
+    sns.boxplot(**keys, **colours, **box)
+    # What does not fit beside the others is drawn on top of them; the box tells.
+    sns.swarmplot(**keys, **colours, size=size, warn_thresh=1)
+    axis.set(xlabel="", ylabel="")
+
+
+def nothing(text: str) -> Figure:
+    """Return a figure that says why there is none."""
+    figure, axes = panels(1, 1, height=0.6)
+    axes[0][0].axis("off")
+    axes[0][0].text(0.5, 0.5, text, ha="center", va="center", color="0.4")
+    return figure
+
+
+def titled(figure: Figure, text: str) -> Figure:
+    """Say small above a figure what it is drawn from, as `shown.caption("")` puts it."""
+    figure.suptitle(text.strip(), x=0.995, ha="right", fontsize=8.5, fontweight="normal", color="0.4")
+    return figure
 
 
 def titled(figure: Figure, text: str) -> Figure:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 
@@ -13,6 +13,7 @@ from gradleak.leak import Defense, Gradients
 from gradleak.studies.forms import Form
 
 # wang2024's pages: the level of their "clip" is a share of the gradient's own norm.
+Defence = Literal["gaussian", "clip", "quantize", "half"]
 WORDS = {"gaussian": "gaussian", "clip": "clip-share", "quantize": "quantize", "half": "half"}
 
 

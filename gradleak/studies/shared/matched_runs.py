@@ -38,12 +38,12 @@ POINTS, SHOWN, DRAWS = 20, 6, 4000
 class Parameters(studies.Parameters):
     """What a rerun of either table may change."""
 
-    pairs: int = Field(3, ge=2, le=10_000, description="mixed images, one a pair of classes")
-    images: int = Field(3, ge=2, le=10_000, description="images with smoothed labels")
+    pairs: int = Field(2, ge=2, le=10_000, description="mixed images, one a pair of classes")
+    images: int = Field(2, ge=2, le=10_000, description="images with smoothed labels")
     restarts: int = Field(1, ge=1, le=100, description="random starts an image")
-    l2_steps: int = Field(12, ge=1, le=100_000, description="L-BFGS steps of L2 matching, 20 gradients each")
-    cosine_steps: int = Field(200, ge=1, le=1_000_000, description="Adam steps of cosine matching")
-    stages: list[Stage] = Field(list(STAGES), description="networks: untrained, trained")
+    l2_steps: int = Field(1, ge=1, le=100_000, description="L-BFGS steps of L2 matching, 20 gradients each")
+    cosine_steps: int = Field(10, ge=1, le=1_000_000, description="Adam steps of cosine matching")
+    stages: list[Stage] = Field(["untrained"], description="networks: untrained, trained")
     dataset: str = Field("photos", description="private images, test split")
 
     paper: ClassVar[dict[str, Any]] = {
@@ -51,12 +51,18 @@ class Parameters(studies.Parameters):
         "images": 30,
         "l2_steps": 300,
         "cosine_steps": 4800,
+        "stages": list(STAGES),
         "dataset": "cifar10",
     }
 
     def sees(self) -> list[Sees]:
         """Return LeNet in its states, and the images that it is shown."""
         return lenets(self.dataset, self.stages)
+
+
+def scale(parameters: Parameters) -> str:
+    """Return in a few words how many samples of what a run is about."""
+    return f"{parameters.pairs} mixed and {parameters.images} smoothed images, {data.title(parameters.dataset)}"
 
 
 def row_trials(parameters: Parameters) -> list[dict[str, Any]]:
@@ -230,7 +236,7 @@ def mean_text(values: pd.Series) -> str:
 
 
 def psnr_table(record: Record, runs: Sequence[str]) -> pd.DataFrame:
-    """Return mean PSNR, a line a row of the table and a column a run: clipped / 8-bit / the paper."""
+    """Return mean PSNR of 8-bit pixels, and the paper's, a line a row of the table and a column a run."""
     cells = claims.published(record.study, "eight_bit", ("labels", "distance", "stage", "run"))
     networks = rows_of(record, "network").to_dict("records")
     trained = {(row["labels"], row["stage"]): row["accuracy"] for row in networks if row["stage"] == "trained"}
@@ -242,25 +248,25 @@ def psnr_table(record: Record, runs: Sequence[str]) -> pd.DataFrame:
         for name in runs:
             own = group[group["run"] == name]
             stated = cells.get((*keys, name), "–")
-            line[name] = f"{mean_text(own['psnr'])} / {mean_text(own['eight_bit'])} / {stated}"
-        lines.append(line | {"n": group["image"].nunique()})
+            line[name] = f"{mean_text(own['eight_bit'])} / {stated}"
+        lines.append(line)
     return pd.DataFrame(lines)
 
 
-def detail_table(record: Record) -> pd.DataFrame:
+def detail_table(record: Record, run: str = "label from") -> pd.DataFrame:
     """Return what Table 3 says besides PSNR: SSIM, LPIPS, the label's error, runs that diverged, seconds an image."""
     lines = []
     for keys, group in rows_of(record, "image").groupby(["labels", "distance", "stage", "run"], sort=False):
         lpips = group["lpips"].dropna().astype(float)
         lines.append(
-            dict(zip(("labels", "distance", "LeNet", "label from"), keys, strict=True))
+            dict(zip(("labels", "distance", "LeNet", run), keys, strict=True))
             | {
                 "PSNR": f"{mean_text(group['psnr'])} ± {group['psnr'].astype(float).clip(0, 200).std():.1f}",
                 "least": f"{group['psnr'].astype(float).clip(lower=0).min():.1f}",
                 "SSIM": f"{group['ssim'].mean():.3f}",
                 "LPIPS": f"{lpips.mean():.3f}" if len(lpips) else "n/a",
                 "L_r": f"{group['label_error'].astype(float).mean():.1e}",
-                "diverged": f"{group['status'].eq('diverged').sum()} of {len(group)}",
+                "diverged": f"{group['status'].eq('diverged').sum()}",
                 "s": f"{group['seconds'].mean():.2g}",
             }
         )
@@ -287,7 +293,8 @@ def paired_table(record: Record) -> pd.DataFrame:
 def draw_strips(record: Record, runs: Sequence[str]) -> Figure:
     """Draw the first images of every row of a table, as each run restored them."""
     groups = list(rows_of(record, "picture").groupby(["labels", "distance", "stage"], sort=False))
-    figure, axes = figures.grid(len(groups), 2, height=3.6, width=8.4)
+    figure, axes = figures.grid(len(groups), 2, height=3.6)
+    figure.set_layout_engine("compressed")
     for axis, (keys, group) in zip(axes, groups, strict=True):
         strips = group.set_index("run")["picture"]
         names = ["private", *runs]
@@ -299,17 +306,19 @@ def draw_strips(record: Record, runs: Sequence[str]) -> Figure:
 def draw_curves(record: Record, runs: Sequence[str], column: str = "psnr") -> Figure:
     """Draw the best iterates over the steps for every row of a table, a line a run: their mean PSNR or median loss."""
     groups = list(rows_of(record, "curve").groupby(["labels", "distance", "stage"], sort=False))
-    figure, axes = figures.grid(len(groups), 4, height=2.5, width=10)
+    figure, axes = figures.grid(len(groups), 2, height=2.1)
     for axis, (keys, group) in zip(axes, groups, strict=True):
         for index, run in enumerate(runs):
             own = group[group["run"] == run].sort_values("step")
             style = {"color": figures.COLOURS[index], "linestyle": figures.DASHES[index]}
             axis.plot(own["step"], own[column].astype(float), label=run, **style)
-        axis.set_title(", ".join(map(str, keys)), fontsize=9)
-        axis.set_xlabel("step")
+        axis.set_title(", ".join(map(str, keys)))
         if column == "loss":
             axis.set_yscale("log")
-    axes[0].set_ylabel("PSNR, dB" if column == "psnr" else "loss")
+    for axis in axes[::2]:
+        axis.set_ylabel("PSNR, dB" if column == "psnr" else "loss")
+    for axis in axes[-2:]:
+        axis.set_xlabel("step")
     figures.legend_below(figure, len(runs))
     return figure
 

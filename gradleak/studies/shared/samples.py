@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -93,3 +94,14 @@ def inputs_of(modules: Iterable[nn.Module], model: nn.Module, inputs: Tensor) ->
         for handle in handles:
             handle.remove()
     return seen
+
+
+def written(path: LabelPath) -> dict[str, list[float]]:
+    """Return what a record keeps of one sample's label path: all that its labels follow from."""
+    return {"logits": path.logits[0].tolist(), "ratios": path.ratios[0].tolist()}
+
+
+def read(row: Mapping[str, Any]) -> LabelPath:
+    """Return the label path that a row holds; its direction is not in it."""
+    logits, ratios = (torch.tensor([row[name]], dtype=torch.float64) for name in ("logits", "ratios"))
+    return LabelPath(logits.new_zeros(1, 0), logits, ratios, None, torch.zeros(1, dtype=torch.long))

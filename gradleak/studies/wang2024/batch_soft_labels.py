@@ -27,13 +27,7 @@ from gradleak.studies.shared.attacked_networks import Row, built
 from gradleak.studies.shared.samples import DTYPES, inputs_of, soft_labels
 
 PLACE = "Beyond section 3"
-SMALLEST: dict[str, Any] = {
-    "batches": 1,
-    "cells": ["resnet18/20/3/distinct/smoothing"],
-    "precisions": ["float32"],
-    "trained": [],
-    "noises": [1e-4],
-}
+SMALLEST: dict[str, Any] = {}
 # A batch counts as found if every label is this near in L1, and every feature relative to its length.
 NEAR_LABEL, NEAR_FEATURE = 2e-4, 1e-3
 
@@ -68,28 +62,15 @@ class Trained(Form):
 class Parameters(studies.Parameters):
     """What a rerun may change."""
 
-    batches: int = Field(4, ge=1, le=10_000, description="batches a cell")
+    batches: int = Field(1, ge=1, le=10_000, description="batches a cell")
     cells: list[Cell] = Field(
-        [
-            "resnet18/100/4/distinct/smoothing",
-            "resnet18/100/16/distinct/smoothing",
-            "resnet18/100/16/repeated/smoothing",
-            "resnet18/100/32/repeated/smoothing",
-            "resnet18/100/48/distinct/smoothing",
-            "lenet/100/4/distinct/smoothing",
-            "lenet/100/16/distinct/smoothing",
-            "lenet/100/24/distinct/smoothing",
-            "resnet18/100/16/repeated/onehot",
-            "resnet18/20/6/repeated/mixup",
-        ],
+        ["resnet18/20/4/distinct/smoothing", "lenet/20/4/repeated/onehot"],
         validate_default=True,
         description="untrained networks, as network/classes C/batch size B/distinct or repeated classes/labels",
     )
-    trained: list[Trained] = Field(
-        ["photos/small-cnn/3"], validate_default=True, description="trained ones, as dataset/network/batch size"
-    )
-    precisions: list[str] = Field(["float32", "float64"], description="what gradients are computed in")
-    noises: list[float] = Field([1e-8, 1e-7, 1e-6, 1e-5, 1e-4], description="noise added to the first cell's gradients")
+    trained: list[Trained] = Field([], description="trained ones, as dataset/network/batch size")
+    precisions: list[str] = Field(["float32"], description="what gradients are computed in")
+    noises: list[float] = Field([1e-6], description="noise added to the first cell's gradients")
     dataset: str = Field("photos", description="private images, test split")
 
     paper: ClassVar[dict[str, Any]] = {
@@ -103,12 +84,19 @@ class Parameters(studies.Parameters):
             *(f"resnet18/100/16/repeated/{labels}" for labels in ("onehot", "mixup")),
         ],
         "trained": ["cifar10/lenet/2", "cifar10/lenet/3", "cifar10/resnet20/2", "cifar10/resnet20/3"],
+        "precisions": list(DTYPES),
+        "noises": [1e-8, 1e-7, 1e-6, 1e-5, 1e-4],
         "dataset": "cifar10",
     }
 
     def sees(self) -> list[Sees]:
         """Return the networks and the images that they are shown."""
         return [*(Sees(cell.network, self.dataset) for cell in self.cells), *(one.row.sees for one in self.trained)]
+
+
+def scale(parameters: Parameters) -> str:
+    """Return in a few words how many samples of what a run is about."""
+    return f"{parameters.batches} batches a cell, {data.title(parameters.dataset)}"
 
 
 def datasets(parameters: Parameters) -> list[str]:
@@ -266,27 +254,26 @@ def _cells(record: Record) -> pd.DataFrame:
 
 
 def table(record: Record) -> pd.DataFrame:
-    """Return every cell, a line a cell and precision."""
+    """Return every cell, a line a cell, both precisions side by side."""
     cells = _cells(record)
-    drawn = [
+    cells["drawn"] = [
         "their own" if stage == "trained" else "repeated" if repeated else "distinct"
         for stage, repeated in zip(cells["stage"], cells["repeated"], strict=True)
     ]
-    return pd.DataFrame(
-        {
-            "network": cells["network"].where(cells["stage"] == "untrained", "trained " + cells["network"]),
-            "C": [str(classes) if classes else "own" for classes in cells["classes"]],
-            "B": cells["size"],
-            "labels": cells["labels"] + ", " + pd.Series(drawn),
-            "gradients": cells["dtype"],
-            "n": cells["n"],
-            "whole": cells["whole"].map("{:.0f} %".format),
-            "silently wrong": cells["silent"],
-            "worst label": cells["label"].map(_number),
-            "feature": cells["feature"].map(_number),
-            "s": cells["seconds"].map("{:.2g}".format),
+    keys = ["stage", "network", "classes", "size", "labels", "drawn", "n"]
+    lines = []
+    for (stage, network, classes, size, labels, drawn, n), group in cells.groupby(keys, sort=False):
+        line: dict[str, Any] = {
+            "network": network if stage == "untrained" else f"trained {network}",
+            "C": str(classes) if classes else "own",
+            "B": size,
+            "labels": f"{labels}, {drawn}",
+            "n": n,
         }
-    )
+        for own in group.to_dict("records"):
+            line |= {f"whole, {own['dtype']}": f"{own['whole']:.0f} %", f"L1, {own['dtype']}": _number(own["label"])}
+        lines.append(line | {"silently wrong": group["silent"].sum(), "s": f"{group['seconds'].median():.2g}"})
+    return pd.DataFrame(lines)
 
 
 def _number(value: Any) -> str:
@@ -303,7 +290,7 @@ def noise_table(record: Record) -> pd.DataFrame:
         lines.append(
             {
                 "standard deviation": f"{noise:g}",
-                "cosine to the clean": f"{group['utility'].mean():.6f}",
+                "cosine": f"{group['utility'].mean():.6f}",
                 "n": len(own["aware"]),
                 "unaware: refused": f"{100 * own['unaware']['flagged'].mean():.0f} %",
                 "aware: all samples": f"{100 * len(errors) / len(own['aware']):.0f} %",
@@ -318,7 +305,7 @@ def figure_frontier(record: Record) -> Figure:
     """Draw the share of whole batches against the batch size, and where the equations run out."""
     cells = _cells(record)
     cells = cells[(cells["stage"] == "untrained") & (cells["labels"] == "smoothing") & ~cells["repeated"]]
-    figure, axes = figures.panels(1, 1, height=3.0)
+    figure, axes = figures.panels(1, 1, height=3.7)
     axis = axes[0][0]
     for index, ((network, classes), group) in enumerate(cells.groupby(["network", "classes"], sort=False)):
         for dash, (dtype, own) in enumerate(group.groupby("dtype", sort=False)):
@@ -335,9 +322,11 @@ def figure_frontier(record: Record) -> Figure:
     for classes in sorted(set(cells["classes"])):
         if (classes - 2) / 2 <= 1.6 * cells["size"].max():
             axis.axvline((classes - 2) / 2, color=figures.TRUTH, linewidth=1.2, linestyle=(0, (4, 2)))
-            axis.text((classes - 2) / 2, 50, f" B = (C − 2) / 2,\n C = {classes}", fontsize=8, color=figures.TRUTH)
-    axis.set(xlabel="batch size B", ylabel="whole batches, %", ylim=(-4, 104))
-    axis.legend(fontsize=8, loc="lower left")
+            axis.text(
+                (classes - 2) / 2, 12, f"B = (C − 2) / 2, C = {classes} ", ha="right", fontsize=9, color=figures.TRUTH
+            )
+    axis.set(xlabel="batch size B", ylabel="whole batches, %", ylim=(-4, 104), xlim=(0, None))
+    figures.legend_below(figure, 3)
     return figure
 
 
@@ -345,13 +334,15 @@ def figure_certificate(record: Record) -> Figure:
     """Draw how far off each batch is against how far off it is claimed to be."""
     frame = record.frame()
     frame = frame[(frame["noise"] == 0) & frame["label_error"].notna() & (frame["labels"] != "onehot")]
-    figure, axes = figures.panels(1, 2, height=3.0)
+    figure, axes = figures.panels(1, 2, height=3.4)
     for index, (dtype, own) in enumerate(frame.groupby("dtype", sort=False)):
         colour = figures.COLOURS[2 * index]
         unique = own["status"] == "unique"
         for mask, marker in ((unique, "o"), (~unique, "x")):
             label = f"{dtype}, {'unique' if marker == 'o' else 'flagged'}"
             claimed, error = own[mask]["claimed"].astype(float), own[mask]["label_error"].astype(float)
+            if not mask.any():
+                continue
             axes[0][0].plot(
                 claimed.clip(upper=10), error.clip(lower=1e-17), marker, color=colour, markersize=4, label=label
             )
@@ -363,5 +354,5 @@ def figure_certificate(record: Record) -> Figure:
         xscale="log", yscale="log", xlabel="claimed label error (three deviations)", ylabel="worst label error (L1)"
     )
     axes[0][1].set(xscale="log", yscale="log", xlabel="relative error of the rebuilt gradient")
-    axes[0][0].legend(fontsize=8)
+    figures.legend_below(figure, 4)
     return figure

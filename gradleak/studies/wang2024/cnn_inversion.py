@@ -26,20 +26,13 @@ from gradleak.leak import observe
 from gradleak.studies.fitting import Sees
 from gradleak.studies.shared import attacked_networks
 from gradleak.studies.shared.attacked_networks import STAGES, Row, Stage
-from gradleak.studies.shared.defended import defended_trials, defense_cells, sent_behind
+from gradleak.studies.shared.defended import Defence, defended_trials, defense_cells, sent_behind
 from gradleak.studies.shared.matched_runs import lenets, read_by
 from gradleak.studies.shared.mosaics import packed, show
 from gradleak.studies.shared.samples import DTYPES, inputs_of, pooled_samples
 
 PLACE = "Beyond section 4.3"
-SMALLEST: dict[str, Any] = {
-    "samples": 1,
-    "polishings": 1,
-    "compared": 1,
-    "matching_steps": 1,
-    "defended": 1,
-    "stages": ["untrained"],
-}
+SMALLEST: dict[str, Any] = {}
 DEFENSES: dict[str, tuple[float, ...]] = {
     "gaussian": (1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3),
     "clip": (0.5,),
@@ -53,12 +46,13 @@ PUBLISHED = {"untrained": 25.9, "trained": 20.4}
 class Parameters(studies.Parameters):
     """What a rerun may change."""
 
-    samples: int = Field(4, ge=1, le=10_000, description="single images a network and precision, smoothed labels")
-    polishings: int = Field(1, ge=1, le=10_000, description="of these, how many are polished, float32")
-    compared: int = Field(1, ge=1, le=1000, description="of these, how many gradient matching is run on")
-    matching_steps: int = Field(15, ge=1, le=100_000, description="L-BFGS steps of L2 matching, 20 gradients each")
-    defended: int = Field(2, ge=1, le=1000, description="images a defence is tried on, untrained network")
-    stages: list[Stage] = Field(list(STAGES), description="networks: untrained, trained")
+    samples: int = Field(1, ge=1, le=10_000, description="single images a network and precision, smoothed labels")
+    polishings: int = Field(0, ge=0, le=10_000, description="of these, how many are polished, float32")
+    compared: int = Field(0, ge=0, le=1000, description="of these, how many gradient matching is run on")
+    matching_steps: int = Field(1, ge=1, le=100_000, description="L-BFGS steps of L2 matching, 20 gradients each")
+    defended: int = Field(1, ge=1, le=1000, description="images a defence is tried on, untrained network")
+    defenses: list[Defence] = Field(["clip"], min_length=1, description="defences that are tried on them")
+    stages: list[Stage] = Field(["untrained"], description="networks: untrained, trained")
     dataset: str = Field("photos", description="private images, test split")
 
     paper: ClassVar[dict[str, Any]] = {
@@ -67,12 +61,19 @@ class Parameters(studies.Parameters):
         "compared": 5,
         "matching_steps": 300,
         "defended": 10,
+        "defenses": list(DEFENSES),
+        "stages": list(STAGES),
         "dataset": "cifar10",
     }
 
     def sees(self) -> list[Sees]:
         """Return LeNet in its states, and the images that it is shown."""
         return lenets(self.dataset, ["untrained", *self.stages])
+
+
+def scale(parameters: Parameters) -> str:
+    """Return in a few words how many samples of what a run is about."""
+    return f"{parameters.samples} smoothed images a network, {data.title(parameters.dataset)}"
 
 
 def datasets(parameters: Parameters) -> list[str]:
@@ -100,7 +101,9 @@ def trials(parameters: Parameters) -> list[dict[str, Any]]:
         for stage in parameters.stages
         for n in range(min(parameters.polishings, parameters.samples))
     ]
-    defended = defended_trials(DEFENSES, samples=parameters.defended, **common)
+    defended = defended_trials(
+        {name: DEFENSES[name] for name in parameters.defenses}, samples=parameters.defended, **common
+    )
     return closed + shown + defended
 
 
@@ -211,13 +214,25 @@ def _images(record: Record) -> pd.DataFrame:
     return frame[(frame["part"] == "closed") & (frame["layer"] == "image")]
 
 
+def _polished(record: Record) -> pd.DataFrame:
+    """Return the rows of polished and matched images; there may be none."""
+    frame = record.frame()
+    frame = frame.reindex(columns=list(dict.fromkeys([*frame.columns, "attack", "matching"])))
+    return frame[(frame["part"] == "polish") & (frame["attack"] != "picture")]
+
+
+def _named(layer: str) -> str:
+    """Return what a layer is called: LeNet's convolutions are every second module of its body."""
+    return f"convolution {int(layer.rpartition('.')[2]) // 2 + 1}"
+
+
 def table(record: Record) -> pd.DataFrame:
     """Return the closed form's results, a line a network and precision, and the polished ones."""
-    frame = record.frame()
+    polish = _polished(record)
     lines = []
     for (stage, dtype), group in _images(record).groupby(["stage", "dtype"], sort=False):
         lines.append(_line(str(stage), str(dtype), "closed form", group))
-        better = frame[(frame["part"] == "polish") & (frame["attack"] == "polished") & (frame["stage"] == stage)]
+        better = polish[(polish["attack"] == "polished") & (polish["stage"] == stage)]
         if dtype == "float32" and len(better):
             lines.append(_line(str(stage), str(dtype), "polished", better))
     return pd.DataFrame(lines)
@@ -249,13 +264,11 @@ def layer_table(record: Record) -> pd.DataFrame:
             {
                 "LeNet": stage,
                 "gradients": dtype,
-                "inputs of": layer,
+                "inputs of": _named(layer),
                 "equations": f"{group['equations'].iloc[0]:.0f}",
                 "unknowns": f"{group['unknowns'].iloc[0]:.0f}",
                 "median error": f"{group['actual'].median():.1e}",
-                "claimed / actual, median": f"{ratio.median():.2f}",
-                "least": f"{ratio.min():.2f}",
-                "most": f"{ratio.max():.2f}",
+                "claimed / actual": f"{ratio.median():.2f} ({ratio.min():.2f} … {ratio.max():.2f})",
             }
         )
     return pd.DataFrame(lines)
@@ -276,8 +289,8 @@ def batch_table() -> pd.DataFrame:
 
 def comparison_table(record: Record) -> pd.DataFrame:
     """Return matching, the closed form and the polished image side by side on the same images."""
-    frame = record.frame()
-    frame = frame[(frame["part"] == "polish") & (frame["matching"] > 0) & (frame["attack"] != "picture")]
+    frame = _polished(record)
+    frame = frame[frame["matching"] > 0]
     lines = []
     for (stage, attack), group in frame.groupby(["stage", "attack"], sort=False):
         lines.append(
@@ -304,7 +317,7 @@ def defense_table(record: Record) -> pd.DataFrame:
         lines.append(
             {
                 **defense_cells(defense, level),
-                "cosine to the clean": f"{group['utility'].mean():.5f}",
+                "cosine": f"{group['utility'].mean():.5f}",
                 "unaware: refused": f"{100 * own['unaware']['psnr'].eq(-math.inf).mean():.0f} %",
                 "aware: median PSNR": "lost" if median == -math.inf else f"{median:.1f}",
             }
@@ -313,35 +326,40 @@ def defense_table(record: Record) -> pd.DataFrame:
 
 
 def figure_images(record: Record) -> Figure:
-    """Draw the compared images: private, matched, closed form, polished; a row a network."""
+    """Draw the compared images: private, matched, closed form, polished; a panel a network."""
     frame = record.frame()
-    frame = frame[frame["attack"] == "picture"]
-    figure, axes = figures.panels(len(frame), 1, height=2.1)
-    for axis, row in zip(axes[:, 0], frame.to_dict("records"), strict=True):
-        show(axis, row["picture"], [row["stage"]])
-    axes[0][0].set_title("private, L2 matching, closed form, polished")
+    if "picture" not in frame:
+        return figures.nothing("No image was matched in this run: compared = 0")
+    pictures = frame[frame["picture"].notna()]
+    stages = list(dict.fromkeys(pictures["stage"]))
+    most = int(pictures.groupby("stage").size().max())
+    figure, axes = figures.panels(1, len(stages), height=1.06 * most + 0.5)
+    for axis, stage in zip(axes[0], stages, strict=True):
+        show(axis, pictures[pictures["stage"] == stage]["picture"].tolist())
+        columns = ["private", "matched", "closed form", "polished"]
+        side = axis.get_xlim()[1] / len(columns)
+        axis.set_xticks([(index + 0.5) * side for index in range(len(columns))], columns)
+        axis.set_title(f"{stage} LeNet")
     return figure
 
 
 def figure_psnr(record: Record) -> Figure:
     """Draw every image's PSNR by attack, against the paper's best."""
-    frame = record.frame()
-    figure, axes = figures.panels(1, 2, height=3.0, sharey=True)
-    closed, shown = _images(record), frame[frame["part"] == "polish"]
-    for axis, stage in zip(axes[0], attacked_networks.STAGES, strict=True):
+    closed, polish = _images(record), _polished(record)
+    stages = list(dict.fromkeys(closed["stage"]))
+    figure, axes = figures.panels(1, len(stages), height=3.2, sharey=True)
+    for axis, stage in zip(axes[0], stages, strict=True):
+        own, better = closed[closed["stage"] == stage], polish[polish["stage"] == stage]
         groups = {
-            "L2 matching": shown[(shown["attack"] == "L2 matching") & (shown["stage"] == stage)],
-            "closed form,\nfloat32": closed[(closed["stage"] == stage) & (closed["dtype"] == "float32")],
-            "polished,\nfloat32": shown[(shown["attack"] == "polished") & (shown["stage"] == stage)],
-            "closed form,\nfloat64": closed[(closed["stage"] == stage) & (closed["dtype"] == "float64")],
+            "L2\nmatching": better[better["attack"] == "L2 matching"]["psnr"],
+            "closed form,\nfloat32": own[own["dtype"] == "float32"]["psnr"],
+            "polished,\nfloat32": better[better["attack"] == "polished"]["psnr"],
+            "closed form,\nfloat64": own[own["dtype"] == "float64"]["psnr"],
         }
-        for index, group in enumerate(groups.values()):
-            values = group["psnr"].astype(float).clip(lower=0)
-            figures.dots(axis, index, values)
+        figures.swarms(axis, {name: values.astype(float).clip(lower=0) for name, values in groups.items()})
         axis.axhline(PUBLISHED[stage], color=figures.TRUTH, linestyle=(0, (4, 2)), linewidth=1.2)
-        axis.text(-0.4, PUBLISHED[stage] + 4, "the paper's best", fontsize=8, color=figures.TRUTH)
-        axis.set_xticks(range(len(groups)), list(groups), fontsize=8)
-        axis.set(title=f"{stage} LeNet", xlim=(-0.5, len(groups) - 0.5))
+        axis.text(3.45, PUBLISHED[stage] + 5, "the paper's best", ha="right", fontsize=9, color=figures.TRUTH)
+        axis.set_title(f"{stage} LeNet")
     axes[0][0].set_ylabel("PSNR, dB")
     return figure
 
@@ -351,23 +369,18 @@ def figure_layers(record: Record) -> Figure:
     frame = record.frame()
     frame = frame[(frame["part"] == "closed") & frame["claimed"].notna()]
     names = list(dict.fromkeys(frame["layer"]))[::-1]
-    figure, axes = figures.panels(1, 2, height=3.0, sharey=True)
+    stages = list(dict.fromkeys(frame["stage"]))
+    figure, axes = figures.panels(1, 2, height=3.2, sharey=True)
     for axis, dtype in zip(axes[0], DTYPES, strict=True):
-        for index, stage in enumerate(dict.fromkeys(frame["stage"])):
+        for index, stage in enumerate(stages):
             own = frame[(frame["dtype"] == dtype) & (frame["stage"] == stage)]
-            for place, name in enumerate(names):
-                group = own[own["layer"] == name]
-                axis.plot(
-                    [place - 0.12 + 0.24 * index] * len(group),
-                    group["actual"],
-                    "o",
-                    color=figures.COLOURS[2 * index],
-                    markersize=3,
-                )
-            medians = [own[own["layer"] == name]["claimed"].astype(float).median() for name in names]
-            axis.plot(range(len(names)), medians, color=figures.COLOURS[2 * index], label=f"{stage}: claimed, median")
-        axis.set_xticks(range(len(names)), [f"inputs of\n{name}" for name in names], fontsize=8.5)
-        axis.set(yscale="log", title=f"{dtype} gradients")
-    axes[0][0].set_ylabel("relative error (points: actual)")
-    axes[0][0].legend(fontsize=8)
+            places = own["layer"].map(names.index) + 0.14 * (2 * index + 1 - len(stages))
+            colour = figures.COLOURS[2 * index]
+            axis.plot(places, own["actual"].astype(float), "o", color=colour, markersize=3, label=f"{stage}, actual")
+            medians = own.groupby("layer")["claimed"].median()[names].astype(float)
+            axis.plot(range(len(names)), medians, color=colour, label=f"{stage}, claimed (median)")
+        axis.set_xticks(range(len(names)), [f"into\n{_named(name)}" for name in names])
+        axis.set(yscale="log", title=f"{dtype} gradients", xlim=(-0.4, len(names) - 0.6))
+    axes[0][0].set_ylabel("relative error")
+    figures.legend_below(figure, 2 * len(stages))
     return figure

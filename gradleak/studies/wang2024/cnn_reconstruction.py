@@ -5,7 +5,6 @@ wang2024, section 4.3: Table 3.
 
 from __future__ import annotations
 
-import math
 import sys
 import time
 from collections.abc import Callable
@@ -46,17 +45,7 @@ from gradleak.studies.shared.restored import quality
 
 __all__ = ["detail_table", "paired_table", "table"]
 PLACE = "Section 4.3, Table 3"
-SMALLEST: dict[str, Any] = {
-    "pairs": 2,
-    "images": 2,
-    "l2_steps": 1,
-    "cosine_steps": 2,
-    "again": 2,
-    "again_restarts": 2,
-    "second_order": 1,
-    "second_order_steps": 1,
-    "stages": ["untrained"],
-}
+SMALLEST: dict[str, Any] = {}
 # The paper's columns: where the label comes from.
 MODES: dict[str, str | None] = {
     "GT": None,
@@ -87,14 +76,12 @@ class Start(Form):
 class Parameters(matched_runs.Parameters):
     """What a rerun may change."""
 
-    again: int = Field(2, ge=0, le=10_000, description="images of each row that are tried from many starts")
-    again_restarts: int = Field(3, ge=2, le=100, description="how many starts those get")
-    second_order: int = Field(1, ge=0, le=10_000, description="of the smoothed images, how many get second order")
-    second_order_steps: int = Field(16, ge=1, le=1000, description="Levenberg-Marquardt's Jacobians")
-    second_order_starts: list[Start] = Field(
-        ["untrained/random"],
-        validate_default=True,
-        description=f"network and start: {', '.join(STARTS)}; /N after it: of N images alone",
+    again: int = Field(0, ge=0, le=10_000, description="images of each row that are tried from many starts")
+    again_restarts: int = Field(2, ge=2, le=100, description="how many starts those get")
+    second_order: int = Field(0, ge=0, le=10_000, description="of the smoothed images, how many get second order")
+    second_order_steps: int = Field(1, ge=1, le=1000, description="Levenberg-Marquardt's Jacobians")
+    second_order_starts: list[str] = Field(
+        ["untrained/random"], description=f"network and start: {', '.join(STARTS)}; /N after it: of N images alone"
     )
 
     paper: ClassVar[dict[str, Any]] = matched_runs.Parameters.paper | {
@@ -108,6 +95,11 @@ class Parameters(matched_runs.Parameters):
     def sees(self) -> list[Sees]:
         """Return LeNet in its states, and the images that it is shown."""
         return lenets(self.dataset, [*self.stages, *(start.stage for start in self.second_order_starts)])
+
+
+def scale(parameters: Parameters) -> str:
+    """Return in a few words how many samples of what a run is about."""
+    return matched_runs.scale(parameters)
 
 
 def datasets(parameters: Parameters) -> list[str]:
@@ -207,15 +199,8 @@ def _seconds(record: Record) -> pd.DataFrame:
 
 
 def table(record: Record) -> pd.DataFrame:
-    """Return Table 3's PSNR, and in one more column what second order reaches with Ours' label, and in what time."""
-    lines = psnr_table(record, list(MODES))
-    lines["second order, random start"] = "–"
-    second = _seconds(record)
-    for stage, group in second[second["start"] == "random"].groupby("stage"):
-        row = (lines["labels"] == "smoothing") & lines["LeNet"].str.startswith(str(stage))
-        text = f"{mean_text(group['psnr'])} in {group['seconds'].astype(float).mean():.0f} s (n = {len(group)})"
-        lines.loc[row, "second order, random start"] = text
-    return lines
+    """Return Table 3's PSNR."""
+    return psnr_table(record, list(MODES))
 
 
 def second_order_table(record: Record) -> pd.DataFrame:
@@ -279,16 +264,16 @@ def figure_second_order(record: Record) -> Figure:
     """Draw every smoothed image's PSNR by first and second order."""
     images, second = rows_of(record, "image"), _seconds(record)
     stages = list(dict.fromkeys(second["stage"]))
-    figure, axes = figures.panels(1, max(1, len(stages)), height=3.0, sharey=True)
-    for axis, stage in zip(axes[0], stages, strict=False):
+    if not stages:
+        return figures.nothing("Second order was not run: second_order = 0")
+    figure, axes = figures.panels(1, len(stages), height=3.2, sharey=True)
+    for axis, stage in zip(axes[0], stages, strict=True):
         first = images[(images["stage"] == stage) & (images["labels"] == "smoothing") & (images["run"] == "Ours")]
-        groups = {f"{name},\nfirst order": own["psnr"] for name, own in first.groupby("distance", sort=False)}
         own = second[second["stage"] == stage]
+        groups = {f"{name},\nfirst order": part["psnr"] for name, part in first.groupby("distance", sort=False)}
         groups |= {f"second order,\n{start}": part["psnr"] for start, part in own.groupby("start", sort=False)}
-        for index, values in enumerate(groups.values()):
-            heights = values.astype(float).replace(-math.inf, 0.0).clip(0, 200).to_numpy()
-            figures.dots(axis, index, heights)
-        axis.set_xticks(range(len(groups)), list(groups), fontsize=8)
-        axis.set_title(f"LeNet, {stage}")
+        figures.swarms(axis, {name: values.astype(float).clip(0, 200) for name, values in groups.items()})
+        axis.tick_params(axis="x", labelsize=8.5)
+        axis.set_title(f"{stage} LeNet")
     axes[0][0].set_ylabel("PSNR, dB")
     return figure

@@ -37,16 +37,25 @@ CASES = {
 class Parameters(studies.Parameters):
     """What a rerun may change."""
 
-    samples: int = Field(400, ge=2, le=100_000, description="random layers a case, and a point of the frontier")
-    searches: int = Field(10, ge=1, le=10_000, description="of a case's, how many the published search is run on")
+    samples: int = Field(100, ge=2, le=100_000, description="random layers a case, and a point of the frontier")
+    searches: int = Field(3, ge=1, le=10_000, description="of a case's, how many the published search is run on")
     classes: int = Field(10, ge=4, le=10_000, description="classes C of the frontier's layers")
     features: int = Field(64, ge=2, le=8192, description="features I of all layers")
     scales: list[float] = Field(
-        [0.001, 0.01, 0.1, 1.0, 3.0, 10.0, 20.0, 30.0, 50.0, 100.0, 300.0],
+        [0.1, 1.0, 10.0, 100.0],
         description="standard deviations of the logits along the frontier",
     )
 
-    paper: ClassVar[dict[str, Any]] = {"samples": 2000, "searches": 50}
+    paper: ClassVar[dict[str, Any]] = {
+        "samples": 2000,
+        "searches": 50,
+        "scales": [0.001, 0.01, 0.1, 1.0, 3.0, 10.0, 20.0, 30.0, 50.0, 100.0, 300.0],
+    }
+
+
+def scale(parameters: Parameters) -> str:
+    """Return in a few words how many samples of what a run is about."""
+    return f"{parameters.samples:,} random layers a case and scale"
 
 
 def datasets(parameters: Parameters) -> list[str]:
@@ -170,16 +179,16 @@ def table(record: Record) -> pd.DataFrame:
     frame = frame[frame["part"] == "case"]
     return pd.DataFrame(
         {
-            "case": [f"{CASES[case][0]}: {CASES[case][2]}" for case in frame["case"]],
+            "case": [f"{CASES[case][2]} ({CASES[case][0]})" for case in frame["case"]],
             "labels": frame["labels"],
-            "search: right": [
+            "search right": [
                 f"{v:.0f} % of {n:.0f}" for v, n in zip(frame["searched"], frame["searches"], strict=True)
             ],
             "wrong": frame["searched_wrong"].map("{:.0f} %".format),
-            "exact: right": frame["accuracy"].map("{:.1f} %".format),
+            "exact right": frame["accuracy"].map("{:.1f} %".format),
             "ambiguous": frame["ambiguous"].map("{:.1f} %".format),
             "failed": frame["failed"].map("{:.1f} %".format),
-            "silently wrong": frame["silent"].astype(int),
+            "silent": frame["silent"].astype(int),
             "class right": frame["class_right"].map("{:.0f} %".format),
             "iDLG": [
                 f"{v:.0f} %" if k == "onehot" else "–" for v, k in zip(frame["idlg"], frame["labels"], strict=True)
@@ -199,8 +208,7 @@ def frontier_table(record: Record) -> pd.DataFrame:
             {
                 "labels": labels,
                 "precision": dtype,
-                "gradients": f"{group['count'].sum():,.0f}",
-                "all recovered up to a scale of": _last_whole(group),
+                "whole up to a scale of": _last_whole(group),
                 "least recovered": f"{worst['accuracy']:.1f} % at {worst['scale']:g}",
                 "ambiguous": f"{group['ambiguous'].max():.1f} %",
                 "zero gradient": f"{group['zero'].max():.1f} %",
@@ -221,7 +229,7 @@ def figure_frontier(record: Record) -> Figure:
     """Draw the frontier of identifiability: what is recovered, and what is left open, against the logits' scale."""
     frame = record.frame()
     frame = frame[frame["part"] == "frontier"]
-    figure, axes = figures.panels(1, len(LABELS), height=3.2, width=9.2, sharey=True)
+    figure, axes = figures.panels(1, len(LABELS), height=3.5, sharey=True)
     for axis, labels in zip(axes[0], LABELS, strict=True):
         for index, dtype in enumerate(DTYPES):
             own = frame[(frame["labels"] == labels) & (frame["dtype"] == dtype)].sort_values("scale")
@@ -230,9 +238,9 @@ def figure_frontier(record: Record) -> Figure:
             axis.plot(
                 own["scale"], own["ambiguous"], "--", color=colour, linewidth=1.3, label=f"{dtype}, ambiguous"
             )  # fmt: skip
-        axis.set(title=labels, xscale="log", xlabel="standard deviation of the logits", ylim=(-3, 103))
+        axis.set(title=labels, xscale="log", xlabel="scale of the logits", ylim=(-3, 103))
     axes[0][0].set_ylabel("percent of gradients")
-    axes[0][0].legend(loc="center left", fontsize=8)
+    figures.legend_below(figure, 4)
     return figure
 
 
@@ -255,7 +263,9 @@ def figure_open(scale: float = 40.0, seed: int = 0) -> Figure:
         reduced = rank_one.reduce_gradients(gradients, weight.to(dtype))
         problem = single._problem(reduced, weight.to(dtype), None, dtype, torch.zeros_like(reduced.size))
         truth = float(hidden[sample].norm())
-        at = torch.from_numpy(np.geomspace(0.02, 50, 800))[None] * truth
+        # In float64 the way down is narrower than any even grid.
+        near = np.geomspace(1e-15, 0.3, 200)
+        at = torch.from_numpy(np.sort(np.concatenate([np.geomspace(0.02, 50, 800), 1 - near, 1 + near])))[None] * truth
         residual, _ = exact._residuals(problem, at, PRIORS["smoothing"])
         misfit = (residual.square().sum(dim=2) / 8).sqrt()[0].clamp(min=1e-3)
         axis.plot(at[0] / truth, misfit, color=figures.COLOURS[2 * index], label=name)

@@ -5,12 +5,14 @@ wang2024, section 4.2, Figures 3 to 5, Table 6: one image at a time, in closed f
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, ClassVar
 
 import pandas as pd
+import seaborn as sns
 import torch
 from matplotlib.figure import Figure
 from pydantic import Field
@@ -22,13 +24,13 @@ from gradleak.book.records import Record
 from gradleak.images import LBFGS, Adam, Inversion, match, trace_fully_connected
 from gradleak.leak import observe
 from gradleak.studies.fitting import Sees
-from gradleak.studies.shared.defended import defended_trials, defense_cells, sent_behind
+from gradleak.studies.shared.defended import Defence, defended_trials, defense_cells, sent_behind
 from gradleak.studies.shared.mosaics import packed, show
 from gradleak.studies.shared.restored import quality
 from gradleak.studies.shared.samples import DTYPES, pooled_samples
 
 PLACE = "Figures 3–5, Table 6"
-SMALLEST: dict[str, Any] = {"samples": 2, "doubles": 1, "compared": 1, "defended": 1, "l2_steps": 1, "cosine_steps": 2}
+SMALLEST: dict[str, Any] = {}
 SIZE = 64
 LABELS = ("smoothing", "mixup")
 VARIANTS = {"ours": "least-squares", "mean over rows": "mean", "as published": "published"}
@@ -45,27 +47,34 @@ DEFENSES: dict[str, tuple[float, ...]] = {
 class Parameters(studies.Parameters):
     """What a rerun may change."""
 
-    samples: int = Field(12, ge=1, le=100_000, description="single images a kind of label, float32 gradients")
-    doubles: int = Field(3, ge=1, le=100_000, description="of these, how many are observed in float64 as well")
-    compared: int = Field(1, ge=1, le=1000, description="of these, how many gradient matching is run on")
-    l2_steps: int = Field(2, ge=1, le=100_000, description="L-BFGS steps of L2 matching, 20 gradients each")
-    cosine_steps: int = Field(20, ge=1, le=100_000, description="Adam steps of cosine matching")
-    defended: int = Field(2, ge=1, le=1000, description="images a defence is tried on")
+    samples: int = Field(1, ge=1, le=100_000, description="single images a kind of label, float32 gradients")
+    doubles: int = Field(1, ge=1, le=100_000, description="of these, how many are observed in float64 as well")
+    compared: int = Field(0, ge=0, le=1000, description="of these, how many gradient matching is run on")
+    l2_steps: int = Field(1, ge=1, le=100_000, description="L-BFGS steps of L2 matching, 20 gradients each")
+    cosine_steps: int = Field(1, ge=1, le=100_000, description="Adam steps of cosine matching")
+    defended: int = Field(1, ge=1, le=1000, description="images a defence is tried on")
+    defenses: list[Defence] = Field(["clip"], min_length=1, description="defences that are tried on them")
     dataset: str = Field("photos", description="private images, test split, at 64 pixels")
 
     paper: ClassVar[dict[str, Any]] = {
         "samples": 100,
         "doubles": 20,
-        "compared": 5,
-        "l2_steps": 300,
-        "cosine_steps": 7000,
+        "compared": 1,
+        "l2_steps": 20,
+        "cosine_steps": 400,
         "defended": 10,
+        "defenses": list(DEFENSES),
         "dataset": "flowers17",
     }
 
     def sees(self) -> list[Sees]:
         """Return the network and the images that it is shown."""
         return [Sees("fcn4", self.dataset, size=SIZE)]
+
+
+def scale(parameters: Parameters) -> str:
+    """Return in a few words how many samples of what a run is about."""
+    return f"{parameters.samples} images a kind of label, {data.title(parameters.dataset)}"
 
 
 def datasets(parameters: Parameters) -> list[str]:
@@ -86,8 +95,11 @@ def trials(parameters: Parameters) -> list[dict[str, Any]]:
     compared = [
         {"part": "matching", "distance": distance, "steps": count, "samples": parameters.compared} | common
         for distance, count in steps.items()
+        if parameters.compared
     ]
-    defended = defended_trials(DEFENSES, samples=parameters.defended, **common)
+    defended = defended_trials(
+        {name: DEFENSES[name] for name in parameters.defenses}, samples=parameters.defended, **common
+    )
     return closed + compared + defended
 
 
@@ -187,9 +199,7 @@ def table(record: Record) -> pd.DataFrame:
                 "gradients": dtype,
                 "recursion": variant,
                 "n": len(group),
-                "PSNR": f"{group['psnr'].mean():.1f} ± {group['psnr'].std():.1f}"
-                if len(group) > 1
-                else _short(group["psnr"]),
+                "PSNR": f"{group['psnr'].mean():.1f}" + (f" ± {group['psnr'].std():.1f}" if len(group) > 1 else ""),
                 "least": f"{group['psnr'].min():.1f}",
                 "8-bit PSNR": _short(group["eight_bit"].replace(float("inf"), float("nan"))),
                 "SSIM": f"{group['ssim'].mean():.4f}",
@@ -207,12 +217,15 @@ def _short(values: pd.Series[float]) -> str:
 def comparison_table(record: Record) -> pd.DataFrame:
     """Return Figure 3's numbers: matching and the closed form on the same images."""
     frame = record.frame()
+    frame = frame.reindex(columns=list(dict.fromkeys([*frame.columns, "distance", "steps"])))
     matching = frame[(frame["part"] == "matching") & frame["image"].notna()]
     lines = []
     for (distance, steps), group in matching.groupby(["distance", "steps"], sort=False):
         lines.append(_line(f"matching, {distance}, {steps:.0f} steps", group))
     closed = frame[(frame["part"] == "closed") & (frame["dtype"] == "float32") & (frame["labels"] == "smoothing")]
-    closed = closed[(closed["variant"] == "ours") & closed["image"].isin(matching["image"])]
+    closed = closed[closed["variant"] == "ours"]
+    if len(matching):
+        closed = closed[closed["image"].isin(matching["image"])]
     return pd.DataFrame([*lines, _line("closed form", closed)])
 
 
@@ -236,7 +249,7 @@ def defense_table(record: Record) -> pd.DataFrame:
         lines.append(
             {
                 **defense_cells(defense, level),
-                "cosine to the clean": f"{group['utility'].mean():.4f}",
+                "cosine": f"{group['utility'].mean():.4f}",
                 "unaware: refused": f"{100 * own['unaware'].eq(-float('inf')).mean():.0f} %",
                 "aware: median PSNR": "lost"
                 if own["aware"].median() == -float("inf")
@@ -261,24 +274,18 @@ def figure_digits(record: Record) -> Figure:
     """Draw the PSNR of every image, by what it is measured on: numbers, or 8-bit pixels as the paper's code does."""
     frame = record.frame()
     frame = frame[(frame["part"] == "closed") & frame["image"].notna() & (frame["dtype"] == "float32")]
-    figure, axes = figures.panels(1, 2, height=3.0, sharey=True)
+    own = {"psnr": "as numbers", "eight_bit": "as truncated 8-bit pixels"}
+    long = frame.melt(["labels", "variant"], list(own), "column", "PSNR, dB").replace({"column": own})
+    # Where truncation finds every pixel equal there is no finite figure.
+    long["PSNR, dB"] = long["PSNR, dB"].astype(float).replace([math.inf, -math.inf], math.nan)
+    figure, axes = figures.panels(1, 2, height=3.3, sharey=True)
+    palette = [figures.COLOURS[2], figures.COLOURS[1]]
     for axis, labels in zip(axes[0], LABELS, strict=True):
-        for index, variant in enumerate(VARIANTS):
-            own = frame[(frame["labels"] == labels) & (frame["variant"] == variant)]
-            for offset, (column, marker) in enumerate((("psnr", "o"), ("eight_bit", "x"))):
-                values = own[column].replace([float("inf"), -float("inf")], float("nan")).dropna()
-                spread = torch.linspace(-0.12, 0.12, max(1, len(values))).numpy()[: len(values)]
-                name = "as numbers" if column == "psnr" else "as truncated 8-bit pixels"
-                axis.plot(
-                    index + (offset - 0.5) * 0.3 + spread,
-                    values,
-                    marker,
-                    color=figures.COLOURS[offset],
-                    markersize=3.5,
-                    label=name if index == 0 else None,
-                )
-        axis.set_xticks(range(len(VARIANTS)), list(VARIANTS), fontsize=8.5)
-        axis.set(title=labels)
-    axes[0][0].set_ylabel("PSNR, dB")
-    axes[0][0].legend(fontsize=8)
+        sns.boxplot(
+            long[long["labels"] == labels].dropna(), x="variant", y="PSNR, dB", hue="column", ax=axis,
+            order=list(VARIANTS), hue_order=list(own.values()), palette=palette, whis=(0, 100), width=0.7, gap=0.15,
+        )  # fmt: skip
+        axis.set(title=labels, xlabel="")
+        axis.get_legend().remove()
+    figures.legend_below(figure, 2)
     return figure

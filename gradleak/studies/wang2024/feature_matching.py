@@ -5,19 +5,16 @@ wang2024, section 5.1: Table 4.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import pandas as pd
 from matplotlib.figure import Figure
-from pydantic import Field
 
 from gradleak.book.records import Record
 from gradleak.images import Distance
 from gradleak.studies.shared import matched_runs
-from gradleak.studies.shared.attacked_networks import Stage
 from gradleak.studies.shared.matched_runs import (
     compared,
-    detail_table,
     draw_curves,
     draw_strips,
     optimizer,
@@ -30,9 +27,9 @@ from gradleak.studies.shared.matched_runs import (
     row_trials,
 )
 
-__all__ = ["detail_table", "paired_table", "table"]
+__all__ = ["paired_table", "table"]
 PLACE = "Section 5.1, Table 4"
-SMALLEST: dict[str, Any] = {"pairs": 2, "images": 2, "l2_steps": 1, "cosine_steps": 2}
+SMALLEST: dict[str, Any] = {}
 # The paper's columns: α, the weight of the last layer's gradient, and β, that of its input.
 WEIGHTS: dict[str, tuple[float, float]] = {
     "α=1 β=0": (1, 0),
@@ -52,8 +49,12 @@ PAIRS = (
 class Parameters(matched_runs.Parameters):
     """What a rerun may change."""
 
-    l2_steps: int = Field(10, ge=1, le=100_000, description="L-BFGS steps of L2 matching, 20 gradients each")
-    stages: list[Stage] = Field(["untrained"], description="networks: untrained, trained")
+    paper: ClassVar[dict[str, Any]] = matched_runs.Parameters.paper | {"stages": ["untrained"]}
+
+
+def scale(parameters: Parameters) -> str:
+    """Return in a few words how many samples of what a run is about."""
+    return matched_runs.scale(parameters)
 
 
 def datasets(parameters: Parameters) -> list[str]:
@@ -92,6 +93,11 @@ def trial(
 def table(record: Record) -> pd.DataFrame:
     """Return Table 4's PSNR."""
     return psnr_table(record, list(WEIGHTS))
+
+
+def detail_table(record: Record) -> pd.DataFrame:
+    """Return what Table 4 says besides PSNR, a line a row and pair of weights."""
+    return matched_runs.detail_table(record, "weights")
 
 
 def figure_images(record: Record) -> Figure:

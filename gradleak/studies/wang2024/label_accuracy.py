@@ -25,7 +25,7 @@ from gradleak.studies.shared.samples import LABELS, private_samples
 from gradleak.studies.shared.searched import KNOWN, judged, search_both
 
 PLACE = "Table 1"
-SMALLEST: dict[str, Any] = {"samples": 10, "searches": 2, "network": "resnet18"}
+SMALLEST: dict[str, Any] = {}
 # Last-layer gradients held at a time: those of a ResNet50 on 1000 classes have two million entries each.
 CHUNK_ELEMENTS = 2**25
 
@@ -33,8 +33,8 @@ CHUNK_ELEMENTS = 2**25
 class Parameters(studies.Parameters):
     """What a rerun may change."""
 
-    samples: int = Field(200, ge=2, le=100_000, description="single images a dataset and kind of label")
-    searches: int = Field(10, ge=1, le=100_000, description="of these, how many the published search is run on")
+    samples: int = Field(20, ge=2, le=100_000, description="single images a dataset and kind of label")
+    searches: int = Field(2, ge=1, le=100_000, description="of these, how many the published search is run on")
     datasets: list[str] = Field(["photos"], description="private images, test split")
     network: str = Field("resnet50", description="the network, all its parameters random")
 
@@ -47,6 +47,12 @@ class Parameters(studies.Parameters):
     def sees(self) -> list[Sees]:
         """Return the network and the images that it is shown."""
         return [Sees(self.network, dataset) for dataset in self.datasets]
+
+
+def scale(parameters: Parameters) -> str:
+    """Return in a few words how many samples of what a run is about."""
+    names = ", ".join(map(data.title, parameters.datasets))
+    return f"{parameters.samples} images a dataset and kind of label, {names}"
 
 
 def datasets(parameters: Parameters) -> list[str]:
@@ -119,17 +125,27 @@ def table(record: Record) -> pd.DataFrame:
     frame = record.frame()
     return pd.DataFrame(
         {
-            "images": frame["dataset"],
+            "images": frame["dataset"].map(data.title),
             "C": frame["classes"].astype(int),
             "labels": frame["labels"],
-            "n": frame["count"].astype(int),
             "recovered": _percent(frame["accuracy"]),
-            "zero gradient": _percent(frame["zero"]),
             "ambiguous": _percent(frame["ambiguous"]),
+            "zero gradient": _percent(frame["zero"]),
             "silently wrong": frame["silent"].astype(int),
             "counted as in the code": _percent(frame["counted_zero"]),
+        }
+    )
+
+
+def rival_table(record: Record) -> pd.DataFrame:
+    """Return what the exact solver and others make of the same gradients, a line a dataset and kind of label."""
+    frame = record.frame()
+    return pd.DataFrame(
+        {
+            "images": frame["dataset"].map(data.title),
+            "labels": frame["labels"],
             "class right": _percent(frame["class_right"]),
-            "iDLG": [_text(row) for row in frame.to_dict("records")],
+            "iDLG, class right": [_text(row) for row in frame.to_dict("records")],
             "published search": [
                 f"{v:.0f} % of {n}" for v, n in zip(frame["searched"], frame["searches"], strict=True)
             ],
@@ -151,7 +167,7 @@ def figure_statuses(record: Record) -> Figure:
     frame = record.frame()
     figure, axes = figures.panels(1, 1, height=0.38 * len(frame) + 1.1)
     axis = axes[0][0]
-    names = frame["dataset"] + ", " + frame["labels"]
+    names = frame["dataset"].map(data.title) + ", " + frame["labels"]
     parts = {
         "recovered": frame["accuracy"],
         "ambiguous": frame["ambiguous"],
@@ -166,5 +182,5 @@ def figure_statuses(record: Record) -> Figure:
     axis.set(xlabel="percent of samples", xlim=(0, 100))
     axis.invert_yaxis()
     axis.grid(axis="y", visible=False)
-    axis.legend(ncols=4, loc="lower center", bbox_to_anchor=(0.45, 1.0), fontsize=8.5)
+    axis.legend(ncols=4, loc="lower center", bbox_to_anchor=(0.45, 1.0), fontsize=9.5)
     return figure

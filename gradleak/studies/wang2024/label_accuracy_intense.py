@@ -9,7 +9,7 @@ import time
 from typing import Any, ClassVar
 
 import pandas as pd
-import torch
+import seaborn as sns
 from matplotlib.figure import Figure
 from pydantic import Field
 from torch import Tensor
@@ -27,24 +27,18 @@ from gradleak.studies.shared.samples import LABELS, observe_private, private_sam
 from gradleak.studies.shared.searched import KNOWN, Search, judged, search_both
 
 PLACE = "Table 2"
-SMALLEST: dict[str, Any] = {
-    "samples": 20,
-    "doubles": 5,
-    "searches": 2,
-    "swarms": 1,
-    "rows": ["photos/lenet/untrained"],
-}
+SMALLEST: dict[str, Any] = {"samples": 20, "rows": ["photos/lenet/untrained"]}
 
 
 class Parameters(studies.Parameters):
     """What a rerun may change."""
 
-    samples: int = Field(300, ge=2, le=100_000, description="single images a network and kind of label")
-    doubles: int = Field(100, ge=2, le=100_000, description="of these, how many are observed in float64 as well")
-    searches: int = Field(20, ge=1, le=100_000, description="of these, how many the published L-BFGS search is run on")
-    swarms: int = Field(3, ge=1, le=100_000, description="of these, how many the particle swarm is run on alone")
+    samples: int = Field(50, ge=2, le=100_000, description="single images a network and kind of label")
+    doubles: int = Field(20, ge=2, le=100_000, description="of these, how many are observed in float64 as well")
+    searches: int = Field(4, ge=1, le=100_000, description="of these, how many the published L-BFGS search is run on")
+    swarms: int = Field(1, ge=1, le=100_000, description="of these, how many the particle swarm is run on alone")
     rows: list[Row] = Field(
-        ["photos/lenet/untrained", "photos/resnet18/untrained", "photos/small-cnn/trained"],
+        ["photos/lenet/untrained", "photos/resnet18/untrained"],
         validate_default=True,
         description="networks, as dataset/network/stage",
     )
@@ -70,6 +64,12 @@ class Parameters(studies.Parameters):
     def sees(self) -> list[Sees]:
         """Return the networks of all rows, and the images that they are shown."""
         return [row.sees for row in self.rows]
+
+
+def scale(parameters: Parameters) -> str:
+    """Return in a few words how many samples of what a run is about."""
+    names = dict.fromkeys(data.title(str(row).partition("/")[0]) for row in parameters.rows)
+    return f"{parameters.samples} images a network and kind of label, {', '.join(names)}"
 
 
 def datasets(parameters: Parameters) -> list[str]:
@@ -149,18 +149,25 @@ def table(record: Record) -> pd.DataFrame:
     frame = _solver(record, "exact", "float32")
     return pd.DataFrame(
         {
-            "images": frame["dataset"],
-            "network": frame["stage"] + " " + frame["network"],
-            "test acc.": frame["test_accuracy"].map(_percent),
+            "images": frame["dataset"].map(data.title),
+            "network": _networks(frame),
             "labels": frame["labels"],
-            "n": frame["count"].astype(int),
             "accuracy": frame["accuracy"].map("{:.1f} %".format),
             "silently wrong": frame["silent"].astype(int),
             "mean L_r": frame["mean_error"].map("{:.1e}".format),
             "largest": frame["largest_error"].map("{:.1e}".format),
-            "L_r, float64": _solver(record, "exact", "float64")["mean_error"].map("{:.1e}".format).to_numpy(),
+            "mean, float64": _solver(record, "exact", "float64")["mean_error"].map("{:.1e}".format).to_numpy(),
         }
     )
+
+
+def _networks(frame: pd.DataFrame) -> list[str]:
+    """Return what each line's network is called, with its test accuracy where it is trained."""
+    return [
+        f"{row['network']}, {row['stage']}"
+        + ("" if pd.isna(row["test_accuracy"]) else f" ({row['test_accuracy']:.0%})")
+        for row in frame.to_dict("records")
+    ]
 
 
 def solver_table(record: Record) -> pd.DataFrame:
@@ -175,11 +182,11 @@ def solver_table(record: Record) -> pd.DataFrame:
                 "labels": labels,
                 "solver": solver,
                 "samples": f"{group['count'].sum():.0f}",
-                "accuracy, blind": f"{(group['accuracy'] * weight).sum():.1f} %",
+                "blind": f"{(group['accuracy'] * weight).sum():.1f} %",
                 "with an oracle": "–" if solver == "exact" else f"{(group['oracle'] * weight).sum():.1f} %",
                 "silently wrong": f"{group['silent'].sum():.0f}",
-                "ms a sample": f"{(group['milliseconds'] * weight).sum():.3g}",
-                "times the exact one": _ratio(group, frame, labels),
+                "ms": f"{(group['milliseconds'] * weight).sum():.3g}",
+                "× exact": _ratio(group, frame, labels),
             }
         )
     return pd.DataFrame(lines)
@@ -190,15 +197,14 @@ def search_table(record: Record) -> pd.DataFrame:
     frame = _solver(record, "lbfgs, then pso", "float32")
     return pd.DataFrame(
         {
-            "images": frame["dataset"],
-            "network": frame["stage"] + " " + frame["network"],
+            "images": frame["dataset"].map(data.title),
+            "network": frame["network"] + ", " + frame["stage"],
             "labels": frame["labels"],
-            "n": frame["count"].astype(int),
-            "accuracy, blind": frame["accuracy"].map("{:.0f} %".format),
+            "blind": frame["accuracy"].map("{:.0f} %".format),
             "with an oracle": frame["oracle"].map("{:.0f} %".format),
-            "out of its bounds": frame["out_of_reach"].map("{:.0f} %".format),
+            "out of bounds": frame["out_of_reach"].map("{:.0f} %".format),
             "silently wrong": frame["silent"].astype(int),
-            "ms a sample": frame["milliseconds"].map("{:.3g}".format),
+            "ms": frame["milliseconds"].map("{:.3g}".format),
         }
     )
 
@@ -211,10 +217,6 @@ def _ratio(group: pd.DataFrame, frame: pd.DataFrame, labels: Any) -> str:
 def _solver(record: Record, solver: str, dtype: str) -> pd.DataFrame:
     frame = record.frame()
     return frame[(frame["solver"] == solver) & (frame["dtype"] == dtype)]
-
-
-def _percent(value: Any) -> str:
-    return "–" if value is None or pd.isna(value) else f"{value:.1%}"
 
 
 def figure_errors(record: Record) -> Figure:
@@ -232,11 +234,11 @@ def figure_errors(record: Record) -> Figure:
             axis.hlines(places, mean, largest, color=colour, linewidth=1.2)
             axis.plot(mean, places, "o", color=colour, label=f"{dtype}, mean")
             axis.plot(largest, places, "|", color=colour, markersize=9, label=f"{dtype}, largest")
-        names = (frame["stage"] + " " + frame["network"] + ", " + frame["dataset"]).tolist()
+        names = (frame["stage"] + " " + frame["network"] + ", " + frame["dataset"].map(data.title)).tolist()
         axis.set(title=labels, xscale="log", xlim=(3e-18, 3e-2), xlabel="label error L_r (L1)")
         axis.set_yticks(range(len(names)), names)
     axes[0][0].invert_yaxis()
-    axes[0][-1].legend(loc="lower right", fontsize=8)
+    figures.legend_below(figure, 4)
     return figure
 
 
@@ -245,13 +247,11 @@ def figure_times(record: Record) -> Figure:
     frame = record.frame()
     frame = frame[frame["dtype"] == "float32"]
     names = ["exact", "lbfgs", "lbfgs, then pso", "pso"]
-    figure, axes = figures.panels(1, 1, height=2.4)
+    figure, axes = figures.panels(1, 1, height=2.8)
     axis = axes[0][0]
-    for place, name in enumerate(names):
-        values = frame[frame["solver"] == name]["milliseconds"]
-        offsets = torch.linspace(-0.18, 0.18, len(values)).numpy()
-        axis.plot(values, place + offsets, "o", color=figures.COLOURS[place], markersize=4)
-    axis.set_yticks(range(len(names)), names)
-    axis.set(xscale="log", xlabel="milliseconds a sample")
-    axis.invert_yaxis()
+    sns.swarmplot(
+        frame, x="milliseconds", y="solver", hue="solver", order=names, hue_order=names, ax=axis, log_scale=True,
+        palette=list(figures.COLOURS[:4]), size=4.5, legend=False, warn_thresh=1,
+    )  # fmt: skip
+    axis.set(xlabel="milliseconds a sample", ylabel="")
     return figure

@@ -5,14 +5,15 @@ wang2024, Figures 1 and 7, section 3.3, appendix C: where the variance loss has 
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
+import seaborn as sns
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 from pydantic import Field
 
 from gradleak import data, studies
@@ -22,7 +23,7 @@ from gradleak.labels import LabelPath, Minima, find_minima, label_loss, nonnegat
 from gradleak.models import training
 from gradleak.studies.fitting import Sees
 from gradleak.studies.shared.attacked_networks import built
-from gradleak.studies.shared.samples import observe_private, private_samples, reduced
+from gradleak.studies.shared.samples import observe_private, private_samples, read, reduced, written
 
 PLACE = "Section 3.3, Figures 1 and 7, Appendix C"
 SMALLEST: dict[str, Any] = {"samples": 12, "epochs": 1, "untrained": "lenet"}
@@ -37,25 +38,31 @@ STARTS = {"first": 1.0, "first_scaled": 0.25}
 class Parameters(studies.Parameters):
     """What a rerun may change."""
 
-    samples: int = Field(300, ge=1, le=100_000, description="single images a network and kind of label")
+    samples: int = Field(12, ge=1, le=100_000, description="single images a network and kind of label")
     dataset: str = Field("photos", description="private images, test split")
     untrained: str = Field("resnet18", description="the network as initialised")
     trained: str = Field("small-cnn", description="the network that is trained first")
     training_dataset: str = Field("photos", description="what it is trained on, training split")
-    epochs: int = Field(12, ge=1, le=1000, description="training epochs")
+    epochs: int = Field(1, ge=1, le=1000, description="training epochs")
     pretrained: str = Field("", description="a weights file to start the training from; empty: from scratch")
 
     paper: ClassVar[dict[str, Any]] = {
         "samples": 500,
         "dataset": "cifar10",
-        "trained": "resnet18-cifar",
-        "training_dataset": "cifar10-jpeg",
-        "epochs": 30,
+        "trained": "resnet20",
+        "training_dataset": "cifar10",
+        "epochs": 3,
+        "pretrained": "cifar10_resnet20.pt",
     }
 
     def sees(self) -> list[Sees]:
         """Return both networks and the images that they are shown."""
         return [Sees(self.untrained, self.dataset), Sees(self.trained, self.dataset, learns=self.training_dataset)]
+
+
+def scale(parameters: Parameters) -> str:
+    """Return in a few words how many samples of what a run is about."""
+    return f"{parameters.samples} images a network and kind of label, {data.title(parameters.dataset)}"
 
 
 def datasets(parameters: Parameters) -> list[str]:
@@ -94,17 +101,21 @@ def trials(parameters: Parameters) -> list[dict[str, Any]]:
 
 
 def trial(**inputs: Any) -> list[dict[str, Any]]:
-    """Find the minima of all three losses for every sample of one network; one row a sample and kind of label."""
+    """Find the minima of all three losses for every sample of one network; one row a sample and kind of label.
+
+    One more row holds the sample that the figures show.
+    """
     rows: list[dict[str, Any]] = []
     for labels in ("smoothing", "mixup"):
         path, truth, accuracy = paths_of(labels=labels, **inputs)
         found = {kind: find_minima(path, labels, kind, start=STARTS["first_scaled"]) for kind in ("variance", "square")}
+        own: list[dict[str, Any]] = []
         intervals = nonnegative_intervals(path)
         for n, true in enumerate(truth.tolist()):
             variance, square = found["variance"][n], found["square"][n]
             near = [pair for pair in intervals[n] if pair[0] * true > 0]
             firsts = {name: first_minimum(variance, true, start) for name, start in STARTS.items()}
-            rows.append(
+            own.append(
                 {
                     "labels": labels,
                     "sample": n,
@@ -120,7 +131,20 @@ def trial(**inputs: Any) -> list[dict[str, Any]]:
                     "test_accuracy": accuracy,
                 }
             )
+        rows += own
+        if labels == "smoothing":
+            sample = _example(own)
+            rows.append(
+                {"what": "example", "sample": sample, "truth": float(truth[sample])}
+                | written(path[sample : sample + 1])
+            )
     return rows
+
+
+def _example(rows: Sequence[Mapping[str, Any]]) -> int:
+    """Return the sample worth a closer look: the first whose first minimum is wrong, else one with the most minima."""
+    wrong = (row["sample"] for row in rows if row["first_wrong"])
+    return int(next(wrong, max(rows, key=lambda row: row["minima"])["sample"]))
 
 
 def paths_of(
@@ -164,58 +188,64 @@ def _accepted_wrong(minima: Minima, truth: float) -> bool:
     return any(not _found(scalar, truth) for scalar in low_enough.tolist())
 
 
+def _samples(record: Record) -> pd.DataFrame:
+    """Return a line a sample and kind of label."""
+    lines = [trial.inputs | row for trial in record.trials for row in trial.rows]
+    return pd.DataFrame([line for line in lines if line.get("what") != "example"])
+
+
 def table(record: Record) -> pd.DataFrame:
     """Return how often each rule for choosing a minimum goes wrong, a line a network and kind of label."""
-    keys = ["stage", "network", "labels"]
-    groups = record.frame().groupby(keys, sort=False)
-    return pd.DataFrame([dict(zip(keys, key, strict=True)) | _line(group) for key, group in groups])
+    return _shares(
+        record,
+        {
+            "first from ±1 wrong": "first_wrong",
+            "first from ±¼ wrong": "first_scaled_wrong",
+            "least wrong": "best_wrong",
+            "wrong one accepted": "accepted_wrong",
+        },
+    )
 
 
-def _line(group: pd.DataFrame) -> dict[str, str]:
-    def percent(column: str) -> str:
-        return f"{group[column].mean():.1%}"
+def alternatives_table(record: Record) -> pd.DataFrame:
+    """Return what the two losses of appendix C do, a line a network and kind of label."""
+    columns = {"square loss right": "square_right", "negative mass 0 on an interval": "negative_interval"}
+    return _shares(record, columns)
 
-    return {
-        "samples": f"{len(group)}",
-        "minima, mean (most)": f"{group['minima'].mean():.2f} ({group['minima'].max()})",
-        "first from ±1 wrong": percent("first_wrong"),
-        "first from ±¼ wrong": percent("first_scaled_wrong"),
-        "least wrong": percent("best_wrong"),
-        "wrong one accepted": percent("accepted_wrong"),
-        "square loss right": percent("square_right"),
-        "negative mass 0 on an interval": percent("negative_interval"),
-    }
+
+def _shares(record: Record, columns: Mapping[str, str]) -> pd.DataFrame:
+    lines = []
+    for (stage, network, labels), group in _samples(record).groupby(["stage", "network", "labels"], sort=False):
+        line = {"network": f"{network}, {stage}", "labels": labels}
+        lines.append(line | {name: f"{group[column].mean():.1%}" for name, column in columns.items()})
+    return pd.DataFrame(lines)
 
 
 def training_line(record: Record) -> str:
     """Return one sentence about the trained network."""
-    frame = record.frame()
+    frame = _samples(record)
     line = frame[frame["stage"] == "trained"].iloc[0]
+    start = f", from {record.parameters['pretrained']}" if record.parameters["pretrained"] else ""
     return (
-        f"{line['network']}, trained with label smoothing on {record.parameters['training_dataset']} for "
-        f"{record.parameters['epochs']} epochs: {line['test_accuracy']:.1%} test accuracy"
+        f"{line['network']}, trained with label smoothing on {data.title(record.parameters['training_dataset'])} for "
+        f"{record.parameters['epochs']} epochs{start}: {line['test_accuracy']:.1%} test accuracy"
     )
 
 
-def example(record: Record, stage: str, labels: str = "smoothing") -> tuple[LabelPath, float, int]:
-    """Return the label path, the true scalar and the number of the sample worth a closer look.
-
-    It is the first sample whose first minimum from ±1 is wrong, else the one with the most minima.
-    """
-    frame = record.frame()
-    frame = frame[(frame["stage"] == stage) & (frame["labels"] == labels)].reset_index()
-    wrong = frame[frame["first_wrong"]]
-    sample = int(wrong["sample"].iloc[0]) if len(wrong) else int(frame["sample"][frame["minima"].argmax()])
-    inputs = next(trial.inputs for trial in record.trials if trial.inputs["stage"] == stage)
-    path, truth, _ = paths_of(labels=labels, **inputs)
-    return path[sample : sample + 1], float(truth[sample]), sample
+def _examples(record: Record) -> dict[str, Mapping[str, Any]]:
+    """Return the sample that figures show of each network; a record may be older than the figures."""
+    return {trial.inputs["stage"]: row for trial in record.trials for row in trial.rows if row.get("what") == "example"}
 
 
-def figure_landscape(cases: dict[str, tuple[LabelPath, float, int]], prior: str = "smoothing") -> Figure:
+def figure_landscape(record: Record) -> Figure:
     """Redraw Figures 1 and 7: a row a network; the loss on both sides, near all its minima, and at the first one."""
-    figure, axes = figures.panels(len(cases), 3, height=2.9, width=9.6)
-    for row, (name, (path, truth, sample)) in zip(axes, cases.items(), strict=True):
-        minima = find_minima(path, prior, start=STARTS["first_scaled"])[0]
+    cases = _examples(record)
+    if not cases:
+        return figures.nothing("This record is older than the figure and lacks what it shows")
+    figure, axes = figures.panels(len(cases), 3, height=2.7)
+    for row, (name, case) in zip(axes, cases.items(), strict=True):
+        path, truth = read(case), case["truth"]
+        minima = find_minima(path, "smoothing", start=STARTS["first_scaled"])[0]
         side = minima.side(truth)
         marks = np.append(side.scalars.abs().numpy(), abs(truth))
         first = first_minimum(minima, truth, STARTS["first"])
@@ -226,9 +256,9 @@ def figure_landscape(cases: dict[str, tuple[LabelPath, float, int]], prior: str 
             sign * np.geomspace(0.8 * marks.min(), 1.25 * marks.max(), 1200),
             first * np.linspace(0.93, 1.07, 600),
         ]
-        titles = (f"{name}, sample {sample}", "all minima on the true side", "at the first minimum from ±1")
+        titles = (f"{name}, both signs", "the true side", "the first minimum")
         for axis, scalars, title in zip(row, windows, titles, strict=True):
-            _draw_loss(axis, path, scalars, prior)
+            _draw_loss(axis, path, scalars)
             inside = (side.scalars.numpy() >= np.nanmin(scalars)) & (side.scalars.numpy() <= np.nanmax(scalars))
             axis.plot(
                 side.scalars[inside],
@@ -242,52 +272,53 @@ def figure_landscape(cases: dict[str, tuple[LabelPath, float, int]], prior: str 
                 figures.mark_truth(axis, truth)
             axis.set(title=title, xlabel="λ")
         row[0].set_ylabel("variance loss")
-        row[1].legend(loc="best")
+    figures.legend_below(figure, 2)
     return figure
 
 
-def _draw_loss(axis: Axes, path: LabelPath, scalars: np.ndarray[Any, Any], prior: str) -> None:
-    at = torch.tensor(scalars, dtype=path.ratios.dtype)[None]
-    values = label_loss(path.labels(at), prior)[0].clamp(min=1e-18)
+def _draw_loss(axis: Axes, path: LabelPath, scalars: np.ndarray[Any, Any]) -> None:
+    values = label_loss(path.labels(torch.from_numpy(scalars)[None]))[0].clamp(min=1e-18)
     axis.plot(scalars, values, color=figures.COLOURS[0])
     axis.set_yscale("log")
 
 
-def figure_alternatives(cases: dict[str, tuple[LabelPath, float, int]], prior: str = "smoothing") -> Figure:
+def figure_alternatives(record: Record) -> Figure:
     """Draw the variance loss and both losses of appendix C over the same samples."""
     names = {
         "variance": "variance (Eqn. 5)",
         "square": "mean square (App. C)",
         "negative": "negative mass (App. C)",
     }
-    figure, axes = figures.panels(1, len(cases), height=3.3, width=9.0, sharey=True)
-    for axis, (name, (path, truth, _)) in zip(axes[0], cases.items(), strict=True):
-        scalars = truth * np.geomspace(0.4, 4, 1200)
-        labels = path.labels(torch.tensor(scalars, dtype=path.ratios.dtype)[None])[0]
+    cases = _examples(record)
+    if not cases:
+        return figures.nothing("This record is older than the figure and lacks what it shows")
+    figure, axes = figures.panels(1, len(cases), height=3.5, sharey=True)
+    for axis, (name, case) in zip(axes[0], cases.items(), strict=True):
+        scalars = case["truth"] * np.geomspace(0.4, 4, 1200)
+        labels = read(case).labels(torch.from_numpy(scalars)[None])[0]
         for index, (kind, label) in enumerate(names.items()):
-            values = label_loss(labels, prior, kind).clamp(min=1e-12)  # type: ignore[arg-type]
+            values = label_loss(labels, "smoothing", kind).clamp(min=1e-12)  # type: ignore[arg-type]
             axis.plot(scalars, values, color=figures.COLOURS[index], linestyle=figures.DASHES[index], label=label)
-        figures.mark_truth(axis, truth)
+        figures.mark_truth(axis, case["truth"])
         axis.set(title=name, xlabel="λ", yscale="log", ylim=(1e-9, None))
     axes[0][0].set_ylabel("loss")
-    axes[0][0].legend(loc="best")
+    figures.legend_below(figure, 4)
     return figure
 
 
 def figure_minima(record: Record) -> Figure:
     """Draw how many minima the loss has on the true side, before and after training."""
-    frame = record.frame()
+    frame = _samples(record)
     kinds = list(dict.fromkeys(frame["labels"]))
-    figure, axes = figures.panels(1, len(kinds), height=2.8, sharey=True)
+    figure, axes = figures.panels(1, len(kinds), height=2.9, sharey=True)
     for axis, kind in zip(axes[0], kinds, strict=True):
-        for index, (stage, group) in enumerate(frame[frame["labels"] == kind].groupby("stage", sort=False)):
-            counts = group["minima"].value_counts(normalize=True).sort_index()
-            axis.bar(
-                counts.index + (index - 0.5) * 0.38, counts.values, width=0.36,
-                color=figures.COLOURS[2 * index], label=stage,
-            )  # fmt: skip
-        axis.set(title=kind, xlabel="minima on the true side")
-        axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+        sns.histplot(
+            frame[frame["labels"] == kind], x="minima", hue="stage", ax=axis, discrete=True, multiple="dodge",
+            stat="proportion", common_norm=False, shrink=0.8, legend=axis is axes[0][-1],
+            palette=[figures.COLOURS[0], figures.COLOURS[2]],
+        )  # fmt: skip
+        axis.set_xticks(range(1, int(frame["minima"].max()) + 1))
+        axis.set(title=kind, xlabel="minima on the true side", ylabel="")
     axes[0][0].set_ylabel("share of samples")
-    axes[0][-1].legend()
+    axes[0][-1].get_legend().set_title("")
     return figure

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
+import seaborn as sns
 import torch
 from matplotlib.figure import Figure
 from pydantic import Field
@@ -21,7 +22,7 @@ from gradleak.book.records import Record
 from gradleak.labels import LabelPath, label_loss, nonnegative_intervals
 from gradleak.studies.fitting import Sees
 from gradleak.studies.shared.attacked_networks import built
-from gradleak.studies.shared.samples import DTYPES, LABELS, observe_private, private_samples, reduced
+from gradleak.studies.shared.samples import DTYPES, LABELS, observe_private, private_samples, read, reduced, written
 
 PLACE = "Section 3.4, Figure 2, Appendix A"
 SMALLEST: dict[str, Any] = {"samples": 20, "images": 10, "classes": [3, 10], "networks": ["lenet"]}
@@ -30,15 +31,16 @@ SMALLEST: dict[str, Any] = {"samples": 20, "images": 10, "classes": [3, 10], "ne
 class Parameters(studies.Parameters):
     """What a rerun may change."""
 
-    samples: int = Field(2000, ge=1, le=1_000_000, description="random layers for each number of classes and precision")
-    classes: list[int] = Field([2, 10, 100, 1000], description="numbers of classes C of the random layers")
+    samples: int = Field(200, ge=1, le=1_000_000, description="random layers for each number of classes and precision")
+    classes: list[int] = Field([2, 10, 100], description="numbers of classes C of the random layers")
     features: int = Field(64, ge=1, le=8192, description="features I of the random layers")
-    images: int = Field(300, ge=1, le=100_000, description="single images a network and kind of label")
+    images: int = Field(30, ge=1, le=100_000, description="single images a network and kind of label")
     dataset: str = Field("photos", description="images the networks see")
-    networks: list[str] = Field(["lenet", "resnet18"], description="real networks, untrained")
+    networks: list[str] = Field(["lenet"], description="real networks, untrained")
 
     paper: ClassVar[dict[str, Any]] = {
         "samples": 20_000,
+        "classes": [2, 10, 100, 1000],
         "images": 500,
         "dataset": "cifar10",
         "networks": ["lenet", "resnet18", "resnet18-cifar"],
@@ -47,6 +49,12 @@ class Parameters(studies.Parameters):
     def sees(self) -> list[Sees]:
         """Return the networks and the images that they are shown."""
         return [Sees(network, self.dataset) for network in self.networks]
+
+
+def scale(parameters: Parameters) -> str:
+    """Return in a few words how many samples of what a run is about."""
+    images = f"{parameters.images} images a network and kind of label, {data.title(parameters.dataset)}"
+    return f"{parameters.samples:,} random layers of each kind, {images}"
 
 
 def datasets(parameters: Parameters) -> list[str]:
@@ -71,11 +79,13 @@ def trials(parameters: Parameters) -> list[dict[str, Any]]:
         for labels in LABELS
         for part, dtype in (("network", "float32"), ("network", "float64"), ("interval", "float64"))
     ]
+    shown = {"part": "figure", "network": parameters.networks[0], "labels": "smoothing", "dtype": "float32"}
+    images.append(shown | {"dataset": parameters.dataset, "samples": 1})
     return [inputs | {"seed": parameters.seed, "device": device} for inputs in layers + images]
 
 
 def trial(**inputs: Any) -> list[dict[str, Any]]:
-    """Run one trial: pseudo labels of random layers, those of a real network, or its valid intervals."""
+    """Run one trial: pseudo labels of random layers, or those of a network, its valid intervals, one label path."""
     if inputs["part"] == "layers":
         return _random_layers(**{name: value for name, value in inputs.items() if name != "part"})
     return _network(**inputs)
@@ -187,11 +197,17 @@ def _pseudo_labels(path: LabelPath, offset: Tensor, scalars: Tensor) -> Tensor:
 def _network(
     part: str, network: str, labels: str, dtype: str, dataset: str, samples: int, seed: int, device: str
 ) -> list[dict[str, Any]]:
-    """Observe single images on a real network: the sums of their pseudo labels, or their valid intervals."""
+    """Observe single images on a real network: the sums of their pseudo labels, or their valid intervals.
+
+    Of a figure's one image, the path of its labels as well.
+    """
     private = data.load(dataset, "test")
     inputs, targets = private_samples(private, labels, samples, seed)
     model = built(network, private, seed, device)
     leaks, errors = observe_private(model, inputs, targets, dtype, device)
+    if part == "figure":
+        path, truth = reduced(leaks, errors)
+        return [interval_rows(path, truth)[0] | written(path)]
     if part == "interval":
         return [{"sample": n, **row} for n, row in enumerate(interval_rows(*reduced(leaks, errors)))]
     path, truth = reduced(leaks, errors, exact=False)
@@ -234,7 +250,9 @@ def interval_rows(path: LabelPath, truth: Tensor) -> list[dict[str, Any]]:
 def table(record: Record) -> pd.DataFrame:
     """Return how far pseudo labels sum from one, a line a kind of layer, both precisions side by side."""
     frame = record.frame()
-    frame = frame[frame["part"] != "interval"].fillna({"network": "random", "labels": "any", "bias": False})
+    frame = frame[frame["part"].isin(["layers", "network"])].fillna(
+        {"network": "random", "labels": "any", "bias": False}
+    )
     lines = []
     keys = ["network", "classes", "bias", "labels"]
     for (network, classes, bias, labels), group in frame.fillna({"classes": 0}).groupby(keys, sort=False):
@@ -246,7 +264,7 @@ def table(record: Record) -> pd.DataFrame:
                 "labels": labels,
                 "pseudo labels": f"{group['pseudo_labels'].sum():,.0f}",
                 "not valid": f"{group['invalid_percent'].mean():.1f} %",
-                "largest deviation, float32": f"{error['float32']:.1e}",
+                "off by, float32": f"{error['float32']:.1e}",
                 "float64": f"{error['float64']:.1e}",
                 "of the bound": f"{group['bound_share'].max():.1%}",
             }
@@ -281,12 +299,11 @@ def interval_table(record: Record) -> pd.DataFrame:
 def _interval_line(group: pd.DataFrame) -> dict[str, str]:
     open_ended = group["endless"].mean()
     return {
-        "samples": f"{len(group)}",
-        "an interval, not a point": f"{group['ambiguous'].mean():.1%}",
+        "an interval": f"{group['ambiguous'].mean():.1%}",
         "without end": f"{open_ended:.1%}",
-        "far end / near end, median": f"{group['widening'].median():.2f}",
-        "L1 between its two labels": f"{group['label_distance'].mean():.2f} ± {group['label_distance'].std():.2f}",
-        "a second interval": f"{(group['elsewhere'] > 0).mean():.1%}",
+        "far / near end": f"{group['widening'].median():.2f}",
+        "L1 between its ends": f"{group['label_distance'].mean():.2f} ± {group['label_distance'].std():.2f}",
+        "a second one": f"{(group['elsewhere'] > 0).mean():.1%}",
     }
 
 
@@ -295,7 +312,7 @@ def figure_errors(record: Record) -> Figure:
     frame = record.frame()
     frame = frame[(frame["part"] == "layers") & frame["bias"].eq(False)]
     centres = np.array([10**-1.5, 10**-0.5, 10**0.5, 10**1.5])
-    figure, axes = figures.panels(1, 2, height=3.4, sharey=False)
+    figure, axes = figures.panels(1, 2, height=3.6)
     for axis, dtype in zip(axes[0], DTYPES, strict=True):
         lines = frame[frame["dtype"] == dtype]
         for index, (_, line) in enumerate(lines.iterrows()):
@@ -311,15 +328,23 @@ def figure_errors(record: Record) -> Figure:
         axis.set(xscale="log", yscale="log", title=dtype, xlabel="|λ / λ*|")
     axes[0][0].set_ylabel("largest |Σŷ − 1| in a decade")
     axes[0][0].plot([], [], color="0.4", linestyle=figures.DASHES[1], linewidth=1.1, label="bound")
-    axes[0][0].legend(ncols=2)
+    figures.legend_below(figure, 5)
     return figure
 
 
-def figure_two(path: LabelPath, truth: float, interval: tuple[float, float]) -> Figure:
+def figure_two(record: Record) -> Figure:
     """Redraw Figure 2: one gradient, the labels it admits as λ moves, and the variance loss over λ.
 
-    The labels are drawn at five scalars from end to end of `interval` and at one just outside each end.
+    The labels are drawn at five scalars from end to end of the valid interval and at one just outside each end.
     """
+    case = next((trial.rows[0] for trial in record.trials if trial.inputs["part"] == "figure"), None)
+    if case is None:
+        return figures.nothing("This record is older than the figure and lacks what it shows")
+    return draw_two(read(case), case["truth"], (case["low"], case["high"]))
+
+
+def draw_two(path: LabelPath, truth: float, interval: tuple[float, float]) -> Figure:
+    """Draw one gradient's labels as λ moves, and the variance loss over λ."""
     low, high = interval
     high = high if math.isfinite(high) else 4 * low
     inside = low * (high / low) ** np.linspace(0, 1, 5)
@@ -379,10 +404,10 @@ def figure_intervals(record: Record) -> Figure:
     figure, axes = figures.panels(1, len(names), height=3.2, sharey=True)
     for axis, name in zip(axes[0], names, strict=True):
         for index, kind in enumerate(LABELS):
-            values = np.sort(frame[(frame["network"] == name) & (frame["labels"] == kind)]["label_distance"])
-            share = np.arange(1, len(values) + 1) / len(values)
-            axis.step(values, share, color=figures.COLOURS[index], linestyle=figures.DASHES[index], label=kind)
-        axis.set(title=name, xlabel="L1 distance between the two end labels", xlim=(-0.05, 2.05))
+            own = frame[(frame["network"] == name) & (frame["labels"] == kind)]
+            style = {"color": figures.COLOURS[index], "linestyle": figures.DASHES[index]}
+            sns.ecdfplot(own, x="label_distance", ax=axis, label=kind, **style)
+        axis.set(title=name, xlabel="L1 between the end labels", xlim=(-0.05, 2.05), ylabel="")
     axes[0][0].set_ylabel("share of samples")
-    axes[0][-1].legend(loc="lower right")
+    figures.legend_below(figure, len(LABELS))
     return figure

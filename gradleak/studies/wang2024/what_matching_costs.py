@@ -33,15 +33,7 @@ from gradleak.studies.shared.matched_runs import POINTS, lenets, prior, private,
 PLACE = "Beyond section 4.3"
 # Columns that hold times beside those that say so.
 TIMES = ("rate", "gain")
-SMALLEST: dict[str, Any] = {
-    "images": 1,
-    "effort": 1e-4,
-    "stages": ["untrained"],
-    "together": [1, 2],
-    "batches": [1],
-    "batch_leaks": 1,
-    "batch_steps": 1,
-}
+SMALLEST: dict[str, Any] = {}
 # What no paper has: the search that cannot diverge, second order, and no search at all.
 # From a random start, second order does not find a trained network's image: Table 3's page shows that.
 SAFE, SECOND, CLOSED, POLISHED = "L-BFGS, searched", "Levenberg-Marquardt", "closed form", "closed form, polished"
@@ -55,14 +47,14 @@ TOP = 200.0  # dB: what equal images count as
 class Parameters(studies.Parameters):
     """What a rerun may change."""
 
-    images: int = Field(3, ge=1, le=1000, description="images with smoothed labels")
-    effort: float = Field(0.02, gt=0, le=1, description="part of the steps that each attack is published with")
+    images: int = Field(1, ge=1, le=1000, description="images with smoothed labels")
+    effort: float = Field(0.001, gt=0, le=1, description="part of the steps that each attack is published with")
     second_order: int = Field(0, ge=0, le=1000, description="of the images, how many get second order")
     stages: list[Stage] = Field(["untrained"], description="networks: untrained, trained")
-    together: list[int] = Field([1, 4, 16, 64], description="attacks run at once, timed")
-    batches: list[int] = Field([1, 2, 4], description="samples in one gradient")
-    batch_leaks: int = Field(2, ge=1, le=1000, description="gradients a batch size")
-    batch_steps: int = Field(5, ge=1, le=100_000, description="L-BFGS steps on batches, 20 gradients each")
+    together: list[int] = Field([1, 2], description="attacks run at once, timed")
+    batches: list[int] = Field([1, 2], description="samples in one gradient")
+    batch_leaks: int = Field(1, ge=1, le=1000, description="gradients a batch size")
+    batch_steps: int = Field(1, ge=1, le=100_000, description="L-BFGS steps on batches, 20 gradients each")
     dataset: str = Field("photos", description="private images, test split")
 
     paper: ClassVar[dict[str, Any]] = {
@@ -80,6 +72,11 @@ class Parameters(studies.Parameters):
     def sees(self) -> list[Sees]:
         """Return LeNet in its states, and the images that it is shown."""
         return lenets(self.dataset, ["untrained", *self.stages])
+
+
+def scale(parameters: Parameters) -> str:
+    """Return in a few words how many samples of what a run is about."""
+    return f"{parameters.images} smoothed images a network, {data.title(parameters.dataset)}"
 
 
 def datasets(parameters: Parameters) -> list[str]:
@@ -365,13 +362,12 @@ def figure_together(record: Record) -> Figure:
         axes[0][0].plot(group["number"], group["rate"].astype(float), label=run, **style)
     axes[0][0].set(xscale="log", yscale="log", xlabel="attacks at once", ylabel="attacks' steps a second")
     axes[0][0].set_title("Together")
-    axes[0][0].legend()
+    numbers = sorted(set(together["number"]))
+    axes[0][0].set_xticks(numbers, [f"{number:.0f}" for number in numbers])
+    axes[0][0].set_xticks([], minor=True)
+    figures.legend_below(figure, 3)
     batches = frame[(frame["part"] == "batch") & (frame["what"] == "image")]
-    names = []
-    for index, (size, group) in enumerate(batches.groupby("size")):
-        figures.dots(axes[0][1], index, group["psnr"].astype(float).to_numpy())
-        names.append(f"{size:.0f}")
-    axes[0][1].set_xticks(range(len(names)), names)
+    figures.swarms(axes[0][1], {f"{size:.0f}": group["psnr"].astype(float) for size, group in batches.groupby("size")})
     axes[0][1].set(xlabel="samples in one gradient", ylabel="PSNR, dB")
     axes[0][1].set_title("Averaged")
     return figure

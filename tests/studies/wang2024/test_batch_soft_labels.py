@@ -13,7 +13,7 @@ from gradleak.labels import BatchLabels
 from gradleak.studies.wang2024 import batch_soft_labels
 
 STUDY = "batch-soft-labels"
-CHOSEN = batch_soft_labels.SMALLEST | {
+CHOSEN = {
     "batches": 2,
     "cells": ["resnet18/20/3/distinct/smoothing", "resnet18/20/6/repeated/mixup", "resnet18/10/8/distinct/onehot"],
     "noises": [1e-8, 1e-2],

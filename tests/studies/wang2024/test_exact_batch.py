@@ -10,7 +10,7 @@ from gradleak.book.records import Record
 from gradleak.studies.wang2024 import exact_batch
 
 STUDY = "exact-batch"
-CHOSEN = exact_batch.SMALLEST
+CHOSEN = {"sizes": [4], "shown": 4, "classes": 100, "defenses": list(exact_batch.DEFENSES)}
 
 
 def test_the_batch_comes_back(record: Record) -> None:

@@ -10,6 +10,7 @@ import torch
 from gradleak.book import figures
 from gradleak.book.records import Record
 from gradleak.labels import Minima
+from gradleak.studies.shared.samples import read
 from gradleak.studies.wang2024 import loss_landscape
 
 STUDY = "loss-landscape"
@@ -17,7 +18,7 @@ CHOSEN = loss_landscape.SMALLEST
 
 
 def test_the_least_minimum_is_the_truth(record: Record) -> None:
-    frame = record.frame()
+    frame = loss_landscape._samples(record)
     assert len(frame) == 2 * 2 * 12
     assert (~frame["best_wrong"]).mean() > 0.95
     assert (frame["minima"] >= 1).all()
@@ -27,7 +28,7 @@ def test_the_least_minimum_is_the_truth(record: Record) -> None:
 
 
 def test_smoothed_labels_are_not_found_by_the_square_loss_and_mixed_ones_are(record: Record) -> None:
-    frame = record.frame()
+    frame = loss_landscape._samples(record)
     assert frame[frame["labels"] == "smoothing"]["square_right"].mean() < 0.2
     assert frame[frame["labels"] == "mixup"]["square_right"].mean() > 0.9
 
@@ -45,14 +46,32 @@ def test_minima_are_judged_by_the_papers_thresholds() -> None:
     assert loss_landscape._found(400.3, 400.0)
 
 
+def test_the_sample_that_figures_show_is_in_the_record(record: Record) -> None:
+    cases, frame = loss_landscape._examples(record), loss_landscape._samples(record)
+    assert list(cases) == ["untrained", "trained"]
+    for stage, case in cases.items():
+        own = frame[(frame["stage"] == stage) & (frame["labels"] == "smoothing")].set_index("sample")
+        assert own["truth"][case["sample"]] == case["truth"]
+        label = read(case).labels(torch.tensor([[case["truth"]]], dtype=torch.float64))[0, 0]
+        # Smoothed: all entries but the largest are equal.
+        assert label.sort().values[:-1].std() < 1e-5
+        assert abs(float(label.sum()) - 1) < 1e-5
+
+
+def test_the_first_wrong_sample_is_shown_or_else_the_one_with_the_most_minima() -> None:
+    rows = [{"sample": n, "first_wrong": wrong, "minima": n} for n, wrong in enumerate([False, True, True, False])]
+    assert loss_landscape._example(rows) == 1
+    assert loss_landscape._example([row | {"first_wrong": False} for row in rows]) == 3
+
+
 def test_tables_and_figures(record: Record) -> None:
     table = loss_landscape.table(record)
-    assert list(table["stage"]) == ["untrained", "untrained", "trained", "trained"]
+    assert list(table["network"]) == ["lenet, untrained"] * 2 + ["small-cnn, trained"] * 2
+    assert len(loss_landscape.alternatives_table(record)) == 4
     assert "test accuracy" in loss_landscape.training_line(record)
-    cases = {stage: loss_landscape.example(record, stage) for stage in ("untrained", "trained")}
     drawn = [
-        loss_landscape.figure_landscape(cases),
-        loss_landscape.figure_alternatives(cases),
+        loss_landscape.figure_landscape(record),
+        loss_landscape.figure_alternatives(record),
         loss_landscape.figure_minima(record),
     ]
     for figure in drawn:
