@@ -264,7 +264,7 @@ def layer_table(record: Record) -> pd.DataFrame:
             {
                 "LeNet": stage,
                 "gradients": dtype,
-                "inputs of": _named(layer),
+                "inputs of": _named(str(layer)),
                 "equations": f"{group['equations'].iloc[0]:.0f}",
                 "unknowns": f"{group['unknowns'].iloc[0]:.0f}",
                 "median error": f"{group['actual'].median():.1e}",

@@ -80,8 +80,10 @@ class Parameters(matched_runs.Parameters):
     again_restarts: int = Field(2, ge=2, le=100, description="how many starts those get")
     second_order: int = Field(0, ge=0, le=10_000, description="of the smoothed images, how many get second order")
     second_order_steps: int = Field(1, ge=1, le=1000, description="Levenberg-Marquardt's Jacobians")
-    second_order_starts: list[str] = Field(
-        ["untrained/random"], description=f"network and start: {', '.join(STARTS)}; /N after it: of N images alone"
+    second_order_starts: list[Start] = Field(
+        ["untrained/random"],
+        validate_default=True,
+        description=f"network and start: {', '.join(STARTS)}; /N after it: of N images alone",
     )
 
     paper: ClassVar[dict[str, Any]] = matched_runs.Parameters.paper | {
