@@ -100,12 +100,6 @@ def titled(figure: Figure, text: str) -> Figure:
     return figure
 
 
-def titled(figure: Figure, text: str) -> Figure:
-    """Say small above a figure what it is drawn from, as `shown.caption("")` puts it: legends stand below."""
-    figure.suptitle(text.strip(), x=0.995, ha="right", fontsize=8.5, color="0.4")
-    return figure
-
-
 def mark_truth(axis: Axes, value: float, label: str = "true scalar λ*") -> None:
     """Mark the true value on the horizontal axis, the one thing on a figure that the server does not see."""
     axis.axvline(value, color=TRUTH, linewidth=1.6, linestyle=(0, (4, 2)), label=label, zorder=1)
