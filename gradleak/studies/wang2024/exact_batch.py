@@ -45,7 +45,7 @@ class Parameters(studies.Parameters):
     precisions: list[str] = Field(["float32"], description="what gradients are computed in")
     classes: int = Field(20, ge=4, le=10_000, description="classes C of the network; images are given any")
     shown: int = Field(2, ge=1, le=256, description="the batch size that is shown and defended; one of sizes")
-    defenses: list[Defence] = Field(["clip"], min_length=1, description="defences that are tried on that batch")
+    defenses: list[Defence] = Field(["quantize"], min_length=1, description="defences that are tried on that batch")
     dataset: str = Field("photos", description="private images, test split, at 64 pixels")
 
     paper: ClassVar[dict[str, Any]] = {

@@ -51,7 +51,7 @@ def test_tables_and_figures(record: Record) -> None:
     assert set(table["accuracy"]) == {"100.0 %"}
     solvers = label_accuracy_intense.solver_table(record)
     assert len(solvers) == 3 * 4
-    assert set(solvers[solvers["solver"] == "exact"]["times the exact one"]) == {"1"}
+    assert set(solvers[solvers["solver"] == "exact"]["× exact"]) == {"1"}
     searched = label_accuracy_intense.search_table(record)
     assert list(searched["labels"]) == ["smoothing", "mixup", "onehot"]
     for figure in (label_accuracy_intense.figure_errors(record), label_accuracy_intense.figure_times(record)):
