@@ -75,14 +75,14 @@ def legend_below(figure: Figure, columns: int) -> None:
 
 
 def swarms(axis: Axes, groups: Mapping[str, Any], *, size: float = 3.5) -> None:
-    """Draw every value of each group as a dot of its own, over a box of the middle half."""
+    """Draw every value of each group as a dot of its own, and beside them their median and middle half."""
     values = pd.concat([pd.DataFrame({"group": name, "value": list(own)}) for name, own in groups.items()])
     keys = {"data": values, "x": "group", "y": "value", "hue": "group", "order": list(groups), "ax": axis}
-    colours = {"palette": list(COLOURS[: len(groups)]), "legend": False}
-    box = {"boxprops": {"alpha": 0.18}, "whis": 0, "showcaps": False, "showfliers": False, "width": 0.7, "linewidth": 1}
-    sns.boxplot(**keys, **colours, **box)
-    # What does not fit beside the others is drawn on top of them; the box tells.
-    sns.swarmplot(**keys, **colours, size=size, warn_thresh=1)
+    keys |= {"palette": list(COLOURS[: len(groups)]), "legend": False}
+    # What does not fit beside the others is drawn on top of them; the median tells.
+    sns.swarmplot(**keys, size=size, warn_thresh=1)
+    middle = {"estimator": "median", "errorbar": ("pi", 50), "linestyle": "none", "marker": "_", "markersize": 26}
+    sns.pointplot(**keys, **middle, err_kws={"linewidth": 1.2}, zorder=4)
     axis.set(xlabel="", ylabel="")
 
 

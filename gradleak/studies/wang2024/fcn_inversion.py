@@ -281,9 +281,9 @@ def figure_digits(record: Record) -> Figure:
     figure, axes = figures.panels(1, 2, height=3.3, sharey=True)
     palette = [figures.COLOURS[2], figures.COLOURS[1]]
     for axis, labels in zip(axes[0], LABELS, strict=True):
-        sns.boxplot(
+        sns.boxenplot(
             long[long["labels"] == labels].dropna(), x="variant", y="PSNR, dB", hue="column", ax=axis,
-            order=list(VARIANTS), hue_order=list(own.values()), palette=palette, whis=(0, 100), width=0.7, gap=0.15,
+            order=list(VARIANTS), hue_order=list(own.values()), palette=palette, width=0.7, gap=0.15, showfliers=False,
         )  # fmt: skip
         axis.set(title=labels, xlabel="")
         axis.get_legend().remove()

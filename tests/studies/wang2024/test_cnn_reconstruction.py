@@ -104,7 +104,8 @@ def test_a_paired_difference_is_told_from_none() -> None:
 
 
 def test_a_start_may_be_of_fewer_images() -> None:
-    chosen = cnn_reconstruction.Parameters(second_order=3, second_order_starts=["untrained/random", "trained/random/2"])
+    starts = ["untrained/random", "trained/random/2"]
+    chosen = cnn_reconstruction.Parameters(images=3, second_order=3, second_order_starts=starts)
     second = [one for one in cnn_reconstruction.trials(chosen) if one["part"] == "second order"]
     assert [(one["stage"], one["place"]) for one in second] == [
         *(("untrained", n) for n in range(3)),

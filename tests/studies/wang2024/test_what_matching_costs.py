@@ -42,7 +42,7 @@ def test_curves_rise(record: Record) -> None:
 
 def test_a_level_is_reached_when_the_best_so_far_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     now = iter(range(100))
-    monkeypatch.setattr(costs.time, "perf_counter", lambda: next(now))
+    monkeypatch.setattr(costs.time, "process_time", lambda: next(now))
     truth = torch.zeros(2, 3, 8, 8, dtype=torch.float64)
     clock = costs._Clock(truth)  # at second 0
     near = [torch.full((3, 8, 8), 10 ** (-level / 20), dtype=torch.float64) for level in (10, 28, 22, 50)]
@@ -91,7 +91,7 @@ def test_tables_and_figures(record: Record) -> None:
 
 
 def test_second_order_is_run_image_by_image() -> None:
-    parameters = costs.Parameters(second_order=2, stages=["untrained", "trained"])
+    parameters = costs.Parameters(images=3, second_order=2, stages=["untrained", "trained"])
     second = [inputs for inputs in costs.trials(parameters) if inputs.get("attack") in (costs.SECOND, costs.POLISHED)]
     assert [(one["stage"], one["attack"], one["skip"]) for one in second] == [
         ("untrained", costs.SECOND, 0),
