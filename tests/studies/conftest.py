@@ -1,18 +1,32 @@
-"""What the tests of studies share: the study of the module at hand, run once."""
+"""What the tests of studies share: the study of the module at hand, run once, and its page."""
 
 from __future__ import annotations
 
 import pytest
 
-from gradleak import studies
-from gradleak.book import runner
+from gradleak import claims, studies
+from gradleak.book import pages, records, runner
 from gradleak.book.records import Record
 
 
 @pytest.fixture(scope="module")
 def record(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Record:
-    """The record of the module's STUDY with its CHOSEN parameters."""
+    """The record of the module's STUDY with its CHOSEN parameters, as its page makes it.
+
+    The trials run here, where their coverage is seen; the page then takes them from the cache, runs its own cells in a
+    real kernel, and must come to the same record and show its verdicts.
+    """
     study = studies.load(request.module.STUDY)
+    parameters = studies.parameters(study, "quick", request.module.CHOSEN)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("GRADLEAK_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
-        return runner.run_study(study, studies.parameters(study, "quick", request.module.CHOSEN), jobs=1)
+        ran = runner.run_study(study, parameters, jobs=1)
+        page = pages.run_page(study, parameters, tmp_path_factory.mktemp(study.name), jobs=1)
+    assert records.read(page.record).digest() == ran.digest()
+    assert ran.profile == "custom"
+    text = page.notebook.read_text()
+    for line in claims.lines({study.name: ran}, study.name):
+        assert line.fresh.verdict in ("trend only", "not run")
+    assert "Traceback" not in text
+    assert "stderr" not in text, "a page prints nothing it does not mean to"
+    return ran
