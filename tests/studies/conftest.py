@@ -7,6 +7,7 @@ import pytest
 from gradleak import claims, studies
 from gradleak.book import pages, records, runner
 from gradleak.book.records import Record
+from tests.conftest import shared_cache
 
 
 @pytest.fixture(scope="module")
@@ -19,7 +20,7 @@ def record(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     study = studies.load(request.module.STUDY)
     parameters = studies.parameters(study, "quick", request.module.CHOSEN)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("GRADLEAK_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+        patch.setenv("GRADLEAK_CACHE", str(shared_cache(tmp_path_factory)))
         ran = runner.run_study(study, parameters, jobs=1)
         page = pages.run_page(study, parameters, tmp_path_factory.mktemp(study.name), jobs=1)
     assert records.read(page.record).digest() == ran.digest()
