@@ -6,7 +6,6 @@ wang2024, section 4.2, Figures 3 to 5, Table 6: one image at a time, in closed f
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -26,7 +25,7 @@ from gradleak.leak import observe
 from gradleak.studies.fitting import Sees
 from gradleak.studies.shared.defended import Defence, defended_trials, defense_cells, sent_behind
 from gradleak.studies.shared.mosaics import packed, show
-from gradleak.studies.shared.restored import quality
+from gradleak.studies.shared.restored import clock, quality
 from gradleak.studies.shared.samples import DTYPES, pooled_samples
 
 PLACE = "Figures 3–5, Table 6"
@@ -119,15 +118,15 @@ def _closed(labels: str, dtype: str, samples: int, dataset: str, seed: int, devi
     inputs, targets, classes = _private(dataset, labels, samples, seed)
     model = models.build("fcn4", classes=classes, image_size=SIZE, seed=seed).to(device, DTYPES[dtype])
     variants = VARIANTS if dtype == "float32" else {"ours": "least-squares"}
-    rows, restored = [], []
+    rows, restored, now = [], [], clock(device)
     for n in range(samples):
         sent = inputs[n : n + 1].to(device, DTYPES[dtype])
         leak = observe(model, sent, targets[n : n + 1].to(device, DTYPES[dtype]))
         truth = data.denormalise(sent.double()).cpu()
         for name, rule in variants.items():
-            started = time.perf_counter()
+            started = now()
             found = trace_fully_connected(leak, prior=labels, rule=rule)  # type: ignore[arg-type]
-            seconds = time.perf_counter() - started
+            seconds = now() - started
             image = _image(found)
             rows.append({"image": n, "variant": name, "seconds": seconds, "status": found.status} | judge(image, truth))
             if name == "ours":
@@ -154,13 +153,13 @@ def _matching(distance: str, steps: int, samples: int, dataset: str, seed: int, 
         if distance == "l2"
         else Adam(steps=steps, rate=RATES["cosine"], decay=())
     )
-    rows, images = [], []
+    rows, images, now = [], [], clock(device)
     for n in range(samples):
         sent, target = inputs[n : n + 1].to(device), targets[n : n + 1].to(device)
         leak = observe(model, sent, target)
-        started = time.perf_counter()
+        started = now()
         found = match(leak, target, distance=distance, optimizer=optimizer, seed=seed + n)  # type: ignore[arg-type]
-        seconds = time.perf_counter() - started
+        seconds = now() - started
         image = data.denormalise(found.images.double()).cpu()
         images.append(image)
         truth = data.denormalise(sent.double()).cpu()
