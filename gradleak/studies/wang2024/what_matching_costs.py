@@ -340,7 +340,7 @@ def figure_race(record: Record) -> Figure:
                 if len(line) == 1:
                     axis.plot(line["seconds"], heights, "D", color=colour, markersize=7, label=named)
                 else:
-                    dash = figures.DASHES[index % len(figures.DASHES)]
+                    dash = figures.DASHES[(index + index // len(figures.COLOURS)) % len(figures.DASHES)]
                     axis.plot(line["seconds"], heights, color=colour, linestyle=dash, label=named)
                 named = "_"
         axis.set_xscale("log")
