@@ -54,9 +54,11 @@ def test_a_page_and_its_record(checkout: Toy) -> None:
     again = pages.run_page(checkout.load(), checkout.parameters(scale=2), checkout.root / "o{u}t")
     assert again.cached
     assert again.seconds == run.seconds
-    assert pages._finished(run.notebook, run.record, "another key") is None
+    out = checkout.root / "o{u}t"
+    assert pages.finished(checkout.load(), checkout.parameters(scale=2), out) == again
+    assert pages.finished(checkout.load(), checkout.parameters(scale=3), out) is None
     run.record.write_text("half a rec")
-    assert pages._finished(run.notebook, run.record, facts["key"]) is None
+    assert pages.finished(checkout.load(), checkout.parameters(scale=2), out) is None
     assert checkout.traced == begun
 
 

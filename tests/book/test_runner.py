@@ -8,6 +8,7 @@ import platform
 import signal
 import socket
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -142,6 +143,15 @@ MATCHING = """    from gradleak.images import Adam, match
 """
 
 
+@pytest.fixture
+def listening() -> Iterator[None]:
+    """Listen to Ctrl-C, as a process does that a person started; a worker of the tests ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("listening")
 def test_an_interrupted_trial_is_never_kept(checkout: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
     checkout.edit("    time.sleep(pause)\n", MATCHING)
     monkeypatch.setenv("TOY_INTERRUPTED", "yes")
