@@ -110,7 +110,8 @@ def _run_pages(ordered: list[Study], profile: str, jobs: int | None) -> dict[str
 
     runs: dict[str, PageRun] = {}
     for study in ordered:
-        if run := pages.finished(study, studies.parameters(study, profile), _folder(study)):
+        key = pages.page_key(study, studies.parameters(study, profile))
+        if run := pages.finished(study, key, _folder(study)):
             runs[study.name] = run
             _say(len(runs), len(ordered), study, "unchanged")
     waiting, failed = [study for study in ordered if study.name not in runs], []
@@ -131,7 +132,7 @@ def _attempts(waiting: list[Study], profile: str, jobs: int | None) -> Iterator[
     """Run pages, as many at once as there are jobs and each with one; a page alone has all jobs for its trials."""
     from gradleak.book import kernels, runner
 
-    at_once = runner._jobs(jobs, max(1, len(waiting)), "cpu")
+    at_once = runner.processes(jobs, max(1, len(waiting)), "cpu")
     if at_once == 1:
         yield from ((study, _attempt(study.name, profile, jobs)) for study in waiting)
         return
@@ -149,14 +150,14 @@ def _attempts(waiting: list[Study], profile: str, jobs: int | None) -> Iterator[
 
 
 def _attempt(name: str, profile: str, jobs: int | None) -> PageRun | GradleakError:
-    """Run a page, here or in a process of its own."""
+    """Run a page that is known to have changed, here or in a process of its own."""
     from gradleak.book import pages, progress
 
     study = studies.load(name)
     # The bars of pages that run side by side would draw over one another.
     with progress.quiet() if jobs == 1 else contextlib.nullcontext():
         try:
-            return pages.run_page(study, studies.parameters(study, profile), _folder(study), jobs=jobs)
+            return pages.run_page(study, studies.parameters(study, profile), _folder(study), jobs=jobs, fresh=True)
         except GradleakError as error:
             return error
 

@@ -13,6 +13,7 @@ from gradleak import claims, paths, studies
 from gradleak.book import architecture, cover, landing, performance, records, sources
 from gradleak.book.pages import PageRun
 from gradleak.book.records import Record
+from gradleak.book.tables import duration
 from gradleak.claims import Line
 from gradleak.claims.shown import tally
 from gradleak.studies import Study
@@ -28,7 +29,7 @@ def write(ordered: list[Study], papers: list[str], runs: dict[str, PageRun]) -> 
         f"pages-{paper}.md": _pages([study for study in ordered if study.paper == paper], judged) for paper in papers
     }
     parts["what-leaks.md"] = landing.text()
-    parts["scoreboard.md"] = _scoreboard(papers, ordered, judged, fresh)
+    parts["scoreboard.md"] = _scoreboard(papers, ordered, judged)
     parts["status.md"] = _status(ordered, runs, fresh)
     parts["performance.md"] = performance.write_page(folder)
     for name, text in parts.items():
@@ -73,9 +74,7 @@ def _pages(own: list[Study], judged: dict[str, list[Line]]) -> str:
     return "\n".join(["| page | regenerates | claims |", "| --- | --- | --- |", *rows]) + "\n"
 
 
-def _scoreboard(
-    papers: list[str], ordered: list[Study], judged: dict[str, list[Line]], fresh: dict[str, Record]
-) -> str:
+def _scoreboard(papers: list[str], ordered: list[Study], judged: dict[str, list[Line]]) -> str:
     """Return the verdicts counted and drawn, the claims that fail, and behind them all claims, page by page."""
     lines = [line for study in ordered for line in judged[study.name]]
     parts = [
@@ -89,7 +88,7 @@ def _scoreboard(
         own = [study for study in ordered if study.paper == paper]
         parts += [f"## {paper}"] if own else []
         for study in own:
-            tables = claims.scoreboard(fresh, study)._repr_markdown_()
+            tables = claims.scoreboard(study, judged[study.name])._repr_markdown_()
             head = f"::::{{dropdown}} {study.title}: {tally(judged[study.name])}"
             parts.append(f"{head}\n{_link(study, 'The page')}\n\n{tables}\n::::")
     return "\n\n".join(parts) + "\n"
@@ -118,7 +117,7 @@ def _status(ordered: list[Study], runs: dict[str, PageRun], fresh: dict[str, Rec
                 _badge(records.state(kept)),
                 " to ".join(records.span(kept)),
                 f"{len(kept.trials)}",
-                _hours(seconds),
+                duration(seconds),
             ]
         this = [f"{runs[study.name].seconds:.0f} s", f"{facts.date}, {facts.device}, {facts.commit}"]
         lines.append(f"| {_link(study, study.name)} | {' | '.join([*told, *this])} |")
@@ -128,13 +127,3 @@ def _status(ordered: list[Study], runs: dict[str, PageRun], fresh: dict[str, Rec
 
 def _badge(state: str) -> str:
     return f"[{state}]{{.badge .badge-{state}}}"
-
-
-def _hours(seconds: float) -> str:
-    return (
-        f"{seconds / 3600:.1f} h"
-        if seconds >= 3600
-        else f"{seconds / 60:.0f} min"
-        if seconds >= 60
-        else f"{seconds:.0f} s"
-    )

@@ -10,8 +10,8 @@ import pandas as pd
 
 from gradleak import defenses, studies
 from gradleak.book import records
+from gradleak.book.tables import MISSING, duration
 
-MISSING = "not recorded"
 # Below these an attack counts as stopped: a tenth of the labels (over guessing where that gets some), and 20 dB.
 LABELS, PICTURES = 10.0, 20.0
 # The records' words for defences, where they are not the package's: a variance, and a share of the gradient's norm.
@@ -45,7 +45,7 @@ def soft_label() -> Leak:
     return Leak(
         f"one sample; {_listed(exact['network'])}",
         f"{share:.1f} % of {exact['count'].sum():,} labels, L1 error {error:.0e}",
-        _time(exact["milliseconds"].median() / 1000),
+        duration(exact["milliseconds"].median() / 1000),
         _stopped("noise", "within_tenth", LABELS),
     )
 
@@ -60,7 +60,7 @@ def batch_labels() -> Leak:
     return Leak(
         f"batch of up to {size}, {classes:,} classes; {_listed(clean['network'])}",
         f"every batch of {size} whole, L1 error {shown['label_error'].median():.0e}",
-        _time(shown["seconds"].median()),
+        duration(shown["seconds"].median()),
         _least(noisy.assign(success=100.0 * noisy["whole"]), LABELS),
     )
 
@@ -72,7 +72,7 @@ def image_fully_connected() -> Leak:
     return Leak(
         "one image; fully connected, no biases",
         f"{ours['psnr'].median():.0f} dB (median of {len(ours)})",
-        _time(ours["seconds"].median()),
+        duration(ours["seconds"].median()),
         _stopped("fcn-inversion", "psnr", PICTURES),
     )
 
@@ -86,7 +86,7 @@ def images_of_a_batch() -> Leak:
     return Leak(
         f"batch of up to {size}; fully connected, no biases",
         f"all {size} images, {shown['psnr'].median():.0f} dB (median of {len(shown)} batches)",
-        _time(shown["seconds"].median()),
+        duration(shown["seconds"].median()),
         _stopped("exact-batch", "psnr", PICTURES),
     )
 
@@ -99,7 +99,7 @@ def image_convolutional() -> Leak:
     return Leak(
         "one image; LeNet",
         f"{_by_stage(closed)}; polished {_by_stage(polished)}",
-        _time(closed["seconds"].median()),
+        duration(closed["seconds"].median()),
         _stopped("cnn-inversion", "psnr", PICTURES),
     )
 
@@ -108,7 +108,7 @@ def image_matched() -> Leak:
     """An image by matching gradients, with the recovered label."""
     frame = _frame("cnn-reconstruction")
     ours = frame[(frame["what"] == "image") & (frame["run"] == "Ours") & (frame["distance"] == "l2")]
-    return Leak("one image; LeNet", _by_stage(ours), _time(ours["seconds"].median()))
+    return Leak("one image; LeNet", _by_stage(ours), duration(ours["seconds"].median()))
 
 
 def labels_by_sign() -> Leak:
@@ -119,7 +119,7 @@ def labels_by_sign() -> Leak:
     return Leak(
         f"batch of {counts['size'].max()}; untrained CNN, {counts['dataset'].nunique()} datasets",
         f"{alone['success'].mean():.0f} % of labels; {knowing['success'].mean():.0f} % with auxiliary data",
-        _time(alone["seconds"].median()),
+        duration(alone["seconds"].median()),
         _stopped("llg-defenses", "over_guess", LABELS),
     )
 
@@ -131,7 +131,7 @@ def labels_by_posterior() -> Leak:
     return Leak(
         f"batch of {_range(table['size'])}, auxiliary data; {_listed(table['network'])}",
         f"{_range(100 * table.groupby('network')['instances'].mean(), '.1f')} % of labels",
-        _time(table["seconds"].median()),
+        duration(table["seconds"].median()),
         _stopped("llg-defenses", "over_guess", LABELS, attack="posterior"),
     )
 
@@ -145,7 +145,7 @@ def labels_by_factors() -> Leak:
     return Leak(
         f"batch of up to {plain['size'].max()}; {_listed(plain['network'])}",
         f"{100 * plain['exact'].mean():.0f} % of sets exact",
-        _time(plain["seconds"].median()),
+        duration(plain["seconds"].median()),
         _least(defended.assign(success=100.0 * defended["f1"]), LABELS),
     )
 
@@ -158,7 +158,7 @@ def labels_by_minimum() -> Leak:
     return Leak(
         f"batch of {rule['size'].max()}; {_listed(rule['network'])}",
         f"{distinct:.1f} % of labels, {repeated:.1f} % where they repeat",
-        _time(rule["seconds"].median()) if "seconds" in rule else MISSING,
+        duration(rule["seconds"].median()) if "seconds" in rule else MISSING,
     )
 
 
@@ -261,11 +261,3 @@ NAMES = {
 
 def _listed(names: pd.Series[str]) -> str:
     return ", ".join(dict.fromkeys(NAMES.get(name, name) for name in names))
-
-
-def _time(seconds: float) -> str:
-    if math.isnan(seconds):
-        return MISSING
-    if seconds < 1:
-        return f"{1000 * seconds:.2g} ms"
-    return f"{seconds:.2g} s" if seconds < 100 else f"{seconds / 60:.0f} min"

@@ -63,9 +63,9 @@ def run_page(
 
     out = Path(out).resolve()
     notebook, record = out / f"{study.name}.ipynb", out / f"{study.name}.json"
-    if not fresh and (done := finished(study, parameters, out)) is not None:
-        return done
     key = page_key(study, parameters)
+    if not fresh and (done := finished(study, key, out)) is not None:
+        return done
     try:
         out.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=out):
@@ -111,15 +111,15 @@ def _quiet_kernel(folder: Path) -> dict[str, str | None]:
     return {"IPYTHONDIR": str(folder / "ipython")}
 
 
-def finished(study: Study, parameters: Parameters, out: Path) -> PageRun | None:
-    """Return the page that a folder holds already, if nothing that it depends on has changed since."""
+def finished(study: Study, key: str, out: Path) -> PageRun | None:
+    """Return the page that a folder holds already, if it was made under this `page_key`."""
     notebook, record = out / f"{study.name}.ipynb", out / f"{study.name}.json"
     try:
         facts = json.loads(notebook.read_text())["metadata"]["gradleak"]
         records.read(record)
     except (OSError, ValueError, KeyError, InputError):
         return None
-    if facts["key"] != page_key(study, parameters):
+    if facts["key"] != key:
         return None
     return PageRun(notebook, record, float(facts["seconds"]), cached=True)
 

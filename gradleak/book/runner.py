@@ -97,7 +97,7 @@ def run_trials(
     cluster = cluster or os.environ.get("GRADLEAK_CLUSTER")
     threads = getattr(study.module, "THREADS", 1)
     accelerated = any(one.get("device") == "cuda" for one in inputs)
-    workers = _jobs(jobs, len(inputs), "cuda" if accelerated else "cpu", threads)
+    workers = processes(jobs, len(inputs), "cuda" if accelerated else "cpu", threads)
     if not inputs:
         return
     alone = cluster is None and workers <= 1
@@ -193,7 +193,8 @@ def _settled(threads: int, accelerated: bool) -> Iterator[None]:
             torch.use_deterministic_algorithms(deterministic[0], warn_only=deterministic[1])
 
 
-def _jobs(jobs: int | None, trials: int, device: str, threads: int = 1) -> int:
+def processes(jobs: int | None, trials: int, device: str, threads: int = 1) -> int:
+    """Return how many trials run at once: `jobs`, else $GRADLEAK_JOBS, else one a core or one a GPU."""
     asked = jobs
     if asked is None and (text := os.environ.get("GRADLEAK_JOBS")):
         if not text.isdigit():

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import html
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import pandas as pd
+
+MISSING = "not recorded"
 
 
 @dataclass(frozen=True)
@@ -99,6 +102,17 @@ def _text(value: object, specification: str = "") -> str:
     if value is None or value is pd.NA or (isinstance(value, float) and pd.isna(value)):
         return "–"
     return str(value) if isinstance(value, str) else format(value, specification)
+
+
+def duration(seconds: float) -> str:
+    """Return a time in the unit that it is read in."""
+    if math.isnan(seconds):
+        return MISSING
+    if seconds < 1:
+        return f"{1000 * seconds:.2g} ms"
+    if seconds < 100:
+        return f"{seconds:.2g} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def _badge(text: str) -> str:

@@ -133,6 +133,6 @@ def verdicts(record: Record) -> Tables:
     )
 
 
-def scoreboard(fresh: Mapping[str, Record], study: studies.Study) -> Tables:
-    """Return all claims of a study, as the scoreboard of the book shows them."""
-    return shown.tables(lines(fresh, study.name), f"{study.title}.", f"tab-scoreboard-{study.name}")
+def scoreboard(study: studies.Study, judged: Sequence[Line]) -> Tables:
+    """Return the judged claims of a study, as the scoreboard of the book shows them."""
+    return shown.tables(judged, f"{study.title}.", f"tab-scoreboard-{study.name}")

@@ -54,11 +54,15 @@ def test_a_page_and_its_record(checkout: Toy) -> None:
     again = pages.run_page(checkout.load(), checkout.parameters(scale=2), checkout.root / "o{u}t")
     assert again.cached
     assert again.seconds == run.seconds
-    out = checkout.root / "o{u}t"
-    assert pages.finished(checkout.load(), checkout.parameters(scale=2), out) == again
-    assert pages.finished(checkout.load(), checkout.parameters(scale=3), out) is None
+
+    def finished(**changes: float) -> pages.PageRun | None:
+        key = pages.page_key(checkout.load(), checkout.parameters(**changes))
+        return pages.finished(checkout.load(), key, checkout.root / "o{u}t")
+
+    assert finished(scale=2) == again
+    assert finished(scale=3) is None
     run.record.write_text("half a rec")
-    assert pages.finished(checkout.load(), checkout.parameters(scale=2), out) is None
+    assert finished(scale=2) is None
     assert checkout.traced == begun
 
 

@@ -77,19 +77,19 @@ def test_a_trial_uses_as_many_threads_as_its_study_asks(checkout: Toy, monkeypat
 def test_jobs(checkout: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("GRADLEAK_JOBS")
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
-    assert runner._jobs(None, 100, "cpu") == 8
-    assert runner._jobs(None, 3, "cpu") == 3
-    assert runner._jobs(None, 100, "cuda") == 1
-    assert runner._jobs(5, 100, "cuda") == 5
-    assert runner._jobs(None, 100, "cpu", threads=4) == 2
-    assert runner._jobs(50, 100, "cpu", threads=16) == 1
+    assert runner.processes(None, 100, "cpu") == 8
+    assert runner.processes(None, 3, "cpu") == 3
+    assert runner.processes(None, 100, "cuda") == 1
+    assert runner.processes(5, 100, "cuda") == 5
+    assert runner.processes(None, 100, "cpu", threads=4) == 2
+    assert runner.processes(50, 100, "cpu", threads=16) == 1
     monkeypatch.setenv("GRADLEAK_JOBS", "4")
-    assert runner._jobs(None, 100, "cpu") == 4
-    assert runner._jobs(2, 100, "cpu") == 2
+    assert runner.processes(None, 100, "cpu") == 4
+    assert runner.processes(2, 100, "cpu") == 2
     for wrong in ("0", "-1", "many"):
         monkeypatch.setenv("GRADLEAK_JOBS", wrong)
         with pytest.raises(InputError, match=r"positive number.*"):
-            runner._jobs(None, 100, "cpu")
+            runner.processes(None, 100, "cpu")
     with pytest.raises(InputError, match="got 0"):
         runner.run_study("toy", checkout.parameters(), jobs=0)
 

@@ -28,7 +28,7 @@ def test_a_list_says_what_is_recorded_and_what_this_run_found(toy: Study) -> Non
     (table,) = claims.verdicts(fresh).tables
     assert list(table.frame["verdict"]) == ["not reproduced"]
     assert table.name == "tab-toy-verdicts"
-    text = claims.scoreboard({"toy": fresh}, toy)._repr_markdown_()
+    text = claims.scoreboard(toy, claims.lines({"toy": fresh}, "toy"))._repr_markdown_()
     assert f":::{{table}} {toy.title}." in text
     assert "[not reproduced]{.badge .badge-not-reproduced}" in text
 
