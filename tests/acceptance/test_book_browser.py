@@ -24,6 +24,17 @@ pytestmark = [
     pytest.mark.skipif(not REQUIRED and (executable() is None or not (BOOK / "index.html").is_file()), reason=MISSING),
 ]
 WIDTHS = (1400, 400)
+SCHEMES = ("light", "dark")
+
+TABLES = "main table.claims, main table.status, main table.leaks"
+# The cells and verdicts of tables that reach beyond the box that holds them, where a reader would see them cut.
+CUT = """all => all.flatMap(table => {
+    const box = table.closest('.pst-scrollable-table-container') || table.parentElement
+    const right = box.getBoundingClientRect().right + 1
+    return [...table.querySelectorAll('td, th, .badge')]
+        .filter(cell => cell.offsetParent && cell.getBoundingClientRect().right > right)
+        .map(cell => cell.textContent.trim().slice(0, 40))
+})"""
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +47,7 @@ def site() -> Iterator[tuple[str, Any]]:
 
 @pytest.fixture(scope="module")
 def visits(site: tuple[str, Any]) -> dict[str, dict[str, Any]]:
-    """Every page visited once at full width: what it said on the console, its links, its anchors, its pictures."""
+    """Every page visited once: what it said on the console, its links, anchors and pictures, how wide it is."""
     address, browser = site
     context = browser.new_context(viewport={"width": WIDTHS[0], "height": 900})
     view = context.new_page()
@@ -57,9 +68,20 @@ def visits(site: tuple[str, Any]) -> dict[str, dict[str, Any]]:
             "formulas": view.locator("main mjx-container").count(),
             "raw": view.locator("main .math:not(:has(mjx-container))").count(),
             "numbers": view.eval_on_selector_all("main .caption-number", "all => all.map(c => c.textContent)"),
+            "reaches": {(scheme, width): reach(view, scheme, width) for width in WIDTHS[::-1] for scheme in SCHEMES},
         }
+        view.eval_on_selector_all("main details", "all => all.forEach(one => { one.open = true })")
+        found[page]["cut"] = view.eval_on_selector_all(TABLES, CUT)
     context.close()
     return found
+
+
+def reach(view: Any, scheme: str, width: int) -> int:
+    """Return how wide a page is in a window of this width."""
+    view.emulate_media(color_scheme=scheme)
+    view.wait_for_function("scheme => document.documentElement.dataset.theme === scheme", arg=scheme)
+    view.set_viewport_size({"width": width, "height": 900})
+    return int(view.evaluate("document.documentElement.scrollWidth"))
 
 
 def test_the_named_pages_are_there(visits: dict[str, Any]) -> None:
@@ -117,46 +139,15 @@ def test_figures_and_tables_are_numbered_and_not_blank(visits: dict[str, Any], s
     assert address
 
 
+@pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_no_page_is_wider_than_the_window(width: int, scheme: str, site: tuple[str, Any]) -> None:
-    address, browser = site
-    context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
-    view = context.new_page()
-    wide = {}
-    for page in pages_of(BOOK):
-        view.goto(f"{address}/{page}", wait_until="networkidle")
-        if scheme == "dark":
-            assert view.evaluate("document.documentElement.dataset.theme") == "dark"
-        reach = view.evaluate("document.documentElement.scrollWidth")
-        if reach > width + 1:
-            wide[page] = reach
-    context.close()
-    assert wide == {}
+def test_no_page_is_wider_than_the_window(width: int, scheme: str, visits: dict[str, Any]) -> None:
+    reaches = {page: visit["reaches"][scheme, width] for page, visit in visits.items()}
+    assert {page: reach for page, reach in reaches.items() if reach > width + 1} == {}
 
 
-# The cells and verdicts of tables that reach beyond the box that holds them, where a reader would see them cut.
-CUT = """all => all.flatMap(table => {
-    const box = table.closest('.pst-scrollable-table-container') || table.parentElement
-    const right = box.getBoundingClientRect().right + 1
-    return [...table.querySelectorAll('td, th, .badge')]
-        .filter(cell => cell.offsetParent && cell.getBoundingClientRect().right > right)
-        .map(cell => cell.textContent.trim().slice(0, 40))
-})"""
-
-
-def test_no_verdict_is_cut_at_full_width(site: tuple[str, Any]) -> None:
-    address, browser = site
-    context = browser.new_context(viewport={"width": WIDTHS[0], "height": 900})
-    view = context.new_page()
-    cut = {}
-    for page in pages_of(BOOK):
-        view.goto(f"{address}/{page}", wait_until="networkidle")
-        view.eval_on_selector_all("main details", "all => all.forEach(one => { one.open = true })")
-        if found := view.eval_on_selector_all("main table.claims, main table.status, main table.leaks", CUT):
-            cut[page] = found[:3]
-    context.close()
-    assert cut == {}
+def test_no_verdict_is_cut_at_full_width(visits: dict[str, Any]) -> None:
+    assert {page: visit["cut"][:3] for page, visit in visits.items() if visit["cut"]} == {}
 
 
 def test_verdicts_have_their_colours(site: tuple[str, Any]) -> None:
