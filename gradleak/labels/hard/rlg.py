@@ -73,7 +73,8 @@ def _points(gradient: Tensor, rank: int | None) -> Tensor:
         # Where no class occurs twice, rows of one length span as much, and the gradient is read as it is.
         if (equal := classes_span(gradient)).rank != rank:
             return equal.vectors
-    return rows[:, :rank]
+    first: Tensor = rows[:, :rank]
+    return first
 
 
 def _leading(gradient: Tensor, rank: int) -> Tensor:
@@ -81,8 +82,7 @@ def _leading(gradient: Tensor, rank: int) -> Tensor:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         vectors: Tensor = torch.svd_lowrank(gradient, rank + SPARE, niter=4)[0]
-    first: Tensor = vectors[:, :rank].double()
-    return first
+    return vectors[:, :rank].to(torch.float64)
 
 
 def _heaviest(gradient: Tensor, there: NDArray[np.intp]) -> NDArray[np.intp] | None:
