@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 import torch
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from pydantic import Field
 
 from gradleak import studies
@@ -52,7 +53,7 @@ class Parameters(studies.Parameters):
 
     source: Literal["sentences", "librispeech"] = Field("sentences", description="texts that are said")
     rows: list[Row] = Field(
-        ["small/0/30", "small/10/10", "small-2/0/10"],
+        ["small/0/16", "small/4/8", "small-2/0/6"],
         validate_default=True,
         description="recogniser/steps of training/utterances",
     )
@@ -254,7 +255,7 @@ def batch_table(record: Record) -> pd.DataFrame:
                 "CPU-s": f"{group['seconds'].median():.2g}",
             }
         )
-    return pd.DataFrame(lines).sort_values(["utterances", "two begin alike"], kind="stable")
+    return pd.DataFrame(lines)
 
 
 def variables_table(record: Record) -> pd.DataFrame:
@@ -274,14 +275,23 @@ def figure_steps(record: Record) -> Figure:
     frame = _part(record, "figure")
     figure, axes = figures.panels(1, 1, height=3.4)
     axis = axes[0][0]
+    generator = np.random.default_rng(0)
     for step, rest in zip(frame["step"], frame["rest"], strict=True):
-        axis.scatter([step] * len(rest), rest, s=8, alpha=0.35, color=figures.COLOURS[2], linewidth=0)
+        aside = step + generator.uniform(-0.3, 0.3, len(rest))
+        axis.scatter(aside, rest, s=10, alpha=0.5, color=figures.COLOURS[2], linewidth=0)
     read = frame.dropna(subset=["miss"])
     axis.scatter(read["step"], read["miss"].astype(float), s=36, marker="D", color=figures.COLOURS[1], zorder=3)
     axis.set(yscale="log", ylabel="share outside the span", xlim=(-0.6, len(frame) - 0.4), ylim=(1e-9, 3))
     pieces = [piece.replace(text.SPACE, "") or "end" for piece in frame["piece"]]
     axis.set_xticks(list(frame["step"]), pieces, rotation=30 if len(pieces) > 9 else 0)
     axis.grid(visible=False, axis="x")
+    axis.legend(
+        handles=[
+            Line2D([], [], marker=marker, color=figures.COLOURS[colour], linestyle="", label=label)
+            for marker, colour, label in (("D", 1, "the word that is read"), ("o", 2, "every other word, a sample"))
+        ],
+        loc="center right",
+    )
     return figure
 
 
@@ -295,7 +305,7 @@ def figure_misses(record: Record) -> Figure:
             ("worst", "worst word read", figures.COLOURS[1]),
             ("other", "nearest other word", figures.COLOURS[2]),
         ):
-            axis.scatter(group["length"] + jitter, group[name], s=7, alpha=0.6, color=colour, label=label, linewidth=0)
+            axis.scatter(group["length"] + jitter, group[name], s=9, alpha=0.7, color=colour, label=label, linewidth=0)
         axis.set(yscale="log", title=f"{size}, {stage_of(trained)}", xlabel="tokens", ylabel="")
     axes[0][0].set_ylabel("share outside the span")
     figures.legend_below(figure, 2)
