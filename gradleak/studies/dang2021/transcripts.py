@@ -306,7 +306,7 @@ def figure_misses(record: Record) -> Figure:
             ("other", "nearest other word", figures.COLOURS[2]),
         ):
             axis.scatter(group["length"] + jitter, group[name], s=9, alpha=0.7, color=colour, label=label, linewidth=0)
-        axis.set(yscale="log", title=f"{size}, {stage_of(trained)}", xlabel="tokens", ylabel="")
+        axis.set(yscale="log", title=f"{size}\n{stage_of(trained)}", xlabel="tokens", ylabel="")
     axes[0][0].set_ylabel("share outside the span")
     figures.legend_below(figure, 2)
     return figure

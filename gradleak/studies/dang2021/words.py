@@ -340,7 +340,7 @@ def figure_lengths(record: Record) -> Figure:
     for axis, ((size, trained), group) in zip(axes[0], groups, strict=True):
         sns.barplot(group, x="tokens", y="exact", hue="attack", errorbar=None, width=0.7, ax=axis)
         axis.get_legend().remove()
-        axis.set(title=f"{size}, {stage_of(trained)}", xlabel="tokens", ylabel="", ylim=(0, 1.03))
+        axis.set(title=f"{size}\n{stage_of(trained)}", xlabel="tokens", ylabel="", ylim=(0, 1.03))
         axis.grid(visible=False, axis="x")
     axes[0][0].set_ylabel("exact bags")
     figures.legend_below(figure, 2)
