@@ -103,8 +103,9 @@ class Parameters(studies.Parameters):
     paper: ClassVar[dict[str, Any]] = {
         "text": "librispeech",
         "cells": [
-            *(f"{model}/{stage}/1/100" for model in RECURRENT for stage in STAGES),
-            *(f"{model}/{stage}/8/25" for model in RECURRENT for stage in STAGES),
+            *(f"{model}/untrained/1/100" for model in RECURRENT[:2]),
+            *(f"{model}/trained/1/25" for model in RECURRENT[:2]),
+            *(f"{model}/{stage}/8/10" for model in RECURRENT[:2] for stage in STAGES),
             *(f"{model}/{stage}/32/100" for model in RECURRENT[:2] for stage in STAGES),
             *(f"{RECURRENT[2]}/{stage}/32/25" for stage in STAGES),
             "lstm/512/1/untrained/64/3",
@@ -112,7 +113,7 @@ class Parameters(studies.Parameters):
             *(f"transformer/256/2/untrained/{size}/5" for size in (1, 4, 16)),
             *(f"transformer/256/2/trained/{size}/2" for size in (1, 4, 16)),
         ],
-        "free": 5,
+        "free": 3,
         "epochs": 4,
         "defended": "lstm/256/1/untrained/8/5",
         "defenses": [
