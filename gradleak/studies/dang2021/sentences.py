@@ -432,12 +432,12 @@ def figure_reading(record: Record) -> Figure:
         axis.scatter([step] * len(others), others, s=9, color="0.6", linewidths=0, zorder=2)
         if word:
             axis.scatter([step], [miss], s=42, color=figures.COLOURS[1], zorder=3)
-            shown = word.replace("▁", "")
-            axis.annotate(
-                shown, (step, miss), (0, -15), textcoords="offset points", ha="center", fontsize=10, fontweight="bold"
-            )
+            # A piece that does not begin a word is marked; every second stands lower, for long words have no room.
+            shown, lower = word.removeprefix("▁") if word.startswith("▁") else f"-{word}", -17 - 14 * (step % 2)
+            style = {"ha": "center", "fontsize": 10, "fontweight": "bold"}
+            axis.annotate(shown, (step, miss), (0, lower), textcoords="offset points", **style)
     low = float(frame["miss"].min())
-    axis.set(yscale="log", ylim=(low / 30, 3), xlim=(-0.6, len(frame) - 0.4))
+    axis.set(yscale="log", ylim=(low / 80, 3), xlim=(-0.6, len(frame) - 0.4))
     axis.set(xlabel="step", ylabel="outside of the span, share of its size")
     axis.set_xticks(range(len(frame)), [str(step + 1) for step in range(len(frame))])
     return figure
