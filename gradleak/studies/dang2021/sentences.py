@@ -168,7 +168,8 @@ def trials(parameters: Parameters) -> list[dict[str, Any]]:
         for behind in parameters.defenses
     ]
     figure = {"part": "figure"} | of(own) | common
-    return [*read, *defended, figure]
+    # Some of everything first: what a long run has when it is stopped.
+    return sorted([*read, *defended, figure], key=lambda inputs: int(inputs.get("first", 0)))
 
 
 def trial(part: str, **inputs: Any) -> list[dict[str, Any]]:
