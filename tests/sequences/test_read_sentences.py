@@ -86,6 +86,24 @@ def test_a_very_long_sentence_is_read_until_the_span_is_full() -> None:
     assert "full rank" in beyond.reason
 
 
+def test_false_prefixes_are_counted_out() -> None:
+    # More prefixes than the last layer's span has dimensions, of few words: many more lie in the first layer's span.
+    generator = torch.Generator().manual_seed(2)
+    sentences = [torch.randint(3, 11, (7,), generator=generator).tolist() for _ in range(6)]
+    prefixes = {tuple(one[:length]) for one in sentences for length in range(8)}
+    found = read_sentences(leak_of(model_of("lstm"), sentences))
+    assert found.prefixes > len(prefixes) > 33
+    assert (found.status, found.all()) == ("unique", sorted(sentences))
+
+
+def test_layers_without_biases() -> None:
+    model = Normalised(nn.Identity(), nn.LSTM(16, 16, bias=False))
+    model.head = nn.Linear(16, PIECES, bias=False)
+    model.recurrent.batch_first = True
+    found = read_sentences(leak_of(model, [[5, 6, 7], [5, 8]]))
+    assert (found.status, found.tokens) == ("unique", [[5, 6, 7], [5, 8]])
+
+
 def test_identical_batches_have_one_gradient_and_the_batch_size_tells() -> None:
     sentences = [[5, 6], [7]]
     once, twice = (leak_of(model_of("lstm"), sentences * times) for times in (1, 2))
