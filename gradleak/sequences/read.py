@@ -109,7 +109,9 @@ def _read(leak: Leak, model: Model, words: Tensor, start: int, end: int, equalis
         return replace(failed, reason=grown.reason)
     tree = grown.tree
     failed = replace(failed, prefixes=len(tree))
-    counts = count(tree, _head(leak, model), end, equalise=equalise)
+    # Rounding leaves the rows' proportions, and all are worth the same; with noise the large ones are worth more.
+    head = _head(leak, model)
+    counts = count(tree, head, end, equalise=True) or count(tree, head, end, equalise=False)
     if counts is None:
         return replace(failed, reason=f"no whole numbers of passes through {len(tree)} prefixes give the gradient")
     ended = _ended(tree, counts)

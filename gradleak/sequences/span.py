@@ -11,6 +11,8 @@ from torch import Tensor
 # A gap is a step between neighbours that noise alone does not make, and begins above what is rounded. The last tenth of
 # the singular values of a matrix of noise falls off by itself: a step there must be a wide one.
 LEAST_GAP, ROUNDED, INNER, WIDE = 1.5, 3e-7, 0.9, 100
+# What one more check lets pass, as a share of a random vector's miss.
+SLACK = 0.03
 # The largest singular value of a matrix of noise is its deviation times the roots of its sides; uneven noise has more.
 EDGE = 2.0
 
@@ -21,7 +23,8 @@ class Span:
 
     `basis` (D, K) and its `sizes` (K,), the singular values; `units` (D,) what entries are divided by; `noise`: the
     standard deviation of one entry in those units, read off what lies outside the span. `power`: the share of a
-    random vector that lies outside; at 0 every vector lies inside, and nothing can be told.
+    random vector that lies outside; at 0 every vector lies inside, and nothing can be told. `slack`: a miss that is let
+    pass whatever the noise.
     """
 
     basis: Tensor
@@ -29,6 +32,7 @@ class Span:
     units: Tensor
     noise: float
     rounding: float
+    slack: float = 0.0
 
     @property
     def rank(self) -> int:
@@ -72,8 +76,8 @@ class Span:
         """Return the misses (N,) that the noise of a sum of rows of this length explains."""
         left = len(self.basis) - self.rank
         expected = rows * self.noise * math.sqrt(left) + self.rounding
-        # Not all noise is even: where there is room, an order of magnitude is left to it.
-        return expected * (self.power / expected).sqrt().clamp(min=1.3, max=20)
+        # Not all noise is even, rounding least of all: where there is room, an order of magnitude is left to it.
+        return (expected * (self.power / expected).pow(0.25).clamp(min=1.3, max=20)).clamp(min=self.slack)
 
 
 def everything(like: Tensor) -> Span:
@@ -84,7 +88,10 @@ def everything(like: Tensor) -> Span:
 
 
 def span_of(gradient: Tensor, *, equalise: bool = True, least: int = 0) -> Span:
-    """Return the row span of a gradient (R, D); where fewer than `least` dimensions are found, it is everything.
+    """Return the row span of a gradient (R, D).
+
+    With `least`, it is one more check of what another span has let pass: it is everything where fewer dimensions are
+    found, and a miss may be larger, for what it wrongly sends away is lost.
 
     `equalise` divides rows by their size first: rounding is in proportion to a row, and a row that is small says as
     much as another. Noise that was added is the same for all rows; they are left as they are then.
@@ -113,7 +120,8 @@ def span_of(gradient: Tensor, *, equalise: bool = True, least: int = 0) -> Span:
         noise = _noise(sizes, rank, len(rows))
     if rank < least or rank >= most:
         rank, noise = width, 0.0
-    return Span(vectors.flip(1)[:, :rank], sizes[:rank], units, noise, rounding)
+    slack = SLACK * math.sqrt(1 - rank / width) if least else 0.0
+    return Span(vectors.flip(1)[:, :rank], sizes[:rank], units, noise, rounding, slack)
 
 
 def _noise(sizes: Tensor, rank: int, rows: int) -> float:
