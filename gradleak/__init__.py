@@ -6,10 +6,10 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["Leak", "augment", "data", "defenses", "images", "labels", "metrics", "models", "observe"]
+__all__ = ["Leak", "augment", "data", "defenses", "images", "labels", "metrics", "models", "observe", "sequences"]
 
 if TYPE_CHECKING:
-    from gradleak import augment, data, defenses, images, labels, metrics, models
+    from gradleak import augment, data, defenses, images, labels, metrics, models, sequences
     from gradleak.leak import Leak, observe
 
 _FROM_LEAK = {"Leak", "observe"}

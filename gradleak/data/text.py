@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from gradleak import paths
 from gradleak.data.base import DatasetState, Split
-from gradleak.data.sentences import SENTENCES
+from gradleak.data.our_sentences import SENTENCES
 from gradleak.errors import InputError, MissingData, StorageError, unknown
 
 NAMES = ("sentences", "librispeech")
