@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gradleak import paths
-from gradleak.data import download, embedded, files, text
+from gradleak.data import download, embedded, files
 from gradleak.data.base import Dataset, DatasetState, Split
 from gradleak.errors import InputError, MissingData, unknown
 
@@ -17,11 +17,11 @@ TITLES = {
     "mnist": "MNIST",
     "svhn": "SVHN",
     "tinyimagenet32": "Tiny ImageNet",
-} | text.TITLES
+}
 
 
 def names() -> tuple[str, ...]:
-    """Return the names of all datasets of images."""
+    """Return the names of all datasets."""
     return tuple(dict.fromkeys([*EMBEDDED, *files.FILES, *download.TORCHVISION]))
 
 
@@ -32,9 +32,6 @@ def title(name: str) -> str:
 
 def load(name: str, split: Split = "train", *, size: int | None = None) -> Dataset:
     """Return a dataset's split; `size` asks for square images of that many pixels."""
-    if name in text.NAMES:
-        text.texts(name)  # says what is wrong, where it is not at hand
-        raise InputError(f"'{name}' is text, not images: data.texts('{name}') gives its sentences")
     if name not in names():
         raise unknown("dataset", name, names())
     if split not in ("train", "test"):
@@ -71,8 +68,8 @@ def shape(name: str, *, size: int | None = None) -> tuple[int, int]:
 
 def source(name: str) -> str:
     """Return one line that says where `load` would take a dataset from, without loading it."""
-    if name not in (*names(), *text.NAMES):
-        raise unknown("dataset", name, (*names(), *text.NAMES))
+    if name not in names():
+        raise unknown("dataset", name, names())
     return next(f"{state.name}: {state.source}" for state in states() if state.name == name)
 
 
@@ -104,4 +101,4 @@ def states() -> list[DatasetState]:
                 name, "missing", f"wants {file} in $GRADLEAK_DATA", None, None, "", files.FILES[name].notes
             )
         result.append(state)
-    return result + text.states()
+    return result

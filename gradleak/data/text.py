@@ -145,6 +145,12 @@ def vocabulary(name: str) -> Vocabulary:
     return build_vocabulary(SENTENCES, EMBEDDED_PIECES) if name == "sentences" else Vocabulary(_lines(PIECES))
 
 
+def source(name: str) -> str:
+    """Return one line that says where `texts` would take a text from, without reading it."""
+    _check(name)
+    return next(f"{state.name}: {state.source}" for state in states() if state.name == name)
+
+
 def states() -> list[DatasetState]:
     """Return the state of every text."""
     own = DatasetState(

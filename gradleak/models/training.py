@@ -206,8 +206,8 @@ def _accuracy(model: nn.Module, dataset: data.Dataset, device: str) -> float:
     return right / len(dataset)
 
 
+# What is kept of a trained network; None where it must be trained.
 def cached_state(file: Path) -> dict[str, Any] | None:
-    """Return what is kept of a trained network, or None where it must be trained."""
     if not file.is_file():
         return None
     try:

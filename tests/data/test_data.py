@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 
 from gradleak import data
-from gradleak.data import download, embedded, files, registry, text
+from gradleak.data import download, embedded, files, registry
 from gradleak.errors import InputError, MissingData, StorageError, UnknownName
 
 
@@ -133,7 +133,7 @@ def test_states_need_no_image(folder: Path) -> None:
     packed(folder / "flowers17.npz", [0] * 5)
     (folder / "cifar10.npz").write_bytes(b"PK")
     states = {state.name: state for state in data.states()}
-    assert set(states) == {*data.names(), *text.NAMES}
+    assert set(states) == set(data.names())
     assert (states["mnist"].state, states["mnist"].images, states["mnist"].classes) == ("file", 6, 2)
     assert (states["flowers17"].images, states["flowers17"].shape) == (5, "224×224×3")
     assert states["cifar10"].state == "damaged"
@@ -266,4 +266,4 @@ def test_the_papers_data_are_as_their_papers_say() -> None:
 def test_a_dataset_is_called_as_its_makers_call_it() -> None:
     assert data.title("cifar10") == "CIFAR-10"
     assert data.title("digits") == "digits"
-    assert set(registry.TITLES) <= {*data.names(), *text.NAMES}
+    assert set(registry.TITLES) <= set(data.names())

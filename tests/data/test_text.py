@@ -44,7 +44,7 @@ def test_the_published_text() -> None:
     pieces = [vocabulary.encode(sentence) for sentence in short]
     assert sum(map(len, pieces)) / len(pieces) == pytest.approx(6.7, abs=0.05)
     assert [vocabulary.decode(tokens) for tokens in pieces] == list(short)
-    assert data.source("librispeech").startswith("librispeech: $GRADLEAK_TEXT")
+    assert text.source("librispeech").startswith("librispeech: $GRADLEAK_TEXT")
 
 
 def test_a_text_that_is_not_at_hand(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -52,11 +52,7 @@ def test_a_text_that_is_not_at_hand(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     monkeypatch.setenv("GRADLEAK_TEXT", str(tmp_path))
     with pytest.raises(MissingData, match="set \\$GRADLEAK_TEXT"):
         data.texts("librispeech")
-    with pytest.raises(MissingData, match="'sentences' is embedded"):
-        data.load("librispeech")
-    assert {state.name: state.state for state in data.states()}["librispeech"] == "missing"
-    with pytest.raises(InputError, match="is text, not images"):
-        data.load("sentences")
+    assert {state.name: state.state for state in text.states()} == {"sentences": "embedded", "librispeech": "missing"}
     with pytest.raises(UnknownName, match="unknown text 'sentance': did you mean 'sentences'"):
         data.texts("sentance")
     with pytest.raises(InputError, match="split"):

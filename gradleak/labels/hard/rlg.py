@@ -9,18 +9,12 @@ from scipy.optimize import linprog
 from torch import Tensor
 
 from gradleak.errors import InputError
-from gradleak.spans import classes_span
 
 Array = NDArray[np.float64]
 # A row is parted from the others if it lies this far behind their plane, all rows of length 1, |r|∞ ≤ 1.
 MARGIN = {torch.float32: 1e-4, torch.float64: 1e-8}
 # Of the rows that a plane leaves on the wrong side, how many more are looked at.
 MORE = 200
-# A gradient of more entries is not decomposed whole.
-LARGE = 4_000_000
-SOME = 2000  # rows of it that the screening looks at first
-# Directions beyond the rank that a decomposition by random products carries along.
-SPARE = 8
 
 
 def rlg(weight_gradient: Tensor, rank: int | None = None) -> set[int]:
@@ -28,13 +22,12 @@ def rlg(weight_gradient: Tensor, rank: int | None = None) -> set[int]:
 
     Threat model: gradients only. Known: nothing, not the batch size; one-hot labels; fewer samples than features and
     than classes, so that the gradient's rank is the number of samples. Features may have any sign.
-    `rank`: the batch's size, if it is known; otherwise how many singular values stand out of the rounding, rows divided
-    by their size (`gradleak.spans`).
+    `rank`: the batch's size, if it is known; otherwise how many singular values stand out of the rounding.
     """
     if weight_gradient.ndim != 2:
         raise InputError(f"RLG reads one gradient (C, I); got {tuple(weight_gradient.shape)}")
-    points = _points(weight_gradient, rank)
-    rank = points.shape[1]
+    rows, singular, _ = torch.linalg.svd(weight_gradient.double(), full_matrices=False)
+    rank = numerical_rank(singular, weight_gradient) if rank is None else rank
     if rank < 1:
         return set()
     classes, width = weight_gradient.shape
@@ -44,14 +37,13 @@ def rlg(weight_gradient: Tensor, rank: int | None = None) -> set[int]:
             f"RLG needs fewer samples than features, and than classes less one; this gradient has rank {rank}, the "
             f"most that {classes} classes and {width} features allow"
         )
-    q = points.cpu().numpy()
+    q = rows[:, :rank].cpu().numpy()
     sizes = np.linalg.norm(q, axis=1)
     # A row of nothing says nothing: its class is neither in the batch nor predicted.
     there = np.flatnonzero(sizes > np.finfo(np.float64).eps * sizes.max())
     q = q[there] / sizes[there, None]
     margin = MARGIN.get(weight_gradient.dtype, 1e-2)
-    kept = candidates(q, _heaviest(weight_gradient, there))
-    return {int(there[row]) for row in kept if _parted(q, int(row), margin)}
+    return {int(there[row]) for row in candidates(q) if parted(q, int(row), margin)}
 
 
 def numerical_rank(singular: Tensor, like: Tensor) -> int:
@@ -60,70 +52,27 @@ def numerical_rank(singular: Tensor, like: Tensor) -> int:
     return int((singular > rounding * singular[0]).sum()) if singular[0] > 0 else 0
 
 
-def _points(gradient: Tensor, rank: int | None) -> Tensor:
-    """Return every class's point (C, S), up to a regular map of the space and a factor a point."""
-    if gradient.numel() > LARGE:
-        # Too large to be decomposed whole.
-        if rank is None:
-            return classes_span(gradient).vectors
-        return _leading(gradient, rank)
-    rows, singular, _ = torch.linalg.svd(gradient.double(), full_matrices=False)
-    if rank is None:
-        rank = numerical_rank(singular, gradient)
-        # Where no class occurs twice, rows of one length span as much, and the gradient is read as it is.
-        if (equal := classes_span(gradient)).rank != rank:
-            return equal.vectors
-    first: Tensor = rows[:, :rank]
-    return first
-
-
-def _leading(gradient: Tensor, rank: int) -> Tensor:
-    """Return the leading left singular vectors (C, S) of a large gradient, in its own precision's arithmetic."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        vectors: Tensor = torch.svd_lowrank(gradient, rank + SPARE, niter=4)[0]
-    return vectors[:, :rank].to(torch.float64)
-
-
-def _heaviest(gradient: Tensor, there: NDArray[np.intp]) -> NDArray[np.intp] | None:
-    """Return the places, among rows that are there, of a large gradient's largest ones; None, for all, of a small one.
-
-    Those dang2021's screening looks at.
-    """
-    if gradient.numel() <= LARGE:
-        return None
-    sizes = np.concatenate([rows.abs().amax(dim=1).cpu().numpy() for rows in gradient.split(256)])[there]
-    order: NDArray[np.intp] = np.argsort(-sizes, kind="stable")[:SOME]
-    return order
-
-
-def candidates(q: Array, some: NDArray[np.intp] | None = None) -> NDArray[np.intp]:
+def candidates(q: Array) -> NDArray[np.intp]:
     """Return rows (at most twice their width) among which all that can be parted from the others must be.
 
     If some rows' cone is the whole space, any other row lies in it, and no plane parts that row from them. Such rows
     are those that carry one direction b, and those that carry −b: each direction is a positive sum of as many rows as
-    the space has dimensions. If there is no such sum, every row is a candidate. They are looked for among `some` first.
+    the space has dimensions. If there is no such sum, every row is a candidate.
     """
-    if some is not None and len(some) < len(q) and (chosen := _whole(q[some])) is not None:
-        return np.sort(some[chosen])
-    chosen = _whole(q)
-    return np.arange(len(q)) if chosen is None else chosen
-
-
-def _whole(q: Array) -> NDArray[np.intp] | None:
-    """Return a few rows whose cone is the whole space, None where there are none."""
-    direction = np.random.default_rng(0).standard_normal(q.shape[1])
+    generator = np.random.default_rng(0)
+    direction = generator.standard_normal(q.shape[1])
     found = []
     for side in (direction, -direction):
         answer = linprog(np.ones(len(q)), A_eq=q.T, b_eq=side, bounds=(0, None), method="highs-ds")
         if answer.status != 0:
-            return None
+            return np.arange(len(q))
         found.append(np.flatnonzero(answer.x > 0))
+    chosen = np.unique(np.concatenate(found))
     # Fewer carry a direction only by chance; then their cone is not the whole space.
-    return np.unique(np.concatenate(found)) if min(map(len, found)) == q.shape[1] else None
+    return chosen if min(map(len, found)) == q.shape[1] else np.arange(len(q))
 
 
-def _parted(q: Array, row: int, margin: float) -> bool:
+def parted(q: Array, row: int, margin: float) -> bool:
     """Whether a plane r has this row behind it, r·q ≤ −margin, and no other: the linear program, rows as needed."""
     others = np.arange(len(q)) != row
     looked = np.zeros(len(q), dtype=bool)

@@ -17,11 +17,13 @@ from torch import Tensor, nn
 from gradleak import data, defenses, studies
 from gradleak.book import figures
 from gradleak.book.records import Record
+from gradleak.data.text import TITLES
 from gradleak.defenses import Each
 from gradleak.errors import InputError
-from gradleak.leak import Defense, Leak, observe
+from gradleak.leak import Defense, Leak
 from gradleak.models.language import KINDS, batch_of
 from gradleak.models.language_training import LanguageRecipe, train_language_model
+from gradleak.observing import observe
 from gradleak.sequences import Sentences, read_sentences
 from gradleak.sequences.recurrent import layers_of
 from gradleak.sequences.span import span_of
@@ -135,7 +137,7 @@ class Parameters(studies.Parameters):
 def scale(parameters: Parameters) -> str:
     """Return in a few words how many samples of what a run is about."""
     batches = sum(cell.batches for cell in parameters.cells)
-    return f"{batches:,} batches in {len(parameters.cells)} cells, {data.title(parameters.text)}"
+    return f"{batches:,} batches in {len(parameters.cells)} cells, {TITLES[parameters.text]}"
 
 
 def datasets(parameters: Parameters) -> list[str]:
