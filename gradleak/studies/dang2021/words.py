@@ -79,14 +79,12 @@ class Parameters(studies.Parameters):
 
     source: Literal["sentences", "librispeech"] = Field("sentences", description="texts that are said")
     rows: list[Row] = Field(
-        ["small/0/6", "small/4/4"],
+        ["small/0/4", "small/4/2"],
         validate_default=True,
         description="recogniser/steps of training/utterances",
     )
     coded: int = Field(2, ge=1, description="RLG as coded on every so manieth utterance")
-    batches: list[Batch] = Field(
-        ["2/1/1", "1/2/1"], validate_default=True, description="utterances a step/local steps/batches"
-    )
+    batches: list[Batch] = Field(["1/2/1"], validate_default=True, description="utterances a step/local steps/batches")
     defenses: list[Behind] = Field(
         ["none/0", "sign/0", "grad-drop/0.9"], validate_default=True, description="defence/level"
     )
