@@ -6,19 +6,20 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["Leak", "augment", "data", "defenses", "images", "labels", "metrics", "models", "observe"]
+__all__ = ["Leak", "augment", "data", "defenses", "images", "labels", "metrics", "models", "observe", "sequences"]
 
 if TYPE_CHECKING:
-    from gradleak import augment, data, defenses, images, labels, metrics, models
-    from gradleak.leak import Leak, observe
+    from gradleak import augment, data, defenses, images, labels, metrics, models, sequences
+    from gradleak.leak import Leak
+    from gradleak.observing import observe
 
-_FROM_LEAK = {"Leak", "observe"}
+_FROM = {"Leak": "gradleak.leak", "observe": "gradleak.observing"}
 
 
 def __getattr__(name: str) -> Any:
     # Loaded when first asked for: `gradleak --help` must not wait for torch.
-    if name in _FROM_LEAK:
-        return getattr(importlib.import_module("gradleak.leak"), name)
+    if name in _FROM:
+        return getattr(importlib.import_module(_FROM[name]), name)
     if name in __all__:
         return importlib.import_module(f"gradleak.{name}")
     raise AttributeError(f"module 'gradleak' has no attribute '{name}'")

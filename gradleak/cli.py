@@ -207,10 +207,11 @@ def record(
 
 @app.command()
 def data() -> None:
-    """List the datasets, and where each would come from."""
+    """List the datasets and texts, and where each would come from."""
     from gradleak import data as datasets
+    from gradleak.data import text
 
-    _show([vars(state) for state in datasets.states()])
+    _show([vars(state) for state in (*datasets.states(), *text.states())])
 
 
 @app.command()

@@ -34,6 +34,15 @@ def data_folder() -> Path | None:
     return _named("GRADLEAK_DATA")
 
 
+def text_folder() -> Path | None:
+    """Return the folder of texts: $GRADLEAK_TEXT, else the folder `text` beside $GRADLEAK_DATA, if there is one."""
+    if (named := _named("GRADLEAK_TEXT")) is not None:
+        return named
+    data = data_folder()
+    beside = data.resolve().parent / "text" if data is not None else None
+    return beside if beside is not None and beside.is_dir() else None
+
+
 def weights_folder() -> Path | None:
     """Return the folder of pretrained networks, if $GRADLEAK_WEIGHTS names one."""
     return _named("GRADLEAK_WEIGHTS")

@@ -16,12 +16,14 @@ import gradleak
 # above it; of two packages on one line neither knows the other.
 FLOW = (
     "errors",
-    "paths storage reporting",
+    "paths storage reporting spans",
     "losses augment data",
-    "leak metrics models",
+    "leak metrics",
+    "observing",
+    "models",
     "defenses",
     "labels",
-    "images",
+    "images sequences",
     "studies",  # what every study is made of: its parameters, and how it is found
     "book.tables book.figures",  # what a study draws with
     "book.plain book.spelling",
@@ -116,7 +118,7 @@ def test_no_import_goes_against_the_flow() -> None:
         ("labels.soft.new", "def f():\n    from gradleak import images", "images"),
         ("labels.soft.new", "from gradleak.labels.soft import path\nimport gradleak.leak", ""),
         ("images.new", "import gradleak.studies.wang2024.noise", "studies.wang2024.noise"),
-        ("models.new", "from gradleak.leak import observe", "leak"),
+        ("metrics.new", "from gradleak.leak import observe", "leak"),
         ("studies.yin2021.new", "from gradleak.studies.wang2024 import noise", "studies.wang2024.noise"),
         ("studies.yin2021.new", "from gradleak.book import records, runner", "book.runner"),
         ("studies.shared.new", "from gradleak.studies.yin2021 import batch_restoration as b", "studies.yin2021"),

@@ -10,8 +10,9 @@ from torch import nn
 from torch.nn import functional as F
 
 import gradleak
+from gradleak import observing
 from gradleak.errors import InputError
-from gradleak.leak import HeadLeaks, observe, observe_heads
+from gradleak.leak import HeadLeaks, Leak, observe, observe_heads
 
 
 def network(classes: int = 5, bias: bool = False) -> nn.Sequential:
@@ -197,7 +198,8 @@ def test_unused_and_frozen_parameters() -> None:
 
 
 def test_package_offers_its_names_lazily() -> None:
-    assert gradleak.observe is observe
+    assert gradleak.Leak is Leak
+    assert gradleak.observe is observing.observe
     assert "observe" in dir(gradleak)
     assert gradleak.labels.PRIORS["mixup"].free == 2
     with pytest.raises(AttributeError, match="no attribute 'observed'"):

@@ -21,10 +21,10 @@ LAYERS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("attacks", ("labels", "images", "sequences")),
     (
         "what the server sees, what a client does, on what, and how it is measured",
-        ("leak", "defenses", "models", "data", "metrics"),
+        ("leak", "observing", "defenses", "models", "data", "metrics"),
     ),
     ("labels and losses", ("augment", "losses")),
-    ("what all may use", ("reporting", "paths", "storage", "errors")),
+    ("what all may use", ("spans", "reporting", "paths", "storage", "errors")),
 )
 COLOURS = ("#e8eef3", "#f6e3de", "#dbe7ef", "#f5ecd9", "#e3ede4", "#ece6f0", "#eef0f2")
 

@@ -19,6 +19,7 @@ from gradleak.book import progress, records, sources
 from gradleak.book.plain import plain
 from gradleak.book.records import Record, Trial
 from gradleak.book.trials import Trials, known, short
+from gradleak.data import text
 from gradleak.errors import InputError
 from gradleak.studies import Parameters, Study
 
@@ -112,12 +113,12 @@ def run_trials(
 
 def sources_of(study: Study, parameters: Parameters) -> list[str]:
     """Return where a study's datasets come from; one that is not at hand is an error before any work starts."""
-    states = {state.name: state.state for state in data.states()}
+    states = {state.name: state.state for state in (*data.states(), *text.states())}
     names = study.module.datasets(parameters)
     for name in names:
         if states.get(name, "unknown") in ("unknown", "missing", "damaged"):
-            data.load(name)  # says what is wrong
-    return [data.source(name) for name in names]
+            text.texts(name) if name in text.NAMES else data.load(name)  # says what is wrong
+    return [text.source(name) if name in text.NAMES else data.source(name) for name in names]
 
 
 def decides(code: str, device: str, data_sources: list[str]) -> str:

@@ -76,7 +76,9 @@ def judge(claim: Claim, record: Record | None) -> Judgement:
     if record is None:
         return Judgement(claim, None, 0, None, False, None, "not run")
     at_scale = reaches(claim, record.parameters)
-    chosen = _selected(claim, record, may_lack=record.profile != "paper" and not at_scale)
+    # What a stand-in says instead may be that there is none: then nothing was run.
+    lacks = record.profile != "paper" or bool(claim.stand_in)
+    chosen = _selected(claim, record, may_lack=lacks and not at_scale)
     if not chosen:
         return Judgement(claim, None, 0, None, False, None, "not run")
     import pandas as pd

@@ -2,11 +2,14 @@
 
 from gradleak.data.base import NORMALISATION, Dataset, DatasetState, denormalise, normalise
 from gradleak.data.registry import load, names, shape, source, states, title
+from gradleak.data.text import Vocabulary, build_vocabulary, texts, vocabulary
 
 __all__ = [
     "NORMALISATION",
     "Dataset",
     "DatasetState",
+    "Vocabulary",
+    "build_vocabulary",
     "denormalise",
     "load",
     "names",
@@ -14,5 +17,7 @@ __all__ = [
     "shape",
     "source",
     "states",
+    "texts",
     "title",
+    "vocabulary",
 ]

@@ -89,7 +89,7 @@ def train(recipe: Recipe, *, device: str = "cpu", show_progress: bool = True) ->
 
 
 def _kept(model: nn.Module, recipe: Recipe, file: Path) -> Trained | None:
-    stored = _cached(file)
+    stored = cached_state(file)
     if stored is None:
         return None
     model.load_state_dict(stored["state"])
@@ -206,7 +206,8 @@ def _accuracy(model: nn.Module, dataset: data.Dataset, device: str) -> float:
     return right / len(dataset)
 
 
-def _cached(file: Path) -> dict[str, Any] | None:
+# What is kept of a trained network; None where it must be trained.
+def cached_state(file: Path) -> dict[str, Any] | None:
     if not file.is_file():
         return None
     try:

@@ -107,6 +107,16 @@ def test_a_claim_that_cannot_be_measured_is_an_error(measure: Measure, message: 
         claims.judge(claim(measure=measure), record(ROWS))
 
 
+def test_a_stand_in_for_nothing_is_not_run_even_at_the_papers_scale() -> None:
+    whole = record(ROWS).model_copy(update={"profile": "paper"})
+    absent = Measure(where={"net": "d"}, column="value", reduce="mean")
+    told = {"stand_in": "Not run: it takes weeks.", "needs": {"count": 9}}
+    assert claims.judge(claim(measure=absent, **told), whole).verdict == "not run"
+    for changes in ({"needs": {"count": 9}}, {"stand_in": "Less."}):
+        with pytest.raises(InputError, match="selects no row"):
+            claims.judge(claim(measure=absent, **changes), whole)
+
+
 def test_the_recorded_result_decides_where_it_has_the_scale(toy: Study) -> None:
     fresh = runner.run_study(toy, toy.Parameters(samples=2), jobs=1)
     (line,) = claims.lines({"toy": fresh}, "toy")

@@ -43,7 +43,7 @@ def rlg(weight_gradient: Tensor, rank: int | None = None) -> set[int]:
     there = np.flatnonzero(sizes > np.finfo(np.float64).eps * sizes.max())
     q = q[there] / sizes[there, None]
     margin = MARGIN.get(weight_gradient.dtype, 1e-2)
-    return {int(there[row]) for row in candidates(q) if _parted(q, int(row), margin)}
+    return {int(there[row]) for row in candidates(q) if parted(q, int(row), margin)}
 
 
 def numerical_rank(singular: Tensor, like: Tensor) -> int:
@@ -72,7 +72,7 @@ def candidates(q: Array) -> NDArray[np.intp]:
     return chosen if min(map(len, found)) == q.shape[1] else np.arange(len(q))
 
 
-def _parted(q: Array, row: int, margin: float) -> bool:
+def parted(q: Array, row: int, margin: float) -> bool:
     """Whether a plane r has this row behind it, r·q ≤ −margin, and no other: the linear program, rows as needed."""
     others = np.arange(len(q)) != row
     looked = np.zeros(len(q), dtype=bool)

@@ -1,0 +1,191 @@
+"""Texts by name, and the vocabulary of word pieces that goes with each."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from gradleak import paths
+from gradleak.data.base import DatasetState, Split
+from gradleak.data.our_sentences import SENTENCES
+from gradleak.errors import InputError, MissingData, StorageError, unknown
+
+NAMES = ("sentences", "librispeech")
+TITLES = {"sentences": "sentences of our own", "librispeech": "LibriSpeech"}
+TRANSCRIPTS, PIECES = "librispeech_transcripts.txt", "librispeech_vocabulary.txt"
+# dang2021 attacks the transcripts of at most so many characters; the longer ones are for training.
+SHORT = 50
+UNKNOWN, START, END = "<unk>", "<s>", "</s>"
+SPACE = "▁"  # what a word's first piece begins with
+EMBEDDED_PIECES = 1024
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """Word pieces in the order in which they were made of smaller ones; `▁` begins a word."""
+
+    pieces: tuple[str, ...]
+    places: dict[str, int] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "places", {piece: place for place, piece in enumerate(self.pieces)})
+        if len(self.places) != len(self.pieces):
+            raise InputError("a vocabulary must not hold a piece twice")
+        for mark in (UNKNOWN, START, END):
+            if mark not in self.places:
+                raise InputError(f"a vocabulary must hold the mark {mark}")
+
+    def __len__(self) -> int:
+        return len(self.pieces)
+
+    @property
+    def unknown(self) -> int:
+        """The token of what no piece covers."""
+        return self.places[UNKNOWN]
+
+    @property
+    def start(self) -> int:
+        """The token before a sentence."""
+        return self.places[START]
+
+    @property
+    def end(self) -> int:
+        """The token behind a sentence."""
+        return self.places[END]
+
+    def encode(self, text: str) -> list[int]:
+        """Return the tokens of a text, without marks.
+
+        Of two neighbours that make a piece together, the pair whose piece is first in the vocabulary is joined first,
+        as the vocabulary's own makers do.
+        """
+        return [token for word in text.lower().split() for token in self._word(word)]
+
+    def _word(self, word: str) -> list[int]:
+        parts = [SPACE, *word]
+        while len(parts) > 1:
+            joined = [self.places.get(a + b, len(self)) for a, b in itertools.pairwise(parts)]
+            first = min(joined)
+            if first == len(self):
+                break
+            at = joined.index(first)
+            parts[at : at + 2] = [self.pieces[first]]
+        return [self.places.get(part, self.unknown) for part in parts]
+
+    def decode(self, tokens: Iterable[int]) -> str:
+        """Return the text of tokens, without the marks before and behind a sentence."""
+        marks = (self.start, self.end)
+        return "".join(self.pieces[token] for token in tokens if token not in marks).replace(SPACE, " ").strip()
+
+
+def build_vocabulary(sentences: Sequence[str], size: int) -> Vocabulary:
+    """Return a vocabulary of so many pieces: letters, then again and again the commonest pair of neighbours as one.
+
+    Fewer, where all words are whole before.
+    """
+    count = Counter(word for sentence in sentences for word in sentence.lower().split())
+    parts = {word: [SPACE, *word] for word in sorted(count)}
+    letters = Counter({SPACE: sum(count.values())})
+    pairs: Counter[tuple[str, str]] = Counter()
+    holders: dict[tuple[str, str], set[str]] = defaultdict(set)
+
+    def tally(word: str, sign: int) -> None:
+        for pair in itertools.pairwise(parts[word]):
+            pairs[pair] += sign * count[word]
+            holders[pair].add(word)
+
+    for word in parts:
+        for letter in word:
+            letters[letter] += count[word]
+        tally(word, 1)
+    pieces = [UNKNOWN, START, END, *sorted(letters, key=lambda one: (one != SPACE, -letters[one], one))]
+    while len(pieces) < size:
+        pair, times = max(pairs.items(), key=lambda item: (item[1], item[0]), default=(("", ""), 0))
+        if times < 1:
+            break
+        whole = "".join(pair)
+        for word in sorted(holders.pop(pair)):
+            tally(word, -1)
+            joined: list[str] = []
+            for part in parts[word]:
+                if joined and (joined[-1], part) == pair:
+                    joined[-1] = whole
+                else:
+                    joined.append(part)
+            parts[word] = joined
+            tally(word, 1)
+        del pairs[pair]
+        if whole not in pieces:
+            pieces.append(whole)
+    return Vocabulary(tuple(pieces))
+
+
+def texts(name: str, split: Split | None = None) -> tuple[str, ...]:
+    """Return a text's sentences in lower case.
+
+    `split`: "test" are those that are attacked, "train" those that networks learn from; all where it is not said. Of
+    "librispeech" those of at most 50 characters are attacked (402, as in dang2021); of our own every second.
+    """
+    if split not in (None, "train", "test"):
+        raise InputError(f"split must be 'train' or 'test'; got '{split}'")
+    if name == "sentences":
+        return tuple({None: SENTENCES, "test": SENTENCES[::2], "train": SENTENCES[1::2]}[split])
+    _check(name)
+    lines = [line.partition(" ")[2].strip().lower() for line in _lines(TRANSCRIPTS)]
+    return tuple(line for line in lines if split is None or (len(line) <= SHORT) == (split == "test"))
+
+
+@functools.cache
+def vocabulary(name: str) -> Vocabulary:
+    """Return the word pieces of a text: the published ones, or those made of our own sentences."""
+    _check(name)
+    return build_vocabulary(SENTENCES, EMBEDDED_PIECES) if name == "sentences" else Vocabulary(_lines(PIECES))
+
+
+def source(name: str) -> str:
+    """Return one line that says where `texts` would take a text from, without reading it."""
+    _check(name)
+    return next(f"{state.name}: {state.source}" for state in states() if state.name == name)
+
+
+def states() -> list[DatasetState]:
+    """Return the state of every text."""
+    own = DatasetState(
+        "sentences", "embedded", "sentences of our own", len(SENTENCES), EMBEDDED_PIECES, "text", "classes: word pieces"
+    )
+    try:
+        count, pieces = len(_lines(TRANSCRIPTS)), len(_lines(PIECES))
+    except MissingData:
+        wanted = f"wants {TRANSCRIPTS} and {PIECES} in $GRADLEAK_TEXT"
+        return [own, DatasetState("librispeech", "missing", wanted, None, None, "text", "")]
+    except StorageError:
+        return [own, DatasetState("librispeech", "damaged", TRANSCRIPTS, None, None, "text", "cannot be read")]
+    source = f"$GRADLEAK_TEXT/{TRANSCRIPTS}"
+    return [own, DatasetState("librispeech", "file", source, count, pieces, "text", "classes: word pieces")]
+
+
+def _check(name: str) -> None:
+    if name not in NAMES:
+        raise unknown("text", name, NAMES)
+
+
+@functools.cache
+def _read(path: str) -> tuple[str, ...]:
+    with open(path, encoding="utf-8") as stream:
+        return tuple(line.rstrip("\n") for line in stream)
+
+
+def _lines(file: str) -> tuple[str, ...]:
+    folder = paths.text_folder()
+    if folder is None or not (folder / file).is_file():
+        raise MissingData(
+            f"{file} is not at hand: put it into a folder and set $GRADLEAK_TEXT to it (or call the folder 'text', "
+            "beside $GRADLEAK_DATA); 'sentences' is embedded and needs no file"
+        )
+    try:
+        return _read(str(folder / file))
+    except (OSError, UnicodeDecodeError) as error:
+        raise StorageError(f"{file} in the folder of texts cannot be read: copy it again") from error

@@ -1,0 +1,123 @@
+"""Language models: from tokens (B, T) to the logits (B, T, C) of the token that follows each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from gradleak.errors import InputError, unknown
+from gradleak.observing import PADDING
+
+KINDS = ("lstm", "gru", "transformer")
+
+
+class RecurrentLanguageModel(nn.Module):
+    """An embedding, one or more LSTM or GRU layers, and a Linear layer; with `tied` its weight is the embedding's."""
+
+    def __init__(self, kind: str, pieces: int, width: int, layers: int, tied: bool) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(pieces, width)
+        recurrent = nn.LSTM if kind == "lstm" else nn.GRU
+        self.recurrent = recurrent(width, width, layers, batch_first=True)
+        self.head = nn.Linear(width, pieces)
+        if tied:
+            self.head.weight = self.embedding.weight
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Return the logits (B, T, C) of the token after each of `tokens` (B, T)."""
+        logits: Tensor = self.head(self.recurrent(self.embedding(tokens))[0])
+        return logits
+
+
+class CausalAttention(nn.Module):
+    """Attention of every place to itself and those before it, with several heads."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.query, self.key, self.value = (nn.Linear(width, width) for _ in range(3))
+        self.out = nn.Linear(width, width)
+        self.heads = heads
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return what each place (B, T, E) has gathered."""
+        query, key, value = (
+            layer(inputs).unflatten(-1, (self.heads, -1)).transpose(1, 2)
+            for layer in (self.query, self.key, self.value)
+        )
+        gathered = F.scaled_dot_product_attention(query, key, value, is_causal=True)
+        mixed: Tensor = self.out(gathered.transpose(1, 2).flatten(2))
+        return mixed
+
+
+class Block(nn.Module):
+    """A transformer's layer, normalised before attention and before its two Linear layers (radford2019)."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.before_attention, self.before_wide = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.attention = CausalAttention(width, heads)
+        self.wide, self.narrow = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return the next layer's inputs (B, T, E)."""
+        inputs = inputs + self.attention(self.before_attention(inputs))
+        after: Tensor = inputs + self.narrow(F.gelu(self.wide(self.before_wide(inputs))))
+        return after
+
+
+class TransformerLanguageModel(nn.Module):
+    """Embeddings of tokens and places, causal layers, a normalisation and a Linear layer; as GPT-2 is built."""
+
+    def __init__(self, pieces: int, width: int, layers: int, tied: bool, heads: int = 4, longest: int = 64) -> None:
+        super().__init__()
+        self.embedding, self.places = nn.Embedding(pieces, width), nn.Embedding(longest, width)
+        self.blocks = nn.Sequential(*(Block(width, heads) for _ in range(layers)))
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, pieces, bias=False)
+        if tied:
+            self.head.weight = self.embedding.weight
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Return the logits (B, T, C) of the token after each of `tokens` (B, T)."""
+        if tokens.shape[-1] > self.places.num_embeddings:
+            raise InputError(f"the model takes at most {self.places.num_embeddings} tokens; got {tokens.shape[-1]}")
+        places = self.places(torch.arange(tokens.shape[-1], device=tokens.device))
+        logits: Tensor = self.head(self.norm(self.blocks(self.embedding(tokens) + places)))
+        return logits
+
+
+def build_language_model(
+    kind: str, *, pieces: int, width: int = 256, layers: int = 1, tied: bool = False, seed: int = 0
+) -> nn.Module:
+    """Return a language model in eval mode, its last layer a Linear layer named `head`, as torch initialises it.
+
+    `kind`: "lstm", "gru" or "transformer"; `pieces`: the tokens it knows; `width` of embedding and state.
+    """
+    if kind not in KINDS:
+        raise unknown("language model", kind, KINDS)
+    if pieces < 2 or width < 4 or width % 4 or layers < 1:
+        raise InputError(
+            "a language model needs at least 2 pieces, a width that is a multiple of 4, and a layer; "
+            f"got {pieces}, {width} and {layers}"
+        )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        if kind == "transformer":
+            return TransformerLanguageModel(pieces, width, layers, tied).eval()
+        return RecurrentLanguageModel(kind, pieces, width, layers, tied).eval()
+
+
+def batch_of(
+    sentences: Sequence[Sequence[int]], start: int = 1, end: int = 2, *, device: torch.device | str = "cpu"
+) -> tuple[Tensor, Tensor]:
+    """Return tokens and targets (B, T) of sentences without marks, as a language model is trained on them."""
+    longest = max(map(len, sentences), default=0) + 1
+    tokens = torch.full((len(sentences), longest), end)
+    targets = torch.full((len(sentences), longest), PADDING)
+    for row, sentence in enumerate(sentences):
+        tokens[row, : len(sentence) + 1] = torch.tensor([start, *sentence])
+        targets[row, : len(sentence) + 1] = torch.tensor([*sentence, end])
+    return tokens.to(device), targets.to(device)

@@ -1,0 +1,130 @@
+"""An attention-based speech recogniser, at dang2021's size and at one that trains here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+from gradleak.errors import InputError, unknown
+
+BANDS = 80
+START = 1  # the token before a transcript, as in dang2021's vocabulary
+LEAST = 4  # frames: the convolutions keep every fourth
+
+
+@dataclass(frozen=True)
+class Size:
+    """How large a recogniser is: `heard`, of each direction of the encoder; `convolution`, its weights' deviation."""
+
+    heard: int
+    encoder_layers: int
+    state: int
+    decoder_layers: int
+    embedding: int
+    attention: int
+    convolution: float | None
+
+
+SIZES = {
+    # Listen, attend and spell as lingvo has it, [C].
+    "paper": Size(1024, 4, 1024, 2, 96, 128, 0.001),
+    # The paper's first convolutions let next to nothing through; a network that is to hear has torch's own.
+    "small": Size(128, 1, 256, 1, 96, 128, None),
+    "small-2": Size(128, 1, 256, 2, 96, 128, None),
+}
+
+
+class Recogniser(nn.Module):
+    """Speech (B, F, 80) and the tokens before each (B, T) to logits (B, T, C), each of [state; context].
+
+    The decoder's first layer reads [embedding; last context; own state], the attention asks with its new state, and
+    every further layer reads [state of the layer below; context] (chan2016).
+    """
+
+    def __init__(self, size: Size, classes: int) -> None:
+        super().__init__()
+        context = 2 * size.heard
+        self.convolutions = nn.Sequential(
+            nn.Conv2d(1, 32, 3, stride=2, padding=1), nn.ReLU(), nn.Conv2d(32, 32, 3, stride=2, padding=1), nn.ReLU()
+        )
+        self.encoder = nn.LSTM(32 * BANDS // 4, size.heard, size.encoder_layers, batch_first=True, bidirectional=True)
+        self.embedding = nn.Embedding(classes, size.embedding)
+        self.cells = nn.ModuleList(
+            nn.LSTMCell((size.state if layer else size.embedding) + context, size.state)
+            for layer in range(size.decoder_layers)
+        )
+        self.keys = nn.Linear(context, size.attention)
+        self.query = nn.Linear(size.state, size.attention, bias=False)
+        self.energy = nn.Linear(size.attention, 1, bias=False)
+        self.head = nn.Linear(size.state + context, classes)
+
+    def forward(self, speech: Tensor, tokens: Tensor, lengths: Tensor | None = None) -> Tensor:
+        """Return the logits of every next token; `lengths` (B,): frames of each, where some are padded."""
+        return self.spell(self.listen(speech, lengths), tokens, None if lengths is None else heard(lengths))
+
+    def listen(self, speech: Tensor, lengths: Tensor | None = None) -> Tensor:
+        """Return what is heard, (B, about F / 4, context)."""
+        if speech.ndim != 3 or speech.shape[2] != BANDS or speech.shape[1] < LEAST:
+            raise InputError(f"speech is (B, F, {BANDS}), of {LEAST} frames at least; got {tuple(speech.shape)}")
+        maps = self.convolutions(speech.unsqueeze(1)).transpose(1, 2).flatten(2)
+        if lengths is None:
+            found: Tensor = self.encoder(maps)[0]
+            return found
+        packed = pack_padded_sequence(maps, heard(lengths), batch_first=True, enforce_sorted=False)
+        return pad_packed_sequence(self.encoder(packed)[0], batch_first=True)[0]
+
+    def spell(self, memory: Tensor, tokens: Tensor, lengths: Tensor | None = None) -> Tensor:
+        """Return the logits of every next token (B, T, C) from what was heard; `lengths` (B,) of it."""
+        logits: Tensor = self.head(self.steps(memory, tokens, lengths))
+        return logits
+
+    def steps(self, memory: Tensor, tokens: Tensor, lengths: Tensor | None = None) -> Tensor:
+        """Return [state; context] of every step, (B, T, I): what the last layer reads."""
+        keys = self.keys(memory)
+        silent = None
+        if lengths is not None:
+            silent = torch.arange(memory.shape[1], device=memory.device) >= lengths.to(memory.device)[:, None]
+        nothing = memory.new_zeros(len(memory), self.query.in_features)
+        states = [(nothing, nothing)] * len(self.cells)
+        context = memory.new_zeros(len(memory), memory.shape[2])
+        features = []
+        for word in self.embedding(tokens).unbind(dim=1):
+            below = word
+            for layer, cell in enumerate(self.cells):
+                states[layer] = cell(torch.cat([below, context], dim=1), states[layer])
+                below = states[layer][0]
+                if layer == 0:
+                    context = self._attend(keys, memory, below, silent)
+            features.append(torch.cat([below, context], dim=1))
+        return torch.stack(features, dim=1)
+
+    def _attend(self, keys: Tensor, memory: Tensor, state: Tensor, silent: Tensor | None) -> Tensor:
+        scores = self.energy(torch.tanh(keys + self.query(state).unsqueeze(1))).squeeze(2)
+        if silent is not None:
+            scores = scores.masked_fill(silent, -torch.inf)
+        return torch.einsum("bl,blc->bc", scores.softmax(dim=1), memory)
+
+
+def heard(lengths: Tensor) -> Tensor:
+    """Return how many steps the encoder makes of so many frames."""
+    return ((lengths + 1) // 2 + 1) // 2
+
+
+def recogniser(size: str, classes: int, *, seed: int = 0) -> Recogniser:
+    """Return an untrained recogniser in eval mode, drawn as the paper's: U(±.1), embeddings U(±1), N(0, .001)."""
+    if size not in SIZES:
+        raise unknown("recogniser", size, SIZES)
+    if classes < 4:
+        raise InputError(f"a recogniser needs at least 4 classes, its marks among them; got {classes}")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = Recogniser(SIZES[size], classes)
+        for name, parameter in model.named_parameters():
+            if not name.startswith("convolutions"):
+                nn.init.uniform_(parameter, *((-1, 1) if name.startswith("embedding") else (-0.1, 0.1)))
+            elif SIZES[size].convolution is not None and name.endswith("weight"):
+                nn.init.normal_(parameter, 0, SIZES[size].convolution or 0)
+    return model.eval()

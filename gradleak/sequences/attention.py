@@ -1,0 +1,208 @@
+"""Prefixes out of the gradients of causal models made of Linear layers, transformers above all (petrov2024).
+
+The gradient of a Linear layer is Σ_t δ_t [x_t; 1]ᵀ: what it is given at every place lies in its row span. In the first
+layer x_t follows from the word and its place, so a place's words are found one by one; in later layers it follows from
+the whole prefix, which parts the words that go together from those that do not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from gradleak.errors import InputError
+from gradleak.leak import Gradients
+from gradleak.sequences.span import Span
+from gradleak.sequences.tree import Tree
+
+# So many words, and so many prefixes, run through the model at once; places are looked at by so many.
+WORDS, PREFIXES, PLACES = 1024, 256, 8
+
+
+@dataclass(frozen=True)
+class Group:
+    """Linear layers that are given the same, by their parameters' names; `layer` is the first of them."""
+
+    layer: nn.Linear
+    weights: tuple[str, ...]
+    biases: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Network:
+    """A causal model in float64, its Linear layers in the order in which they run, those of one input together."""
+
+    model: nn.Module
+    head: nn.Linear
+    groups: tuple[Group, ...]
+
+
+class _Enough(Exception):
+    """The last Linear layer that is watched has been reached."""
+
+
+@contextlib.contextmanager
+def _watched(layers: Sequence[nn.Linear], seen: dict[nn.Linear, Tensor], *, stop: bool = False) -> Iterator[None]:
+    """Keep what Linear layers are given; with `stop`, run no further than the last of them."""
+
+    def look(module: nn.Module, args: tuple[Tensor, ...]) -> None:
+        assert isinstance(module, nn.Linear)
+        seen[module] = args[0]
+        if stop and module is layers[-1]:
+            raise _Enough
+
+    hooks = [layer.register_forward_pre_hook(look) for layer in layers]
+    try:
+        with torch.no_grad(), contextlib.suppress(_Enough):
+            yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def network(model: nn.Module, head: str, classes: int) -> Network:
+    """Return a model of Linear layers as the reader needs it; refuse one that looks ahead, or whose first one does."""
+    own = copy.deepcopy(model).double().eval()
+    names: dict[Tensor, str] = {parameter: name for name, parameter in own.named_parameters()}
+    linears = {module: name for name, module in own.named_modules() if isinstance(module, nn.Linear)}
+    last = own.get_submodule(head)
+    assert isinstance(last, nn.Linear)
+    generator = torch.Generator().manual_seed(0)
+    tokens = torch.randint(classes, (1, 4), generator=generator).to(last.weight.device)
+    changed = tokens.clone()
+    changed[0, 2] = (changed[0, 2] + 1) % classes
+    seen, other = dict[nn.Linear, Tensor](), dict[nn.Linear, Tensor]()
+    with _watched(list(linears), seen):
+        own(tokens)
+    with _watched(list(linears), other):
+        own(changed)
+    if not torch.equal(seen[last][:, :2], other[last][:, :2]):
+        raise InputError(f"{type(model).__name__} looks ahead: what it says of a place depends on what comes later")
+    groups: list[list[nn.Linear]] = []
+    for layer in [layer for layer in seen if layer is not last]:
+        same = next((group for group in groups if seen[group[0]] is seen[layer]), None)
+        if same is None:
+            groups.append([layer])
+        else:
+            same.append(layer)
+    if not groups:
+        raise InputError(f"{type(model).__name__} has no Linear layer before its last one, '{head}'")
+    first = groups[0][0]
+    if not torch.equal(seen[first][:, 3], other[first][:, 3]):
+        raise InputError(f"the first Linear layer '{linears[first]}' is given more than one word and its place")
+    # What is wider says nothing that the others do not, and its span is the dearest.
+    groups = [group for group in groups if group[0].in_features <= first.in_features]
+    with_names = [
+        Group(
+            group[0],
+            tuple(names[layer.weight] for layer in group),
+            tuple(names[layer.bias] for layer in group) if all(layer.bias is not None for layer in group) else (),
+        )
+        for group in groups
+    ]
+    return Network(own, last, tuple(with_names))
+
+
+def stacked(gradients: Gradients, group: Group) -> Tensor:
+    """Return the gradient (R, D [+ 1]) whose rows are sums of what a group of layers is given."""
+    whole = torch.cat([gradients[name] for name in group.weights])
+    if not group.biases:
+        return whole
+    return torch.cat([whole, torch.cat([gradients[name] for name in group.biases])[:, None]], dim=1)
+
+
+def grow(own: Network, first: Span, later: Sequence[Span], words: Tensor, start: int, *, most: int) -> Tree | None:
+    """Return all prefixes whose places lie in the `first` span and in the `later` ones, the head's the last.
+
+    None where there are more than `most`.
+    """
+    places = _Places(own, first, words)
+    device = words.device
+    tree = Tree(
+        torch.empty(0, dtype=torch.long, device=device),
+        torch.empty(0, dtype=torch.long, device=device),
+        own.head.weight.new_empty(0, own.head.in_features),
+    )
+    prefixes, nodes = torch.full((1, 1), start, device=device), torch.tensor([-1], device=device)
+    while len(prefixes):
+        fits, features = _later(own, later, prefixes)
+        if prefixes.shape[1] == 1:
+            with_first: dict[nn.Linear, Tensor] = {}
+            with _watched([own.groups[0].layer], with_first, stop=True):
+                own.model(prefixes)
+            fits &= first.inside(with_first[own.groups[0].layer][:, -1])
+        before = len(tree)
+        tree = Tree(
+            torch.cat([tree.parents, nodes[fits]]),
+            torch.cat([tree.words, prefixes[fits, -1]]),
+            torch.cat([tree.features, features[fits]]),
+        )
+        prefixes = prefixes[fits]
+        if len(tree) > most:
+            return None
+        following = places.at(prefixes.shape[1]) if len(prefixes) else words[:0]
+        if len(following) * len(prefixes) > 100 * most:
+            return None
+        nodes = torch.arange(before, len(tree), device=device).repeat_interleave(len(following))
+        longer = prefixes.repeat_interleave(len(following), dim=0)
+        prefixes = torch.cat([longer, following.repeat(len(prefixes))[:, None]], dim=1)
+    return tree
+
+
+def _later(own: Network, spans: Sequence[Span], prefixes: Tensor) -> tuple[Tensor, Tensor]:
+    """Return which prefixes (N, T) lie in the later layers' spans at their last place, and their features (N, I).
+
+    The first of these layers is asked first: few prefixes are left to run through the others.
+    """
+    layers = [group.layer for group in own.groups[1:]] + [own.head]
+    fits = torch.zeros(len(prefixes), dtype=torch.bool, device=prefixes.device)
+    features = own.head.weight.new_zeros(len(prefixes), own.head.in_features)
+    for chosen in torch.arange(len(prefixes), device=prefixes.device).split(PREFIXES):
+        for some in (layers[:1], layers[1:]):
+            if not len(chosen) or not some:
+                continue
+            seen: dict[nn.Linear, Tensor] = {}
+            with _watched(some, seen, stop=True):
+                own.model(prefixes[chosen])
+            inside = torch.ones(len(chosen), dtype=torch.bool, device=prefixes.device)
+            for layer in some:
+                inside &= spans[layers.index(layer)].inside(seen[layer][:, -1])
+            chosen = chosen[inside]
+            if some[-1] is own.head:
+                fits[chosen] = True
+                features[chosen] = seen[own.head][inside, -1]
+    return fits, features
+
+
+class _Places:
+    """Which words lie in the first layer's span at which place, found when they are asked for."""
+
+    def __init__(self, own: Network, span: Span, words: Tensor) -> None:
+        self.own, self.span, self.words = own, span, words
+        self.found: list[Tensor] = []
+
+    def at(self, place: int) -> Tensor:
+        """Return the words that fit at a place; none behind the last that the model takes."""
+        if place >= len(self.found) and not (self._look(place + PLACES) or self._look(place + 1)):
+            return self.words[:0]
+        return self.words[self.found[place]]
+
+    def _look(self, length: int) -> bool:
+        layer = self.own.groups[0].layer
+        parts = []
+        for part in self.words.split(WORDS):
+            seen: dict[nn.Linear, Tensor] = {}
+            try:
+                with _watched([layer], seen, stop=True):
+                    self.own.model(part[:, None].expand(-1, length))
+            except (InputError, IndexError, RuntimeError):
+                return False  # more places than the model takes
+            fresh = seen[layer][:, len(self.found) :]
+            parts.append(self.span.inside(fresh.flatten(0, 1)).unflatten(0, fresh.shape[:2]))
+        self.found += list(torch.cat(parts).unbind(dim=1)) if parts else []
+        return bool(parts)

@@ -1,0 +1,184 @@
+"""Whole sentences, in order, out of one gradient of a language model."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from gradleak.data.text import Vocabulary
+from gradleak.errors import InputError
+from gradleak.leak import Leak
+from gradleak.models.language import batch_of
+from gradleak.observing import observe
+from gradleak.sequences.counts import Counts, Head, count
+from gradleak.sequences.recognised import Model, recognise
+from gradleak.sequences.tree import Tree
+
+Status = Literal["unique", "ambiguous", "failed"]
+# More prefixes than this are not looked at: their counts would be a system of as many unknowns.
+MOST = 4000
+# The gradient of the sentences that were read must be the one that was seen, tensor by tensor, to this share of it.
+SAME = 1e-3
+# Tensors below this share of the whole gradient are measured by it.
+SMALL = 1e-3
+
+
+@dataclass(frozen=True)
+class Sentences:
+    """Sentences as lists of tokens, without their start and end marks, and how often each was in the batch.
+
+    "unique": the gradient of these sentences is the one that was seen, and no other prefixes and counts give it;
+    "ambiguous": they explain it, and others may; "failed": nothing was found that does. `reason` says why.
+    `total` is the number of tokens, end marks included. Counts are known up to a common factor, for a batch and the
+    same batch twice have the same mean gradient; the public batch size sets it, where it is a whole number times them,
+    else it is as small as it can be. `misfit` is how far the sentences' gradient is from the one that was seen,
+    as a share of it, in the tensor where that is largest; `prefixes` how many prefixes lay in all spans.
+    """
+
+    tokens: list[list[int]]
+    counts: list[int]
+    status: Status
+    reason: str
+    texts: list[str] | None = None
+    total: int = 0
+    factor: float = 1.0
+    misfit: float = float("nan")
+    prefixes: int = 0
+    rank: int = 0
+
+    def all(self) -> list[list[int]]:
+        """Return every sentence as often as it was in the batch, sorted."""
+        return sorted(own for own, times in zip(self.tokens, self.counts, strict=True) for _ in range(times))
+
+
+def read_sentences(
+    leak: Leak,
+    start: int = 1,
+    *,
+    end: int = 2,
+    vocabulary: Vocabulary | None = None,
+    words: Sequence[int] | None = None,
+    most: int = MOST,
+) -> Sentences:
+    """Read the sentences of a batch from the gradient of a language model.
+
+    The model: an Embedding, LSTM or GRU layers and a Linear layer, or causal attention between Linear layers; others
+    are refused by name. A sentence is `start`, its words and `end`, both marks public; each token but the end is an
+    input, and the next is its target. `vocabulary` turns tokens into texts. `words`: the tokens that are tried; where
+    not said, those whose row of the embedding's gradient is not zero, and all where that explains nothing.
+    `most`: of how many prefixes the search gives up.
+    """
+    model = recognise(leak.model, leak.head)
+    pieces = len(model.embedding)
+    for mark, name in ((start, "start"), (end, "end")):
+        if not 0 <= mark < pieces:
+            raise InputError(f"{name} must be one of the model's {pieces} tokens; got {mark}")
+    for name, gradient in leak.gradients.items():
+        if not torch.isfinite(gradient).all():
+            raise InputError(f"the gradient of '{name}' holds NaN or infinite values")
+    failed = Sentences([], [], "failed", "")
+    for tried in _tried(leak, model, words):
+        # Rounding is in proportion to a row; noise that was added is not.
+        for equalise in (True, False):
+            read = _read(leak, model, tried, start, end, equalise, most)
+            if read.status != "failed":
+                return replace(read, texts=[vocabulary.decode(own) for own in read.tokens] if vocabulary else None)
+            failed = failed if failed.reason else read
+    return failed
+
+
+def _tried(leak: Leak, model: Model, words: Sequence[int] | None) -> list[Tensor]:
+    """Return the sets of words that are tried, one after the other."""
+    everything = torch.arange(len(model.embedding), device=model.embedding.device)
+    if words is not None:
+        return [torch.as_tensor(list(words), device=model.embedding.device).unique()]
+    if model.tied:
+        return [everything]
+    present = (leak.gradients[model.embedding_name] != 0).any(dim=1).nonzero()[:, 0]
+    return [everything] if len(present) == len(everything) else [present, everything]
+
+
+def _read(leak: Leak, model: Model, words: Tensor, start: int, end: int, equalise: bool, most: int) -> Sentences:
+    grown = model.grow(leak.gradients, words, start, equalise=equalise, most=most)
+    failed = Sentences([], [], "failed", "", rank=grown.rank)
+    if grown.tree is None or len(grown.tree) == 0:
+        return replace(failed, reason=grown.reason)
+    tree = grown.tree
+    failed = replace(failed, prefixes=len(tree))
+    # Rounding leaves the rows' proportions, and all are worth the same; with noise the large ones are worth more.
+    head = _head(leak, model)
+    counts = count(tree, head, end, equalise=True) or count(tree, head, end, equalise=False)
+    if counts is None:
+        return replace(failed, reason=f"no whole numbers of passes through {len(tree)} prefixes give the gradient")
+    ended = _ended(tree, counts)
+    if bool((ended < 0).any()):
+        return replace(failed, reason="more sentences go on behind a prefix than reach it")
+    nodes = (ended > 0).nonzero()[:, 0].tolist()
+    found = sorted((tree.path(node), int(ended[node])) for node in nodes)
+    if not found:
+        return replace(failed, reason="no sentence ends")
+    tokens, times = [own for own, _ in found], [number for _, number in found]
+    # The batch size is public: it tells a batch from the same batch twice.
+    again = max(1, leak.batch_size // sum(times)) if leak.batch_size % sum(times) == 0 else 1
+    times = [again * number for number in times]
+    factor, misfit = _compared(leak, tokens, times, start, end)
+    read = replace(
+        failed,
+        tokens=tokens,
+        counts=times,
+        total=again * counts.total,
+        factor=factor,
+        misfit=misfit,
+        status="ambiguous",
+    )
+    if not misfit < 1:
+        return replace(failed, reason=f"the sentences' own gradient is another: it misses by {misfit:.1g} of its size")
+    if not misfit < SAME:
+        return replace(read, reason=f"the sentences' own gradient is the one seen but for {misfit:.1g} of its size")
+    if not counts.known:
+        return replace(read, reason="other counts of the same prefixes give the same gradient")
+    if not grown.sure:
+        return replace(read, reason=grown.reason)
+    return replace(read, status="unique", reason="no other prefixes and counts give this gradient")
+
+
+def _ended(tree: Tree, counts: Counts) -> Tensor:
+    """Return how many sentences end at each prefix (N,)."""
+    went = torch.zeros_like(counts.passes)
+    went.index_add_(0, tree.parents[1:], counts.passes[1:])
+    return counts.passes - went
+
+
+def _head(leak: Leak, model: Model) -> Head:
+    weight = leak.model.get_parameter(model.head_weight).detach().double()
+    bias = model.head_bias
+    return Head(
+        weight,
+        weight.new_zeros(len(weight)) if bias is None else leak.model.get_parameter(bias).detach().double(),
+        leak.gradients[model.head_weight],
+        None if bias is None else leak.gradients[bias],
+        model.tied,
+    )
+
+
+def _compared(leak: Leak, tokens: list[list[int]], times: list[int], start: int, end: int) -> tuple[float, float]:
+    """Return what the gradient of these sentences is best multiplied with, and how far it then is from the one seen.
+
+    As a share of that, in the tensor where it is largest.
+    """
+    whole = [own for own, number in zip(tokens, times, strict=True) for _ in range(number)]
+    device = next(leak.model.parameters()).device
+    own = observe(leak.model, *batch_of(whole, start, end, device=device), head=leak.head).gradients
+    pairs = [(seen.double(), own[name].double()) for name, seen in leak.gradients.items()]
+    power = sum(float(mine.square().sum()) for _, mine in pairs)
+    factor = sum(float((seen * mine).sum()) for seen, mine in pairs) / power if power else 1.0
+    sizes = [float(seen.norm()) for seen, _ in pairs]
+    # Of a tensor that is next to nothing, a key's bias say, rounding is all there is.
+    least = SMALL * math.hypot(*sizes) or 1.0
+    misses = [float((seen - factor * mine).norm()) for seen, mine in pairs]
+    return factor, max(miss / max(size, least) for miss, size in zip(misses, sizes, strict=True))

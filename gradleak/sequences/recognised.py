@@ -1,0 +1,157 @@
+"""Language models that sentences can be read from, recognised by their modules."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from gradleak.errors import InputError
+from gradleak.leak import Gradients, evaluating
+from gradleak.sequences import attention, recurrent
+from gradleak.sequences.span import Span, everything, span_of
+from gradleak.sequences.tree import Tree
+
+# The recognised modules must give the model's own logits to this share of them.
+ALIKE = 1e-4
+
+
+@dataclass(frozen=True)
+class Grown:
+    """The prefixes found, None where there are too many, with the rank of the first layer's gradient."""
+
+    tree: Tree | None
+    rank: int
+    reason: str
+    sure: bool
+
+
+@dataclass(frozen=True)
+class Model:
+    """A language model in float64: its embedding (V, E), its parameters' names in the leak."""
+
+    embedding: Tensor
+    embedding_name: str
+    head_weight: str
+    head_bias: str | None
+
+    @property
+    def tied(self) -> bool:
+        """Whether the last layer's weight is the embedding."""
+        return self.embedding_name == self.head_weight
+
+    def head_span(self, gradients: Gradients, least: int, *, equalise: bool) -> Span:
+        """Return the span of what the last layer was given; everything where the embedding's gradient is in it."""
+        gradient = gradients[self.head_weight]
+        if self.tied:
+            return everything(gradient)
+        if self.head_bias is not None:
+            gradient = torch.cat([gradient, gradients[self.head_bias][:, None]], dim=1)
+        return span_of(gradient, equalise=equalise, least=least)
+
+    def grow(self, gradients: Gradients, words: Tensor, start: int, *, equalise: bool, most: int) -> Grown:
+        """Return the prefixes whose every step lies in the spans."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Recurrent(Model):
+    """An embedding, LSTM or GRU layers, a Linear layer."""
+
+    layers: list[recurrent.Layer]
+
+    def grow(self, gradients: Gradients, words: Tensor, start: int, *, equalise: bool, most: int) -> Grown:
+        """Return the prefixes whose every step lies in the spans of all layers."""
+        spans = [span_of(layer.gradient(gradients), equalise=equalise) for layer in self.layers[:1]]
+        first = spans[0]
+        if first.power == 0:
+            return _full(first, "recurrent layer's")
+        spans += [span_of(layer.gradient(gradients), equalise=equalise, least=first.rank) for layer in self.layers[1:]]
+        head = self.head_span(gradients, first.rank, equalise=equalise)
+        tree = recurrent.grow(self.layers, self.embedding, spans, head, words, start, most=most)
+        return _grown(tree, first, most)
+
+
+@dataclass(frozen=True)
+class Attention(Model):
+    """Anything causal between an embedding and the last layer that works by Linear layers alone."""
+
+    network: attention.Network
+
+    def grow(self, gradients: Gradients, words: Tensor, start: int, *, equalise: bool, most: int) -> Grown:
+        """Return the prefixes whose every place lies in the spans of all Linear layers."""
+        groups = self.network.groups
+        first = span_of(attention.stacked(gradients, groups[0]), equalise=equalise)
+        if first.power == 0:
+            return _full(first, "first Linear layer's")
+        later = [
+            span_of(attention.stacked(gradients, group), equalise=equalise, least=first.rank) for group in groups[1:]
+        ]
+        later.append(self.head_span(gradients, first.rank, equalise=equalise))
+        return _grown(attention.grow(self.network, first, later, words, start, most=most), first, most)
+
+
+def _full(span: Span, whose: str) -> Grown:
+    width = len(span.basis)
+    return Grown(None, span.rank, f"the {whose} gradient has full rank: {width} prefixes or more, or noise", False)
+
+
+def _grown(tree: Tree | None, first: Span, most: int) -> Grown:
+    if tree is None:
+        return Grown(None, first.rank, f"more than {most} prefixes lie in the spans", False)
+    if len(tree) == 0:
+        return Grown(tree, first.rank, "not even the start mark lies in the spans", False)
+    return Grown(tree, first.rank, "", True)
+
+
+def recognise(model: nn.Module, head: str) -> Model:
+    """Return the parts of a language model; a clear error names the module that is not known."""
+    owners = {name: module for name, module in model.named_modules() if module._parameters}
+    embeddings = {name: module for name, module in owners.items() if isinstance(module, nn.Embedding)}
+    layers = {name: module for name, module in owners.items() if isinstance(module, nn.LSTM | nn.GRU)}
+    last = owners.get(head)
+    if not isinstance(last, nn.Linear):
+        raise InputError(f"the model's last layer '{head}' is no Linear layer")
+    known = nn.Embedding | nn.LSTM | nn.GRU if layers else nn.Embedding | nn.Linear | nn.LayerNorm
+    for name, module in owners.items():
+        if not isinstance(module, known) and module is not last:
+            kinds = "Embedding, LSTM, GRU and a last Linear" if layers else "Embedding, LSTM, GRU, Linear and LayerNorm"
+            raise InputError(f"module '{name}' is a {type(module).__name__}, which is not read here; known are {kinds}")
+    names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
+    words = {name: module for name, module in embeddings.items() if module.num_embeddings == last.out_features}
+    if len(words) != 1 or len(layers) > 1:
+        raise InputError(
+            f"{type(model).__name__} must have one Embedding of as many tokens as the last layer has classes "
+            f"({last.out_features}), and at most one LSTM or GRU; it has {len(words)} and {len(layers)}"
+        )
+    (embedding,) = words.values()
+    if embedding.max_norm is not None or embedding.scale_grad_by_freq:
+        raise InputError("an Embedding with max_norm or scale_grad_by_freq is not read here")
+    facts = (
+        embedding.weight.detach().double(),
+        names[embedding.weight],
+        names[last.weight],
+        None if last.bias is None else names[last.bias],
+    )
+    if layers:
+        ((name, module),) = layers.items()
+        own = Recurrent(*facts, recurrent.layers_of(name, module))
+        _check(model, own, last)
+        return own
+    return Attention(*facts, attention.network(model, head, last.out_features))
+
+
+def _check(model: nn.Module, own: Recurrent, last: nn.Linear) -> None:
+    """Refuse a model that does something else between its modules."""
+    generator = torch.Generator().manual_seed(0)
+    tokens = torch.randint(len(own.embedding), (2, 5), generator=generator).to(own.embedding.device)
+    with torch.no_grad(), evaluating(model):
+        logits = model(tokens).double()
+    states = recurrent.run(own.layers, own.embedding[tokens])
+    mine = states @ last.weight.detach().double().T + (0 if last.bias is None else last.bias.detach().double())
+    if logits.shape != mine.shape or float((logits - mine).norm()) > ALIKE * float(logits.norm()):
+        raise InputError(
+            f"{type(model).__name__} does more than its Embedding, recurrent layers and Linear layer one after the "
+            "other; such a model is not read here"
+        )

@@ -1,0 +1,183 @@
+"""Prefixes out of the gradient of LSTM and GRU layers.
+
+The gradient of [W_ih, W_hh, b] is Σ_t δ_t [e(w_t); h_t; 1]ᵀ: the input of every step lies in its row span. The state
+before the first word is known, so the words that fit there are, hence the states after them, and so on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from gradleak.errors import InputError
+from gradleak.leak import Gradients
+from gradleak.sequences.span import Span
+from gradleak.sequences.tree import Tree
+
+# So many pairs of a prefix and a word are tried at once; of so many that are near the span each is looked at, and
+# where more are, noise hides which are in it.
+PAIRS, NEAR, LOOKED = 4_000_000, 100_000, 4096
+
+
+@dataclass(frozen=True)
+class Layer:
+    """The weights of one recurrent layer, its biases zero where it has none."""
+
+    kind: type[nn.RNNBase]
+    names: tuple[str, ...]
+    input_weight: Tensor
+    state_weight: Tensor
+    input_bias: Tensor
+    state_bias: Tensor
+
+    @property
+    def width(self) -> int:
+        """The size of its state."""
+        return self.state_weight.shape[1]
+
+    def start(self) -> tuple[Tensor, ...]:
+        """Return the state before the first word: of zeros, an LSTM's cell beside it."""
+        zeros = self.state_weight.new_zeros(1, self.width)
+        return (zeros, zeros) if self.kind is nn.LSTM else (zeros,)
+
+    def step(self, inputs: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """Return the states after inputs (N, E)."""
+        new = inputs @ self.input_weight.T + self.input_bias
+        old = state[0] @ self.state_weight.T + self.state_bias
+        if self.kind is nn.LSTM:
+            write, forget, cell, show = (new + old).chunk(4, dim=1)
+            kept = forget.sigmoid() * state[1] + write.sigmoid() * cell.tanh()
+            return show.sigmoid() * kept.tanh(), kept
+        (r, z, n), (r_old, z_old, n_old) = new.chunk(3, dim=1), old.chunk(3, dim=1)
+        hold = (z + z_old).sigmoid()
+        return ((1 - hold) * (n + (r + r_old).sigmoid() * n_old).tanh() + hold * state[0],)
+
+    def gradient(self, gradients: Gradients) -> Tensor:
+        """Return the gradient (R, E + H [+ 1]) whose rows are sums of [e; h; 1]; of a GRU that of its gates."""
+        parts = [gradients[name] for name in self.names[:3]]
+        whole = torch.cat([part.flatten(1) if part.ndim > 1 else part[:, None] for part in parts], dim=1)
+        return whole if self.kind is nn.LSTM else whole[: 2 * self.width]
+
+    def inputs(self, inputs: Tensor, state: Tensor) -> Tensor:
+        """Return [e; h; 1] for inputs (N, E) and states (N, H)."""
+        ones = [state.new_ones(len(state), 1)] if len(self.names) > 2 else []
+        return torch.cat([inputs, state, *ones], dim=1)
+
+
+def layers_of(name: str, module: nn.RNNBase) -> list[Layer]:
+    """Return the layers of an LSTM or GRU called `name` in its model, in float64."""
+    if module.bidirectional:
+        raise InputError(f"'{name}' reads its sentences in both directions; only what reads forwards is read here")
+    if getattr(module, "proj_size", 0):
+        raise InputError(f"'{name}' projects its state (proj_size), which is not read here")
+    layers = []
+    for index in range(module.num_layers):
+        kinds = ["weight_ih", "weight_hh"] + ["bias_ih", "bias_hh"] * bool(module.bias)
+        own = [f"{kind}_l{index}" for kind in kinds]
+        weights = [getattr(module, one).detach().double() for one in own]
+        weights += [weights[0].new_zeros(len(weights[0]))] * (4 - len(weights))
+        prefix = f"{name}." if name else ""
+        layers.append(Layer(type(module), tuple(prefix + one for one in own), *weights))
+    return layers
+
+
+def run(layers: Sequence[Layer], embedded: Tensor) -> Tensor:
+    """Return the last layer's states (B, T, H) for embedded tokens (B, T, E)."""
+    states = [tuple(part.expand(len(embedded), -1) for part in layer.start()) for layer in layers]
+    tops = []
+    for inputs in embedded.unbind(dim=1):
+        for index, layer in enumerate(layers):
+            states[index] = layer.step(inputs, states[index])
+            inputs = states[index][0]
+        tops.append(inputs)
+    return torch.stack(tops, dim=1)
+
+
+def grow(
+    layers: Sequence[Layer],
+    embedding: Tensor,
+    spans: Sequence[Span],
+    head: Span,
+    words: Tensor,
+    start: int,
+    *,
+    most: int,
+) -> Tree | None:
+    """Return all prefixes whose every step lies in the spans of the `layers` and whose end lies in the head's.
+
+    `embedding` (V, E); `words` (K,): which are tried. None where there are more than `most`.
+    """
+    first = _Trial(layers[0], spans[0], embedding[words])
+    states = [layer.start() for layer in layers]
+    tree = Tree(torch.empty(0, dtype=torch.long), torch.empty(0, dtype=torch.long), embedding.new_empty(0, 0))
+    parents, chosen = torch.tensor([-1]), torch.tensor([start])
+    before = 0
+    while True:
+        inputs, fits = embedding[chosen], torch.ones(len(chosen), dtype=torch.bool)
+        stepped = []
+        for index, (layer, state) in enumerate(zip(layers, states, strict=True)):
+            if index or before == 0:
+                fits &= spans[index].inside(layer.inputs(inputs, state[0]))
+            stepped.append(layer.step(inputs, state))
+            inputs = stepped[-1][0]
+        fits &= head.inside(inputs)
+        tree = Tree(
+            torch.cat([tree.parents, parents[fits]]),
+            torch.cat([tree.words, chosen[fits]]),
+            torch.cat([tree.features.reshape(-1, inputs.shape[1]), inputs[fits]]),
+        )
+        if len(tree) > most:
+            return None
+        if not fits.any():
+            return tree
+        states = [tuple(part[fits] for part in state) for state in stepped]
+        fitting = first.fitting(states[0][0])
+        if fitting is None or len(fitting[0]) > most:
+            return None
+        own, found = fitting
+        parents, chosen = before + own, words[found]
+        before = len(tree)
+        states = [tuple(part[own] for part in state) for state in states]
+
+
+class _Trial:
+    """All words after all states at once: what a word's part and a state's part miss is put together by products."""
+
+    def __init__(self, layer: Layer, span: Span, embedded: Tensor) -> None:
+        self.layer, self.span, self.embedded = layer, span, embedded
+        width = embedded.shape[1]
+        scaled = embedded / span.units[:width]
+        self.along = scaled @ span.basis[:width]
+        # What the words' parts themselves miss; the products of both parts are what is left to take away.
+        self.missed = scaled.square().sum(dim=1) - self.along.square().sum(dim=1)
+        self.lengths = scaled.square().sum(dim=1)
+
+    def fitting(self, states: Tensor) -> tuple[Tensor, Tensor] | None:
+        """Return the pairs of a state (N, H) and a word that lie in the span, as two lists of places."""
+        step = max(1, PAIRS // max(1, len(self.embedded)))
+        owners, words = [], []
+        for index, part in enumerate(states.split(step)):
+            near = self._near(part)
+            if len(near[0]) > NEAR:
+                return None
+            for own, found in zip(near[0].split(LOOKED), near[1].split(LOOKED), strict=True):
+                fits = self.span.inside(self.layer.inputs(self.embedded[found], part[own]))
+                owners.append(own[fits] + index * step)
+                words.append(found[fits])
+        return torch.cat(owners), torch.cat(words)
+
+    def _near(self, states: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the pairs that miss the span by no more than noise may ever explain."""
+        width = self.embedded.shape[1]
+        scaled = self.layer.inputs(states[:, :0], states) / self.span.units[width:]
+        along = scaled @ self.span.basis[width:]
+        # |x|² − |Vᵀx|², exact to about 1e-8 of |x|; what may fit is looked at again.
+        own_length = scaled.square().sum(dim=1, keepdim=True)
+        own_missed = own_length - along.square().sum(dim=1, keepdim=True)
+        near = min(self.span.worst, 1.0) ** 2 + 1e-14
+        beyond = torch.addmm(self.missed - near * self.lengths, along, self.along.T, alpha=-2)
+        own, found = (beyond < near * own_length - own_missed).nonzero(as_tuple=True)
+        return own, found

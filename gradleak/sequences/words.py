@@ -1,0 +1,75 @@
+"""The bag of words of a text: which tokens were said and how many in all, from the last layer's gradient."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from gradleak.data.text import Vocabulary
+from gradleak.errors import InputError
+from gradleak.leak import Leak
+from gradleak.sequences.bag import bag_of
+from gradleak.spans import classes_span
+
+# A singular value stands out if it is so many times the largest that noise alone has.
+NOISE = 1.05
+# Rows that may lie apart, at most.
+APART = 200
+
+
+@dataclass(frozen=True)
+class Words:
+    """The tokens that were said, each once; how many were said in all; and the tokens' pieces, with a vocabulary."""
+
+    tokens: set[int]
+    count: int
+    pieces: list[str] | None
+
+
+def reveal_words(leak: Leak, *, vocabulary: Vocabulary | None = None) -> Words:
+    """Return the bag of words of a text whose gradient this is, end marks included, by RLG (dang2021).
+
+    Two words alike are one in the bag and two in the count: it is the rank of the gradient, its rows divided by their
+    size (`gradleak.spans`).
+    """
+    gradient = leak.weight_gradient
+    tokens = bag_of(gradient)
+    pieces = None if vocabulary is None else [vocabulary.pieces[token] for token in sorted(tokens)]
+    return Words(tokens, classes_span(gradient).rank, pieces)
+
+
+def rounded_rank(difference: Tensor, weight: Tensor, rate: float, steps: int = 1) -> int:
+    """Return the rank of a gradient that is a difference of weights (C, I), (W₀ − W_K) / rate.
+
+    Such a gradient's rounding is that of the weights, of one size in every row: a known noise. A singular value counts
+    that is larger than any of noise alone.
+    """
+    if difference.shape != weight.shape or rate <= 0:
+        raise InputError(
+            f"a difference of weights has their shape, {tuple(weight.shape)}; got {tuple(difference.shape)}"
+        )
+    spacing = torch.finfo(weight.dtype).eps * 2.0 ** weight.detach().double().abs().clamp(min=1e-30).log2().floor()
+    # A rounded number is off by anything up to half the spacing of numbers there, at every step.
+    noise = float(spacing.square().mean().sqrt()) * (steps / 12) ** 0.5 / rate
+    small = difference.double() if len(difference) >= difference.shape[1] else difference.double().T
+    singular = torch.linalg.eigvalsh(small.T @ small).clamp(min=0).sqrt()
+    largest = noise * (len(small) ** 0.5 + small.shape[1] ** 0.5)
+    return int((singular > NOISE * largest).sum())
+
+
+def outlying_words(gradient: Tensor) -> set[int]:
+    """Return the classes whose rows of a gradient (C, I) point away from all others' common direction.
+
+    For an attacker who knows that entries were dropped, or sent as signs. The rows of words that were not said are
+    much alike where a network predicts alike at every step; those of words that were point the other way. The cut is
+    the widest gap among the most unlike rows.
+    """
+    if gradient.ndim != 2:
+        raise InputError(f"one gradient (C, I) is looked at; got {tuple(gradient.shape)}")
+    rows = torch.nn.functional.normalize(gradient, dim=1)
+    alike = rows @ torch.nn.functional.normalize(rows.sum(dim=0), dim=0)
+    order = alike.argsort(stable=True)[: APART + 1]
+    gaps = alike[order].diff()
+    return set(order[: int(gaps.argmax()) + 1].tolist()) if len(gaps) else set()

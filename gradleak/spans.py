@@ -1,0 +1,101 @@
+"""The span of a gradient's rows or columns, its rows divided by their size first.
+
+A gradient's rounding is relative to each entry. Where a sum is dominated by a few large rows, what tells two samples of
+one class apart lies in the small rows of all other classes, below the large rows' rounding; with all rows of one length
+it stands out again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+# A matrix is folded to so many columns by random signs, which keep its rank and its span; twice as many, and so on,
+# until the rank is well below them.
+FIRST = 64
+ROWS = 256
+
+
+@dataclass(frozen=True)
+class Span:
+    """Orthonormal columns (N, S) that span a space, and all singular values that were looked at."""
+
+    vectors: Tensor
+    singular: Tensor
+
+    @property
+    def rank(self) -> int:
+        """The dimension S."""
+        return self.vectors.shape[1]
+
+
+def classes_span(gradient: Tensor) -> Span:
+    """Return the span (C, S) of the columns of a gradient (C, I) whose rows have been divided by their size."""
+    sizes = _sizes(gradient)
+    return _ranked(gradient, lambda columns: _folded_columns(gradient, columns) / sizes)
+
+
+def inputs_span(gradient: Tensor) -> Span:
+    """Return the span (I, S) of the rows of a gradient (C, I), all of one weight."""
+    sizes = _sizes(gradient)
+    return _ranked(gradient, lambda rows: _folded_rows(gradient, sizes, rows).T)
+
+
+def limit(gradient: Tensor) -> float:
+    """Return the singular value, of rows of length one, below which all may be rounding."""
+    return float(torch.finfo(gradient.dtype).eps * max(gradient.shape) ** 0.5)
+
+
+def _sizes(gradient: Tensor) -> Tensor:
+    """Return the rows' sizes (C, 1); infinite for a row so small that its rounding is not relative any more."""
+    sizes = torch.cat([_lengths(rows) for rows in gradient.split(ROWS)])
+    kind = torch.finfo(gradient.dtype)
+    return sizes.where(sizes > kind.tiny / kind.eps, torch.inf)
+
+
+def _lengths(rows: Tensor) -> Tensor:
+    # In two steps: the squares of small numbers are none.
+    largest = rows.abs().amax(dim=1, keepdim=True)
+    largest = largest.where(largest > 0, 1)
+    lengths: Tensor = torch.linalg.vector_norm(rows / largest, dim=1, keepdim=True)
+    return largest.double() * lengths
+
+
+def _ranked(gradient: Tensor, fold: Callable[[int], Tensor]) -> Span:
+    least = min(gradient.shape)
+    columns = FIRST
+    while True:
+        vectors, singular, _ = torch.linalg.svd(fold(columns), full_matrices=False)
+        rank = int((singular > limit(gradient)).sum())
+        if columns >= least or rank <= columns // 2:
+            return Span(vectors[:, :rank], singular)
+        columns *= 2
+
+
+def _folded_columns(gradient: Tensor, columns: int) -> Tensor:
+    """Return a gradient (C, I) with its columns, their signs drawn, added up to so many; float64."""
+    if columns >= gradient.shape[1]:
+        return gradient.double()
+    signs = _signs(gradient.shape[1]).to(gradient)
+    padding = -len(signs) % columns
+    # A few rows at a time stay in the processor's cache.
+    parts = (torch.nn.functional.pad(rows * signs, (0, padding)).double() for rows in gradient.split(ROWS))
+    return torch.cat([part.view(len(part), -1, columns).sum(dim=1) for part in parts])
+
+
+def _folded_rows(gradient: Tensor, sizes: Tensor, rows: int) -> Tensor:
+    """Return a gradient (C, I) with its rows, of length one and their signs drawn, added up to so many; float64."""
+    if rows >= len(gradient):
+        return gradient.double() / sizes
+    factors = _signs(len(gradient))[:, None].to(sizes) / sizes
+    total = torch.zeros(rows, gradient.shape[1], dtype=torch.float64, device=gradient.device)
+    for part, factor in zip(gradient.split(rows), factors.split(rows), strict=True):
+        total[: len(part)] += part * factor
+    return total
+
+
+def _signs(count: int) -> Tensor:
+    return torch.randint(2, (count,), generator=torch.Generator().manual_seed(0)) * 2 - 1

@@ -1,0 +1,69 @@
+"""Texts by name and their word pieces: the embedded ones as promised, the published ones where they are at hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gradleak import data, paths
+from gradleak.data import text
+from gradleak.errors import InputError, MissingData, UnknownName
+
+
+def test_our_own_sentences_and_their_pieces() -> None:
+    sentences, vocabulary = data.texts("sentences"), data.vocabulary("sentences")
+    assert len(sentences) == len(set(sentences)) >= 150
+    assert max(len(sentence.split()) for sentence in sentences) <= 12
+    assert len(vocabulary) >= 1000
+    assert sorted(data.texts("sentences", "train") + data.texts("sentences", "test")) == sorted(sentences)
+    for sentence in sentences:
+        tokens = vocabulary.encode(sentence)
+        assert vocabulary.decode([vocabulary.start, *tokens, vocabulary.end]) == sentence
+        assert vocabulary.unknown not in tokens
+    assert vocabulary.encode("") == []
+    assert vocabulary.unknown in vocabulary.encode("naïve")
+
+
+def test_pairs_are_joined_in_the_order_of_the_vocabulary() -> None:
+    made = data.build_vocabulary(["aab aab ab", "b"], 50)
+    # Of "▁a" (three times) and "ab" (three times) the later in the alphabet is joined; then "▁aa" and so on.
+    assert made.pieces == ("<unk>", "<s>", "</s>", "▁", "a", "b", "▁a", "▁aa", "▁aab", "▁ab", "▁b")
+    assert [made.pieces[token] for token in made.encode("aab abb")] == ["▁aab", "▁ab", "b"]
+    assert data.build_vocabulary(["aab aab ab", "b"], 7).pieces == made.pieces[:7]
+    with pytest.raises(InputError, match="twice"):
+        data.Vocabulary(("<unk>", "<s>", "</s>", "a", "a"))
+    with pytest.raises(InputError, match="</s>"):
+        data.Vocabulary(("<unk>", "<s>"))
+
+
+@pytest.mark.skipif(paths.text_folder() is None, reason="the transcripts are not at hand")
+def test_the_published_text() -> None:
+    short, vocabulary = data.texts("librispeech", "test"), data.vocabulary("librispeech")
+    assert (len(data.texts("librispeech")), len(short), len(vocabulary)) == (902, 402, 16_328)
+    pieces = [vocabulary.encode(sentence) for sentence in short]
+    assert sum(map(len, pieces)) / len(pieces) == pytest.approx(6.7, abs=0.05)
+    assert [vocabulary.decode(tokens) for tokens in pieces] == list(short)
+    assert text.source("librispeech").startswith("librispeech: $GRADLEAK_TEXT")
+
+
+def test_a_text_that_is_not_at_hand(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("GRADLEAK_DATA", raising=False)
+    monkeypatch.setenv("GRADLEAK_TEXT", str(tmp_path))
+    with pytest.raises(MissingData, match="set \\$GRADLEAK_TEXT"):
+        data.texts("librispeech")
+    assert {state.name: state.state for state in text.states()} == {"sentences": "embedded", "librispeech": "missing"}
+    with pytest.raises(UnknownName, match="unknown text 'sentance': did you mean 'sentences'"):
+        data.texts("sentance")
+    with pytest.raises(InputError, match="split"):
+        data.texts("sentences", "half")  # type: ignore[arg-type]
+    assert text.texts("sentences")
+
+
+def test_the_folder_of_texts_lies_beside_the_data(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("GRADLEAK_TEXT", raising=False)
+    monkeypatch.setenv("GRADLEAK_DATA", str(tmp_path / "data"))
+    (tmp_path / "data").mkdir()
+    assert paths.text_folder() is None
+    (tmp_path / "text").mkdir()
+    assert paths.text_folder() == tmp_path / "text"

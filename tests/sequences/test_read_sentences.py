@@ -1,0 +1,234 @@
+"""Sentences from one gradient: whole batches in order, with what may trip a reader, and honest where it fails."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from gradleak import data, defenses, observe
+from gradleak.errors import InputError
+from gradleak.leak import Leak
+from gradleak.models.language import batch_of, build_language_model
+from gradleak.sequences import read_sentences
+from gradleak.sequences.counts import _total
+from gradleak.sequences.span import span_of
+
+PIECES = 40
+MODELS = {
+    "lstm": ("lstm", 1, False),
+    "gru": ("gru", 1, False),
+    "two lstm layers": ("lstm", 2, False),
+    "tied lstm": ("lstm", 1, True),
+    "transformer": ("transformer", 2, False),
+    "tied transformer": ("transformer", 2, True),
+}
+BATCHES: dict[str, list[list[int]]] = {
+    "one": [[5, 6, 7]],
+    "shared prefixes": [[5, 6, 7], [5, 6, 8], [5, 6], [5], [9, 6, 7]],
+    "identical": [[5, 6, 7], [5, 6, 7], [5, 6, 7], [8, 4]],
+    "repeated words": [[5, 5, 5, 5, 5], [6, 6, 5, 5], [5, 6, 5, 6, 5]],
+    "empty": [[], [], [5]],
+    "only empty": [[]],
+    "marks and unknown words inside": [[0, 5, 0], [1, 5], [0]],
+    "same words, other orders": [[5, 6, 7, 8], [8, 7, 6, 5], [6, 5, 8, 7]],
+}
+
+
+# With its output tied to its input, an untrained transformer is sure that a word is followed by itself. Where it is, it
+# has no error and sends no gradient: nothing can be read, and the reader says so.
+SILENT = {("repeated words", "tied transformer")}
+
+
+def model_of(name: str, pieces: int = PIECES, width: int = 32) -> nn.Module:
+    kind, layers, tied = MODELS[name]
+    return build_language_model(kind, pieces=pieces, width=width, layers=layers, tied=tied, seed=3)
+
+
+def leak_of(model: nn.Module, sentences: list[list[int]]) -> Leak:
+    return observe(model, *batch_of(sentences))
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("batch", BATCHES)
+def test_every_batch_is_read(name: str, batch: str) -> None:
+    sentences = BATCHES[batch]
+    found = read_sentences(leak_of(model_of(name), sentences))
+    if (batch, name) in SILENT:
+        assert (found.status, found.tokens) == ("failed", [])
+        return
+    assert found.all() == sorted(sentences), found.reason
+    assert found.status in ("unique", "ambiguous")
+    assert found.total == sum(map(len, sentences)) + len(sentences)
+
+
+@pytest.mark.parametrize("name", ["lstm", "gru", "two lstm layers", "transformer"])
+def test_random_words_are_read_and_promised(name: str) -> None:
+    generator = torch.Generator().manual_seed(5)
+    for _ in range(3):
+        lengths = torch.randint(0, 7, (5,), generator=generator).tolist()
+        sentences = [torch.randint(3, PIECES, (length,), generator=generator).tolist() for length in lengths]
+        found = read_sentences(leak_of(model_of(name, width=64), sentences))
+        assert (found.status, found.all()) == ("unique", sorted(sentences))
+        assert found.misfit < 1e-5
+
+
+def test_a_very_long_sentence_is_read_until_the_span_is_full() -> None:
+    generator = torch.Generator().manual_seed(1)
+    long = torch.randint(3, PIECES, (50,), generator=generator).tolist()
+    model = model_of("lstm")
+    found = read_sentences(leak_of(model, [long]))
+    assert (found.status, found.tokens) == ("unique", [long])
+    # E + H + 1 is 65: with more prefixes than that every vector lies in the span.
+    longer = torch.randint(3, PIECES, (90,), generator=generator).tolist()
+    beyond = read_sentences(leak_of(model, [longer]))
+    assert (beyond.status, beyond.tokens) == ("failed", [])
+    assert "full rank" in beyond.reason
+
+
+def test_false_prefixes_are_counted_out() -> None:
+    # More prefixes than the last layer's span has dimensions, of few words: many more lie in the first layer's span.
+    generator = torch.Generator().manual_seed(2)
+    sentences = [torch.randint(3, 11, (7,), generator=generator).tolist() for _ in range(6)]
+    prefixes = {tuple(one[:length]) for one in sentences for length in range(8)}
+    found = read_sentences(leak_of(model_of("lstm"), sentences))
+    assert found.prefixes > len(prefixes) > 33
+    assert (found.status, found.all()) == ("unique", sorted(sentences))
+
+
+def test_layers_without_biases() -> None:
+    model = Normalised(nn.Identity(), nn.LSTM(16, 16, bias=False))
+    model.head = nn.Linear(16, PIECES, bias=False)
+    model.recurrent.batch_first = True
+    found = read_sentences(leak_of(model, [[5, 6, 7], [5, 8]]))
+    assert (found.status, found.tokens) == ("unique", [[5, 6, 7], [5, 8]])
+
+
+def test_identical_batches_have_one_gradient_and_the_batch_size_tells() -> None:
+    sentences = [[5, 6], [7]]
+    once, twice = (leak_of(model_of("lstm"), sentences * times) for times in (1, 2))
+    assert read_sentences(once).counts == [1, 1]
+    assert read_sentences(twice).counts == [2, 2]
+    unknown = Leak(twice.model, twice.gradients, twice.head, batch_size=3)
+    assert read_sentences(unknown).counts == [1, 1]
+
+
+def test_the_gradient_may_be_scaled() -> None:
+    leak = leak_of(model_of("gru"), BATCHES["shared prefixes"])
+    scaled = Leak(leak.model, {name: 0.037 * value for name, value in leak.gradients.items()}, leak.head, 5)
+    found = read_sentences(scaled)
+    assert (found.status, found.all()) == ("unique", sorted(BATCHES["shared prefixes"]))
+    assert found.factor == pytest.approx(0.037, rel=1e-4)
+
+
+def test_words_need_not_be_given_by_the_embedding() -> None:
+    leak = leak_of(model_of("lstm"), BATCHES["shared prefixes"])
+    found = read_sentences(leak, words=range(PIECES))
+    assert found.all() == sorted(BATCHES["shared prefixes"])
+    few = read_sentences(leak, words=[5, 6])
+    assert few.status != "unique", "sentences with other words in them are not there"
+
+
+def test_texts() -> None:
+    vocabulary = data.vocabulary("sentences")
+    text = "the judge asked for silence twice"
+    model = model_of("lstm", pieces=len(vocabulary))
+    found = read_sentences(leak_of(model, [vocabulary.encode(text)]), vocabulary=vocabulary)
+    assert found.texts == [text]
+
+
+@pytest.mark.parametrize("text", ["gaussian/0.0001", "gaussian/0.01", "sign", "prune/0.9", "quantize/8", "half"])
+def test_a_changed_gradient_is_never_promised_wrongly(text: str) -> None:
+    for seed in range(3):
+        sentences = [[5, 6, 7, 8], [9, 6], [5, 10, 11]]
+        clean = leak_of(model_of("lstm"), sentences)
+        sent = defenses.named(text, generator=torch.Generator().manual_seed(seed))(clean.gradients)
+        found = read_sentences(Leak(clean.model, sent, clean.head, clean.batch_size))
+        assert found.status != "unique" or found.all() == sorted(sentences)
+
+
+def test_another_models_gradient_is_not_explained() -> None:
+    leak = leak_of(model_of("lstm"), BATCHES["shared prefixes"])
+    other = build_language_model("lstm", pieces=PIECES, width=32, seed=4)
+    assert read_sentences(Leak(other, leak.gradients, leak.head, 5)).status == "failed"
+
+
+class Normalised(nn.Module):
+    """A recurrent model with something in between."""
+
+    def __init__(self, between: nn.Module, recurrent: nn.Module | None = None) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(PIECES, 16)
+        self.recurrent = recurrent or nn.LSTM(16, 16, batch_first=True)
+        self.between, self.head = between, nn.Linear(16, PIECES)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        logits: Tensor = self.head(self.between(self.recurrent(self.embedding(tokens))[0]))
+        return logits
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (Normalised(nn.LayerNorm(16)), "'between' is a LayerNorm"),
+        (Normalised(nn.Tanh()), "does more than its Embedding"),
+        (Normalised(nn.Identity(), nn.RNN(16, 16, batch_first=True)), "'recurrent' is a RNN"),
+        (Normalised(nn.Identity(), nn.LSTM(16, 8, batch_first=True, bidirectional=True)), "both directions"),
+    ],
+)
+def test_what_is_not_read_is_refused_by_name(model: nn.Module, message: str) -> None:
+    leak = leak_of(model, [[5, 6]])
+    with pytest.raises(InputError, match=message):
+        read_sentences(leak)
+
+
+def test_wrong_arguments_are_told() -> None:
+    leak = leak_of(model_of("lstm"), [[5]])
+    with pytest.raises(InputError, match="start must be one of the model's 40 tokens"):
+        read_sentences(leak, start=40)
+    broken = Leak(leak.model, {name: value / 0 for name, value in leak.gradients.items()}, leak.head, 1)
+    with pytest.raises(InputError, match="NaN or infinite"):
+        read_sentences(broken)
+
+
+def test_targets_of_sequences() -> None:
+    model = model_of("lstm")
+    tokens, targets = batch_of([[5, 6], [7]])
+    assert tokens.tolist() == [[1, 5, 6], [1, 7, 2]]
+    assert targets.tolist() == [[5, 6, 2], [7, 2, -100]]
+    leak = observe(model, tokens, targets)
+    loss = nn.functional.cross_entropy(model(tokens).flatten(0, 1), targets.flatten())
+    (by_hand,) = torch.autograd.grad(loss, [model.get_parameter("head.weight")])
+    torch.testing.assert_close(leak.weight_gradient, by_hand)
+    assert leak.batch_size == 2
+    for wrong in (targets[:, :2], targets.float(), torch.full_like(targets, -100)):
+        with pytest.raises(InputError, match="target"):
+            observe(model, tokens, wrong)
+    with pytest.raises(InputError, match="local steps"):
+        observe(model, tokens, targets, local_steps=2)
+
+
+def test_whole_parts() -> None:
+    leaves = torch.tensor([False, False, True, True])
+    shares = torch.tensor([4, 3, 1, 0], dtype=torch.float64) / 8
+    assert _total(shares, leaves) == 8
+    assert _total(shares + torch.tensor([3.1459e-3, -2.8132e-3, 2.2361e-3, 1.4142e-3]), leaves) == 8
+    # A tenth of the passes is no part of a small number, and is not rounded away.
+    assert _total(torch.tensor([0.9, 0.1], dtype=torch.float64), torch.tensor([False, True])) == 10
+    assert _total(torch.tensor([2**-0.5, 1 - 2**-0.5]).double(), torch.tensor([False, False])) != 1
+
+
+def test_a_span_says_what_noise_it_saw() -> None:
+    generator = torch.Generator().manual_seed(0)
+    factors = torch.randn(60, 5, generator=generator), torch.randn(5, 20, generator=generator)
+    clean = factors[0] @ factors[1]
+    span = span_of(clean)
+    assert span.rank == 5
+    assert span.inside(factors[1].double()).all()
+    assert not span.inside(torch.randn(50, 20, generator=generator).double()).any()
+    noisy = span_of(clean + 0.01 * torch.randn(60, 20, generator=generator), equalise=False)
+    assert noisy.rank == 5
+    assert noisy.inside(factors[1].double()).all()
+    assert not noisy.inside(torch.randn(50, 20, generator=generator).double()).any()
+    full = span_of(torch.randn(60, 20, generator=generator))
+    assert full.power == 0

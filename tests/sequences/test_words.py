@@ -1,0 +1,72 @@
+"""Bags of words: from one utterance, from differences of weights, behind signs; and as the paper's code finds them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from gradleak import defenses
+from gradleak.data import text
+from gradleak.data.speech import pseudo_speech
+from gradleak.errors import InputError
+from gradleak.labels.hard.rlg_as_coded import rlg_as_coded
+from gradleak.models.recogniser import Recogniser, recogniser
+from gradleak.sequences import observe_speech, reveal_words
+from gradleak.sequences.words import outlying_words, rounded_rank
+
+WORDS = text.vocabulary("sentences")
+SAID = [one for one in text.texts("sentences", "test") if len(one) > 25][::12]
+
+
+@pytest.fixture(scope="module")
+def model() -> Recogniser:
+    return recogniser("small", len(WORDS), seed=0)
+
+
+def tokens_of(said: str) -> list[int]:
+    return [*WORDS.encode(said), WORDS.end]
+
+
+def test_words_and_their_number(model: Recogniser) -> None:
+    for said in SAID:
+        tokens = tokens_of(said)
+        found = reveal_words(observe_speech(model, [pseudo_speech(said)], [tokens]), vocabulary=WORDS)
+        assert found.tokens == set(tokens)
+        assert found.count == len(tokens)
+        assert found.pieces == [WORDS.pieces[token] for token in sorted(set(tokens))]
+
+
+def test_as_coded_is_told_the_length(model: Recogniser) -> None:
+    tokens = tokens_of(SAID[0])
+    gradient = observe_speech(model, [pseudo_speech(SAID[0])], [tokens]).weight_gradient
+    found, _ = rlg_as_coded(gradient, len(tokens))
+    assert found == set(tokens)
+    half, _ = rlg_as_coded(gradient, len(tokens) // 2)
+    assert half != set(tokens)
+    with pytest.raises(InputError, match="a rank of 0"):
+        rlg_as_coded(gradient, 0)
+
+
+def test_the_rank_of_a_difference_of_weights_is_above_their_rounding(model: Recogniser) -> None:
+    said = SAID[:2]
+    tokens = [tokens_of(one) for one in said]
+    sounds = [pseudo_speech(one) for one in said]
+    leak = observe_speech(model, sounds, tokens, local_steps=2, difference=True)
+    weight, length = model.head.weight.detach(), sum(map(len, tokens))
+    assert reveal_words(observe_speech(model, sounds, tokens, local_steps=2)).count == length
+    assert length - 2 <= rounded_rank(leak.weight_gradient, weight, 0.1, 2) <= length
+    # Rounding alone is of rank nothing.
+    noise = ((weight + 1e-9 * torch.randn(weight.shape, generator=torch.Generator().manual_seed(0))) - weight) / 0.1
+    assert rounded_rank(noise, weight, 0.1) == 0
+    with pytest.raises(InputError, match="has their shape"):
+        rounded_rank(noise[1:], weight, 0.1)
+
+
+@pytest.mark.parametrize("defense", ["none", "sign", "grad-drop/0.5", "grad-drop/0.9"])
+def test_rows_that_point_away_are_words(model: Recogniser, defense: str) -> None:
+    for said in SAID[:3]:
+        tokens = tokens_of(said)
+        leak = observe_speech(model, [pseudo_speech(said)], [tokens], defense=defenses.named(defense))
+        assert outlying_words(leak.weight_gradient) == set(tokens)
+    with pytest.raises(InputError, match="one gradient"):
+        outlying_words(torch.zeros(3))

@@ -1,0 +1,57 @@
+"""The study of sentences from one gradient: exact, honest behind defences, and its page."""
+
+from __future__ import annotations
+
+import matplotlib.pyplot as plt
+import pytest
+
+from gradleak.book import figures, records
+from gradleak.book.records import Record
+from gradleak.errors import InputError
+from gradleak.sequences import Sentences
+from gradleak.studies.dang2021 import sentences
+
+STUDY = "sentences"
+CHOSEN = {
+    "cells": ["lstm/64/1/untrained/4/2", "gru/64/1/trained/4/2"],
+    "free": 1,
+    "epochs": 1,
+    "defended": "lstm/64/1/untrained/2/2",
+    "defenses": ["noise/0.001", "noise/3", "sign/0"],
+}
+
+
+def test_batches_are_read_exactly(record: Record) -> None:
+    frame = record.frame()
+    read = frame[frame["part"] == "read"]
+    assert read["exact"].all()
+    assert set(read["words"]) == {"all", "free"}
+    assert not frame["wrongly_sure"].dropna().any()
+    strong = frame[(frame["defense"] == "noise") & (frame["level"] == 3)]
+    assert not strong["exact"].any(), "the check can fail: noise three times as large leaves nothing"
+
+
+def test_tables_and_figures(record: Record) -> None:
+    assert list(sentences.table(record)["model"]) == ["LSTM", "GRU"]
+    assert len(sentences.free_table(record)) == 2
+    assert list(sentences.defense_table(record)["defence"])[-1] == "sign"
+    assert list(sentences.training_table(record)["model"]) == ["GRU"]
+    assert records.scale(record) == "4 batches in 2 cells, sentences of our own"
+    for figure in (sentences.figure_reading(record), sentences.figure_noise(record)):
+        assert figures.gray_table(figure).std() > 0.02
+        plt.close(figure)
+
+
+def test_judging() -> None:
+    read = Sentences([[1, 2], [3]], [1, 2], "unique", "")
+    assert sentences.judge(read, [[1, 2], [3], [3]])["exact"]
+    wrong = sentences.judge(read, [[1, 2], [3], [4]])
+    assert wrong["wrongly_sure"]
+    assert wrong["right"] == pytest.approx(2 / 3)
+
+
+def test_defences_are_told() -> None:
+    with pytest.raises(InputError, match="'blur' is none of none, noise"):
+        sentences.Behind.of("blur/1")
+    with pytest.raises(InputError, match="'rnn' is none of lstm"):
+        sentences.Cell.of("rnn/64/1/untrained/4/2")

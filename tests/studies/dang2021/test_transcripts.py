@@ -1,0 +1,54 @@
+"""The transcripts' study: utterances alone and together, the unknowns of matching, one sentence step by step."""
+
+from __future__ import annotations
+
+import matplotlib.pyplot as plt
+import pytest
+
+from gradleak.book import figures, records
+from gradleak.book.records import Record
+from gradleak.errors import InputError
+from gradleak.studies.dang2021 import transcripts
+
+STUDY = "transcripts"
+CHOSEN = {"rows": ["small/0/6", "small-2/0/2"], "batches": ["2/3"]}
+
+
+def test_all_are_exact_and_say_so(record: Record) -> None:
+    frame = record.frame()
+    alone = frame[frame["part"] == "alone"]
+    assert len(alone) == 8
+    assert alone["exact"].all()
+    assert alone["unique"].all()
+    assert (alone["word_errors"] == 0).all()
+    assert (alone["worst"] < 1e-5).all()
+    assert (alone["other"] > 1e-3).all()
+
+
+def test_nothing_wrong_is_called_unique(record: Record) -> None:
+    frame = record.frame()
+    together = frame[frame["part"] == "together"]
+    assert not together["wrongly_sure"].any()
+    assert together[together["shared"] == False]["exact"].all()  # noqa: E712
+
+
+@pytest.mark.parametrize(
+    ("found", "truth", "count"), [("a b c", "a b c", 0), ("a c", "a b c", 1), ("", "a b", 2), ("x b y z", "a b c", 3)]
+)
+def test_words_in_error(found: str, truth: str, count: int) -> None:
+    assert transcripts.edits(found.split(), truth.split()) == count
+
+
+def test_tables_and_figures(record: Record) -> None:
+    assert list(transcripts.table(record)["exact"]) == ["6 of 6", "2 of 2"]
+    assert list(transcripts.variables_table(record)["attack"])[-1] == "closed form"
+    assert (transcripts.batch_table(record)["of these wrong"] == "0").all()
+    assert "6 utterances, small untrained" in records.scale(record)
+    for figure in (transcripts.figure_steps(record), transcripts.figure_misses(record)):
+        assert figures.gray_table(figure).std() > 0.02
+        plt.close(figure)
+
+
+def test_parameters_that_make_no_sense() -> None:
+    with pytest.raises(InputError, match="1 at least"):
+        transcripts.Together.of("0/1")
