@@ -9,6 +9,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+# A place of a sequence without a target, as torch's cross_entropy has it.
+PADDING = -100
+
 
 class Loss(Protocol):
     """A loss of logits (B, C) and soft labels (B, C)."""

@@ -12,10 +12,7 @@ from gradleak import leak
 from gradleak.augment import as_probabilities
 from gradleak.errors import InputError
 from gradleak.leak import Defense, Leak, evaluating
-from gradleak.losses import CrossEntropy, Loss
-
-# A place of a sequence without a target, as torch's cross_entropy has it.
-PADDING = -100
+from gradleak.losses import PADDING, CrossEntropy, Loss
 
 
 def observe(

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from gradleak.errors import InputError, unknown
-from gradleak.observing import PADDING
+from gradleak.losses import PADDING
 
 KINDS = ("lstm", "gru", "transformer")
 

@@ -13,9 +13,9 @@ from torch.nn import functional as F
 
 from gradleak import data, paths, reporting
 from gradleak.errors import GradleakError
+from gradleak.losses import PADDING
 from gradleak.models.language import batch_of, build_language_model
 from gradleak.models.training import cached_state
-from gradleak.observing import PADDING
 from gradleak.storage import locked, write_whole
 
 # Raised when the code below changes what a recipe gives, so that cached models are trained again.
