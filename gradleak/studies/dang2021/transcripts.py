@@ -76,8 +76,9 @@ def datasets(parameters: Parameters) -> list[str]:
 
 def scale(parameters: Parameters) -> str:
     """Return what a run is about, in a few words."""
-    rows = ", ".join(f"{row.utterances} utterances, {row.size} {stage_of(row.trained)}" for row in parameters.rows)
-    return f"{text.TITLES[parameters.source]}, made-up speech: {rows}"
+    counts = sorted({row.utterances for row in parameters.rows})
+    many = " to ".join(str(count) for count in dict.fromkeys((counts[0], counts[-1])))
+    return f"{many} utterances a recogniser, {text.TITLES[parameters.source]}, made-up speech"
 
 
 def trials(parameters: Parameters) -> list[dict[str, Any]]:

@@ -50,7 +50,7 @@ def test_tables_and_figure(record: Record) -> None:
     assert list(words.table(record)["attack"]) == ["ours", "as coded"] * 2
     assert list(words.batch_table(record)["K"]) == ["2"] * 3
     assert set(words.defense_table(record)["defence"]) == {"none", "sign"}
-    assert "6 utterances, small recogniser untrained" in records.scale(record)
+    assert "6 utterances a recogniser" in records.scale(record)
     figure = words.figure_lengths(record)
     assert figures.gray_table(figure).std() > 0.02
     plt.close(figure)
