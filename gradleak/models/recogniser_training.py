@@ -13,6 +13,7 @@ from torch.nn.utils.rnn import pad_sequence
 from gradleak import paths, reporting
 from gradleak.data import text
 from gradleak.data.speech import pseudo_speech
+from gradleak.losses import PADDING
 from gradleak.models.recogniser import START, Recogniser, heard, recogniser
 from gradleak.storage import locked, write_whole
 
@@ -20,7 +21,6 @@ from gradleak.storage import locked, write_whole
 VERSION = 1
 BATCH = 8
 RATE = 2e-3
-IGNORED = -100  # cross-entropy's own mark for no label
 
 
 def trained_recogniser(size: str, name: str, steps: int, *, seed: int = 0) -> tuple[Recogniser, float]:
@@ -50,12 +50,12 @@ def loss_of(model: Recogniser, sentences: Sequence[str], tokens: Sequence[Sequen
     """Return the mean cross-entropy over all tokens of some sentences."""
     sounds = [pseudo_speech(one) for one in sentences]
     lengths = torch.tensor([len(one) for one in sounds])
-    labels = pad_sequence([torch.tensor(one) for one in tokens], batch_first=True, padding_value=IGNORED)
+    labels = pad_sequence([torch.tensor(one) for one in tokens], batch_first=True, padding_value=PADDING)
     before = F.pad(labels[:, :-1].clamp(min=0), (1, 0), value=START)
     memory = model.listen(pad_sequence(sounds, batch_first=True), lengths)
     read = model.steps(memory, before, heard(lengths))
     # No logits are made of what is padded.
-    said = labels != IGNORED
+    said = labels != PADDING
     return F.cross_entropy(model.head(read[said]), labels[said])
 
 

@@ -25,7 +25,7 @@ from gradleak.errors import InputError
 from gradleak.models.recogniser import SIZES, Recogniser
 from gradleak.sequences.observed import FIRST, observe_speech
 from gradleak.sequences.transcripts import Transcripts, read_transcripts, step_misses
-from gradleak.studies.dang2021.words import Row, recogniser_of, spoken, stage_of, tokens_of
+from gradleak.studies.dang2021.words import Row, recogniser_of, spoken, stage_of, tokens_of, utterances_of
 from gradleak.studies.forms import Form, Whole
 
 PLACE = "Section 4, Table 5, Figure 2"
@@ -76,9 +76,7 @@ def datasets(parameters: Parameters) -> list[str]:
 
 def scale(parameters: Parameters) -> str:
     """Return what a run is about, in a few words."""
-    counts = sorted({row.utterances for row in parameters.rows})
-    many = " to ".join(str(count) for count in dict.fromkeys((counts[0], counts[-1])))
-    return f"{many} utterances a recogniser, {text.TITLES[parameters.source]}, made-up speech"
+    return utterances_of(parameters.rows, parameters.source)
 
 
 def trials(parameters: Parameters) -> list[dict[str, Any]]:

@@ -108,9 +108,14 @@ def datasets(parameters: Parameters) -> list[str]:
 
 def scale(parameters: Parameters) -> str:
     """Return what a run is about, in a few words."""
-    counts = sorted({row.utterances for row in parameters.rows})
+    return utterances_of(parameters.rows, parameters.source)
+
+
+def utterances_of(rows: list[Row], source: str) -> str:
+    """Return how many utterances of a text a recogniser is given, at least and at most."""
+    counts = sorted(row.utterances for row in rows)
     many = " to ".join(str(count) for count in dict.fromkeys((counts[0], counts[-1])))
-    return f"{many} utterances a recogniser, {text.TITLES[parameters.source]}, made-up speech"
+    return f"{many} utterances a recogniser, {text.TITLES[source]}, made-up speech"
 
 
 def trials(parameters: Parameters) -> list[dict[str, Any]]:
