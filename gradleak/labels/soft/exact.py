@@ -32,8 +32,6 @@ STEPS = 8
 # A scalar is accepted if its residuals are below this many rounding errors in the mean square; measured on networks,
 # the true one stays below 3 (the tests draw it anew).
 ACCEPT = 6.0
-# A label that the accepted scalars leave open by more than this (L1) is not known.
-KNOWN = 1e-3
 
 
 @dataclass(frozen=True)
@@ -74,14 +72,17 @@ class Problem(ScalarPath):
         last = (SATURATED + spread) / (top[:, 0] - top[:, 1]).clamp(min=torch.finfo(top.dtype).tiny)
         return torch.minimum(self.least[:, None] * steps, torch.maximum(last, self.least * 10)[:, None])
 
-    def rounding(self, scalars: Tensor, probability: Tensor, pull: Tensor, label: Tensor) -> Tensor:
-        """Return the error eᵢ(t) (N, K, C) of pᵢ − cᵢ / t at t (N, K), given p, c / t and y."""
+    def rounding(
+        self, scalars: Tensor, probability: Tensor, pull: Tensor, label: Tensor, weights: Tensor | None = None
+    ) -> Tensor:
+        """Return the error eᵢ(t) (N, K, C) of pᵢ − w cᵢ at t (N, K), given p, w c and y; w is 1 / t if not given."""
         unit, floor, scale, noise, sway = (
             value[:, None, None] for value in (self.unit, self.floor, self.scale, self.noise, self.sway)
         )
         at = scalars.unsqueeze(2)
         own = probability * (unit + (1 - probability) * at * (unit * scale + sway)) + unit * (label.abs() + pull.abs())
-        return own + floor + (floor + noise) / at
+        pulled = (floor + noise) / at if weights is None else (floor + noise) * weights.unsqueeze(2)
+        return own + floor + pulled
 
     def explained(self, scalars: Tensor) -> tuple[Tensor, Tensor]:
         """Return ŷ(t) and its rounding error (N, K, C) for t (N, K)."""
@@ -290,6 +291,26 @@ def _valid(problem: Problem, scalars: Tensor) -> tuple[Tensor, Tensor]:
     return label, (label >= -10 * ACCEPT * error).all(dim=2) & balanced
 
 
+def checked(problem: Problem, scalars: Tensor, prior: LabelPrior | Score | None) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the labels (N, C) at known scalars (N, 1), how far they are open, and whether they fit the prior (N,)."""
+    label, valid = _valid(problem, scalars)
+    error = problem.explained(scalars)[1]
+    if isinstance(prior, LabelPrior):
+        valid = valid & explains(problem, scalars, prior)
+    elif prior is not None:
+        valid = valid & (prior(label) <= ACCEPT**2 * _level(label, error, prior))
+    return label[:, 0], 2 * error.sum(dim=2)[:, 0], valid[:, 0]
+
+
+def _level(label: Tensor, error: Tensor, score: Score) -> Tensor:
+    """Return what rounding makes of a label's score (N, K)."""
+    generator = torch.Generator().manual_seed(0)
+    signs = 2 * torch.randint(2, (8, label.shape[2]), generator=generator).to(label) - 1
+    found = score(label)
+    level = torch.stack([(score(label + error * sign) - found).abs() for sign in signs]).mean(dim=0)
+    return level.clamp(min=1e-300)
+
+
 def _scored(problem: Problem, lower: Tensor, upper: Tensor, score: Score) -> tuple[Tensor, Tensor, Tensor]:
     """Narrow brackets for a score of which nothing is known; its unit is what rounding of the label makes of it."""
 
@@ -298,11 +319,7 @@ def _scored(problem: Problem, lower: Tensor, upper: Tensor, score: Score) -> tup
 
     scalars = golden(value, lower, upper)
     label, error = problem.explained(scalars)
-    generator = torch.Generator().manual_seed(0)
-    signs = 2 * torch.randint(2, (8, label.shape[2]), generator=generator).to(label) - 1
-    found = score(label)
-    level = torch.stack([(score(label + error * sign) - found).abs() for sign in signs]).mean(dim=0)
-    level = level.clamp(min=1e-300)
+    found, level = score(label), _level(label, error, score)
     # The gentler side counts: a score that is zero on an interval leaves the label open, seen from its very end too.
     step = 1e-4 * scalars
     beside = torch.minimum(value(scalars + step), value(scalars - step))

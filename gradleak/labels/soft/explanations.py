@@ -3,15 +3,33 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from gradleak.labels.priors import LabelPrior, Score
-from gradleak.labels.soft.exact import KNOWN, Candidates, Problem, explains
+from gradleak.labels.soft.exact import Candidates, Problem, explains
+from gradleak.labels.verdict import KNOWN
 
 # One label with two features, this far apart relative to their length, is two explanations.
 KNOWN_FEATURE = 0.1
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """The best explanation of each of N samples, and what else there is.
+
+    `scalars` t, NaN where there is none, and `weights` w = 1 / (κ t) (N,); `labels` (N, C); how far the digits leave
+    the label `open` (N,), L1, and by which share the feature's size is `loose` (N,); all distinct `candidates` (M, C).
+    """
+
+    scalars: Tensor
+    weights: Tensor
+    labels: Tensor
+    open: Tensor
+    loose: Tensor
+    candidates: tuple[Tensor, ...]
 
 
 def shaped(labels: Tensor, prior: LabelPrior | Score) -> Tensor:
@@ -78,13 +96,15 @@ def _true_ends(problem: Problem, prior: LabelPrior | Score, inside: Tensor, ends
     return result
 
 
-def reason_of(leaks: bool, mixed: bool, misfit: float, count: int, widest: float) -> str:
+def reason_of(leaks: bool, mixed: bool, misfit: float, count: int, widest: float, loose: float) -> str:
     if not leaks:
         return "the gradient is zero: prediction and label agree, and nothing else is known"
     if mixed:
         return f"not one sample's gradient: it misses rank one by {misfit:.1e}, more than rounding; a batch, or noise"
     if count == 0:
-        return "no scalar gives a label of this shape"
+        return "no scalar gives a label of this shape: another prior, or a gradient that was rescaled"
     if widest > KNOWN:
         return f"the gradient's digits leave the label open by {widest:.1g} (L1)"
-    return f"{count} labels, or features, explain the gradient" if count > 1 else ""
+    if count > 1:
+        return f"{count} labels, or features, explain the gradient"
+    return f"the gradient's digits leave the feature's size open by {loose:.0%}" if loose > KNOWN_FEATURE else ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import torch
@@ -11,17 +11,19 @@ from torch import Tensor
 
 from gradleak.errors import InputError, unknown
 from gradleak.labels.priors import LabelPrior, Score, resolve
-from gradleak.labels.soft import exact, search
+from gradleak.labels.soft import exact, search, unscaled
 from gradleak.labels.soft.exact import Candidates, Problem
-from gradleak.labels.soft.explanations import explanations, reason_of, shaped
+from gradleak.labels.soft.explanations import Explanation, explanations, reason_of, shaped
 from gradleak.labels.soft.path import label_path
 from gradleak.labels.soft.rank_one import RankOne, reduce_gradients
+from gradleak.labels.verdict import Status, Verdict
 
-LabelStatus = Literal["unique", "ambiguous", "failed"]
 Solver = Literal["exact", "lbfgs", "pso"]
 SOLVERS: tuple[Solver, ...] = ("exact", "lbfgs", "pso")
 # A fit that misses by this many rounding units is not one sample's gradient (rounding alone misses by less than one).
 RANK_ONE = 64
+# Sizes are never taken for less: their squares are numbers still.
+LEAST = 1e-150
 
 
 @dataclass(frozen=True)
@@ -29,25 +31,37 @@ class SoftLabels:
     """What N gradients say about their samples; everything in float64.
 
     `labels` (N, C), `features` (N, I): the best explanation, NaN where there is none; `scalars` (N,): λ with x = λ
-    g_r, r the row whose entries have the largest absolute sum; `residuals` (N,): relative error of the gradient that
-    label and feature give; `candidates`: for each sample every label (M, C) that explains its gradient within
-    rounding, the best first; `status` and, where it is not "unique", `reasons`.
+    g_r, r the row whose entries have the largest absolute sum; `scales` (N,): the factor on the gradient, given or
+    found; `residuals` (N,): relative error of the gradient that they give; `open` (N,): how far the label may be off
+    (L1), inf where nothing bounds it; `candidates`: for each sample the distinct labels (M, C) that were found to
+    explain its gradient within rounding, the best first (where a label is open, the ends of what is open);
+    `status` and, where it is not "unique", `reasons`.
     """
 
     labels: Tensor
     features: Tensor
     scalars: Tensor
+    scales: Tensor
     residuals: Tensor
+    open: Tensor
     candidates: tuple[Tensor, ...] = field(repr=False)
-    status: tuple[LabelStatus, ...]
+    status: tuple[Status, ...]
     reasons: tuple[str, ...]
 
     def __len__(self) -> int:
         return len(self.labels)
 
-    def where(self, status: LabelStatus) -> Tensor:
+    def where(self, status: Status) -> Tensor:
         """Return which samples have this status, (N,)."""
         return torch.tensor([one == status for one in self.status], device=self.labels.device)
+
+    @property
+    def verdicts(self) -> list[Verdict]:
+        """What is said of each sample."""
+        return [
+            Verdict(*facts)
+            for facts in zip(self.status, self.residuals.tolist(), self.open.tolist(), self.reasons, strict=True)
+        ]
 
 
 def recover_soft_labels(
@@ -56,37 +70,66 @@ def recover_soft_labels(
     *,
     bias: Tensor | None = None,
     bias_gradient: Tensor | None = None,
-    prior: str | LabelPrior | Score = "smoothing",
+    prior: str | LabelPrior | Score | None = "smoothing",
     solver: Solver = "exact",
     nonnegative: bool = True,
     noise: float | None = 0.0,
+    scale: float | None = 1.0,
 ) -> SoftLabels:
     """Recover the soft label and the feature of a single sample (C, I), or of each of N (N, C, I), from its gradient.
 
     `prior`: "smoothing", "mixup", "onehot", a `Prior`, or a callable that scores labels (…, C) with 0 for the right
-    shape.
+    shape. None, any label at all, is enough where a `bias_gradient` and the scale are known: the label then follows in
+    closed form, and a prior is what it is checked against.
     `nonnegative`: no entry of the feature is negative, as after a ReLU or a sigmoid, which fixes the scalar's sign; a
     sample whose gradient shows features of both signs is searched on both sides all the same.
     `noise`: standard deviation of what a client is known to have added to every entry; None estimates it from how far
     the gradient is from rank one, so that a batch, too, is taken for one noisy sample.
-    With `bias_gradient` the label follows in closed form, and no prior and no solver is used.
+    `scale`: the factor on the gradient. 1 says that the client sends the gradient of its mean loss, as it is: an
+    assumption, under which a clipped gradient may give a wrong label that nothing tells from the right one. None finds
+    the factor together with the label, from the same equations, where these are enough for both.
     """
-    if solver not in SOLVERS:
-        raise unknown("solver", solver, SOLVERS)
     gradients = weight_gradient.unsqueeze(0) if weight_gradient.ndim == 2 else weight_gradient
-    _check(gradients, weight, bias, bias_gradient, noise)
+    _check(gradients, weight, bias, bias_gradient, noise, scale)
+    _check_solver(solver, bias_gradient, nonnegative, noise, scale)
     with torch.no_grad():
+        if prior is None and (bias_gradient is None or scale is None):
+            raise InputError("without a prior any label fits, but where a bias gradient and the scale are known")
+        wanted = None if prior is None else resolve(prior, weight.shape[0])
         if bias is not None and bias_gradient is not None:
             rows = bias_gradient.unsqueeze(0) if bias_gradient.ndim == 1 else bias_gradient
-            return _with_bias(gradients, weight, bias, rows)
-        wanted = resolve(prior, weight.shape[0])
+            return _with_bias(gradients, weight, bias, rows, wanted, noise, scale)
+        assert wanted is not None
         if solver == "exact":
-            return _exact(gradients, weight, bias, wanted, nonnegative, noise)
+            return _exact(gradients, weight, bias, wanted, nonnegative, noise, scale)
         return _published(gradients, weight, bias, wanted, solver)
 
 
+def _check_solver(
+    solver: Solver, bias_gradient: Tensor | None, nonnegative: bool, noise: float | None, scale: float | None
+) -> None:
+    if solver not in SOLVERS:
+        raise unknown("solver", solver, SOLVERS)
+    if solver == "exact":
+        return
+    taken = {
+        "bias_gradient": bias_gradient is None,
+        "nonnegative=False": nonnegative,
+        "noise": noise == 0,
+        "scale": scale == 1,
+    }
+    for name, fits in taken.items():
+        if not fits:
+            raise InputError(f"the published search '{solver}' takes no {name}; the solver 'exact' does")
+
+
 def _check(
-    gradients: Tensor, weight: Tensor, bias: Tensor | None, bias_gradient: Tensor | None, noise: float | None
+    gradients: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    bias_gradient: Tensor | None,
+    noise: float | None,
+    scale: float | None,
 ) -> None:
     if weight.ndim != 2 or weight.shape[0] < 2:
         raise InputError(f"weight must be (C, I) with at least two classes; got {tuple(weight.shape)}")
@@ -102,6 +145,8 @@ def _check(
         raise InputError("a bias gradient needs the bias as well, and one row of C entries a sample")
     if noise is not None and noise < 0:
         raise InputError(f"noise is a standard deviation and not negative; got {noise:g}")
+    if scale is not None and not 0 < scale < math.inf:
+        raise InputError(f"a scale is a positive factor, or None where it is not known; got {scale:g}")
 
 
 def _exact(
@@ -111,49 +156,84 @@ def _exact(
     prior: LabelPrior | Score,
     nonnegative: bool,
     noise: float | None,
+    scale: float | None,
 ) -> SoftLabels:
     reduced = reduce_gradients(gradients, weight)
-    limit = RANK_ONE * torch.finfo(gradients.dtype).eps / 2
-    fitted = (reduced.size > 0) & (reduced.misfit <= (limit if noise == 0 else math.inf))
+    fitted = _rank_one(reduced, gradients, noise)
     both = ~reduced.same_sign | (not nonnegative)
     # A sample whose scalar may have either sign is two problems; one that cannot be fitted is none.
     plus, minus = fitted.nonzero()[:, 0], (fitted & both).nonzero()[:, 0]
-    problem = _problem(reduced, weight, bias, gradients.dtype, _noise(reduced, weight, noise))
-    sides = [
-        (rows, sign, exact.solve(problem.oriented(rows, sign), prior))
-        for rows, sign in ((plus, 1), (minus, -1))
-        if len(rows)
-    ]
-    merged = _merged(len(gradients), gradients.device, sides)
+    problem = problem_of(reduced, weight, bias, gradients.dtype, _noise(reduced, weight, noise), scale or 1.0)
+    signed = [(rows, sign) for rows, sign in ((plus, 1), (minus, -1)) if len(rows)]
+    if scale is None:
+        sides = [(rows, sign, unscaled.solve(problem.oriented(rows, sign), prior)) for rows, sign in signed]
+        return _told(reduced, problem, gradients, fitted, unscaled.merged(problem, sides), None)
+    merged = _merged(
+        len(gradients),
+        gradients.device,
+        [(rows, sign, exact.solve(problem.oriented(rows, sign), prior)) for rows, sign in signed],
+    )
     count = merged.accepted.sum(dim=1)
     best = merged.scalars[:, 0].where(count > 0, math.nan)
     at = best.where(count > 0, 1)[:, None]
-    label = shaped(problem.labels(at), prior)[:, 0]
-    rebuilt = (problem.probabilities(at)[:, 0] - label) * at
-    residuals = ((rebuilt - reduced.errors).norm(dim=1) / reduced.size).square().add(reduced.misfit.square()).sqrt()
     candidates, widest = explanations(problem, prior, merged)
+    label = shaped(problem.labels(at), prior)[:, 0]
+    found = Explanation(best, 1 / at[:, 0], label, widest, torch.zeros_like(best), candidates)
+    return _told(reduced, problem, gradients, fitted, found, scale)
+
+
+def _rank_one(reduced: RankOne, gradients: Tensor, noise: float | None) -> Tensor:
+    """Return which gradients (N,) are one sample's, up to the rounding of their entries; all where there is noise."""
+    if noise != 0:
+        return reduced.size > 0
+    facts = torch.finfo(gradients.dtype)
+    # An entry below the least number that the precision holds is off by as much.
+    least = facts.smallest_normal * facts.eps * math.sqrt(gradients[0].numel())
+    limit = RANK_ONE * (facts.eps / 2 + least / reduced.size.clamp(min=torch.finfo(torch.float64).tiny))
+    return (reduced.size > 0) & (reduced.misfit <= limit)
+
+
+def _told(
+    reduced: RankOne,
+    problem: Problem,
+    gradients: Tensor,
+    fitted: Tensor,
+    found: Explanation,
+    scale: float | None,
+) -> SoftLabels:
+    """Put what was found into the terms of the gradient, and say what it is worth."""
+    lost = found.scalars.isnan()
+    at = found.scalars.where(~lost, 1)
+    weights = found.weights.where(~lost, 1)
+    # The gradient that label and feature give is t κ (p − y) along the direction, and 1 / w = t κ.
+    rebuilt = (problem.probabilities(at[:, None])[:, 0] - found.labels) / weights[:, None]
+    residuals = ((rebuilt - problem.ratios).norm(dim=1) / problem.ratios.norm(dim=1).clamp(min=LEAST)).square()
+    residuals = residuals.add(reduced.misfit.square()).sqrt()
     reasons = tuple(
         reason_of(*facts)
         for facts in zip(
             (reduced.size > 0).tolist(),
             (~fitted).tolist(),
             reduced.misfit.tolist(),
-            [len(one) for one in candidates],
-            widest.tolist(),
+            [len(one) for one in found.candidates],
+            found.open.tolist(),
+            found.loose.tolist(),
             strict=True,
         )
     )
     row = gradients.sum(dim=2).abs().argmax(dim=1, keepdim=True)
-    lost = (count == 0)[:, None]
+    none = lost[:, None]
     return SoftLabels(
-        labels=label.masked_fill(lost, math.nan),
-        features=best[:, None] * reduced.direction,
-        scalars=best / reduced.errors.gather(1, row)[:, 0],
-        residuals=residuals.masked_fill(count == 0, math.nan),
-        candidates=candidates,
+        labels=found.labels.masked_fill(none, math.nan),
+        features=at[:, None].masked_fill(none, math.nan) * reduced.direction,
+        scalars=(at / reduced.errors.gather(1, row)[:, 0]).masked_fill(lost, math.nan),
+        scales=(1 / (weights * at)).masked_fill(lost, math.nan) if scale is None else torch.full_like(at, scale),
+        residuals=residuals.masked_fill(lost, math.nan),
+        open=found.open.masked_fill(lost, math.inf),
+        candidates=found.candidates,
         status=tuple(
             "failed" if len(own) == 0 else "ambiguous" if reason else "unique"
-            for own, reason in zip(candidates, reasons, strict=True)
+            for own, reason in zip(found.candidates, reasons, strict=True)
         ),
         reasons=reasons,
     )
@@ -168,19 +248,27 @@ def _noise(reduced: RankOne, weight: Tensor, noise: float | None) -> Tensor:
     return reduced.misfit * reduced.size / math.sqrt(entries)
 
 
-def _problem(reduced: RankOne, weight: Tensor, bias: Tensor | None, dtype: torch.dtype, noise: Tensor) -> Problem:
+def problem_of(
+    reduced: RankOne,
+    weight: Tensor,
+    bias: Tensor | None,
+    dtype: torch.dtype,
+    noise: Tensor,
+    scale: float = 1.0,
+) -> Problem:
+    """Return what the scalars of these gradients are found from, the `scale` on them taken off."""
     like, facts = torch.ones_like(reduced.size), torch.finfo(dtype)
     rows = weight.double().norm(dim=1).max()
     strength = reduced.errors.norm(dim=1).clamp(min=torch.finfo(torch.float64).tiny)
     return Problem(
         logits=reduced.logits,
-        ratios=reduced.errors,
+        ratios=reduced.errors / scale,
         bias=None if bias is None else bias.double(),
         unit=like * facts.eps / 2,
         # Many exponentials flush what is not a normal number to zero; half precision cannot afford that.
-        floor=like * facts.smallest_normal * (facts.eps if facts.bits < 32 else 1),
+        floor=like * facts.smallest_normal * (facts.eps if facts.bits < 32 else 1) / min(scale, 1.0),
         scale=like * rows,
-        noise=noise,
+        noise=noise / scale,
         sway=noise * rows / strength,
     )
 
@@ -223,39 +311,59 @@ def _published(
     rebuilt = (scores.softmax(dim=1) - labels).unsqueeze(2) * features.unsqueeze(1)
     nan = lost[:, None]
     return SoftLabels(
-        labels.masked_fill(nan, math.nan),
-        features.masked_fill(nan, math.nan),
-        scalars,
-        ((rebuilt - gradients.double()).flatten(1).norm(dim=1) / size).masked_fill(lost, math.nan),
-        tuple(labels[n : n + 1][: int(not none)] for n, none in enumerate(lost.tolist())),
-        tuple("failed" if none else "unique" for none in lost.tolist()),
-        tuple("the search ended without a loss below its threshold" if none else "" for none in lost.tolist()),
+        labels=labels.masked_fill(nan, math.nan),
+        features=features.masked_fill(nan, math.nan),
+        scalars=scalars,
+        scales=torch.ones_like(scalars),
+        residuals=((rebuilt - gradients.double()).flatten(1).norm(dim=1) / size).masked_fill(lost, math.nan),
+        open=torch.full_like(scalars, math.inf),
+        candidates=tuple(labels[n : n + 1][: int(not none)] for n, none in enumerate(lost.tolist())),
+        status=tuple("failed" if none else "found" for none in lost.tolist()),
+        reasons=tuple(
+            f"the search ended {'without a' if none else 'at a'} loss below its threshold, which is no certificate"
+            for none in lost.tolist()
+        ),
     )
 
 
-def _with_bias(gradients: Tensor, weight: Tensor, bias: Tensor, bias_gradients: Tensor) -> SoftLabels:
-    """g_b = p − y and G = g_b xᵀ, so x = Gᵀ g_b / ‖g_b‖² and y = softmax(W x + b) − g_b: nothing is searched."""
-    gradients, bias_gradients = gradients.double(), bias_gradients.double()
-    square = bias_gradients.square().sum(dim=1, keepdim=True)
-    features = torch.einsum("nci,nc->ni", gradients, bias_gradients) / square
-    labels = (features @ weight.double().T + bias.double()).softmax(dim=1) - bias_gradients
-    rebuilt = bias_gradients.unsqueeze(2) * features.unsqueeze(1)
-    residuals = (rebuilt - gradients).flatten(1).norm(dim=1) / gradients.flatten(1).norm(dim=1)
-    row = gradients.sum(dim=2).abs().argmax(dim=1, keepdim=True)
-    zero = (square[:, 0] == 0).tolist()
-    mixed = (residuals > 1e-3).tolist()
-    reasons = tuple(
-        reason_of(not none, several, residual, 1, 0)
-        for none, several, residual in zip(zero, mixed, residuals.tolist(), strict=True)
+def _with_bias(
+    gradients: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    bias_gradients: Tensor,
+    prior: LabelPrior | Score | None,
+    noise: float | None,
+    scale: float | None,
+) -> SoftLabels:
+    """g_b = κ (p − y) and G = g_b xᵀ, so x = Gᵀ g_b / ‖g_b‖² and y = softmax(W x + b) − g_b / κ: x is not searched."""
+    reduced = reduce_gradients(gradients, weight)
+    errors = bias_gradients.double()
+    strength = errors.norm(dim=1).clamp(min=LEAST)
+    features = torch.einsum("nci,nc->ni", gradients.double(), errors) / strength[:, None].square()
+    size = features.norm(dim=1).clamp(min=LEAST)
+    missed = (gradients.double() - errors.unsqueeze(2) * features.unsqueeze(1)).flatten(1).norm(dim=1)
+    whole = (reduced.size.square() + strength.square()).sqrt()
+    direction = features / size[:, None]
+    reduced = replace(
+        reduced,
+        direction=direction,
+        logits=direction @ weight.double().T,
+        errors=errors * size[:, None],
+        size=torch.where((errors != 0).any(dim=1), whole, 0),
+        misfit=missed / whole,
     )
-    lost = torch.tensor([bool(reason) for reason in reasons], device=labels.device)
-    labels = labels.masked_fill(lost[:, None], math.nan)
-    return SoftLabels(
-        labels,
-        features.masked_fill(lost[:, None], math.nan),
-        1 / bias_gradients.gather(1, row)[:, 0],
-        residuals,
-        tuple(label[None] if not reason else label[None][:0] for label, reason in zip(labels, reasons, strict=True)),
-        tuple("failed" if reason else "unique" for reason in reasons),
-        reasons,
-    )
+    fitted = _rank_one(reduced, gradients, noise)
+    disturbed = _noise(reduced, weight, noise)
+    problem = problem_of(reduced, weight, bias, gradients.dtype, disturbed * size, scale or 1.0)
+    problem = replace(problem, sway=disturbed * problem.scale / (strength * size))
+    if scale is None:
+        assert prior is not None
+        rows = fitted.nonzero()[:, 0]
+        sides = [(rows, 1, unscaled.solve(problem[rows], prior, size[rows, None]))] if len(rows) else []
+        return _told(reduced, problem, gradients, fitted, unscaled.merged(problem, sides), None)
+    label, opened, fits = exact.checked(problem, size[:, None], prior)
+    fits &= fitted
+    label = label if prior is None else shaped(label, prior)
+    candidates = tuple(one[None][: int(fit)] for one, fit in zip(label, fits.tolist(), strict=True))
+    found = Explanation(size.where(fits, math.nan), 1 / size, label, opened, torch.zeros_like(size), candidates)
+    return _told(reduced, problem, gradients, fitted, found, scale)

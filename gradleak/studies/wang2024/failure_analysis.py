@@ -261,7 +261,7 @@ def figure_open(scale: float = 40.0, seed: int = 0) -> Figure:
     for index, (name, dtype) in enumerate(DTYPES.items()):
         gradients = send(weight, hidden, targets, dtype)[sample : sample + 1]
         reduced = rank_one.reduce_gradients(gradients, weight.to(dtype))
-        problem = single._problem(reduced, weight.to(dtype), None, dtype, torch.zeros_like(reduced.size))
+        problem = single.problem_of(reduced, weight.to(dtype), None, dtype, torch.zeros_like(reduced.size))
         truth = float(hidden[sample].norm())
         # In float64 the way down is narrower than any even grid.
         near = np.geomspace(1e-15, 0.3, 200)

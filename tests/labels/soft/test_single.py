@@ -133,7 +133,7 @@ def test_the_true_scalar_is_within_the_rounding_that_is_accepted() -> None:
                 made = sent(10, 64, spread, labels, dtype, 3, 400)
                 leaking = made["gradients"].flatten(1).abs().amax(dim=1) > 0
                 reduced = rank_one.reduce_gradients(made["gradients"][leaking], made["weight"])
-                problem = single._problem(reduced, made["weight"], None, DTYPES[dtype], torch.zeros_like(reduced.size))
+                problem = single.problem_of(reduced, made["weight"], None, DTYPES[dtype], torch.zeros_like(reduced.size))
                 truth = made["hidden"][leaking].norm(dim=1, keepdim=True)
                 residual, _ = exact._residuals(problem, truth, PRIORS[labels])
                 misfit = (residual.square().sum(dim=2) / PRIORS[labels].equations(10)).sqrt()

@@ -26,8 +26,7 @@ from gradleak.labels.soft.batch.families import families_of
 from gradleak.labels.soft.batch.rounds import Search
 from gradleak.labels.soft.batch.span import TINY, Span
 from gradleak.labels.soft.batch.whole import fitted
-from gradleak.labels.soft.exact import KNOWN
-from gradleak.labels.soft.single import LabelStatus
+from gradleak.labels.verdict import KNOWN, Status
 
 # Singular values below this many rounding units of the largest are rounding.
 RANK = 8.0
@@ -51,7 +50,7 @@ class BatchLabels:
     features: Tensor
     open: Tensor
     residual: float
-    status: LabelStatus
+    status: Status
     reason: str = ""
 
     def __len__(self) -> int:
@@ -182,7 +181,7 @@ def _certified(search: Search, sent: Sent, basis: Tensor, lost: _Lost) -> BatchL
     steep = math.sqrt(len(sent.gradient)) * search.unit * (1 + float(logits.abs().max()))
     fits = float((search.span.rows[:, None] * rest).norm()) <= REBUILT * steep
     residual = float(rest.norm() / sent.gradient.norm()) if found == count else math.inf
-    status: LabelStatus = "ambiguous"
+    status: Status = "ambiguous"
     reason = ""
     if found > count:
         reason = f"{count} samples have more explanations than that"

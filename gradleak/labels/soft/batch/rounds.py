@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gradleak.labels.soft.batch.families import Families
 from gradleak.labels.soft.batch.span import TINY, Span, descended
-from gradleak.labels.soft.exact import KNOWN
+from gradleak.labels.verdict import KNOWN
 
 # Problems are solved together up to this many entries of their Jacobians.
 CHUNK_ELEMENTS = 2**23

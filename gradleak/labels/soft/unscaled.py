@@ -1,0 +1,383 @@
+"""The scalar and an unknown factor on the gradient, found together: what a client sends that clips by the norm.
+
+With κ G in place of G the client's equation is κ t (p(t) − y) = c, so the label is y = p(t) − w c with w = 1 / (κ t):
+two unknowns, and w enters linearly. A label's shape leaves equations (C − 1 for a class and what the others share,
+C − 2 of them to solve for t and w), so κ is determined wherever the probabilities are no straight line in the logits:
+
+- one-hot and mixed labels: of classes that the label does not name c = κ t p, and log c − b is a line over the logits
+  W v whose slope is t. Which classes those are is tried out.
+- smoothed labels: of all but one class c is a linear function of p(t). For each t and each class a regression says how
+  far it is from that.
+
+What comes of this is polished by Gauss-Newton steps in units of the rounding error of `exact`, and judged by it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from gradleak.errors import InputError
+from gradleak.labels.priors import LabelPrior, Score
+from gradleak.labels.soft.exact import ACCEPT, Problem
+from gradleak.labels.soft.explanations import Explanation
+from gradleak.labels.verdict import KNOWN
+
+# Scalars are tried from where the logits spread by this much, in steps of their own size ...
+FLAT, STEP = 0.05, 0.04
+# ... to where the fourth class has lost all influence: exp(−45) is beyond the digits of float64.
+LAST = 45.0
+# Where a class has all of it, only how far that is from the others' share says so: scalars so many times larger.
+FAR = 20
+KEPT, FEW = 12, 3
+STEPS = 16
+# Singular values below this share of the largest are lost.
+LOST = 1e-16
+
+
+@dataclass(frozen=True)
+class Explained:
+    """K explanations of each of N samples, in no order; what is not `accepted` explains nothing.
+
+    `scalars` t, `weights` w = 1 / (κ t) and `misfit` (N, K); `labels` (N, K, C); `open` (N, K): how far the digits
+    leave the label (L1); `loose` (N, K): by which share they leave the scalar; `accepted` (N, K).
+    """
+
+    scalars: Tensor
+    weights: Tensor
+    misfit: Tensor
+    labels: Tensor
+    open: Tensor
+    loose: Tensor
+    accepted: Tensor
+
+
+def solve(problem: Problem, prior: LabelPrior | Score, told: Tensor | None = None) -> Explained:
+    """Find every scalar and factor that explain each sample's gradient; the factor alone for scalars (N, 1) `told`."""
+    if not isinstance(prior, LabelPrior) or prior.free > 2 or (prior.rest == "equal" and prior.free > 1):
+        raise InputError(
+            "an unknown scale is found for one-hot, smoothed and mixed labels; say the scale, or one of these priors"
+        )
+    line = prior.rest == "zero"
+    points = 1 if line or told is not None else _points(problem)
+    found, begin = [], 0
+    for part in problem.parts(points):
+        own = None if told is None else told[begin : begin + len(part)]
+        begin += len(part)
+        free, scalars, weights = _along_the_line(part, prior) if line else _along_the_grid(part, prior, own)
+        found.append(_judged(part, free, scalars if own is None else own + 0 * scalars, weights, prior, own is None))
+    return Explained(*(_side_by_side([getattr(one, name) for one in found]) for name in Explained.__annotations__))
+
+
+def merged(problem: Problem, sides: list[tuple[Tensor, int, Explained]]) -> Explanation:
+    """Return the best of what was found on either side of zero for each sample, and all that differs from it."""
+    count, like = len(problem), problem.ratios
+    scalars, weights = like.new_full((count,), math.nan), like.new_ones(count)
+    labels, opened, loose = like.new_zeros(like.shape), like.new_zeros(count), like.new_zeros(count)
+    candidates = [like[:0]] * count
+    least = like.new_full((count,), math.inf)
+    for rows, sign, found in sides:
+        some, place = found.accepted.any(dim=1), found.misfit.where(found.accepted, math.inf).argmin(dim=1)
+        every = torch.arange(len(rows), device=rows.device)
+        misfit = found.misfit[every, place].where(some, math.inf)
+        better = misfit < least[rows]
+        own, at, where = rows[better], place[better], every[better]
+        least[own] = misfit[better]
+        scalars[own], weights[own] = sign * found.scalars[where, at], sign * found.weights[where, at]
+        labels[own] = found.labels[where, at]
+        widest = found.open.where(found.accepted, 0).amax(dim=1)
+        opened[rows] = torch.maximum(opened[rows], widest)
+        loose[rows] = torch.maximum(loose[rows], found.loose.where(found.accepted, 0).amax(dim=1))
+        for n in some.nonzero()[:, 0].tolist():
+            own_labels = found.labels[n, found.accepted[n]][found.misfit[n, found.accepted[n]].argsort()]
+            candidates[int(rows[n])] = _distinct(torch.cat([candidates[int(rows[n])], own_labels]))
+    return Explanation(scalars, weights, labels, opened, loose, tuple(candidates))
+
+
+def _distinct(labels: Tensor) -> Tensor:
+    near = (labels.unsqueeze(0) - labels.unsqueeze(1)).abs().sum(dim=2) <= KNOWN
+    return labels[~(near & torch.ones_like(near).triu(1)).any(dim=0)]
+
+
+def _side_by_side(parts: list[Tensor]) -> Tensor:
+    """Put parts with different numbers of explanations under each other; what is missing explains nothing."""
+    most = max(part.shape[1] for part in parts)
+    return torch.cat([torch.cat([p, p.new_zeros(len(p), most - p.shape[1], *p.shape[2:])], dim=1) for p in parts])
+
+
+def _points(problem: Problem) -> int:
+    begin, end = _reach(problem)
+    return min(400, max(2, math.ceil(float((end / begin).log().max()) / STEP)))
+
+
+def _reach(problem: Problem) -> tuple[Tensor, Tensor]:
+    """Return the least and the largest scalar (N,) between which probabilities are neither flat nor all alike."""
+    order = problem.logits.sort(dim=1, descending=True).values
+    tiny = torch.finfo(order.dtype).tiny
+    wide = (order[:, 0] - order[:, -1]).clamp(min=tiny)
+    spread = 0.0 if problem.bias is None else float(problem.bias.max() - problem.bias.min())
+    begin = FLAT / wide
+    end = (LAST + spread) / (order[:, 0] - order[:, min(3, order.shape[1] - 1)]).clamp(min=tiny)
+    return begin, torch.maximum(torch.minimum(end, 1e7 * begin), 10 * begin)
+
+
+def _along_the_line(part: Problem, prior: LabelPrior) -> tuple[Tensor, Tensor, Tensor]:
+    """Return which classes the label may name (N, K, C), the scalar and the weight (N, K) that the others give."""
+    ratios, classes = part.ratios, part.classes
+    share = part.unit[:, None] + (part.floor + part.noise)[:, None] / ratios.abs().clamp(min=1e-300)
+    usable = (ratios > 0) & (share < 0.1)
+    heights = ratios.clamp(min=1e-300).log() - (0 if part.bias is None else part.bias)
+    weights = torch.where(usable, 1 / share.square(), 0)
+    weights = weights / weights.amax(dim=1, keepdim=True).clamp(min=1e-300)
+    below = ratios < -3 * (part.floor + part.noise)[:, None]
+    named = torch.eye(classes, dtype=torch.bool, device=ratios.device).expand(len(part), -1, -1)
+    if prior.free == 2:
+        # Errors sum to zero, so one of the two is always below.
+        named = named | (torch.arange(classes, device=ratios.device) == ratios.argmin(dim=1, keepdim=True))[:, None]
+    slope, _, rest, _ = _regressed(part.logits, heights, weights, named)
+    rest = rest + torch.where((below[:, None] & ~named).any(dim=2), math.inf, 0)
+    # The likeliest class has a probability, and an error of nothing only where the label has it as well.
+    sure = (ratios == 0) & (part.logits == part.logits.amax(dim=1, keepdim=True))
+    rest = rest + torch.where((sure[:, None] & ~named).any(dim=2), 1e3, 0)
+    if prior.free == 2:
+        rest = torch.where(named.sum(dim=2) < 2, math.inf, rest)
+    best = rest.topk(min(KEPT, classes), dim=1, largest=False).indices
+    named = named.gather(1, best[:, :, None].expand(-1, -1, classes))
+    slope = slope.gather(1, best)
+    near, far = (one[:, None] for one in _reach(part))
+    far = FAR * far
+    own = weights[:, None].masked_fill(named, 0)
+    points = (own > 0).sum(dim=2)
+    scalars = torch.where(slope > 0, torch.minimum(slope, 1e6 * far), far)
+    # log c = t a + b − log Z − log w
+    logs = ratios.clamp(min=1e-300).log()
+    scores = scalars[:, :, None] * part.logits[:, None] + (0 if part.bias is None else part.bias)
+    level = (own * (scores - logs[:, None])).sum(dim=2) / own.sum(dim=2).clamp(min=1e-300)
+    known = (level - scores.logsumexp(dim=2)).clamp(-600, 600).exp()
+    # A line through fewer points has any slope: any weight will do that leaves a label, and a scalar that fits one.
+    any_weight = 0.5 / ratios.abs().amax(dim=1, keepdim=True)
+    top, one = part.logits.argmax(dim=1, keepdim=True), own.argmax(dim=2)
+    gap = (part.logits.gather(1, top) - part.logits.gather(1, one)).clamp(min=1e-300)
+    lift = 0 if part.bias is None else part.bias[one] - part.bias[top]
+    single = ((lift - any_weight.log() - logs.gather(1, one)) / gap).clamp(min=near, max=far)
+    scalars = torch.where(points > 1, scalars, torch.where(points == 1, single, far))
+    known = torch.where(points > 1, known, any_weight)
+    # And where rounding hides all of the line, it may be a flat one.
+    first, flat = named[:, :1], part.probabilities(near)
+    level = (flat * ratios.unsqueeze(1)).masked_fill(first, 0).sum(dim=2)
+    level = level / ratios.unsqueeze(1).square().masked_fill(first, 0).sum(dim=2).clamp(min=1e-300)
+    level = torch.where(level > 0, level, any_weight)
+    return torch.cat([named, first], dim=1), torch.cat([scalars, near], dim=1), torch.cat([known, level], dim=1)
+
+
+def _along_the_grid(part: Problem, prior: LabelPrior, told: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the same for smoothed labels: the least of what a regression of c on p(t) leaves, class by class."""
+    classes = part.classes
+    grid = told
+    if grid is None:
+        begin, end = _reach(part)
+        steps = torch.linspace(0, 1, _points(part), dtype=begin.dtype, device=begin.device)
+        grid = begin[:, None] * (end / begin)[:, None] ** steps
+        grid = torch.cat([grid, FAR * end[:, None]], dim=1)
+    probabilities = part.probabilities(grid)
+    # Rounding errors of c are of its own size.
+    sizes = part.ratios.abs()
+    weights = 1 / (sizes + 1e-3 * sizes.mean(dim=1, keepdim=True)).clamp(min=1e-150).square()
+    weights = weights / weights.amax(dim=1, keepdim=True)
+    # Measured from a class in the middle, neither flat nor saturated probabilities lose their digits.
+    middle = part.logits.argsort(dim=1)[:, classes // 2, None]
+    base = probabilities.gather(2, middle.unsqueeze(1).expand(-1, grid.shape[1], -1))
+    ratios = part.ratios - part.ratios.gather(1, middle)
+    slope, height, rest, alone = _regressed(probabilities - base, ratios[:, None], weights[:, None], None)
+    # The class that the label names has more of it than the others: it lies below their line.
+    more = height + slope * (probabilities - base) - ratios[:, None]
+    rest = torch.where(slope > 0, rest, alone).masked_fill((slope > 0) & (more < KNOWN / 2 * slope), math.inf)
+    # Where probabilities say nothing of c, any weight will do that leaves a label.
+    weight = torch.where(slope > 0, 1 / slope.clamp(min=1e-300), 0.5 / sizes.sum(dim=1)[:, None, None])
+    dips = torch.ones_like(rest, dtype=torch.bool)
+    dips[:, 1:-1] = (rest[:, 1:-1] <= rest[:, :-2]) & (rest[:, 1:-1] <= rest[:, 2:])
+    # A few of every class, for one alone may have more ripples than are kept.
+    few = rest.masked_fill(~dips, math.inf).topk(min(FEW, rest.shape[1]), dim=1, largest=False)
+    best = few.values.flatten(1).topk(min(KEPT, few.values[0].numel()), dim=1, largest=False).indices
+    point, named = few.indices.flatten(1).gather(1, best), best % classes
+    weight = weight.flatten(1).gather(1, point * classes + named)
+    scalar = grid.gather(1, point)
+    if told is None:
+        # Of flat logits c tells t / w alone: any such pair with a label between sure and smoothed away.
+        least = part.ratios.argmin(dim=1, keepdim=True)
+        others = torch.ones_like(part.ratios, dtype=torch.bool).scatter(1, least, False)
+        mean = (part.ratios * others).sum(dim=1, keepdim=True) / (classes - 1)
+        level = (part.logits * others).sum(dim=1, keepdim=True) / (classes - 1)
+        lean = ((part.logits - level) * (part.ratios - mean) * others).sum(dim=1, keepdim=True)
+        lean = lean / ((part.logits - level).square() * others).sum(dim=1, keepdim=True).clamp(min=1e-300)
+        flat = 0.5 / classes / mean.abs().clamp(min=1e-300)
+        named = torch.cat([named, least], dim=1)
+        weight = torch.cat([weight, flat], dim=1)
+        scalar = torch.cat([scalar, torch.maximum(classes * flat * lean, 1e-6 * grid[:, :1])], dim=1)
+    free = torch.zeros(*named.shape, classes, dtype=torch.bool, device=named.device)
+    return free.scatter(2, named[:, :, None], True), scalar, weight
+
+
+def _regressed(
+    across: Tensor, heights: Tensor, weights: Tensor, left_out: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return slope, intercept, what is left, and what a level line leaves, of weighted lines without some of C points.
+
+    `left_out`: (N, K, C) for lines (N, K); None leaves out every point (…, C) in turn, for lines (…, C).
+    """
+
+    def kept(value: Tensor) -> Tensor:
+        if left_out is not None:
+            return value.unsqueeze(1).masked_fill(left_out, 0).sum(dim=-1)
+        # Added up from both sides, for taken away from the whole a large point would leave its rounding.
+        before, after = value.cumsum(dim=-1), value.flip(-1).cumsum(dim=-1).flip(-1)
+        none = torch.zeros_like(value[..., :1])
+        return torch.cat([none, before[..., :-1]], dim=-1) + torch.cat([after[..., 1:], none], dim=-1)
+
+    if left_out is not None:
+        total = weights.sum(dim=-1, keepdim=True).clamp(min=1e-300)
+        across = across - (weights * across).sum(dim=-1, keepdim=True) / total
+        heights = heights - (weights * heights).sum(dim=-1, keepdim=True) / total
+    right, up = weights * across, weights * heights
+    size, sx, sy = kept(weights).clamp(min=1e-300), kept(right), kept(up)
+    sxx, sxy, syy = kept(right * across), kept(right * heights), kept(up * heights)
+    sxx, sxy, syy = sxx - sx * sx / size, sxy - sx * sy / size, (syy - sy * sy / size).clamp(min=0)
+    slope = sxy / sxx.clamp(min=1e-300)
+    return slope, (sy - slope * sx) / size, (syy - slope * sxy).clamp(min=0).nan_to_num(math.inf), syy
+
+
+def _judged(part: Problem, free: Tensor, scalars: Tensor, weights: Tensor, prior: LabelPrior, moves: bool) -> Explained:
+    """Polish explanations (N, K) and say how well each explains the gradient, and what the digits leave open.
+
+    `moves`: the scalar is searched; it is known otherwise.
+    """
+    start = _Fit.at(part, free, scalars, weights, prior, moves)
+    best = start.balanced(part, free, prior, moves)
+    damped = torch.ones_like(scalars)
+    for _ in range(STEPS):
+        # Flat logits make the equations linear in t, so the steps are; they do not cross zero.
+        at = best.scalars * (1 + damped * best.step().clamp(min=-0.98, max=3))
+        new = _Fit.at(part, free, at, best.weights, prior, moves).balanced(part, free, prior, moves)
+        best, better = best.or_better(new)
+        damped = torch.where(better, (2 * damped).clamp(max=1), damped / 4)
+    # Of equations that hold nothing the steps go anywhere, and a start that explains the gradient says as much.
+    both = [fit.explained(part, free, prior) for fit in (best, start)]
+    return Explained(*(torch.cat([getattr(one, name) for one in both], dim=1) for name in Explained.__annotations__))
+
+
+@dataclass(frozen=True)
+class _Fit:
+    """Residuals over the classes that the label does not name, in rounding errors, and how they move.
+
+    `columns` (N, K, C, 2): with log t and log w; `raw` the same of the label itself; `mean` and `sure` (N, K): what
+    those classes share, and its own error.
+    """
+
+    scalars: Tensor
+    weights: Tensor
+    residual: Tensor
+    columns: Tensor
+    raw: Tensor
+    label: Tensor
+    error: Tensor
+    mean: Tensor
+    drift: Tensor
+    sure: Tensor
+
+    @staticmethod
+    def at(part: Problem, free: Tensor, scalars: Tensor, weights: Tensor, prior: LabelPrior, moves: bool) -> _Fit:
+        p = part.probabilities(scalars)
+        pull = part.ratios.unsqueeze(1) * weights.unsqueeze(2)
+        label = p - pull
+        logits = scalars.unsqueeze(2) * part.logits.unsqueeze(1)
+        first = p * (logits - (p * logits).sum(dim=2, keepdim=True)) if moves else torch.zeros_like(p)
+        raw = torch.stack([first, -pull], dim=3)
+        mean = torch.zeros_like(scalars)
+        drift, sure = torch.zeros_like(raw[:, :, 0]), mean
+        rest = label.masked_fill(free, 0)
+        if prior.rest == "equal":
+            mean = rest.sum(dim=2) / (part.classes - prior.free)
+        error = part.rounding(scalars, p, pull, mean.unsqueeze(2), weights)
+        columns = raw
+        if prior.rest == "equal":
+            weight = error.pow(-2).masked_fill(free, 0)
+            total = weight.sum(dim=2, keepdim=True).clamp(min=1e-300)
+            mean = ((weight * label).sum(dim=2, keepdim=True) / total)[:, :, 0]
+            drift = (weight.unsqueeze(3) * raw).sum(dim=2) / total
+            sure = total[:, :, 0].rsqrt()
+            columns = raw - drift.unsqueeze(2)
+        residual = ((label - mean.unsqueeze(2)) / error).masked_fill(free, 0)
+        columns = (columns / error.unsqueeze(3)).masked_fill(free.unsqueeze(3), 0)
+        return _Fit(scalars, weights, residual, columns, raw, label, error, mean, drift, sure)
+
+    def balanced(self, part: Problem, free: Tensor, prior: LabelPrior, moves: bool) -> _Fit:
+        """Return this fit with the weight that is best for its scalar: the equations are linear in it."""
+        second = self.columns[..., 1]
+        size = second.square().sum(dim=2)
+        best = 1 - (self.residual * second).sum(dim=2) / size.clamp(min=1e-300)
+        # A weight that the equations hardly hold stays.
+        weights = torch.where((size > 1) & (best > 0), self.weights * best, self.weights)
+        return _Fit.at(part, free, self.scalars, weights, prior, moves)
+
+    def or_better(self, other: _Fit) -> tuple[_Fit, Tensor]:
+        """Return the better of two fits, explanation by explanation, and where that is the other (N, K)."""
+        better = other.residual.square().sum(dim=2) < self.residual.square().sum(dim=2)
+        chosen = {}
+        for name in _Fit.__annotations__:
+            one, new = getattr(self, name), getattr(other, name)
+            chosen[name] = torch.where(better.reshape(better.shape + (1,) * (one.ndim - 2)), new, one)
+        return _Fit(**chosen), better
+
+    def inverse(self) -> tuple[Tensor, Tensor]:
+        """Return Q (N, K, C, 2) and the inverse R (N, K, 2, 2) of the columns: two columns, so no digit is lost."""
+        first, second = self.columns.unbind(dim=3)
+        one = first.norm(dim=2)
+        # A scalar that is known does not move.
+        one = torch.where(one > 0, one.clamp(min=1e-300), math.inf)
+        q1 = first / one.unsqueeze(2)
+        across = torch.zeros_like(one)
+        left = second
+        for _ in range(2):
+            more = (q1 * left).sum(dim=2)
+            left, across = left - more.unsqueeze(2) * q1, across + more
+        two = torch.maximum(left.norm(dim=2), LOST * second.norm(dim=2)).clamp(min=1e-300)
+        q2 = left / two.unsqueeze(2)
+        zero = torch.zeros_like(one)
+        inverse = torch.stack([1 / one, -across / one / two, zero, 1 / two], dim=2).unflatten(2, (2, 2))
+        return torch.stack([q1, q2], dim=3), inverse
+
+    def step(self) -> Tensor:
+        """Return the Gauss-Newton step of log t (N, K), w going with it."""
+        q, inverse = self.inverse()
+        return -(inverse @ (q.mT @ self.residual.unsqueeze(3)))[:, :, 0, 0].nan_to_num(0)
+
+    def explained(self, part: Problem, free: Tensor, prior: LabelPrior) -> Explained:
+        count = max(1, prior.equations(part.classes) - 1)
+        misfit = (self.residual.square().sum(dim=2) / count).sqrt().nan_to_num(math.inf)
+        reach = ((ACCEPT**2 - misfit.square()).clamp(min=0) * count).sqrt()
+        _, inverse = self.inverse()
+        loose = (reach * inverse[:, :, 0].norm(dim=2)).nan_to_num(math.inf)
+        named = torch.where(free.unsqueeze(3), self.raw, 0) @ inverse
+        opened = reach * named.norm(dim=3).sum(dim=2)
+        if prior.rest == "equal":
+            mean = reach * (self.drift.unsqueeze(2) @ inverse)[:, :, 0].norm(dim=2) + 3 * self.sure
+            opened = 2 * (part.classes - prior.free) * mean
+        label = torch.where(free, self.label, self.mean.unsqueeze(2))
+        error = 10 * ACCEPT * self.error
+        valid = (label >= -error).all(dim=2) & (label <= 1 + error).all(dim=2)
+        valid &= (label + error >= self.mean.unsqueeze(2)).masked_fill(~free, True).all(dim=2)
+        if prior.rest == "equal":
+            # A label that is smoothed away altogether is every class's, and no gradient's.
+            valid &= (label - self.mean.unsqueeze(2)).abs().amax(dim=2) > KNOWN
+        label = label.clamp(min=0)
+        missing = 1 - label.sum(dim=2, keepdim=True)
+        label = torch.where(free, label + missing / prior.free, label).clamp(min=0)
+        # What a gradient is may not be all rounding: then an infinite factor explains any.
+        loud = (self.raw[..., 1].abs() > ACCEPT * self.error).any(dim=2)
+        accepted = (misfit < ACCEPT) & valid & loud & self.scalars.isfinite() & self.weights.isfinite()
+        return Explained(
+            self.scalars, self.weights, misfit, label, opened.nan_to_num(math.inf).clamp(max=2), loose, accepted
+        )

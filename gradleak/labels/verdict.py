@@ -1,0 +1,40 @@
+"""What a recovery promises: one vocabulary of status for every method, and what stands behind it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from gradleak.errors import InputError
+
+# A label that is off by at most this much (L1) is known.
+KNOWN = 1e-3
+
+Status = Literal["unique", "ambiguous", "failed", "found"]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a method says of one sample, or of one batch.
+
+    `status`: "unique", no other label explains the gradient under the stated assumptions, which are the prior, the
+    scale and the precision; "ambiguous", several labels do, or the digits leave one open, and what is known is handed
+    back; "failed", no label of the prior's shape explains it; "found", a search without a certificate ended here.
+    `residual`: relative error of the gradient that the answer gives. `open`: how far the label may be off (L1), inf
+    where nothing bounds it. `reason`: why it is not unique.
+    """
+
+    status: Status
+    residual: float
+    open: float
+    reason: str = ""
+
+
+def trusted(verdicts: list[Verdict], accept: tuple[Status, ...]) -> None:
+    """Refuse labels whose status is not among those that the caller takes."""
+    for verdict in verdicts:
+        if verdict.status not in accept:
+            raise InputError(
+                f"the labels are not certain: {verdict.status}, {verdict.reason or 'no reason given'}; "
+                f"labels that are {' or '.join(accept)} are taken"
+            )
