@@ -15,7 +15,8 @@ What comes of this is polished by Gauss-Newton steps in units of the rounding er
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -35,7 +36,9 @@ FAR = 20
 KEPT, FEW = 12, 3
 STEPS = 16
 # Singular values below this share of the largest are lost.
-LOST = 1e-16
+LOST, LEAST = 1e-16, 1e-150
+# A factor that may move by so much of itself may be any.
+ANY = 0.5
 
 
 @dataclass(frozen=True)
@@ -67,7 +70,7 @@ def solve(problem: Problem, prior: LabelPrior | Score, told: Tensor | None = Non
     for part in problem.parts(points):
         own = None if told is None else told[begin : begin + len(part)]
         begin += len(part)
-        free, scalars, weights = _along_the_line(part, prior) if line else _along_the_grid(part, prior, own)
+        free, scalars, weights = _along_the_line(part, prior, own) if line else _along_the_grid(part, prior, own)
         found.append(_judged(part, free, scalars if own is None else own + 0 * scalars, weights, prior, own is None))
     return Explained(*(_side_by_side([getattr(one, name) for one in found]) for name in Explained.__annotations__))
 
@@ -124,7 +127,7 @@ def _reach(problem: Problem) -> tuple[Tensor, Tensor]:
     return begin, torch.maximum(torch.minimum(end, 1e7 * begin), 10 * begin)
 
 
-def _along_the_line(part: Problem, prior: LabelPrior) -> tuple[Tensor, Tensor, Tensor]:
+def _along_the_line(part: Problem, prior: LabelPrior, told: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
     """Return which classes the label may name (N, K, C), the scalar and the weight (N, K) that the others give."""
     ratios, classes = part.ratios, part.classes
     share = part.unit[:, None] + (part.floor + part.noise)[:, None] / ratios.abs().clamp(min=1e-300)
@@ -152,24 +155,29 @@ def _along_the_line(part: Problem, prior: LabelPrior) -> tuple[Tensor, Tensor, T
     own = weights[:, None].masked_fill(named, 0)
     points = (own > 0).sum(dim=2)
     scalars = torch.where(slope > 0, torch.minimum(slope, 1e6 * far), far)
-    # log c = t a + b − log Z − log w
-    logs = ratios.clamp(min=1e-300).log()
-    scores = scalars[:, :, None] * part.logits[:, None] + (0 if part.bias is None else part.bias)
-    level = (own * (scores - logs[:, None])).sum(dim=2) / own.sum(dim=2).clamp(min=1e-300)
-    known = (level - scores.logsumexp(dim=2)).clamp(-600, 600).exp()
-    # A line through fewer points has any slope: any weight will do that leaves a label, and a scalar that fits one.
-    any_weight = 0.5 / ratios.abs().amax(dim=1, keepdim=True)
+    # A line through fewer than two points has any slope: any weight will do, and a scalar that fits the one.
+    logs, tops = ratios.clamp(min=1e-300).log(), 0.5 / ratios.abs().amax(dim=1, keepdim=True)
     top, one = part.logits.argmax(dim=1, keepdim=True), own.argmax(dim=2)
     gap = (part.logits.gather(1, top) - part.logits.gather(1, one)).clamp(min=1e-300)
     lift = 0 if part.bias is None else part.bias[one] - part.bias[top]
-    single = ((lift - any_weight.log() - logs.gather(1, one)) / gap).clamp(min=near, max=far)
+    single = ((lift - tops.log() - logs.gather(1, one)) / gap).clamp(min=near, max=far)
     scalars = torch.where(points > 1, scalars, torch.where(points == 1, single, far))
-    known = torch.where(points > 1, known, any_weight)
+    scalars = scalars if told is None else told + 0 * scalars
+    # log c = t a + b − log Z − log w
+    scores = scalars[:, :, None] * part.logits[:, None] + (0 if part.bias is None else part.bias)
+    level = (own * (scores - logs[:, None])).sum(dim=2) / own.sum(dim=2).clamp(min=1e-300)
+    known = (level - scores.logsumexp(dim=2)).clamp(-600, 600).exp()
+    # Labels end at 0 and at 1, and half of the weight that takes one there is a weight.
+    p, c = part.probabilities(scalars), ratios.unsqueeze(1)
+    most = (torch.where(c > 0, p, 1 - p) / c.abs().clamp(min=1e-300)).masked_fill(~named | (c == 0), math.inf)
+    most = 0.5 * most.amin(dim=2)
+    most = torch.where(most.isfinite() & (most > 0), most, tops)
+    known = torch.where(points > (1 if told is None else 0), known, most)
     # And where rounding hides all of the line, it may be a flat one.
     first, flat = named[:, :1], part.probabilities(near)
     level = (flat * ratios.unsqueeze(1)).masked_fill(first, 0).sum(dim=2)
     level = level / ratios.unsqueeze(1).square().masked_fill(first, 0).sum(dim=2).clamp(min=1e-300)
-    level = torch.where(level > 0, level, any_weight)
+    level = torch.where(level > 0, level, tops)
     return torch.cat([named, first], dim=1), torch.cat([scalars, near], dim=1), torch.cat([known, level], dim=1)
 
 
@@ -214,9 +222,14 @@ def _along_the_grid(part: Problem, prior: LabelPrior, told: Tensor | None) -> tu
         lean = ((part.logits - level) * (part.ratios - mean) * others).sum(dim=1, keepdim=True)
         lean = lean / ((part.logits - level).square() * others).sum(dim=1, keepdim=True).clamp(min=1e-300)
         flat = 0.5 / classes / mean.abs().clamp(min=1e-300)
-        named = torch.cat([named, least], dim=1)
-        weight = torch.cat([weight, flat], dim=1)
-        scalar = torch.cat([scalar, torch.maximum(classes * flat * lean, 1e-6 * grid[:, :1])], dim=1)
+        # And where a class has all, the others are alike: of a label that names it the same is all that is told.
+        likeliest = probabilities[:, -1].argmax(dim=1, keepdim=True)
+        alike = part.ratios.masked_fill(torch.zeros_like(others).scatter(1, likeliest, True), 0).sum(dim=1)
+        alike = 0.5 / classes * (classes - 1) / alike.abs().clamp(min=1e-300)[:, None]
+        named = torch.cat([named, least, likeliest], dim=1)
+        weight = torch.cat([weight, flat, alike], dim=1)
+        lean = torch.maximum(classes * flat * lean, 1e-6 * grid[:, :1])
+        scalar = torch.cat([scalar, lean, grid[:, -1:]], dim=1)
     free = torch.zeros(*named.shape, classes, dtype=torch.bool, device=named.device)
     return free.scatter(2, named[:, :, None], True), scalar, weight
 
@@ -232,18 +245,18 @@ def _regressed(
     def kept(value: Tensor) -> Tensor:
         if left_out is not None:
             return value.unsqueeze(1).masked_fill(left_out, 0).sum(dim=-1)
-        # Added up from both sides, for taken away from the whole a large point would leave its rounding.
-        before, after = value.cumsum(dim=-1), value.flip(-1).cumsum(dim=-1).flip(-1)
-        none = torch.zeros_like(value[..., :1])
-        return torch.cat([none, before[..., :-1]], dim=-1) + torch.cat([after[..., 1:], none], dim=-1)
+        # Taken away from the whole, the largest point would leave its rounding.
+        without = value.masked_fill(largest, 0).sum(dim=-1, keepdim=True)
+        return torch.where(largest, without, value.sum(dim=-1, keepdim=True) - value)
 
     if left_out is not None:
         total = weights.sum(dim=-1, keepdim=True).clamp(min=1e-300)
         across = across - (weights * across).sum(dim=-1, keepdim=True) / total
         heights = heights - (weights * heights).sum(dim=-1, keepdim=True) / total
+    largest = torch.arange(across.shape[-1], device=across.device) == across.abs().argmax(dim=-1, keepdim=True)
     right, up = weights * across, weights * heights
-    size, sx, sy = kept(weights).clamp(min=1e-300), kept(right), kept(up)
-    sxx, sxy, syy = kept(right * across), kept(right * heights), kept(up * heights)
+    size, sx, sy = kept(weights.expand_as(right)).clamp(min=1e-300), kept(right), kept(up.expand_as(right))
+    sxx, sxy, syy = kept(right * across), kept(right * heights), kept((up * heights).expand_as(right))
     sxx, sxy, syy = sxx - sx * sx / size, sxy - sx * sy / size, (syy - sy * sy / size).clamp(min=0)
     slope = sxy / sxx.clamp(min=1e-300)
     return slope, (sy - slope * sx) / size, (syy - slope * sxy).clamp(min=0).nan_to_num(math.inf), syy
@@ -286,6 +299,7 @@ class _Fit:
     mean: Tensor
     drift: Tensor
     sure: Tensor
+    moves: bool
 
     @staticmethod
     def at(part: Problem, free: Tensor, scalars: Tensor, weights: Tensor, prior: LabelPrior, moves: bool) -> _Fit:
@@ -311,7 +325,7 @@ class _Fit:
             columns = raw - drift.unsqueeze(2)
         residual = ((label - mean.unsqueeze(2)) / error).masked_fill(free, 0)
         columns = (columns / error.unsqueeze(3)).masked_fill(free.unsqueeze(3), 0)
-        return _Fit(scalars, weights, residual, columns, raw, label, error, mean, drift, sure)
+        return _Fit(scalars, weights, residual, columns, raw, label, error, mean, drift, sure, moves)
 
     def balanced(self, part: Problem, free: Tensor, prior: LabelPrior, moves: bool) -> _Fit:
         """Return this fit with the weight that is best for its scalar: the equations are linear in it."""
@@ -325,25 +339,24 @@ class _Fit:
     def or_better(self, other: _Fit) -> tuple[_Fit, Tensor]:
         """Return the better of two fits, explanation by explanation, and where that is the other (N, K)."""
         better = other.residual.square().sum(dim=2) < self.residual.square().sum(dim=2)
-        chosen = {}
-        for name in _Fit.__annotations__:
+        chosen: dict[str, Any] = {}
+        for name in (one.name for one in fields(self) if one.name != "moves"):
             one, new = getattr(self, name), getattr(other, name)
             chosen[name] = torch.where(better.reshape(better.shape + (1,) * (one.ndim - 2)), new, one)
-        return _Fit(**chosen), better
+        return replace(self, **chosen), better
 
     def inverse(self) -> tuple[Tensor, Tensor]:
         """Return Q (N, K, C, 2) and the inverse R (N, K, 2, 2) of the columns: two columns, so no digit is lost."""
         first, second = self.columns.unbind(dim=3)
-        one = first.norm(dim=2)
         # A scalar that is known does not move.
-        one = torch.where(one > 0, one.clamp(min=1e-300), math.inf)
+        one = first.norm(dim=2).clamp(min=LEAST if self.moves else math.inf)
         q1 = first / one.unsqueeze(2)
         across = torch.zeros_like(one)
         left = second
         for _ in range(2):
             more = (q1 * left).sum(dim=2)
             left, across = left - more.unsqueeze(2) * q1, across + more
-        two = torch.maximum(left.norm(dim=2), LOST * second.norm(dim=2)).clamp(min=1e-300)
+        two = torch.maximum(left.norm(dim=2), LOST * second.norm(dim=2)).clamp(min=LEAST)
         q2 = left / two.unsqueeze(2)
         zero = torch.zeros_like(one)
         inverse = torch.stack([1 / one, -across / one / two, zero, 1 / two], dim=2).unflatten(2, (2, 2))
@@ -362,9 +375,14 @@ class _Fit:
         loose = (reach * inverse[:, :, 0].norm(dim=2)).nan_to_num(math.inf)
         named = torch.where(free.unsqueeze(3), self.raw, 0) @ inverse
         opened = reach * named.norm(dim=3).sum(dim=2)
+        lost = reach * inverse[:, :, 1].norm(dim=2) > ANY
+        if prior.free == 2:
+            lost |= loose > ANY
         if prior.rest == "equal":
             mean = reach * (self.drift.unsqueeze(2) @ inverse)[:, :, 0].norm(dim=2) + 3 * self.sure
             opened = 2 * (part.classes - prior.free) * mean
+        if prior.free == 2 or prior.rest == "equal":
+            opened = torch.where(lost, 2, opened)
         label = torch.where(free, self.label, self.mean.unsqueeze(2))
         error = 10 * ACCEPT * self.error
         valid = (label >= -error).all(dim=2) & (label <= 1 + error).all(dim=2)
