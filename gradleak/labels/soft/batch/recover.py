@@ -26,7 +26,8 @@ from gradleak.labels.soft.batch.families import families_of
 from gradleak.labels.soft.batch.rounds import Search
 from gradleak.labels.soft.batch.span import TINY, Span
 from gradleak.labels.soft.batch.whole import fitted
-from gradleak.labels.verdict import KNOWN, Status
+from gradleak.labels.soft.explanations import KNOWN_FEATURE
+from gradleak.labels.verdict import KNOWN, Status, Verdict
 
 # Singular values below this many rounding units of the largest are rounding.
 RANK = 8.0
@@ -43,7 +44,8 @@ class BatchLabels:
 
     `labels` (B, C), `features` (B, I): NaN for samples that were not found; `open` (B,): how far each label may be off
     (L1), by the digits of the gradient; `residual`: relative error of the gradient that they give together, inf if
-    some are missing; `status`, and `reason` where it is not "unique".
+    some are missing; `status`, and `reason` where it is not "unique"; `scale`: the factor on the gradient, given or
+    found.
     """
 
     labels: Tensor
@@ -52,9 +54,15 @@ class BatchLabels:
     residual: float
     status: Status
     reason: str = ""
+    scale: float = 1.0
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    @property
+    def verdict(self) -> Verdict:
+        """What is said of the batch."""
+        return Verdict(self.status, self.residual, float(self.open.max()), self.reason)
 
     @property
     def found(self) -> Tensor:
@@ -86,6 +94,7 @@ class Settings:
     noise: float | None
     rounds: int
     seed: int
+    scale: float | None
 
 
 def recover_batch(
@@ -101,6 +110,7 @@ def recover_batch(
     noise: float | None = 0.0,
     rounds: int = 40,
     seed: int = 0,
+    scale: float | None = 1.0,
 ) -> BatchLabels:
     """Recover the soft labels and the features of a whole batch from its averaged gradient (C, I).
 
@@ -109,10 +119,13 @@ def recover_batch(
     to be found. A bias is a feature that is always 1. `noise`: standard deviation of what the client is known to have
     added to every entry; None estimates it from the singular values beyond the batch size, which must be known then.
     `rounds`: how many starts every family of labels gets at most.
+    `scale`: the factor on the gradient, 1 unless the client is known to have rescaled it; None finds it, one for all.
     """
+    if scale is not None and not 0 < scale < math.inf:
+        raise InputError(f"a scale is a positive factor, or None where it is not known; got {scale:g}")
     sent = _sent(weight_gradient, weight, bias, bias_gradient)
     with torch.no_grad():
-        return _recover(sent, Settings(batch_size, prior, labels, nonnegative, noise, rounds, seed))
+        return _recover(sent, Settings(batch_size, prior, labels, nonnegative, noise, rounds, seed, scale))
 
 
 def _sent(weight_gradient: Tensor, weight: Tensor, bias: Tensor | None, bias_gradient: Tensor | None) -> Sent:
@@ -164,7 +177,7 @@ def _recover(sent: Sent, settings: Settings) -> BatchLabels:
     basis = right[:count].T
     span = Span(left[:, :count], sent.weight @ basis, basis.sum(dim=0), rows)
     generator = torch.Generator().manual_seed(settings.seed)
-    search = Search(span, gradient @ basis, families, unit, loudest, generator, settings.nonnegative)
+    search = Search(span, gradient @ basis, families, unit, loudest, generator, settings.nonnegative, settings.scale)
     search.run(settings.rounds, further=spare < SPARE)
     if len(search.found.shares) == 0:
         return lost(f"none of the {count} samples was found in {settings.rounds} rounds")
@@ -176,7 +189,7 @@ def _certified(search: Search, sent: Sent, basis: Tensor, lost: _Lost) -> BatchL
     whole, count, found = fitted(search), search.span.rank, len(search.found.shares)
     hidden = whole.places @ basis.T
     logits = hidden @ sent.weight.T
-    rest = sent.gradient - (logits.softmax(dim=1) - whole.labels).T @ hidden / count
+    rest = sent.gradient - (logits.softmax(dim=1) - whole.labels).T @ hidden * whole.scale / count
     # Softmax turns the rounding of a logit into a relative error of so many of its units.
     steep = math.sqrt(len(sent.gradient)) * search.unit * (1 + float(logits.abs().max()))
     fits = float((search.span.rows[:, None] * rest).norm()) <= REBUILT * steep
@@ -191,6 +204,8 @@ def _certified(search: Search, sent: Sent, basis: Tensor, lost: _Lost) -> BatchL
         status, reason = "failed", f"the samples found miss the gradient by {residual:.1e}, more than rounding"
     elif float(whole.open.max()) > KNOWN:
         reason = f"the gradient's digits leave a label open by {float(whole.open.max()):.1g} (L1)"
+    elif float(whole.loose.max()) > KNOWN_FEATURE:
+        reason = f"the gradient's digits leave a feature open by {float(whole.loose.max()):.0%}"
     else:
         status = "unique"
     order = sorted(range(found), key=lambda n: (int(whole.labels[n].argmax()), -float(whole.labels[n].max())))[:count]
@@ -200,7 +215,7 @@ def _certified(search: Search, sent: Sent, basis: Tensor, lost: _Lost) -> BatchL
         (result.labels, result.features, result.open), (whole.labels, hidden, whole.open), strict=True
     ):
         empty[: len(order)] = value[order][..., : empty.shape[-1]] if empty.ndim > 1 else value[order]
-    return replace(result, residual=residual, status=status)
+    return replace(result, residual=residual, status=status, scale=whole.scale)
 
 
 def _tail(gradient: Tensor, batch_size: int | None) -> float:

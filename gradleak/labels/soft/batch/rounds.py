@@ -47,7 +47,9 @@ class Search:
         loudest: float,
         generator: torch.Generator,
         nonnegative: bool,
+        scale: float | None,
     ) -> None:
+        self.scale = scale
         self.span, self.reduced, self.families, self.unit = span, reduced, families, unit
         self.generator, self.nonnegative = generator, nonnegative
         self.size = max(loudest, float((span.rows[:, None] * reduced).norm()))
@@ -69,11 +71,25 @@ class Search:
     def _rest(self, missing: int) -> tuple[Tensor, Span]:
         """Return the span of what the found samples leave, and how its coordinates are turned into the whole's."""
         errors = self._errors(self.found)
-        rest = self.span.rows[:, None] * (self.reduced - errors.T @ self.found.places / self.span.rank)
+        if self.scale is None:
+            took = errors.T @ self._shares(errors) @ self.found.places
+        else:
+            took = errors.T @ self.found.places * self.scale / self.span.rank
+        rest = self.span.rows[:, None] * (self.reduced - took)
         left, _, right = torch.linalg.svd(rest, full_matrices=False)
         turn = right[:missing].T
         span = Span(left[:, :missing], self.span.logits @ turn, self.span.mean @ turn, self.span.rows)
         return turn, span
+
+    def _shares(self, errors: Tensor) -> Tensor:
+        """Return what (n, n) the found samples' errors and places have to be joined by to lower the gradient's rank."""
+        inverse = torch.linalg.pinv(self.span.rows[:, None] * self.reduced)
+        joined: Tensor = torch.linalg.pinv(self.found.places @ inverse @ (self.span.rows * errors).T)
+        return joined
+
+    def estimated(self) -> float:
+        """Return the factor on the gradient that the samples found say, one by one, in the middle."""
+        return float(self._shares(self._errors(self.found)).diagonal().median().clamp(min=TINY)) * self.span.rank
 
     def _errors(self, found: Found) -> Tensor:
         base, step = self.families.parts(found.family)

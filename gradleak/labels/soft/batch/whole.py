@@ -9,17 +9,30 @@ import torch
 from torch import Tensor
 
 from gradleak.labels.soft.batch.rounds import Search
+from gradleak.labels.soft.batch.span import TINY
+from gradleak.labels.verdict import KNOWN
 
 STEPS = 10
+# A fit that is so many rounding errors off is given more steps, and shorter ones.
+FAR, PATIENT = 1e3, 30
+# Directions whose share of the normal equations is below this are looked at again: those have lost half their digits.
+WEAK = 1e-9
+# What moves the gradient by less than this many of its rounding errors may have been moved.
+HIDDEN = 6.0
 
 
 @dataclass(frozen=True)
 class Whole:
-    """All samples of a batch: `labels` (n, C), `places` (n, B), and how far each label is open (n,), in L1."""
+    """All samples of a batch: `labels` (n, C), `places` (n, B), and the factor on their gradient.
+
+    `open` (n,): how far each label is open (L1); `loose` (n,): by which share of its length each feature is.
+    """
 
     labels: Tensor
     places: Tensor
     open: Tensor
+    loose: Tensor
+    scale: float = 1.0
 
 
 def fitted(search: Search) -> Whole:
@@ -27,23 +40,74 @@ def fitted(search: Search) -> Whole:
     places, shares = search.found.places, search.found.shares
     base, step = search.families.parts(search.found.family)
     if len(shares) != search.span.rank:
-        return Whole(base + shares[:, None] * step, places, torch.full_like(shares, math.inf))
-    best = _normal(search, places, shares, base, step)
-    for _ in range(STEPS):
-        damped = best.square + 1e-14 * torch.diag(best.square.diagonal())
-        change = torch.linalg.solve_ex(damped, best.slope)[0].reshape(len(shares), -1)
+        nothing = torch.full_like(shares, math.inf)
+        return Whole(base + shares[:, None] * step, places, nothing, nothing)
+    scale = search.scale or search.estimated()
+    best = _normal(search, places, shares, base, step, scale)
+    damping = 1e-14
+    for index in range(STEPS + PATIENT):
+        near = best.misfit < FAR * search.unit * search.size * search.span.rank
+        if near and index >= STEPS:
+            break
+        damped = best.square + damping * torch.diag(best.square.diagonal())
+        change = torch.linalg.solve_ex(damped, best.slope)[0]
+        new_scale = scale
+        if search.scale is None:
+            new_scale, change = scale * math.exp(-max(-1.0, min(1.0, float(change[-1])))), change[:-1]
+        change = change.reshape(len(shares), -1)
         new_places = places - change[:, : search.span.rank]
         new_shares = shares - change[:, -1] if search.families.free else shares
-        new = _normal(search, new_places, new_shares, base, step)
-        if not new.misfit < best.misfit:
+        new = _normal(search, new_places, new_shares, base, step, new_scale)
+        if new.misfit < best.misfit:
+            places, shares, scale, best = new_places, new_shares, new_scale, new
+            damping = max(damping / 10, 1e-14)
+        elif near:
             break
-        places, shares, best = new_places, new_shares, new
+        else:
+            damping = max(100 * damping, 1e-6)
     opened = torch.zeros_like(shares)
     if search.families.free:
         spare = max(1, search.reduced.numel() - len(best.slope))
         variance = torch.linalg.pinv(best.square, hermitian=True).diagonal().clamp(min=0) * best.misfit**2 / spare
+        variance = variance[: len(variance) - (search.scale is None)]
         opened = 3 * variance.reshape(len(shares), -1)[:, -1].sqrt() * step.abs().sum(dim=1)
-    return Whole(base + shares[:, None] * step, places, opened)
+    hidden, loose = _hidden(search, places, shares, base, step, scale, best)
+    return Whole(base + shares[:, None] * step, places, torch.where(hidden > KNOWN, hidden, opened), loose, scale)
+
+
+def _hidden(
+    search: Search, places: Tensor, shares: Tensor, base: Tensor, step: Tensor, scale: float, fit: _Fit
+) -> tuple[Tensor, Tensor]:
+    """Return how far labels (n,), in L1, and features (n,), as a share, may move along what the digits do not hold.
+
+    The normal equations have lost the directions that move the gradient least, so that is worked out from the samples.
+    """
+    count, rank = len(shares), search.span.rank
+    size = fit.square.diagonal().clamp(min=TINY).sqrt()
+    if not fit.square.isfinite().all():
+        return torch.full_like(shares, 2.0), torch.full_like(shares, math.inf)
+    values, directions = torch.linalg.eigh(fit.square / size / size[:, None])
+    weak = values < WEAK * values[-1]
+    none = torch.zeros_like(shares)
+    if not weak.any():
+        return none, none
+    moves = (directions[:, weak] / size[:, None]).T
+    own = moves[:, : len(size) - (search.scale is None)].reshape(len(moves), count, -1)
+    errors, slopes, longer = _parts(search, places, shares, base, step)
+    away = torch.einsum("cbj,wbj->wcb", slopes, own) @ longer[:, :rank]
+    away = away + torch.einsum("bc,wbj->wcj", errors, own[:, :, :rank])
+    if search.scale is None:
+        away = away + moves[:, -1, None, None] * (search.span.rows[:, None] * search.reduced * rank / scale)
+    left, held, _ = torch.linalg.svd(away.flatten(1), full_matrices=False)
+    # What is hidden: as much as the fit itself misses, and no less than the gradient's rounding.
+    least = max(fit.misfit, search.unit * search.size * rank / scale)
+    turned = torch.einsum("wk,wbj->kbj", left, own)
+    far = HIDDEN * least / held.clamp(min=TINY)
+    moved = (far[:, None] * turned[:, :, :rank].norm(dim=2)).norm(dim=0) / places.norm(dim=1).clamp(min=TINY)
+    if not search.families.free:
+        return none, moved
+    opened = (far[:, None] * turned[:, :, -1]).norm(dim=0) * step.abs().sum(dim=1)
+    return opened.clamp(max=2), moved
 
 
 @dataclass(frozen=True)
@@ -55,29 +119,47 @@ class _Fit:
     misfit: float
 
 
-def _normal(search: Search, places: Tensor, shares: Tensor, base: Tensor, step: Tensor) -> _Fit:
-    """Return the normal equations for samples at q (n, B) and s (n,).
-
-    Sample b adds d_b q_bᵀ, so its unknown j moves T_bj q_bᵀ + d_b e_jᵀ, where T_b is the derivative of d_b and e_j is
-    zero for s. The inner products of such matrices are made from those of their factors.
-    """
-    span, free, count = search.span, search.families.free, len(shares)
+def _parts(search: Search, places: Tensor, shares: Tensor, base: Tensor, step: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return samples' weighted errors (n, C), how their unknowns move them (C, n, J), and q with a 0 for s, (n, J)."""
+    span = search.span
     p = (places @ span.logits.T).softmax(dim=1)
     errors = span.rows * (p - base - shares[:, None] * step)
     slopes = (span.rows * p).unsqueeze(2) * (span.logits - (p @ span.logits).unsqueeze(1))
     longer = places
-    if free:
+    if search.families.free:
         slopes = torch.cat([slopes, (-span.rows * step).unsqueeze(2)], dim=2)
         longer = torch.cat([places, torch.zeros_like(shares)[:, None]], dim=1)
+    return errors, slopes.transpose(0, 1), longer
+
+
+def _normal(search: Search, places: Tensor, shares: Tensor, base: Tensor, step: Tensor, scale: float) -> _Fit:
+    """Return the normal equations for samples at q (n, B) and s (n,), and for log κ where that is unknown.
+
+    Sample b adds d_b q_bᵀ, so its unknown j moves T_bj q_bᵀ + d_b e_jᵀ, where T_b is the derivative of d_b and e_j is
+    zero for s. The inner products of such matrices are made from those of their factors.
+    """
+    span, count = search.span, len(shares)
+    errors, slopes, longer = _parts(search, places, shares, base, step)
     size = slopes.shape[2]
-    flat = slopes.transpose(0, 1).reshape(slopes.shape[1], -1)
+    flat = slopes.reshape(slopes.shape[0], -1)
     unit = torch.diag((torch.arange(size) < span.rank).to(places))
     inner = (flat.T @ flat).reshape(count, size, count, size) * (places @ places.T)[:, None, :, None]
     across = (flat.T @ errors.T).reshape(count, size, count)[:, :, :, None] * longer[:, None, None, :]
     inner = inner + across + across.permute(2, 3, 0, 1)
     inner = inner + (errors @ errors.T)[:, None, :, None] * unit[None, :, None, :]
-    rest = span.rows[:, None] * search.reduced * span.rank - errors.T @ places
-    slope = -torch.einsum("bcj,ck,bk->bj", slopes, rest, places)
-    slope[:, : span.rank] -= errors @ rest
+    given = span.rows[:, None] * search.reduced * span.rank / scale
+    rest = given - errors.T @ places
+
+    def along(matrix: Tensor) -> Tensor:
+        product = torch.einsum("cbj,ck,bk->bj", slopes, matrix, places)
+        product[:, : span.rank] += errors @ matrix
+        return product.reshape(-1)
+
     total = count * size
-    return _Fit(inner.reshape(total, total), slope.reshape(total), float(rest.norm()))
+    square, slope = inner.reshape(total, total), -along(rest)
+    if search.scale is None:
+        more = along(given)[:, None]
+        corner = given.square().sum().reshape(1, 1)
+        square = torch.cat([torch.cat([square, more], dim=1), torch.cat([more.T, corner], dim=1)])
+        slope = torch.cat([slope, -(given * rest).sum().reshape(1)])
+    return _Fit(square, slope, float(rest.norm()))
