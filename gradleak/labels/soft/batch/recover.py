@@ -25,7 +25,7 @@ from gradleak.labels.priors import LabelPrior
 from gradleak.labels.soft.batch.families import families_of
 from gradleak.labels.soft.batch.rounds import Search
 from gradleak.labels.soft.batch.span import TINY, Span
-from gradleak.labels.soft.batch.whole import fitted
+from gradleak.labels.soft.batch.whole import Whole, fitted
 from gradleak.labels.soft.explanations import KNOWN_FEATURE
 from gradleak.labels.verdict import KNOWN, Status, Verdict
 
@@ -190,9 +190,7 @@ def _certified(search: Search, sent: Sent, basis: Tensor, lost: _Lost) -> BatchL
     hidden = whole.places @ basis.T
     logits = hidden @ sent.weight.T
     rest = sent.gradient - (logits.softmax(dim=1) - whole.labels).T @ hidden * whole.scale / count
-    # Softmax turns the rounding of a logit into a relative error of so many of its units.
-    steep = math.sqrt(len(sent.gradient)) * search.unit * (1 + float(logits.abs().max()))
-    fits = float((search.span.rows[:, None] * rest).norm()) <= REBUILT * steep
+    fits = float((search.span.rows[:, None] * rest).norm()) <= REBUILT * _rounding(search, whole, hidden, logits)
     residual = float(rest.norm() / sent.gradient.norm()) if found == count else math.inf
     status: Status = "ambiguous"
     reason = ""
@@ -216,6 +214,19 @@ def _certified(search: Search, sent: Sent, basis: Tensor, lost: _Lost) -> BatchL
     ):
         empty[: len(order)] = value[order][..., : empty.shape[-1]] if empty.ndim > 1 else value[order]
     return replace(result, residual=residual, status=status, scale=whole.scale)
+
+
+def _rounding(search: Search, whole: Whole, hidden: Tensor, logits: Tensor) -> float:
+    """Return by how much, rows weighed, rounding lets these samples miss the gradient.
+
+    An error's own rounding: softmax turns that of a logit into a relative error of so many of its units, but for a
+    class that has all of the probability, or none.
+    """
+    p = logits.softmax(dim=1)
+    steep = logits.abs().amax(dim=1, keepdim=True)
+    errors = p * (1 + (1 - p) * steep) + whole.labels.abs()
+    own = (errors * hidden.norm(dim=1, keepdim=True)).square().sum(dim=0).sqrt() * whole.scale / len(hidden)
+    return search.unit * float((search.span.rows * own).norm()) + search.unit * search.size
 
 
 def _tail(gradient: Tensor, batch_size: int | None) -> float:

@@ -24,6 +24,7 @@ ACCEPT = 3.0
 STICKS_OUT = 0.01
 # Two explanations of a sample are one if their features are this close.
 SAME = 1e-2
+SMALLEST = 1e-100
 
 
 @dataclass
@@ -89,7 +90,9 @@ class Search:
 
     def estimated(self) -> float:
         """Return the factor on the gradient that the samples found say, one by one, in the middle."""
-        return float(self._shares(self._errors(self.found)).diagonal().median().clamp(min=TINY)) * self.span.rank
+        return (
+            float(self._shares(self._errors(self.found)).diagonal().abs().median().clamp(min=SMALLEST)) * self.span.rank
+        )
 
     def _errors(self, found: Found) -> Tensor:
         base, step = self.families.parts(found.family)

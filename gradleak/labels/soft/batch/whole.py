@@ -19,6 +19,8 @@ FAR, PATIENT = 1e3, 30
 WEAK = 1e-9
 # What moves the gradient by less than this many of its rounding errors may have been moved.
 HIDDEN = 6.0
+# An unknown that moves nothing at all.
+LEAST = 1e-100
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,7 @@ def fitted(search: Search) -> Whole:
         else:
             damping = max(100 * damping, 1e-6)
     opened = torch.zeros_like(shares)
-    if search.families.free:
+    if search.families.free and best.square.isfinite().all():
         spare = max(1, search.reduced.numel() - len(best.slope))
         variance = torch.linalg.pinv(best.square, hermitian=True).diagonal().clamp(min=0) * best.misfit**2 / spare
         variance = variance[: len(variance) - (search.scale is None)]
@@ -83,8 +85,8 @@ def _hidden(
     The normal equations have lost the directions that move the gradient least, so that is worked out from the samples.
     """
     count, rank = len(shares), search.span.rank
-    size = fit.square.diagonal().clamp(min=TINY).sqrt()
-    if not fit.square.isfinite().all():
+    size = fit.square.diagonal().sqrt()
+    if not (fit.square.isfinite().all() and (size > LEAST).all()):
         return torch.full_like(shares, 2.0), torch.full_like(shares, math.inf)
     values, directions = torch.linalg.eigh(fit.square / size / size[:, None])
     weak = values < WEAK * values[-1]
