@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from gradleak.errors import InputError
-
 # A label that is off by at most this much (L1) is known.
 KNOWN = 1e-3
 
@@ -28,13 +26,3 @@ class Verdict:
     residual: float
     open: float
     reason: str = ""
-
-
-def trusted(verdicts: list[Verdict], accept: tuple[Status, ...]) -> None:
-    """Refuse labels whose status is not among those that the caller takes."""
-    for verdict in verdicts:
-        if verdict.status not in accept:
-            raise InputError(
-                f"the labels are not certain: {verdict.status}, {verdict.reason or 'no reason given'}; "
-                f"labels that are {' or '.join(accept)} are taken"
-            )

@@ -192,7 +192,8 @@ def _mean(leak: Leak, layers: list[Layer], prior: str | LabelPrior, solver: Solv
         gradient = leak.gradients[f"{layer.name}.weight"]
         rows = gradient.sum(dim=1) != 0
         inputs = (gradient[rows] / errors[rows, None]).mean(dim=0)
-    reason = found.reasons[0] or ("" if inputs.isfinite().all() else "a row without a δ")
+    reason = found.reasons[0] if found.status[0] == "failed" else ""
+    reason = reason or ("" if inputs.isfinite().all() else "a row without a δ")
     status: InversionStatus = "failed" if not inputs.isfinite().all() else "partial" if reason else "exact"
     return Inversion(inputs.double()[None], found.labels, (), status, reason)
 

@@ -16,6 +16,7 @@ from gradleak.images.matching.levenberg import LevenbergMarquardt, Misfit, leven
 from gradleak.images.matching.objective import Distance, ImagePrior, Kind, Objective
 from gradleak.images.matching.optimizers import LBFGS, Adam, Track, adam, lbfgs
 from gradleak.labels import idlg, recover_batch, recover_soft_labels
+from gradleak.labels.verdict import Status
 from gradleak.leak import Leak
 
 Optimizer = Adam | LBFGS | LevenbergMarquardt
@@ -66,6 +67,7 @@ def match(
     restarts: int = 1,
     seed: int = 0,
     label_prior: str = "smoothing",
+    trust: tuple[Status, ...] = ("unique",),
     start: Tensor | None = None,
     enough: float = 0.0,
     chunk: int | None = None,
@@ -75,7 +77,8 @@ def match(
 
     `labels`: class indices (N·B,) or soft labels (N·B, C) that the attacker knows; or "recovered" (by this package's
     solvers, for labels of the kind `label_prior`), "idlg", "dlg" (searched together with the inputs, from a random
-    start), "recovered-start" (the same from the recovered label).
+    start), "recovered-start" (the same from the recovered label). `trust`: which of the solvers' verdicts are taken; a
+    leak whose labels have another is not matched, and comes back without an image.
     `start` (N·B, …): inputs to start from instead of random ones. An attack whose loss falls to `enough` is over.
     `chunk`: how many attacks are run at a time; by default as many as memory allows. `watch` is called with the numbers
     (a,) of a chunk's attacks, the step and their best inputs (a, B, …) whenever the history is written: attack
@@ -86,7 +89,7 @@ def match(
     prior = prior or ImagePrior()
     settings = _optimizer(optimizer)
     _check(many, restarts, chunk)
-    known = _labels(many, labels, label_prior)
+    known = _labels(many, labels, label_prior, trust)
     if isinstance(settings, LevenbergMarquardt):
         _check_second_order(known, distance, prior)
     target = None if known.searched else known.labels
@@ -191,7 +194,7 @@ class _Known:
         return self.recovered if self.recovered is not None else _recovered(leaks, label_prior)[1]
 
 
-def _labels(leaks: list[Leak], labels: Tensor | str, label_prior: str) -> _Known:
+def _labels(leaks: list[Leak], labels: Tensor | str, label_prior: str, trust: tuple[Status, ...]) -> _Known:
     first = leaks[0]
     count, size, classes = len(leaks), first.batch_size, len(first.weight)
     like = first.weight_gradient
@@ -210,13 +213,14 @@ def _labels(leaks: list[Leak], labels: Tensor | str, label_prior: str) -> _Known
             raise InputError(f"iDLG reads the label of one sample; these leaks hold {size}")
         hot = one_hot(idlg(torch.stack([leak.weight_gradient for leak in leaks])), classes)
         return _Known(hot.to(like).unsqueeze(1), False, everywhere)
-    found, features = _recovered(leaks, label_prior)
+    found, features, status = _recovered(leaks, label_prior)
     there = torch.isfinite(found).flatten(1).all(dim=1)
+    there &= torch.tensor([one in trust for one in status], device=there.device)
     return _Known(found, labels == "recovered-start", there, features)
 
 
-def _recovered(leaks: list[Leak], label_prior: str) -> tuple[Tensor, Tensor]:
-    """Return labels (N, B, C) and features (N, B, I) by this package's solvers; NaN where they find none."""
+def _recovered(leaks: list[Leak], label_prior: str) -> tuple[Tensor, Tensor, list[Status]]:
+    """Return labels (N, B, C) and features (N, B, I) NaN where none is found, and each status."""
     first = leaks[0]
     like = first.weight_gradient
     if first.batch_size == 1:
@@ -228,7 +232,7 @@ def _recovered(leaks: list[Leak], label_prior: str) -> tuple[Tensor, Tensor]:
             bias_gradient=None if biases[0] is None else torch.stack([bias for bias in biases if bias is not None]),
             prior=label_prior,
         )
-        return found.labels.to(like).unsqueeze(1), found.features.to(like).unsqueeze(1)
+        return found.labels.to(like).unsqueeze(1), found.features.to(like).unsqueeze(1), list(found.status)
     batches = [
         recover_batch(
             leak.weight_gradient,
@@ -240,9 +244,8 @@ def _recovered(leaks: list[Leak], label_prior: str) -> tuple[Tensor, Tensor]:
         )
         for leak in leaks
     ]
-    return torch.stack([one.labels for one in batches]).to(like), torch.stack([one.features for one in batches]).to(
-        like
-    )
+    labels, features = (torch.stack([getattr(one, name) for one in batches]) for name in ("labels", "features"))
+    return labels.to(like), features.to(like), [one.status for one in batches]
 
 
 def _starts(
