@@ -19,6 +19,8 @@ from gradleak import data, defenses, metrics, studies
 from gradleak.book import figures
 from gradleak.book.records import Record
 from gradleak.labels import BatchLabels, recover_batch
+from gradleak.labels.soft.explanations import KNOWN_FEATURE
+from gradleak.labels.verdict import KNOWN
 from gradleak.leak import observe_heads
 from gradleak.studies.fitting import Sees
 from gradleak.studies.forms import Form, Whole
@@ -223,7 +225,7 @@ def judge(found: BatchLabels, hidden: Tensor, targets: Tensor) -> dict[str, Any]
         right = float(label.max()) < NEAR_LABEL and float(feature.max()) < NEAR_FEATURE
     else:
         right = False
-    wrong = complete and (row["label_error"] > 1e-2 or row["feature_error"] > 0.1)
+    wrong = complete and (row["label_error"] > KNOWN or row["feature_error"] > KNOWN_FEATURE)
     return row | {
         "whole": right and found.status == "unique",
         "silent": found.status == "unique" and wrong,

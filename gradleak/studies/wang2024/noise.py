@@ -135,6 +135,8 @@ def trial(
     }
     if defense in NOISES:
         found["exact, noise known"] = recover_soft_labels(sent, weight, noise=std)
+    elif defense == "clip":
+        found["exact, scale unknown"] = recover_soft_labels(sent, weight, scale=None)
     rows = []
     for name, own in found.items():
         # The scalar of the row that the truth is measured in; the attack may have taken another for the largest.
@@ -240,7 +242,8 @@ def defense_table(record: Record) -> pd.DataFrame:
     lines = []
     for (defense, level), group in frame.groupby(["defense", "level"], sort=False):
         own = group.set_index("attack")
-        best = own.loc["exact, noise estimated"]
+        # Of a clipped gradient it is the factor that an attacker who expects one looks for.
+        best = own.loc["exact, scale unknown" if defense == "clip" else "exact, noise estimated"]
         lines.append(
             {
                 "defence": defense,
@@ -290,9 +293,10 @@ def figure_errors(record: Record) -> Figure:
 
 
 def figure_utility(record: Record) -> Figure:
-    """Draw what each defence leaves of the label against what it leaves of the gradient."""
+    """Draw what each defence leaves of the label against what it leaves of the gradient, to whoever expects it."""
     frame = record.frame()
-    frame = frame[(frame["place"] == "layer") & (frame["attack"] == "exact, noise estimated")]
+    expects = frame["defense"].eq("clip").map({True: "exact, scale unknown", False: "exact, noise estimated"})
+    frame = frame[(frame["place"] == "layer") & (frame["attack"] == expects)]
     figure, axes = figures.panels(1, 1, height=3.6)
     axis = axes[0][0]
     for index, (defense, own) in enumerate(frame.groupby("defense", sort=False)):

@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from gradleak import augment, metrics
 from gradleak.errors import InputError
 from gradleak.labels import BatchLabels, Prior, recover_batch
+from gradleak.labels.verdict import KNOWN
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
@@ -198,6 +199,60 @@ def test_what_is_called_unique_is_true(
     found = recover_batch(made["gradient"], made["weight"], prior=kind, rounds=6)
     if found.status == "unique" and len(found) == len(made["labels"]):
         labels, features = errors_of(found, made)
-        assert labels.max() < 1e-2
+        assert labels.max() < KNOWN
         assert features.max() < 1e-1
     assert (found.status == "unique") == (found.reason == "")
+
+
+@pytest.mark.parametrize(("dtype", "own"), [("float32", 30.0), ("float64", 60.0)])
+def test_a_sample_whose_own_class_is_saturated_is_known_up_to_its_size(dtype: str, own: float) -> None:
+    """d = ε (e_c − 1/C) there: of ε and the feature's size, only their product is in the gradient."""
+    generator = torch.Generator().manual_seed(0)
+    weight = torch.eye(60, dtype=DTYPES[dtype])
+    status = []
+    for _ in range(8):
+        hidden = torch.rand(1, 60, generator=generator, dtype=torch.float64)
+        chosen = torch.randint(60, (1,), generator=generator)
+        hidden[0, chosen] = own
+        labels = labels_of("smoothing", chosen, 60, generator).to(DTYPES[dtype])
+        hidden = hidden.to(DTYPES[dtype])
+        gradient = ((hidden @ weight.T).softmax(dim=1) - labels).T @ hidden
+        found = recover_batch(gradient, weight, batch_size=1)
+        status.append(found.status)
+        if found.status == "ambiguous":
+            assert float(found.open[0]) > KNOWN
+            assert int(found.labels[0].argmax()) == int(chosen)
+            assert float(F.cosine_similarity(found.features[0], hidden[0].double(), dim=0)) > 0.999
+    assert "unique" not in status
+    assert status.count("ambiguous") >= 6
+
+
+def test_the_others_are_known_beside_a_saturated_sample() -> None:
+    generator = torch.Generator().manual_seed(3)
+    weight = torch.randn(40, 200, generator=generator, dtype=torch.float64)
+    hidden = torch.randn(4, 200, generator=generator, dtype=torch.float64).relu()
+    hidden = hidden / (hidden @ weight.T).std() * torch.tensor([[1.0], [1.0], [1.0], [60.0]]).double()
+    chosen = torch.cat([torch.tensor([3, 5, 8]), (hidden[3:] @ weight.T).argmax(dim=1)])
+    labels = labels_of("smoothing", chosen, 40, generator)
+    gradient = ((hidden @ weight.T).softmax(dim=1) - labels).T @ hidden / 4
+    found = recover_batch(gradient, weight, batch_size=4)
+    assert found.status in ("ambiguous", "failed")
+    known = found.labels[found.found]
+    apart = (known[:, None] - labels[None, :3]).abs().sum(dim=2).amin(dim=0)
+    assert apart.max() < 1e-6
+
+
+@pytest.mark.parametrize("kind", ["smoothing", "onehot", "mixup"])
+@pytest.mark.parametrize("factor", [1e-3, 0.3, 40.0])
+def test_an_unknown_factor_is_found_with_the_samples(kind: str, factor: float) -> None:
+    made = batch(40, 6, kind=kind)
+    rescaled = factor * made["gradient"]
+    found = recover_batch(rescaled, made["weight"], prior=kind, scale=None)
+    assert found.status == "unique", found.reason
+    assert found.scale == pytest.approx(factor, rel=1e-9)
+    labels, features = errors_of(found, made)
+    assert labels.max() < 1e-9
+    assert features.max() < 1e-9
+    told = recover_batch(rescaled, made["weight"], prior=kind, scale=factor)
+    assert told.status == "unique", told.reason
+    assert recover_batch(rescaled, made["weight"], prior=kind).status == "failed"

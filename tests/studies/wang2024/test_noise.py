@@ -34,6 +34,11 @@ def test_defences_keep_what_they_are_known_to_keep(record: Record) -> None:
     assert aware["utility"].between(0, 1 + 1e-6).all()
     clipped = aware[aware["defense"] == "clip"]
     assert (clipped["utility"] > 1 - 1e-6).all()
+    assert (clipped["within_tenth"] == 0).all()
+    unknown = frame[frame["attack"] == "exact, scale unknown"]
+    assert len(unknown) == len(noise.STRENGTHS["clip"])
+    assert (unknown["unique"] == 100).all()
+    assert (unknown["label_error"] < 1e-5).all()
     sixteen = aware[(aware["defense"] == "quantize") & (aware["level"] == 16)]
     assert (sixteen["within_tenth"] == 100).all()
 

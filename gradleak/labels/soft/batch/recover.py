@@ -27,6 +27,7 @@ from gradleak.labels.soft.batch.rounds import Search
 from gradleak.labels.soft.batch.span import TINY, Span
 from gradleak.labels.soft.batch.whole import Whole, fitted
 from gradleak.labels.soft.explanations import KNOWN_FEATURE
+from gradleak.labels.soft.single import recover_soft_labels
 from gradleak.labels.verdict import KNOWN, Status, Verdict
 
 # Singular values below this many rounding units of the largest are rounding.
@@ -34,6 +35,8 @@ RANK = 8.0
 FINEST = 2e-15
 # Rebuilt from its samples, a gradient misses by rounding alone: this many units at most.
 REBUILT = 16.0
+# Samples that a lost direction leaves anywhere on a line are not brought nearer than this.
+NEARLY = 1e-3
 # With this many equations to spare a further explanation would be an accident of many digits.
 SPARE = 3
 
@@ -125,7 +128,23 @@ def recover_batch(
         raise InputError(f"a scale is a positive factor, or None where it is not known; got {scale:g}")
     sent = _sent(weight_gradient, weight, bias, bias_gradient)
     with torch.no_grad():
-        return _recover(sent, Settings(batch_size, prior, labels, nonnegative, noise, rounds, seed, scale))
+        found = _recover(sent, Settings(batch_size, prior, labels, nonnegative, noise, rounds, seed, scale))
+    if len(found) > 1 or found.status != "unique" or labels is not None:
+        return found
+    # Of one sample every explanation can be listed.
+    alone = recover_soft_labels(
+        weight_gradient,
+        weight,
+        bias=bias,
+        bias_gradient=bias_gradient,
+        prior=prior,
+        nonnegative=nonnegative,
+        noise=noise,
+        scale=scale,
+    )
+    if alone.status[0] == "unique":
+        return found
+    return replace(found, status="ambiguous", reason=alone.reasons[0], open=torch.maximum(found.open, alone.open))
 
 
 def _sent(weight_gradient: Tensor, weight: Tensor, bias: Tensor | None, bias_gradient: Tensor | None) -> Sent:
@@ -198,7 +217,7 @@ def _certified(search: Search, sent: Sent, basis: Tensor, lost: _Lost) -> BatchL
         reason = f"{count} samples have more explanations than that"
     elif found < count:
         status, reason = "failed", f"{found} of {count} samples were found"
-    elif not fits:
+    elif not fits and (residual > NEARLY or float(whole.open.max()) < KNOWN):
         status, reason = "failed", f"the samples found miss the gradient by {residual:.1e}, more than rounding"
     elif float(whole.open.max()) > KNOWN:
         reason = f"the gradient's digits leave a label open by {float(whole.open.max()):.1g} (L1)"
