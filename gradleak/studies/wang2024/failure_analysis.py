@@ -213,6 +213,7 @@ def frontier_table(record: Record) -> pd.DataFrame:
                 "ambiguous": f"{group['ambiguous'].max():.1f} %",
                 "zero gradient": f"{group['zero'].max():.1f} %",
                 "no label found": f"{group['missed'].max():.1f} %",
+                "truth listed": f"{(group['truth_among'] / (100 - group['zero']) * 100).min():.1f} %",
                 "silently wrong": f"{group['silent'].sum():.0f}",
             }
         )

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from gradleak.errors import InputError, UnknownName
 from gradleak.images import LBFGS, Adam, Distance, LevenbergMarquardt, Prior, match
 from gradleak.images.matching.engine import _chunk
 from gradleak.images.matching.objective import Objective
+from gradleak.labels import recover_soft_labels
 from gradleak.leak import observe
 from tests.images.matching.attacked import observed, small
 
@@ -82,6 +84,25 @@ def test_a_label_that_is_not_found_is_not_made_up() -> None:
     assert found.images[1].isnan().all()
     assert found.losses[1, 0] == torch.inf
     assert torch.isfinite(found.images[0]).all()
+
+
+def test_labels_that_are_not_certain_are_used_when_told_so() -> None:
+    model = small(0, 4, nn.Tanh(), bias=False, norm=False)
+    with torch.no_grad():
+        model[-1].weight *= 1000
+    inputs = torch.randn(6, 2, 8, 8, generator=torch.Generator().manual_seed(0))
+    likeliest = model(inputs).argmax(dim=1)
+    # A smoothed label of a class that has all of the probability is open, and one of another class is not.
+    labels = augment.smooth((likeliest + torch.arange(6) % 2) % 4, 4, 0.2)
+    leaks = [observe(model, one[None], label[None]) for one, label in zip(inputs, labels, strict=True)]
+    status = [recover_soft_labels(leak.weight_gradient, leak.weight, nonnegative=False).status[0] for leak in leaks]
+    assert {"unique", "ambiguous"} <= set(status)
+    quick: dict[str, Any] = {"optimizer": Adam(steps=2)}
+    for trust in (("unique",), ("unique", "ambiguous")):
+        found = match(leaks, "recovered", trust=trust, **quick)
+        taken = torch.tensor([one in trust for one in status])
+        assert torch.equal(~found.images.flatten(1).isnan().any(dim=1), taken)
+        assert [one[0] == "no label" for one in found.status] == (~taken).tolist()
 
 
 def test_ctrl_c_returns_the_best_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
