@@ -362,3 +362,96 @@ def test_two_classes_have_no_smoothed_shape_but_a_one_hot_one() -> None:
     found = recover_soft_labels(made["gradients"], made["weight"], prior="onehot")
     assert torch.equal(found.labels, made["label"])
     assert len(found) == 10
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    classes=st.one_of(st.integers(3, 12), st.sampled_from([50])),
+    features=st.integers(2, 64),
+    spread=st.floats(-5, 2.5),
+    labels=st.sampled_from(["smoothing", "mixup", "onehot"]),
+    dtype=st.sampled_from(["float16", "float32", "float64"]),
+    bias=st.sampled_from(["none", "known", "sent"]),
+    factor=st.floats(-3, 3),
+    seed=st.integers(0, 2**20),
+)
+def test_an_unknown_factor_is_found_or_said_to_be_open(
+    classes: int, features: int, spread: float, labels: str, dtype: str, bias: str, factor: float, seed: int
+) -> None:
+    if PRIORS[labels].equations(classes) < 1:
+        return
+    made = sent(classes, features, 10**spread, labels, dtype, seed, 4, bias=bias != "none")
+    rescaled = (10**factor * made["gradients"].double()).to(DTYPES[dtype])
+    if not rescaled.isfinite().all():
+        return
+    given = {} if bias == "none" else {"bias": made["bias"]}
+    if bias == "sent":
+        given["bias_gradient"] = (10**factor * made["delta"].double()).to(DTYPES[dtype])
+    found = recover_soft_labels(rescaled, made["weight"], prior=labels, scale=None, **given)
+    assert not wrong(found, made["label"]).any()
+    known = found.where("unique")
+    assert (found.open[known] <= KNOWN).all()
+    apart = (found.features - made["hidden"]).norm(dim=1) / made["hidden"].norm(dim=1)
+    assert (apart[known] < 0.2).all()
+
+
+@pytest.mark.parametrize("labels", ["smoothing", "mixup", "onehot"])
+@pytest.mark.parametrize(("dtype", "near"), [("float32", 1e-3), ("float64", 1e-9)])
+def test_clipping_hides_nothing_of_an_ordinary_sample(labels: str, dtype: str, near: float) -> None:
+    made = sent(10, 64, 2.0, labels, dtype, 1, 100)
+    size = made["gradients"].flatten(1).norm(dim=1)
+    factor = 0.1 / size
+    clipped = made["gradients"] * factor[:, None, None]
+    found = recover_soft_labels(clipped, made["weight"], prior=labels, scale=None)
+    assert found.status.count("unique") >= 98
+    assert not wrong(found, made["label"]).any()
+    known = found.where("unique")
+    assert ((found.scales / factor.double() - 1).abs()[known] < near).all()
+    assert ((found.features - made["hidden"]).norm(dim=1) / made["hidden"].norm(dim=1))[known].max() < near
+    told = recover_soft_labels(clipped[:1], made["weight"], prior=labels, scale=float(factor[0]))
+    assert told.status == ("unique",)
+    assert float((told.labels - made["label"][:1]).abs().sum()) < near
+    unaware = recover_soft_labels(clipped, made["weight"], prior=labels)
+    assert unaware.where("failed").double().mean() > 0.9 or labels == "onehot"
+
+
+def test_where_the_equations_end_the_factor_is_open() -> None:
+    three = sent(3, 64, 1.0, "smoothing", "float64", 0, 50)
+    found = recover_soft_labels(three["gradients"], three["weight"], scale=None)
+    assert "unique" not in found.status
+    # To first order flat logits give two numbers for three unknowns.
+    for dtype, spread, share in (("float32", 1e-3, 0.0), ("float64", 1e-3, 1.0), ("float64", 1e-7, 0.0)):
+        flat = sent(10, 64, spread, "smoothing", dtype, 0, 50)
+        found = recover_soft_labels(0.5 * flat["gradients"], flat["weight"], scale=None)
+        assert found.where("unique").double().mean() == share
+        assert not wrong(found, flat["label"]).any()
+        known = recover_soft_labels(flat["gradients"], flat["weight"])
+        assert known.where("unique").double().mean() >= (0.9 if spread > 1e-6 else 0.0)
+
+
+def test_what_a_solver_cannot_take_is_refused_by_name() -> None:
+    made = sent(10, 16, 1.0, "smoothing", "float32", 0, 1, bias=True)
+    gradient, weight = made["gradients"], made["weight"]
+    refused: dict[str, dict[str, Any]] = {
+        "'lbfgs' takes no noise": {"solver": "lbfgs", "noise": 0.1},
+        "'pso' takes no nonnegative=False": {"solver": "pso", "nonnegative": False},
+        "'pso' takes no scale": {"solver": "pso", "scale": None},
+        "'lbfgs' takes no bias_gradient": {"solver": "lbfgs", "bias": made["bias"], "bias_gradient": made["delta"]},
+        "a scale is a positive factor": {"scale": -1.0},
+        "without a prior any label fits": {"prior": None},
+        "an unknown scale is found for one-hot": {"prior": Prior(3, "zero"), "scale": None},
+    }
+    for message, options in refused.items():
+        with pytest.raises(InputError, match=message):
+            recover_soft_labels(gradient, weight, **options)
+
+
+def test_what_is_said_of_a_sample_is_one_verdict() -> None:
+    made = sent(10, 64, 1.0, "smoothing", "float32", 0, 2)
+    made["gradients"][1] = 0
+    certain, lost = recover_soft_labels(made["gradients"], made["weight"]).verdicts
+    assert (certain.status, certain.reason) == ("unique", "")
+    assert certain.residual < 1e-5
+    assert certain.open <= KNOWN
+    assert (lost.status, lost.open) == ("failed", math.inf)
+    assert "zero" in lost.reason
