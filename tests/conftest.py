@@ -10,6 +10,16 @@ import pytest
 pytest_plugins = ["tests.checkout"]
 # Two workers on two cores: more threads would wait for each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Workers keep the memory that they have freed: half the time of a large network's gradients is asking for it anew.
+os.environ.setdefault("MALLOC_MMAP_MAX_", "0")
+os.environ.setdefault("MALLOC_TRIM_THRESHOLD_", str(2**36))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the files that run or open pages: at the end a worker would wait for them."""
+    long = {item.path for item in items if {"record", "visits"} & set(getattr(item, "fixturenames", ()))}
+    long |= {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in long)
 
 
 def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:

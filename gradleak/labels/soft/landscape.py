@@ -21,6 +21,8 @@ KINDS: tuple[Kind, ...] = ("variance", "square", "negative")
 # of 1/40 of λ at the finest: this grid step resolves that six times over.
 GRID_STEP = 0.004
 GRID_SPAN = 1e4
+# Labels that are valid at one scalar alone seem so over some hundreds of its last digit's units.
+NARROWEST = 1e4
 
 
 def label_loss(labels: Tensor, prior: str = "smoothing", kind: Kind = "variance") -> Tensor:
@@ -110,7 +112,8 @@ def nonnegative_intervals(path: LabelPath, *, span: float = GRID_SPAN) -> list[l
     """Return, for each sample, every interval of λ in which no entry of ŷ(λ) is negative.
 
     By Theorem 1 the entries sum to 1 everywhere, so these are all scalars whose label is a probability vector. End
-    points are found by bisection to rounding; an interval that never ends has the end ±inf.
+    points are found by bisection to rounding; an interval that never ends has the end ±inf. What is no wider than
+    rounding, such as the single point where all zeros of a one-hot label are met, is no interval.
     """
     result: list[list[tuple[float, float]]] = [[] for _ in range(len(path))]
     offset = 0
@@ -136,10 +139,7 @@ def _intervals_on_side(path: LabelPath, sign: float, span: float) -> list[tuple[
     unit = torch.linspace(0, 1, _grid(path, 1.0, span).numel(), dtype=begin.dtype, device=begin.device)
     scalars = sign * begin[:, None] * (end / begin)[:, None] ** unit
 
-    def slack(part: LabelPath, at: Tensor) -> Tensor:
-        return part.labels(at).amin(dim=-1)
-
-    valid = slack(path, scalars) >= 0
+    scalars, valid = _turning(path, scalars)
     change = valid[:, 1:] != valid[:, :-1]
     sample, index = change.nonzero(as_tuple=True)
     low, high = scalars[sample, index], scalars[sample, index + 1]
@@ -147,19 +147,49 @@ def _intervals_on_side(path: LabelPath, sign: float, span: float) -> list[tuple[
     part = path[sample]
     for _ in range(60):
         middle = (low + high) / 2
-        up = (slack(part, middle[:, None])[:, 0] >= 0) == opens if len(sample) else opens
+        up = (_slack(part, middle[:, None])[:, 0] >= 0) == opens
         high, low = torch.where(up, middle, high), torch.where(up, low, middle)
     # The end that is itself valid: an interval's first point, or its last.
     edges = torch.where(opens, high, low)
+    narrowest = NARROWEST * torch.finfo(scalars.dtype).eps
     intervals: list[tuple[int, tuple[float, float]]] = []
     starts: dict[int, float] = {n: float(scalars[n, 0]) for n in range(len(path)) if bool(valid[n, 0])}
     for n, edge, opening in zip(sample.tolist(), edges.tolist(), opens.tolist(), strict=True):
         if opening:
             starts[n] = edge
-        else:
-            intervals.append((n, (starts.pop(n), edge)))
+        elif edge / (start := starts.pop(n)) > 1 + narrowest:
+            intervals.append((n, (start, edge)))
     intervals += [(n, (begin, sign * math.inf)) for n, begin in starts.items()]
     return intervals
+
+
+def _turning(path: LabelPath, scalars: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the grid (N, K) and where its labels are valid, every point moved that hides an interval or a gap.
+
+    One narrower than a step still shows: the slack rises towards it, or falls. So each point from which both
+    neighbours lie further from zero is moved to the extremum between them, if validity is another there.
+    """
+    values = _slack(path, scalars)
+    valid = values >= 0
+    side = torch.where(valid, 1.0, -1.0)[:, 1:-1]
+    left, own, right = side * values[:, :-2], side * values[:, 1:-1], side * values[:, 2:]
+    sample, index = ((own <= left) & (own < right)).nonzero(as_tuple=True)
+    part, sign = path[sample], side[sample, index, None]
+
+    def distance(at: Tensor) -> Tensor:
+        return sign * _slack(part, at)
+
+    extremum = golden(distance, scalars[sample, index, None], scalars[sample, index + 2, None])
+    turns = (_slack(part, extremum)[:, 0] >= 0) != valid[sample, index + 1]
+    place = sample[turns], index[turns] + 1
+    scalars, valid = scalars.clone(), valid.clone()
+    scalars[place], valid[place] = extremum[turns, 0], ~valid[place]
+    return scalars, valid
+
+
+def _slack(path: LabelPath, scalars: Tensor) -> Tensor:
+    """Return the least entry (N, K) of each label: none is negative where it is not."""
+    return path.labels(scalars).amin(dim=-1)
 
 
 def _grid(path: LabelPath, start: float, span: float) -> Tensor:

@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -80,6 +80,7 @@ def test_true_scalar_gives_the_true_label_and_any_scalar_a_sum_of_one(
     labels=st.sampled_from(["smoothing", "mixup", "onehot"]),
     seed=st.integers(0, 2**20),
 )
+@example(classes=3, spread=3.8984375, labels="onehot", seed=3)  # an interval narrower than a grid step
 def test_intervals_hold_exactly_the_valid_labels(classes: int, spread: float, labels: str, seed: int) -> None:
     gradients, weight, _, _, error = leaks(4, classes, 30, spread, labels, seed)
     path = label_path(gradients, weight)

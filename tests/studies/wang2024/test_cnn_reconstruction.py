@@ -19,7 +19,7 @@ CHOSEN = {
     "again": 2,
     "again_restarts": 2,
     "second_order": 1,
-    "second_order_steps": 2,
+    "second_order_steps": 1,
 }
 
 
