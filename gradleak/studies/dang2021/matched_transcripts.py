@@ -101,12 +101,12 @@ class Parameters(studies.Parameters):
             "sentences/softmax/0/1/24",
             "sentences/softmax/100/1/12",
             "sentences/softmax/400/1/12",
-            "librispeech/softmax/0/1/12",
+            "librispeech/softmax/0/1/8",
         ],
         "steps": 1200,
         "stages": ["0/80", "25/80", "100/80", "400/80"],
         "source": "librispeech",
-        "lengths": ["4/3", "8/3", "12/3", "16/3", "20/3", "24/2", "28/2"],
+        "lengths": ["4/2", "8/2", "12/2", "16/2", "20/2", "24/2", "28/2"],
     }
 
 
