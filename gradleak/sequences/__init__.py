@@ -5,6 +5,7 @@ from gradleak.sequences.matching import Matched, match_transcript
 from gradleak.sequences.observed import observe_speech
 from gradleak.sequences.output import Ordered, read_output
 from gradleak.sequences.read import Sentences, read_sentences
+from gradleak.sequences.shared import read_sharing
 from gradleak.sequences.transcripts import Transcripts, read_transcripts
 from gradleak.sequences.words import Words, reveal_words
 
@@ -19,6 +20,7 @@ __all__ = [
     "observe_speech",
     "read_output",
     "read_sentences",
+    "read_sharing",
     "read_transcripts",
     "reveal_words",
 ]
