@@ -7,7 +7,8 @@ the right one a word fits: one equation in one unknown, of hundreds that must ho
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -15,7 +16,7 @@ from torch import Tensor
 from gradleak.data.text import Vocabulary
 from gradleak.leak import Leak
 from gradleak.models.recogniser import START
-from gradleak.sequences.transcripts import APART, FITS, KNOWN, MOST, Transcripts, _Decoder, read_transcripts
+from gradleak.sequences.transcripts import APART, FITS, KNOWN, MOST, Transcripts, _Decoder, _outside, read_transcripts
 
 # How large a multiple of d may be, d being of length one, and at how many places a root is looked for.
 FAR, PLACES = 6.0, 97
@@ -29,9 +30,13 @@ SAME = 1e-4
 
 @dataclass(frozen=True)
 class _Prefix:
-    """Words, state and cell behind the last of them, how the worst of them fits and how the best other would have."""
+    """Words, what was read with the last of them, the state and cell behind it.
+
+    `miss`, `other`: how far the worst of the words is from fitting, and how far the best other would have been.
+    """
 
     words: tuple[int, ...]
+    read: Tensor
     state: tuple[Tensor, Tensor]
     miss: float
     other: float
@@ -62,6 +67,19 @@ def read_sharing(leak: Leak, start: int = START, *, vocabulary: Vocabulary | Non
     return Transcripts(tokens, texts, ["unique"] * len(ends), [""] * len(ends), decoder.rank, misses)
 
 
+@dataclass(frozen=True)
+class _Step:
+    """A word that is read behind a prefix, with its context but for a multiple of d."""
+
+    prefix: _Prefix
+    word: int
+    context: Tensor
+
+
+# What states (N, H) leave outside a span, (N, ·), as a share.
+Outside = Callable[[Tensor], Tensor]
+
+
 class _Search:
     """Prefixes, breadth first; of each the multiples of d behind which a word fits."""
 
@@ -74,32 +92,50 @@ class _Search:
     def run(self, start: int) -> tuple[list[_Prefix], int]:
         """Return the prefixes behind which nothing fits, and how many steps all make, the first one counted."""
         nothing = self.decoder.words.new_zeros(self.decoder.cell.hidden_size)
-        unheard = self.decoder.words.new_zeros(1, len(self.decoder.context))
-        first = self._prefix((), start, unheard, (nothing, nothing), 0.0, float("inf"))
+        unheard = self.decoder.words.new_zeros(len(self.decoder.context))
+        before = _Prefix((), unheard, (nothing, nothing), 0.0, float("inf"))
+        first = replace(self._made(_Step(before, start, unheard), unheard, 0.0), words=())
         misses = self.decoder.missed(first.state[0], torch.arange(len(self.decoder.words)))
-        read = [(first, int(word)) for word in (misses < FITS[0]).nonzero()[:, 0]]
-        ends: list[_Prefix] = []
-        steps, place = 1, 0
-        while place < len(read) and steps <= MOST * self.decoder.rank:
-            prefix, word = read[place]
-            following = self._following(prefix, word)
+        left = [(first, int(word)) for word in (misses < FITS[0]).nonzero()[:, 0]]
+        going = [first]
+        ends: list[_Step] = []
+        while left and len(going) + len(ends) <= MOST * self.decoder.rank:
+            prefix, word = left.pop(0)
+            step = _Step(prefix, word, self.decoder.context_of(prefix.state[0], word))
+            following = self._following(step)
+            going += [longer for longer, _ in following]
+            left += [(longer, follower) for longer, followers in following for follower in followers]
             if not following:
-                ends.append(_Prefix((*prefix.words, word), prefix.state, prefix.miss, prefix.other))
-            steps += max(1, len(following))
-            read += [(longer, follower) for longer, followers in following for follower in followers]
-            place += 1
-        return ends, steps
+                ends.append(step)
+        found = [self._made(step, step.context, 0.0) for step in self._without_false(going, ends)]
+        return found, len(going) + len(found)
 
-    def _following(self, prefix: _Prefix, word: int) -> list[tuple[_Prefix, list[int]]]:
-        """Return the prefixes that a word makes, each with a context of its own, and the words that fit behind."""
-        middle = self.decoder.context_of(prefix.state[0], word)
-        states, _ = self._states(word, middle + self.multiples[:, None] * self.direction, prefix.state)
-        misses = self._misses(states)
+    def _without_false(self, going: list[_Prefix], ends: list[_Step]) -> list[_Step]:
+        """Return the ends without those that steps add up to behind which it goes on, as with words of their own.
+
+        An end's context is known but for a multiple of d.
+        """
+        if len(going) + len(ends) <= self.decoder.rank:
+            return ends
+        width, rest = self.decoder.width, self.decoder.cell.hidden_size + 1
+        alike = torch.nn.functional.pad(self.direction, (width, rest))
+        reads = [*(one.read for one in going), alike]
+        basis = torch.linalg.svd(torch.stack(reads).T, full_matrices=False)
+        kept = basis.U[:, KNOWN * basis.S[0] < basis.S]
+        apart = [one for one in ends if _outside(self._made(one, one.context, 0.0).read, kept) > FITS[0]]
+        if len(going) + len(apart) <= self.decoder.rank:
+            return apart
+        # Ends that add up from one another are told by what the next layer has read.
+        return [one for one in apart if self._passed_on(one)]
+
+    def _following(self, step: _Step) -> list[tuple[_Prefix, list[int]]]:
+        """Return the prefixes that a step makes, each with a context of its own, and the words that fit behind."""
+        misses = self._misses(self._states(step, self.multiples)[0])
         inner = misses[:, 1:-1]
         low = (inner <= misses[:, :-2]) & (inner <= misses[:, 2:]) & (inner < NEAR)
         roots: list[tuple[float, float, list[int]]] = []
         for follower, place in low.nonzero().tolist():
-            multiple, miss = self._root(prefix, word, middle, follower, float(self.multiples[place + 1]))
+            multiple, miss = self._root(step, self._behind(follower), float(self.multiples[place + 1]))
             if miss > ROOT:
                 continue
             same = next((root for root in roots if abs(root[0] - multiple) < SAME), None)
@@ -107,50 +143,59 @@ class _Search:
                 roots.append((multiple, miss, [follower]))
             elif follower not in same[2]:
                 same[2].append(follower)
-        return [self._longer(prefix, word, middle, root) for root in roots]
+        return [self._longer(step, *root) for root in roots]
 
-    def _longer(
-        self, prefix: _Prefix, word: int, middle: Tensor, root: tuple[float, float, list[int]]
-    ) -> tuple[_Prefix, list[int]]:
-        multiple, miss, followers = root
-        context = (middle + multiple * self.direction)[None]
-        longer = self._prefix(
-            (*prefix.words, word), word, context, prefix.state, max(prefix.miss, miss), prefix.other
-        )  # fmt: skip
+    def _longer(self, step: _Step, multiple: float, miss: float, followers: list[int]) -> tuple[_Prefix, list[int]]:
+        longer = self._made(step, step.context + multiple * self.direction, miss)
         others = self.decoder.missed(longer.state[0], torch.arange(len(self.decoder.words)))
         others[followers] = torch.inf
-        return _Prefix(longer.words, longer.state, longer.miss, min(prefix.other, float(others.min()))), followers
+        return replace(longer, other=min(longer.other, float(others.min()))), followers
 
-    def _prefix(
-        self,
-        words: tuple[int, ...],
-        word: int,
-        context: Tensor,
-        before: tuple[Tensor, Tensor],
-        miss: float,
-        other: float,
-    ) -> _Prefix:
-        state, kept = self._states(word, context, before)
-        return _Prefix(words, (state[0], kept[0]), miss, other)
+    def _made(self, step: _Step, context: Tensor, miss: float) -> _Prefix:
+        """Return the prefix that a step makes with a context."""
+        before, word = step.prefix.state, self.decoder.words[step.word]
+        state, kept = self._after(step.word, context[None], before)
+        return _Prefix(
+            (*step.prefix.words, step.word),
+            torch.cat([word, context, before[0], word.new_ones(1)]),
+            (state[0], kept[0]),
+            max(step.prefix.miss, miss),
+            step.prefix.other,
+        )
 
-    def _root(self, prefix: _Prefix, word: int, middle: Tensor, follower: int, multiple: float) -> tuple[float, float]:
-        """Return the multiple, near a given one, behind which a follower fits best, and how far it misses there."""
+    def _root(self, step: _Step, outside: Outside, multiple: float) -> tuple[float, float]:
+        """Return the multiple, near a given one, behind which the state leaves least outside, and how much."""
         for _ in range(ROUNDS):
-            places = torch.tensor([multiple, multiple + DIFFERENCE], dtype=torch.float64)
-            states, _ = self._states(word, middle + places[:, None] * self.direction, prefix.state)
-            here, there = self._outside(states, follower)
+            here, there = outside(self._states(step, torch.tensor([multiple, multiple + DIFFERENCE]).double())[0])
             slope = (there - here) / DIFFERENCE
             move = float(here @ slope / slope.square().sum().clamp(min=torch.finfo(slope.dtype).tiny))
             multiple -= max(-MOVE, min(MOVE, move))
-        states, _ = self._states(word, (middle + multiple * self.direction)[None], prefix.state)
-        return multiple, float(self.decoder.missed(states[0], torch.tensor([follower]))[0])
+        return multiple, float(outside(self._states(step, torch.tensor([multiple]).double())[0]).norm())
 
-    def _outside(self, states: Tensor, word: int) -> Tensor:
-        """Return what of [word; state; 1] lies outside the span, behind states (N, H)."""
-        one = states.new_ones(len(states), 1)
-        vectors = torch.cat([self.decoder.words[word].expand(len(states), -1), states, one], dim=1)
-        outside: Tensor = vectors - (vectors @ self.decoder.left) @ self.decoder.left.T
+    def _behind(self, word: int) -> Outside:
+        """Return what tells, of states (N, H), how much of [word; state; 1] lies outside the span."""
+
+        def outside(states: Tensor) -> Tensor:
+            one = states.new_ones(len(states), 1)
+            vectors = torch.cat([self.decoder.words[word].expand(len(states), -1), states, one], dim=1)
+            vectors = vectors / vectors.norm(dim=1, keepdim=True)
+            rest: Tensor = vectors - (vectors @ self.decoder.left) @ self.decoder.left.T
+            return rest
+
         return outside
+
+    def _passed_on(self, step: _Step) -> bool:
+        """Whether with some multiple the next layer has read the state that a last word makes; True if unknown."""
+        span = self.decoder.passed_on
+        if span is None:
+            return True
+
+        def outside(states: Tensor) -> Tensor:
+            states = states / states.norm(dim=1, keepdim=True)
+            return states - (states @ span) @ span.T
+
+        best = int(outside(self._states(step, self.multiples)[0]).norm(dim=1).argmin())
+        return self._root(step, outside, float(self.multiples[best]))[1] < FITS[0]
 
     def _misses(self, states: Tensor) -> Tensor:
         """Return how far each word lies outside the span behind states (N, H), as a share of its length, (C, N)."""
@@ -164,8 +209,12 @@ class _Search:
         missed: Tensor = (squares.clamp(min=0) / whole).sqrt()
         return missed
 
-    def _states(self, word: int, contexts: Tensor, before: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-        """Return the states and cells (N, H) after a word with contexts (N, K), as nn.LSTMCell computes them."""
+    def _states(self, step: _Step, multiples: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the states and cells (N, H) after a step with each multiple (N,), as nn.LSTMCell computes them."""
+        contexts = step.context + multiples[:, None] * self.direction
+        return self._after(step.word, contexts, step.prefix.state)
+
+    def _after(self, word: int, contexts: Tensor, before: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         read = torch.cat([self.decoder.words[word].expand(len(contexts), -1), contexts], dim=1)
         gates = read @ self.weights[0].T + self.weights[2] + self.weights[1] @ before[0] + self.weights[3]
         let_in, forget, new, let_out = gates.chunk(4, dim=1)
