@@ -388,7 +388,7 @@ def figure_ways(record: Record) -> Figure:
 
 
 def curves(record: Record) -> dict[str, pd.Series[Any]]:
-    """Return Figure 2's five curves and the closed form's, each by steps of training."""
+    """Return five curves as Figure 2 has them, each by steps of training."""
     stages = _part(record, "stages").astype({"exact": float, "bag_exact": float}).groupby("trained")
     frame = _searches(record).astype({"exact": float})
     one = frame[(frame["source"] == "sentences") & (frame["search"] == "softmax")]
@@ -408,13 +408,14 @@ def figure_stages(record: Record) -> Figure:
     axis = axes[0][0]
     every = curves(record)
     stages = sorted({stage for curve in every.values() for stage in curve.index})
-    for (name, curve), colour, dashes, marker in zip(
-        every.items(), figures.COLOURS, figures.DASHES, "osDv^", strict=False
-    ):
-        places = [stages.index(stage) for stage in curve.index]
+    marks = zip(every.items(), figures.COLOURS, figures.DASHES, "osDv^", strict=False)
+    for number, ((name, curve), colour, dashes, marker) in enumerate(marks):
+        # A little aside, for curves that lie on one another.
+        places = [stages.index(stage) + 0.04 * (number - 2) for stage in curve.index]
         axis.plot(places, curve.to_numpy(), marker=marker, color=colour, linestyle=dashes, label=name)
     axis.set_xticks(range(len(stages)), [stage_of(stage) for stage in stages])
     axis.set(ylim=(-0.05, 1.05), ylabel="share")
+    axis.margins(x=0.1)
     figures.legend_below(figure, 2)
     return figure
 
