@@ -1,18 +1,26 @@
 """Words and sentences out of gradients."""
 
 from gradleak.models.language import batch_of
+from gradleak.sequences.matching import Matched, match_transcript
 from gradleak.sequences.observed import observe_speech
+from gradleak.sequences.output import Ordered, read_output
 from gradleak.sequences.read import Sentences, read_sentences
+from gradleak.sequences.shared import read_sharing
 from gradleak.sequences.transcripts import Transcripts, read_transcripts
 from gradleak.sequences.words import Words, reveal_words
 
 __all__ = [
+    "Matched",
+    "Ordered",
     "Sentences",
     "Transcripts",
     "Words",
     "batch_of",
+    "match_transcript",
     "observe_speech",
+    "read_output",
     "read_sentences",
+    "read_sharing",
     "read_transcripts",
     "reveal_words",
 ]
