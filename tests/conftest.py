@@ -10,9 +10,9 @@ import pytest
 pytest_plugins = ["tests.checkout"]
 # Two workers on two cores: more threads would wait for each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-# Workers keep the memory that they have freed: half the time of a large network's gradients is asking for it anew.
+# Workers keep a GiB that they have freed: half the time of a large network's gradients is asking for memory anew.
 os.environ.setdefault("MALLOC_MMAP_MAX_", "0")
-os.environ.setdefault("MALLOC_TRIM_THRESHOLD_", str(2**36))
+os.environ.setdefault("MALLOC_TRIM_THRESHOLD_", str(2**30))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -14,7 +14,7 @@ from gradleak.images.presets import PRESETS, preset
 from gradleak.studies.wang2024 import what_matching_costs as costs
 
 STUDY = "what-matching-costs"
-CHOSEN = {"dataset": "digits", "images": 2, "effort": 5e-3, "batches": [1, 2]}
+CHOSEN = {"images": 2, "effort": 5e-3, "batches": [1, 2]}
 
 
 def test_every_attack_runs_on_every_image(record: Record) -> None:
