@@ -4,6 +4,7 @@ from gradleak.labels.hard.attacks import METHODS, Knowledge, count_heads, count_
 from gradleak.labels.hard.idlg import idlg
 from gradleak.labels.priors import PRIORS, Score
 from gradleak.labels.priors import LabelPrior as Prior
+from gradleak.labels.soft.batch.jointly import recover_jointly
 from gradleak.labels.soft.batch.recover import BatchLabels, recover_batch
 from gradleak.labels.soft.dlg import dlg
 from gradleak.labels.soft.landscape import Minima, find_minima, label_loss, nonnegative_intervals
@@ -30,6 +31,7 @@ __all__ = [
     "label_path",
     "nonnegative_intervals",
     "recover_batch",
+    "recover_jointly",
     "recover_soft_labels",
     "reveal_labels",
 ]

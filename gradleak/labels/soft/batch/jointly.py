@@ -1,0 +1,244 @@
+"""All samples of a batch looked for at once, where too few equations are left to look for them one by one.
+
+G V = Σ_b d_b q_bᵀ / B is (C − 1) B equations for B (B + 1) unknowns, each sample's q_b and its share s_b, so that up to
+C − 2 samples are determined where a search sample by sample ends at (C − 2) / 2. What has to be known is how often each
+class occurs; the rows of the gradient allow few ways, and a wrong one leaves a residual.
+
+A search from random starts: that every start which explains the gradient ends at one answer is no proof that there is
+no other, and its word for an answer is "found".
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from gradleak.errors import InputError
+from gradleak.labels.soft.batch.recover import BatchLabels
+from gradleak.labels.verdict import KNOWN, Status
+
+# A start explains the gradient if it misses by so many of its rounding errors.
+EXPLAINS = 64.0
+# Two answers are one if their features are this close.
+SAME = 1e-2
+# Starts are run together up to this many entries of their Jacobians.
+CHUNK_ELEMENTS = 2**24
+TINY = 1e-300
+# How many samples' classes may be other than the rows' sums say.
+SWAPS = 2
+
+
+def recover_jointly(
+    weight_gradient: Tensor,
+    weight: Tensor,
+    *,
+    classes: Tensor | None = None,
+    batch_size: int | None = None,
+    prior: str = "smoothing",
+    starts: int = 200,
+    steps: int = 150,
+    multisets: int = 60,
+    seed: int = 0,
+) -> BatchLabels:
+    """Recover labels and features of a batch of up to C − 2 samples from its averaged gradient (C, I), all at once.
+
+    `classes` (B,): the classes of the samples, as often as they occur, where they are known; otherwise the `multisets`
+    that the rows' sizes make likeliest are tried, with features that are not negative. `prior`: "smoothing" or
+    "onehot". `status`: "found", an answer that all successful starts share, without a certificate; "ambiguous", several
+    answers explain the gradient; "failed", none was reached.
+    """
+    if prior not in ("smoothing", "onehot"):
+        raise InputError(f"samples are found together with smoothed or one-hot labels; got '{prior}'")
+    if weight.ndim != 2 or weight_gradient.shape != weight.shape:
+        raise InputError(
+            f"a batch's weight gradient must be (C, I), as its weight: got {tuple(weight_gradient.shape)} and "
+            f"{tuple(weight.shape)}"
+        )
+    with torch.no_grad():
+        gradient, matrix = weight_gradient.double(), weight.detach().double()
+        unit = max(torch.finfo(weight_gradient.dtype).eps / 2, 2e-15)
+        known = classes if batch_size is None else None
+        size = len(known) if known is not None else batch_size or _rank(gradient, unit)
+        count = len(gradient)
+        empty = BatchLabels(
+            gradient.new_full((size, count), math.nan),
+            gradient.new_full((size, gradient.shape[1]), math.nan),
+            gradient.new_full((size,), math.inf),
+            math.inf,
+            "failed",
+        )
+        if not 1 <= size <= min(count - 2, gradient.shape[1]):
+            most = min(count - 2, gradient.shape[1])
+            return replace(empty, reason=f"{size} samples are not told of one another: {most} at most are")
+        problem = _Problem(gradient, matrix, size, prior == "smoothing", unit)
+        sets = [classes] if classes is not None else likely_classes(gradient, size, multisets)
+        generator = torch.Generator().manual_seed(seed)
+        own = max(8, starts // len(sets))
+        answers = [one for each in sets for one in problem.answers(each.to(gradient.device), own, steps, generator)]
+        return _told(problem, answers, own * len(sets), empty)
+
+
+def likely_classes(gradient: Tensor, size: int, most: int) -> list[Tensor]:
+    """Return the likeliest ways (B,) in which `size` samples share out classes, by what the rows of (C, I) sum to.
+
+    Of features that are not negative a row's sum is less the oftener its class occurs; a row below zero has one.
+    """
+    sums = gradient.sum(dim=1)
+    each = -sums.clamp(max=0).sum() / size
+    counts = (sums < 0).long()
+    rest = sums + counts * each
+    for sign in (1, -1):
+        while sign * (size - int(counts.sum())) > 0:
+            place = int((sign * rest).masked_fill((counts == 0) & (sign < 0), math.inf).argmin())
+            counts[place] += sign
+            rest[place] += sign * each
+    # What is left of the sums is the classes' share of the predictions, which is much the same for all.
+    ways = {tuple(counts.tolist())}
+    for _ in range(SWAPS):
+        ways |= {swapped for way in ways for swapped in _swapped(way)}
+    table = torch.tensor(sorted(ways))
+    spread = (sums + table.to(sums) * each).var(dim=1).cpu()
+    best = spread.argsort()[:most]
+    return [torch.arange(len(sums)).repeat_interleave(table[place]) for place in best]
+
+
+def _swapped(way: tuple[int, ...]) -> list[tuple[int, ...]]:
+    """Return the ways in which one sample has another class."""
+    changed = []
+    for less, count in enumerate(way):
+        for more in range(len(way)):
+            if count and more != less:
+                one = list(way)
+                one[less] -= 1
+                one[more] += 1
+                changed.append(tuple(one))
+    return changed
+
+
+def _rank(gradient: Tensor, unit: float) -> int:
+    sizes = gradient.norm(dim=1, keepdim=True).clamp(min=TINY)
+    values = torch.linalg.svdvals(gradient / sizes)
+    return int((values > 8 * unit * values[0]).sum())
+
+
+class _Problem:
+    """The equations of a batch's samples, rows weighed by their size: R (B G V − Σ d_b q_bᵀ) = 0."""
+
+    def __init__(self, gradient: Tensor, weight: Tensor, size: int, smooth: bool, unit: float) -> None:
+        self.gradient, self.weight, self.size, self.smooth = gradient, weight, size, smooth
+        norms = gradient.norm(dim=1)
+        self.rows = torch.where(norms > 0, 1 / norms.clamp(min=TINY), 0)
+        self.basis = torch.linalg.svd(self.rows[:, None] * gradient, full_matrices=False).Vh[:size].T
+        self.logits = weight @ self.basis
+        self.target = size * self.rows[:, None] * (gradient @ self.basis)
+        self.enough = EXPLAINS * unit * float(self.target.norm())
+
+    def answers(self, classes: Tensor, starts: int, steps: int, generator: torch.Generator) -> list[tuple[Tensor, ...]]:
+        """Return (q, labels) of every start that ends at an explanation."""
+        hot = torch.nn.functional.one_hot(classes, len(self.rows)).double()
+        lift = (1 / len(self.rows) - hot) if self.smooth else torch.zeros_like(hot)
+        unknowns = self.size * (self.size + self.smooth)
+        chunk = max(1, CHUNK_ELEMENTS // (self.target.numel() * unknowns))
+        found: list[tuple[Tensor, ...]] = []
+        for begin in range(0, starts, chunk):
+            places, shares = self._starts(min(chunk, starts - begin), generator)
+            places, shares, cost = self._descended(places, shares, hot, lift, steps)
+            good = cost.sqrt() <= self.enough
+            if self.smooth:
+                good &= ((shares > -KNOWN) & (shares < 1 - KNOWN)).all(dim=1)
+            found += [(places[n], hot + shares[n, :, None] * lift) for n in good.nonzero()[:, 0].tolist()]
+        return found
+
+    def _starts(self, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Return places (S, B, B) around the mean of features that are not negative, and shares (S, B)."""
+
+        def normal(*shape: int) -> Tensor:
+            return torch.randn(*shape, generator=generator, dtype=torch.float64).to(self.logits)
+
+        mean = self.basis.sum(dim=0)
+        mean = mean / mean.norm()
+        usual = (self.logits @ mean).std().clamp(min=TINY)
+        centre = normal(count, self.size, 1).exp() / usual * mean
+        apart = normal(count, 1, 1).exp() * centre.norm(dim=2, keepdim=True) / math.sqrt(self.size)
+        places = centre + 0.3 * apart * normal(count, self.size, self.size)
+        shares = torch.rand(count, self.size, generator=generator, dtype=torch.float64).to(self.logits) / 2
+        return places, shares if self.smooth else torch.zeros_like(shares)
+
+    def _descended(
+        self, places: Tensor, shares: Tensor, hot: Tensor, lift: Tensor, steps: int
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Take Levenberg-Marquardt steps from all starts together; return q (S, B, B), s (S, B), squared misfits."""
+        count, size, classes = len(places), self.size, len(self.rows)
+        damping = torch.full_like(shares[:, 0], 1e-2)
+        eye = torch.eye(size, dtype=places.dtype, device=places.device)
+
+        def missed(q: Tensor, s: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+            p = (q @ self.logits.T).softmax(dim=2)
+            errors = self.rows * (p - hot - s[:, :, None] * lift)
+            return p, errors, self.target - errors.mT @ q
+
+        p, errors, rest = missed(places, shares)
+        cost = rest.square().sum(dim=(1, 2))
+        for _ in range(steps):
+            slopes = (self.rows * p).unsqueeze(3) * (self.logits - (p @ self.logits).unsqueeze(2))
+            # Unknown j of sample b moves Σ d qᵀ by T_bj q_bᵀ + d_b e_jᵀ, and its share by −R y₁ q_bᵀ.
+            moved = slopes.permute(0, 1, 3, 2).unsqueeze(4) * places[:, :, None, None, :]
+            moved = moved + errors[:, :, None, :, None] * eye[None, None, :, None, :]
+            if self.smooth:
+                own = (-self.rows * lift)[None, :, None, :, None] * places[:, :, None, None, :]
+                moved = torch.cat([moved, own], dim=2)
+            jacobian = moved.reshape(count, -1, classes * size)
+            square = jacobian @ jacobian.mT
+            slope = (jacobian @ rest.reshape(count, -1, 1))[:, :, 0]
+            diagonal = square.diagonal(dim1=1, dim2=2).clamp(min=TINY)
+            damped = square + torch.diag_embed(damping[:, None] * diagonal)
+            change = torch.linalg.solve_ex(damped, slope)[0].nan_to_num(0, 0, 0).reshape(count, size, -1)
+            new_places = places + change[:, :, :size]
+            new_shares = shares + change[:, :, size] if self.smooth else shares
+            new = missed(new_places, new_shares)
+            new_cost = new[2].square().sum(dim=(1, 2))
+            better = new_cost < cost
+            wide = better[:, None, None]
+            places = torch.where(wide, new_places, places)
+            shares = torch.where(better[:, None], new_shares, shares)
+            p, errors, rest = (torch.where(wide, a, b) for a, b in zip(new, (p, errors, rest), strict=True))
+            cost = torch.where(better, new_cost, cost)
+            damping = torch.where(better, damping / 4, damping * 3).clamp(1e-14, 1e8)
+        return places, shares, cost
+
+
+def _told(problem: _Problem, answers: list[tuple[Tensor, ...]], starts: int, empty: BatchLabels) -> BatchLabels:
+    """Sort what the starts came to into answers that differ, and say what they are worth."""
+    if not answers:
+        return replace(empty, reason=f"none of {starts} starts explains the gradient")
+    distinct: list[tuple[Tensor, Tensor]] = []
+    for places, labels in answers:
+        if not any(_same(places, labels, *one) for one in distinct):
+            distinct.append((places, labels))
+    places, labels = distinct[0]
+    features = places @ problem.basis.T
+    rebuilt = ((features @ problem.weight.T).softmax(dim=1) - labels).T @ features / problem.size
+    residual = float((rebuilt - problem.gradient).norm() / problem.gradient.norm())
+    spare = (len(problem.rows) - 1) * problem.size - problem.size * (problem.size + problem.smooth)
+    status: Status = "ambiguous"
+    if len(distinct) > 1:
+        reason = f"{len(distinct)} answers explain the gradient"
+    elif spare == 0:
+        reason = "no equation is left that could tell this answer from another"
+    else:
+        status = "found"
+        reason = f"{len(answers)} of {starts} starts end here and none elsewhere, which is no certificate"
+    return replace(empty, labels=labels, features=features, residual=residual, status=status, reason=reason)
+
+
+def _same(places: Tensor, labels: Tensor, others: Tensor, other_labels: Tensor) -> bool:
+    """Whether two answers are one but for the order of their samples."""
+    near = torch.cdist(places, others)
+    order = near.argmin(dim=1)
+    if len(order.unique()) < len(order):
+        return False
+    apart = near.gather(1, order[:, None])[:, 0] / others[order].norm(dim=1).clamp(min=TINY)
+    return bool((apart < SAME).all()) and float((labels - other_labels[order]).abs().sum(dim=1).max()) < KNOWN

@@ -1,0 +1,237 @@
+"""Batches of up to C − 2 samples, all at once
+
+Beyond wang2024, section 3: where too few equations are left to look for samples one by one, look for all together.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import Any, ClassVar, Literal
+
+import pandas as pd
+import torch
+from matplotlib.figure import Figure
+from pydantic import Field
+from torch import Tensor
+
+from gradleak import data, metrics, studies
+from gradleak.book import figures
+from gradleak.book.records import Record
+from gradleak.labels import recover_jointly
+from gradleak.labels.verdict import KNOWN
+from gradleak.leak import observe_heads
+from gradleak.studies.fitting import Sees
+from gradleak.studies.forms import Form, Whole
+from gradleak.studies.shared import attacked_networks
+from gradleak.studies.shared.attacked_networks import Row
+from gradleak.studies.shared.samples import DTYPES, inputs_of, soft_labels
+
+PLACE = "Beyond section 3"
+SMALLEST: dict[str, Any] = {"cells": ["8/5/distinct/told", "8/6/distinct/told"], "networks": [], "batches": 2}
+FEATURES = 256
+NEAR_FEATURE = 1e-2
+
+
+class Cell(Form):
+    """Random layers, and batches of them whose classes are told or not."""
+
+    classes: Whole = Field(ge=4)
+    size: Whole = Field(ge=1)
+    drawn: Literal["distinct", "repeated"]
+    known: Literal["told", "untold"]
+
+
+class Network(Form):
+    """A network on its private images, and the size of its batches."""
+
+    dataset: str
+    network: str
+    stage: attacked_networks.Stage
+    size: Whole = Field(ge=1)
+
+    @property
+    def row(self) -> Row:
+        """The network."""
+        return Row.of(f"{self.dataset}/{self.network}/{self.stage}")
+
+    def check(self) -> None:
+        """Say so where there is no recipe for it."""
+        self.row.check()
+
+
+class Parameters(studies.Parameters):
+    """What a rerun may change."""
+
+    cells: list[Cell] = Field(
+        ["10/4/distinct/told", "10/6/distinct/told", "10/8/distinct/told"],
+        validate_default=True,
+        description="random layers, as classes C/batch size B/distinct or repeated/told or untold",
+    )
+    networks: list[Network] = Field(
+        ["photos/lenet/untrained/6"],
+        validate_default=True,
+        description="networks, as dataset/network/stage/batch size; their classes are told",
+    )
+    batches: int = Field(3, ge=1, le=10_000, description="batches a cell")
+    starts: int = Field(64, ge=1, le=100_000, description="random starts a batch")
+
+    paper: ClassVar[dict[str, Any]] = {
+        "cells": [
+            *(f"10/{size}/distinct/told" for size in (2, 4, 5, 6, 7, 8)),
+            *(f"10/{size}/repeated/told" for size in (4, 6, 7)),
+            *(f"10/{size}/{drawn}/untold" for size in (4, 5, 6, 7) for drawn in ("distinct", "repeated")),
+            *(f"20/{size}/distinct/told" for size in (9, 12, 14, 16)),
+            "5/3/distinct/told",
+            "6/4/distinct/told",
+        ],
+        "networks": [
+            *(f"cifar10/lenet/untrained/{size}" for size in (4, 6, 7)),
+            *(f"cifar10/resnet18/untrained/{size}" for size in (4, 6, 7)),
+            *(f"cifar10/lenet/trained/{size}" for size in (4, 6)),
+        ],
+        "batches": 10,
+        "starts": 200,
+    }
+
+    def sees(self) -> list[Sees]:
+        """Return the networks, and the images that they are shown."""
+        return [one.row.sees for one in self.networks]
+
+
+def scale(parameters: Parameters) -> str:
+    """Return in a few words how many samples of what a run is about."""
+    return f"{parameters.batches} batches a cell, {parameters.starts} starts each"
+
+
+def datasets(parameters: Parameters) -> list[str]:
+    """Return the names of the datasets this study reads."""
+    rows = [one.row for one in parameters.networks]
+    trained = [row.training for row in rows if row.stage == "trained"]
+    return list(dict.fromkeys([*(row.dataset for row in rows), *trained]))
+
+
+def trials(parameters: Parameters) -> list[dict[str, Any]]:
+    """Return the inputs of every trial: a cell in a precision each, or a network."""
+    common = {name: getattr(parameters, name) for name in ("batches", "starts", "seed")}
+    common["device"] = studies.resolve_device(parameters.device)
+    made = [{"cell": str(cell), "dtype": dtype} | common for cell in parameters.cells for dtype in DTYPES]
+    return made + [{"cell": str(one), "dtype": "float32"} | common for one in parameters.networks]
+
+
+def trial(cell: str, dtype: str, batches: int, starts: int, seed: int, device: str) -> list[dict[str, Any]]:
+    """Take averaged gradients of one kind apart; a row a batch."""
+    rows = []
+    parts = cell.split("/")
+    layer = None if parts[0].isdigit() else Network.of(cell)
+    sent = _networks(layer, batches, seed, device) if layer else _layers(Cell.of(cell), dtype, batches, seed, device)
+    told = layer is not None or parts[-1] == "told"
+    for gradient, weight, hidden, targets in sent:
+        size = len(hidden)
+        first = targets.argmax(dim=1)
+        started = time.perf_counter()
+        found = recover_jointly(
+            gradient,
+            weight,
+            classes=first if told else None,
+            batch_size=None if told else size,
+            starts=starts,
+            seed=seed,
+        )
+        row: dict[str, Any] = {"classes": len(weight), "size": size, "seconds": time.perf_counter() - started}
+        row |= {"told": told, "source": "/".join(parts[:3]) if layer else "random layer", "status": found.status}
+        right = False
+        if found.status != "failed":
+            order = metrics.match_batch(found.features.cpu(), hidden.cpu().double())
+            label = metrics.label_error(found.labels.cpu()[order], targets.cpu().double())
+            feature = (found.features.cpu()[order] - hidden.cpu()).norm(dim=1) / hidden.cpu().norm(dim=1)
+            row |= {"label_error": float(label.max()), "feature_error": float(feature.max())}
+            right = float(label.max()) < KNOWN and float(feature.max()) < NEAR_FEATURE
+        rows.append(row | {"right": right, "wrong": found.status == "found" and not right})
+    return rows
+
+
+Sent = list[tuple[Tensor, Tensor, Tensor, Tensor]]
+
+
+def _layers(cell: Cell, dtype: str, batches: int, seed: int, device: str) -> Sent:
+    """Return gradients, weights, features and smoothed labels of random layers behind a ReLU."""
+    sent = []
+    for number in range(batches):
+        generator = torch.Generator().manual_seed(seed + number)
+        weight = torch.randn(cell.classes, FEATURES, generator=generator, dtype=torch.float64) / math.sqrt(FEATURES)
+        hidden = torch.randn(cell.size, FEATURES, generator=generator, dtype=torch.float64).relu()
+        hidden = hidden / (hidden @ weight.T).std()
+        targets = soft_labels("smoothing", _classes(cell, generator), cell.classes, generator)
+        weight, hidden, targets = (value.to(device, DTYPES[dtype]) for value in (weight, hidden, targets))
+        errors = (hidden @ weight.T).softmax(dim=1) - targets
+        sent.append((errors.T @ hidden / cell.size, weight, hidden, targets))
+    return sent
+
+
+def _classes(cell: Cell, generator: torch.Generator) -> Tensor:
+    if cell.drawn == "distinct":
+        return torch.randperm(cell.classes, generator=generator)[: cell.size]
+    few = torch.randperm(cell.classes, generator=generator)[: max(1, cell.size // 2)]
+    return few[torch.randint(len(few), (cell.size,), generator=generator)]
+
+
+def _networks(one: Network, batches: int, seed: int, device: str) -> Sent:
+    """Return the same of a network and private images with their own classes, smoothed."""
+    private = data.load(one.dataset, "test")
+    model, _ = attacked_networks.network(one.row, "smoothing", private, seed, device)
+    model = model.to(device)
+    sent = []
+    for number in range(batches):
+        generator = torch.Generator().manual_seed(seed + number)
+        chosen = torch.randperm(len(private), generator=generator)[: one.size]
+        inputs = data.normalise(private.images[chosen]).to(device)
+        targets = soft_labels("smoothing", private.labels[chosen], private.classes, generator).to(inputs)
+        leaks = observe_heads(model, inputs, targets, batch_size=one.size)
+        (hidden,) = inputs_of([model.get_submodule("head")], model, inputs)
+        sent.append((leaks.weight_gradients[0], leaks.weight, hidden, targets))
+    return sent
+
+
+def table(record: Record) -> pd.DataFrame:
+    """Return what becomes of each kind of batch, and how many equations it has to spare."""
+    lines = []
+    names = ["source", "classes", "size", "told", "dtype", "drawn"]
+    frame = record.frame()
+    frame = frame.assign(drawn=["repeated" if "repeated" in cell else "distinct" for cell in frame["cell"]])
+    for key, group in frame.groupby(names, sort=False):
+        source, classes, size = str(key[0]), int(str(key[1])), int(str(key[2]))
+        told, dtype, drawn = key[3:]
+        random = source == "random layer"
+        lines.append(
+            {"gradient of": source.replace("/", ", "), "C": classes, "B": size}
+            | {"classes": f"{drawn if random else 'their own'}, {'told' if told else 'not told'}", "precision": dtype}
+            | {"equations to spare": (classes - 1) * size - size * (size + 1), "n": len(group)}
+            | {"found and right": f"{100 * (group['right'] & group['status'].eq('found')).mean():.0f} %"}
+            | {"ambiguous": f"{100 * group['status'].eq('ambiguous').mean():.0f} %"}
+            | {"failed": f"{100 * group['status'].eq('failed').mean():.0f} %"}
+            | {"found and wrong": int(group["wrong"].sum()), "s": f"{group['seconds'].astype(float).median():.2g}"}
+        )
+    return pd.DataFrame(lines)
+
+
+def figure_sizes(record: Record) -> Figure:
+    """Draw the share of batches found against their size, random layers, and where either search ends."""
+    frame = record.frame()
+    frame = frame[(frame["source"] == "random layer") & frame["cell"].str.contains("distinct")]
+    figure, axes = figures.panels(1, 1, height=3.4)
+    axis = axes[0][0]
+    many = frame["classes"].value_counts().index[0]
+    frame = frame[frame["classes"] == many]
+    for index, ((told, dtype), own) in enumerate(frame.groupby(["told", "dtype"], sort=False)):
+        share = own.assign(good=100 * (own["right"] & own["status"].eq("found"))).groupby("size")["good"].mean()
+        axis.plot(
+            share.index, share, "o-" if told else "s--", color=figures.COLOURS[index], markersize=4,
+            label=f"{dtype}, classes {'told' if told else 'not told'}",
+        )  # fmt: skip
+    for place, word in (((many - 2) / 2, "one by one"), (many - 2, "together")):
+        axis.axvline(place, color="0.4", linestyle=figures.DASHES[1], linewidth=1.1)
+        axis.text(place, 104, word, ha="center", fontsize=9)
+    axis.set(xlabel=f"batch size B, C = {many}", ylabel="found and right, %", ylim=(-4, 112))
+    figures.legend_below(figure, 4)
+    return figure
