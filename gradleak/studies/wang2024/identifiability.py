@@ -54,10 +54,10 @@ KINDS = ("plain", "own class saturated", "two classes saturated", "repeated", "n
 class Parameters(studies.Parameters):
     """What a rerun may change."""
 
-    samples: int = Field(20, ge=2, le=100_000, description="random layers a point of the map")
+    samples: int = Field(10, ge=2, le=100_000, description="random layers a point of the map")
     classes: list[int] = Field([3, 10], description="classes C of the map's layers, 3 or more")
     spreads: list[float] = Field([1e-4, 1e-2, 1.0, 100.0], description="standard deviations of the map's logits")
-    cases: int = Field(200, ge=2, le=1_000_000, description="random cases in the search for a wrong answer")
+    cases: int = Field(100, ge=2, le=1_000_000, description="random cases in the search for a wrong answer")
     clipped: list[Row] = Field(
         ["photos/lenet/untrained"], validate_default=True, description="networks, as dataset/network/stage"
     )

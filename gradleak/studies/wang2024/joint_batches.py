@@ -64,7 +64,7 @@ class Parameters(studies.Parameters):
     """What a rerun may change."""
 
     cells: list[Cell] = Field(
-        ["10/4/distinct/told", "10/6/distinct/told", "10/8/distinct/told"],
+        ["10/6/distinct/told", "10/8/distinct/told"],
         validate_default=True,
         description="random layers, as classes C/batch size B/distinct or repeated/told or untold",
     )
@@ -73,8 +73,8 @@ class Parameters(studies.Parameters):
         validate_default=True,
         description="networks, as dataset/network/stage/batch size; their classes are told",
     )
-    batches: int = Field(3, ge=1, le=10_000, description="batches a cell")
-    starts: int = Field(64, ge=1, le=100_000, description="random starts a batch")
+    batches: int = Field(2, ge=1, le=10_000, description="batches a cell")
+    starts: int = Field(32, ge=1, le=100_000, description="random starts a batch")
 
     paper: ClassVar[dict[str, Any]] = {
         "cells": [
