@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Literal
 import pandas as pd
 import torch
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 from pydantic import Field
 from torch import Tensor
 
@@ -81,7 +82,7 @@ class Parameters(studies.Parameters):
             *(f"10/{size}/distinct/told" for size in (2, 4, 5, 6, 7, 8)),
             *(f"10/{size}/repeated/told" for size in (4, 6, 7)),
             *(f"10/{size}/{drawn}/untold" for size in (4, 5, 6, 7) for drawn in ("distinct", "repeated")),
-            *(f"20/{size}/distinct/told" for size in (9, 12, 14, 16)),
+            *(f"20/{size}/distinct/told" for size in (9, 12)),
             "5/3/distinct/told",
             "6/4/distinct/told",
         ],
@@ -226,12 +227,14 @@ def figure_sizes(record: Record) -> Figure:
     for index, ((told, dtype), own) in enumerate(frame.groupby(["told", "dtype"], sort=False)):
         share = own.assign(good=100 * (own["right"] & own["status"].eq("found"))).groupby("size")["good"].mean()
         axis.plot(
-            share.index, share, "o-" if told else "s--", color=figures.COLOURS[index], markersize=4,
+            share.index, share, "-" if told else "--", marker="osD^"[index % 4], markersize=7 - 2 * (index % 2),
+            linewidth=3.5 - 2 * (index % 2), color=figures.COLOURS[index],
             label=f"{dtype}, classes {'told' if told else 'not told'}",
         )  # fmt: skip
-    for place, word in (((many - 2) / 2, "one by one"), (many - 2, "together")):
+    for place, word in (((many - 2) / 2, " one by one"), (many - 2, " together")):
         axis.axvline(place, color="0.4", linestyle=figures.DASHES[1], linewidth=1.1)
-        axis.text(place, 104, word, ha="center", fontsize=9)
-    axis.set(xlabel=f"batch size B, C = {many}", ylabel="found and right, %", ylim=(-4, 112))
+        axis.text(place, 106, word, ha="left", fontsize=9)
+    axis.set(xlabel=f"batch size B, C = {many}", ylabel="found and right, %", ylim=(-4, 114), xlim=(1.5, many - 0.5))
+    axis.xaxis.set_major_locator(MaxNLocator(integer=True))
     figures.legend_below(figure, 4)
     return figure
