@@ -103,7 +103,8 @@ def match(
     owners = torch.arange(len(many), device=places.device).repeat_interleave(restarts)
     able = known.there[owners].nonzero()[:, 0]
     tracks, interrupted = [], False
-    parts = able.split(chunk or _chunk(objective, settings))
+    # Where no leak has labels there is nothing to run.
+    parts = able.split(chunk or _chunk(objective, settings)) if len(able) else ()
     for part in reporting.steps(parts, len(parts), "matching, part by part") if len(parts) > 1 else parts:
         shown = None if watch is None else _watcher(watch, objective, part)
         track = Track.start(places[part], settings.steps, shown)

@@ -21,7 +21,8 @@ class Explanation:
     """The best explanation of each of N samples, and what else there is.
 
     `scalars` t, NaN where there is none, and `weights` w = 1 / (κ t) (N,); `labels` (N, C); how far the digits leave
-    the label `open` (N,), L1, and by which share the feature's size is `loose` (N,); all distinct `candidates` (M, C).
+    the label `open` (N,), L1, and by which share the feature's size is `loose` (N,); whether an equation was left to
+    check the answer with, `checked` (N,); all distinct `candidates` (M, C).
     """
 
     scalars: Tensor
@@ -29,6 +30,7 @@ class Explanation:
     labels: Tensor
     open: Tensor
     loose: Tensor
+    checked: Tensor
     candidates: tuple[Tensor, ...]
 
 
@@ -96,7 +98,7 @@ def _true_ends(problem: Problem, prior: LabelPrior | Score, inside: Tensor, ends
     return result
 
 
-def reason_of(leaks: bool, mixed: bool, misfit: float, count: int, widest: float, loose: float) -> str:
+def reason_of(leaks: bool, mixed: bool, misfit: float, count: int, widest: float, loose: float, checked: bool) -> str:
     if not leaks:
         return "the gradient is zero: prediction and label agree, and nothing else is known"
     if mixed:
@@ -107,4 +109,6 @@ def reason_of(leaks: bool, mixed: bool, misfit: float, count: int, widest: float
         return f"the gradient's digits leave the label open by {widest:.1g} (L1)"
     if count > 1:
         return f"{count} labels, or features, explain the gradient"
-    return f"the gradient's digits leave the feature's size open by {loose:.0%}" if loose > KNOWN_FEATURE else ""
+    if loose > KNOWN_FEATURE:
+        return f"the gradient's digits leave the feature's size open by {loose:.0%}"
+    return "" if checked else "no equation is left that could tell this answer from another"

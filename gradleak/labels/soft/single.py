@@ -178,7 +178,10 @@ def _exact(
     at = best.where(count > 0, 1)[:, None]
     candidates, widest = explanations(problem, prior, merged)
     label = shaped(problem.labels(at), prior)[:, 0]
-    found = Explanation(best, 1 / at[:, 0], label, widest, torch.zeros_like(best), candidates)
+    # Where all equations are used up, every root is an answer, and a root may have been missed.
+    spare = not isinstance(prior, LabelPrior) or prior.equations(problem.classes) > 1
+    checked = torch.full_like(best, spare, dtype=torch.bool)
+    found = Explanation(best, 1 / at[:, 0], label, widest, torch.zeros_like(best), checked, candidates)
     return _told(reduced, problem, gradients, fitted, found, scale)
 
 
@@ -218,6 +221,7 @@ def _told(
             [len(one) for one in found.candidates],
             found.open.tolist(),
             found.loose.tolist(),
+            found.checked.tolist(),
             strict=True,
         )
     )
@@ -365,5 +369,6 @@ def _with_bias(
     fits &= fitted
     label = label if prior is None else shaped(label, prior)
     candidates = tuple(one[None][: int(fit)] for one, fit in zip(label, fits.tolist(), strict=True))
-    found = Explanation(size.where(fits, math.nan), 1 / size, label, opened, torch.zeros_like(size), candidates)
+    none = torch.zeros_like(size)
+    found = Explanation(size.where(fits, math.nan), 1 / size, label, opened, none, none == 0, candidates)
     return _told(reduced, problem, gradients, fitted, found, scale)

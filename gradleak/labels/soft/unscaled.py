@@ -46,7 +46,8 @@ class Explained:
     """K explanations of each of N samples, in no order; what is not `accepted` explains nothing.
 
     `scalars` t, `weights` w = 1 / (κ t) and `misfit` (N, K); `labels` (N, K, C); `open` (N, K): how far the digits
-    leave the label (L1); `loose` (N, K): by which share they leave the scalar; `accepted` (N, K).
+    leave the label (L1); `loose` (N, K): by which share they leave the scalar; `checked` (N, K): whether more classes
+    say something than it has unknowns; `accepted` (N, K).
     """
 
     scalars: Tensor
@@ -55,6 +56,7 @@ class Explained:
     labels: Tensor
     open: Tensor
     loose: Tensor
+    checked: Tensor
     accepted: Tensor
 
 
@@ -80,6 +82,7 @@ def merged(problem: Problem, sides: list[tuple[Tensor, int, Explained]]) -> Expl
     count, like = len(problem), problem.ratios
     scalars, weights = like.new_full((count,), math.nan), like.new_ones(count)
     labels, opened, loose = like.new_zeros(like.shape), like.new_zeros(count), like.new_zeros(count)
+    checked = torch.zeros_like(opened, dtype=torch.bool)
     candidates = [like[:0]] * count
     least = like.new_full((count,), math.inf)
     for rows, sign, found in sides:
@@ -90,14 +93,14 @@ def merged(problem: Problem, sides: list[tuple[Tensor, int, Explained]]) -> Expl
         own, at, where = rows[better], place[better], every[better]
         least[own] = misfit[better]
         scalars[own], weights[own] = sign * found.scalars[where, at], sign * found.weights[where, at]
-        labels[own] = found.labels[where, at]
+        labels[own], checked[own] = found.labels[where, at], found.checked[where, at]
         widest = found.open.where(found.accepted, 0).amax(dim=1)
         opened[rows] = torch.maximum(opened[rows], widest)
         loose[rows] = torch.maximum(loose[rows], found.loose.where(found.accepted, 0).amax(dim=1))
         for n in some.nonzero()[:, 0].tolist():
             own_labels = found.labels[n, found.accepted[n]][found.misfit[n, found.accepted[n]].argsort()]
             candidates[int(rows[n])] = _distinct(torch.cat([candidates[int(rows[n])], own_labels]))
-    return Explanation(scalars, weights, labels, opened, loose, tuple(candidates))
+    return Explanation(scalars, weights, labels, opened, loose, checked, tuple(candidates))
 
 
 def _distinct(labels: Tensor) -> Tensor:
@@ -397,5 +400,25 @@ class _Fit:
         loud = (self.raw[..., 1].abs() > ACCEPT * self.error).any(dim=2)
         accepted = (misfit < ACCEPT) & valid & loud & self.scalars.isfinite() & self.weights.isfinite()
         return Explained(
-            self.scalars, self.weights, misfit, label, opened.nan_to_num(math.inf).clamp(max=2), loose, accepted
+            self.scalars,
+            self.weights,
+            misfit,
+            label,
+            opened.nan_to_num(math.inf).clamp(max=2),
+            loose,
+            self.checked(free, prior),
+            accepted,
         )
+
+    def checked(self, free: Tensor, prior: LabelPrior) -> Tensor:
+        """Whether the classes that the label does not name say more than there are unknowns (N, K).
+
+        A class without a probability says nothing of t, and all such say one thing together of what they share. The
+        class of a one-hot label is known by its sign alone.
+        """
+        alive = (self.label - self.raw[..., 1] > ACCEPT * self.error) & ~free
+        told = alive.sum(dim=2)
+        if prior.rest == "equal":
+            told = told + (~alive & ~free).any(dim=2)
+        unknowns = 1 + self.moves + (prior.rest == "equal")
+        return (told > unknowns) | (prior == LabelPrior(1, "zero"))

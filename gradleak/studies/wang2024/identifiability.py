@@ -63,9 +63,9 @@ class Parameters(studies.Parameters):
     )
 
     paper: ClassVar[dict[str, Any]] = {
-        "samples": 200,
-        "classes": [3, 4, 5, 10, 100],
-        "spreads": [1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0],
+        "samples": 100,
+        "classes": [3, 4, 5, 10, 30],
+        "spreads": [1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0],
         "cases": 20_000,
         "clipped": [
             "cifar10/lenet/untrained",

@@ -84,6 +84,8 @@ def test_a_label_that_is_not_found_is_not_made_up() -> None:
     assert found.images[1].isnan().all()
     assert found.losses[1, 0] == torch.inf
     assert torch.isfinite(found.images[0]).all()
+    none = match(leaks[1:], "recovered", label_prior="onehot", optimizer=Adam(steps=2))
+    assert (none.status, bool(none.images.isnan().all())) == ((("no label",),), True)
 
 
 def test_labels_that_are_not_certain_are_used_when_told_so() -> None:

@@ -191,7 +191,7 @@ def _recover(sent: Sent, settings: Settings) -> BatchLabels:
     if spare < 0:
         return lost(
             f"{count} samples in {classes} classes have {count + families.free} unknowns each and "
-            f"{max(0, classes - 1 - count)} equations: anything fits"
+            f"{max(0, classes - 1 - count)} equations each: too few to look for them one by one"
         )
     basis = right[:count].T
     span = Span(left[:, :count], sent.weight @ basis, basis.sum(dim=0), rows)
