@@ -71,8 +71,6 @@ class Parameters(studies.Parameters):
             "cifar10/lenet/untrained",
             "cifar10/resnet18/untrained",
             "cifar10/lenet/trained",
-            "flowers17/alexnet/untrained",
-            "flowers17/resnet18/untrained",
         ],
     }
 
