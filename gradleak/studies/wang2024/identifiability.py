@@ -70,6 +70,7 @@ class Parameters(studies.Parameters):
         "clipped": [
             "cifar10/lenet/untrained",
             "cifar10/resnet18/untrained",
+            "cifar10/lenet/trained",
         ],
     }
 
