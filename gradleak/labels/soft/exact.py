@@ -1,22 +1,23 @@
 """The scalar search solved: every scalar that explains a gradient, with a certificate.
 
-With G = c vᵀ and x = t v (see `rank_one`), the client's own equation t (p(t) − y) = c must hold for a label y of the
-shape that the prior allows. Entries that the prior ties down give residuals rᵢ(t) = pᵢ(t) − cᵢ / t − yᵢ. Each is
-compared with its own rounding error, so that a scalar is accepted for the digits it explains and not for being small:
-
-    eᵢ(t) = u (pᵢ (1 + (1 − pᵢ) t ‖W‖) + |yᵢ| + |cᵢ| / t) + noise / t, and the least number that the precision holds.
+The client's own equation must hold for a label y of the shape that the prior allows (see `problem`). Entries that the
+prior ties down give residuals rᵢ(t) = pᵢ(t) − cᵢ / t − yᵢ, each compared with its own rounding error, so that a scalar
+is accepted for the digits it explains and not for being small. Where classes are many, ranges of the scalar that
+cannot hold an answer are left out of the search (see `intervals`).
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from gradleak.labels.priors import LabelPrior, Score
-from gradleak.labels.soft.path import ScalarPath, golden
+from gradleak.labels.soft.intervals import excluded
+from gradleak.labels.soft.path import golden
+from gradleak.labels.soft.problem import ACCEPT, NEGATIVE, Problem
 
 # A class more than 40 below the top has no influence left, so softmax changes on a relative scale of 1/40 of t at the
 # finest; far out, where ‖p − y‖ < 1e-4, little happens.
@@ -29,66 +30,10 @@ FEW, FEW_STEP = 4, 0.1
 # How many of a sample's grid minima are polished: the least in units of their rounding error.
 KEPT = 8
 STEPS = 8
-# A scalar is accepted if its residuals are below this many rounding errors in the mean square; measured on networks,
-# the true one stays below 3 (the tests draw it anew).
-ACCEPT = 6.0
-
-
-@dataclass(frozen=True)
-class Problem(ScalarPath):
-    """Everything that N samples' scalars are found from, one sign of the scalar a line: x = t v, t = ‖x‖.
-
-    `logits` a = W v and `ratios` c (N, C); `bias` b (C,) or None; `unit` (N,): rounding unit of the gradient; `floor`
-    (N,): the least number that its precision holds; `scale` (N,): ‖W‖ in units of the logits; `noise` (N,): the
-    standard deviation of the entries of c; `sway` (N,): that of the entries of a.
-    """
-
-    logits: Tensor
-    ratios: Tensor
-    bias: Tensor | None
-    unit: Tensor
-    floor: Tensor
-    scale: Tensor
-    noise: Tensor
-    sway: Tensor
-
-    def oriented(self, rows: Tensor, sign: Tensor | int) -> Problem:
-        """Return the problems of some samples, the scalar's sign turned: of all, or of each by its own (n, 1)."""
-        part = self[rows]
-        return replace(part, logits=sign * part.logits, ratios=sign * part.ratios)
-
-    @property
-    def least(self) -> Tensor:
-        """The least scalar for which a label can exist, (N,): the positive entries of p − y sum to at most 1."""
-        positive, negative = self.ratios.clamp(min=0).sum(dim=1), -self.ratios.clamp(max=0).sum(dim=1)
-        least = torch.maximum(positive, negative)
-        # Noise adds to both sums; what is left of the bound without it is never taken for less than a tenth.
-        return torch.maximum(least - self.noise * self.ratios.shape[1] ** 0.5, least / 10)
-
-    def grid(self, steps: Tensor) -> Tensor:
-        """Return scalars (N, K): `steps` times the least one, up to where softmax has one class left."""
-        top = self.logits.topk(2, dim=1).values
-        spread = 0.0 if self.bias is None else self.bias.max() - self.bias.min()
-        last = (SATURATED + spread) / (top[:, 0] - top[:, 1]).clamp(min=torch.finfo(top.dtype).tiny)
-        return torch.minimum(self.least[:, None] * steps, torch.maximum(last, self.least * 10)[:, None])
-
-    def rounding(
-        self, scalars: Tensor, probability: Tensor, pull: Tensor, label: Tensor, weights: Tensor | None = None
-    ) -> Tensor:
-        """Return the error eᵢ(t) (N, K, C) of pᵢ − w cᵢ at t (N, K), given p, w c and y; w is 1 / t if not given."""
-        unit, floor, scale, noise, sway = (
-            value[:, None, None] for value in (self.unit, self.floor, self.scale, self.noise, self.sway)
-        )
-        at = scalars.unsqueeze(2)
-        own = probability * (unit + (1 - probability) * at * (unit * scale + sway)) + unit * (label.abs() + pull.abs())
-        pulled = (floor + noise) / at if weights is None else (floor + noise) * weights.unsqueeze(2)
-        return own + floor + pulled
-
-    def explained(self, scalars: Tensor) -> tuple[Tensor, Tensor]:
-        """Return ŷ(t) and its rounding error (N, K, C) for t (N, K)."""
-        probability, pull = self.probabilities(scalars), self.pulls(scalars)
-        label = probability - pull
-        return label, self.rounding(scalars, probability, pull, label)
+# Steps of this share double the digits once more, and then there are none left.
+STILL = 1e-10
+# Above so many classes intervals leave out most of the grid, so many points at once.
+MANY, BLOCK = 64, 16
 
 
 @dataclass(frozen=True)
@@ -127,25 +72,41 @@ def _replaced(found: Candidates, where: Tensor, again: Candidates) -> Candidates
     better = again.accepted.any(dim=1)
     values = []
     for old, new in ((getattr(found, name), getattr(again, name)) for name in Candidates.__annotations__):
-        value = old.clone()
+        columns = max(old.shape[1], new.shape[1])
+        value, new = (_wide(one, columns) for one in (old, new))
         value[where[better]] = new[better]
         values.append(value)
     return Candidates(*values)
+
+
+def _wide(values: Tensor, columns: int) -> Tensor:
+    """Return values (N, columns), the first of each row repeated."""
+    return torch.cat([values, values[:, :1].expand(-1, columns - values.shape[1])], dim=1)
 
 
 def _search(
     problem: Problem, prior: LabelPrior | Score, grids: tuple[tuple[float, float, float], ...], steps: int = STEPS
 ) -> Candidates:
     comb = torch.cat([_log_steps(*grid, like=problem.logits) for grid in grids])
-    ends = [_brackets(part, part.grid(comb), prior) for part in problem.parts(len(comb))]
-    lower, upper = (torch.cat(values) for values in zip(*ends, strict=True))
-    parts = problem.parts(lower.shape[1])
+    points = len(comb) if problem.classes <= MANY else len(comb) // BLOCK
+    ends = [_brackets(part, _grid(part, comb), prior) for part in problem.parts(points)]
+    most = max(len(lower.T) for lower, _ in ends)
+    lower, upper = (torch.cat([_wide(value, most) for value in values]) for values in zip(*ends, strict=True))
+    parts = problem.parts(2 * most)
     sizes = [len(part) for part in parts]
     polished = [
         _polish(part, low, high, prior, steps)
         for part, low, high in zip(parts, lower.split(sizes), upper.split(sizes), strict=True)
     ]
     return Candidates(*(torch.cat([getattr(one, name) for one in polished]) for name in Candidates.__annotations__))
+
+
+def _grid(problem: Problem, steps: Tensor) -> Tensor:
+    """Return scalars (N, K): `steps` times the least one, up to where softmax has one class left."""
+    top = problem.logits.topk(2, dim=1).values
+    spread = 0.0 if problem.bias is None else problem.bias.max() - problem.bias.min()
+    last = (SATURATED + spread) / (top[:, 0] - top[:, 1]).clamp(min=torch.finfo(top.dtype).tiny)
+    return torch.minimum(problem.least[:, None] * steps, torch.maximum(last, problem.least * 10)[:, None])
 
 
 def _log_steps(start: float, stop: float, step: float, like: Tensor) -> Tensor:
@@ -156,16 +117,29 @@ def _log_steps(start: float, stop: float, step: float, like: Tensor) -> Tensor:
 
 
 def _brackets(part: Problem, grid: Tensor, prior: LabelPrior | Score) -> tuple[Tensor, Tensor]:
-    """Return the ends (N, KEPT) of the grid cells around each sample's least minima on its grid (N, K)."""
-    loss = _grid_loss(part, grid, prior)
+    """Return the ends (N, K) of the grid cells around each sample's least minima on its grid, no more than KEPT."""
+    many = part.classes > MANY and isinstance(prior, LabelPrior)
+    loss = _loss_in_places(part, grid, prior) if many else _grid_loss(part, grid, prior)  # type: ignore[arg-type]
     inner = loss[:, 1:-1]
     left, right = loss[:, :-2], loss[:, 2:]
     # Rounding makes ripples where nothing happens; a minimum is deeper than that.
     dips = (inner <= left) & (inner <= right) & (inner < torch.maximum(left, right) * (1 - 1e-9))
     # The ends count as minima: a label that the gradient hardly ties down is explained all the way out.
     ranked = torch.cat([loss[:, :1], torch.where(dips, inner, math.inf), loss[:, -1:]], dim=1)
-    index = ranked.topk(min(KEPT, ranked.shape[1]), dim=1, largest=False).indices
+    best = ranked.topk(min(KEPT, ranked.shape[1]), dim=1, largest=False)
+    index = best.indices[:, : max(1, int(best.values.isfinite().sum(dim=1).max()))]
     return grid.gather(1, (index - 1).clamp(min=0)), grid.gather(1, (index + 1).clamp(max=grid.shape[1] - 1))
+
+
+def _loss_in_places(part: Problem, grid: Tensor, prior: LabelPrior) -> Tensor:
+    """Return the loss (N, K) where intervals do not exclude that a scalar explains the gradient, else inf."""
+    last = grid.shape[1] - 1
+    edges = torch.arange(0, last + BLOCK, BLOCK, device=grid.device).clamp(max=last)
+    row, block = (~excluded(part, grid[:, edges], prior)).nonzero(as_tuple=True)
+    point = (block[:, None] * BLOCK + torch.arange(BLOCK + 1, device=grid.device)).clamp(max=last)
+    loss = torch.full_like(grid, math.inf)
+    loss[row[:, None], point] = _grid_loss(part[row], grid[row[:, None], point], prior)
+    return loss
 
 
 def _grid_loss(part: Problem, grid: Tensor, prior: LabelPrior | Score) -> Tensor:
@@ -237,16 +211,19 @@ def _newton(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gauss-Newton steps, each residual weighed by its rounding error; also return the misfit and its slope.
 
-    Where the misfit still falls at the end, as on the steep side of an exponential, the steps go on.
+    They end where none moves any more. Where the misfit still falls at the end, as on the steep side of an
+    exponential, the steps go on.
     """
     residual, slope = _residuals(problem, scalars, prior)
     for _ in range(steps):
-        before = residual.square().sum(dim=2)
+        size = residual.square().sum(dim=2)
         step = (residual * slope).sum(dim=2) / slope.square().sum(dim=2).clamp(min=1e-300)
-        scalars = torch.minimum(torch.maximum(scalars - step, lower), upper)
+        before, scalars = scalars, torch.minimum(torch.maximum(scalars - step, lower), upper)
         residual, slope = _residuals(problem, scalars, prior)
+        if torch.allclose(before, scalars, rtol=STILL, atol=0):
+            break
     misfit, steep = _misfit(problem, residual, slope, prior)
-    falling = (residual.square().sum(dim=2) < before / 2) & (misfit > ACCEPT)
+    falling = (residual.square().sum(dim=2) < size / 2) & (misfit > ACCEPT)
     if steps > STEPS or not falling.any():
         return scalars, misfit, steep
     row, column = falling.nonzero(as_tuple=True)
@@ -288,7 +265,7 @@ def _valid(problem: Problem, scalars: Tensor) -> tuple[Tensor, Tensor]:
     """Return the labels (N, K, C), and whether no entry is below zero, nor the errors' sum off it, beyond rounding."""
     label, error = problem.explained(scalars)
     balanced = problem.pulls(scalars).sum(dim=2).abs() <= 2 * ACCEPT * error.sum(dim=2)
-    return label, (label >= -10 * ACCEPT * error).all(dim=2) & balanced
+    return label, (label >= -NEGATIVE * error).all(dim=2) & balanced
 
 
 def checked(problem: Problem, scalars: Tensor, prior: LabelPrior | Score | None) -> tuple[Tensor, Tensor, Tensor]:

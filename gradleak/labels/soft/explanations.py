@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from gradleak.labels.priors import LabelPrior, Score
-from gradleak.labels.soft.exact import Candidates, Problem, explains
+from gradleak.labels.soft.exact import Candidates, explains
+from gradleak.labels.soft.problem import Problem
 from gradleak.labels.verdict import KNOWN
 
 # One label with two features, this far apart relative to their length, is two explanations.
@@ -22,7 +23,8 @@ class Explanation:
 
     `scalars` t, NaN where there is none, and `weights` w = 1 / (κ t) (N,); `labels` (N, C); how far the digits leave
     the label `open` (N,), L1, and by which share the feature's size is `loose` (N,); whether an equation was left to
-    check the answer with, `checked` (N,); all distinct `candidates` (M, C).
+    check the answer with, `checked` (N,); all distinct `candidates` (M, C); of which samples it is `proved` that there
+    is no other, where that was asked.
     """
 
     scalars: Tensor
@@ -32,6 +34,7 @@ class Explanation:
     loose: Tensor
     checked: Tensor
     candidates: tuple[Tensor, ...]
+    proved: tuple[bool, ...] | None = None
 
 
 def shaped(labels: Tensor, prior: LabelPrior | Score) -> Tensor:
@@ -98,7 +101,17 @@ def _true_ends(problem: Problem, prior: LabelPrior | Score, inside: Tensor, ends
     return result
 
 
-def reason_of(leaks: bool, mixed: bool, misfit: float, count: int, widest: float, loose: float, checked: bool) -> str:
+def reason_of(
+    leaks: bool,
+    mixed: bool,
+    misfit: float,
+    count: int,
+    widest: float,
+    loose: float,
+    checked: bool,
+    proved: bool | None,
+) -> str:
+    """Return why an answer is not unique, "" where it is."""
     if not leaks:
         return "the gradient is zero: prediction and label agree, and nothing else is known"
     if mixed:
@@ -111,4 +124,6 @@ def reason_of(leaks: bool, mixed: bool, misfit: float, count: int, widest: float
         return f"{count} labels, or features, explain the gradient"
     if loose > KNOWN_FEATURE:
         return f"the gradient's digits leave the feature's size open by {loose:.0%}"
+    if proved is not None:
+        return "" if proved else "intervals do not exclude that another scalar explains the gradient"
     return "" if checked else "no equation is left that could tell this answer from another"

@@ -11,15 +11,17 @@ from torch import Tensor
 
 from gradleak.errors import InputError, unknown
 from gradleak.labels.priors import LabelPrior, Score, resolve
-from gradleak.labels.soft import exact, search, unscaled
-from gradleak.labels.soft.exact import Candidates, Problem
+from gradleak.labels.soft import exact, intervals, search, unscaled
+from gradleak.labels.soft.exact import Candidates
 from gradleak.labels.soft.explanations import Explanation, explanations, reason_of, shaped
 from gradleak.labels.soft.path import label_path
+from gradleak.labels.soft.problem import Problem
 from gradleak.labels.soft.rank_one import RankOne, reduce_gradients
 from gradleak.labels.verdict import Status, Verdict
 
 Solver = Literal["exact", "lbfgs", "pso"]
 SOLVERS: tuple[Solver, ...] = ("exact", "lbfgs", "pso")
+Certify = Literal["search", "proof"]
 # A fit that misses by this many rounding units is not one sample's gradient (rounding alone misses by less than one).
 RANK_ONE = 64
 # Sizes are never taken for less: their squares are numbers still.
@@ -75,6 +77,7 @@ def recover_soft_labels(
     nonnegative: bool = True,
     noise: float | None = 0.0,
     scale: float | None = 1.0,
+    certify: Certify = "search",
 ) -> SoftLabels:
     """Recover the soft label and the feature of a single sample (C, I), or of each of N (N, C, I), from its gradient.
 
@@ -88,10 +91,15 @@ def recover_soft_labels(
     `scale`: the factor on the gradient. 1 says that the client sends the gradient of its mean loss, as it is: an
     assumption, under which a clipped gradient may give a wrong label that nothing tells from the right one. None finds
     the factor together with the label, from the same equations, where these are enough for both.
+    `certify`: what "unique" rests on. "search", that a fine grid shows no other answer; "proof", that intervals exclude
+    every other scalar up to 1e20 times the least one: this takes longer, and an answer that they do not prove is
+    "ambiguous". Where no equation is left to spare, only a proof makes an answer unique. A label that follows from a
+    bias gradient in closed form has nothing to prove.
     """
     gradients = weight_gradient.unsqueeze(0) if weight_gradient.ndim == 2 else weight_gradient
     _check(gradients, weight, bias, bias_gradient, noise, scale)
     _check_solver(solver, bias_gradient, nonnegative, noise, scale)
+    _check_certify(certify, solver, prior, scale)
     with torch.no_grad():
         if prior is None and (bias_gradient is None or scale is None):
             raise InputError("without a prior any label fits, but where a bias gradient and the scale are known")
@@ -101,7 +109,7 @@ def recover_soft_labels(
             return _with_bias(gradients, weight, bias, rows, wanted, noise, scale)
         assert wanted is not None
         if solver == "exact":
-            return _exact(gradients, weight, bias, wanted, nonnegative, noise, scale)
+            return _exact(gradients, weight, bias, wanted, nonnegative, noise, scale, certify)
         return _published(gradients, weight, bias, wanted, solver)
 
 
@@ -121,6 +129,15 @@ def _check_solver(
     for name, fits in taken.items():
         if not fits:
             raise InputError(f"the published search '{solver}' takes no {name}; the solver 'exact' does")
+
+
+def _check_certify(certify: Certify, solver: Solver, prior: object, scale: float | None) -> None:
+    if certify == "search":
+        return
+    if certify != "proof":
+        raise unknown("certify", certify, ("search", "proof"))
+    if solver != "exact" or scale is None or (callable(prior) and not isinstance(prior, LabelPrior)):
+        raise InputError('certify="proof" is for the solver "exact", a known scale, and a prior by its name or shape')
 
 
 def _check(
@@ -157,6 +174,7 @@ def _exact(
     nonnegative: bool,
     noise: float | None,
     scale: float | None,
+    certify: Certify,
 ) -> SoftLabels:
     reduced = reduce_gradients(gradients, weight)
     fitted = _rank_one(reduced, gradients, noise)
@@ -168,11 +186,8 @@ def _exact(
     if scale is None:
         sides = [(rows, sign, unscaled.solve(problem.oriented(rows, sign), prior)) for rows, sign in signed]
         return _told(reduced, problem, gradients, fitted, unscaled.merged(problem, sides), None)
-    merged = _merged(
-        len(gradients),
-        gradients.device,
-        [(rows, sign, exact.solve(problem.oriented(rows, sign), prior)) for rows, sign in signed],
-    )
+    parts = [(rows, sign, exact.solve(problem.oriented(rows, sign), prior)) for rows, sign in signed]
+    merged = _merged(len(gradients), gradients.device, parts)
     count = merged.accepted.sum(dim=1)
     best = merged.scalars[:, 0].where(count > 0, math.nan)
     at = best.where(count > 0, 1)[:, None]
@@ -181,8 +196,20 @@ def _exact(
     # Where all equations are used up, every root is an answer, and a root may have been missed.
     spare = not isinstance(prior, LabelPrior) or prior.equations(problem.classes) > 1
     checked = torch.full_like(best, spare, dtype=torch.bool)
-    found = Explanation(best, 1 / at[:, 0], label, widest, torch.zeros_like(best), checked, candidates)
+    proved = _proved(problem, prior, parts) if certify == "proof" else None
+    found = Explanation(best, 1 / at[:, 0], label, widest, torch.zeros_like(best), checked, candidates, proved)
     return _told(reduced, problem, gradients, fitted, found, scale)
+
+
+def _proved(
+    problem: Problem, prior: LabelPrior | Score, parts: list[tuple[Tensor, int, Candidates]]
+) -> tuple[bool, ...]:
+    """Return of which samples it is proved, on either side of zero, that nothing else explains them."""
+    assert isinstance(prior, LabelPrior)
+    proved = torch.ones(len(problem), dtype=torch.bool, device=problem.ratios.device)
+    for rows, sign, found in parts:
+        proved[rows] &= intervals.proved(problem.oriented(rows, sign), found.scalars, found.accepted, prior)
+    return tuple(proved.tolist())
 
 
 def _rank_one(reduced: RankOne, gradients: Tensor, noise: float | None) -> Tensor:
@@ -222,6 +249,7 @@ def _told(
             found.open.tolist(),
             found.loose.tolist(),
             found.checked.tolist(),
+            found.proved or (None,) * len(lost),
             strict=True,
         )
     )

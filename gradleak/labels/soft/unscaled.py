@@ -23,8 +23,8 @@ from torch import Tensor
 
 from gradleak.errors import InputError
 from gradleak.labels.priors import LabelPrior, Score
-from gradleak.labels.soft.exact import ACCEPT, Problem
 from gradleak.labels.soft.explanations import Explanation
+from gradleak.labels.soft.problem import ACCEPT, NEGATIVE, Problem
 from gradleak.labels.verdict import KNOWN
 
 # Scalars are tried from where the logits spread by this much, in steps of their own size ...
@@ -387,7 +387,7 @@ class _Fit:
         if prior.free == 2 or prior.rest == "equal":
             opened = torch.where(lost, 2, opened)
         label = torch.where(free, self.label, self.mean.unsqueeze(2))
-        error = 10 * ACCEPT * self.error
+        error = NEGATIVE * self.error
         valid = (label >= -error).all(dim=2) & (label <= 1 + error).all(dim=2)
         valid &= (label + error >= self.mean.unsqueeze(2)).masked_fill(~free, True).all(dim=2)
         if prior.rest == "equal":

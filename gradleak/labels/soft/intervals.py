@@ -1,0 +1,185 @@
+"""Ranges of the scalar in which no scalar explains a gradient: bounds over all of a range, so that nothing is missed.
+
+The logarithm of t pᵢ(t) is concave in t, as that of the partition function is convex. Over a range it is therefore at
+least what it is at the worse end, and at most what the tangents of both ends leave it. These bound tŷᵢ = t pᵢ(t) − cᵢ,
+and what the prior asks of a label then cannot hold where entries that should be equal have no value in common, or
+where too many that should be zero are not, by more than the greatest rounding error in the range.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from gradleak.labels.priors import LabelPrior
+from gradleak.labels.soft.problem import ACCEPT, NEGATIVE, Problem
+from gradleak.labels.verdict import KNOWN
+
+# So many classes, those with the largest errors, tell nearly all that can be told of a range.
+TELLING = 16
+# What the bounds' own arithmetic may be off by, relative to each and to its exponent.
+UNIT = 8 * 2.0**-53
+# A proof begins with ranges of this ratio, up to so many times the least scalar, and one range reaches far beyond.
+COARSE, FAR, FARTHEST = 1.2, 1e8, 1e20
+# Around an answer the ranges grow by this share of their distance from it; what is left is split, so often.
+GRADED, SPLIT, ROUNDS = 0.25, 8, 6
+# More ranges than this of one sample are not split again: its digits leave more than one answer open.
+MOST = 256
+
+
+def excluded(problem: Problem, edges: Tensor, prior: LabelPrior, telling: int = TELLING) -> Tensor:
+    """Return in which of the ranges between neighbouring `edges` (N, K + 1) no scalar explains the gradient, (N, K).
+
+    `telling`: by so many classes, those with the largest errors; all of them exclude more, and take longer.
+    """
+    low, high, error, size = _bounds(problem, edges, min(problem.classes, max(telling, prior.free + 4)))
+    unit = problem.unit[:, None, None]
+    most = ACCEPT * math.sqrt(prior.equations(problem.classes)) * (1 + 1e-9)
+    negative = (high + NEGATIVE * (error + unit * size) < 0).any(dim=2)
+    margin = most * error
+    if prior.rest == "zero":
+        away = (low > margin) | (high < -margin)
+        out = negative | (away.sum(dim=2) > prior.free)
+    else:
+        # What the others share is near to every one of them, so its own rounding is bounded by the least of theirs.
+        left = (1 - most * unit).clamp(min=0.1)
+        shared = (size + margin).kthvalue(prior.free + 1, dim=2, keepdim=True).values / left
+        error = error + unit * shared
+        margin = most * error
+        above = (low - margin).topk(prior.free + 1, dim=2).values[..., -1] > (high + margin).amin(dim=2)
+        sure = most * unit[..., 0] < 0.9
+        out = negative | (above & sure)
+    if low.shape[2] < problem.classes:
+        return out
+    return out | (_distance(low, high, error, prior) > most)
+
+
+def _distance(low: Tensor, high: Tensor, error: Tensor, prior: LabelPrior) -> Tensor:
+    """Return the least root of the sum of squares (N, K) that residuals between these bounds (N, K, C) can have.
+
+    It is that of their middles less that of what they may be off by, where it is clear which entries are free, else 0.
+    """
+    ranked = low.topk(prior.free, dim=2)
+    free = torch.zeros_like(low, dtype=torch.bool).scatter(2, ranked.indices, True)
+    clear = ranked.values[..., -1] > high.masked_fill(free, -math.inf).amax(dim=2)
+    weights = (1 / error).masked_fill(free, 0)
+    middle = torch.where(free, 0, (low + high) / 2)
+    if prior.rest == "equal":
+        square = weights.square()
+        middle = middle - (square * middle).sum(dim=2, keepdim=True) / square.sum(dim=2, keepdim=True)
+    wide = ((high - low) / 2 * weights).norm(dim=2)
+    return torch.where(clear, (middle * weights).norm(dim=2) - wide, 0).nan_to_num(0)
+
+
+def _bounds(problem: Problem, edges: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return least and greatest tŷ, the greatest rounding error but for ŷ's own part of it, and the greatest |tŷ|.
+
+    All are (N, K, S), of the `count` S classes that tell most.
+    """
+    telling = problem.ratios.abs().topk(count, dim=1).indices
+    # Measured from the largest logit, exponents of what counts are small, and so are their errors.
+    problem = replace(problem, logits=problem.logits - problem.logits.amax(dim=1, keepdim=True))
+    logits, ratios = (value.gather(1, telling).unsqueeze(1) for value in (problem.logits, problem.ratios))
+    every = problem.probabilities(edges)
+    mean = every @ problem.logits.unsqueeze(2)
+    at = edges.unsqueeze(2)
+    probability = every.gather(2, telling.unsqueeze(1).expand(-1, edges.shape[1], -1))
+    value, slope = at * probability, 1 / at + logits - mean
+    begin, end, last = value[:, :-1], value[:, 1:], at[:, 1:]
+    rising, falling = slope[:, :-1].clamp(min=0), (-slope[:, 1:]).clamp(min=0)
+    # Tangents meet no higher above the better end than this.
+    above = (last - at[:, :-1]) * rising * falling / (rising + falling).clamp(min=1e-300)
+    bias = 0.0 if problem.bias is None else 2 * problem.bias.abs().max()
+    sizes = (at * mean).abs()
+    own = UNIT * (1 + last * logits.abs() + torch.maximum(sizes[:, :-1], sizes[:, 1:]) + bias)
+    low, high = torch.minimum(begin, end) * (1 - own), torch.maximum(begin, end) * (above + own).clamp(max=700).exp()
+    unit, floor, scale, noise, sway = (
+        one[:, None, None] for one in (problem.unit, problem.floor, problem.scale, problem.noise, problem.sway)
+    )
+    unsure = 1 - torch.minimum(probability[:, :-1], probability[:, 1:])
+    error = high * (unit + unsure * last * (unit * scale + sway)) + unit * ratios.abs()
+    error = error + (last + 1) * floor + noise
+    low, high = low - ratios, high - ratios
+    return low, high, error, torch.maximum(low.abs(), high.abs())
+
+
+def proved(problem: Problem, scalars: Tensor, accepted: Tensor, prior: LabelPrior) -> Tensor:
+    """Return for which samples (N,) every scalar that explains the gradient gives the label that was found.
+
+    `scalars` (N, K) are those that were found on the problem's side of zero, where `accepted`. Proved is that outside
+    of a range around them no scalar up to 1e20 times the least does, and that in this range labels differ by less
+    than what a label is known to.
+    """
+    some = accepted.any(dim=1)
+    first = scalars.where(accepted, math.inf).amin(dim=1).where(some, 1)
+    last = scalars.where(accepted, 0).amax(dim=1).where(some, 1)
+    near = _near(problem, first, last).where(some, 0)
+    inner = torch.stack([first * (1 - near), last * (1 + near)], dim=1)
+    count = math.ceil(math.log(FAR / 0.97) / math.log(COARSE)) + 1
+    comb = torch.linspace(math.log(0.97), math.log(FAR), count, dtype=scalars.dtype, device=scalars.device).exp()
+    comb = torch.cat([comb, comb.new_tensor([FARTHEST])])
+    # Ranges around the answer grow with their distance from it.
+    steps = near[:, None] * (1 + GRADED) ** torch.arange(1, 100, dtype=scalars.dtype, device=scalars.device)
+    around = torch.cat([first[:, None] * (1 - steps.clamp(max=0.5)), last[:, None] * (1 + steps)], dim=1)
+    least = problem.least[:, None]
+    begin, end = 0.97 * least, FARTHEST * least
+    around = torch.where(some[:, None], torch.minimum(torch.maximum(around, begin), end), begin)
+    edges = torch.cat([least * comb, around, torch.where(some[:, None], inner, begin)], dim=1).sort(dim=1).values
+    told = []
+    for rows in torch.arange(len(problem), device=scalars.device).split(_chunk(problem, edges.shape[1])):
+        part, own = problem[rows], inner[rows]
+        closed = _agree(part, own, some[rows])
+        told.append(closed & _outside(part, edges[rows], own, some[rows], prior))
+    return torch.cat(told)
+
+
+def _chunk(problem: Problem, points: int) -> int:
+    return max(1, 2**20 // (points * problem.classes))
+
+
+def _near(problem: Problem, first: Tensor, last: Tensor) -> Tensor:
+    """Return by which share (N,) of itself a scalar may move for its label to move by a quarter of what is known."""
+    at = torch.stack([first, last], dim=1)
+    p, pull = problem.probabilities(at), problem.pulls(at)
+    logits = at.unsqueeze(2) * problem.logits.unsqueeze(1)
+    moves = (p * (logits - (p * logits).sum(dim=2, keepdim=True))).abs() + pull.abs()
+    return (KNOWN / 4 / moves.sum(dim=2).amax(dim=1).clamp(min=1e-300)).clamp(max=0.1)
+
+
+def _agree(problem: Problem, inner: Tensor, some: Tensor) -> Tensor:
+    """Whether labels in the inner ranges (N, 2) lie within what a label is known to: p rises and falls with log p."""
+    at = torch.stack([inner[:, 0], inner.prod(dim=1).sqrt(), inner[:, 1]], dim=1)
+    p = problem.probabilities(at)
+    slope = problem.logits.unsqueeze(1) - (p @ problem.logits.unsqueeze(2))
+    rising, falling = slope[:, 0].clamp(min=0), (-slope[:, 2]).clamp(min=0)
+    above = (inner[:, 1] - inner[:, 0])[:, None] * rising * falling / (rising + falling).clamp(min=1e-300)
+    wide = p[:, ::2].amax(dim=1) * above.exp() - p[:, ::2].amin(dim=1)
+    wide = wide + problem.ratios.abs() * (1 / inner[:, :1] - 1 / inner[:, 1:])
+    return (wide.sum(dim=1) <= KNOWN) | ~some
+
+
+def _outside(problem: Problem, edges: Tensor, inner: Tensor, some: Tensor, prior: LabelPrior) -> Tensor:
+    """Whether every range between edges (N, K + 1) that is not inside the inner one is excluded, split or whole."""
+    samples = torch.arange(len(problem), device=edges.device)
+    whole = torch.ones_like(some)
+    for telling in (TELLING, *(problem.classes,) * ROUNDS):
+        within = some[samples, None] & (edges[:, :-1] >= inner[samples, :1]) & (edges[:, 1:] <= inner[samples, 1:])
+        empty = edges[:, 1:] <= edges[:, :-1]
+        left = ~(within | empty | excluded(problem[samples], edges, prior, telling))
+        row, place = left.nonzero(as_tuple=True)
+        if len(row) == 0:
+            return whole
+        owner = samples[row]
+        # A sample with much left keeps it: it is not proved.
+        many = torch.bincount(owner, minlength=len(problem)) > MOST
+        whole &= ~many
+        row, place = row[~many[owner]], place[~many[owner]]
+        samples = samples[row]
+        begin, end = edges[row, place, None], edges[row, place + 1, None]
+        steps = torch.linspace(0, 1, SPLIT + 1, dtype=edges.dtype, device=edges.device)
+        edges = torch.where(steps == 1, end, begin * (end / begin) ** steps)
+    whole[samples] = False
+    return whole
