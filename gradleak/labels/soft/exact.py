@@ -38,7 +38,7 @@ MANY, BLOCK = 64, 16
 
 @dataclass(frozen=True)
 class Candidates:
-    """K scalars for each of N samples, the least misfit first, and how well each explains its gradient.
+    """K scalars for each of N samples, in no order, and how well each explains its gradient.
 
     `scalars` (N, K); `misfit` (N, K): root mean square residual in rounding errors; `low`, `high` (N, K): how far
     the scalar can move and stay accepted; `open` (N, K): the L1 distance that the label moves with it; `accepted`
@@ -81,6 +81,8 @@ def _replaced(found: Candidates, where: Tensor, again: Candidates) -> Candidates
 
 def _wide(values: Tensor, columns: int) -> Tensor:
     """Return values (N, columns), the first of each row repeated."""
+    if values.shape[1] == columns:
+        return values.clone()
     return torch.cat([values, values[:, :1].expand(-1, columns - values.shape[1])], dim=1)
 
 
@@ -192,10 +194,9 @@ def _polish(problem: Problem, lower: Tensor, upper: Tensor, prior: LabelPrior | 
     reach = (ACCEPT**2 - misfit.square()).clamp(min=0).sqrt() / steep.clamp(min=1e-300)
     low = torch.maximum(scalars - reach, problem.least[:, None])
     high = torch.minimum(scalars + reach, scalars * GRIDS[-1][1])
-    moved = torch.maximum(*((problem.labels(at) - label).abs().sum(dim=2) for at in (low, high)))
-    accepted = (misfit < ACCEPT) & valid
-    order = misfit.argsort(dim=1)
-    return Candidates(*(value.gather(1, order) for value in (scalars, misfit, low, high, moved, accepted)))
+    ends = problem.labels(torch.cat([low, high], dim=1)).unflatten(1, (2, -1))
+    moved = (ends - label.unsqueeze(1)).abs().sum(dim=3).amax(dim=1)
+    return Candidates(scalars, misfit, low, high, moved, (misfit < ACCEPT) & valid)
 
 
 def explains(problem: Problem, scalars: Tensor, prior: LabelPrior | Score) -> Tensor:
@@ -215,15 +216,15 @@ def _newton(
     exponential, the steps go on.
     """
     residual, slope = _residuals(problem, scalars, prior)
-    for _ in range(steps):
-        size = residual.square().sum(dim=2)
+    for number in range(steps):
         step = (residual * slope).sum(dim=2) / slope.square().sum(dim=2).clamp(min=1e-300)
-        before, scalars = scalars, torch.minimum(torch.maximum(scalars - step, lower), upper)
+        before, last = residual, scalars
+        scalars = torch.minimum(torch.maximum(scalars - step, lower), upper)
         residual, slope = _residuals(problem, scalars, prior)
-        if torch.allclose(before, scalars, rtol=STILL, atol=0):
+        if number > 1 and ((last - scalars).abs() <= STILL * scalars).all():
             break
     misfit, steep = _misfit(problem, residual, slope, prior)
-    falling = (residual.square().sum(dim=2) < size / 2) & (misfit > ACCEPT)
+    falling = (residual.square().sum(dim=2) < before.square().sum(dim=2) / 2) & (misfit > ACCEPT)
     if steps > STEPS or not falling.any():
         return scalars, misfit, steep
     row, column = falling.nonzero(as_tuple=True)
@@ -245,20 +246,20 @@ def _residuals(problem: Problem, scalars: Tensor, prior: LabelPrior) -> tuple[Te
     """Return rᵢ(t) and drᵢ/dt (N, K, C) in units of their rounding error; 0 for the free entries."""
     probability, pull = problem.probabilities(scalars), problem.pulls(scalars)
     label = probability - pull
-    logits = problem.logits.unsqueeze(1)
-    slope = probability * (logits - (probability * logits).sum(dim=2, keepdim=True)) + pull / scalars.unsqueeze(2)
+    drift = probability * problem.logits.unsqueeze(1)
+    slope = drift - probability * drift.sum(dim=2, keepdim=True) + pull / scalars.unsqueeze(2)
     free = torch.zeros_like(label, dtype=torch.bool).scatter(2, label.topk(prior.free, dim=2).indices, True)
-    count = label.shape[2] - prior.free
     equal = prior.rest == "equal"
+    count = label.shape[2] - prior.free
     rest = label.masked_fill(free, 0).sum(dim=2, keepdim=True) / count if equal else torch.zeros_like(label[..., :1])
-    error = problem.rounding(scalars, probability, pull, rest)
+    weight = (1 / problem.rounding(scalars, probability, pull, rest)).masked_fill(free, 0)
+    both = torch.stack([label, slope])
     if equal:
         # The mean of the rest is theirs who know it best: one entry with a large error must not blur the others.
-        weight = error.pow(-2).masked_fill(free, 0)
-        weight = weight / weight.sum(dim=2, keepdim=True).clamp(min=1e-300)
-        label = label - (weight * label).sum(dim=2, keepdim=True)
-        slope = slope - (weight * slope).sum(dim=2, keepdim=True)
-    return (label / error).masked_fill(free, 0), (slope / error).masked_fill(free, 0)
+        square = weight.square()
+        both = both - (both * square).sum(dim=3, keepdim=True) / square.sum(dim=2, keepdim=True).clamp(min=1e-300)
+    label, slope = both * weight
+    return label, slope
 
 
 def _valid(problem: Problem, scalars: Tensor) -> tuple[Tensor, Tensor]:

@@ -51,19 +51,23 @@ def shaped(labels: Tensor, prior: LabelPrior | Score) -> Tensor:
     return torch.where(free, result + missing / prior.free, result).clamp(min=0)
 
 
-def explanations(problem: Problem, prior: LabelPrior | Score, merged: Candidates) -> tuple[tuple[Tensor, ...], Tensor]:
-    """Return, for each sample, its distinct accepted labels (M, C), and how far the widest of them is open (N,)."""
+def explanations(
+    problem: Problem, prior: LabelPrior | Score, merged: Candidates
+) -> tuple[tuple[Tensor, ...], Tensor, Tensor]:
+    """Return each sample's distinct accepted labels (M, C), how far the widest of them is open, and the best (N, C)."""
     accepted = merged.accepted
     widest = merged.open.where(accepted, 0).amax(dim=1)
     # Where a label is open, the ends of what is accepted are explanations as well.
     ends = accepted & (merged.open > KNOWN)
     most = max(1, int(accepted.sum(dim=1).max()))
-    low, high = (_true_ends(problem, prior, merged.scalars, end, ends) for end in (merged.low, merged.high))
-    # Of an open label its ends say all that the points between them would.
-    first = torch.arange(accepted.shape[1], device=accepted.device) == 0
-    accepted = accepted & (~ends | first)
-    scalars = torch.cat([value[:, :most] for value in (merged.scalars, low, high)], dim=1)
-    kept = torch.cat([mask[:, :most] for mask in (accepted, ends, ends)], dim=1)
+    scalars, kept = merged.scalars[:, :most], accepted[:, :most]
+    if ends.any():
+        low, high = (_true_ends(problem, prior, merged.scalars, end, ends) for end in (merged.low, merged.high))
+        # Of an open label its ends say all that the points between them would.
+        first = torch.arange(accepted.shape[1], device=accepted.device) == 0
+        accepted = accepted & (~ends | first)
+        scalars = torch.cat([value[:, :most] for value in (merged.scalars, low, high)], dim=1)
+        kept = torch.cat([mask[:, :most] for mask in (accepted, ends, ends)], dim=1)
     labels = shaped(problem.labels(scalars.where(kept, 1)), prior)
     # Nearly always all that was accepted is one label, found from several sides.
     apart = _apart(labels, labels[:, :1], scalars, scalars[:, :1]) & kept
@@ -73,7 +77,7 @@ def explanations(problem: Problem, prior: LabelPrior | Score, merged: Candidates
         near = ~_apart(own.unsqueeze(0), own.unsqueeze(1), at.unsqueeze(0), at.unsqueeze(1))
         repeats = (near & torch.ones_like(near).triu(1)).any(dim=0)
         found[n] = own[~repeats]
-    return tuple(found), widest
+    return tuple(found), widest, labels[:, 0]
 
 
 def _apart(labels: Tensor, others: Tensor, scalars: Tensor, other_scalars: Tensor) -> Tensor:

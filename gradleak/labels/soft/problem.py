@@ -9,6 +9,7 @@ left of an entry that a prior ties down is compared with the entry's own roundin
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -45,7 +46,7 @@ class Problem(ScalarPath):
         part = self[rows]
         return replace(part, logits=sign * part.logits, ratios=sign * part.ratios)
 
-    @property
+    @cached_property
     def least(self) -> Tensor:
         """The least scalar for which a label can exist, (N,): the positive entries of p − y sum to at most 1."""
         positive, negative = self.ratios.clamp(min=0).sum(dim=1), -self.ratios.clamp(max=0).sum(dim=1)
@@ -57,13 +58,17 @@ class Problem(ScalarPath):
         self, scalars: Tensor, probability: Tensor, pull: Tensor, label: Tensor, weights: Tensor | None = None
     ) -> Tensor:
         """Return the error eᵢ(t) (N, K, C) of pᵢ − w cᵢ at t (N, K), given p, w c and y; w is 1 / t if not given."""
-        unit, floor, scale, noise, sway = (
-            value[:, None, None] for value in (self.unit, self.floor, self.scale, self.noise, self.sway)
-        )
+        unit, steep, floor, disturbed = self._levels
         at = scalars.unsqueeze(2)
-        own = probability * (unit + (1 - probability) * at * (unit * scale + sway)) + unit * (label.abs() + pull.abs())
-        pulled = (floor + noise) / at if weights is None else (floor + noise) * weights.unsqueeze(2)
-        return own + floor + pulled
+        own = probability * (unit + (1 - probability) * (at * steep)) + unit * (label.abs() + pull.abs())
+        return own + (floor + (disturbed / at if weights is None else disturbed * weights.unsqueeze(2)))
+
+    @cached_property
+    def _levels(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """What rounding errors are made of, (N, 1, 1): u, u ‖W‖ with what noise adds to it, floor, floor and noise."""
+        unit, floor, disturbed = self.unit, self.floor, self.floor + self.noise
+        levels = torch.stack([unit, unit * self.scale + self.sway, floor, disturbed])[:, :, None, None]
+        return levels[0], levels[1], levels[2], levels[3]
 
     def explained(self, scalars: Tensor) -> tuple[Tensor, Tensor]:
         """Return ŷ(t) and its rounding error (N, K, C) for t (N, K)."""
