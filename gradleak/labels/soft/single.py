@@ -96,7 +96,7 @@ def recover_soft_labels(
     the gradient is from rank one, so that a batch, too, is taken for one noisy sample.
     `scale`: the factor on the gradient. 1 says that the client sends the gradient of its mean loss, as it is: an
     assumption, under which a clipped gradient may give a wrong label that nothing tells from the right one. None finds
-    the factor together with the label, from the same equations, where these are enough for both.
+    the factor, between 1e-9 and 1e9, together with the label, from the same equations, where these are enough for both.
     `certify`: what "unique" rests on. "search", that a fine grid shows no other answer; "proof", that intervals exclude
     every other scalar up to 1e20 times the least one: this takes longer, and an answer that they do not prove is
     "ambiguous". Where no equation is left to spare, only a proof makes an answer unique. A label that follows from a

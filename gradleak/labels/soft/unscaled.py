@@ -15,6 +15,7 @@ What comes of this is polished by Gauss-Newton steps in units of the rounding er
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -35,8 +36,12 @@ LAST = 45.0
 FAR = 20
 KEPT, FEW = 12, 3
 STEPS = 16
+# After so many steps those go on that are better by a share.
+TOGETHER, STALLED = 4, 0.98
 # Singular values below this share of the largest are lost.
 LOST, LEAST = 1e-16, 1e-150
+# Factors are looked for up to this, and down to one by this.
+FACTORS = 1e9
 # A factor that may move by so much of itself may be any.
 ANY = 0.5
 
@@ -271,85 +276,149 @@ def _judged(part: Problem, free: Tensor, scalars: Tensor, weights: Tensor, prior
     `moves`: the scalar is searched; it is known otherwise.
     """
     start = _Fit.at(part, free, scalars, weights, prior, moves)
-    best = start.balanced(part, free, prior, moves)
-    damped = torch.ones_like(scalars)
-    for _ in range(STEPS):
-        # Flat logits make the equations linear in t, so the steps are; they do not cross zero.
-        at = best.scalars * (1 + damped * best.step().clamp(min=-0.98, max=3))
-        new = _Fit.at(part, free, at, best.weights, prior, moves).balanced(part, free, prior, moves)
-        best, better = best.or_better(new)
-        damped = torch.where(better, (2 * damped).clamp(max=1), damped / 4)
+    best = _polished(start.balanced(part, free, prior), part, free, prior)
+    fits = [best]
     # Of equations that hold nothing the steps go anywhere, and a start that explains the gradient says as much.
-    both = [fit.explained(part, free, prior) for fit in (best, start)]
+    if (start.size < ACCEPT**2 * part.classes).any():
+        fits.append(start)
+    both = [fit.explained(part, free, prior) for fit in fits]
     return Explained(*(torch.cat([getattr(one, name) for one in both], dim=1) for name in Explained.__annotations__))
+
+
+def _polished(fit: _Fit, part: Problem, free: Tensor, prior: LabelPrior) -> _Fit:
+    """Take Gauss-Newton steps from fits (N, K), each by itself, for as long as they make it better."""
+    shape = fit.scalars.shape
+    whole = fit.each(lambda value: value.reshape(-1, 1, *value.shape[2:]).clone())
+    active = torch.arange(whole.scalars.numel(), device=free.device)
+    own, part, free = whole, part[active // shape[1]], free.reshape(-1, 1, part.classes)
+    damped = torch.ones_like(own.scalars)
+    for _ in range(STEPS // TOGETHER):
+        before, stuck = own.size.clone(), torch.ones_like(own.scalars, dtype=torch.bool)
+        for _ in range(TOGETHER):
+            # Flat logits make the equations linear in t, so the steps are; they do not cross zero.
+            at = own.scalars * (1 + damped * own.step().clamp(min=-0.98, max=3))
+            own, better = own.or_better(own.moved(part, free, prior, at))
+            damped = torch.where(better, (2 * damped).clamp(max=1), damped / 4)
+            stuck &= ~better
+        for name in TENSORS:
+            getattr(whole, name)[active] = getattr(own, name)
+        # Where no step was better they are too long still, or there is nowhere to go.
+        left = (own.size < STALLED * before).nonzero()[:, 0]
+        if len(left) == 0:
+            break
+        active, part, free, damped = active[left], part[left], free[left], damped[left]
+        own = own.taken(left)
+    return whole.each(lambda value: value.reshape(*shape, *value.shape[2:]))
+
+
+@dataclass(frozen=True)
+class _Equations:
+    """Residuals over the classes that the label does not name, in rounding errors, and how they move.
+
+    `residual` and `error` (N, K, C); `columns` (N, K, C, 2): with log t and log w; `raw` the same of the label itself,
+    and `label`; `mean` and `sure` (N, K): what those classes share, and its own error; `drift`: how it moves.
+    """
+
+    residual: Tensor
+    columns: Tensor
+    error: Tensor
+    raw: Tensor
+    label: Tensor
+    mean: Tensor
+    drift: Tensor
+    sure: Tensor
+
+
+def _equations(
+    part: Problem, free: Tensor, p: Tensor, scalars: Tensor, weights: Tensor, prior: LabelPrior, moves: bool
+) -> _Equations:
+    pull = part.ratios.unsqueeze(1) * weights.unsqueeze(2)
+    label = p - pull
+    first = torch.zeros_like(p)
+    if moves:
+        slope = p * part.logits.unsqueeze(1) * scalars.unsqueeze(2)
+        first = slope - p * slope.sum(dim=2, keepdim=True)
+    raw = torch.stack([first, -pull], dim=3)
+    mean = sure = torch.zeros_like(scalars)
+    drift = torch.zeros_like(raw[:, :, 0])
+    if prior.rest == "equal":
+        mean = label.masked_fill(free, 0).sum(dim=2) / (part.classes - prior.free)
+    error = part.rounding(scalars, p, pull, mean.unsqueeze(2), weights)
+    scale = (1 / error).masked_fill(free, 0)
+    columns, residual = raw, label
+    if prior.rest == "equal":
+        weight = scale.square()
+        total = weight.sum(dim=2, keepdim=True).clamp(min=1e-300)
+        mean = ((weight * label).sum(dim=2, keepdim=True) / total)[:, :, 0]
+        drift = (weight.unsqueeze(3) * raw).sum(dim=2) / total
+        sure = total[:, :, 0].rsqrt()
+        columns, residual = raw - drift.unsqueeze(2), label - mean.unsqueeze(2)
+    return _Equations(residual * scale, columns * scale.unsqueeze(3), error, raw, label, mean, drift, sure)
 
 
 @dataclass(frozen=True)
 class _Fit:
-    """Residuals over the classes that the label does not name, in rounding errors, and how they move.
-
-    `columns` (N, K, C, 2): with log t and log w; `raw` the same of the label itself; `mean` and `sure` (N, K): what
-    those classes share, and its own error.
-    """
+    """Scalars and weights (N, K) with their residuals, how these move, and the sum of their squares, `size`."""
 
     scalars: Tensor
     weights: Tensor
     residual: Tensor
     columns: Tensor
-    raw: Tensor
-    label: Tensor
     error: Tensor
-    mean: Tensor
-    drift: Tensor
-    sure: Tensor
+    size: Tensor
     moves: bool
 
     @staticmethod
     def at(part: Problem, free: Tensor, scalars: Tensor, weights: Tensor, prior: LabelPrior, moves: bool) -> _Fit:
-        p = part.probabilities(scalars)
-        pull = part.ratios.unsqueeze(1) * weights.unsqueeze(2)
-        label = p - pull
-        logits = scalars.unsqueeze(2) * part.logits.unsqueeze(1)
-        first = p * (logits - (p * logits).sum(dim=2, keepdim=True)) if moves else torch.zeros_like(p)
-        raw = torch.stack([first, -pull], dim=3)
-        mean = torch.zeros_like(scalars)
-        drift, sure = torch.zeros_like(raw[:, :, 0]), mean
-        rest = label.masked_fill(free, 0)
-        if prior.rest == "equal":
-            mean = rest.sum(dim=2) / (part.classes - prior.free)
-        error = part.rounding(scalars, p, pull, mean.unsqueeze(2), weights)
-        columns = raw
-        if prior.rest == "equal":
-            weight = error.pow(-2).masked_fill(free, 0)
-            total = weight.sum(dim=2, keepdim=True).clamp(min=1e-300)
-            mean = ((weight * label).sum(dim=2, keepdim=True) / total)[:, :, 0]
-            drift = (weight.unsqueeze(3) * raw).sum(dim=2) / total
-            sure = total[:, :, 0].rsqrt()
-            columns = raw - drift.unsqueeze(2)
-        residual = ((label - mean.unsqueeze(2)) / error).masked_fill(free, 0)
-        columns = (columns / error.unsqueeze(3)).masked_fill(free.unsqueeze(3), 0)
-        return _Fit(scalars, weights, residual, columns, raw, label, error, mean, drift, sure, moves)
+        return _Fit._of(part, free, part.probabilities(scalars), scalars, weights, prior, moves)
 
-    def balanced(self, part: Problem, free: Tensor, prior: LabelPrior, moves: bool) -> _Fit:
+    @staticmethod
+    def _of(
+        part: Problem, free: Tensor, p: Tensor, scalars: Tensor, weights: Tensor, prior: LabelPrior, moves: bool
+    ) -> _Fit:
+        own = _equations(part, free, p, scalars, weights, prior, moves)
+        return _Fit(scalars, weights, own.residual, own.columns, own.error, own.residual.square().sum(dim=2), moves)
+
+    def balanced(self, part: Problem, free: Tensor, prior: LabelPrior) -> _Fit:
         """Return this fit with the weight that is best for its scalar: the equations are linear in it."""
-        second = self.columns[..., 1]
-        size = second.square().sum(dim=2)
-        best = 1 - (self.residual * second).sum(dim=2) / size.clamp(min=1e-300)
+        return self.moved(part, free, prior, self.scalars)
+
+    def moved(self, part: Problem, free: Tensor, prior: LabelPrior, scalars: Tensor) -> _Fit:
+        """Return the fit at other scalars, with the weights that are best there by the errors that are known here."""
+        p, c = part.probabilities(scalars), part.ratios.unsqueeze(1)
+        scale = self.error.pow(-2).masked_fill(free, 0)
+        high, across = p, c
+        if prior.rest == "equal":
+            total = scale.sum(dim=2, keepdim=True).clamp(min=1e-300)
+            high = p - (scale * p).sum(dim=2, keepdim=True) / total
+            across = c - (scale * c).sum(dim=2, keepdim=True) / total
+        pulled = scale * across
+        size = (pulled * across).sum(dim=2)
+        best = (pulled * high).sum(dim=2) / size.clamp(min=1e-300)
         # A weight that the equations hardly hold stays.
-        weights = torch.where((size > 1) & (best > 0), self.weights * best, self.weights)
-        return _Fit.at(part, free, self.scalars, weights, prior, moves)
+        weights = torch.where((size * self.weights.square() > 1) & (best > 0), best, self.weights)
+        return _Fit._of(part, free, p, scalars, weights, prior, self.moves)
+
+    def each(self, change: Callable[[Tensor], Tensor]) -> _Fit:
+        """Return this fit with every one of its tensors changed."""
+        values: dict[str, Any] = {name: change(getattr(self, name)) for name in TENSORS}
+        return replace(self, **values)
+
+    def taken(self, rows: Tensor) -> _Fit:
+        """Return the fits of some rows."""
+        return self.each(lambda value: value[rows])
 
     def or_better(self, other: _Fit) -> tuple[_Fit, Tensor]:
         """Return the better of two fits, explanation by explanation, and where that is the other (N, K)."""
-        better = other.residual.square().sum(dim=2) < self.residual.square().sum(dim=2)
+        better = other.size < self.size
         chosen: dict[str, Any] = {}
-        for name in (one.name for one in fields(self) if one.name != "moves"):
+        for name in TENSORS:
             one, new = getattr(self, name), getattr(other, name)
             chosen[name] = torch.where(better.reshape(better.shape + (1,) * (one.ndim - 2)), new, one)
         return replace(self, **chosen), better
 
-    def inverse(self) -> tuple[Tensor, Tensor]:
-        """Return Q (N, K, C, 2) and the inverse R (N, K, 2, 2) of the columns: two columns, so no digit is lost."""
+    def inverse(self) -> Tensor:
+        """Return the inverse R (N, K, 2, 2) of the columns: orthogonalised, so no digit is lost."""
         first, second = self.columns.unbind(dim=3)
         # A scalar that is known does not move.
         one = first.norm(dim=2).clamp(min=LEAST if self.moves else math.inf)
@@ -360,44 +429,49 @@ class _Fit:
             more = (q1 * left).sum(dim=2)
             left, across = left - more.unsqueeze(2) * q1, across + more
         two = torch.maximum(left.norm(dim=2), LOST * second.norm(dim=2)).clamp(min=LEAST)
-        q2 = left / two.unsqueeze(2)
         zero = torch.zeros_like(one)
-        inverse = torch.stack([1 / one, -across / one / two, zero, 1 / two], dim=2).unflatten(2, (2, 2))
-        return torch.stack([q1, q2], dim=3), inverse
+        return torch.stack([1 / one, -across / one / two, zero, 1 / two], dim=2).unflatten(2, (2, 2))
 
     def step(self) -> Tensor:
         """Return the Gauss-Newton step of log t (N, K), w going with it."""
-        q, inverse = self.inverse()
-        return -(inverse @ (q.mT @ self.residual.unsqueeze(3)))[:, :, 0, 0].nan_to_num(0)
+        first, second = self.columns.unbind(dim=3)
+        size = second.square().sum(dim=2, keepdim=True).clamp(min=LEAST)
+        # What w cannot do; the second time takes the first one's rounding away.
+        for _ in range(2):
+            first = first - (first * second).sum(dim=2, keepdim=True) / size * second
+        one = first.square().sum(dim=2).clamp(min=LEAST if self.moves else math.inf)
+        return -((first * self.residual).sum(dim=2) / one).nan_to_num(0)
 
     def explained(self, part: Problem, free: Tensor, prior: LabelPrior) -> Explained:
         count = max(1, prior.equations(part.classes) - 1)
-        misfit = (self.residual.square().sum(dim=2) / count).sqrt().nan_to_num(math.inf)
+        misfit = (self.size / count).sqrt().nan_to_num(math.inf)
         reach = ((ACCEPT**2 - misfit.square()).clamp(min=0) * count).sqrt()
-        _, inverse = self.inverse()
+        own = _equations(part, free, part.probabilities(self.scalars), self.scalars, self.weights, prior, self.moves)
+        inverse = self.inverse()
         loose = (reach * inverse[:, :, 0].norm(dim=2)).nan_to_num(math.inf)
-        named = torch.where(free.unsqueeze(3), self.raw, 0) @ inverse
+        named = torch.where(free.unsqueeze(3), own.raw, 0) @ inverse
         opened = reach * named.norm(dim=3).sum(dim=2)
         lost = reach * inverse[:, :, 1].norm(dim=2) > ANY
         if prior.free == 2:
             lost |= loose > ANY
         if prior.rest == "equal":
-            mean = reach * (self.drift.unsqueeze(2) @ inverse)[:, :, 0].norm(dim=2) + 3 * self.sure
+            mean = reach * (own.drift.unsqueeze(2) @ inverse)[:, :, 0].norm(dim=2) + 3 * own.sure
             opened = 2 * (part.classes - prior.free) * mean
         if prior.free == 2 or prior.rest == "equal":
             opened = torch.where(lost, 2, opened)
-        label = torch.where(free, self.label, self.mean.unsqueeze(2))
+        label = torch.where(free, own.label, own.mean.unsqueeze(2))
         error = NEGATIVE * self.error
         valid = (label >= -error).all(dim=2) & (label <= 1 + error).all(dim=2)
-        valid &= (label + error >= self.mean.unsqueeze(2)).masked_fill(~free, True).all(dim=2)
+        valid &= (label + error >= own.mean.unsqueeze(2)).masked_fill(~free, True).all(dim=2)
         if prior.rest == "equal":
             # A label that is smoothed away altogether is every class's, and no gradient's.
-            valid &= (label - self.mean.unsqueeze(2)).abs().amax(dim=2) > KNOWN
+            valid &= (label - own.mean.unsqueeze(2)).abs().amax(dim=2) > KNOWN
         label = label.clamp(min=0)
         missing = 1 - label.sum(dim=2, keepdim=True)
         label = torch.where(free, label + missing / prior.free, label).clamp(min=0)
         # What a gradient is may not be all rounding: then an infinite factor explains any.
-        loud = (self.raw[..., 1].abs() > ACCEPT * self.error).any(dim=2)
+        loud = (own.raw[..., 1].abs() > ACCEPT * self.error).any(dim=2)
+        loud &= (self.weights * self.scalars).log().abs() <= math.log(FACTORS)
         accepted = (misfit < ACCEPT) & valid & loud & self.scalars.isfinite() & self.weights.isfinite()
         return Explained(
             self.scalars,
@@ -406,19 +480,24 @@ class _Fit:
             label,
             opened.nan_to_num(math.inf).clamp(max=2),
             loose,
-            self.checked(free, prior),
+            _checked(own, free, prior, self.moves),
             accepted,
         )
 
-    def checked(self, free: Tensor, prior: LabelPrior) -> Tensor:
-        """Whether the classes that the label does not name say more than there are unknowns (N, K).
 
-        A class without a probability says nothing of t, and all such say one thing together of what they share. The
-        class of a one-hot label is known by its sign alone.
-        """
-        alive = (self.label - self.raw[..., 1] > ACCEPT * self.error) & ~free
-        told = alive.sum(dim=2)
-        if prior.rest == "equal":
-            told = told + (~alive & ~free).any(dim=2)
-        unknowns = 1 + self.moves + (prior.rest == "equal")
-        return (told > unknowns) | (prior == LabelPrior(1, "zero"))
+def _checked(own: _Equations, free: Tensor, prior: LabelPrior, moves: bool) -> Tensor:
+    """Whether the classes that the label does not name say more than there are unknowns (N, K).
+
+    A class without a probability says nothing of t, and all such say one thing together of what they share. The
+    class of a one-hot label is known by its sign alone.
+    """
+    alive = (own.label - own.raw[..., 1] > ACCEPT * own.error) & ~free
+    told = alive.sum(dim=2)
+    if prior.rest == "equal":
+        told = told + (~alive & ~free).any(dim=2)
+    unknowns = 1 + moves + (prior.rest == "equal")
+    enough: Tensor = told > unknowns
+    return enough | (prior == LabelPrior(1, "zero"))
+
+
+TENSORS = tuple(one.name for one in fields(_Fit) if one.name != "moves")
