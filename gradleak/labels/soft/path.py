@@ -64,8 +64,6 @@ class ScalarPath:
     def parts(self, points: int) -> list[Self]:
         """Return these paths in parts whose labels at so many scalars each are one chunk."""
         size = max(1, CHUNK_ELEMENTS // (points * self.classes))
-        if len(self) <= size:
-            return [self]
         return [self[start : start + size] for start in range(0, len(self), size)]
 
 

@@ -430,7 +430,8 @@ class _Fit:
             left, across = left - more.unsqueeze(2) * q1, across + more
         two = torch.maximum(left.norm(dim=2), LOST * second.norm(dim=2)).clamp(min=LEAST)
         zero = torch.zeros_like(one)
-        return torch.stack([1 / one, -across / one / two, zero, 1 / two], dim=2).unflatten(2, (2, 2))
+        inverse: Tensor = torch.stack([1 / one, -across / one / two, zero, 1 / two], dim=2).unflatten(2, (2, 2))
+        return inverse
 
     def step(self) -> Tensor:
         """Return the Gauss-Newton step of log t (N, K), w going with it."""

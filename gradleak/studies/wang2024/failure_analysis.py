@@ -249,6 +249,7 @@ def figure_open(scale: float = 40.0, seed: int = 0) -> Figure:
     """Draw the residual of one saturated, smoothed sample over its scalar, in rounding errors, both precisions."""
     from gradleak.labels import PRIORS
     from gradleak.labels.soft import exact, rank_one, single
+    from gradleak.labels.soft.problem import ACCEPT
 
     generator = torch.Generator().manual_seed(seed)
     weight, hidden = draw(10, 64, 200, scale, generator)
@@ -270,7 +271,7 @@ def figure_open(scale: float = 40.0, seed: int = 0) -> Figure:
         residual, _ = exact._residuals(problem, at, PRIORS["smoothing"])
         misfit = (residual.square().sum(dim=2) / 8).sqrt()[0].clamp(min=1e-3)
         axis.plot(at[0] / truth, misfit, color=figures.COLOURS[2 * index], label=name)
-    axis.axhline(exact.ACCEPT, color="0.4", linestyle=figures.DASHES[1], linewidth=1.1, label="accepted below")
+    axis.axhline(ACCEPT, color="0.4", linestyle=figures.DASHES[1], linewidth=1.1, label="accepted below")
     figures.mark_truth(axis, 1.0, "true scalar")
     axis.set(xscale="log", yscale="log", xlabel="t / t*", ylabel="residual, in rounding errors")
     axis.legend()

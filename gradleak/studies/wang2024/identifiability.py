@@ -33,6 +33,7 @@ SMALLEST: dict[str, Any] = {
     "samples": 10,
     "cases": 40,
     "classes": [3, 10],
+    "proved": [3, 10],
     "spreads": [1e-3, 1.0],
     "clipped": ["photos/lenet/untrained"],
 }
@@ -48,6 +49,8 @@ BROKEN = {
     "mixed labels taken for smoothed": "mixup",
     "two samples taken for one": "smoothing",
 }
+# What may be said of a case, and one of which nothing was sent.
+SAID = ("unique", "ambiguous", "failed", "unusable")
 KINDS = ("plain", "own class saturated", "two classes saturated", "repeated", "nearly equal", "zero", "one row each")
 
 
@@ -56,6 +59,7 @@ class Parameters(studies.Parameters):
 
     samples: int = Field(10, ge=2, le=100_000, description="random layers a point of the map")
     classes: list[int] = Field([3, 10], description="classes C of the map's layers, 3 or more")
+    proved: list[int] = Field([10], description="classes C of the layers whose labels are proved, 3 or more")
     spreads: list[float] = Field([1e-4, 1e-2, 1.0, 100.0], description="standard deviations of the map's logits")
     cases: int = Field(100, ge=2, le=1_000_000, description="random cases in the search for a wrong answer")
     clipped: list[Row] = Field(
@@ -65,12 +69,16 @@ class Parameters(studies.Parameters):
     paper: ClassVar[dict[str, Any]] = {
         "samples": 100,
         "classes": [3, 4, 5, 10, 30],
+        "proved": [3, 4, 10, 30, 100],
         "spreads": [1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0],
         "cases": 20_000,
         "clipped": [
             "cifar10/lenet/untrained",
             "cifar10/resnet18/untrained",
+            "flowers17/alexnet/untrained",
+            "flowers17/resnet18/untrained",
             "cifar10/lenet/trained",
+            "cifar10/resnet20/trained",
         ],
     }
 
@@ -86,16 +94,15 @@ def scale(parameters: Parameters) -> str:
 
 def datasets(parameters: Parameters) -> list[str]:
     """Return the names of the datasets this study reads."""
-    if min(parameters.classes) < 3:
-        raise InputError(
-            f"the map is of labels with equations of their own: 3 classes or more; got {parameters.classes}"
-        )
+    for classes in (parameters.classes, parameters.proved):
+        if min(classes) < 3:
+            raise InputError(f"the map is of labels with equations of their own: 3 classes or more; got {classes}")
     trained = [row.training for row in parameters.clipped if row.stage == "trained"]
     return list(dict.fromkeys([*(row.dataset for row in parameters.clipped), *trained]))
 
 
 def trials(parameters: Parameters) -> list[dict[str, Any]]:
-    """Return the inputs of every trial: rows of the map, broken assumptions, cases of trouble, clipped networks."""
+    """Return the inputs of every trial: rows of the map, proofs, broken assumptions, trouble, clipped networks."""
     common = {"seed": parameters.seed, "device": studies.resolve_device(parameters.device)}
     many = {"samples": parameters.samples, "spreads": parameters.spreads}
     mapped = [
@@ -103,6 +110,13 @@ def trials(parameters: Parameters) -> list[dict[str, Any]]:
         for labels in LABELS
         for dtype in DTYPES
         for classes in parameters.classes
+        if PRIORS[labels].equations(classes) > 0
+    ]
+    proved = [
+        {"part": "proof", "labels": labels, "dtype": dtype, "classes": classes} | many | common
+        for labels in LABELS
+        for dtype in DTYPES
+        for classes in parameters.proved
         if PRIORS[labels].equations(classes) > 0
     ]
     broken = [
@@ -120,13 +134,14 @@ def trials(parameters: Parameters) -> list[dict[str, Any]]:
         for row in parameters.clipped
         for labels in LABELS
     ]
-    return mapped + broken + trouble + clipped
+    return mapped + proved + broken + trouble + clipped
 
 
 def trial(part: str, **inputs: Any) -> list[dict[str, Any]]:
-    """Run one part: rows of the map, of broken assumptions, of trouble or of clipped gradients."""
+    """Run one part: rows of the map, of proofs, of broken assumptions, of trouble or of clipped gradients."""
     parts: dict[str, Callable[..., list[dict[str, Any]]]] = {
         "map": _mapped,
+        "proof": _proved,
         "broken": _broken,
         "trouble": _trouble,
         "clipped": _clipped,
@@ -187,6 +202,29 @@ def _mapped(
                 gradients.to(device), weight.to(device), prior=labels, scale=1.0 if known else None
             )
             rows.append({"spread": spread, "known": known} | _told(found, targets))
+    return rows
+
+
+def _proved(
+    labels: str, dtype: str, classes: int, samples: int, spreads: list[float], seed: int, device: str
+) -> list[dict[str, Any]]:
+    """Ask for a proof that no other label explains the gradient, and what it costs beside the search."""
+    rows = []
+    for spread in spreads:
+        gradients, weight, targets, _ = made(labels, dtype, classes, spread, samples, seed)
+        gradients, weight = gradients.to(device), weight.to(device)
+        started = time.perf_counter()
+        searched = recover_soft_labels(gradients, weight, prior=labels)
+        between = time.perf_counter()
+        proved = recover_soft_labels(gradients, weight, prior=labels, certify="proof")
+        both = (searched.where("unique") & proved.where("unique")).double().mean()
+        rows.append(
+            {"spread": spread, "searched": 100 * float(searched.where("unique").double().mean())}
+            | _told(proved, targets)
+            | {"confirmed": 100 * float(both)}
+            | {"search_milliseconds": 1e3 * (between - started) / samples}
+            | {"milliseconds": 1e3 * (time.perf_counter() - between) / samples}
+        )
     return rows
 
 
@@ -296,16 +334,20 @@ def _trouble(first: int, count: int, seed: int, device: str) -> list[dict[str, A
         known = number % 2 == 0
         status, wrong = _asked(one, known, device)
         size = "one sample" if len(one.hidden) == 1 else "a batch"
-        row = tally.setdefault((size, known), dict.fromkeys(("unique", "ambiguous", "failed", "unusable", "wrong"), 0))
+        row = tally.setdefault((size, known), dict.fromkeys((*SAID, "wrong", "proved", "proved_wrong"), 0))
         row[status] += 1
         row["wrong"] += wrong
+        if known and len(one.hidden) == 1:
+            status, wrong = _asked(one, known, device, certify="proof")
+            row["proved"] += status == "unique"
+            row["proved_wrong"] += wrong
     return [
-        {"first": first, "size": size, "known": known, "n": sum(row.values()) - row["wrong"]} | row
+        {"first": first, "size": size, "known": known, "n": sum(row[name] for name in SAID)} | row
         for (size, known), row in sorted(tally.items())
     ]
 
 
-def _asked(one: Case, known: bool, device: str) -> tuple[str, bool]:
+def _asked(one: Case, known: bool, device: str, **options: Any) -> tuple[str, bool]:
     """Return what is said of a case, and whether it is called unique and is not right."""
     gradient, bias_gradient = one.sent(1.0 if known else one.factor)
     if not gradient.isfinite().all() or not gradient.any():
@@ -315,7 +357,7 @@ def _asked(one: Case, known: bool, device: str) -> tuple[str, bool]:
     factor = 1.0 if known else None
     gradient, weight = gradient.to(device), one.weight.to(device)
     if len(one.hidden) == 1:
-        found = recover_soft_labels(gradient, weight, prior=one.labels, scale=factor, **own)
+        found = recover_soft_labels(gradient, weight, prior=one.labels, scale=factor, **own, **options)
         error = float(metrics.label_error(found.labels.cpu(), one.targets.double())[0])
         return found.status[0], found.status[0] == "unique" and not error <= KNOWN
     batch = recover_batch(gradient, weight, batch_size=len(one.hidden), prior=one.labels, scale=factor, rounds=8, **own)
@@ -375,7 +417,7 @@ def _part(record: Record, part: str) -> pd.DataFrame:
 def trouble_table(record: Record) -> pd.DataFrame:
     """Return what is said of the cases that look for trouble."""
     frame = _part(record, "trouble")
-    names = ["n", "unique", "ambiguous", "failed", "unusable", "wrong"]
+    names = ["n", *SAID, "wrong", "proved", "proved_wrong"]
     lines = []
     for (size, known), group in frame.groupby(["size", "known"], sort=False):
         total = group[names].sum().astype(int)
@@ -383,6 +425,24 @@ def trouble_table(record: Record) -> pd.DataFrame:
             {"gradient of": size, "factor": "known" if known else "unknown", "cases": total["n"]}
             | {name: f"{100 * total[name] / total['n']:.1f} %" for name in names[1:4]}
             | {"nothing sent": f"{100 * total['unusable'] / total['n']:.1f} %", "unique and wrong": total["wrong"]}
+            | {"proved": f"{100 * total['proved'] / total['n']:.1f} %" if total["proved"] else "–"}
+        )
+    return pd.DataFrame(lines)
+
+
+def proof_table(record: Record) -> pd.DataFrame:
+    """Return of how many labels it is proved that there is no other, and what that costs."""
+    frame = _part(record, "proof").astype({"classes": int})
+    lines = []
+    for (classes, dtype), group in frame.groupby(["classes", "dtype"], sort=True):
+        searched = group["searched"].sum()
+        lines.append(
+            {"C": classes, "precision": dtype, "samples": f"{int(group['n'].sum()):,}"}
+            | {"unique by search": f"{group['searched'].mean():.1f} %"}
+            | {"of these proved": f"{100 * group['confirmed'].sum() / searched:.1f} %" if searched else "–"}
+            | {"proved": f"{group['unique'].mean():.1f} %", "proved and wrong": int(group["wrong"].sum())}
+            | {"search, ms": f"{group['search_milliseconds'].median():.2f}"}
+            | {"with proof, ms": f"{group['milliseconds'].median():.2f}"}
         )
     return pd.DataFrame(lines)
 

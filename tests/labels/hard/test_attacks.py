@@ -14,7 +14,7 @@ from gradleak.errors import InputError, UnknownName
 from gradleak.labels import METHODS, Knowledge, count_heads, count_labels
 from gradleak.labels.hard.llg import llg_estimate
 from gradleak.labels.hard.posterior import posterior_values, posteriors
-from gradleak.leak import Leak, head_inputs, observe, observe_heads
+from gradleak.leak import HeadLeaks, Leak, head_inputs, observe, observe_heads
 from gradleak.losses import CrossEntropy, Focal
 
 
@@ -277,3 +277,14 @@ def test_the_shadow_attack_survives_a_draw_of_nothing() -> None:
     truth = torch.tensor([6, 0, 7, 3])
     leak = observe(network(4), *batch(truth, 8))
     assert torch.equal(count_labels(leak, "shadow", auxiliary=auxiliary(4), seed=seed), truth)
+
+
+@pytest.mark.parametrize("method", ["idlg", "row sums", "llg"])
+def test_many_gradients_are_checked_as_one_is(method: str) -> None:
+    generator = torch.Generator().manual_seed(0)
+    good = -torch.rand(3, 6, 8, generator=generator)
+    good[1] = good[1].abs()
+    heads = HeadLeaks(torch.randn(6, 8, generator=generator), None, good, None, 1)
+    with pytest.raises(InputError, match="1 of 3 gradients sums to less than 0"):
+        count_heads(heads, method)
+    assert count_heads(heads, method, whatever_holds=True).shape == (3, 6)

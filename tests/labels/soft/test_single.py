@@ -15,6 +15,7 @@ from torch import Tensor
 from gradleak.errors import InputError, UnknownName
 from gradleak.labels import PRIORS, SOLVERS, Prior, SoftLabels, dlg, idlg, label_loss, recover_soft_labels
 from gradleak.labels.soft import exact, rank_one, single
+from gradleak.labels.soft.problem import ACCEPT
 from gradleak.labels.verdict import KNOWN
 
 DTYPES = {"float16": torch.float16, "float32": torch.float32, "float64": torch.float64}
@@ -103,7 +104,7 @@ def test_what_is_said_to_be_unique_is_right_and_gives_the_gradient_back(
     # What rounds off: p, y and their difference, each with the logits' error, which grows with ‖W‖ ‖x‖.
     unit = torch.finfo(DTYPES[dtype]).eps
     reach = 1 + weight.norm(dim=1).max() * feature.norm(dim=1)
-    allowed = 10 * exact.ACCEPT * unit * reach * math.sqrt(classes)
+    allowed = 10 * ACCEPT * unit * reach * math.sqrt(classes)
     size = feature.norm(dim=1)
     assert ((rebuilt - gradient).flatten(1).norm(dim=1) <= allowed * size + 1e-30).all()
 
@@ -140,7 +141,7 @@ def test_the_true_scalar_is_within_the_rounding_that_is_accepted() -> None:
                 truth = made["hidden"][leaking].norm(dim=1, keepdim=True)
                 residual, _ = exact._residuals(problem, truth, PRIORS[labels])
                 misfit = (residual.square().sum(dim=2) / PRIORS[labels].equations(10)).sqrt()
-                assert misfit.max() < exact.ACCEPT / 1.5
+                assert misfit.max() < ACCEPT / 1.5
                 assert misfit.median() < 2
 
 

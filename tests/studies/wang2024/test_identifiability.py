@@ -22,6 +22,16 @@ def test_nothing_that_is_called_unique_is_wrong(record: Record) -> None:
     assert asked["unique"].sum() > 0
 
 
+def test_what_is_proved_is_right_and_three_classes_are_told(record: Record) -> None:
+    frame = record.frame()
+    proved = frame[frame["part"] == "proof"]
+    assert (proved["wrong"] == 0).all()
+    ordinary = proved[(proved["classes"] == 10) & (proved["spread"] == 1.0) & (proved["dtype"] != "float16")]
+    assert (ordinary["confirmed"] == ordinary["searched"]).all()
+    three = proved[(proved["classes"] == 3) & (proved["labels"] == "smoothing") & (proved["dtype"] == "float64")]
+    assert three["searched"].max() == 0 < three["unique"].max()
+
+
 def test_the_map_shows_the_borders(record: Record) -> None:
     frame = record.frame()
     mapped = frame[(frame["part"] == "map") & (frame["labels"] == "smoothing") & (frame["classes"] == 10)]
@@ -63,14 +73,16 @@ def test_a_case_is_the_same_each_time_and_cases_are_nasty() -> None:
 
 
 def test_two_classes_are_refused_before_any_work() -> None:
-    with pytest.raises(InputError, match="3 classes or more"):
-        identifiability.datasets(identifiability.Parameters(classes=[2, 10]))
+    for short in ({"classes": [2, 10]}, {"proved": [2]}):
+        with pytest.raises(InputError, match="3 classes or more"):
+            identifiability.datasets(identifiability.Parameters(**short))
 
 
 def test_tables_and_figures(record: Record) -> None:
     assert set(identifiability.trouble_table(record)["factor"]) == {"known", "unknown"}
     assert len(identifiability.clipped_table(record)) == 2
     assert len(identifiability.broken_table(record)) >= 6
+    assert set(identifiability.proof_table(record)["proved and wrong"]) == {0}
     for figure in (identifiability.figure_map(record), identifiability.figure_classes(record)):
         assert figures.gray_table(figure).std() > 0.02
         plt.close(figure)
