@@ -44,17 +44,40 @@ def excluded(problem: Problem, edges: Tensor, prior: LabelPrior, telling: int = 
         away = (low > margin) | (high < -margin)
         out = negative | (away.sum(dim=2) > prior.free)
     else:
-        # What the others share is near to every one of them, so its own rounding is bounded by the least of theirs.
-        left = (1 - most * unit).clamp(min=0.1)
-        shared = (size + margin).kthvalue(prior.free + 1, dim=2, keepdim=True).values / left
-        error = error + unit * shared
+        tied = ~_free(low, high, prior)
+        error = error + unit * _share(problem, edges, prior, size, margin, tied)
         margin = most * error
         above = (low - margin).topk(prior.free + 1, dim=2).values[..., -1] > (high + margin).amin(dim=2)
-        sure = most * unit[..., 0] < 0.9
-        out = negative | (above & sure)
+        out = negative | above
     if low.shape[2] < problem.classes:
         return out
     return out | (_distance(low, high, error, prior) > most)
+
+
+def _free(low: Tensor, high: Tensor, prior: LabelPrior) -> Tensor:
+    """Return which entries (N, K, C) are the free ones, the largest, all over a range; none where that is not clear."""
+    ranked = low.topk(prior.free, dim=2)
+    free = torch.zeros_like(low, dtype=torch.bool).scatter(2, ranked.indices, True)
+    clear = ranked.values[..., -1:] > high.masked_fill(free, -math.inf).amax(dim=2, keepdim=True)
+    return free & clear
+
+
+def _share(problem: Problem, edges: Tensor, prior: LabelPrior, size: Tensor, margin: Tensor, tied: Tensor) -> Tensor:
+    """Return the greatest mean (N, K, 1) of the entries tŷ that are tied together.
+
+    All entries sum to t − Σc, and none is above t + max c. Where all classes are at hand: what the entries share is
+    near to every one of them, and their mean to that, by margins that grow with it.
+    """
+    ratios, last = problem.ratios, edges[:, 1:, None]
+    count = problem.classes - prior.free
+    whole = last + ratios.sum(dim=1).abs()[:, None, None]
+    mean = (whole + prior.free * (last + ratios.abs().amax(dim=1)[:, None, None])) / count
+    if size.shape[2] < problem.classes:
+        return mean
+    left = 1 - ACCEPT * math.sqrt(prior.equations(problem.classes)) * 2 * problem.unit[:, None, None]
+    near = (size + margin).kthvalue(prior.free + 1, dim=2, keepdim=True).values
+    near = (near + (margin * tied).sum(dim=2, keepdim=True) / count) / left.clamp(min=1e-300)
+    return torch.where(left > 0, torch.minimum(mean, near.nan_to_num(math.inf)), mean)
 
 
 def _distance(low: Tensor, high: Tensor, error: Tensor, prior: LabelPrior) -> Tensor:
@@ -62,16 +85,14 @@ def _distance(low: Tensor, high: Tensor, error: Tensor, prior: LabelPrior) -> Te
 
     It is that of their middles less that of what they may be off by, where it is clear which entries are free, else 0.
     """
-    ranked = low.topk(prior.free, dim=2)
-    free = torch.zeros_like(low, dtype=torch.bool).scatter(2, ranked.indices, True)
-    clear = ranked.values[..., -1] > high.masked_fill(free, -math.inf).amax(dim=2)
+    free = _free(low, high, prior)
     weights = (1 / error).masked_fill(free, 0)
     middle = torch.where(free, 0, (low + high) / 2)
     if prior.rest == "equal":
         square = weights.square()
         middle = middle - (square * middle).sum(dim=2, keepdim=True) / square.sum(dim=2, keepdim=True)
     wide = ((high - low) / 2 * weights).norm(dim=2)
-    return torch.where(clear, (middle * weights).norm(dim=2) - wide, 0).nan_to_num(0)
+    return torch.where(free.any(dim=2), (middle * weights).norm(dim=2) - wide, 0).nan_to_num(0)
 
 
 def _bounds(problem: Problem, edges: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:

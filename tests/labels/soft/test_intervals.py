@@ -1,0 +1,160 @@
+"""Ranges that are excluded hold no answer, and a proof fails where there is another one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from gradleak import augment
+from gradleak.errors import InputError, UnknownName
+from gradleak.labels import PRIORS, recover_soft_labels
+from gradleak.labels.soft import exact, intervals, rank_one, single
+from gradleak.labels.soft.intervals import excluded, proved
+from gradleak.labels.soft.problem import Problem
+
+DTYPES = {"float16": torch.float16, "float32": torch.float32, "float64": torch.float64}
+
+
+def sent(
+    classes: int, spread: float, labels: str, dtype: str, seed: int, samples: int
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return gradients (N, C, I) in their precision, the weight, the labels, and the features' lengths."""
+    generator = torch.Generator().manual_seed(seed)
+    weight = torch.randn(classes, 16, generator=generator, dtype=torch.float64)
+    hidden = torch.rand(samples, 16, generator=generator, dtype=torch.float64)
+    hidden = hidden / (hidden @ weight.T).std(dim=1, keepdim=True) * spread
+    first = torch.randint(classes, (samples,), generator=generator)
+    share = torch.rand(samples, 1, generator=generator, dtype=torch.float64)
+    hot = torch.eye(classes, dtype=torch.float64)
+    targets = hot[first]
+    if labels == "smoothing":
+        targets = augment.smooth(first, classes, share[:, 0] / 2)
+    elif labels == "mixup":
+        targets = share * hot[first] + (1 - share) * hot[(first + 1) % classes]
+    weight, hidden, targets = (one.to(DTYPES[dtype]) for one in (weight, hidden, targets))
+    errors = (hidden @ weight.T).softmax(dim=1) - targets
+    return errors.unsqueeze(2) * hidden.unsqueeze(1), weight, targets.double(), hidden.double().norm(dim=1)
+
+
+def problem(gradients: Tensor, weight: Tensor, noise: float = 0.0, bias: Tensor | None = None) -> Problem:
+    reduced = rank_one.reduce_gradients(gradients, weight)
+    return single.problem_of(reduced, weight, bias, gradients.dtype, torch.full_like(reduced.size, noise))
+
+
+@given(
+    classes=st.sampled_from((3, 5, 10, 40)),
+    spread=st.sampled_from((1e-3, 0.1, 1.0, 10.0, 100.0)),
+    labels=st.sampled_from(tuple(PRIORS)),
+    dtype=st.sampled_from(tuple(DTYPES)),
+    noisy=st.booleans(),
+    biased=st.booleans(),
+    seed=st.integers(0, 2**20),
+)
+@settings(max_examples=60, deadline=None)
+def test_no_range_with_an_answer_is_excluded(
+    classes: int, spread: float, labels: str, dtype: str, noisy: bool, biased: bool, seed: int
+) -> None:
+    prior = PRIORS[labels]
+    if prior.equations(classes) < 1:
+        return
+    gradients, weight, _, lengths = sent(classes, spread, labels, dtype, seed, 4)
+    bias = torch.randn(classes, generator=torch.Generator().manual_seed(seed)).to(weight) if biased else None
+    own = problem(gradients, weight, 1e-4 if noisy else 0.0, bias)
+    # Points near the true scalar, whether or not it is one with this bias, and far from it.
+    generator = torch.Generator().manual_seed(seed)
+    near = 1 + torch.randn(40, generator=generator, dtype=torch.float64) * 10 ** (
+        -12 * torch.rand(40, generator=generator, dtype=torch.float64)
+    )
+    far = 10 ** (8 * torch.rand(40, generator=generator, dtype=torch.float64) - 1)
+    points = lengths[:, None].clamp(min=1e-6) * torch.cat([near.abs().clamp(min=1e-3), far, near.new_ones(1)])
+    accepted = exact.explains(own, points, prior)
+    # Every point is inside a range of its own, narrow or wide.
+    width = 10 ** (-10 * torch.rand(points.shape, generator=generator, dtype=torch.float64))
+    place = torch.rand(points.shape, generator=generator, dtype=torch.float64)
+    begin, end = points * (1 - place * width), points * (1 + (1 - place) * width)
+    for few in (intervals.TELLING, classes):
+        flat = torch.stack([begin, end], dim=2).reshape(-1, 2)
+        rows = torch.arange(len(own)).repeat_interleave(points.shape[1])
+        out = excluded(own[rows], flat, prior, few)[:, 0].reshape(points.shape)
+        assert not (out & accepted).any()
+
+
+def test_most_of_the_line_is_excluded() -> None:
+    gradients, weight, _, lengths = sent(10, 3.0, "smoothing", "float32", 0, 20)
+    own = problem(gradients, weight)
+    comb = torch.linspace(0, 18, 200, dtype=torch.float64).exp()
+    out = excluded(own, own.least[:, None] * comb, PRIORS["smoothing"])
+    assert out.double().mean() > 0.97
+    inside = (own.least[:, None] * comb[:-1] <= lengths[:, None]) & (lengths[:, None] <= own.least[:, None] * comb[1:])
+    assert not (out & inside).any()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("labels", PRIORS)
+def test_a_proof_is_right_and_says_what_the_search_says(labels: str, dtype: str) -> None:
+    for classes, spread in ((5, 1.0), (10, 1.0), (10, 20.0), (100, 3.0)):
+        gradients, weight, targets, _ = sent(classes, spread, labels, dtype, 1, 30)
+        searched = recover_soft_labels(gradients, weight, prior=labels)
+        found = recover_soft_labels(gradients, weight, prior=labels, certify="proof")
+        unique = found.where("unique")
+        assert ((found.labels - targets).abs().sum(dim=1)[unique] <= 1e-3).all()
+        assert not (unique & ~searched.where("unique")).any()
+        assert int(unique.sum()) >= 0.9 * searched.status.count("unique")
+        left = searched.where("unique") & ~unique
+        assert all("do not exclude" in reason for reason, one in zip(found.reasons, left, strict=True) if one)
+
+
+def test_a_proof_tells_three_classes_and_sees_an_answer_that_was_missed() -> None:
+    gradients, weight, targets, _ = sent(3, 2.0, "smoothing", "float64", 0, 60)
+    assert recover_soft_labels(gradients, weight).status.count("unique") == 0
+    found = recover_soft_labels(gradients, weight, certify="proof")
+    unique = found.where("unique")
+    assert unique.sum() > 10
+    assert ((found.labels - targets).abs().sum(dim=1)[unique] <= 1e-3).all()
+    # Where two answers were found, each of them alone is proved to be the only one by nobody.
+    own, prior = problem(gradients, weight), PRIORS["smoothing"]
+    all_found = exact.solve(own, prior)
+    several = torch.tensor([len(one) > 1 for one in found.candidates])
+    assert several.sum() > 10
+    for ends in (torch.amin, torch.amax):
+        at = ends(all_found.scalars.where(all_found.accepted, all_found.scalars[:, :1]), dim=1)[:, None]
+        alone = all_found.accepted & ((all_found.scalars / at - 1).abs() < 1e-6)
+        assert not proved(own, all_found.scalars, alone, prior)[several].any()
+    # Nor is it proved that there is none where there is one.
+    assert not proved(own, all_found.scalars, torch.zeros_like(all_found.accepted), prior)[unique].any()
+
+
+def test_what_cannot_be_proved_is_not_said_to_be() -> None:
+    gradients, weight, _, _ = sent(10, 1.0, "smoothing", "float32", 0, 5)
+    # A single range is never split: with none left, nothing is proved.
+    own, prior = problem(gradients, weight), PRIORS["smoothing"]
+    found = exact.solve(own, prior)
+    assert proved(own, found.scalars, found.accepted, prior).all()
+    loud = replace(own, noise=torch.full_like(own.noise, 0.1))
+    assert not proved(loud, found.scalars, found.accepted, prior).any()
+
+
+def test_many_classes_are_searched_in_few_places_and_nothing_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    for labels in PRIORS:
+        gradients, weight, _, _ = sent(100, 3.0, labels, "float32", 3, 12)
+        few = recover_soft_labels(gradients, weight, prior=labels)
+        with monkeypatch.context() as patched:
+            patched.setattr(exact, "MANY", 1000)
+            every = recover_soft_labels(gradients, weight, prior=labels)
+        assert few.status == every.status
+        torch.testing.assert_close(few.labels, every.labels, rtol=0, atol=1e-9)
+        torch.testing.assert_close(few.scalars, every.scalars, rtol=1e-7, atol=0)
+
+
+def test_a_proof_is_refused_by_name() -> None:
+    gradients, weight, _, _ = sent(10, 1.0, "smoothing", "float32", 0, 2)
+    for options in ({"scale": None}, {"solver": "lbfgs"}, {"prior": lambda label: label.amax(dim=-1)}):
+        with pytest.raises(InputError, match="proof"):
+            recover_soft_labels(gradients, weight, certify="proof", **options)  # type: ignore[arg-type]
+    with pytest.raises(UnknownName, match="hope"):
+        recover_soft_labels(gradients, weight, certify="hope")  # type: ignore[arg-type]
