@@ -106,6 +106,14 @@ def solvers() -> list[dict[str, Any]]:
             fast = seconds(lambda g=gradients, w=weight: recover_soft_labels(g, w), 0 if once else 0.5) / batch
             rows.append(_solver("exact", classes, batch, batch, fast))
             print(f"exact, C = {classes}, N = {batch}: {1e3 * fast:.3g} ms a sample", flush=True)
+        gradients, weight = layer(classes, 32)
+        more: dict[str, dict[str, Any]] = {
+            "exact, proved": {"certify": "proof"},
+            "exact, factor unknown": {"scale": None},
+        }
+        for name, options in more.items():
+            fast = seconds(lambda g=gradients, w=weight, o=options: recover_soft_labels(g, w, **o)) / 32
+            rows.append(_solver(name, classes, 32, 32, fast))
         gradients, weight = layer(classes, 16)
         for solver, count in (("lbfgs", 16), ("pso", 4)):
             started = time.perf_counter()

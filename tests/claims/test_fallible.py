@@ -1,0 +1,74 @@
+"""Every rule can fail: with a value on the wrong side of it, and one that could be measured, the claim is not met."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from gradleak import claims, studies
+from gradleak.book import records
+from gradleak.book.records import Record, Trial
+from gradleak.claims import Claim
+from gradleak.claims.judging import _selected, judge
+
+STEP = 1e-6
+
+
+def bounds(claim: Claim) -> tuple[float, float]:
+    """Return between which values the claim's measure always lies."""
+    # A lead over another attack may be a lag.
+    if claim.measure.reduce == "share" or (claim.unit == "%" and not claim.measure.column.startswith("over_")):
+        return 0.0, 100.0
+    return (0.0 if claim.measure.reduce in ("count", "std") else -math.inf), math.inf
+
+
+def wrong_values(claim: Claim) -> list[float]:
+    """Return values just outside of what the claim accepts, that its measure can have."""
+    least, most = claim.accepted()
+    begin, end = bounds(claim)
+    near = [least - max(STEP, STEP * abs(least)), most + max(STEP, STEP * abs(most))]
+    return [value for value in near if math.isfinite(value) and begin <= value <= end]
+
+
+def with_value(claim: Claim, lines: list[dict[str, Any]], record: Record, value: float) -> Record:
+    """Return the record of the rows that measure a claim as it would be if the measure had come out at this value."""
+    column, how, rows = claim.measure.column, claim.measure.reduce, []
+    for number, line in enumerate(lines):
+        changed: Any = value / len(lines) if how == "sum" else value
+        if how == "share":
+            exact = value / 100 * len(lines)
+            changed = number < (math.floor(exact) if value < claim.accepted()[0] else math.ceil(exact))
+        elif how == "std":
+            changed = (number % 2) * 2 * value
+        elif how == "count":
+            changed = 0.0 if number < round(value) else None
+        rows.append(line | {column: changed})
+    trials = [Trial(inputs={}, rows=rows, seconds=0.0)]
+    return Record(
+        study=record.study,
+        profile=record.profile,
+        parameters=record.parameters,
+        trials=trials,
+        provenance=record.provenance,
+    )
+
+
+def recorded() -> list[tuple[Claim, Record]]:
+    kept = {name: records.recorded(name) for name in studies.names()}
+    return [
+        (claim, kept[claim.study])
+        for claim in claims.load()
+        if claim.study != "identifiability" and kept[claim.study] is not None
+    ]
+
+
+def test_every_rule_has_been_seen_to_fail() -> None:
+    never = []
+    for claim, record in recorded():
+        if judge(claim, record).verdict in ("not run", "trend only"):
+            continue
+        lines = _selected(claim, record, may_lack=False)
+        values = wrong_values(claim)
+        if "not reproduced" not in {judge(claim, with_value(claim, lines, record, one)).verdict for one in values}:
+            never.append(f"{claim.study}: {claim.id} ({claim.rule_text}{claim.unit}): no value fails it, of {values}")
+    assert not never, "\n".join(never)
