@@ -1,0 +1,40 @@
+"""Theorem 1's study: slopes agree with autograd where it holds, and counts where weights are in their place."""
+
+from __future__ import annotations
+
+import matplotlib.pyplot as plt
+
+from gradleak.book import figures
+from gradleak.book.records import Record
+from gradleak.studies.posterior2023 import loss_gradients
+
+STUDY = "loss-gradients"
+CHOSEN = loss_gradients.SMALLEST
+
+
+def test_table_one_holds_and_the_printed_sum_does_not(record: Record) -> None:
+    frame = record.frame()
+    slopes = frame[frame["part"] == "slope"]
+    one_hot = slopes[(slopes["labels"] != "soft") | (slopes["loss"] == "cross-entropy")]
+    assert one_hot.loc[one_hot["form"] == "Table 1", "worst"].max() < 1e-9
+    assert slopes.loc[slopes["form"] == "by the label", "worst"].max() < 1e-6
+    assert slopes.loc[slopes["form"] == "equation 2 as printed", "median"].min() > 0.01
+    focused = slopes[(slopes["labels"] == "soft") & (slopes["gamma"] == 2)]
+    assert focused.loc[focused["form"] == "Table 1", "worst"].min() > 0.01
+    assert slopes["least_weight"].min() >= 0
+
+
+def test_counts_need_every_samples_own_weight(record: Record) -> None:
+    frame = record.frame()
+    counts = frame[frame["part"] == "counts"]
+    assert (counts.loc[counts["form"] == "as a system", "exact"] == 100).all()
+    theorem = counts[counts["form"] == "Theorem 2"].groupby("gamma")["found"].mean()
+    assert theorem[2.0] < theorem[0.0] < 100
+
+
+def test_tables_and_figures(record: Record) -> None:
+    assert len(loss_gradients.table(record)) == 5
+    assert len(loss_gradients.counts_table(record)) == 2 * len(CHOSEN["gammas"])
+    figure = loss_gradients.figure_weights(record)
+    assert figures.gray_table(figure).std() > 0.02
+    plt.close(figure)
