@@ -32,8 +32,8 @@ KEPT = 8
 STEPS = 8
 # Steps of this share double the digits once more, and then there are none left.
 STILL = 1e-10
-# Above so many classes intervals leave out most of the grid, so many points at once.
-MANY, BLOCK = 64, 16
+# A grid of more points, times the classes, is first parted into so many ranges, most of which intervals exclude.
+MANY, RANGES = 50_000, 80
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ def _search(
     problem: Problem, prior: LabelPrior | Score, grids: tuple[tuple[float, float, float], ...], steps: int = STEPS
 ) -> Candidates:
     comb = torch.cat([_log_steps(*grid, like=problem.logits) for grid in grids])
-    points = len(comb) if problem.classes <= MANY else len(comb) // BLOCK
+    points = min(len(comb), MANY // problem.classes + RANGES)
     ends = [_brackets(part, _grid(part, comb), prior) for part in problem.parts(points)]
     most = max(len(lower.T) for lower, _ in ends)
     lower, upper = (torch.cat([_wide(value, most) for value in values]) for values in zip(*ends, strict=True))
@@ -120,7 +120,7 @@ def _log_steps(start: float, stop: float, step: float, like: Tensor) -> Tensor:
 
 def _brackets(part: Problem, grid: Tensor, prior: LabelPrior | Score) -> tuple[Tensor, Tensor]:
     """Return the ends (N, K) of the grid cells around each sample's least minima on its grid, no more than KEPT."""
-    many = part.classes > MANY and isinstance(prior, LabelPrior)
+    many = grid.shape[1] * part.classes > MANY and isinstance(prior, LabelPrior)
     loss = _loss_in_places(part, grid, prior) if many else _grid_loss(part, grid, prior)  # type: ignore[arg-type]
     inner = loss[:, 1:-1]
     left, right = loss[:, :-2], loss[:, 2:]
@@ -136,9 +136,10 @@ def _brackets(part: Problem, grid: Tensor, prior: LabelPrior | Score) -> tuple[T
 def _loss_in_places(part: Problem, grid: Tensor, prior: LabelPrior) -> Tensor:
     """Return the loss (N, K) where intervals do not exclude that a scalar explains the gradient, else inf."""
     last = grid.shape[1] - 1
-    edges = torch.arange(0, last + BLOCK, BLOCK, device=grid.device).clamp(max=last)
-    row, block = (~excluded(part, grid[:, edges], prior)).nonzero(as_tuple=True)
-    point = (block[:, None] * BLOCK + torch.arange(BLOCK + 1, device=grid.device)).clamp(max=last)
+    size = max(1, last // RANGES)
+    edges = torch.arange(0, last + size, size, device=grid.device).clamp(max=last)
+    row, place = (~excluded(part, grid[:, edges], prior)).nonzero(as_tuple=True)
+    point = (place[:, None] * size + torch.arange(size + 1, device=grid.device)).clamp(max=last)
     loss = torch.full_like(grid, math.inf)
     loss[row[:, None], point] = _grid_loss(part[row], grid[row[:, None], point], prior)
     return loss
