@@ -105,11 +105,9 @@ class Parameters(studies.Parameters):
     paper: ClassVar[dict[str, Any]] = {
         "text": "librispeech",
         "cells": [
-            *(f"{model}/{stage}/1/25" for model in RECURRENT[:2] for stage in STAGES),
-            *(f"{model}/{stage}/8/10" for model in RECURRENT[:2] for stage in STAGES),
-            *(f"{model}/{stage}/32/25" for model in RECURRENT for stage in STAGES),
-            "lstm/512/1/untrained/64/2",
-            "lstm/1024/1/untrained/64/1",
+            *(f"{model}/{stage}/{size}/100" for size in (1, 8, 32) for model in RECURRENT for stage in STAGES),
+            "lstm/512/1/untrained/64/10",
+            "lstm/1024/1/untrained/64/4",
             *(f"transformer/256/2/untrained/{size}/3" for size in (1, 4, 16)),
             "transformer/256/2/trained/16/1",
         ],
