@@ -29,9 +29,10 @@ class Grown:
 
 @dataclass(frozen=True)
 class Model:
-    """A language model in float64: its embedding (V, E), its parameters' names in the leak."""
+    """A language model in float64: its embedding (V, E), how wide what the last layer is given, names in the leak."""
 
     embedding: Tensor
+    features: int
     embedding_name: str
     head_weight: str
     head_bias: str | None
@@ -42,10 +43,10 @@ class Model:
         return self.embedding_name == self.head_weight
 
     def head_span(self, gradients: Gradients, least: int, *, equalise: bool) -> Span:
-        """Return the span of what the last layer was given; everything where the embedding's gradient is in it."""
-        gradient = gradients[self.head_weight]
-        if self.tied:
-            return everything(gradient)
+        """Return the span of what the last layer was given; everything where it is not sent, or mixed with another."""
+        gradient = gradients.get(self.head_weight)
+        if self.tied or gradient is None:
+            return everything(self.embedding.new_empty(0, self.features))
         if self.head_bias is not None:
             gradient = torch.cat([gradient, gradients[self.head_bias][:, None]], dim=1)
         return span_of(gradient, equalise=equalise, least=least)
@@ -130,6 +131,7 @@ def recognise(model: nn.Module, head: str) -> Model:
         raise InputError("an Embedding with max_norm or scale_grad_by_freq is not read here")
     facts = (
         embedding.weight.detach().double(),
+        last.in_features,
         names[embedding.weight],
         names[last.weight],
         None if last.bias is None else names[last.bias],
