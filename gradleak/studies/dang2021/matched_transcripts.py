@@ -102,6 +102,7 @@ class Parameters(studies.Parameters):
             "sentences/softmax/100/1/12",
             "sentences/softmax/400/1/12",
             "librispeech/softmax/0/1/8",
+            "librispeech/printed/0/1/6",
         ],
         "steps": 1200,
         "stages": ["0/80", "25/80", "100/80", "400/80"],
