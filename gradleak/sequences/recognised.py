@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -64,6 +65,7 @@ class Recurrent(Model):
 
     def grow(self, gradients: Gradients, words: Tensor, start: int, *, equalise: bool, most: int) -> Grown:
         """Return the prefixes whose every step lies in the spans of all layers."""
+        _check_sent(gradients, [name for layer in self.layers for name in layer.names[:3]])
         spans = [span_of(layer.gradient(gradients), equalise=equalise) for layer in self.layers[:1]]
         first = spans[0]
         if first.power == 0:
@@ -83,6 +85,7 @@ class Attention(Model):
     def grow(self, gradients: Gradients, words: Tensor, start: int, *, equalise: bool, most: int) -> Grown:
         """Return the prefixes whose every place lies in the spans of all Linear layers."""
         groups = self.network.groups
+        _check_sent(gradients, [name for group in groups for name in (*group.weights, *group.biases)])
         first = span_of(attention.stacked(gradients, groups[0]), equalise=equalise)
         if first.power == 0:
             return _full(first, "first Linear layer's")
@@ -91,6 +94,12 @@ class Attention(Model):
         ]
         later.append(self.head_span(gradients, first.rank, equalise=equalise))
         return _grown(attention.grow(self.network, first, later, words, start, most=most), first, most)
+
+
+def _check_sent(gradients: Gradients, names: Sequence[str]) -> None:
+    for name in names:
+        if name not in gradients:
+            raise InputError(f"the gradient of '{name}' is not sent, and prefixes are read from its span")
 
 
 def _full(span: Span, whose: str) -> Grown:

@@ -54,8 +54,9 @@ def test_the_last_layer_is_not_needed(kind: str) -> None:
 
 def test_layers_that_are_needed_are_named() -> None:
     leak = weighted("lstm")
-    with pytest.raises(InputError, match=r"'recurrent\.weight_ih_l0' is not sent"):
-        read_prefixes(without(leak, "recurrent"))
+    for read in (read_prefixes, read_sentences):
+        with pytest.raises(InputError, match=r"'recurrent\.weight_ih_l0' is not sent"):
+            read(without(leak, "recurrent"))
     with pytest.raises(InputError, match=r"'head\.weight' is not sent"):
         read_sentences(without(leak, "head"))
 
