@@ -26,10 +26,11 @@ def read_prefixes(
     model = recognise(leak.model, leak.head)
     tried = torch.arange(len(model.embedding)) if words is None else torch.as_tensor(list(words)).unique()
     tried = tried.to(model.embedding.device)
-    for equalise in (True, False):
-        tree = model.grow(leak.gradients, tried, start, equalise=equalise, most=most).tree
-        if tree is not None and len(tree) > 1:
-            ends = torch.ones(len(tree), dtype=torch.bool)
-            ends[tree.parents[1:]] = False
-            return sorted(tree.path(node) for node in ends.nonzero()[:, 0].tolist())
-    return []
+    trees = [model.grow(leak.gradients, tried, start, equalise=equalise, most=most).tree for equalise in (True, False)]
+    # Where rounding is all the noise, rows of one length show more; noise that was added drowns the small ones.
+    tree = max((tree for tree in trees if tree is not None), key=len, default=None)
+    if tree is None or len(tree) < 2:
+        return []
+    ends = torch.ones(len(tree), dtype=torch.bool)
+    ends[tree.parents[1:]] = False
+    return sorted(tree.path(node) for node in ends.nonzero()[:, 0].tolist())

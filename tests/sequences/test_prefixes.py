@@ -41,6 +41,12 @@ def test_weights_that_happen_to_be_nearly_whole_are_no_counts() -> None:
     assert "sentences of a batch of 3" in counted.reason
 
 
+@pytest.mark.parametrize("noise", [1e-7, 1e-6, 1e-5])
+def test_a_little_noise_does_not_hide_them(noise: float) -> None:
+    found = read_prefixes(weighted("lstm", noise))
+    assert all(one in found for one in PRIVATE)
+
+
 def test_noise_hides_them() -> None:
     found = read_prefixes(weighted("lstm", noise=0.1))
     assert not any(one in found for one in PRIVATE)
