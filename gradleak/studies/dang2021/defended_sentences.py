@@ -71,9 +71,7 @@ class Parameters(studies.Parameters):
         "text": "librispeech",
         "cells": [f"{model}/1/{stage}/8/10" for model in ("lstm/256", "gru/256") for stage in ("untrained", "trained")],
         "noise": [0, 1e-7, 1e-6, 1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 0.01, 1],
-        "sizes": [
-            f"lstm/256/1/{stage}/{size}/10" for stage in ("untrained", "trained") for size in (16, 32, 40, 48, 64)
-        ],
+        "sizes": [f"lstm/256/1/untrained/{size}/10" for size in (16, 32, 40, 48, 64)],
         "withheld": ["none", "embedding", "head", "recurrent"],
     }
 
