@@ -89,6 +89,36 @@ def dp_epsilon(noise_multiplier: float, *, share: float = 1.0, steps: int = 1, d
     return float(accountant.get_epsilon(delta))
 
 
+def release_epsilon(noise_multiplier: float, *, delta: float = 1e-5) -> float:
+    """Return the privacy ε of one release with noise of `noise_multiplier` times the clipping norm (balle2018).
+
+    Exact for the Gaussian mechanism, whether one clipped gradient is in the sum or not: the ε at which
+    Φ(1/2z − εz) − e^ε Φ(−1/2z − εz) = δ. No subsampling is counted, and no second release; infinite without noise.
+    """
+    from scipy.optimize import brentq
+    from scipy.special import log_ndtr
+
+    _at_least("noise_multiplier", noise_multiplier, 0)
+    if not 0 < delta < 1:
+        raise InputError(f"delta must lie between 0 and 1; got {delta:g}")
+    if noise_multiplier == 0:
+        return math.inf
+    half, z = 0.5 / noise_multiplier, noise_multiplier
+
+    def beyond(epsilon: float) -> float:
+        inside = float(log_ndtr(half - epsilon * z))
+        outside = epsilon + float(log_ndtr(-half - epsilon * z))
+        # Where the first is next to one, so that the second is lost in its rounding, both are next to no privacy.
+        return math.exp(inside) * -math.expm1(min(0.0, outside - inside)) - delta
+
+    if beyond(0.0) <= 0:
+        return 0.0
+    most = 1.0
+    while beyond(most) > 0:
+        most *= 2
+    return float(brentq(beyond, 0.0, most, rtol=1e-9))
+
+
 def grad_drop(share: float) -> Each:
     """Set the smallest entries of every tensor, this share of it, to zero (aji2017, as dang2021 has it)."""
     pruned = prune(share)

@@ -186,3 +186,19 @@ def test_noise_by_a_text_needs_a_generator() -> None:
         "prune 20% of all",
         "noise variance 0.1",
     ]
+
+
+def test_the_privacy_of_one_release() -> None:
+    # Known points of the analytic Gaussian mechanism, and the limit 1/2z² of little noise.
+    assert defenses.release_epsilon(1.0) == pytest.approx(4.377, abs=1e-3)
+    assert defenses.release_epsilon(1e-4) == pytest.approx(5e7, rel=2e-3)
+    assert defenses.release_epsilon(0) == float("inf")
+    assert defenses.release_epsilon(1e6) == 0
+    # Its δ, where both terms are plain numbers.
+    from scipy.stats import norm
+
+    z, epsilon = 2.0, defenses.release_epsilon(2.0, delta=1e-3)
+    left = norm.cdf(0.5 / z - epsilon * z) - math.exp(epsilon) * norm.cdf(-0.5 / z - epsilon * z)
+    assert left == pytest.approx(1e-3, rel=1e-6)
+    with pytest.raises(InputError, match="delta"):
+        defenses.release_epsilon(1.0, delta=0)

@@ -4,6 +4,7 @@ from gradleak.models.language import batch_of
 from gradleak.sequences.matching import Matched, match_transcript
 from gradleak.sequences.observed import observe_speech
 from gradleak.sequences.output import Ordered, read_output
+from gradleak.sequences.prefixes import read_prefixes
 from gradleak.sequences.read import Sentences, read_sentences
 from gradleak.sequences.shared import read_sharing
 from gradleak.sequences.transcripts import Transcripts, read_transcripts
@@ -19,6 +20,7 @@ __all__ = [
     "match_transcript",
     "observe_speech",
     "read_output",
+    "read_prefixes",
     "read_sentences",
     "read_sharing",
     "read_transcripts",

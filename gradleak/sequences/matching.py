@@ -17,9 +17,9 @@ from torch.nn import functional as F
 from gradleak import reporting
 from gradleak.data.text import Vocabulary
 from gradleak.errors import InputError
+from gradleak.labels.hard.rlg import rlg
 from gradleak.leak import Leak
 from gradleak.models.recogniser import START, Recogniser
-from gradleak.sequences.bag import bag_of
 from gradleak.spans import classes_span
 
 # What a transcript is matched by: the decoder's layers, and the last one. The embedding's own gradient names the words.
@@ -91,7 +91,7 @@ def match_transcript(
         raise InputError(f"a search needs a start and a step at least; got {starts} and {search.steps}")
     if leak.batch_size * leak.local_steps != 1:
         raise InputError(f"one utterance is matched; this gradient is of {leak.batch_size * leak.local_steps}")
-    chosen = bag_of(leak.weight_gradient) if isinstance(bag, str) else bag
+    chosen = rlg(leak.weight_gradient) if isinstance(bag, str) else bag
     words = None if chosen is None else sorted(chosen)
     decoder = _Decoder(leak, start, words)
     contexts, labels = decoder.drawn(search, starts, torch.Generator().manual_seed(seed))

@@ -11,9 +11,9 @@ from torch.nn import functional as F
 from gradleak.data.text import Vocabulary
 from gradleak.errors import InputError
 from gradleak.labels import recover_batch
+from gradleak.labels.hard.rlg import rlg
 from gradleak.leak import Leak
 from gradleak.models.recogniser import START, Recogniser
-from gradleak.sequences.bag import bag_of
 
 # A step follows where the decoder's own state misses the recovered one by less than this share of its size, and any
 # other by so many times more.
@@ -47,7 +47,7 @@ def read_output(leak: Leak, start: int = START, *, vocabulary: Vocabulary | None
     model = leak.model
     if not isinstance(model, Recogniser):
         raise InputError(f"transcripts are read from a Recogniser's last layer; got {type(model).__name__}")
-    bag = torch.tensor(sorted(bag_of(leak.weight_gradient)), dtype=torch.long)
+    bag = torch.tensor(sorted(rlg(leak.weight_gradient)), dtype=torch.long)
     if len(bag) == 0:
         return Ordered([], None if vocabulary is None else "", "failed", "the gradient is zero", 0, (1.0, 0.0))
     batch = recover_batch(

@@ -12,9 +12,8 @@ from torch import Tensor
 
 from gradleak.data.text import Vocabulary
 from gradleak.errors import InputError
-from gradleak.leak import Leak
+from gradleak.leak import Leak, observe
 from gradleak.models.language import batch_of
-from gradleak.observing import observe
 from gradleak.sequences.counts import Counts, Head, count
 from gradleak.sequences.recognised import Model, recognise
 from gradleak.sequences.tree import Tree
@@ -78,6 +77,11 @@ def read_sentences(
     for mark, name in ((start, "start"), (end, "end")):
         if not 0 <= mark < pieces:
             raise InputError(f"{name} must be one of the model's {pieces} tokens; got {mark}")
+    for counted in (model.head_weight, model.head_bias):
+        if counted is not None and counted not in leak.gradients:
+            raise InputError(
+                f"the gradient of '{counted}' is not sent: counts are read from it (read_prefixes asks none)"
+            )
     for name, gradient in leak.gradients.items():
         if not torch.isfinite(gradient).all():
             raise InputError(f"the gradient of '{name}' holds NaN or infinite values")
@@ -97,7 +101,7 @@ def _tried(leak: Leak, model: Model, words: Sequence[int] | None) -> list[Tensor
     everything = torch.arange(len(model.embedding), device=model.embedding.device)
     if words is not None:
         return [torch.as_tensor(list(words), device=model.embedding.device).unique()]
-    if model.tied:
+    if model.tied or model.embedding_name not in leak.gradients:
         return [everything]
     present = (leak.gradients[model.embedding_name] != 0).any(dim=1).nonzero()[:, 0]
     return [everything] if len(present) == len(everything) else [present, everything]
@@ -140,6 +144,9 @@ def _read(leak: Leak, model: Model, words: Tensor, start: int, end: int, equalis
         return replace(failed, reason=f"the sentences' own gradient is another: it misses by {misfit:.1g} of its size")
     if not misfit < SAME:
         return replace(read, reason=f"the sentences' own gradient is the one seen but for {misfit:.1g} of its size")
+    if sum(times) != leak.batch_size:
+        reason = f"the counts make {sum(times)} sentences of a batch of {leak.batch_size}: each has a weight of its own"
+        return replace(read, reason=reason)
     if not counts.known:
         return replace(read, reason="other counts of the same prefixes give the same gradient")
     if not grown.sure:

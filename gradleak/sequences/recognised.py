@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -29,9 +30,10 @@ class Grown:
 
 @dataclass(frozen=True)
 class Model:
-    """A language model in float64: its embedding (V, E), its parameters' names in the leak."""
+    """A language model in float64: its embedding (V, E), how wide what the last layer is given, names in the leak."""
 
     embedding: Tensor
+    features: int
     embedding_name: str
     head_weight: str
     head_bias: str | None
@@ -42,10 +44,10 @@ class Model:
         return self.embedding_name == self.head_weight
 
     def head_span(self, gradients: Gradients, least: int, *, equalise: bool) -> Span:
-        """Return the span of what the last layer was given; everything where the embedding's gradient is in it."""
-        gradient = gradients[self.head_weight]
-        if self.tied:
-            return everything(gradient)
+        """Return the span of what the last layer was given; everything where it is not sent, or mixed with another."""
+        gradient = gradients.get(self.head_weight)
+        if self.tied or gradient is None:
+            return everything(self.embedding.new_empty(0, self.features))
         if self.head_bias is not None:
             gradient = torch.cat([gradient, gradients[self.head_bias][:, None]], dim=1)
         return span_of(gradient, equalise=equalise, least=least)
@@ -63,6 +65,7 @@ class Recurrent(Model):
 
     def grow(self, gradients: Gradients, words: Tensor, start: int, *, equalise: bool, most: int) -> Grown:
         """Return the prefixes whose every step lies in the spans of all layers."""
+        _check_sent(gradients, [name for layer in self.layers for name in layer.names[:3]])
         spans = [span_of(layer.gradient(gradients), equalise=equalise) for layer in self.layers[:1]]
         first = spans[0]
         if first.power == 0:
@@ -82,6 +85,7 @@ class Attention(Model):
     def grow(self, gradients: Gradients, words: Tensor, start: int, *, equalise: bool, most: int) -> Grown:
         """Return the prefixes whose every place lies in the spans of all Linear layers."""
         groups = self.network.groups
+        _check_sent(gradients, [name for group in groups for name in (*group.weights, *group.biases)])
         first = span_of(attention.stacked(gradients, groups[0]), equalise=equalise)
         if first.power == 0:
             return _full(first, "first Linear layer's")
@@ -90,6 +94,12 @@ class Attention(Model):
         ]
         later.append(self.head_span(gradients, first.rank, equalise=equalise))
         return _grown(attention.grow(self.network, first, later, words, start, most=most), first, most)
+
+
+def _check_sent(gradients: Gradients, names: Sequence[str]) -> None:
+    for name in names:
+        if name not in gradients:
+            raise InputError(f"the gradient of '{name}' is not sent, and prefixes are read from its span")
 
 
 def _full(span: Span, whose: str) -> Grown:
@@ -130,6 +140,7 @@ def recognise(model: nn.Module, head: str) -> Model:
         raise InputError("an Embedding with max_norm or scale_grad_by_freq is not read here")
     facts = (
         embedding.weight.detach().double(),
+        last.in_features,
         names[embedding.weight],
         names[last.weight],
         None if last.bias is None else names[last.bias],

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from gradleak.data.text import Vocabulary
 from gradleak.errors import InputError
+from gradleak.labels.hard.rlg import rlg
 from gradleak.leak import Leak
-from gradleak.sequences.bag import bag_of
 from gradleak.spans import classes_span
 
 # A singular value stands out if it is so many times the largest that noise alone has.
@@ -35,7 +35,7 @@ def reveal_words(leak: Leak, *, vocabulary: Vocabulary | None = None) -> Words:
     size (`gradleak.spans`).
     """
     gradient = leak.weight_gradient
-    tokens = bag_of(gradient)
+    tokens = rlg(gradient)
     pieces = None if vocabulary is None else [vocabulary.pieces[token] for token in sorted(tokens)]
     return Words(tokens, classes_span(gradient).rank, pieces)
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -9,25 +12,32 @@ from scipy.optimize import linprog
 from torch import Tensor
 
 from gradleak.errors import InputError
+from gradleak.spans import classes_span
 
 Array = NDArray[np.float64]
+Rows = NDArray[np.bool_]
 # A row is parted from the others if it lies this far behind their plane, all rows of length 1, |r|∞ ≤ 1.
 MARGIN = {torch.float32: 1e-4, torch.float64: 1e-8}
 # Of the rows that a plane leaves on the wrong side, how many more are looked at.
 MORE = 200
+# A gradient of more entries is not decomposed whole, and of so many rows of it the screening looks at first.
+LARGE, SOME = 4_000_000, 2000
+# Directions beyond the rank that a decomposition by random products carries along.
+SPARE = 8
 
 
 def rlg(weight_gradient: Tensor, rank: int | None = None) -> set[int]:
-    """Return the classes that occur in the batch whose gradient (C, I) this is.
+    """Return the classes, each once, that occur in the batch whose gradient (C, I) this is.
 
     Threat model: gradients only. Known: nothing, not the batch size; one-hot labels; fewer samples than features and
     than classes, so that the gradient's rank is the number of samples. Features may have any sign.
-    `rank`: the batch's size, if it is known; otherwise how many singular values stand out of the rounding.
+    `rank`: the batch's size, if it is known; otherwise how many singular values stand out of the rounding, rows divided
+    by their size (`gradleak.spans`): the small rows tell that a class comes again.
     """
     if weight_gradient.ndim != 2:
         raise InputError(f"RLG reads one gradient (C, I); got {tuple(weight_gradient.shape)}")
-    rows, singular, _ = torch.linalg.svd(weight_gradient.double(), full_matrices=False)
-    rank = numerical_rank(singular, weight_gradient) if rank is None else rank
+    points = _points(weight_gradient, rank)
+    rank = points.shape[1]
     if rank < 1:
         return set()
     classes, width = weight_gradient.shape
@@ -37,19 +47,55 @@ def rlg(weight_gradient: Tensor, rank: int | None = None) -> set[int]:
             f"RLG needs fewer samples than features, and than classes less one; this gradient has rank {rank}, the "
             f"most that {classes} classes and {width} features allow"
         )
-    q = rows[:, :rank].cpu().numpy()
+    q = points.cpu().numpy()
     sizes = np.linalg.norm(q, axis=1)
     # A row of nothing says nothing: its class is neither in the batch nor predicted.
     there = np.flatnonzero(sizes > np.finfo(np.float64).eps * sizes.max())
     q = q[there] / sizes[there, None]
     margin = MARGIN.get(weight_gradient.dtype, 1e-2)
-    return {int(there[row]) for row in candidates(q) if parted(q, int(row), margin)}
+    kept = _candidates(q, _heaviest(weight_gradient, there))
+    plane = partial(_behind, margin=margin)
+    return {int(there[row]) for row in kept if parted(q, int(row), plane, margin / 10)}
 
 
-def numerical_rank(singular: Tensor, like: Tensor) -> int:
-    """Return how many singular values are above what rounding alone makes of a matrix of this shape and precision."""
-    rounding = torch.finfo(like.dtype).eps * max(like.shape) ** 0.5
-    return int((singular > rounding * singular[0]).sum()) if singular[0] > 0 else 0
+def _points(gradient: Tensor, rank: int | None) -> Tensor:
+    """Return every class's point (C, S), up to a regular map of the space and a factor a point."""
+    if rank is None:
+        return classes_span(gradient).vectors
+    if gradient.numel() > LARGE:
+        return _leading(gradient, rank)
+    rows: Tensor = torch.linalg.svd(gradient.double(), full_matrices=False)[0]
+    return rows[:, :rank]
+
+
+def _leading(gradient: Tensor, rank: int) -> Tensor:
+    """Return the leading left singular vectors (C, S) of a large gradient, in its own precision's arithmetic."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        vectors: Tensor = torch.svd_lowrank(gradient, rank + SPARE, niter=4)[0]
+    return vectors[:, :rank].to(torch.float64)
+
+
+def _heaviest(gradient: Tensor, there: NDArray[np.intp]) -> NDArray[np.intp] | None:
+    """Return the places, among rows that are there, of a large gradient's largest ones; None, for all, of a small one.
+
+    Those dang2021's screening looks at.
+    """
+    if gradient.numel() <= LARGE:
+        return None
+    sizes = np.concatenate([rows.abs().amax(dim=1).cpu().numpy() for rows in gradient.split(256)])[there]
+    order: NDArray[np.intp] = np.argsort(-sizes, kind="stable")[:SOME]
+    return order
+
+
+def _candidates(q: Array, some: NDArray[np.intp] | None) -> NDArray[np.intp]:
+    """Return the rows that may be parted from all others, looked for among `some` first."""
+    if some is not None and len(some) < len(q):
+        chosen = candidates(q[some])
+        # All of them are returned where no few rows' cone is the whole space.
+        if len(chosen) < len(some):
+            return np.sort(some[chosen])
+    return candidates(q)
 
 
 def candidates(q: Array) -> NDArray[np.intp]:
@@ -72,17 +118,27 @@ def candidates(q: Array) -> NDArray[np.intp]:
     return chosen if min(map(len, found)) == q.shape[1] else np.arange(len(q))
 
 
-def parted(q: Array, row: int, margin: float) -> bool:
-    """Whether a plane r has this row behind it, r·q ≤ −margin, and no other: the linear program, rows as needed."""
+def parted(q: Array, row: int, plane: Callable[[Array, int, Rows], Array | None], tolerance: float) -> bool:
+    """Whether a plane has this row behind it and no other, q_j·r < −tolerance: rows are looked at as needed.
+
+    `plane`: its linear program over the rows that are looked at, which gives r, or None where there is none.
+    """
     others = np.arange(len(q)) != row
     looked = np.zeros(len(q), dtype=bool)
-    looked[np.argsort(-(q @ q[row]))[: MORE + 1]] = True
+    looked[np.argsort(-(q @ q[row]) / np.linalg.norm(q, axis=1))[: MORE + 1]] = True
     looked[row] = False
     while True:
-        answer = linprog(q[row], A_ub=-q[looked], b_ub=np.zeros(int(looked.sum())), bounds=(-1, 1), method="highs-ds")
-        if answer.status != 0 or answer.fun > -margin:
+        found = plane(q, row, looked)
+        if found is None:
             return False
-        wrong = others & ~looked & (q @ answer.x < -margin / 10)
+        sides = q @ found
+        wrong = others & ~looked & (sides < -tolerance)
         if not wrong.any():
             return True
-        looked[np.argsort(np.where(wrong, q @ answer.x, np.inf))[: min(MORE, int(wrong.sum()))]] = True
+        looked[np.argsort(np.where(wrong, sides, np.inf))[: min(MORE, int(wrong.sum()))]] = True
+
+
+def _behind(q: Array, row: int, looked: Rows, margin: float) -> Array | None:
+    """Return the plane, |r|∞ ≤ 1, that has a row furthest behind it and none of those looked at."""
+    answer = linprog(q[row], A_ub=-q[looked], b_ub=np.zeros(int(looked.sum())), bounds=(-1, 1), method="highs-ds")
+    return None if answer.status != 0 or answer.fun > -margin else answer.x

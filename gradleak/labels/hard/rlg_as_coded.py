@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from scipy.optimize import linprog
 from torch import Tensor
 
 from gradleak.errors import InputError
-from gradleak.labels.hard.rlg import candidates
+from gradleak.labels.hard.rlg import Array, Rows, candidates, parted
 
-Array = NDArray[np.float64]
 LARGEST = 5000  # classes that the linear program looks at
 SPARE = 8
 # The code counts a gradient's tokens as its singular values above this.
 COUNTED = 1e-5
-MORE = 200
 TOLERANCE = 1e-7  # of its solver
 SECONDS = 5.0  # that one linear program may take; no answer is a no
 # Candidates beyond which no class is asked for: every one costs a linear program.
@@ -42,30 +39,20 @@ def rlg_as_coded(weight_gradient: Tensor, rank: int) -> tuple[set[int], int]:
     chosen = candidates(q[there] / sizes[there, None])
     if len(chosen) > MOST:
         chosen = chosen[:MOST]
-    found = {int(there[row]) for row in chosen if _feasible(q[there], int(row))}
+    found = {int(there[row]) for row in chosen if parted(q[there], int(row), _feasible, TOLERANCE)}
     return found, int((singular > COUNTED).sum())
 
 
-def _feasible(q: Array, row: int) -> bool:
-    """Whether some r has r·q_c = −1 and r·q_j ≥ 0 for all others, rows as needed."""
-    others = np.arange(len(q)) != row
-    looked = np.zeros(len(q), dtype=bool)
-    looked[np.argsort(-(q @ q[row]) / np.linalg.norm(q, axis=1))[: MORE + 1]] = True
-    looked[row] = False
-    while True:
-        answer = linprog(
-            np.zeros(q.shape[1]),
-            A_ub=-q[looked],
-            b_ub=np.zeros(int(looked.sum())),
-            A_eq=q[row][None],
-            b_eq=[-1.0],
-            bounds=(None, None),
-            method="highs-ds",
-            options={"time_limit": SECONDS},
-        )
-        if answer.status != 0:
-            return False
-        wrong = others & ~looked & (q @ answer.x < -TOLERANCE)
-        if not wrong.any():
-            return True
-        looked[np.argsort(np.where(wrong, q @ answer.x, np.inf))[: min(MORE, int(wrong.sum()))]] = True
+def _feasible(q: Array, row: int, looked: Rows) -> Array | None:
+    """Return some r that has r·q_c = −1 and r·q_j ≥ 0 for the rows looked at."""
+    answer = linprog(
+        np.zeros(q.shape[1]),
+        A_ub=-q[looked],
+        b_ub=np.zeros(int(looked.sum())),
+        A_eq=q[row][None],
+        b_eq=[-1.0],
+        bounds=(None, None),
+        method="highs-ds",
+        options={"time_limit": SECONDS},
+    )
+    return None if answer.status != 0 else answer.x

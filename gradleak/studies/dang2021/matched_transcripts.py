@@ -22,7 +22,7 @@ from gradleak.book.records import Record
 from gradleak.data import text
 from gradleak.data.speech import pseudo_speech
 from gradleak.errors import InputError
-from gradleak.sequences.bag import bag_of
+from gradleak.labels.hard.rlg import rlg
 from gradleak.sequences.matching import OURS, PRINTED, Matched, match_transcript
 from gradleak.sequences.observed import observe_speech
 from gradleak.sequences.output import read_output
@@ -102,6 +102,7 @@ class Parameters(studies.Parameters):
             "sentences/softmax/100/1/12",
             "sentences/softmax/400/1/12",
             "librispeech/softmax/0/1/8",
+            "librispeech/printed/0/1/6",
         ],
         "steps": 1200,
         "stages": ["0/80", "25/80", "100/80", "400/80"],
@@ -260,7 +261,7 @@ def _read(source: str, trained: int, said: str, seed: int) -> dict[str, Any]:
     seconds = time.process_time() - started
     # The closed form leaves the end mark out.
     read = [*found.tokens[0], text.vocabulary(source).end] if len(found.tokens) == 1 else []
-    bag = bag_of(leak.weight_gradient)
+    bag = rlg(leak.weight_gradient)
     return {"seconds": seconds} | _measured(source, read, tokens) | _bags(bag, set(tokens))
 
 

@@ -20,10 +20,9 @@ from gradleak.book.records import Record
 from gradleak.data.text import TITLES
 from gradleak.defenses import Each
 from gradleak.errors import InputError
-from gradleak.leak import Defense, Leak
+from gradleak.leak import Defense, Leak, observe
 from gradleak.models.language import KINDS, batch_of
 from gradleak.models.language_training import LanguageRecipe, train_language_model
-from gradleak.observing import observe
 from gradleak.sequences import Sentences, read_sentences
 from gradleak.sequences.recurrent import layers_of
 from gradleak.sequences.span import span_of
@@ -105,11 +104,9 @@ class Parameters(studies.Parameters):
     paper: ClassVar[dict[str, Any]] = {
         "text": "librispeech",
         "cells": [
-            *(f"{model}/{stage}/1/25" for model in RECURRENT[:2] for stage in STAGES),
-            *(f"{model}/{stage}/8/10" for model in RECURRENT[:2] for stage in STAGES),
-            *(f"{model}/{stage}/32/25" for model in RECURRENT for stage in STAGES),
-            "lstm/512/1/untrained/64/2",
-            "lstm/1024/1/untrained/64/1",
+            *(f"{model}/{stage}/{size}/100" for size in (1, 8, 32) for model in RECURRENT for stage in STAGES),
+            "lstm/512/1/untrained/64/10",
+            "lstm/1024/1/untrained/64/4",
             *(f"transformer/256/2/untrained/{size}/3" for size in (1, 4, 16)),
             "transformer/256/2/trained/16/1",
         ],
@@ -179,7 +176,9 @@ def trial(part: str, **inputs: Any) -> list[dict[str, Any]]:
     return _defended(**inputs) if part == "defense" else _figure(**inputs)
 
 
-def _model(kind: str, width: int, layers: int, stage: str, text: str, epochs: int, seed: int) -> tuple[nn.Module, Any]:
+def model_of(
+    kind: str, width: int, layers: int, stage: str, text: str, epochs: int, seed: int
+) -> tuple[nn.Module, Any]:
     recipe = LanguageRecipe(text=text, kind=kind, width=width, layers=layers, epochs=epochs, seed=seed)
     if stage == "untrained":
         return recipe.build(), {}
@@ -187,7 +186,7 @@ def _model(kind: str, width: int, layers: int, stage: str, text: str, epochs: in
     return model, {"loss_first": first, "loss_last": last, "loss_test": test}
 
 
-def _private(text: str, size: int, number: int, seed: int) -> list[list[int]]:
+def private_of(text: str, size: int, number: int, seed: int) -> list[list[int]]:
     """Return the sentences of a batch, drawn from all that are attacked; the same one may be drawn again."""
     sentences, pieces = data.texts(text, "test"), data.vocabulary(text)
     generator = torch.Generator().manual_seed(1_000_003 * seed + 1009 * size + number)
@@ -235,11 +234,11 @@ def _read(
     seed: int,
     device: str,
 ) -> list[dict[str, Any]]:
-    model, about = _model(kind, width, layers, stage, text, epochs, seed)
+    model, about = model_of(kind, width, layers, stage, text, epochs, seed)
     model, rows = model.to(device), []
     every = range(len(data.vocabulary(text)))
     for number in range(batches):
-        private = _private(text, size, first + number, seed)
+        private = private_of(text, size, first + number, seed)
         leak = observe(model, *batch_of(private, device=device))
         ways: list[tuple[str, range | None]] = [("all", every), *([("free", None)] if number < free else [])]
         rows += [
@@ -262,10 +261,10 @@ def _defended(
     seed: int,
     device: str,
 ) -> list[dict[str, Any]]:
-    model, _ = _model(kind, width, layers, stage, text, epochs, seed)
+    model, _ = model_of(kind, width, layers, stage, text, epochs, seed)
     generator, rows = torch.Generator().manual_seed(seed), []
     for number in range(batches):
-        private = _private(text, size, number, seed)
+        private = private_of(text, size, number, seed)
         clean = observe(model, *batch_of(private))
         sent = made(defense, level, generator)(clean.gradients)
         leak = Leak(model, sent, clean.head, clean.batch_size)
@@ -296,9 +295,9 @@ def _figure(
     kind: str, width: int, layers: int, stage: str, size: int, text: str, epochs: int, seed: int, device: str
 ) -> list[dict[str, Any]]:
     """Show how one sentence of a batch appears: every word's miss at every step."""
-    model, _ = _model(kind, width, layers, stage, text, epochs, seed)
+    model, _ = model_of(kind, width, layers, stage, text, epochs, seed)
     pieces = data.vocabulary(text)
-    leak = observe(model, *batch_of(_private(text, size, 0, seed)))
+    leak = observe(model, *batch_of(private_of(text, size, 0, seed)))
     read = read_sentences(leak)
     if not read.tokens or kind == "transformer":
         return [{"step": 0}]

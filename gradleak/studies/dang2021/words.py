@@ -23,11 +23,11 @@ from gradleak.data import text
 from gradleak.data.speech import pseudo_speech
 from gradleak.defenses import named
 from gradleak.errors import InputError
+from gradleak.labels.hard.rlg import rlg
 from gradleak.labels.hard.rlg_as_coded import rlg_as_coded
 from gradleak.leak import Leak
 from gradleak.models.recogniser import SIZES, Recogniser
 from gradleak.models.recogniser_training import trained_recogniser
-from gradleak.sequences.bag import bag_of
 from gradleak.sequences.observed import observe_speech
 from gradleak.sequences.words import outlying_words, rounded_rank
 from gradleak.spans import classes_span
@@ -200,7 +200,7 @@ Attack = Callable[[], tuple[set[int], int]]
 def _alone(leak: Leak, told: int, *, with_coded: bool, adaptive: bool) -> dict[str, Attack]:
     """Return the attacks on one utterance: each gives a bag and a number of tokens."""
     gradient = leak.weight_gradient
-    attacks: dict[str, Attack] = {"ours": lambda: (bag_of(gradient), classes_span(gradient).rank)}
+    attacks: dict[str, Attack] = {"ours": lambda: (rlg(gradient), classes_span(gradient).rank)}
     if with_coded:
         attacks["as coded"] = lambda: rlg_as_coded(gradient, told)
     if adaptive:
@@ -236,7 +236,7 @@ def _together(model: Recogniser, source: str, form: Batch, seed: int) -> list[di
             for name, named_so in (("sum", False), ("difference", True))
         }
         attacks: dict[str, Attack] = {
-            "ours, sum": lambda sent=sent: (bag_of(sent["sum"]), classes_span(sent["sum"]).rank),  # type: ignore[misc]
+            "ours, sum": lambda sent=sent: (rlg(sent["sum"]), classes_span(sent["sum"]).rank),  # type: ignore[misc]
             "ours, difference": lambda sent=sent: _of_difference(sent["difference"], model, form.local_steps),  # type: ignore[misc]
             "as coded": lambda sent=sent, told=told: rlg_as_coded(sent["difference"], told),  # type: ignore[misc]
         }
@@ -246,7 +246,7 @@ def _together(model: Recogniser, source: str, form: Batch, seed: int) -> list[di
 
 def _of_difference(gradient: Tensor, model: Recogniser, steps: int) -> tuple[set[int], int]:
     rank = rounded_rank(gradient, model.head.weight, RATE, steps)
-    return (bag_of(gradient, rank=rank) if rank else set()), rank
+    return (rlg(gradient, rank=rank) if rank else set()), rank
 
 
 def _measured(attacks: dict[str, Attack], tokens: Sequence[Sequence[int]]) -> list[dict[str, Any]]:

@@ -9,7 +9,8 @@ from torch.nn import functional as F
 
 from gradleak.errors import InputError, UnknownName
 from gradleak.labels import reveal_labels
-from gradleak.labels.hard.rlg import candidates, numerical_rank, rlg
+from gradleak.labels.hard.rlg import candidates, rlg
+from gradleak.spans import classes_span
 
 
 def synthetic(
@@ -35,10 +36,10 @@ def test_rlg_reveals_classes_whatever_the_sign_of_features(dtype: torch.dtype, r
 def test_rlg_screening_drops_no_class_that_can_be_parted() -> None:
     for seed in range(6):
         gradient, truth = synthetic(80, 30, 8, seed, torch.float64, relu=False)
-        rows, singular, _ = torch.linalg.svd(gradient, full_matrices=False)
-        rank = numerical_rank(singular, gradient)
+        span = classes_span(gradient)
+        rank = span.rank
         assert rank == 8
-        kept = candidates(rows[:, :rank].numpy())
+        kept = candidates(span.vectors.numpy())
         assert len(kept) <= 2 * rank
         assert truth <= set(kept.tolist())
 
