@@ -210,7 +210,8 @@ class Target(Objective):
             return settings.variation * total_variation(images) + settings.square * square
         sizes = [torch.linalg.vector_norm(images.diff(dim=side).flatten(1), dim=1) for side in (-1, -2)]
         square = torch.linalg.vector_norm(images.flatten(1), dim=1)
-        return settings.variation * (sizes[0] + sizes[1]) + settings.square * square
+        value: Tensor = settings.variation * (sizes[0] + sizes[1]) + settings.square * square
+        return value
 
     def _sent(
         self, parameters: Gradients, inputs: Tensor, labels: Tensor, errors: Tensor, there: Tensor

@@ -80,7 +80,7 @@ OURS = GradInversion(
 PRESETS = {
     "gradinversion": GradInversion(),
     "gradinversion+pyramid": OURS,
-    "gradinversion+features": replace(OURS, feature=1.0),
+    "gradinversion+features": replace(OURS, feature=0.1),
     "deepinversion": GradInversion(gradient=0.0, classification=1.0, consistency=0.0, group="none", noise=0.0),
 }
 

@@ -93,6 +93,7 @@ def statistics_distance(own: Statistics, known: Statistics, *, relative: bool = 
     for ours, theirs in ((own.means, known.means), (own.variances, known.variances)):
         for one, other in zip(ours, theirs, strict=True):
             misfit = torch.linalg.vector_norm(one - other, dim=-1)
-            parts.append(misfit / torch.linalg.vector_norm(other, dim=-1) if relative else misfit)
+            size = torch.linalg.vector_norm(other, dim=-1).clamp(min=torch.finfo(other.dtype).tiny)
+            parts.append(misfit / size if relative else misfit)
     together = torch.stack(parts)
     return together.mean(dim=0) if relative else together.sum(dim=0)

@@ -25,8 +25,7 @@ from gradleak.images import GradInversion, match, observe_statistics, restore_ba
 from gradleak.images.gradinversion.attack import Known, known_of
 from gradleak.images.gradinversion.settings import preset
 from gradleak.images.presets import preset as published
-from gradleak.leak import Leak, observe
-from gradleak.models.ready import READY
+from gradleak.leak import observe
 from gradleak.studies.fitting import Sees
 from gradleak.studies.shared.deep_networks import NAMES, SMALL, made, pooled
 from gradleak.studies.shared.matched_runs import paired
@@ -92,6 +91,23 @@ PRINTED_WARMUP = 50 / 20_000
 NOISE = {"FFT2D": 0.706, "PSNR": 9.964, "LPIPS": 1.351}
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 PICTURES = "imagenet-sample"
+# The attack whose images are held against how loud each is in its batch's gradient.
+LOUD = "+ features"
+DRAWS = 4000
+# FFT2D / PSNR / LPIPS of Tables 2 and 4: ImageNet, ResNet-50, batches of 8, 20,000 steps.
+PUBLISHED = {
+    "noise": ".706 / 9.964 / 1.351",
+    "gradient": ".404 / 10.753 / .919",
+    "+ BN, running": ".232 / 11.235 / .633, with the group",
+    "+ BN, exact": ".279 / 12.058 / .655",
+    "DeepInversion": ".238 / 10.131 / .728",
+    "inverting gradients": ".365 / 11.703 / .749",
+    "DLG": ".602 / 10.252 / 1.319",
+}
+NOT_RUN = {
+    "latent projection (BigGAN)": "needs a generator trained on ImageNet, which is not at hand",
+    "ResNet-50, MoCo v2 features": "its weights are not at hand; a head tuned anew on ResNet-20 stands in",
+}
 
 
 class Parameters(studies.Parameters):
@@ -119,7 +135,7 @@ class Parameters(studies.Parameters):
         "seeds": 4,
         "registrations": 6,
         "singles": 24,
-        "steps": 250,
+        "steps": 200,
         "pictures": 1000,
     }
 
@@ -230,8 +246,7 @@ class Case:
             features = pooled(judge.cpu(), shown)
             columns[name] = metrics.identified(features, gallery, self.places)
         self.model.to(self.device)
-        large = [F.interpolate(side, scale_factor=ENLARGED, mode="bilinear") for side in (shown, self.truth)]
-        lpips = metrics.lpips(*large).values
+        lpips = metrics.lpips(enlarged(shown), enlarged(self.truth)).values
         rows = []
         for n, number in enumerate(self.numbers):
             row: dict[str, Any] = {"what": "image", "run": run, "image": number}
@@ -291,8 +306,23 @@ class Case:
 def chosen(private: data.Dataset, size: int, count: int, seed: int) -> Tensor:
     """Return which images make up so many batches (count, size): no class twice in one, classes in rising order."""
     generator = torch.Generator().manual_seed(seed)
-    many = [torch.randperm(private.classes, generator=generator)[:size].sort().values for _ in range(count)]
-    return augment.samples_of(private.labels, torch.cat(many), generator).reshape(count, size)
+    # Every class's images in an order of their own, so that more batches leave the first ones what they are.
+    orders = [
+        (members := (private.labels == label).nonzero()[:, 0])[torch.randperm(len(members), generator=generator)]
+        for label in range(private.classes)
+    ]
+    taken = [0] * private.classes
+    places = []
+    for _ in range(count):
+        for label in torch.randperm(private.classes, generator=generator)[:size].sort().values.tolist():
+            places.append(orders[label][taken[label] % len(orders[label])])
+            taken[label] += 1
+    return torch.stack(places).reshape(count, size)
+
+
+def enlarged(images: Tensor) -> Tensor:
+    """Return images (N, C, H, W) so large that LPIPS tells them apart."""
+    return F.interpolate(images, scale_factor=ENLARGED, mode="bilinear")
 
 
 def scaled(settings: GradInversion, steps: int) -> GradInversion:
@@ -308,7 +338,7 @@ def _rows(steps: int, **inputs: Any) -> list[dict[str, Any]]:
         rows += case.restored(name, scaled(settings, steps), exact=exact)
     for name in BASELINES:
         rows += case.matched(name, steps)
-    return [*rows, *paired(rows, PAIRS, case.seed), *loudness(rows, "+ features")]
+    return [*rows, *paired(rows, PAIRS, case.seed), *loudness(rows, LOUD)]
 
 
 def _seeds(steps: int, seeds: int, registrations: int, **inputs: Any) -> list[dict[str, Any]]:
@@ -392,3 +422,139 @@ def definitions(images: Tensor, noise: Tensor) -> dict[tuple[str, str], Tensor]:
         if values is not None:
             found["LPIPS", f"{name}, clipped pixels"] = values
     return found
+
+
+def rows_of(record: Record, what: str, part: str) -> pd.DataFrame:
+    """Return a record's rows of one sort in one of its parts; there may be none."""
+    frame = record.frame()
+    return frame[(frame["what"] == what) & (frame["part"] == part)]
+
+
+def interval(values: pd.Series, seed: int) -> str:
+    """Return a mean, and where 95 % of a bootstrap over images put it; what is lost counts as nothing."""
+    own = values.astype(float).clip(0, 200).to_numpy()
+    draws = own[np.random.default_rng(seed).integers(len(own), size=(DRAWS, len(own)))].mean(axis=1)
+    low, high = np.quantile(draws, [0.025, 0.975])
+    return f"{own.mean():.1f} ({low:.1f} … {high:.1f})"
+
+
+def table(record: Record, part: str = "rows") -> pd.DataFrame:
+    """Return Tables 2 and 4: a line a part of the attack, a baseline or a floor, and the paper's line beside it."""
+    lines = []
+    for run, group in rows_of(record, "image", part).groupby("run", sort=False):
+        lpips = group["lpips"].dropna().astype(float)
+        line = {
+            "attack": run,
+            "FFT2D": f"{group['fft2d'].astype(float).median():.2f}",
+            "PSNR, dB": interval(group["psnr"], record.parameters["seed"]),
+            "SSIM": f"{group['ssim'].astype(float).mean():.3f}",
+            "LPIPS": f"{lpips.mean():.3f}" if len(lpips) else "n/a",
+            "IIP, %": f"{100 * group['identified'].astype(float).mean():.0f}",
+            "n": len(group),
+        }
+        if part == "rows":
+            line["paper: FFT2D / PSNR / LPIPS"] = PUBLISHED.get(str(run), "–")
+        lines.append(line)
+    return pd.DataFrame(lines)
+
+
+def not_run() -> pd.DataFrame:
+    """Return the rows of the paper that are not run, and why."""
+    return pd.DataFrame([{"paper's row": name, "why": why} for name, why in NOT_RUN.items()])
+
+
+def paired_table(record: Record) -> pd.DataFrame:
+    """Return the differences in PSNR between two attacks on the same images, over all images of a part."""
+    lines: list[dict[str, Any]] = []
+    for part, pairs in (("rows", PAIRS), ("seeds", GROUP_PAIRS), ("alone", ALONE_PAIRS)):
+        images: list[Any] = rows_of(record, "image", part).to_dict("records")
+        lines += [
+            {"B": f"{images[0]['size']:.0f}", "compared": row["run"], "difference, dB": f"{row['difference']:+.2f}"}
+            | {"95 %": f"{row['low']:+.2f} … {row['high']:+.2f}", "n": int(row["images"])}
+            for row in (paired(images, pairs, record.parameters["seed"]) if images else [])
+        ]
+    return pd.DataFrame(lines)
+
+
+def batch_table(record: Record) -> pd.DataFrame:
+    """Return how many labels the paper's rule and the exact solver find in the batches, and what chance identifies."""
+    lines = []
+    for part in ("alone", "rows"):
+        group = rows_of(record, "batches", part)
+        if len(group):
+            share = group["count"] / group["count"].sum()
+            lines.append(
+                {"B": f"{group['size'].iloc[0]:.0f}"}
+                | {"labels by the lowest rows, %": f"{(group['counted'] * share).sum():.0f}"}
+                | {"labels recovered, %": f"{(group['recovered'] * share).sum():.0f}"}
+                | {"gallery": f"{group['gallery'].iloc[0]:.0f}", "chance, %": f"{group['chance'].iloc[0]:.2f}"}
+                | {"n": f"{group['count'].sum():.0f}"}
+            )
+    return pd.DataFrame(lines)
+
+
+def noise_table(record: Record) -> pd.DataFrame:
+    """Return Table 2's row of pure noise by every definition tried, beside the paper's; empty where not measured."""
+    return pd.DataFrame(
+        [
+            {
+                "measure": row["measure"],
+                "definition": row["definition"],
+                "here": f"{row['value']:.3f} ± {row['error']:.3f}",
+                "paper": f"{row['published']:.3f}",
+                "spread of a batch of 8": f"± {row['of_eight']:.3f}",
+                "n": int(row["count"]),
+            }
+            for row in rows_of(record, "noise", "noise").to_dict("records")
+        ],
+        columns=["measure", "definition", "here", "paper", "spread of a batch of 8", "n"],
+    )
+
+
+def figure_images(record: Record, part: str = "rows") -> Figure:
+    """Draw the first images of a part, the private ones above each attack's and the floors."""
+    pictures = rows_of(record, "picture", part)
+    if pictures.empty:
+        return figures.nothing("Not run with these parameters")
+    first = pictures[pictures["first"] == pictures["first"].min()]
+    strips = first.set_index("run")["picture"]
+    figure, axes = figures.panels(1, 1, height=0.55 * len(strips) + 0.4)
+    show(axes[0][0], list(strips), list(strips.index))
+    return figure
+
+
+def figure_quality(record: Record) -> Figure:
+    """Draw the PSNR of every image by every attack, and the floor of its mean colour."""
+    images = rows_of(record, "image", "rows")
+    groups = {str(run): group["psnr"].astype(float) for run, group in images.groupby("run", sort=False)}
+    floor = groups["mean colour"].mean()
+    figure, axes = figures.panels(1, 1, height=0.33 * len(groups) + 0.8)
+    axis = axes[0][0]
+    for place, (run, values) in enumerate(groups.items()):
+        colour = "0.6" if run in FLOORS else figures.COLOURS[0] if run in ROWS else figures.COLOURS[1]
+        axis.scatter(values, np.full(len(values), place), s=9, color=colour, alpha=0.55)
+        axis.scatter(values.mean(), place, s=190, marker="|", color=colour, linewidth=2.4)
+    style = {"color": figures.TRUTH, "linestyle": (0, (4, 2)), "linewidth": 1.4}
+    axis.axvline(floor, label="mean colour: no reconstruction below", **style)
+    axis.set_yticks(range(len(groups)), list(groups))
+    axis.invert_yaxis()
+    axis.set_xlabel("PSNR, dB")
+    figures.legend_below(figure, 1)
+    return figure
+
+
+def figure_loudness(record: Record) -> Figure:
+    """Draw the PSNR of every image against the length of its error ‖p − y‖, and which were identified."""
+    drawn = [(part, rows_of(record, "image", part)) for part in ("alone", "rows")]
+    drawn = [(part, images[images["run"] == LOUD]) for part, images in drawn if len(images)]
+    figure, axes = figures.panels(1, len(drawn), height=3.2, sharey=True)
+    for axis, (_, images) in zip(axes[0], drawn, strict=True):
+        for named, group in images.groupby("identified"):
+            style = {"color": figures.COLOURS[0 if named else 1], "marker": "o" if named else "x"}
+            axis.scatter(group["loud"], group["psnr"], s=24, label="identified" if named else "not identified", **style)
+        axis.set_xscale("log")
+        axis.set_xlabel("length of its error p − y")
+        axis.set_title(f"batches of {images['size'].iloc[0]:.0f}")
+    axes[0][0].set_ylabel("PSNR, dB")
+    figures.legend_below(figure, 2)
+    return figure
