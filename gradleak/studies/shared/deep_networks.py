@@ -14,7 +14,7 @@ from gradleak.models.ready import READY
 
 # The small network that is trained here, and how.
 SMALL = "small-cnn"
-EPOCHS, BATCH, RATE = 3, 64, 5e-3
+EPOCHS, BATCH, RATE = 2, 64, 5e-3
 # A head tuned anew: on how many training images, how smooth their labels are, and L-BFGS's iterations.
 TUNED, SMOOTHING, ITERATIONS = 2000, 0.1, 200
 NAMES = (SMALL, *READY, *(f"{name}+head" for name in READY))

@@ -122,7 +122,7 @@ class Parameters(studies.Parameters):
     seeds: int = Field(2, ge=2, le=100, description="seeds a batch then")
     registrations: int = Field(2, ge=1, le=1000, description="how often seeds are registered")
     singles: int = Field(2, ge=0, le=10_000, description="images restored alone, B = 1")
-    steps: int = Field(12, ge=2, le=1_000_000, description="gradients an attack may ask for")
+    steps: int = Field(10, ge=2, le=1_000_000, description="gradients an attack may ask for")
     pictures: int = Field(0, ge=0, le=1000, description="ImageNet pictures that Table 2's noise is measured against")
 
     paper: ClassVar[dict[str, Any]] = {
