@@ -32,7 +32,7 @@ from gradleak.studies.shared.matched_runs import paired
 from gradleak.studies.shared.mosaics import packed, show
 
 PLACE = "Section 4, Tables 2 and 4"
-SMALLEST: dict[str, Any] = {"steps": 2, "group_batches": 1, "singles": 2}
+SMALLEST: dict[str, Any] = {"steps": 2, "alone_steps": 2, "group_batches": 1, "singles": 2}
 
 OURS = preset("gradinversion+pyramid")
 PLAIN = replace(OURS, levels=1, variation=0.0, statistics=0.0)
@@ -123,6 +123,7 @@ class Parameters(studies.Parameters):
     registrations: int = Field(2, ge=1, le=1000, description="how often seeds are registered")
     singles: int = Field(2, ge=0, le=10_000, description="images restored alone, B = 1")
     steps: int = Field(10, ge=2, le=1_000_000, description="gradients an attack may ask for")
+    alone_steps: int = Field(10, ge=2, le=1_000_000, description="the same for an image alone")
     pictures: int = Field(0, ge=0, le=1000, description="ImageNet pictures that Table 2's noise is measured against")
 
     paper: ClassVar[dict[str, Any]] = {
@@ -134,8 +135,9 @@ class Parameters(studies.Parameters):
         "group_batches": 4,
         "seeds": 4,
         "registrations": 6,
-        "singles": 24,
+        "singles": 16,
         "steps": 200,
+        "alone_steps": 500,
         "pictures": 1000,
     }
 
@@ -161,23 +163,27 @@ def datasets(parameters: Parameters) -> list[str]:
 def scale(parameters: Parameters) -> str:
     """Return in a few words how many samples of what a run is about."""
     return (
-        f"{parameters.batches} batches of {parameters.size}, {parameters.steps} steps, "
-        f"{data.title(parameters.dataset)}, {parameters.network}"
+        f"{parameters.batches} batches of {parameters.size}, {parameters.steps} steps, and {parameters.singles} images "
+        f"alone, {parameters.alone_steps} steps, {data.title(parameters.dataset)}, {parameters.network}"
     )
 
 
 def trials(parameters: Parameters) -> list[dict[str, Any]]:
     """Return the inputs of every trial: Table 2's noise, and a few batches at a time by every row, or from seeds."""
-    common = parameters.model_dump(include={"network", "judge", "dataset", "steps", "seed"})
+    common = parameters.model_dump(include={"network", "judge", "dataset", "seed"})
     common["device"] = studies.resolve_device(parameters.device)
+    steps, alone = {"steps": parameters.steps}, {"steps": parameters.alone_steps}
     pins = [{"part": "noise", "pictures": parameters.pictures, "seed": parameters.seed}] if parameters.pictures else []
     many = parameters.model_dump(include={"seeds", "registrations"})
     return [
         *pins,
-        *({"part": "alone", "size": 1} | few | common for few in _few(parameters.singles, 2 * TOGETHER)),
-        *({"part": "rows", "size": parameters.size} | few | common for few in _few(parameters.batches, TOGETHER)),
         *(
-            {"part": "seeds", "size": parameters.size} | few | many | common
+            {"part": "rows", "size": parameters.size} | few | steps | common
+            for few in _few(parameters.batches, TOGETHER)
+        ),
+        *({"part": "alone", "size": 1} | few | alone | common for few in _few(parameters.singles, 2 * TOGETHER)),
+        *(
+            {"part": "seeds", "size": parameters.size} | few | many | steps | common
             for few in _few(min(parameters.group_batches, parameters.batches), TOGETHER)
         ),
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import pytest
@@ -147,7 +148,7 @@ def test_schedule_warms_up_and_falls_to_zero() -> None:
     assert rates[0] == pytest.approx(0.01)
     assert max(rates) == rates[9] == rates[10] == 0.1
     assert rates[99] < 1e-3
-    assert all(a >= b for a, b in zip(rates[10:], rates[11:], strict=False))
+    assert all(a >= b for a, b in itertools.pairwise(rates[10:]))
     assert sum(replace(settings, registrations=5).registers(step) for step in range(100)) == 5
     assert not settings.registers(24)
 
@@ -162,8 +163,8 @@ def test_wrong_settings_are_told() -> None:
         restore_batches(leaks, labels, settings=preset("gradinversion+features"))
     with pytest.raises(InputError, match="one label a private sample, 4"):
         restore_batches(leaks, labels[:3], settings=NOTHING)
+    one = [observe_statistics(leaks[0].model, torch.randn(2, 2, 8, 8).double())]
     with pytest.raises(InputError, match="one batch's statistics a leak, 2"):
-        one = [observe_statistics(leaks[0].model, torch.randn(2, 2, 8, 8).double())]
         restore_batches(leaks, labels, settings=replace(NOTHING, statistics=1.0), statistics=one)
     with pytest.raises(UnknownName, match="kind of label"):
         restore_batches(leaks, "counte", settings=NOTHING)

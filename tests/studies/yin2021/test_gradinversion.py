@@ -13,7 +13,7 @@ from gradleak.errors import InputError
 from gradleak.studies.yin2021 import gradinversion
 
 STUDY = "gradinversion"
-CHOSEN = {"steps": 40, "singles": 2}
+CHOSEN = {"steps": 40, "alone_steps": 40}
 
 
 def test_every_row_is_there_and_floors_do_not_depend_on_the_attack(record: Record) -> None:
@@ -89,7 +89,7 @@ def test_tables_and_figures(record: Record) -> None:
     assert list(gradinversion.batch_table(record)["B"]) == ["1", "2"]
     assert gradinversion.noise_table(record).empty
     assert len(gradinversion.not_run()) == 2
-    assert records.scale(record) == "1 batches of 2, 40 steps, photos, small-cnn"
+    assert records.scale(record) == "1 batches of 2, 40 steps, and 2 images alone, 40 steps, photos, small-cnn"
     drawn = [gradinversion.figure_images(record, part) for part in ("rows", "seeds", "alone", "none")]
     drawn += [gradinversion.figure_quality(record), gradinversion.figure_loudness(record)]
     for figure in drawn:
