@@ -456,6 +456,7 @@ def table(record: Record, part: str = "rows") -> pd.DataFrame:
             "SSIM": f"{group['ssim'].astype(float).mean():.3f}",
             "LPIPS": f"{lpips.mean():.3f}" if len(lpips) else "n/a",
             "IIP, %": f"{100 * group['identified'].astype(float).mean():.0f}",
+            "by the attacked network, %": f"{100 * group['identified_by_own'].astype(float).mean():.0f}",
             "n": len(group),
         }
         if part == "rows":
