@@ -132,7 +132,7 @@ class Parameters(studies.Parameters):
         "dataset": "cifar10",
         "size": 4,
         "batches": 8,
-        "group_batches": 4,
+        "group_batches": 2,
         "seeds": 4,
         "registrations": 6,
         "singles": 16,
