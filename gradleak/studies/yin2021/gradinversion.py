@@ -135,7 +135,7 @@ class Parameters(studies.Parameters):
         "group_batches": 2,
         "seeds": 4,
         "registrations": 6,
-        "singles": 16,
+        "singles": 8,
         "steps": 200,
         "alone_steps": 500,
         "pictures": 1000,
@@ -533,7 +533,10 @@ def figure_images(record: Record, part: str = "rows") -> Figure:
 def figure_quality(record: Record) -> Figure:
     """Draw the PSNR of every image by every attack, and the floor of its mean colour."""
     images = rows_of(record, "image", "rows")
-    groups = {str(run): group["psnr"].astype(float) for run, group in images.groupby("run", sort=False)}
+    # What is lost has no PSNR, and is drawn at the least of all others.
+    psnr = images["psnr"].astype(float)
+    images = images.assign(psnr=psnr.clip(lower=psnr[np.isfinite(psnr)].min()))
+    groups = {str(run): group["psnr"] for run, group in images.groupby("run", sort=False)}
     floor = groups["mean colour"].mean()
     figure, axes = figures.panels(1, 1, height=0.33 * len(groups) + 0.8)
     axis = axes[0][0]
