@@ -431,9 +431,13 @@ def definitions(images: Tensor, noise: Tensor) -> dict[tuple[str, str], Tensor]:
 
 
 def rows_of(record: Record, what: str, part: str) -> pd.DataFrame:
-    """Return a record's rows of one sort in one of its parts; there may be none."""
+    """Return a record's rows of one sort in one of its parts; there may be none.
+
+    The picture drawn as an unrelated one may by chance be the private one, and is left out then.
+    """
     frame = record.frame()
-    return frame[(frame["what"] == what) & (frame["part"] == part)]
+    own = frame[(frame["what"] == what) & (frame["part"] == part)]
+    return own[~((own["run"] == "unrelated") & (own["psnr"].astype(float) == math.inf))] if what == "image" else own
 
 
 def interval(values: pd.Series, seed: int) -> str:
