@@ -154,6 +154,32 @@ def summary(values: Tensor) -> Summary:
     return Summary(len(data), float(data.mean()), std, float(data.min()), float(data.max()))
 
 
+def fft2d(recovered: Tensor, truth: Tensor) -> Tensor:
+    """Return the relative L2 distance of images' 2-D Fourier transforms (N,): yin2021's FFT2D, as far as it is told.
+
+    By Parseval's theorem it is that of the pixels. Of pure noise on ImageNet it is what their Table 2 has.
+    """
+    first, second, finite = _pair(recovered, truth)
+    ours, theirs = (torch.fft.fft2(side, norm="ortho").flatten(1) for side in (first, second))
+    distance = (ours - theirs).abs().square().sum(dim=1).sqrt() / theirs.abs().square().sum(dim=1).sqrt()
+    return torch.where(finite, distance, torch.full_like(distance, math.inf))
+
+
+def identified(recovered: Tensor, gallery: Tensor, places: Tensor) -> Tensor:
+    """Return whether each restored image's nearest neighbour in a gallery is the private one (N,): yin2021's IIP.
+
+    `recovered` (N, I) and `gallery` (M, I) are features of images, compared by their cosine; `places` (N,) are the
+    private images' own in the gallery. What is not finite is not identified. Chance is 1 / M.
+    """
+    if recovered.ndim != 2 or gallery.ndim != 2 or recovered.shape[1] != gallery.shape[1]:
+        raise InputError(f"features must be (N, I) and (M, I); got {tuple(recovered.shape)}, {tuple(gallery.shape)}")
+    if len(places) != len(recovered) or not ((places >= 0) & (places < len(gallery))).all():
+        raise InputError(f"each of {len(recovered)} images needs its place in the gallery of {len(gallery)}")
+    finite = torch.isfinite(recovered).all(dim=1)
+    ours, theirs = (torch.nn.functional.normalize(side.double(), dim=1) for side in (recovered, gallery))
+    return finite & ((ours.nan_to_num(0) @ theirs.T).argmax(dim=1) == places)
+
+
 @functools.cache
 def _lpips_model(trunk: str, file: str) -> Any:
     import lpips as package

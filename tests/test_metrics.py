@@ -135,6 +135,29 @@ def test_bad_input_is_said_clearly(recovered: torch.Tensor, truth: torch.Tensor,
         metrics.psnr(recovered, truth)
 
 
+def test_fft2d_is_the_relative_distance_of_pixels_and_lost_images_are_infinitely_far() -> None:
+    recovered, truth = pair(4)
+    expected = (recovered.clamp(0, 1) - truth).flatten(1).norm(dim=1) / truth.flatten(1).norm(dim=1)
+    torch.testing.assert_close(metrics.fft2d(recovered, truth), expected.double(), rtol=1e-5, atol=0)
+    assert metrics.fft2d(truth, truth).max() == 0
+    assert metrics.fft2d(truth * math.nan, truth).isinf().all()
+
+
+def test_identification_by_chance_is_one_in_the_gallery() -> None:
+    generator = torch.Generator().manual_seed(0)
+    gallery = torch.randn(50, 8, generator=generator)
+    places = torch.randint(50, (5000,), generator=generator)
+    guesses = metrics.identified(torch.randn(5000, 8, generator=generator), gallery, places)
+    assert abs(float(guesses.double().mean()) - 1 / 50) < 4 * (1 / 50 * 49 / 50 / 5000) ** 0.5
+    assert metrics.identified(3 * gallery[places], gallery, places).all()
+    assert not metrics.identified(gallery[places] * math.nan, gallery, places).any()
+    assert not metrics.identified(gallery[places], gallery, (places + 1) % 50).any()
+    with pytest.raises(InputError, match="its place in the gallery of 50"):
+        metrics.identified(gallery[:2], gallery, torch.tensor([0, 50]))
+    with pytest.raises(InputError, match=r"\(N, I\) and \(M, I\)"):
+        metrics.identified(gallery[:2, :3], gallery, torch.tensor([0, 1]))
+
+
 def test_small_images_have_no_ssim_and_labels_need_one_shape() -> None:
     with pytest.raises(InputError, match="at least 7×7"):
         metrics.ssim(torch.rand(1, 3, 6, 6), torch.rand(1, 3, 6, 6))

@@ -1,5 +1,8 @@
 """From gradients to images."""
 
+from gradleak.images.gradinversion.attack import restore_batches
+from gradleak.images.gradinversion.settings import GradInversion
+from gradleak.images.gradinversion.statistics import observe_statistics
 from gradleak.images.inversion.convolutional import invert_convolutional, trace_convolutional
 from gradleak.images.inversion.fully_connected import (
     Inversion,
@@ -18,6 +21,7 @@ __all__ = [
     "LBFGS",
     "Adam",
     "Distance",
+    "GradInversion",
     "Inversion",
     "LayerReport",
     "LevenbergMarquardt",
@@ -28,7 +32,9 @@ __all__ = [
     "invert_convolutional",
     "invert_fully_connected",
     "match",
+    "observe_statistics",
     "polished",
+    "restore_batches",
     "total_variation",
     "trace_convolutional",
     "trace_fully_connected",

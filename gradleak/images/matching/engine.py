@@ -88,7 +88,7 @@ def match(
     distance = Distance(distance) if isinstance(distance, str) else distance
     prior = prior or ImagePrior()
     settings = _optimizer(optimizer)
-    _check(many, restarts, chunk)
+    check_leaks(many, restarts, chunk)
     known = _labels(many, labels, label_prior, trust)
     if isinstance(settings, LevenbergMarquardt):
         _check_second_order(known, distance, prior)
@@ -115,7 +115,7 @@ def match(
             _run(settings, objective, misfit, places[part], owners[part], track, enough)
         except KeyboardInterrupt:
             interrupted = True
-    return _gathered(objective, places, owners, tracks, interrupted, restarts)
+    return gathered(objective, places, owners, tracks, interrupted, restarts)
 
 
 def _optimizer(optimizer: Optimizer | str) -> Optimizer:
@@ -149,7 +149,7 @@ def _run(
         levenberg(settings, misfit, places, owners, track)
 
 
-def _check(leaks: list[Leak], restarts: int, chunk: int | None) -> None:
+def check_leaks(leaks: list[Leak], restarts: int, chunk: int | None) -> None:
     if not leaks:
         raise InputError("there is no leak to match")
     if restarts < 1 or (chunk is not None and chunk < 1):
@@ -310,7 +310,7 @@ def _watcher(
     return lambda step, best: watch(part, step, objective.inputs(best).clone())
 
 
-def _gathered(
+def gathered(
     objective: Objective,
     places: Tensor,
     owners: Tensor,

@@ -1,0 +1,282 @@
+"""GradInversion: batches of images from averaged gradients, all batches and their seeds as one program."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.func import functional_call, grad, vmap
+from torch.nn import functional as F
+
+from gradleak.augment import as_probabilities, one_hot
+from gradleak.errors import InputError, unknown
+from gradleak.images.gradinversion.consensus import pixel_mean, registered_mean
+from gradleak.images.gradinversion.settings import GradInversion
+from gradleak.images.gradinversion.statistics import (
+    Statistics,
+    batch_norms,
+    running_statistics,
+    stacked,
+    statistics_distance,
+    statistics_of,
+)
+from gradleak.images.matching.engine import Reconstruction, check_leaks, gathered
+from gradleak.images.matching.objective import Distance, ImagePrior, Objective, total_variation
+from gradleak.images.matching.optimizers import Track
+from gradleak.labels import recover_batch
+from gradleak.labels.hard.gradinversion import gradinversion as lowest_rows
+from gradleak.leak import Gradients, Leak
+
+# How the labels come about that are not given.
+MODES = ("counted", "recovered")
+
+
+@dataclass(frozen=True)
+class Known:
+    """What is known of the samples of N batches: labels (N, B, C), errors p − y (N, B, C) and features (N, B, I).
+
+    `there` (N,): whether errors and features were recovered.
+    """
+
+    labels: Tensor
+    errors: Tensor
+    features: Tensor
+    there: Tensor
+
+
+def restore_batches(
+    leaks: Leak | Sequence[Leak],
+    labels: Tensor | str = "counted",
+    *,
+    settings: GradInversion | None = None,
+    statistics: Statistics | Sequence[Statistics] | None = None,
+    seeds: int = 1,
+    seed: int = 0,
+    watch: Callable[[int, Tensor], None] | None = None,
+) -> Reconstruction:
+    """Restore the batches of N leaks of one model, `seeds` times each, as one program (yin2021).
+
+    `labels`: class indices (N·B,) or soft labels (N·B, C) that the attacker knows; "counted", by the paper's rule, or
+    "recovered", with every sample's error and feature, by `recover_batch`, and by the rule where that finds none;
+    classes in rising order then. `settings.feature` needs what is recovered.
+    `statistics`: each batch's own, where clients share them; by default the running ones of the model.
+    `watch` is shown the step and the best images so far (N·seeds, B, …), a hundred times.
+    The `images` of the result are those of the least loss among a leak's seeds; `attempts` holds all.
+    """
+    many = [leaks] if isinstance(leaks, Leak) else list(leaks)
+    settings = settings or GradInversion()
+    check_leaks(many, seeds, None)
+    if settings.feature and not (isinstance(labels, str) and labels == "recovered"):
+        raise InputError("a weight of features needs the features: labels='recovered'")
+    target = Target(many, known_of(many, labels), settings, _statistics(many, statistics, settings))
+    like = next(iter(target.observed.values()))
+    generator = torch.Generator().manual_seed(seed)
+    places = settings.spread * torch.randn(len(many) * seeds, target.size, generator=generator).to(like)
+    owners = torch.arange(len(many), device=places.device).repeat_interleave(seeds)
+    shown = None if watch is None else lambda step, best: watch(step, target.inputs(best))
+    track = Track.start(places, settings.steps, shown)
+    interrupted = False
+    try:
+        descend(settings, target, places, owners, seeds, track, generator)
+    except KeyboardInterrupt:
+        interrupted = True
+    everyone = torch.arange(len(places), device=places.device)
+    return gathered(target, places, owners, [(everyone, track)], interrupted, seeds)
+
+
+def known_of(leaks: list[Leak], labels: Tensor | str) -> Known:
+    """Return what is known of the samples of N batches, by the labels given, or by how they come about."""
+    first = leaks[0]
+    like, size = first.weight_gradient, first.batch_size
+    classes, width = first.weight.shape
+    recovering = isinstance(labels, str) and labels == "recovered"
+    if isinstance(labels, str):
+        if labels not in MODES:
+            raise unknown("kind of label", labels, MODES)
+        counts = lowest_rows(torch.stack([leak.weight_gradient for leak in leaks]), size)
+        labels = one_hot(counts.nonzero()[:, 1], classes)
+    if len(labels) != len(leaks) * size:
+        raise InputError(f"there must be one label a private sample, {len(leaks) * size}; got {len(labels)}")
+    given = as_probabilities(labels, classes, dtype=like.dtype, device=like.device).reshape(-1, size, classes).clone()
+    errors, features = torch.zeros_like(given), like.new_zeros(len(leaks), size, width)
+    there = torch.zeros(len(leaks), dtype=torch.bool, device=like.device)
+    for n, leak in enumerate(leaks if recovering else []):
+        found = _samples(leak)
+        if found is not None:
+            there[n] = True
+            given[n], errors[n], features[n] = (side.to(like) for side in found)
+    return Known(given, errors, features, there)
+
+
+def _samples(leak: Leak) -> tuple[Tensor, Tensor, Tensor] | None:
+    """Return a batch's labels, errors p − y (B, C) and features (B, I), classes rising, where all are found."""
+    found = recover_batch(
+        leak.weight_gradient, leak.weight, batch_size=leak.batch_size, prior="onehot", bias=leak.bias,
+        bias_gradient=leak.bias_gradient,
+    )  # fmt: skip
+    if found.status == "failed" or not torch.isfinite(found.features).all():
+        return None
+    bias = 0.0 if leak.bias is None else leak.bias.double()
+    predicted = (found.features @ leak.weight.double().T + bias).softmax(dim=1)
+    order = found.labels.argmax(dim=1).argsort()
+    return found.labels[order], (predicted - found.labels)[order], found.features[order]
+
+
+def _statistics(
+    leaks: list[Leak], statistics: Statistics | Sequence[Statistics] | None, settings: GradInversion
+) -> Statistics | None:
+    """Return the statistics that the batches are held to, (N, C_l) each."""
+    if not settings.statistics:
+        return None
+    if statistics is None:
+        shape = leaks[0].input_shape
+        assert shape is not None
+        one = running_statistics(leaks[0].model, leaks[0].weight.new_zeros(1, *shape))
+        return stacked([one] * len(leaks))
+    many = [statistics] if isinstance(statistics, Statistics) else list(statistics)
+    if len(many) != len(leaks):
+        raise InputError(f"there must be one batch's statistics a leak, {len(leaks)}; got {len(many)}")
+    return stacked(many)
+
+
+class Target(Objective):
+    """The loss of A attacks on N batches: gradient, R_fid, R_group, features; its places are sums of resolutions."""
+
+    def __init__(self, leaks: list[Leak], known: Known, settings: GradInversion, statistics: Statistics | None) -> None:
+        distance = Distance("cosine" if settings.distance == "cosine" else "l2")
+        super().__init__(leaks, known.labels, None, distance, ImagePrior())
+        self.known, self.settings, self.statistics = known, settings, statistics
+        height, width = self.shape[-2:]
+        self.sides = [(-(-height // 2**level), -(-width // 2**level)) for level in range(settings.levels)]
+        self.leading = self.shape[:-2]
+        channels = torch.Size(self.leading).numel()
+        self.sizes = [channels * tall * wide for tall, wide in self.sides]
+        self.size = sum(self.sizes)
+        self._into: list[Tensor] = []
+        for layer in batch_norms(self.model):
+            layer.register_forward_pre_hook(lambda _module, inputs: self._into.append(inputs[0]))
+        # (A, B, …): what the seeds of each leak agree on, or nothing yet.
+        self.agreed: Tensor | None = None
+
+    def inputs(self, places: Tensor) -> Tensor:
+        """Return the images (A, B, C, H, W): every resolution enlarged, and added up."""
+        total: Tensor | None = None
+        for part, side in zip(places.split(self.sizes, dim=1), self.sides, strict=True):
+            level = part.reshape(-1, *self.leading[1:], *side)
+            if side != self.sides[0]:
+                level = F.interpolate(level, size=self.sides[0], mode="bilinear")
+            total = level if total is None else total + level
+        assert total is not None
+        return total.reshape(-1, *self.shape)
+
+    def losses(self, places: Tensor, owners: Tensor) -> Tensor:
+        """Return the loss (A,) at places."""
+        settings, images = self.settings, self.inputs(places)
+        known = (self.known.labels, self.known.errors, self.known.there.to(images))
+        mine = [side[owners] for side in known]
+        value = images.new_zeros(len(images))
+        if settings.gradient:
+            own, (entropy, features, seen) = vmap(grad(self._sent, has_aux=True), (None, 0, 0, 0, 0))(
+                self.parameters, images, *mine
+            )
+            value = value + settings.gradient * self._between(own, owners)
+        else:
+            _, (entropy, features, seen) = vmap(self._sent, (None, 0, 0, 0, 0))(self.parameters, images, *mine)
+        if settings.classification:
+            value = value + settings.classification * entropy
+        if self.statistics is not None:
+            theirs = Statistics(
+                *(tuple(v[owners] for v in side) for side in (self.statistics.means, self.statistics.variances))
+            )
+            value = value + settings.statistics * statistics_distance(
+                Statistics(*seen), theirs, relative=settings.scale == "mean"
+            )
+        if settings.feature:
+            truth = self.known.features[owners]
+            misfit = (features - truth).square().sum(dim=2) / truth.square().sum(dim=2).clamp(min=1e-12)
+            value = value + settings.feature * self.known.there[owners] * misfit.mean(dim=1)
+        if self.agreed is not None:
+            apart = torch.linalg.vector_norm((images - self.agreed).flatten(1), dim=1)
+            value = value + settings.consistency * apart
+        return value + self._fidelity(images)
+
+    def _fidelity(self, images: Tensor) -> Tensor:
+        """Return α_tv R_TV + α_ℓ2 R_ℓ2 (A,)."""
+        settings = self.settings
+        if settings.scale == "mean":
+            square = images.square().flatten(1).mean(dim=1)
+            return settings.variation * total_variation(images) + settings.square * square
+        sizes = [torch.linalg.vector_norm(images.diff(dim=side).flatten(1), dim=1) for side in (-1, -2)]
+        square = torch.linalg.vector_norm(images.flatten(1), dim=1)
+        value: Tensor = settings.variation * (sizes[0] + sizes[1]) + settings.square * square
+        return value
+
+    def _sent(
+        self, parameters: Gradients, inputs: Tensor, labels: Tensor, errors: Tensor, there: Tensor
+    ) -> tuple[Tensor, tuple[Tensor, Tensor, tuple[tuple[Tensor, ...], tuple[Tensor, ...]]]]:
+        """Return a scalar whose gradient is what a client would send, and cross-entropy, features and statistics.
+
+        Known errors p − y take the place of the dummy's own, which are rounding where the network is sure of itself.
+        """
+        self._seen.clear()
+        self._into.clear()
+        logits = functional_call(self.model, parameters, (inputs,))
+        entropy = -(labels * F.log_softmax(logits, dim=1)).sum(dim=1).mean()
+        slope = (errors * logits).sum(dim=1).mean() if self.settings.feature else entropy
+        mixed = there * slope + (1 - there) * entropy
+        seen = statistics_of(self._into)
+        return mixed, (entropy, self._seen.pop(), (seen.means, seen.variances))
+
+    def _between(self, own: Gradients, owners: Tensor) -> Tensor:
+        observed = {name: value[owners] for name, value in self.observed.items()}
+        if self.settings.distance != "norms":
+            return self.distance.between(own, observed, self.head)
+        return torch.stack(
+            [torch.linalg.vector_norm((own[name] - observed[name]).flatten(1), dim=1) for name in own]
+        ).sum(dim=0)
+
+
+def descend(
+    settings: GradInversion,
+    target: Target,
+    places: Tensor,
+    owners: Tensor,
+    seeds: int,
+    track: Track,
+    generator: torch.Generator,
+) -> None:
+    """Run Adam on A attacks, the seeds of each leak held together; an attack that is not finite stays where it is."""
+    mean, square = torch.zeros_like(places), torch.zeros_like(places)
+    everyone = torch.arange(len(places), device=places.device)
+    pixels = target.sizes[0]
+    for step in track.rounds():
+        target.agreed = agreed(settings, target, places, seeds, step)
+        losses, slopes = target.evaluate(places, owners)
+        track.see(everyone, places, losses)
+        lost = ~(torch.isfinite(losses) & torch.isfinite(slopes).all(dim=1))
+        track.lost |= lost
+        slopes[lost] = 0
+        slopes = slopes.sign() if settings.signed else slopes
+        mean.lerp_(slopes, 0.1)
+        square.mul_(0.999).addcmul_(slopes, slopes, value=0.001)
+        rate = settings.rate_at(step)
+        size = (square / (1 - 0.999 ** (step + 1))).sqrt_().add_(1e-8)
+        places = places - rate / (1 - 0.9 ** (step + 1)) * mean / size
+        if settings.noise:
+            shape = (len(places), pixels)
+            places[:, :pixels] += rate * settings.noise * torch.randn(shape, generator=generator).to(places)
+        track.stepped(step + 1)
+    track.see(everyone, places, target.evaluate(places, owners)[0])
+
+
+def agreed(settings: GradInversion, target: Target, places: Tensor, seeds: int, step: int) -> Tensor | None:
+    """Return what the seeds of each leak agree on at a step (A, B, …), None where they are not held together."""
+    if settings.group == "none" or settings.consistency == 0 or seeds == 1:
+        return None
+    if settings.group == "registered" and step >= settings.steps // 4 and not settings.registers(step):
+        return target.agreed
+    images = target.inputs(places).unflatten(0, (-1, seeds))
+    registered = settings.group == "registered" and settings.registers(step)
+    return (registered_mean if registered else pixel_mean)(images).flatten(0, 1)

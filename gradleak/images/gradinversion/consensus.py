@@ -1,0 +1,66 @@
+"""What the seeds of one leak agree on: their mean, pixel by pixel or after each was laid onto it."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+# A shift by more than this part of the side is no registration.
+FARTHEST = 0.25
+
+
+def pixel_mean(images: Tensor) -> Tensor:
+    """Return the mean over the seeds of images (N, R, …), for each of them: yin2021's lazy registration."""
+    return images.mean(dim=1, keepdim=True).expand_as(images)
+
+
+def registered_mean(images: Tensor) -> Tensor:
+    """Return the mean over the seeds of images (N, R, B, C, H, W), each laid onto their pixel mean first.
+
+    In the role of yin2021's RANSAC-Flow stand scikit-image's phase correlation, for a shift of the whole, and TV-L1
+    optical flow, for what is left. A seed is moved only where that brings it nearer to the mean.
+    """
+    moved = torch.empty_like(images)
+    for n, group in enumerate(images):
+        for b in range(group.shape[1]):
+            mean = group[:, b].mean(dim=0)
+            for r in range(len(group)):
+                moved[n, r, b] = registered(group[r, b], mean)
+    return pixel_mean(moved)
+
+
+def registered(image: Tensor, onto: Tensor) -> Tensor:
+    """Return an image (C, H, W) laid onto another, or as it is where no move brings it nearer."""
+    own, other = (side.detach().cpu().double().numpy() for side in (image, onto))
+    candidates = [own]
+    # What is flat, or not finite, has nothing to hold on to.
+    if all(np.isfinite(side).all() and np.ptp(side.mean(axis=0)) > 0 for side in (own, other)):
+        candidates.append(_shifted(own, other))
+        candidates.append(_flowed(candidates[-1], other))
+    nearest = min(candidates, key=lambda moved: float(np.square(moved - other).sum()))
+    return torch.from_numpy(nearest).to(image)
+
+
+def _shifted(image: np.ndarray, onto: np.ndarray) -> np.ndarray:
+    from scipy.ndimage import shift
+    from skimage.registration import phase_cross_correlation
+
+    found = phase_cross_correlation(onto.mean(axis=0), image.mean(axis=0), upsample_factor=4)[0]
+    if np.abs(found).max() > FARTHEST * min(image.shape[1:]):
+        return image
+    return np.asarray(shift(image, (0, *found), order=1, mode="nearest"))
+
+
+def _flowed(image: np.ndarray, onto: np.ndarray) -> np.ndarray:
+    from skimage.registration import optical_flow_tvl1
+    from skimage.transform import warp
+
+    reference, moving = (_unit(side.mean(axis=0)) for side in (onto, image))
+    flow = optical_flow_tvl1(reference, moving, num_warp=3, num_iter=5)
+    places = np.stack(np.meshgrid(*map(np.arange, reference.shape), indexing="ij")) + flow
+    return np.stack([warp(channel, places, order=1, mode="edge", preserve_range=True) for channel in image])
+
+
+def _unit(image: np.ndarray) -> np.ndarray:
+    return np.asarray((image - image.min()) / max(float(np.ptp(image)), 1e-12))

@@ -1,0 +1,53 @@
+"""Networks that others trained, by name: from files in $GRADLEAK_WEIGHTS."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from gradleak import paths
+from gradleak.data.base import NORMALISATION
+from gradleak.errors import MissingData, unknown
+from gradleak.models.resnet import CifarResNet
+
+# ImageNet's pixel statistics, which these were trained with.
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+# The file, and how many blocks a stage has.
+READY = {"cifar10-resnet20": ("cifar10_resnet20.pt", 3), "cifar10-resnet56": ("cifar10_resnet56.pt", 9)}
+
+
+class Rescaled(nn.Module):
+    """A network behind a layer that gives it the pixel statistics that it was trained with."""
+
+    scale: Tensor
+    shift: Tensor
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        mean, std = (torch.tensor(values).reshape(3, 1, 1) for values in NORMALISATION)
+        own_mean, own_std = (torch.tensor(values).reshape(3, 1, 1) for values in (MEAN, STD))
+        self.register_buffer("scale", std / own_std)
+        self.register_buffer("shift", (mean - own_mean) / own_std)
+        self.network = network
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return logits (B, C) of images as `gradleak.data.normalise` gives them."""
+        logits: Tensor = self.network(x * self.scale + self.shift)
+        return logits
+
+
+def pretrained(name: str) -> nn.Module:
+    """Return a trained network in eval mode, which takes images as `gradleak.data.normalise` gives them."""
+    if name not in READY:
+        raise unknown("pretrained network", name, READY)
+    file, blocks = READY[name]
+    folder = paths.weights_folder()
+    place = folder / file if folder else None
+    if place is None or not place.is_file():
+        raise MissingData(
+            f"pretrained network '{name}' is not at hand: put {file} into a folder and set $GRADLEAK_WEIGHTS to it"
+        )
+    state = torch.load(place, weights_only=True)
+    network = CifarResNet(blocks, 10, 3, bias=True)
+    network.load_state_dict({key.replace("linear.", "head."): value for key, value in state.items()})
+    return Rescaled(network).eval()

@@ -1,0 +1,57 @@
+"""Networks with batch norm whose batches are restored, by name, and the features that tell images apart."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from gradleak import data, models
+from gradleak.errors import unknown
+from gradleak.leak import head_inputs
+from gradleak.models import training
+from gradleak.models.ready import READY
+
+# The small network that is trained here, and how.
+SMALL = "small-cnn"
+EPOCHS, BATCH, RATE = 2, 64, 5e-3
+# A head tuned anew: on how many training images, how smooth their labels are, and L-BFGS's iterations.
+TUNED, SMOOTHING, ITERATIONS = 2000, 0.1, 200
+NAMES = (SMALL, *READY, *(f"{name}+head" for name in READY))
+
+
+def made(name: str, dataset: str, seed: int) -> nn.Module:
+    """Return a trained network in eval mode; "+head": its last layer is tuned anew, with smoothed labels."""
+    if name not in NAMES:
+        raise unknown("network", name, NAMES)
+    if name == SMALL:
+        recipe = training.Recipe(
+            network=name, dataset=dataset, epochs=EPOCHS, batch_size=BATCH, learning_rate=RATE, seed=seed
+        )
+        return training.train(recipe).model
+    model = models.pretrained(name.removesuffix("+head"))
+    return with_new_head(model, data.load(dataset, "train")) if name.endswith("+head") else model
+
+
+def with_new_head(model: nn.Module, learning: data.Dataset) -> nn.Module:
+    """Tune a network's last layer on smoothed labels of some training images; the layers below stay."""
+    features, _ = head_inputs(model, data.normalise(learning.images[:TUNED]))
+    labels = F.one_hot(learning.labels[:TUNED], learning.classes).float()
+    labels = (1 - SMOOTHING) * labels + SMOOTHING / learning.classes
+    head = next(layer for layer in reversed([*model.modules()]) if isinstance(layer, nn.Linear))
+    optimizer = torch.optim.LBFGS(head.parameters(), max_iter=ITERATIONS, line_search_fn="strong_wolfe")
+
+    def evaluate() -> Tensor:
+        optimizer.zero_grad()
+        loss: Tensor = -(labels * head(features).log_softmax(dim=1)).sum(dim=1).mean()
+        loss.backward()
+        return loss
+
+    optimizer.step(evaluate)
+    model.zero_grad(set_to_none=True)
+    return model
+
+
+def pooled(model: nn.Module, images: Tensor) -> Tensor:
+    """Return what a network's last layer sees of images in [0, 1], (N, I)."""
+    return head_inputs(model, data.normalise(images))[0]

@@ -1,0 +1,173 @@
+"""The attack: each part by itself, many batches and seeds as one program, and what it refuses."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from gradleak.errors import InputError, UnknownName
+from gradleak.images import GradInversion, observe_statistics, restore_batches
+from gradleak.images.gradinversion.attack import Target, known_of
+from gradleak.images.gradinversion.settings import PRESETS, preset
+from gradleak.images.gradinversion.statistics import stacked
+from gradleak.leak import Leak, observe
+from tests.images.matching.attacked import small
+
+NOTHING = GradInversion(
+    gradient=1.0, variation=0.0, square=0.0, statistics=0.0, consistency=0.0, group="none", noise=0.0, warmup=0, steps=4
+)
+
+
+def batches(count: int = 2, size: int = 2, classes: int = 6) -> tuple[list[Leak], Tensor, Tensor]:
+    model = small(0, classes, nn.Softplus(), bias=True, norm=True).double()
+    generator = torch.Generator().manual_seed(1)
+    inputs = torch.randn(count * size, 2, 8, 8, generator=generator).double()
+    labels = torch.cat([torch.randperm(classes, generator=generator)[:size].sort().values for _ in range(count)])
+    parts = zip(inputs.split(size), labels.split(size), strict=True)
+    return [observe(model, *part) for part in parts], inputs, labels
+
+
+def plain(leak: Leak, images: Tensor, labels: Tensor, settings: GradInversion) -> tuple[Tensor, Tensor]:
+    """The paper's sum for one batch, by autograd and nothing else."""
+    images = images.clone().requires_grad_()
+    seen: list[Tensor] = []
+    norm = next(module for module in leak.model.modules() if isinstance(module, nn.BatchNorm2d))
+    hook = norm.register_forward_pre_hook(lambda _, args: seen.append(args[0]))
+    loss = F.cross_entropy(leak.model.eval()(images), labels)
+    hook.remove()
+    names = list(leak.gradients)
+    own = torch.autograd.grad(loss, [leak.model.get_parameter(name) for name in names], create_graph=True)
+    misfits = [(a - leak.gradients[name]).norm() for a, name in zip(own, names, strict=True)]
+    known = norm.running_mean, norm.running_var
+    ours = seen[0].mean(dim=(0, 2, 3)), seen[0].var(dim=(0, 2, 3), unbiased=False)
+    apart = sum((a - b).norm() for a, b in zip(ours, known, strict=True))
+    variation = (images[..., 1:] - images[..., :-1]).norm() + (images[..., 1:, :] - images[..., :-1, :]).norm()
+    value = settings.gradient * sum(misfits) + settings.classification * loss + settings.statistics * apart
+    value = value + settings.variation * variation + settings.square * images.norm()
+    (slope,) = torch.autograd.grad(value, [images])
+    return value.detach(), slope
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        NOTHING,
+        replace(NOTHING, variation=0.3, square=0.2),
+        replace(NOTHING, statistics=0.7),
+        replace(NOTHING, gradient=0.0, classification=1.0, statistics=0.5),
+        replace(NOTHING, variation=0.1, square=0.1, statistics=0.3, gradient=2.0),
+    ],
+)
+def test_every_part_is_the_formula_batch_by_batch(settings: GradInversion) -> None:
+    leaks, inputs, labels = batches()
+    statistics = None
+    if settings.statistics:
+        norm = leaks[0].model[1]
+        norm.running_mean += 0.3
+        leaks = [observe(leaks[0].model, *part) for part in zip(inputs.split(2), labels.split(2), strict=True)]
+        one = observe_statistics(leaks[0].model, inputs)
+        statistics = stacked([replace(one, means=(norm.running_mean,), variances=(norm.running_var,))] * 2)
+    target = Target(leaks, known_of(leaks, labels), settings, statistics)
+    images = torch.randn(2, 2, 2, 8, 8, generator=torch.Generator().manual_seed(7)).double()
+    losses, slopes = target.evaluate(images.flatten(1), torch.arange(2))
+    for n in range(2):
+        value, slope = plain(leaks[n], images[n], labels[2 * n : 2 * n + 2], settings)
+        torch.testing.assert_close(losses[n], value)
+        torch.testing.assert_close(slopes[n].reshape(slope.shape), slope)
+
+
+def test_private_batch_has_no_loss_but_its_own_size() -> None:
+    leaks, inputs, labels = batches()
+    settings = replace(NOTHING, statistics=1.0, feature=1.0, distance="l2")
+    exact = stacked([observe_statistics(leaks[0].model, part) for part in inputs.split(2)])
+    known = replace(known_of(leaks, labels), there=torch.zeros(2, dtype=torch.bool))
+    target = Target(leaks, known, settings, exact)
+    assert target.losses(inputs.reshape(2, -1), torch.arange(2)).max() < 1e-12
+
+
+def test_recovered_errors_give_the_gradient_that_labels_give() -> None:
+    leaks, inputs, labels = batches()
+    known = known_of(leaks, "recovered")
+    assert known.there.all()
+    assert torch.equal(known.labels.argmax(dim=2).flatten(), labels)
+    settings = replace(NOTHING, feature=1.0, distance="l2")
+    target = Target(leaks, known, settings, None)
+    assert target.losses(inputs.reshape(2, -1), torch.arange(2)).max() < 1e-12
+
+
+def test_seeds_of_a_group_are_held_together() -> None:
+    leaks, _, labels = batches()
+    alone = replace(NOTHING, steps=20)
+    spread = []
+    for settings in (alone, replace(alone, group="mean", consistency=0.3)):
+        found = restore_batches(leaks, labels, settings=settings, seeds=3, seed=1)
+        assert found.attempts.shape == (2, 3, 2, 2, 8, 8)
+        assert found.losses.shape == (2, 3)
+        spread.append(float(found.attempts.std(dim=1).mean()))
+    assert spread[1] < 0.8 * spread[0]
+
+
+def test_batches_and_seeds_as_one_program_are_each_by_itself() -> None:
+    leaks, _, labels = batches()
+    settings = replace(NOTHING, statistics=0.1, variation=0.1, signed=True, levels=2, steps=6)
+    together = restore_batches(leaks, labels, settings=settings, seeds=2, seed=3)
+    again = restore_batches(leaks, labels, settings=settings, seeds=2, seed=3)
+    assert torch.equal(together.attempts, again.attempts)
+    first = restore_batches(leaks[0], labels[:2], settings=settings, seeds=2, seed=3)
+    torch.testing.assert_close(first.attempts[0], together.attempts[0])
+    assert first.curves.diff(dim=-1).max() <= 0
+
+
+def test_a_pyramid_is_the_sum_of_its_resolutions() -> None:
+    leaks, _, labels = batches(1)
+    target = Target(leaks, known_of(leaks, labels), replace(NOTHING, levels=3), None)
+    assert target.size == 2 * 2 * (64 + 16 + 4)
+    places = torch.zeros(1, target.size).double()
+    places[:, : 2 * 2 * 64] = 1
+    places[:, 2 * 2 * 80 :] = 2
+    torch.testing.assert_close(target.inputs(places), torch.full((1, 2, 2, 8, 8), 3.0).double())
+
+
+def test_more_steps_come_nearer() -> None:
+    leaks, inputs, labels = batches(1)
+    errors = []
+    for steps in (1, 300):
+        settings = replace(NOTHING, distance="cosine", signed=True, steps=steps, spread=0.1)
+        errors.append(float((restore_batches(leaks, labels, settings=settings).images - inputs).square().mean()))
+    assert errors[1] < 0.5 * errors[0]
+
+
+def test_schedule_warms_up_and_falls_to_zero() -> None:
+    settings = GradInversion(steps=100, warmup=10)
+    rates = [settings.rate_at(step) for step in range(100)]
+    assert rates[0] == pytest.approx(0.01)
+    assert max(rates) == rates[9] == rates[10] == 0.1
+    assert rates[99] < 1e-3
+    assert all(a >= b for a, b in itertools.pairwise(rates[10:]))
+    assert sum(replace(settings, registrations=5).registers(step) for step in range(100)) == 5
+    assert not settings.registers(24)
+
+
+def test_wrong_settings_are_told() -> None:
+    leaks, _, labels = batches()
+    with pytest.raises(UnknownName, match="did you mean 'cosine'"):
+        GradInversion(distance="cosin")  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="all weigh nothing"):
+        GradInversion(gradient=0.0, statistics=0.0)
+    with pytest.raises(InputError, match="labels='recovered'"):
+        restore_batches(leaks, labels, settings=preset("gradinversion+features"))
+    with pytest.raises(InputError, match="one label a private sample, 4"):
+        restore_batches(leaks, labels[:3], settings=NOTHING)
+    one = [observe_statistics(leaks[0].model, torch.randn(2, 2, 8, 8).double())]
+    with pytest.raises(InputError, match="one batch's statistics a leak, 2"):
+        restore_batches(leaks, labels, settings=replace(NOTHING, statistics=1.0), statistics=one)
+    with pytest.raises(UnknownName, match="kind of label"):
+        restore_batches(leaks, "counte", settings=NOTHING)
+    with pytest.raises(UnknownName, match="preset"):
+        preset("gradinvers")
+    assert preset("gradinversion") == PRESETS["gradinversion"] == GradInversion()

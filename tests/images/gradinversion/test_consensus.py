@@ -1,0 +1,57 @@
+"""What seeds agree on: their mean, and their mean after a shifted one was moved back."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from gradleak import data
+from gradleak.images.gradinversion.consensus import pixel_mean, registered, registered_mean
+
+
+def photograph() -> torch.Tensor:
+    return data.load("photos", "test", size=64).images[130].double()
+
+
+def test_pixel_mean_is_the_mean_of_each_leaks_seeds() -> None:
+    images = torch.randn(2, 3, 2, 1, 4, 4)
+    found = pixel_mean(images)
+    assert found.shape == images.shape
+    for n in range(2):
+        for r in range(3):
+            torch.testing.assert_close(found[n, r], (images[n, 0] + images[n, 1] + images[n, 2]) / 3)
+
+
+@pytest.mark.parametrize("move", [(3, -5), (-4, 2)])
+def test_a_shifted_image_is_moved_back(move: tuple[int, int]) -> None:
+    image = photograph()
+    shifted = image.roll(move, dims=(1, 2))
+    found = registered(shifted, image)
+    inner = (slice(None), slice(8, -8), slice(8, -8))
+    before, after = ((side - image)[inner].square().mean() for side in (shifted, found))
+    assert after < before / 20
+
+
+def test_registration_never_moves_a_seed_away_from_the_mean() -> None:
+    generator = torch.Generator().manual_seed(0)
+    image = photograph()
+    for _ in range(3):
+        noise = torch.randn(image.shape, generator=generator).double()
+        assert (registered(noise, image) - image).norm() <= (noise - image).norm()
+    flat = torch.full_like(image, 0.5)
+    assert torch.equal(registered(flat, image), flat)
+    lost = torch.full_like(image, np.nan)
+    assert registered(lost, image).isnan().all()
+
+
+def test_registered_mean_of_equal_seeds_is_each_of_them() -> None:
+    image = photograph().reshape(1, 1, 1, 3, 64, 64)
+    torch.testing.assert_close(registered_mean(image.expand(1, 3, 1, 3, 64, 64)), image.expand(1, 3, 1, 3, 64, 64))
+
+
+def test_registered_mean_of_shifted_seeds_is_sharper_than_their_pixel_mean() -> None:
+    image = photograph()
+    seeds = torch.stack([image, image.roll(2, dims=1), image.roll(-2, dims=2)]).reshape(1, 3, 1, 3, 64, 64)
+    sharp = [side[0, 0, 0].diff(dim=-1).abs().mean() for side in (registered_mean(seeds), pixel_mean(seeds))]
+    assert sharp[0] > 1.05 * sharp[1]

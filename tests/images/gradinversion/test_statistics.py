@@ -1,0 +1,88 @@
+"""The batch-norm prior: its values are batch norm's own, and its gradient is the one that finite differences give."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from gradleak.errors import InputError
+from gradleak.images.gradinversion.statistics import (
+    Statistics,
+    observe_statistics,
+    running_statistics,
+    stacked,
+    statistics_distance,
+    statistics_of,
+    watched,
+)
+from tests.images.matching.attacked import small
+
+
+def network(seed: int = 0) -> nn.Module:
+    model = small(seed, 5, nn.Tanh(), bias=True, norm=True).double()
+    norm = model[1]
+    norm.running_mean = torch.randn(4, generator=torch.Generator().manual_seed(seed)).double()
+    norm.running_var = torch.rand(4, generator=torch.Generator().manual_seed(seed + 1)).double() + 0.5
+    return model.eval()
+
+
+def test_exact_statistics_are_what_batch_norm_takes_in_train_mode() -> None:
+    model = network()
+    inputs = torch.randn(6, 2, 8, 8, generator=torch.Generator().manual_seed(1)).double()
+    found = observe_statistics(model, inputs)
+    norm = model[1].train()
+    norm.momentum = 1.0
+    norm.running_mean.zero_()
+    model[:2](inputs)
+    torch.testing.assert_close(found.means[0], norm.running_mean)
+    count = inputs[:, 0, ::2, ::2].numel()
+    torch.testing.assert_close(found.variances[0] * count / (count - 1), norm.running_var)
+
+
+def test_observing_leaves_the_model_as_it_was() -> None:
+    model = network().train()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    observe_statistics(model, torch.randn(3, 2, 8, 8).double())
+    assert model.training
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+
+
+def test_running_statistics_are_the_models_own() -> None:
+    model = network()
+    found = running_statistics(model, torch.zeros(1, 2, 8, 8).double())
+    assert torch.equal(found.means[0], model[1].running_mean)
+    assert torch.equal(found.variances[0], model[1].running_var)
+    with pytest.raises(InputError, match="Sequential has no batch norm"):
+        running_statistics(small(0, 5, nn.Tanh(), bias=True, norm=False), torch.zeros(1, 2, 8, 8))
+
+
+@pytest.mark.parametrize("relative", [False, True])
+def test_gradient_of_the_prior_is_that_of_finite_differences(relative: bool) -> None:
+    model = network()
+    known = stacked([observe_statistics(model, torch.randn(3, 2, 8, 8).double())])
+
+    def prior(images: torch.Tensor) -> torch.Tensor:
+        with watched(model) as seen:
+            model(images)
+        own = statistics_of(seen)
+        together = Statistics(tuple(v[None] for v in own.means), tuple(v[None] for v in own.variances))
+        return statistics_distance(together, known, relative=relative)
+
+    images = torch.randn(2, 2, 8, 8, generator=torch.Generator().manual_seed(5)).double().requires_grad_()
+    (slope,) = torch.autograd.grad(prior(images).sum(), [images])
+    generator = torch.Generator().manual_seed(6)
+    for _ in range(5):
+        along = torch.randn(images.shape, generator=generator).double()
+        with torch.no_grad():
+            difference = (prior(images + 1e-6 * along) - prior(images - 1e-6 * along)) / 2e-6
+        assert float((slope * along).sum()) == pytest.approx(float(difference), rel=1e-6)
+
+
+def test_distance_is_the_formula_and_relative_has_no_scale() -> None:
+    own = Statistics((torch.tensor([[3.0, 4.0]]),), (torch.tensor([[1.0, 1.0]]),))
+    known = Statistics((torch.tensor([[0.0, 0.0]]),), (torch.tensor([[1.0, 3.0]]),))
+    assert statistics_distance(own, known).tolist() == [7.0]
+    larger = [Statistics(*(tuple(10 * v for v in side) for side in (s.means, s.variances))) for s in (known, own)]
+    first = statistics_distance(known, own, relative=True)
+    torch.testing.assert_close(statistics_distance(*larger, relative=True), first)
