@@ -19,6 +19,8 @@ from gradleak.studies import Study
 TIMES = frozenset({"seconds", "milliseconds", "minutes"})
 # Two numbers are the same if they differ by a few units of float32's last digit: other processors round otherwise.
 TOLERANCE = 1e-6
+# And numbers this small are what float64 rounds off: an error of 3e-16 may as well be one of 4e-16.
+ROUNDING = 1e-12
 
 
 @dataclass(frozen=True)
@@ -100,5 +102,5 @@ def _unlike(one: Any, other: Any, place: str = "") -> Iterator[tuple[str, Any, A
 
 def _same(one: Any, other: Any) -> bool:
     if isinstance(one, float) and isinstance(other, int | float) and not isinstance(other, bool):
-        return (math.isnan(one) and math.isnan(other)) or math.isclose(one, other, rel_tol=TOLERANCE)
+        return (math.isnan(one) and math.isnan(other)) or math.isclose(one, other, rel_tol=TOLERANCE, abs_tol=ROUNDING)
     return type(one) is type(other) and bool(one == other)
