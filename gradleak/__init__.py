@@ -10,9 +10,10 @@ __all__ = ["Leak", "augment", "data", "defenses", "images", "labels", "metrics",
 
 if TYPE_CHECKING:
     from gradleak import augment, data, defenses, images, labels, metrics, models, sequences
-    from gradleak.leak import Leak, observe
+    from gradleak.leak import Leak
+    from gradleak.observing import observe
 
-_FROM = {"Leak": "gradleak.leak", "observe": "gradleak.leak"}
+_FROM = {"Leak": "gradleak.leak", "observe": "gradleak.observing"}
 
 
 def __getattr__(name: str) -> Any:

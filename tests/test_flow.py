@@ -19,6 +19,7 @@ FLOW = (
     "paths storage reporting spans",
     "losses augment data",
     "leak metrics models",
+    "observing",
     "defenses",
     "labels",
     "images sequences",
