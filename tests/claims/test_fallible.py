@@ -17,7 +17,7 @@ STEP = 1e-6
 def bounds(claim: Claim) -> tuple[float, float]:
     """Return between which values the claim's measure always lies."""
     # A lead over another attack may be a lag.
-    if claim.measure.reduce == "share" or (claim.unit == "%" and not claim.measure.column.startswith("over_")):
+    if claim.measure.reduce == "share" or (claim.unit == "%" and claim.measure.column != "over_guess"):
         return 0.0, 100.0
     return (0.0 if claim.measure.reduce in ("count", "std") else -math.inf), math.inf
 
