@@ -130,7 +130,7 @@ def test_times_are_not_compared_and_rounding_is_allowed(checkout: Toy, monkeypat
     study = checkout.load()
     monkeypatch.setattr(study.module, "TIMES", ("rate",), raising=False)
     row = {"x": 1.0, "n": 3, "good": True, "seconds": 1.0, "rate": 5.0, "cpu_seconds": 2.0, "nan": math.nan}
-    row |= {"list": [1.0, {"a": 2.0}], "word": "a", "nothing": None}
+    row |= {"list": [1.0, {"a": 2.0}], "word": "a", "nothing": None, "error": 3e-16}
 
     def differences(**changes: object) -> list[str]:
         one, other = ([row], [row | changes])
@@ -143,7 +143,7 @@ def test_times_are_not_compared_and_rounding_is_allowed(checkout: Toy, monkeypat
 
     assert differences(seconds=9.0, rate=1.0, cpu_seconds=7.0, x=1.0 + 5e-7, list=[1.0, {"a": 2.0 - 1e-7}]) == []
     assert differences(error=4e-16) == []
-    assert differences(error=4e-12) != []
+    assert differences(error=4e-12) == ["error"]
     assert differences(x=1.00001, n=4, good=False) == ["x", "n", "good"]
     assert differences(n=3.0, good=1, nan=1.0, nothing=0.0) == ["n", "good", "nan", "nothing"]
     assert differences(list=[1.0, {"a": 3.0}]) == ["list[1].a"]
