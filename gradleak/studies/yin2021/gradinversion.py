@@ -122,8 +122,8 @@ class Parameters(studies.Parameters):
     seeds: int = Field(2, ge=2, le=100, description="seeds a batch then")
     registrations: int = Field(2, ge=1, le=1000, description="how often seeds are registered")
     singles: int = Field(2, ge=0, le=10_000, description="images restored alone, B = 1")
-    steps: int = Field(10, ge=2, le=1_000_000, description="gradients an attack may ask for")
-    alone_steps: int = Field(10, ge=2, le=1_000_000, description="the same for an image alone")
+    steps: int = Field(6, ge=2, le=1_000_000, description="gradients an attack may ask for")
+    alone_steps: int = Field(6, ge=2, le=1_000_000, description="the same for an image alone")
     pictures: int = Field(0, ge=0, le=1000, description="ImageNet pictures that Table 2's noise is measured against")
 
     paper: ClassVar[dict[str, Any]] = {
