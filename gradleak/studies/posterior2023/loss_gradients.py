@@ -22,8 +22,8 @@ from gradleak.losses import BinaryCrossEntropy, CrossEntropy, Focal, Loss
 
 PLACE = "Section 3.1, Theorem 1, Table 1, Appendix C"
 SMALLEST: dict[str, Any] = {"cases": 20, "classes": [2, 10], "gammas": [0.0, 2.0], "temperatures": [1.0, 2.0]}
-# Logits are drawn from flat to saturated.
-SCALES = (-2.0, 1.5)
+# Logits are drawn from flat to steep; where p is 1 to the last digit, autograd of (1 − p)^γ has no value for γ below 1.
+SCALES = (-2.0, 0.3)
 # What the formula is: as Theorem 1 prints it, as its proof has it, and what soft labels make of it.
 FORMS = {
     "Table 1": "its weight times p − y",
