@@ -58,7 +58,7 @@ def recorded() -> list[tuple[Claim, Record]]:
     return [
         (claim, kept[claim.study])
         for claim in claims.load()
-        if claim.study != "identifiability" and kept[claim.study] is not None
+        if kept[claim.study] is not None
     ]
 
 
