@@ -55,11 +55,7 @@ def with_value(claim: Claim, lines: list[dict[str, Any]], record: Record, value:
 
 def recorded() -> list[tuple[Claim, Record]]:
     kept = {name: records.recorded(name) for name in studies.names()}
-    return [
-        (claim, kept[claim.study])
-        for claim in claims.load()
-        if kept[claim.study] is not None
-    ]
+    return [(claim, kept[claim.study]) for claim in claims.load() if kept[claim.study] is not None]
 
 
 def test_every_rule_has_been_seen_to_fail() -> None:

@@ -460,8 +460,9 @@ def clipped_table(record: Record) -> pd.DataFrame:
                 "norm": f"{float(str(norm)):g}",
             }
             | {"touched": f"{group['touched'].mean():.0f} %", "unaware": f"{group['unaware'].mean():.0f} %"}
-            | {f"unique and right, {dtype}": f"{part['right'].mean():.1f} %" for dtype, part in own.items()}
-            | {"unique and wrong": int(group["wrong"].sum()), "zero": f"{group['zero'].mean():.1f} %"}
+            | {f"{dtype}": f"{part['right'].mean():.1f} %" for dtype, part in own.items()}
+            | {"wrong": int(group["wrong"].sum()), "listed": f"{group['truth_among'].mean():.1f} %"}
+            | {"zero": f"{group['zero'].mean():.1f} %"}
             | {"time": f"{group['times_seconds'].astype(float).median():.1f}×"}
         )
     return pd.DataFrame(lines)
