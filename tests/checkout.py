@@ -219,8 +219,12 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Toy]:
     """Give a checkout with one toy study; this process and those it starts see that study alone."""
     made = Toy(tmp_path / "a checkout")
     package = Path(gradleak.__file__).parent
-    pages = [f"{name.replace('-', '_')}.py" for name in studies.names()] + [f"{name}.yaml" for name in studies.names()]
-    shutil.copytree(package, made.root / "gradleak", ignore=shutil.ignore_patterns("__pycache__", *pages))
+    shutil.copytree(package, made.root / "gradleak", ignore=shutil.ignore_patterns("__pycache__"))
+    # A module elsewhere may have a page's name.
+    for name in studies.names():
+        paper = made.root / "gradleak" / "studies" / studies.paper_of(name)
+        (paper / f"{name.replace('-', '_')}.py").unlink()
+        (made.root / "gradleak" / "claims" / paper.name / f"{name}.yaml").unlink()
     for folder in ("notebooks/toy2020", "results", "book", "gradleak/studies/toy2020", "gradleak/claims/toy2020"):
         (made.root / folder).mkdir(parents=True)
     made.module.write_text(STUDY)
