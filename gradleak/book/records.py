@@ -98,6 +98,11 @@ class Record(_Strict):
         lines = [trial.inputs | row for trial in self.trials for row in trial.rows]
         return pd.DataFrame(lines)
 
+    def part(self, name: str) -> pd.DataFrame:
+        """Return the rows of the trials whose `part` is this one, as `frame` does."""
+        frame = self.frame()
+        return frame[frame["part"] == name]
+
     def digest(self) -> str:
         """Return a hash of what was asked and found; times, dates and machines are left out."""
         content = {

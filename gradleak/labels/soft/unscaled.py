@@ -302,7 +302,7 @@ def _polished(fit: _Fit, part: Problem, free: Tensor, prior: LabelPrior) -> _Fit
             stuck &= ~better
         for name in TENSORS:
             getattr(whole, name)[active] = getattr(own, name)
-        # Where no step was better they are too long still, or there is nowhere to go.
+        # The others have arrived, or stand where no step makes them better.
         left = (own.size < STALLED * before).nonzero()[:, 0]
         if len(left) == 0:
             break

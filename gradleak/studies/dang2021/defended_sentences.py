@@ -175,11 +175,6 @@ def _counted(leak: Leak, private: list[list[int]], words: range) -> dict[str, An
     return {"false": false, "seconds": seconds} | {name: told[name] for name in kept}
 
 
-def _part(record: Record, part: str) -> pd.DataFrame:
-    frame = record.frame()
-    return frame[frame["part"] == part]
-
-
 def private_level(level: float) -> str:
     """Return a level of noise as its ε, one release, in a few characters."""
     epsilon = release_epsilon(level, delta=DELTA)
@@ -198,7 +193,7 @@ def _line(group: pd.DataFrame) -> dict[str, Any]:
 
 def noise_table(record: Record) -> pd.DataFrame:
     """Return what is read behind DP-SGD, a line a level of noise, all models and stages together."""
-    frame = _part(record, "dp")
+    frame = record.part("dp")
     lines = []
     for level, reader in frame[["level", "reader"]].drop_duplicates().itertuples(index=False):
         group = frame[(frame["level"] == level) & (frame["reader"] == reader)]
@@ -209,7 +204,7 @@ def noise_table(record: Record) -> pd.DataFrame:
 
 def size_table(record: Record) -> pd.DataFrame:
     """Return what is read of batches of several sizes, with how many tokens they hold."""
-    frame, lines = _part(record, "size"), []
+    frame, lines = record.part("size"), []
     if frame.empty:
         return pd.DataFrame({"sentences": []})
     keys = ["kind", "width", "stage", "size", "reader"]
@@ -225,14 +220,14 @@ def layers_table(record: Record) -> pd.DataFrame:
     return pd.DataFrame(
         [
             {"sent": WITHHELD[str(withheld)], "reader": reader} | _line(group)
-            for (withheld, reader), group in _part(record, "layers").groupby(["withheld", "reader"], sort=False)
+            for (withheld, reader), group in record.part("layers").groupby(["withheld", "reader"], sort=False)
         ]
     )
 
 
 def figure_frontier(record: Record) -> Figure:
     """Draw the share of sentences exact against the noise, its ε below, a line a model and stage."""
-    frame = _part(record, "dp")
+    frame = record.part("dp")
     frame = frame[frame["reader"] == "prefixes"]
     levels = sorted(frame["level"].unique())
     figure, axes = figures.panels(1, 1, height=3.4)
@@ -260,7 +255,7 @@ def figure_frontier(record: Record) -> Figure:
 
 def figure_sizes(record: Record) -> Figure:
     """Draw the share of sentences exact against their number in a batch, a line a reader and stage."""
-    frame = _part(record, "size")
+    frame = record.part("size")
     if frame.empty:
         return figures.nothing("no batches without a defence were read")
     figure, axes = figures.panels(1, 1, height=2.8)

@@ -279,14 +279,9 @@ def _from_last(source: str, tokens: Sequence[int], seed: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _part(record: Record, part: str) -> pd.DataFrame:
-    frame = record.frame()
-    return frame[frame["part"] == part]
-
-
 def _searches(record: Record) -> pd.DataFrame:
     """Return the rows of searches, without those that compare two."""
-    frame = _part(record, "matching")
+    frame = record.part("matching")
     return frame[frame["best_of"] > 0].astype({"best_of": int, "exact": bool, "bag_exact": bool})
 
 
@@ -331,7 +326,7 @@ def bag_table(record: Record) -> pd.DataFrame:
         (f"matching, {TITLES[str(search)]}", str(source), group)
         for (source, search), group in frame.groupby(["source", "search"], sort=False)
     ]
-    stages = _part(record, "stages")
+    stages = record.part("stages")
     groups.append(("RLG, ours", "sentences", stages[stages["trained"] == stages["trained"].min()]))
     return pd.DataFrame(
         [
@@ -360,7 +355,7 @@ def last_table(record: Record) -> pd.DataFrame:
                 "of these wrong": f"{group['wrongly_sure'].sum():.0f}",
                 "CPU-s": f"{group['seconds'].median():.2g}",
             }
-            for length, group in _part(record, "last layer").groupby("length", sort=False)
+            for length, group in record.part("last layer").groupby("length", sort=False)
         ]
     )
 
@@ -390,7 +385,7 @@ def figure_ways(record: Record) -> Figure:
 
 def curves(record: Record) -> dict[str, pd.Series[Any]]:
     """Return five curves as Figure 2 has them, each by steps of training."""
-    stages = _part(record, "stages").astype({"exact": float, "bag_exact": float}).groupby("trained")
+    stages = record.part("stages").astype({"exact": float, "bag_exact": float}).groupby("trained")
     frame = _searches(record).astype({"exact": float})
     one = frame[(frame["source"] == "sentences") & (frame["search"] == "softmax")]
     alone = one[(one["bag"] == "with") & (one["best_of"] == 1)].groupby("trained")
@@ -423,7 +418,7 @@ def figure_stages(record: Record) -> Figure:
 
 def figure_last(record: Record) -> Figure:
     """Draw the share of transcripts exact from the last layer alone, and the seconds, by the number of tokens."""
-    frame = _part(record, "last layer").astype({"exact": float}).groupby("length")
+    frame = record.part("last layer").astype({"exact": float}).groupby("length")
     figure, axes = figures.panels(1, 2, height=2.6)
     shares, seconds = frame["exact"].mean(), frame["seconds"].median()
     axes[0][0].plot(shares.index, shares.to_numpy(), marker="o")

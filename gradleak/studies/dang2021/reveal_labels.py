@@ -142,11 +142,6 @@ def scale(parameters: Parameters) -> str:
     return f"{len(parameters.rows)} networks, {parameters.batches} batches of a size, {images}"
 
 
-def _part(record: Record, part: str) -> pd.DataFrame:
-    frame = record.frame()
-    return frame[frame["part"] == part]
-
-
 def _line(group: pd.DataFrame) -> dict[str, Any]:
     return {
         "precision": f"{group['precision'].mean():.3f}",
@@ -164,14 +159,14 @@ def table(record: Record) -> pd.DataFrame:
     return pd.DataFrame(
         [
             {"network": f"{network} {activation}".strip(), "N": f"{size:.0f}", "attack": attack} | _line(group)
-            for (network, activation, size, attack), group in _part(record, "table 1").groupby(keys, sort=False)
+            for (network, activation, size, attack), group in record.part("table 1").groupby(keys, sort=False)
         ]
     )
 
 
 def defense_table(record: Record) -> pd.DataFrame:
     """Return the image half of Table 4: RLG behind defences."""
-    frame = _part(record, "table 4")
+    frame = record.part("table 4")
     frame = frame[frame["attack"] == "RLG"]
     return pd.DataFrame(
         [
@@ -183,7 +178,7 @@ def defense_table(record: Record) -> pd.DataFrame:
 
 def figure_exact(record: Record) -> Figure:
     """Draw precision, recall and exact matches against the batch size, a row of panels a network."""
-    frame = _part(record, "table 1").astype({"exact": float})
+    frame = record.part("table 1").astype({"exact": float})
     groups = list(frame.groupby(["network", "activation"], sort=False))
     columns = {"precision": "precision", "recall": "recall", "exact": "exact match"}
     figure, axes = figures.panels(len(groups), len(columns), height=1.9, sharex=True, sharey=True)

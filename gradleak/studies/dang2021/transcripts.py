@@ -213,15 +213,10 @@ def _steps(model: Recogniser, source: str, said: str) -> list[dict[str, Any]]:
     return rows
 
 
-def _part(record: Record, part: str) -> pd.DataFrame:
-    frame = record.frame()
-    return frame[frame["part"] == part]
-
-
 def table(record: Record) -> pd.DataFrame:
     """Return single utterances: a line a recogniser and stage."""
     lines = []
-    for (size, trained), group in _part(record, "alone").groupby(["size", "trained"], sort=False):
+    for (size, trained), group in record.part("alone").groupby(["size", "trained"], sort=False):
         lines.append(
             {
                 "recogniser": size,
@@ -241,7 +236,7 @@ def table(record: Record) -> pd.DataFrame:
 def batch_table(record: Record) -> pd.DataFrame:
     """Return batches of utterances, a line a size, apart by whether two begin with the same word."""
     lines = []
-    for (form, shared), group in _part(record, "together").groupby(["form", "shared"], sort=False):
+    for (form, shared), group in record.part("together").groupby(["form", "shared"], sort=False):
         lines.append(
             {
                 "utterances": str(Together.of(str(form)).utterances),
@@ -259,7 +254,7 @@ def batch_table(record: Record) -> pd.DataFrame:
 
 def variables_table(record: Record) -> pd.DataFrame:
     """Return how many unknowns matching has, on average, and the closed form: none."""
-    frame = _part(record, "counted")
+    frame = record.part("counted")
     return pd.DataFrame(
         [
             {"attack": attack, "unknowns": f"{group['variables'].mean():,.0f} ± {group['variables'].std():,.0f}"}
@@ -271,7 +266,7 @@ def variables_table(record: Record) -> pd.DataFrame:
 
 def figure_steps(record: Record) -> Figure:
     """Draw one sentence as it appears: at every step, how far each word of the vocabulary is from the span."""
-    frame = _part(record, "figure")
+    frame = record.part("figure")
     figure, axes = figures.panels(1, 1, height=3.4)
     axis = axes[0][0]
     generator = np.random.default_rng(0)
@@ -296,7 +291,7 @@ def figure_steps(record: Record) -> Figure:
 
 def figure_misses(record: Record) -> Figure:
     """Draw the worst word read and the nearest other word of every utterance, a panel a recogniser and stage."""
-    groups = list(_part(record, "alone").groupby(["size", "trained"], sort=False))
+    groups = list(record.part("alone").groupby(["size", "trained"], sort=False))
     figure, axes = figures.panels(1, len(groups), height=2.8, sharey=True)
     for axis, ((size, trained), group) in zip(axes[0], groups, strict=True):
         jitter = np.random.default_rng(0).uniform(-0.3, 0.3, len(group))

@@ -284,11 +284,6 @@ def stage_of(trained: Any) -> str:
     return f"after {trained:.0f} steps" if trained else "untrained"
 
 
-def _part(record: Record, part: str) -> pd.DataFrame:
-    frame = record.frame()
-    return frame[frame["part"] == part]
-
-
 def _line(group: pd.DataFrame) -> dict[str, Any]:
     return {
         "length error": f"{group['length_error'].mean():.3g}",
@@ -307,7 +302,7 @@ def table(record: Record) -> pd.DataFrame:
     return pd.DataFrame(
         [
             {"recogniser": size, "stage": stage_of(trained), "attack": attack} | _line(group)
-            for (size, trained, attack), group in _part(record, "table 2").groupby(keys, sort=False)
+            for (size, trained, attack), group in record.part("table 2").groupby(keys, sort=False)
         ]
     )
 
@@ -315,7 +310,7 @@ def table(record: Record) -> pd.DataFrame:
 def batch_table(record: Record) -> pd.DataFrame:
     """Return Table 3: several utterances and local steps."""
     lines = []
-    for (form, attack), group in _part(record, "table 3").groupby(["form", "attack"], sort=False):
+    for (form, attack), group in record.part("table 3").groupby(["form", "attack"], sort=False):
         batch = Batch.of(str(form))
         lines.append({"N": str(batch.utterances), "K": str(batch.local_steps), "attack": attack} | _line(group))
     return pd.DataFrame(lines)
@@ -325,7 +320,7 @@ def defense_table(record: Record) -> pd.DataFrame:
     """Return the speech half of Table 4: what is left behind defences, and who allows for them."""
     keys = ["trained", "defense", "attack"]
     lines = []
-    for (trained, defense, attack), group in _part(record, "table 4").groupby(keys, sort=False):
+    for (trained, defense, attack), group in record.part("table 4").groupby(keys, sort=False):
         one = Behind.of(str(defense))
         shown = f"{one.defense} {one.level:.0%}" if one.level else one.defense
         line = {name: value for name, value in _line(group).items() if name != "length error"}
@@ -335,7 +330,7 @@ def defense_table(record: Record) -> pd.DataFrame:
 
 def figure_lengths(record: Record) -> Figure:
     """Draw the share of exact bags against the number of tokens, a panel a recogniser and stage."""
-    frame = _part(record, "table 2").astype({"exact": float})
+    frame = record.part("table 2").astype({"exact": float})
     frame = frame.assign(tokens=pd.cut(frame["length"], [0, 5, 9, 13, 99], labels=["to 5", "to 9", "to 13", "more"]))
     groups = list(frame.groupby(["size", "trained"], sort=False))
     figure, axes = figures.panels(1, len(groups), height=2.6, sharey=True)

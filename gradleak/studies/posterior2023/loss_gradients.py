@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from pydantic import Field
 from torch import Tensor
 
-from gradleak import augment, studies
+from gradleak import augment, metrics, studies
 from gradleak.book import figures
 from gradleak.book.records import Record
 from gradleak.labels.hard.posterior import Posteriors, posterior_values
@@ -164,10 +164,12 @@ def _counts(gamma: float, cases: int, seed: int, device: str) -> list[dict[str, 
         right = torch.cat([BATCH * gradient, p.new_full((batches, 1), BATCH)], dim=1)
         solved = rounded(torch.linalg.lstsq(system, right.T).solution.T, BATCH)
         for form, found in (("Theorem 2", paper), ("as a system", solved)):
-            both = torch.minimum(found, truth).sum(dim=1).double() / BATCH
             rows.append(
                 {"form": form, "confidence": confidence, "count": batches}
-                | {"found": 100 * float(both.mean()), "exact": 100 * float((found == truth).all(dim=1).double().mean())}
+                | {
+                    "found": 100 * float(metrics.count_overlap(found, truth).mean()),
+                    "exact": 100 * float((found == truth).all(dim=1).double().mean()),
+                }
             )
     return rows
 
@@ -182,12 +184,10 @@ def _batches(count: int, generator: torch.Generator) -> Tensor:
 
 def table(record: Record) -> pd.DataFrame:
     """Return, for every loss and kind of label, how far each reading of the theorem is from autograd's slope."""
-    frame = record.frame()
-    frame = frame[frame["part"] == "slope"]
+    frame = record.part("slope")
     lines = []
     for (loss, labels), group in frame.groupby(["loss", "labels"], sort=False):
         worst = group.groupby("form")["worst"].max()
-        # Without a focus all weights are one, and every reading is the same but the printed sum.
         lines.append(
             {"loss": loss, "labels": labels, "cases": f"{group[group['form'] == 'Table 1']['count'].sum():,.0f}"}
             | {form: f"{worst[form]:.1e}" if form in worst else "–" for form in FORMS}
@@ -198,8 +198,7 @@ def table(record: Record) -> pd.DataFrame:
 
 def counts_table(record: Record) -> pd.DataFrame:
     """Return how much of a batch is counted right by Theorem 2 and by the system, by focus and confidence."""
-    frame = record.frame()
-    frame = frame[frame["part"] == "counts"]
+    frame = record.part("counts")
     wide = frame.pivot_table(index=["gamma", "form"], columns="confidence", values="found", sort=False)
     wide = wide.map("{:.1f} %".format)
     wide.columns = [f"p = {value:g}" for value in wide.columns]

@@ -233,16 +233,11 @@ def scale(parameters: Parameters) -> str:
     return f"{parameters.networks} networks a row with {parameters.batches} batches each; {images}"
 
 
-def _part(record: Record, part: str) -> pd.DataFrame:
-    frame = record.frame()
-    return frame[frame["part"] == part]
-
-
 def table(record: Record) -> pd.DataFrame:
     """Return Table 2: class and instance accuracy of every attack."""
     lines = []
     keys = ["dataset", "network", "activation", "size"]
-    for (dataset, network, activation, size), group in _part(record, "table 2").groupby(keys, sort=False):
+    for (dataset, network, activation, size), group in record.part("table 2").groupby(keys, sort=False):
         own = group.set_index("attack")
         line = {"dataset": data.title(str(dataset)), "network": network, "activation": activation, "B": f"{size:.0f}"}
         for name in ATTACKS:
@@ -255,7 +250,7 @@ def variant_table(record: Record) -> pd.DataFrame:
     """Return Table 3: instance accuracy by loss, temperature and smoothing."""
     lines = []
     keys = ["loss", "temperature", "epsilon"]
-    for (loss, temperature, epsilon), group in _part(record, "table 3").groupby(keys, sort=False):
+    for (loss, temperature, epsilon), group in record.part("table 3").groupby(keys, sort=False):
         own = group.set_index("attack")
         lines.append(
             {"loss": loss, "τ": f"{temperature:g}", "ε": f"{epsilon:g}"}
@@ -274,12 +269,12 @@ def figure_settings(record: Record) -> Figure:
         ("scale", "auxiliary", "auxiliary samples of a class", "untrained"),
     )
     for axis, (part, column, label, title) in zip(axes[0], panels, strict=True):
-        _draw(axis, _part(record, part), column)
+        _draw(axis, record.part(part), column)
         if part != "imbalance":
             axis.set_xscale("log", base=2)
             axis.xaxis.set_major_formatter("{x:g}")
             axis.minorticks_off()
-        axis.set(title=title, xlabel=label, ylim=(0, 1.05), xticks=sorted(_part(record, part)[column].unique()))
+        axis.set(title=title, xlabel=label, ylim=(0, 1.05), xticks=sorted(record.part(part)[column].unique()))
     axes[0][0].set_ylabel("instance accuracy")
     figures.legend_below(figure, len(ATTACKS))
     return figure

@@ -410,8 +410,7 @@ def _right(found: Any, targets: Tensor) -> float:
 
 
 def _part(record: Record, part: str) -> pd.DataFrame:
-    frame = record.frame()
-    return frame[frame["part"] == part].dropna(axis=1, how="all")
+    return record.part(part).dropna(axis=1, how="all")
 
 
 def trouble_table(record: Record) -> pd.DataFrame:
