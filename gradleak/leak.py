@@ -12,7 +12,7 @@ from torch.func import functional_call
 
 from gradleak.augment import as_probabilities
 from gradleak.errors import InputError
-from gradleak.losses import CrossEntropy, Loss
+from gradleak.losses import PADDING, CrossEntropy, Loss
 
 Gradients = dict[str, Tensor]
 Defense = Callable[[Gradients], Gradients]
@@ -110,14 +110,20 @@ def observe(
 
     The mean of the `loss`, soft cross-entropy unless another is given. The model is run in eval mode (batch norm uses
     its running statistics, dropout is off), whatever mode it was in, and is handed back in that mode.
-    `targets`: class indices (B,) or soft labels (B, C). `defense` maps the gradients before they are sent.
+    `targets`: class indices (B,) or soft labels (B, C). Where logits are (B, T, C), class indices (B, T), −100 for a
+    place without a target; the mean is over all others, and there are no local steps.
+    `defense` maps the gradients before they are sent.
     `head` names the last Linear layer; it is found by itself otherwise.
     `local_steps`: the batch is cut into so many, the client takes a step of gradient descent with `rate` on each, and
     the gradients are their sum: a federated average's update, but for the factor −rate.
     """
-    head, _, _, logits = _forward(model, inputs, head)
+    head, _, _, logits = _forward(model, inputs, head, features=(2, 3))
+    if logits.ndim == 3:
+        if local_steps != 1:
+            raise InputError("local steps are taken on batches of single samples, not of sequences")
+        logits, targets = _with_targets(logits, targets)
     labels = as_probabilities(targets, logits.shape[-1], dtype=logits.dtype, device=logits.device)
-    _check_rows(inputs, labels)
+    _check_rows(logits, labels)
     if local_steps < 1 or len(inputs) % local_steps:
         raise InputError(f"{len(inputs)} samples cannot be cut into {local_steps} local steps of one batch size")
     loss = loss or CrossEntropy()
@@ -129,6 +135,17 @@ def observe(
         gradients = _updates(model, named, inputs.split(size), labels.split(size), loss, rate)
     sent = defense(gradients) if defense else gradients
     return Leak(model, sent, head, size, tuple(inputs.shape[1:]), local_steps)
+
+
+def _with_targets(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the logits (N, C) of sequences and the class indices (N,) at the places that have a target."""
+    if not torch.is_tensor(targets) or targets.shape != logits.shape[:2] or targets.is_floating_point():
+        shape = tuple(targets.shape) if torch.is_tensor(targets) else type(targets).__name__
+        raise InputError(f"targets must be class indices {tuple(logits.shape[:2])}, {PADDING} for none; got {shape}")
+    kept = targets != PADDING
+    if not kept.any():
+        raise InputError(f"no place of the sequences has a target: all are {PADDING}")
+    return logits[kept], targets[kept]
 
 
 def _gradients(loss: Tensor, named: Mapping[str, Tensor]) -> Gradients:
@@ -216,8 +233,13 @@ def head_inputs(
     return torch.cat([hidden for hidden, _ in parts]), torch.cat([logits for _, logits in parts])
 
 
-def _forward(model: nn.Module, inputs: Tensor, head: str | None) -> tuple[str, nn.Linear, Tensor, Tensor]:
-    """Run the model in eval mode; return its final Linear layer's name and module, that layer's input, the logits."""
+def _forward(
+    model: nn.Module, inputs: Tensor, head: str | None, *, features: Sequence[int] = (2,)
+) -> tuple[str, nn.Linear, Tensor, Tensor]:
+    """Run the model in eval mode; return its final Linear layer's name and module, that layer's input, the logits.
+
+    `features`: of how many dimensions that input may be, (B, I) or of sequences (B, T, I).
+    """
     _check_inputs(inputs)
     linears = _linears(model, head)
     seen: dict[str, tuple[Tensor, Tensor]] = {}
@@ -229,7 +251,7 @@ def _forward(model: nn.Module, inputs: Tensor, head: str | None) -> tuple[str, n
     try:
         with evaluating(model):
             logits = model(inputs)
-    except RuntimeError as error:
+    except (RuntimeError, IndexError) as error:
         reason = str(error).splitlines()[0]
         raise InputError(
             f"{type(model).__name__} does not take inputs of shape {tuple(inputs.shape)}: {reason}"
@@ -240,7 +262,7 @@ def _forward(model: nn.Module, inputs: Tensor, head: str | None) -> tuple[str, n
     for name, (hidden, output) in seen.items():
         # The final layer is known by what it does, not by where it is declared: its output is the model's.
         if torch.is_tensor(logits) and output.shape == logits.shape and torch.equal(output, logits):
-            if hidden.ndim != 2:
+            if hidden.ndim not in features:
                 raise InputError(
                     f"the final Linear layer '{name}' works on inputs of shape {tuple(hidden.shape)}; "
                     "one feature vector a sample, (B, I), is expected"

@@ -10,7 +10,6 @@ from torch import nn
 from torch.nn import functional as F
 
 import gradleak
-from gradleak import observing
 from gradleak.errors import InputError
 from gradleak.leak import HeadLeaks, Leak, observe, observe_heads
 
@@ -199,7 +198,7 @@ def test_unused_and_frozen_parameters() -> None:
 
 def test_package_offers_its_names_lazily() -> None:
     assert gradleak.Leak is Leak
-    assert gradleak.observe is observing.observe
+    assert gradleak.observe is observe
     assert "observe" in dir(gradleak)
     assert gradleak.labels.PRIORS["mixup"].free == 2
     with pytest.raises(AttributeError, match="no attribute 'observed'"):
@@ -220,6 +219,21 @@ def test_local_steps_are_those_of_plain_gradient_descent() -> None:
         torch.testing.assert_close(leak.gradients[name], (start - after.detach()) / 0.5)
     with pytest.raises(InputError, match="6 samples cannot be cut into 4"):
         observe(model, inputs, labels, local_steps=4)
+
+
+def test_sequences_have_a_target_a_place() -> None:
+    model = nn.Sequential(nn.Embedding(9, 4), nn.Linear(4, 9))
+    tokens, targets = torch.tensor([[1, 5, 6], [1, 7, 2]]), torch.tensor([[5, 6, 2], [7, 2, -100]])
+    leak = observe(model, tokens, targets)
+    loss = F.cross_entropy(model(tokens).flatten(0, 1), targets.flatten(), ignore_index=-100)
+    for value, own in zip(leak.gradients.values(), torch.autograd.grad(loss, list(model.parameters())), strict=True):
+        torch.testing.assert_close(value, own)
+    assert (leak.head, leak.batch_size, leak.input_shape) == ("1", 2, (3,))
+    flat = nn.Sequential(nn.Flatten(), nn.Linear(3, 9))
+    with pytest.raises(InputError, match="one feature vector a sample"):
+        observe_heads(model, tokens, targets)
+    with pytest.raises(InputError, match=r"class indices \(N,\)"):
+        observe(flat, tokens.float(), targets)
 
 
 def test_heads_hold_their_batch_size() -> None:
