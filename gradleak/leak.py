@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -32,6 +33,51 @@ class Leak:
     batch_size: int
     input_shape: tuple[int, ...] | None = None
     local_steps: int = 1
+
+    @classmethod
+    def from_update(
+        cls,
+        model: nn.Module,
+        before: Mapping[str, Tensor],
+        after: Mapping[str, Tensor],
+        *,
+        rate: float,
+        batch_size: int,
+        local_steps: int = 1,
+        momentum: float = 0.0,
+        weight_decay: float = 0.0,
+        input_shape: tuple[int, ...] | None = None,
+        head: str | None = None,
+    ) -> Leak:
+        """Return what a server sees of a federated average: two state dicts, before and after a client's training.
+
+        The client is assumed to take `local_steps` steps of gradient descent with `rate`, each on `batch_size` samples
+        of its own, as `observe` has it; the gradients are their sum. `momentum` that begins with the round makes an
+        earlier step count oftener: the sum is exact where all steps' gradients are alike. `weight_decay` is taken off,
+        exactly for one step and with the mean of both weights for several. The leak's model is a copy of `model` with
+        the weights before, in eval mode; a client that trained in train mode had other batch norms.
+        `head`: the name of the last Linear layer; where not said, the last that is declared.
+        """
+        if not rate > 0 or batch_size < 1 or local_steps < 1 or not 0 <= momentum < 1 or weight_decay < 0:
+            raise InputError(
+                "an update needs a rate above 0, at least 1 sample and step, a momentum in 0 … 1 and no decay below 0; "
+                f"got {rate:g}, {batch_size}, {local_steps}, {momentum:g} and {weight_decay:g}"
+            )
+        own = copy.deepcopy(model).eval()
+        for which, state in (("before", before), ("after", after)):
+            _check_state(own, which, state)
+        own.load_state_dict(dict(before))
+        head = head if head is not None else list(_linears(own, None))[-1]
+        _linears(own, head)
+        # A step's gradient is in so many of the steps that follow it.
+        counted = sum((1 - momentum ** (k + 1)) / (1 - momentum) for k in range(local_steps)) / local_steps
+        gradients = {}
+        for name, parameter in own.named_parameters():
+            if parameter.requires_grad:
+                first, last = (state[name].detach().to(parameter.device).double() for state in (before, after))
+                decay = weight_decay * (first if local_steps == 1 else local_steps * (first + last) / 2)
+                gradients[name] = ((first - last) / (rate * counted) - decay).to(parameter.dtype)
+        return cls(own, gradients, head, batch_size, input_shape, local_steps)
 
     def parameter(self, kind: str) -> str:
         """Return the name of the last layer's weight or bias."""
@@ -93,6 +139,21 @@ class HeadLeaks:
             sent.append(defense(own))
         biases = None if self.bias_gradients is None else torch.stack([one["bias"] for one in sent])
         return replace(self, weight_gradients=torch.stack([one["weight"] for one in sent]), bias_gradients=biases)
+
+
+def _check_state(model: nn.Module, which: str, state: Mapping[str, Tensor]) -> None:
+    """Refuse a state dict that is not of this model, or holds what no client sends."""
+    wanted = model.state_dict()
+    if odd := sorted(set(wanted) ^ set(state)):
+        raise InputError(f"the state {which} is not of {type(model).__name__}: it differs in {', '.join(odd[:5])}")
+    for name, value in state.items():
+        if not torch.is_tensor(value) or value.shape != wanted[name].shape:
+            shape = tuple(value.shape) if torch.is_tensor(value) else type(value).__name__
+            raise InputError(f"the state {which}: '{name}' is {shape}, the model's {tuple(wanted[name].shape)}")
+        if value.is_floating_point() != wanted[name].is_floating_point() or value.is_complex():
+            raise InputError(f"the state {which}: '{name}' is of {value.dtype}, the model's of {wanted[name].dtype}")
+        if not torch.isfinite(value).all():
+            raise InputError(f"the state {which}: '{name}' holds NaN or infinite values")
 
 
 def observe(
