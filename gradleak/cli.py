@@ -234,6 +234,7 @@ def audit(
     momentum: Annotated[float, typer.Option("--momentum", help="The client's.")] = 0.0,
     weight_decay: Annotated[float, typer.Option("--weight-decay", help="The client's.")] = 0.0,
     shape: Annotated[str | None, typer.Option("--shape", metavar="3,32,32", help="One input's, with --before.")] = None,
+    steps: Annotated[int, typer.Option("--steps", min=1, help="How long inputs are searched for.")] = 400,
     seed: Annotated[int, typer.Option("--seed", help="Every random choice follows from it.")] = 0,
 ) -> None:
     """Attack your own model's gradients with all that applies, and write a report of what they give away."""
@@ -242,7 +243,7 @@ def audit(
     report = asked.report(
         asked.Asked(
             model, samples, size, batch_size, labels, defense, loss, minutes, memory, not no_images, before, after,
-            rate, local_steps, momentum, weight_decay, shape, seed, tuple(fail_above or ()),
+            rate, local_steps, momentum, weight_decay, shape, seed, tuple(fail_above or ()), steps,
         )
     )  # fmt: skip
     for line in report.proofs:

@@ -12,7 +12,7 @@ import torch
 from gradleak.auditing import bringing
 from gradleak.auditing.findings import MEASURES
 from gradleak.auditing.report import Report
-from gradleak.auditing.running import audit, audit_update
+from gradleak.auditing.running import STEPS, audit, audit_update
 from gradleak.errors import InputError, unknown
 from gradleak.leak import Leak, evaluating
 
@@ -40,6 +40,7 @@ class Asked:
     shape: str | None
     seed: int
     fail_above: tuple[str, ...] = ()
+    steps: int = STEPS
 
 
 def report(asked: Asked) -> Report:
@@ -53,6 +54,7 @@ def report(asked: Asked) -> Report:
         "memory": asked.memory,
         "images": asked.images,
         "seed": asked.seed,
+        "steps": asked.steps,
     }
     samples = bringing.samples_of(asked.samples, size=asked.size) if asked.samples else None
     if asked.before is not None or asked.after is not None:

@@ -32,7 +32,6 @@ from gradleak.images.matching.engine import ACTIVATION_COPIES, GRADIENT_COPIES
 from gradleak.labels import count_labels, recover_batch, recover_jointly, recover_soft_labels, reveal_labels
 from gradleak.sequences import read_sentences, reveal_words
 
-MATCHING_STEPS = 400
 DOUBLE = 8
 
 
@@ -215,7 +214,7 @@ def _no_first_bias(case: Case) -> str:
 # -------------------------------------------------------------------------------------------------- inputs, by search
 def _matched(case: Case) -> Found:
     prior = Prior(variation=1e-4, box=_box(case)) if case.subject.kind == "images" else Prior()
-    settings = Adam(steps=MATCHING_STEPS, signed=True)
+    settings = Adam(steps=case.steps, signed=True)
     labels = case.labels()
     return _restored(match(case.leak, labels, distance="cosine", prior=prior, optimizer=settings, seed=case.seed))
 
@@ -245,7 +244,7 @@ def _matching_bytes(case: Case) -> int:
 
 
 def _statistical(case: Case) -> Found:
-    return _restored(restore_batches(case.leak, case.labels(), settings=replace(OURS, steps=MATCHING_STEPS)))
+    return _restored(restore_batches(case.leak, case.labels(), settings=replace(OURS, steps=case.steps)))
 
 
 def _no_statistical(case: Case) -> str:

@@ -57,7 +57,8 @@ class Case:
     """A leak, the defence's text, and what is public: the labels' family, the loss, marks of sentences, pixel range.
 
     A defence is public as well: the noise that it adds and whether it rescales are what attacks are told.
-    `auxiliary`: samples of the same kind and their classes, where the attacker has some.
+    `steps` is how long inputs are searched for; `auxiliary`: samples of the same kind and their classes, where the
+    attacker has some.
     """
 
     leak: Leak
@@ -66,6 +67,7 @@ class Case:
     prior: str
     loss: Loss
     seed: int
+    steps: int
     auxiliary: tuple[Tensor, Tensor] | None = None
     marks: tuple[int, int] | None = None
     box: tuple[float, float] | None = None

@@ -32,6 +32,8 @@ from gradleak.losses import PADDING, CrossEntropy, Loss
 
 # A cheap attack is given this many seconds at least, while there are any left.
 LEAST_SECONDS = 10.0
+# How many steps inputs are searched for.
+STEPS = 400
 GIB = 2**30
 
 
@@ -72,6 +74,7 @@ def audit(
     minutes: float = 5.0,
     memory: float | None = None,
     rate: float = 0.1,
+    steps: int = STEPS,
     images: bool = True,
     seed: int = 0,
 ) -> Report:
@@ -83,12 +86,13 @@ def audit(
     where not said. `auxiliary`: samples of the same kind and their classes, if the attacker has some. `pixels`: (low,
     span), where images in [0, 1] are (inputs − low) / span. `marks`: the start and end mark of sentences, found where
     all have the same. `minutes` is the time to spend, `memory` in GiB; what fits into neither is named as not tried.
-    `rate`: of the one step that a defence's cost is measured with. `images=False`: no image is kept.
+    `rate`: of the one step that a defence's cost is measured with; `steps`: how long inputs are searched for where
+    nothing gives them directly. `images=False`: no image is kept.
 
     Deterministic by `seed`, but for what the clock cut off, which is marked. Ctrl-C ends it with the report so far.
     """
     started = time.monotonic()
-    _check_settings(batch_sizes, defenses, minutes, memory)
+    _check_settings(batch_sizes, defenses, minutes, memory, steps)
     loss = loss or CrossEntropy()
     memory = _memory() if memory is None else memory * GIB
     _check_model(model, memory)
@@ -116,7 +120,7 @@ def audit(
             sent = _sent(clean, name, seed)
             costs.append(_cost(model, batch, wanted, clean, sent, name, loss, rate))
             known = marks or _marks(batch, wanted, sequence)
-            case = Case(sent, subject, name, prior, loss, seed, auxiliary, known, box)
+            case = Case(sent, subject, name, prior, loss, seed, steps, auxiliary, known, box)
             jobs += [_Job(attack, case, truth) for attack in ATTACKS]
     assert subject is not None
     settings = {
@@ -145,6 +149,7 @@ def audit_update(
     marks: tuple[int, int] | None = None,
     minutes: float = 5.0,
     memory: float | None = None,
+    steps: int = STEPS,
     images: bool = True,
     seed: int = 0,
 ) -> Report:
@@ -156,7 +161,7 @@ def audit_update(
     started = time.monotonic()
     if defense != "update":
         defenses.shown(defense)
-    _check_settings((seen.batch_size,), (), minutes, memory)
+    _check_settings((seen.batch_size,), (), minutes, memory, steps)
     memory = _memory() if memory is None else memory * GIB
     loss = loss or CrossEntropy()
     shape = seen.input_shape if inputs is None else tuple(inputs.shape[1:])
@@ -174,7 +179,7 @@ def audit_update(
         truth = _truth(seen, subject, inputs, targets, shown)
     if marks is None and inputs is not None and targets is not None:
         marks = _marks(inputs, targets, sequence)
-    case = Case(seen, subject, defense, labels, loss, seed, auxiliary, marks, box)
+    case = Case(seen, subject, defense, labels, loss, seed, steps, auxiliary, marks, box)
     told = _run([_Job(attack, case, truth) for attack in ATTACKS], started + 60 * minutes, memory, images)
     settings = {
         "batch size": str(seen.batch_size),
@@ -298,7 +303,11 @@ class _Clock:
 
 
 # --------------------------------------------------------------------------------------------------- what goes into it
-def _check_settings(sizes: Sequence[int], names: Sequence[str], minutes: float, memory: float | None) -> None:
+def _check_settings(
+    sizes: Sequence[int], names: Sequence[str], minutes: float, memory: float | None, steps: int
+) -> None:
+    if steps < 1:
+        raise InputError(f"a search takes at least 1 step; got {steps}")
     if not sizes or any(size < 1 for size in sizes):
         raise InputError(f"batch sizes are at least 1; got {', '.join(map(str, sizes)) or 'none'}")
     if not 0 < minutes < math.inf or (memory is not None and not 0 < memory < math.inf):

@@ -24,7 +24,7 @@ from gradleak.models.language import build_language_model
 
 @pytest.fixture(autouse=True)
 def few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attacks, "MATCHING_STEPS", 5)
+    monkeypatch.setitem(gradleak.audit.__kwdefaults__, "steps", 5)
 
 
 def mlp(inputs: int = 40, classes: int = 12) -> nn.Sequential:

@@ -21,7 +21,7 @@ from safetensors.torch import save_file
 from torch.nn import functional as F
 
 from gradleak import data
-from gradleak.auditing import Report, asked, attacks, bringing
+from gradleak.auditing import Report, asked, bringing
 from gradleak.errors import GradleakError
 from tests.test_cli import call
 
@@ -43,14 +43,24 @@ NUMBER = 3
 
 @pytest.fixture(autouse=True)
 def at_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attacks, "MATCHING_STEPS", 3)
     (tmp_path / "brought.py").write_text(MODULE)
     monkeypatch.chdir(tmp_path)
     monkeypatch.delitem(sys.modules, "brought", raising=False)
 
 
 def test_a_model_of_one_s_own_is_audited(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    words = ["audit", "brought:make", "--data", "brought:batches", "--batch-size", "1,2", "--out", "here/report"]
+    words = [
+        "audit",
+        "brought:make",
+        "--data",
+        "brought:batches",
+        "--batch-size",
+        "1,2",
+        "--out",
+        "here/report",
+        "--steps",
+        "3",
+    ]
     code, out, err = call(capsys, *words, "--defense", "none,clip/1", "--fail-above", "labels=0.5")
     assert code == 1
     assert "labels = 1 is above 0.5" in err
@@ -76,7 +86,7 @@ def test_two_safetensors_files_are_a_client_s_update(capsys: pytest.CaptureFixtu
             parameter -= 0.05 * parameter.grad
     save_file(model.state_dict(), "b.safetensors")
     words = ["audit", "brought:make", "--before", "a.safetensors", "--after", "b.safetensors", "--rate", "0.05"]
-    words += ["--batch-size", "2", "--out", "report"]
+    words += ["--batch-size", "2", "--out", "report", "--steps", "3"]
     assert call(capsys, *words, "--shape", "20")[0] == 0
     blind = Report.from_json(Path("report/report.json").read_text())
     assert not blind.measured

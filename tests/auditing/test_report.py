@@ -15,7 +15,7 @@ import torch
 from PIL import Image
 
 import gradleak
-from gradleak.auditing import MEASURES, Report, attacks
+from gradleak.auditing import MEASURES, Report
 from gradleak.auditing.html import fragment
 from gradleak.errors import GradleakError, InputError
 from tests.auditing.test_audit import mlp
@@ -26,7 +26,7 @@ def report() -> Report:
     photos = gradleak.data.load("digits", "test")
     model = torch.nn.Sequential(torch.nn.Flatten(), *mlp(64, 10)).double()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(attacks, "MATCHING_STEPS", 3)
+        patch.setitem(gradleak.audit.__kwdefaults__, "steps", 3)
         return gradleak.audit(
             model, photos.images[:40].double(), photos.labels[:40], batch_sizes=(1, 2), defenses=("none", "prune/0.9")
         )
