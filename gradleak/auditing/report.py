@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
+import gradleak
 from gradleak.auditing import html
 from gradleak.auditing.findings import Audited
 from gradleak.storage import write_whole
@@ -30,6 +31,11 @@ class Report(Audited):
 
     def _repr_html_(self) -> str:
         return html.fragment(self)
+
+
+def made(**told: Any) -> Report:
+    """Return the report of an audit that found this, with the version that made it."""
+    return Report(version=gradleak.__version__, **told)
 
 
 def _put(data: bytes, stream: BinaryIO) -> None:

@@ -15,14 +15,13 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-import gradleak
 from gradleak import defenses, leak, reporting
 from gradleak.auditing import drawing, sentences
 from gradleak.auditing.attacks import ATTACKS, Attack, silenced
 from gradleak.auditing.cases import Case, Found
-from gradleak.auditing.findings import SCHEMA, Cost, Finding, NotTried, Picture
+from gradleak.auditing.findings import Cost, Finding, NotTried, Picture
 from gradleak.auditing.measuring import Truth, pixels_of
-from gradleak.auditing.report import Report
+from gradleak.auditing.report import Report, made
 from gradleak.auditing.subject import Kind, Subject, proofs, subject_of
 from gradleak.augment import as_probabilities
 from gradleak.errors import GradleakError, InputError
@@ -443,9 +442,7 @@ def _report(
 ) -> Report:
     ordered = [told.findings[number] for number in sorted(told.findings)]
     findings = [one.model_copy(update={"stops": sentences.stopped(one, ordered, costs)}) for one in ordered]
-    return Report(
-        schema=SCHEMA,
-        version=gradleak.__version__,
+    return made(
         facts=dict(subject.facts),
         settings=settings,
         proofs=list(dict.fromkeys(proved)),

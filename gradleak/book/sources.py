@@ -26,8 +26,9 @@ from gradleak.book.spelling import Import, Module, constructors, spelled
 from gradleak.errors import InputError
 from gradleak.studies import Study
 
-# What passes through these comes out as it went in.
-SILENT = frozenset({"gradleak.reporting"})
+# What passes through these comes out as it went in, or is a way to show what was found.
+SHOWING = frozenset(f"gradleak.auditing.{name}" for name in ("drawing", "report", "sentences"))
+SILENT = frozenset({"gradleak.reporting", *SHOWING})
 # In place of a definition's name: what its module does when it is imported, or all that it holds.
 EFFECTS, WHOLE = "(import)", "(whole)"
 ATTRIBUTE = re.compile(r"\.(\w+)")
