@@ -24,8 +24,10 @@ from gradleak.labels.verdict import KNOWN, Status
 EXPLAINS = 64.0
 # Two answers are one if their features are this close.
 SAME = 1e-2
-# Starts are run together up to this many entries of their Jacobians.
-CHUNK_ELEMENTS = 2**24
+# Starts are run together up to this many entries of their normal equations.
+CHUNK_ELEMENTS = 2**22
+# Places are fitted to predictions, and predictions taken from places, so often before a descent begins.
+FITS, RIDGE = 4, 1e-3
 TINY = 1e-300
 # How many samples' classes may be other than the rows' sums say.
 SWAPS = 2
@@ -140,11 +142,10 @@ class _Problem:
         """Return (q, labels) of every start that ends at an explanation."""
         hot = torch.nn.functional.one_hot(classes, len(self.rows)).double()
         lift = (1 / len(self.rows) - hot) if self.smooth else torch.zeros_like(hot)
-        unknowns = self.size * (self.size + self.smooth)
-        chunk = max(1, CHUNK_ELEMENTS // (self.target.numel() * unknowns))
+        chunk = max(1, CHUNK_ELEMENTS // (self.size * (self.size + self.smooth)) ** 2)
         found: list[tuple[Tensor, ...]] = []
         for begin in range(0, starts, chunk):
-            places, shares = self._starts(min(chunk, starts - begin), generator)
+            places, shares = self._starts(min(chunk, starts - begin), hot, lift, generator)
             places, shares, cost = self._descended(places, shares, hot, lift, steps)
             good = cost.sqrt() <= self.enough
             if self.smooth:
@@ -152,28 +153,43 @@ class _Problem:
             found += [(places[n], hot + shares[n, :, None] * lift) for n in good.nonzero()[:, 0].tolist()]
         return found
 
-    def _starts(self, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Return places (S, B, B) around the mean of features that are not negative, and shares (S, B)."""
+    def _starts(self, count: int, hot: Tensor, lift: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Return places (S, B, B) and shares (S, B), one half drawn as features, the other half as predictions."""
+        shares = torch.rand(count, self.size, generator=generator, dtype=torch.float64).to(self.logits) / 2
+        shares = shares if self.smooth else torch.zeros_like(shares)
+        drawn = self._features(count // 2, generator)
+        fitted = self._fitted(hot + shares[count // 2 :, :, None] * lift, generator)
+        return torch.cat([drawn, fitted]), shares
 
-        def normal(*shape: int) -> Tensor:
-            return torch.randn(*shape, generator=generator, dtype=torch.float64).to(self.logits)
-
+    def _features(self, count: int, generator: torch.Generator) -> Tensor:
+        """Return places (S, B, B) around the mean of features that are not negative."""
         mean = self.basis.sum(dim=0)
         mean = mean / mean.norm()
         usual = (self.logits @ mean).std().clamp(min=TINY)
-        centre = normal(count, self.size, 1).exp() / usual * mean
-        apart = normal(count, 1, 1).exp() * centre.norm(dim=2, keepdim=True) / math.sqrt(self.size)
-        places = centre + 0.3 * apart * normal(count, self.size, self.size)
-        shares = torch.rand(count, self.size, generator=generator, dtype=torch.float64).to(self.logits) / 2
-        return places, shares if self.smooth else torch.zeros_like(shares)
+        centre = self._normal(generator, count, self.size, 1).exp() / usual * mean
+        apart = self._normal(generator, count, 1, 1).exp() * centre.norm(dim=2, keepdim=True) / math.sqrt(self.size)
+        return centre + 0.3 * apart * self._normal(generator, count, self.size, self.size)
+
+    def _fitted(self, labels: Tensor, generator: torch.Generator) -> Tensor:
+        """Return the places (S, B, B) that fit the gradient best with drawn predictions, then with their own."""
+        scores = self._normal(generator, len(labels), *labels.shape[1:])
+        probability = (self._normal(generator, len(labels), 1, 1) * scores).softmax(dim=2)
+        for _ in range(FITS):
+            errors = self.rows * (probability - labels)
+            square = errors @ errors.mT
+            ridge = RIDGE * square.diagonal(dim1=1, dim2=2).mean(dim=1, keepdim=True).expand(-1, self.size)
+            places: Tensor = torch.linalg.solve_ex(square + torch.diag_embed(ridge), errors @ self.target)[0]
+            probability = (places @ self.logits.T).softmax(dim=2)
+        return places.nan_to_num(0, 0, 0)
+
+    def _normal(self, generator: torch.Generator, *shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator, dtype=torch.float64).to(self.logits)
 
     def _descended(
         self, places: Tensor, shares: Tensor, hot: Tensor, lift: Tensor, steps: int
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Take Levenberg-Marquardt steps from all starts together; return q (S, B, B), s (S, B), squared misfits."""
-        count, size, classes = len(places), self.size, len(self.rows)
         damping = torch.full_like(shares[:, 0], 1e-2)
-        eye = torch.eye(size, dtype=places.dtype, device=places.device)
 
         def missed(q: Tensor, s: Tensor) -> tuple[Tensor, Tensor, Tensor]:
             p = (q @ self.logits.T).softmax(dim=2)
@@ -183,21 +199,13 @@ class _Problem:
         p, errors, rest = missed(places, shares)
         cost = rest.square().sum(dim=(1, 2))
         for _ in range(steps):
-            slopes = (self.rows * p).unsqueeze(3) * (self.logits - (p @ self.logits).unsqueeze(2))
-            # Unknown j of sample b moves Σ d qᵀ by T_bj q_bᵀ + d_b e_jᵀ, and its share by −R y₁ q_bᵀ.
-            moved = slopes.permute(0, 1, 3, 2).unsqueeze(4) * places[:, :, None, None, :]
-            moved = moved + errors[:, :, None, :, None] * eye[None, None, :, None, :]
-            if self.smooth:
-                own = (-self.rows * lift)[None, :, None, :, None] * places[:, :, None, None, :]
-                moved = torch.cat([moved, own], dim=2)
-            jacobian = moved.reshape(count, -1, classes * size)
-            square = jacobian @ jacobian.mT
-            slope = (jacobian @ rest.reshape(count, -1, 1))[:, :, 0]
+            square, slope = self._equations(places, p, errors, rest, lift)
             diagonal = square.diagonal(dim1=1, dim2=2).clamp(min=TINY)
-            damped = square + torch.diag_embed(damping[:, None] * diagonal)
-            change = torch.linalg.solve_ex(damped, slope)[0].nan_to_num(0, 0, 0).reshape(count, size, -1)
-            new_places = places + change[:, :, :size]
-            new_shares = shares + change[:, :, size] if self.smooth else shares
+            factor, broken = torch.linalg.cholesky_ex(square + torch.diag_embed(damping[:, None] * diagonal))
+            change = torch.cholesky_solve(slope.unsqueeze(2), factor).nan_to_num(0, 0, 0)
+            change = torch.where(broken[:, None, None] > 0, 0, change).reshape(*places.shape[:2], -1)
+            new_places = places + change[:, :, : self.size]
+            new_shares = shares + change[:, :, self.size] if self.smooth else shares
             new = missed(new_places, new_shares)
             new_cost = new[2].square().sum(dim=(1, 2))
             better = new_cost < cost
@@ -205,9 +213,37 @@ class _Problem:
             places = torch.where(wide, new_places, places)
             shares = torch.where(better[:, None], new_shares, shares)
             p, errors, rest = (torch.where(wide, a, b) for a, b in zip(new, (p, errors, rest), strict=True))
+            # What explains the gradient, and does so no better after another step, is at its end.
+            ended = (cost.sqrt() <= self.enough) & (new_cost > cost / 2)
             cost = torch.where(better, new_cost, cost)
             damping = torch.where(better, damping / 4, damping * 3).clamp(1e-14, 1e8)
+            if ended.all():
+                break
         return places, shares, cost
+
+    def _equations(
+        self, places: Tensor, p: Tensor, errors: Tensor, rest: Tensor, lift: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Return JᵀJ (S, U, U) and Jᵀ times the rest (S, U) for the U unknowns, without their Jacobian J.
+
+        Unknown j of sample b moves Σ d qᵀ by T_bj q_bᵀ + d_b e_jᵀ, and its share by −R lift_b q_bᵀ: products of two
+        such need only those of their factors, a B-th of the work.
+        """
+        count, size = places.shape[:2]
+        moved = (self.rows * p).unsqueeze(3) * (self.logits - (p @ self.logits).unsqueeze(2))
+        if self.smooth:
+            own = (-self.rows * lift)[None, :, :, None].expand(count, -1, -1, -1)
+            moved = torch.cat([moved, own], dim=3)
+        slope = (moved.mT @ (rest.unsqueeze(1) @ places.unsqueeze(3)))[:, :, :, 0]
+        slope[:, :, :size] += errors @ rest
+        flat = moved.permute(0, 2, 1, 3).flatten(2)
+        square = (flat.mT @ flat).reshape(count, size, -1, size, size + self.smooth)
+        square *= (places @ places.mT)[:, :, None, :, None]
+        crossed = (flat.mT @ errors.mT).reshape(count, size, -1, size, 1) * places[:, :, None, None, :]
+        square[..., :size] += crossed
+        square[:, :, :size] += crossed.permute(0, 3, 4, 1, 2)
+        square[:, :, :size, :, :size].diagonal(dim1=2, dim2=4).add_((errors @ errors.mT).unsqueeze(3))
+        return square.flatten(3).flatten(1, 2), slope.flatten(1)
 
 
 def _told(problem: _Problem, answers: list[tuple[Tensor, ...]], starts: int, empty: BatchLabels) -> BatchLabels:
