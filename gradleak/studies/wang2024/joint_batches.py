@@ -32,6 +32,8 @@ PLACE = "Beyond section 3"
 SMALLEST: dict[str, Any] = {"cells": ["8/5/distinct/told", "8/6/distinct/told"], "networks": [], "batches": 2}
 FEATURES = 256
 NEAR_FEATURE = 1e-2
+# Starts cost with the fifth power of the batch size; so fewer are taken for batches of more than so many samples.
+LARGEST, FEWEST = 8, 4
 
 
 class Cell(Form):
@@ -63,14 +65,22 @@ class Parameters(studies.Parameters):
         description="networks, as dataset/network/stage/batch size; their classes are told",
     )
     batches: int = Field(2, ge=1, le=10_000, description="batches a cell")
-    starts: int = Field(32, ge=1, le=100_000, description="random starts a batch")
+    starts: int = Field(
+        32,
+        ge=1,
+        le=100_000,
+        description="random starts a batch; fewer for more than eight samples",
+    )
 
     paper: ClassVar[dict[str, Any]] = {
         "cells": [
             *(f"10/{size}/distinct/told" for size in (2, 4, 5, 6, 7, 8)),
             *(f"10/{size}/repeated/told" for size in (4, 6, 7)),
             *(f"10/{size}/{drawn}/untold" for size in (4, 5, 6, 7) for drawn in ("distinct", "repeated")),
-            "20/9/distinct/told",
+            *(f"20/{size}/distinct/told" for size in (9, 14, 17)),
+            "20/14/repeated/told",
+            "50/30/distinct/told",
+            "50/36/distinct/told",
             "5/3/distinct/told",
             "6/4/distinct/told",
         ],
@@ -118,16 +128,22 @@ def trial(cell: str, dtype: str, batches: int, starts: int, seed: int, device: s
         size = len(hidden)
         first = targets.argmax(dim=1)
         started = time.perf_counter()
+        tried = max(FEWEST, round(starts * min(1.0, (LARGEST / size) ** 3)))
         found = recover_jointly(
             gradient,
             weight,
             classes=first if told else None,
             batch_size=None if told else size,
-            starts=starts,
+            starts=tried,
             seed=seed,
         )
         row: dict[str, Any] = {"classes": len(weight), "size": size, "seconds": time.perf_counter() - started}
-        row |= {"told": told, "source": "/".join(parts[:3]) if layer else "random layer", "status": found.status}
+        row |= {
+            "starts": tried,
+            "told": told,
+            "source": "/".join(parts[:3]) if layer else "random layer",
+            "status": found.status,
+        }
         right = False
         if found.status != "failed":
             order = metrics.match_batch(found.features.cpu(), hidden.cpu().double())

@@ -28,6 +28,10 @@ SAME = 1e-2
 CHUNK_ELEMENTS = 2**22
 # Places are fitted to predictions, and predictions taken from places, so often before a descent begins.
 FITS, RIDGE = 4, 1e-3
+# Steps of a round, and how many starts go on in any case.
+ROUND, FEWEST = 30, 4
+# Starts for every way in which classes may be shared out, and how many times as many for the likeliest tenth.
+LEAST_STARTS, LIKELY = 8, 4
 TINY = 1e-300
 # How many samples' classes may be other than the rows' sums say.
 SWAPS = 2
@@ -42,7 +46,7 @@ def recover_jointly(
     prior: str = "smoothing",
     starts: int = 200,
     steps: int = 150,
-    multisets: int = 60,
+    multisets: int = 400,
     seed: int = 0,
 ) -> BatchLabels:
     """Recover labels and features of a batch of up to C − 2 samples from its averaged gradient (C, I), all at once.
@@ -78,9 +82,10 @@ def recover_jointly(
         problem = _Problem(gradient, matrix, size, prior == "smoothing", unit)
         sets = [classes] if classes is not None else likely_classes(gradient, size, multisets)
         generator = torch.Generator().manual_seed(seed)
-        own = max(8, starts // len(sets))
-        answers = [one for each in sets for one in problem.answers(each.to(gradient.device), own, steps, generator)]
-        return _told(problem, answers, own * len(sets), empty)
+        own = max(LEAST_STARTS, starts // len(sets))
+        each = [own if len(sets) == 1 or place >= len(sets) // 10 else LIKELY * own for place in range(len(sets))]
+        answers = problem.answers(torch.stack([one.cpu() for one in sets]), each, steps, generator)
+        return _told(problem, answers, sum(each), empty)
 
 
 def likely_classes(gradient: Tensor, size: int, most: int) -> list[Tensor]:
@@ -138,28 +143,32 @@ class _Problem:
         self.target = size * self.rows[:, None] * (gradient @ self.basis)
         self.enough = EXPLAINS * unit * float(self.target.norm())
 
-    def answers(self, classes: Tensor, starts: int, steps: int, generator: torch.Generator) -> list[tuple[Tensor, ...]]:
-        """Return (q, labels) of every start that ends at an explanation."""
-        hot = torch.nn.functional.one_hot(classes, len(self.rows)).double()
-        lift = (1 / len(self.rows) - hot) if self.smooth else torch.zeros_like(hot)
+    def answers(
+        self, classes: Tensor, starts: list[int], steps: int, generator: torch.Generator
+    ) -> list[tuple[Tensor, ...]]:
+        """Return (q, labels) of every start that ends at an explanation, of so many for each row of classes (M, B)."""
+        each = classes.repeat_interleave(torch.tensor(starts), dim=0).to(self.logits.device)
         chunk = max(1, CHUNK_ELEMENTS // (self.size * (self.size + self.smooth)) ** 2)
         found: list[tuple[Tensor, ...]] = []
-        for begin in range(0, starts, chunk):
-            places, shares = self._starts(min(chunk, starts - begin), hot, lift, generator)
+        for part in each.split(chunk):
+            hot = torch.nn.functional.one_hot(part, len(self.rows)).double()
+            lift = (1 / len(self.rows) - hot) if self.smooth else torch.zeros_like(hot)
+            places, shares = self._starts(hot, lift, generator)
             places, shares, cost = self._descended(places, shares, hot, lift, steps)
             good = cost.sqrt() <= self.enough
             if self.smooth:
                 good &= ((shares > -KNOWN) & (shares < 1 - KNOWN)).all(dim=1)
-            found += [(places[n], hot + shares[n, :, None] * lift) for n in good.nonzero()[:, 0].tolist()]
+            labels = hot + shares.unsqueeze(2) * lift
+            found += [(places[n], labels[n]) for n in good.nonzero()[:, 0].tolist()]
         return found
 
-    def _starts(self, count: int, hot: Tensor, lift: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Return places (S, B, B) and shares (S, B), one half drawn as features, the other half as predictions."""
-        shares = torch.rand(count, self.size, generator=generator, dtype=torch.float64).to(self.logits) / 2
+    def _starts(self, hot: Tensor, lift: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Return places (S, B, B) and shares (S, B), every other one drawn as features, the rest as predictions."""
+        shares = torch.rand(hot.shape[:2], generator=generator, dtype=torch.float64).to(self.logits) / 2
         shares = shares if self.smooth else torch.zeros_like(shares)
-        drawn = self._features(count // 2, generator)
-        fitted = self._fitted(hot + shares[count // 2 :, :, None] * lift, generator)
-        return torch.cat([drawn, fitted]), shares
+        places = self._fitted(hot + shares.unsqueeze(2) * lift, generator)
+        places[1::2] = self._features(len(hot) // 2, generator)
+        return places, shares
 
     def _features(self, count: int, generator: torch.Generator) -> Tensor:
         """Return places (S, B, B) around the mean of features that are not negative."""
@@ -168,7 +177,8 @@ class _Problem:
         usual = (self.logits @ mean).std().clamp(min=TINY)
         centre = self._normal(generator, count, self.size, 1).exp() / usual * mean
         apart = self._normal(generator, count, 1, 1).exp() * centre.norm(dim=2, keepdim=True) / math.sqrt(self.size)
-        return centre + 0.3 * apart * self._normal(generator, count, self.size, self.size)
+        drawn: Tensor = centre + 0.3 * apart * self._normal(generator, count, self.size, self.size)
+        return drawn
 
     def _fitted(self, labels: Tensor, generator: torch.Generator) -> Tensor:
         """Return the places (S, B, B) that fit the gradient best with drawn predictions, then with their own."""
@@ -180,7 +190,8 @@ class _Problem:
             ridge = RIDGE * square.diagonal(dim1=1, dim2=2).mean(dim=1, keepdim=True).expand(-1, self.size)
             places: Tensor = torch.linalg.solve_ex(square + torch.diag_embed(ridge), errors @ self.target)[0]
             probability = (places @ self.logits.T).softmax(dim=2)
-        return places.nan_to_num(0, 0, 0)
+        fitted: Tensor = places.nan_to_num(0, 0, 0)
+        return fitted
 
     def _normal(self, generator: torch.Generator, *shape: int) -> Tensor:
         return torch.randn(*shape, generator=generator, dtype=torch.float64).to(self.logits)
@@ -188,7 +199,23 @@ class _Problem:
     def _descended(
         self, places: Tensor, shares: Tensor, hot: Tensor, lift: Tensor, steps: int
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Take Levenberg-Marquardt steps from all starts together; return q (S, B, B), s (S, B), squared misfits."""
+        """Descend from all starts together; return q (S, B, B), s (S, B), squared misfits.
+
+        After every round the half with the larger misfits is left where it is.
+        """
+        cost = torch.full_like(shares[:, 0], math.inf)
+        going = torch.arange(len(places), device=places.device)
+        for _ in range(math.ceil(steps / ROUND)):
+            own = self._round(places[going], shares[going], hot[going], lift[going])
+            places[going], shares[going], cost[going] = own
+            going = going[own[2].sqrt() > self.enough]
+            going = going[cost[going].argsort()[: max(FEWEST, len(going) // 2)]]
+            if len(going) == 0:
+                break
+        return places, shares, cost
+
+    def _round(self, places: Tensor, shares: Tensor, hot: Tensor, lift: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Take a round of Levenberg-Marquardt steps; return q (S, B, B), s (S, B), squared misfits."""
         damping = torch.full_like(shares[:, 0], 1e-2)
 
         def missed(q: Tensor, s: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -198,10 +225,10 @@ class _Problem:
 
         p, errors, rest = missed(places, shares)
         cost = rest.square().sum(dim=(1, 2))
-        for _ in range(steps):
+        for _ in range(ROUND):
             square, slope = self._equations(places, p, errors, rest, lift)
-            diagonal = square.diagonal(dim1=1, dim2=2).clamp(min=TINY)
-            factor, broken = torch.linalg.cholesky_ex(square + torch.diag_embed(damping[:, None] * diagonal))
+            square.diagonal(dim1=1, dim2=2).clamp_(min=TINY).mul_(1 + damping[:, None])
+            factor, broken = torch.linalg.cholesky_ex(square)
             change = torch.cholesky_solve(slope.unsqueeze(2), factor).nan_to_num(0, 0, 0)
             change = torch.where(broken[:, None, None] > 0, 0, change).reshape(*places.shape[:2], -1)
             new_places = places + change[:, :, : self.size]
@@ -232,8 +259,7 @@ class _Problem:
         count, size = places.shape[:2]
         moved = (self.rows * p).unsqueeze(3) * (self.logits - (p @ self.logits).unsqueeze(2))
         if self.smooth:
-            own = (-self.rows * lift)[None, :, :, None].expand(count, -1, -1, -1)
-            moved = torch.cat([moved, own], dim=3)
+            moved = torch.cat([moved, (-self.rows * lift).unsqueeze(3)], dim=3)
         slope = (moved.mT @ (rest.unsqueeze(1) @ places.unsqueeze(3)))[:, :, :, 0]
         slope[:, :, :size] += errors @ rest
         flat = moved.permute(0, 2, 1, 3).flatten(2)
