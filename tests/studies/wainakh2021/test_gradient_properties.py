@@ -71,7 +71,7 @@ def test_medians_fall_with_every_sample(record: Record) -> None:
 
 def test_tables_and_figures(record: Record) -> None:
     assert list(gradient_properties.table(record)["B"]) == ["2", "8", "32"]
-    assert gradient_properties.correlation_table(record).shape == (3, 6)
+    assert gradient_properties.correlation_table(record).shape == (3, 8)
     assert records.scale(record) == "30 networks and digits"
     figure = figures.titled(gradient_properties.figure_properties(record), " Recorded: all. ")
     assert figure.get_suptitle() == "Recorded: all."
