@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gradleak.errors import GradleakError, InputError
+from gradleak.errors import GradleakError, InputError, MissingData
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -46,6 +47,13 @@ def _options(
     version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Show it.")] = False,
 ) -> None:
     """Options of every command."""
+    from gradleak import paths
+
+    try:
+        paths.root()
+    except MissingData:
+        # The package alone, without its book: what can be computed again is kept where such things are.
+        os.environ.setdefault("GRADLEAK_CACHE", str(Path.home() / ".cache" / "gradleak"))
 
 
 @app.command("list")
