@@ -15,8 +15,8 @@ from gradleak.auditing.measuring import Truth
 
 MOST = 8
 # Of a panel of the frontier: its side, and the room around it.
-SIDE, LEFT, TOP, WIDTH = 170, 52, 30, 262
-COLOURS = ("#2f7fb5", "#d0654c", "#b98a2e", "#5f9166", "#8d6a9f")
+SIDE, LEFT, TOP, WIDTH, HEIGHT = 130, 52, 44, 240, 240
+COLOURS = ("#2f7fb5", "#d0654c", "#b98a2e", "#5f9166", "#8d6a9f", "#7d8890")
 LEAST_SIDE = 64
 
 
@@ -42,65 +42,63 @@ def png(image: Image.Image) -> str:
 
 
 def frontier(report: Audited) -> str:
-    """Return what leaks against what the gradient is still worth as an SVG, which takes its ink from where it is."""
+    """Return what leaks against what the gradient is still worth as an SVG, which takes its ink from where it is.
+
+    A row a batch size, a column a measure, a ring a defence: rings of different widths are seen on one another.
+    """
     wanted = ("labels", "words", "inputs", "image-ssim")
     names: list[str] = [name for name in wanted if name in report.measured]
     sizes = list(dict.fromkeys(one.batch_size for one in report.costs))
-    panels = "".join(_panel(report, name, sizes, WIDTH * index) for index, name in enumerate(names))
-    legend = "".join(
-        f"<circle cx='{LEFT + 130 * n}' cy='{TOP + SIDE + 62}' r='5' fill='{COLOURS[n % 5]}'/>"
-        f"<text x='{LEFT + 130 * n + 11}' y='{TOP + SIDE + 66}'>batch of {size}</text>"
-        for n, size in enumerate(sizes)
+    panels = "".join(
+        _panel(report, name, size, WIDTH * column, HEIGHT * row)
+        for row, size in enumerate(sizes)
+        for column, name in enumerate(names)
     )
-    width = max(WIDTH * len(names), LEFT + 130 * len(sizes))
+    bottom = HEIGHT * len(sizes) + 12
+    rows = [
+        f"<circle cx='{LEFT}' cy='{bottom + 20 * n}' r='6' fill='none' stroke-width='2.5' stroke='{COLOURS[n % 6]}'/>"
+        f"<text x='{LEFT + 14}' y='{bottom + 20 * n + 4}'>{escape(defense)}</text>"
+        for n, defense in enumerate(_defenses(report))
+    ]
+    width, height = WIDTH * len(names), bottom + 20 * len(rows)
     return (
-        f"<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {width} {TOP + SIDE + 80}' width='{width}' "
+        f"<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {width} {height}' width='{width}' "
         "font-family='system-ui, sans-serif' font-size='12' fill='currentColor' role='img'>"
-        f"<title>What leaks against the cosine of the sent with the true gradient</title>{panels}{legend}</svg>"
+        f"<title>What leaks against the cosine of the sent with the true gradient</title>{panels}{''.join(rows)}</svg>"
     )
 
 
-def _panel(report: Audited, name: str, sizes: list[int], left: int) -> str:
-    """Return one measure's panel: a point a defence and batch size, those that lie together named together."""
-    across, names = left + LEFT, dict[tuple[int, int], list[str]]()
-    lines = [_line(across, name)]
-    for one in report.costs:
-        own = [f for f in report.findings if (f.defense, f.batch_size) == (one.defense, one.batch_size)]
+def _defenses(report: Audited) -> list[str]:
+    return list(dict.fromkeys(one.defense for one in report.costs))
+
+
+def _panel(report: Audited, name: str, size: int, left: int, top: int) -> str:
+    """Return one panel: a ring a defence, of a batch size and a measure."""
+    across, up = left + LEFT, top + TOP
+    lines = [_line(across, up, f"{name}, batch of {size}")]
+    for n, defense in enumerate(_defenses(report)):
+        own = [f for f in report.findings if (f.defense, f.batch_size) == (defense, size)]
         values = [f.measures[name] for f in own if name in f.measures]
-        if one.cosine is None or not values:
-            continue
-        x = across + round(SIDE * max(0.0, min(1.0, one.cosine)))
-        y = TOP + round(SIDE * (1 - max(0.0, min(1.0, max(values)))))
-        # Points of several sizes may lie on one another: rings of different widths are all seen.
-        n = sizes.index(one.batch_size)
-        lines.append(
-            f"<circle cx='{x}' cy='{y}' r='{4 + 3 * n}' fill='none' stroke='{COLOURS[n % 5]}' stroke-width='2.5'/>"
-        )
-        words = names.setdefault((round(x / 24), round(y / 12)), [f"{x},{y}"])
-        words += [one.defense] if one.defense not in words else []
-    for place, *words in names.values():
-        x, y = map(int, place.split(","))
-        right = x > across + SIDE / 2
-        edge, side = (x - 14, "end") if right else (x + 14, "start")
-        up = y + 4 if y < TOP + SIDE / 2 else y - 13 * (len(words) - 1)
-        lines += [
-            f"<text x='{edge}' y='{up + 13 * n}' text-anchor='{side}' font-size='11'>{escape(word)}</text>"
-            for n, word in enumerate(words)
-        ]
+        cosine = next(c.cosine for c in report.costs if (c.defense, c.batch_size) == (defense, size))
+        if cosine is not None and values:
+            x = across + round(SIDE * max(0.0, min(1.0, cosine)))
+            y = up + round(SIDE * (1 - max(0.0, min(1.0, max(values)))))
+            ring = f"<circle cx='{x}' cy='{y}' r='{3 + 3 * n}' fill='none' stroke-width='2'"
+            lines.append(f"{ring} stroke='{COLOURS[n % 6]}'/>")
     return "".join(lines)
 
 
-def _line(across: int, name: str) -> str:
+def _line(across: int, top: int, name: str) -> str:
     """Return a panel's axes."""
-    bottom = TOP + SIDE
+    bottom = top + SIDE
     ticks = "".join(
         f"<text x='{across + round(SIDE * part)}' y='{bottom + 20}' text-anchor='middle'>{part:g}</text>"
         f"<text x='{across - 12}' y='{bottom - round(SIDE * part) + 4}' text-anchor='end'>{part:g}</text>"
         for part in (0, 0.5, 1)
     )
     return (
-        f"<path d='M{across - 8} {TOP - 8}V{bottom + 8}H{across + SIDE + 8}' fill='none' stroke='currentColor' "
+        f"<path d='M{across - 8} {top - 8}V{bottom + 8}H{across + SIDE + 8}' fill='none' stroke='currentColor' "
         f"stroke-opacity='0.5'/>{ticks}"
-        f"<text x='{across - 8}' y='{TOP - 15}' font-weight='650'>{escape(name)}</text>"
+        f"<text x='{across - 8}' y='{top - 22}' font-weight='650'>{escape(name)}</text>"
         f"<text x='{across + SIDE // 2}' y='{bottom + 38}' text-anchor='middle'>cosine with the true gradient</text>"
     )

@@ -28,6 +28,8 @@ CERTAIN = {
 }
 # A defence stops an attack where it leaves it this share of what it had, or what guessing gets.
 STOPPED = 0.25
+# Of a finding below this there is nothing to stop.
+WORTH = 0.1
 
 
 def of_finding(found: Found, measures: Mapping[str, float], chance: Mapping[str, float], case: Case) -> str:
@@ -77,7 +79,7 @@ def main_measure(finding: Finding) -> str:
 def stopped(finding: Finding, others: Sequence[Finding], costs: Sequence[Cost]) -> str:
     """Return what would stop a finding: defences that did, by their cost, else what stops the attack in principle."""
     name = main_measure(finding)
-    if not name or finding.measures[name] <= finding.chance.get(name, 0.0) + 1e-9:
+    if not name or finding.measures[name] < max(WORTH, finding.chance.get(name, 0.0) + 1e-9):
         return ""
     remedy = next(one.remedy for one in ATTACKS if one.name == finding.attack)
     bar = max(STOPPED * finding.measures[name], finding.chance.get(name, 0.0))
@@ -87,8 +89,13 @@ def stopped(finding: Finding, others: Sequence[Finding], costs: Sequence[Cost]) 
         rivals = [one for one in others if one.defense == defense and one.batch_size == finding.batch_size]
         if defense in ("none", finding.defense):
             continue
+        # Whoever has the labels has the classes.
+        names = {name, "labels"} if name == "classes" else {name}
+        values = [one.measures[own] for one in rivals for own in names if own in one.measures]
+        if not values:
+            continue  # not measured is not stopped
         tried = True
-        if max((one.measures[name] for one in rivals if name in one.measures), default=0.0) <= bar:
+        if max(values) <= bar:
             cosine = cosines.get((defense, finding.batch_size))
             told.append(f"{defense} (cosine {cosine:.2f})" if cosine is not None else defense)
     if told:

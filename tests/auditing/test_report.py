@@ -17,6 +17,7 @@ from PIL import Image
 import gradleak
 from gradleak.auditing import MEASURES, Report
 from gradleak.auditing.html import fragment
+from gradleak.auditing.sentences import stopped
 from gradleak.errors import GradleakError, InputError
 from tests.auditing.test_audit import mlp
 
@@ -97,6 +98,19 @@ def test_pictures_show_the_private_above_the_recovered() -> None:
     upper, lower = pixels[: len(pixels) // 2], pixels[len(pixels) // 2 :]
     assert upper.std() > 30
     assert np.abs(upper.astype(int) - lower).max() <= 1
+
+
+def test_what_was_not_measured_is_not_called_stopped() -> None:
+    whole = report()
+    (one,) = [f for f in whole.findings if (f.attack, f.defense, f.batch_size) == ("RLG", "none", 2)]
+    rivals = [f.model_copy(update={"defense": "prune/0.9", "measures": {}}) for f in whole.findings]
+    assert "Stopped" not in stopped(one, [one, *rivals], whole.costs)
+    found = [f.model_copy(update={"measures": {"labels": 1.0}}) for f in rivals]
+    assert "Stopped" not in stopped(one, [one, *found], whole.costs), "whoever has the labels has the classes"
+    none = [f.model_copy(update={"measures": {"classes": 0.0}}) for f in rivals]
+    assert stopped(one, [one, *none], whole.costs).startswith("Stopped here by prune/0.9")
+    poor = one.model_copy(update={"measures": {"classes": 0.05}})
+    assert stopped(poor, [poor, *none], whole.costs) == ""
 
 
 def test_a_notebook_shows_it_by_itself() -> None:
