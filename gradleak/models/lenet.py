@@ -37,19 +37,25 @@ class LeNet(nn.Module):
 
 
 class ClassicLeNet(nn.Module):
-    """The LeNet of wainakh2021: 6 and 16 channels, 576 features, two hidden Linear layers of 120 and 84."""
+    """The LeNet of wainakh2021: 6 and 16 channels, 576 features, two hidden Linear layers of 120 and 84.
 
-    def __init__(self, classes: int, in_channels: int, image_size: int, bias: bool) -> None:
+    Its code gives the first kernel as many pixels a side as the image has channels: 1×1 on MNIST.
+    """
+
+    def __init__(
+        self, classes: int, in_channels: int, image_size: int, bias: bool, *, kernel: int | None = None
+    ) -> None:
         super().__init__()
+        kernel = kernel or in_channels
         self.body = nn.Sequential(
-            nn.Conv2d(in_channels, 6, 3),
+            nn.Conv2d(in_channels, 6, kernel),
             nn.ReLU(),
             nn.MaxPool2d(2),
             nn.Conv2d(6, 16, 3),
             nn.ReLU(),
             nn.MaxPool2d(2),
         )
-        side = ((image_size - 2) // 2 - 2) // 2
+        side = ((image_size - kernel + 1) // 2 - 2) // 2
         self.hidden = nn.Sequential(nn.Linear(16 * side * side, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU())
         self.head = nn.Linear(84, classes, bias=bias)
 

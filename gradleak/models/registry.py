@@ -12,7 +12,7 @@ from torchvision.models.resnet import BasicBlock, Bottleneck
 from gradleak.errors import InputError, unknown
 from gradleak.models.large import VGG, HeadedAlexNet, HeadedEfficientNet
 from gradleak.models.lenet import FCN4, ClassicLeNet, LeNet, LeNet5, SmallCNN
-from gradleak.models.resnet import CifarResNet, TorchvisionResNet
+from gradleak.models.resnet import CifarResNet, TorchvisionResNet, by_batch
 
 INITS = ("paper", "torch", "uniform", "kaiming")
 
@@ -58,6 +58,14 @@ NETWORKS: dict[str, Network] = {
     ),
     "llg-resnet20": Network(
         lambda o: CifarResNet(3, o.classes, o.in_channels, o.bias, extra=True), bias=True, init="uniform"
+    ),
+    # The same with a first kernel of 3×3, and in the train mode that wainakh2021's code takes gradients in.
+    "llg-lenet-3x3": Network(
+        lambda o: ClassicLeNet(o.classes, o.in_channels, o.image_size, o.bias, kernel=3),
+        bias=True, init="uniform", least_size=10,
+    ),
+    "llg-resnet20-batch": Network(
+        lambda o: by_batch(CifarResNet(3, o.classes, o.in_channels, o.bias, extra=True)), bias=True, init="uniform"
     ),
     "vgg16": Network(
         lambda o: VGG(o.classes, o.in_channels, o.bias, o.activation),

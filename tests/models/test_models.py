@@ -42,7 +42,9 @@ def test_every_network_ends_in_a_linear_head_and_learns(name: str, bias: bool) -
         ("resnet50", 2048, 23_508_032 + 20_480, False),
         ("alexnet", 4096, 57_003_840 + 40_960, False),
         ("llg-lenet", 84, 81_302, True),
+        ("llg-lenet-3x3", 84, 81_302, True),
         ("llg-resnet20", 512, 269_072 + 64 * 512 + 512 + 5_130, True),
+        ("llg-resnet20-batch", 512, 269_072 + 64 * 512 + 512 + 5_130, True),
         ("vgg16", 512, 14_728_266, True),
         ("efficientnet-b0", 1280, 4_007_548 + 12_810, True),
         ("resnet50-cifar", 2048, 23_500_352 + 20_490, True),
@@ -59,6 +61,9 @@ def test_grey_images_of_28_pixels() -> None:
     assert models.build("llg-cnn", in_channels=1, image_size=28).head.in_features == 588
     classic = models.build("lenet5", in_channels=1, image_size=28)
     assert sum(p.numel() for p in classic.parameters()) == 61_706
+    grey = models.build("llg-lenet", in_channels=1, image_size=28)
+    assert grey.body[0].kernel_size == (1, 1)
+    assert grey.hidden[0].in_features == 576
     assert models.build("resnet18", in_channels=1)(torch.rand(1, 1, 32, 32)).shape == (1, 10)
     assert models.build("small-cnn", in_channels=1, image_size=8)(torch.rand(1, 1, 8, 8)).shape == (1, 10)
 
@@ -128,3 +133,11 @@ def test_the_pretrained_resnet20_is_the_one_it_should_be() -> None:
     with torch.no_grad():
         right = model((test.images - mean) / std).argmax(dim=1) == test.labels
     assert float(right.double().mean()) == pytest.approx(0.916, abs=0.002)
+
+
+def test_batch_norm_may_take_the_statistics_of_the_batch_it_is_shown() -> None:
+    images = torch.rand(6, 3, 16, 16)
+    for name, alone in (("llg-resnet20", True), ("llg-resnet20-batch", False)):
+        model = models.build(name, image_size=16)
+        same = torch.allclose(model(images)[:2], model(images[:2]), rtol=1e-3, atol=1e-3)
+        assert same == alone, f"{name}: a sample knows of the others"

@@ -33,7 +33,7 @@ class Knowledge:
     """What an attacker has beside the gradients: model, samples of the same kind, loss, the labels' smoothing, defence.
 
     `auxiliary`: inputs (M, …) and classes (M,); `dummy`: what inputs a white box makes up, random, zeros or ones, of
-    `input_shape`.
+    `input_shape`; `chunk`: how many of either are run at a time.
     """
 
     model: nn.Module | None = None
@@ -45,13 +45,14 @@ class Knowledge:
     local_steps: int = 1
     defense: Defense | None = None
     seed: int = 0
+    chunk: int = 250
 
     @cached_property
     def others(self) -> tuple[Tensor, Tensor, Tensor]:
         """Last-layer inputs (M, I), logits (M, C) and classes (M,) of the auxiliary samples."""
         if self.model is None or self.auxiliary is None:
             raise InputError("this attack needs samples of the same kind: auxiliary=(inputs, classes)")
-        features, scores = head_inputs(self.model, self.auxiliary[0])
+        features, scores = head_inputs(self.model, self.auxiliary[0], chunk=self.chunk)
         return features, scores, self.auxiliary[1].to(features.device)
 
     @cached_property
@@ -66,7 +67,7 @@ class Knowledge:
         made = torch.zeros(shape) if self.dummy == "zeros" else torch.ones(shape)
         if self.dummy == "random":
             made = torch.rand(shape, generator=torch.Generator().manual_seed(self.seed))
-        return head_inputs(self.model, made.to(like))
+        return head_inputs(self.model, made.to(like), chunk=self.chunk)
 
 
 @dataclass(frozen=True)
@@ -147,8 +148,17 @@ def _guess(heads: HeadLeaks, known: Knowledge) -> Tensor:
     return rounded(chances.to(heads.weight.device) * 1e-3, heads.batch_size * known.local_steps)
 
 
+def _draw(heads: HeadLeaks, known: Knowledge) -> Tensor:
+    """Return counts of labels drawn one by one, each class as likely as any other."""
+    count, classes = len(heads.weight_gradients), len(heads.weight)
+    generator = torch.Generator().manual_seed(known.seed)
+    drawn = torch.randint(classes, (count, heads.batch_size * known.local_steps), generator=generator)
+    return torch.nn.functional.one_hot(drawn, classes).sum(dim=1).to(heads.weight.device)
+
+
 METHODS: dict[str, Method] = {
     "guess": Method("nothing", "nothing", _guess),
+    "draw": Method("nothing", "nothing", _draw),
     "idlg": Method("gradients only", "one sample, features of one sign", _idlg),
     "gradinversion": Method(
         "gradients only",
@@ -183,9 +193,9 @@ def count_labels(
 ) -> Tensor:
     """Return how often each class occurs in the batch of a leak, (C,) whole numbers.
 
-    `method`: idlg, gradinversion, "row sums", llg, "llg*", "llg+", ilrg, posterior, shadow, rlg, or guess, the
-    baseline. What each needs and takes for granted is in METHODS. An assumption that visibly fails is an
-    error that names it.
+    `method`: idlg, gradinversion, "row sums", llg, "llg*", "llg+", ilrg, posterior, shadow, rlg, or guess and draw, the
+    baselines: as even as can be, or label by label. What each needs and takes for granted is in METHODS. An assumption
+    that visibly fails is an error that names it.
     """
     known = Knowledge(leak.model, auxiliary, leak.input_shape, dummy, loss, epsilon, leak.local_steps, defense, seed)
     return count_heads(leak.heads, method, known)[0]

@@ -31,6 +31,8 @@ ATTACKS: dict[str, tuple[str, dict[str, Any]]] = {
     "guess": ("guess", {}),
 }
 GUESS = "guess"
+# As wainakh2021's code guesses: each label by itself.
+DRAWN = "guess, drawn"
 # An attack's colour and dashes, the same on every page; who knows nothing is grey.
 LOOKS: dict[str, tuple[str, Any]] = {
     name: (figures.COLOURS[colour], figures.DASHES[dash])
@@ -45,7 +47,7 @@ LOOKS: dict[str, tuple[str, Any]] = {
         ("shadow", 5, 4),
         ("DLG", 5, 0),
     )
-} | {GUESS: ("0.55", figures.DASHES[2])}
+} | {GUESS: ("0.55", figures.DASHES[2]), DRAWN: ("0.7", figures.DASHES[1])}
 # Datasets whose images are made smaller, so that a hundred networks of them are run in minutes.
 SMALLER = {"flowers17": 64}
 
@@ -109,12 +111,17 @@ def attack(
     generator: torch.Generator,
     attacks: Mapping[str, tuple[str, dict[str, Any]]] = ATTACKS,
     defense: Defense | None = None,
+    chunk: int = 250,
 ) -> None:
-    """Draw a batch of every size, let its client send its gradient, and count its labels by every attack."""
+    """Draw a batch of every size, let its client send its gradient, and count its labels by every attack.
+
+    Attackers run `chunk` of their samples at a time.
+    """
     device = next(model.parameters()).device
     shape = tuple(private.images.shape[1:])
     given = auxiliary[0].to(device), auxiliary[1].to(device)
-    known = Knowledge(model, given, shape, defense=defense, seed=int(torch.randint(2**31, (1,), generator=generator)))
+    seed = int(torch.randint(2**31, (1,), generator=generator))
+    known = Knowledge(model, given, shape, defense=defense, seed=seed, chunk=chunk)
     told = {name: replace(known, **options) if options else known for name, (_, options) in attacks.items()}
     for size in sizes:
         chosen = drawn(private.labels, size, balance, generator)

@@ -63,6 +63,7 @@ ONE, TWICE, FEWER, BIAS = "label of one sample", "no class twice", "fewer sample
 # alone do not tell what predictions add: where classes occur alike, LLG has next to nothing to see.
 EXPECTED: dict[tuple[str, str], list[float | str]] = {
     ("guess", "biased"): [0, 0, 1, 0, 0, 0],
+    ("draw", "biased"): [0, 0, 0.25, 0, 0, 0],
     ("idlg", "biased"): [1, ONE, ONE, ONE, ONE, ONE],
     ("idlg", "no bias"): [1, ONE, ONE, ONE, ONE, ONE],
     ("gradinversion", "biased"): [1, 1, 1, TWICE, TWICE, TWICE],
