@@ -99,7 +99,8 @@ def trial(
     generator = torch.Generator().manual_seed(seed + run)
     model = built("llg-cnn", private, seed + run, device)
     optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
-    rows = []
+    rows: list[dict[str, Any]] = []
+    before: dict[str, float] = {}
     pair = torch.randperm(private.classes, generator=generator)[:2]
     for step in range(iterations + 1):
         if step % every == 0:
@@ -110,12 +111,19 @@ def trial(
                     tally, model, private, given,
                     sizes=[size], balance="unbalanced", generator=generator, attacks=SHOWN,
                 )  # fmt: skip
+            if step == 0:
+                before = {row["attack"]: row["success"] for row in tally.rows()}
             own = _batch(clients, private, TESTED // size * size, pair, generator)
-            rows += tally.rows(
+            found = tally.rows(
                 step=step,
                 accuracy=_accuracy(model, public.images[:TESTED], public.labels[:TESTED], device),
                 own_accuracy=_accuracy(model, private.images[own], private.labels[own], device),
             )
+            llg = next(row["success"] for row in found if row["attack"] == "LLG")
+            rows += [
+                row | {"lost": before[row["attack"]] - row["success"], "over_llg": row["success"] - llg}
+                for row in found
+            ]
         if step % BLOCK == 0:
             pair = torch.randperm(private.classes, generator=generator)[:2]
         chosen = _batch(clients, private, size, pair, generator)
