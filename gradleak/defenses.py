@@ -74,6 +74,12 @@ def dp(norm: float, std: float, generator: torch.Generator) -> Defense:
     return lambda gradients: noisy(clipped(gradients))
 
 
+def dp_tensors(norm: float, std: float, generator: torch.Generator) -> Each:
+    """Clip every tensor by itself to this norm, and add normal noise of this standard deviation."""
+    noisy = gaussian(std, generator)
+    return Each(lambda value: noisy.change(clip(norm)({"": value})[""]))
+
+
 def dp_epsilon(noise_multiplier: float, *, share: float = 1.0, steps: int = 1, delta: float = 1e-5) -> float | None:
     """Return the privacy ε that noise of `noise_multiplier` times the clipping norm buys, by Opacus' RDP accountant.
 
@@ -148,6 +154,27 @@ def prune(share: float) -> Defense:
     return change
 
 
+def prune_tensors(share: float) -> Defense:
+    """Set whole tensors to zero, as wainakh2021's code does for its compression.
+
+    It goes through tensors and the last layer's rows side by side: the i-th tensor is set to zero where the i-th row's
+    sum is among this share of the smallest, and the tensor's own sum smaller than the largest of these.
+    """
+    if not 0 < share <= 1:
+        raise InputError(f"share must lie in 0 … 1 and not be 0; got {share:g}")
+
+    def change(gradients: Gradients) -> Gradients:
+        sums = gradients[list(gradients)[-2]].sum(dim=1).abs()
+        limit = sums.sort().values[max(0, int(share * len(sums)) - 1)]
+        small = [i < len(sums) and bool(sums[i] <= limit) for i in range(len(gradients))]
+        return {
+            name: torch.zeros_like(value) if low and value.sum().abs() < limit else value
+            for (name, value), low in zip(gradients.items(), small, strict=True)
+        }
+
+    return change
+
+
 def sign() -> Each:
     """Send the sign of every entry, times the mean size of its tensor's entries."""
     return Each(lambda value: value.sign() * value.abs().mean())
@@ -210,6 +237,13 @@ KINDS: dict[str, Kind] = {
         lambda level, draws: dp(level, math.sqrt(DP_VARIANCE), draws),
         noisy=True,
     ),
+    "dp-tensors": Kind(
+        "norm of every tensor (and noise of a tenth of it)",
+        "dp norm {:g} a tensor, deviation of a tenth",
+        lambda level, draws: dp_tensors(level, level / 10, draws),
+        noisy=True,
+    ),
+    "prune-tensors": Kind("share of the rows", "prune tensors {:.0%}", lambda level, _: prune_tensors(level)),
     "prune": Kind("share of all entries", "prune {:.0%} of all", lambda level, _: prune(level)),
     "grad-drop": Kind("share of a tensor's entries", "grad-drop {:.0%} a tensor", lambda level, _: grad_drop(level)),
     "sign": Kind("", "sign", lambda _level, _: sign()),

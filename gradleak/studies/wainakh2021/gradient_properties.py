@@ -82,6 +82,7 @@ def trial(
         calibrated.append(own - estimate.offset.cpu())
         impacts.append(estimate.impact)
         occurrences.append(torch.bincount(private.labels[chosen], minlength=private.classes))
+    one = _one_network(private, public, size, repeats, balance, auxiliary, generator, seed, device)
     counts = torch.stack(occurrences)
     values = dict(zip(KINDS, (torch.stack(sums), torch.stack(calibrated)), strict=True))
     present, negative = counts > 0, values["row sums"] < 0
@@ -98,6 +99,7 @@ def trial(
     slopes = _slopes(counts, values["calibrated"])
     steady = {"what": "labels", "count": len(slopes), "variation": float(slopes.std() / slopes.mean().abs())}
     rows.append(steady | {"least": float(slopes.max()), "most": float(slopes.min())})
+    rows += one
     for kind, own in values.items():
         within = _correlations(counts, own)
         rows.append(
@@ -114,6 +116,34 @@ def trial(
                 | dict(zip(names, quantiles, strict=True))
             )
     return rows
+
+
+def _one_network(
+    private: data.Dataset,
+    public: data.Dataset,
+    size: int,
+    repeats: int,
+    balance: str,
+    auxiliary: int,
+    generator: torch.Generator,
+    seed: int,
+    device: str,
+) -> list[dict[str, Any]]:
+    """Return how rows and counts go together over all batches of one network, as the paper's figure has it."""
+    model = built("llg-cnn", private, seed, device)
+    given, classes = others(public, auxiliary, generator)
+    chosen = torch.cat([drawn(private.labels, size, balance, generator) for _ in range(repeats)])
+    heads = observe_heads(model, private.images[chosen].to(device), private.labels[chosen].to(device), batch_size=size)
+    features, scores = head_inputs(model, given.to(device))
+    estimate = llg_estimate(scores, features, classes.to(device), size)
+    sums = heads.weight_gradients.double().sum(dim=2).cpu()
+    counts = torch.stack([own.bincount(minlength=private.classes) for own in private.labels[chosen].split(size)])
+    pairs = zip(KINDS, (sums, sums - estimate.offset.cpu()), strict=True)
+    return [
+        {"what": "one network", "kind": kind, "count": len(counts)}
+        | {"correlation": float(_correlations(counts.reshape(1, -1), own.reshape(1, -1)))}
+        for kind, own in pairs
+    ]
 
 
 def _correlations(counts: Tensor, values: Tensor) -> Tensor:
@@ -155,13 +185,15 @@ def table(record: Record) -> pd.DataFrame:
 
 
 def correlation_table(record: Record) -> pd.DataFrame:
-    """Return how rows and counts go together, within a network and over all, a line a batch size."""
+    """Return how rows and counts go together, in batches, over those of one network, and over all, by batch size."""
     frame = record.frame()
     lines = []
+    single = frame[frame["what"] == "one network"].set_index(["size", "kind"])["correlation"]
     for size, group in frame[frame["what"] == "correlation"].groupby("size"):
         line = {"B": f"{size:.0f}", "networks": f"{group['networks'].iloc[0]:.0f}"}
         for own in group.to_dict("records"):
-            line[f"{own['kind']}, in a network"] = f"{own['within']:.4f} ± {own['within_spread']:.3f}"
+            line[f"{own['kind']}, in a batch"] = f"{own['within']:.4f} ± {own['within_spread']:.3f}"
+            line[f"{own['kind']}, one network"] = f"{single[size, own['kind']]:.4f}"
             line[f"{own['kind']}, over all"] = f"{own['correlation']:.4f}"
         lines.append(line)
     return pd.DataFrame(lines)
