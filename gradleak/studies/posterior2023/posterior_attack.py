@@ -161,7 +161,7 @@ def trial(
     for number in range(networks):
         model = _model(dataset, network, activation, init, private, seed + number, epochs, device)
         given, classes = others(public, max(1, min(auxiliary, MOST // public.classes)), generator)
-        chosen = torch.cat([_drawn(private, size, share, generator) for _ in range(batches)])
+        chosen = torch.cat([skewed(private, size, share, generator) for _ in range(batches)])
         labels = private.labels[chosen]
         targets = augment.smooth(labels, private.classes, epsilon, convention="posterior2023")
         inputs = data.normalise(private.images[chosen]).to(device)
@@ -216,7 +216,7 @@ def _model(
     return built(network, private, seed, device, init=init, activation=activation)
 
 
-def _drawn(private: data.Dataset, size: int, share: float, generator: torch.Generator) -> Tensor:
+def skewed(private: data.Dataset, size: int, share: float, generator: torch.Generator) -> Tensor:
     """Return a batch's indices (B,): classes at random, or this share of one class and the rest of the others."""
     wanted = torch.randint(private.classes, (size,), generator=generator)
     if share:

@@ -1,0 +1,35 @@
+"""Figures 3 and 4 of posterior2023, on a trained model."""
+
+from __future__ import annotations
+
+import matplotlib.pyplot as plt
+
+from gradleak.book import figures, records
+from gradleak.book.records import Record
+from gradleak.studies.posterior2023 import posterior_trained
+
+STUDY = "posterior-trained"
+CHOSEN = {"sizes": [16, 64], "shares": [0.0, 0.9], "scales": [1, 20], "batches": 6, "optimizers": ["adam"]}
+
+
+def test_the_attack_beats_the_guess_where_one_class_fills_the_batch(record: Record) -> None:
+    frame = record.part("settings")
+    own = frame[(frame["share"] == 0.9)].groupby("attack")["instances"].mean()
+    assert own["posterior"] > own["guess"] + 0.3
+    assert frame["accuracy"].between(0, 100).all()
+
+
+def test_more_auxiliary_samples_do_not_hurt(record: Record) -> None:
+    frame = record.part("scale")
+    own = frame[frame["attack"] == "posterior"].set_index("auxiliary")["instances"]
+    assert own[20] > own[1] - 0.05
+
+
+def test_tables_and_figures(record: Record) -> None:
+    assert list(posterior_trained.models_table(record)["trained by"]) == ["Adam"]
+    assert len(posterior_trained.settings_table(record)) == 2
+    assert list(posterior_trained.scale_table(record).columns) == ["trained by", "1", "20"]
+    assert records.scale(record) == "6 batches a setting, 1 epoch of lenet5, photos"
+    figure = posterior_trained.figure_trained(record)
+    assert figures.gray_table(figure).std() > 0.02
+    plt.close(figure)
