@@ -110,7 +110,7 @@ def trial(
                     rows.append(
                         about
                         | {"size": size, "batch": number, "attack": attack}
-                        | _scores(found, truth)
+                        | scores(found, truth)
                         | {"seconds": seconds, "labels": len(truth)}
                     )
     return rows
@@ -129,7 +129,8 @@ def _attacked(gradient: Tensor, rank: int | None) -> list[tuple[str, set[int], f
     return [("minimum rule", minimum, between - started), ("RLG", planes, time.perf_counter() - between)]
 
 
-def _scores(found: set[int], truth: set[int]) -> dict[str, Any]:
+def scores(found: set[int], truth: set[int]) -> dict[str, Any]:
+    """Return precision, recall and F1 of a set of classes, and whether it is exactly the true one."""
     both = len(found & truth)
     precision, recall = both / len(found) if found else 0.0, both / len(truth)
     harmonic = 2 * precision * recall / (precision + recall) if both else 0.0
