@@ -10,10 +10,9 @@ __all__ = ["Leak", "augment", "data", "defenses", "images", "labels", "metrics",
 
 if TYPE_CHECKING:
     from gradleak import augment, data, defenses, images, labels, metrics, models, sequences
-    from gradleak.leak import Leak
-    from gradleak.observing import observe
+    from gradleak.leak import Leak, observe
 
-_FROM = {"Leak": "gradleak.leak", "observe": "gradleak.observing"}
+_FROM = {"Leak": "gradleak.leak", "observe": "gradleak.leak"}
 
 
 def __getattr__(name: str) -> Any:

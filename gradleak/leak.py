@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -12,7 +13,7 @@ from torch.func import functional_call
 
 from gradleak.augment import as_probabilities
 from gradleak.errors import InputError
-from gradleak.losses import CrossEntropy, Loss
+from gradleak.losses import PADDING, CrossEntropy, Loss
 
 Gradients = dict[str, Tensor]
 Defense = Callable[[Gradients], Gradients]
@@ -32,6 +33,51 @@ class Leak:
     batch_size: int
     input_shape: tuple[int, ...] | None = None
     local_steps: int = 1
+
+    @classmethod
+    def from_update(
+        cls,
+        model: nn.Module,
+        before: Mapping[str, Tensor],
+        after: Mapping[str, Tensor],
+        *,
+        rate: float,
+        batch_size: int,
+        local_steps: int = 1,
+        momentum: float = 0.0,
+        weight_decay: float = 0.0,
+        input_shape: tuple[int, ...] | None = None,
+        head: str | None = None,
+    ) -> Leak:
+        """Return what a server sees of a federated average: two state dicts, before and after a client's training.
+
+        The client is assumed to take `local_steps` steps of gradient descent with `rate`, each on `batch_size` samples
+        of its own, as `observe` has it; the gradients are their sum. `momentum` that begins with the round makes an
+        earlier step count oftener: the sum is exact where all steps' gradients are alike. `weight_decay` is taken off,
+        exactly for one step and with the mean of both weights for several. The leak's model is a copy of `model` with
+        the weights before, in eval mode; a client that trained in train mode had other batch norms.
+        `head`: the name of the last Linear layer; where not said, the last that is declared.
+        """
+        if not rate > 0 or batch_size < 1 or local_steps < 1 or not 0 <= momentum < 1 or weight_decay < 0:
+            raise InputError(
+                "an update needs a rate above 0, at least 1 sample and step, a momentum in 0 … 1 and no decay below 0; "
+                f"got {rate:g}, {batch_size}, {local_steps}, {momentum:g} and {weight_decay:g}"
+            )
+        own = copy.deepcopy(model).eval()
+        for which, state in (("before", before), ("after", after)):
+            _check_state(own, which, state)
+        own.load_state_dict(dict(before))
+        head = head if head is not None else list(_linears(own, None))[-1]
+        _linears(own, head)
+        # A step's gradient is in so many of the steps that follow it.
+        counted = sum((1 - momentum ** (k + 1)) / (1 - momentum) for k in range(local_steps)) / local_steps
+        gradients = {}
+        for name, parameter in own.named_parameters():
+            if parameter.requires_grad:
+                first, last = (state[name].detach().to(parameter.device).double() for state in (before, after))
+                decay = weight_decay * (first if local_steps == 1 else local_steps * (first + last) / 2)
+                gradients[name] = ((first - last) / (rate * counted) - decay).to(parameter.dtype)
+        return cls(own, gradients, head, batch_size, input_shape, local_steps)
 
     def parameter(self, kind: str) -> str:
         """Return the name of the last layer's weight or bias."""
@@ -95,6 +141,21 @@ class HeadLeaks:
         return replace(self, weight_gradients=torch.stack([one["weight"] for one in sent]), bias_gradients=biases)
 
 
+def _check_state(model: nn.Module, which: str, state: Mapping[str, Tensor]) -> None:
+    """Refuse a state dict that is not of this model, or holds what no client sends."""
+    wanted = model.state_dict()
+    if odd := sorted(set(wanted) ^ set(state)):
+        raise InputError(f"the state {which} is not of {type(model).__name__}: it differs in {', '.join(odd[:5])}")
+    for name, value in state.items():
+        if not torch.is_tensor(value) or value.shape != wanted[name].shape:
+            shape = tuple(value.shape) if torch.is_tensor(value) else type(value).__name__
+            raise InputError(f"the state {which}: '{name}' is {shape}, the model's {tuple(wanted[name].shape)}")
+        if value.is_floating_point() != wanted[name].is_floating_point() or value.is_complex():
+            raise InputError(f"the state {which}: '{name}' is of {value.dtype}, the model's of {wanted[name].dtype}")
+        if not torch.isfinite(value).all():
+            raise InputError(f"the state {which}: '{name}' holds NaN or infinite values")
+
+
 def observe(
     model: nn.Module,
     inputs: Tensor,
@@ -110,14 +171,20 @@ def observe(
 
     The mean of the `loss`, soft cross-entropy unless another is given. The model is run in eval mode (batch norm uses
     its running statistics, dropout is off), whatever mode it was in, and is handed back in that mode.
-    `targets`: class indices (B,) or soft labels (B, C). `defense` maps the gradients before they are sent.
+    `targets`: class indices (B,) or soft labels (B, C). Where logits are (B, T, C), class indices (B, T), −100 for a
+    place without a target; the mean is over all others, and there are no local steps.
+    `defense` maps the gradients before they are sent.
     `head` names the last Linear layer; it is found by itself otherwise.
     `local_steps`: the batch is cut into so many, the client takes a step of gradient descent with `rate` on each, and
     the gradients are their sum: a federated average's update, but for the factor −rate.
     """
-    head, _, _, logits = _forward(model, inputs, head)
+    head, _, _, logits = _forward(model, inputs, head, features=(2, 3))
+    if logits.ndim == 3:
+        if local_steps != 1:
+            raise InputError("local steps are taken on batches of single samples, not of sequences")
+        logits, targets = _with_targets(logits, targets)
     labels = as_probabilities(targets, logits.shape[-1], dtype=logits.dtype, device=logits.device)
-    _check_rows(inputs, labels)
+    _check_rows(logits, labels)
     if local_steps < 1 or len(inputs) % local_steps:
         raise InputError(f"{len(inputs)} samples cannot be cut into {local_steps} local steps of one batch size")
     loss = loss or CrossEntropy()
@@ -129,6 +196,17 @@ def observe(
         gradients = _updates(model, named, inputs.split(size), labels.split(size), loss, rate)
     sent = defense(gradients) if defense else gradients
     return Leak(model, sent, head, size, tuple(inputs.shape[1:]), local_steps)
+
+
+def _with_targets(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the logits (N, C) of sequences and the class indices (N,) at the places that have a target."""
+    if not torch.is_tensor(targets) or targets.shape != logits.shape[:2] or targets.is_floating_point():
+        shape = tuple(targets.shape) if torch.is_tensor(targets) else type(targets).__name__
+        raise InputError(f"targets must be class indices {tuple(logits.shape[:2])}, {PADDING} for none; got {shape}")
+    kept = targets != PADDING
+    if not kept.any():
+        raise InputError(f"no place of the sequences has a target: all are {PADDING}")
+    return logits[kept], targets[kept]
 
 
 def _gradients(loss: Tensor, named: Mapping[str, Tensor]) -> Gradients:
@@ -216,8 +294,13 @@ def head_inputs(
     return torch.cat([hidden for hidden, _ in parts]), torch.cat([logits for _, logits in parts])
 
 
-def _forward(model: nn.Module, inputs: Tensor, head: str | None) -> tuple[str, nn.Linear, Tensor, Tensor]:
-    """Run the model in eval mode; return its final Linear layer's name and module, that layer's input, the logits."""
+def _forward(
+    model: nn.Module, inputs: Tensor, head: str | None, *, features: Sequence[int] = (2,)
+) -> tuple[str, nn.Linear, Tensor, Tensor]:
+    """Run the model in eval mode; return its final Linear layer's name and module, that layer's input, the logits.
+
+    `features`: of how many dimensions that input may be, (B, I) or of sequences (B, T, I).
+    """
     _check_inputs(inputs)
     linears = _linears(model, head)
     seen: dict[str, tuple[Tensor, Tensor]] = {}
@@ -229,7 +312,7 @@ def _forward(model: nn.Module, inputs: Tensor, head: str | None) -> tuple[str, n
     try:
         with evaluating(model):
             logits = model(inputs)
-    except RuntimeError as error:
+    except (RuntimeError, IndexError) as error:
         reason = str(error).splitlines()[0]
         raise InputError(
             f"{type(model).__name__} does not take inputs of shape {tuple(inputs.shape)}: {reason}"
@@ -240,7 +323,7 @@ def _forward(model: nn.Module, inputs: Tensor, head: str | None) -> tuple[str, n
     for name, (hidden, output) in seen.items():
         # The final layer is known by what it does, not by where it is declared: its output is the model's.
         if torch.is_tensor(logits) and output.shape == logits.shape and torch.equal(output, logits):
-            if hidden.ndim != 2:
+            if hidden.ndim not in features:
                 raise InputError(
                     f"the final Linear layer '{name}' works on inputs of shape {tuple(hidden.shape)}; "
                     "one feature vector a sample, (B, I), is expected"

@@ -62,13 +62,18 @@ class Focal(_Softmax):
     def __call__(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Return the loss of every sample (B,)."""
         logs = F.log_softmax(logits / self.temperature, dim=-1)
-        return -(labels * self.alpha * (1 - logs.exp()).pow(self.gamma) * logs).sum(dim=-1)
+        return -(labels * self.alpha * _rest(logs.exp()).pow(self.gamma) * logs).sum(dim=-1)
 
     def weight(self, probability: Tensor) -> Tensor:
         """Return Φ(α, p, γ)/τ."""
-        rest = (1 - probability).clamp(min=torch.finfo(probability.dtype).tiny)
+        rest = _rest(probability)
         bend = 1 - self.gamma * torch.xlogy(probability, probability) / rest
         return self.alpha * rest.pow(self.gamma) * bend / self.temperature
+
+
+def _rest(probability: Tensor) -> Tensor:
+    # Never none: a power less than one is infinitely steep there.
+    return (1 - probability).clamp(min=torch.finfo(probability.dtype).tiny)
 
 
 @dataclass(frozen=True)

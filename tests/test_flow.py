@@ -19,7 +19,6 @@ FLOW = (
     "paths storage reporting spans",
     "losses augment data",
     "leak metrics models",
-    "observing",
     "defenses",
     "labels",
     "images sequences",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -10,7 +12,6 @@ from torch import nn
 from torch.nn import functional as F
 
 import gradleak
-from gradleak import observing
 from gradleak.errors import InputError
 from gradleak.leak import HeadLeaks, Leak, observe, observe_heads
 
@@ -199,7 +200,7 @@ def test_unused_and_frozen_parameters() -> None:
 
 def test_package_offers_its_names_lazily() -> None:
     assert gradleak.Leak is Leak
-    assert gradleak.observe is observing.observe
+    assert gradleak.observe is observe
     assert "observe" in dir(gradleak)
     assert gradleak.labels.PRIORS["mixup"].free == 2
     with pytest.raises(AttributeError, match="no attribute 'observed'"):
@@ -222,8 +223,104 @@ def test_local_steps_are_those_of_plain_gradient_descent() -> None:
         observe(model, inputs, labels, local_steps=4)
 
 
+def test_sequences_have_a_target_a_place() -> None:
+    model = nn.Sequential(nn.Embedding(9, 4), nn.Linear(4, 9))
+    tokens, targets = torch.tensor([[1, 5, 6], [1, 7, 2]]), torch.tensor([[5, 6, 2], [7, 2, -100]])
+    leak = observe(model, tokens, targets)
+    loss = F.cross_entropy(model(tokens).flatten(0, 1), targets.flatten(), ignore_index=-100)
+    for value, own in zip(leak.gradients.values(), torch.autograd.grad(loss, list(model.parameters())), strict=True):
+        torch.testing.assert_close(value, own)
+    assert (leak.head, leak.batch_size, leak.input_shape) == ("1", 2, (3,))
+    flat = nn.Sequential(nn.Flatten(), nn.Linear(3, 9))
+    with pytest.raises(InputError, match="one feature vector a sample"):
+        observe_heads(model, tokens, targets)
+    with pytest.raises(InputError, match=r"class indices \(N,\)"):
+        observe(flat, tokens.float(), targets)
+
+
 def test_heads_hold_their_batch_size() -> None:
     heads = observe_heads(network(2), *batch(4, 2), batch_size=2)
     assert isinstance(heads, HeadLeaks)
     assert heads.batch_size == 2
     assert heads.weight_gradients.shape == (2, 2, 64)
+
+
+# ----------------------------------------------------------------------------------------------------- an update's leak
+def trained(
+    model: nn.Module, inputs: torch.Tensor, targets: torch.Tensor, steps: int, **options: float
+) -> dict[str, torch.Tensor]:
+    """Return the state dict that a client sends back after its own steps of torch's SGD."""
+    client = copy.deepcopy(model).eval()
+    optimiser = torch.optim.SGD(client.parameters(), **options)
+    for some, wanted in zip(inputs.chunk(steps), targets.chunk(steps), strict=True):
+        optimiser.zero_grad()
+        F.cross_entropy(client(some), wanted).backward()
+        optimiser.step()
+    return client.state_dict()
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+def test_an_update_is_the_sum_of_its_steps(steps: int) -> None:
+    model, (inputs, targets) = network(bias=True).double(), batch(6)
+    inputs = inputs.double()
+    after = trained(model, inputs, targets, steps, lr=0.05)
+    seen = Leak.from_update(model, model.state_dict(), after, rate=0.05, batch_size=6 // steps, local_steps=steps)
+    wanted = observe(model, inputs, targets, local_steps=steps, rate=0.05)
+    assert (seen.head, seen.batch_size, seen.local_steps) == (wanted.head, wanted.batch_size, steps)
+    for name, gradient in wanted.gradients.items():
+        torch.testing.assert_close(seen.gradients[name], gradient, rtol=1e-9, atol=1e-12)
+
+
+def test_momentum_and_weight_decay_are_taken_off() -> None:
+    model, (inputs, targets) = network(bias=True).double(), batch(1)
+    inputs = inputs.double()
+    before, wanted = model.state_dict(), observe(model, inputs, targets).gradients
+    after = trained(model, inputs, targets, 1, lr=0.05, weight_decay=0.1)
+    seen = Leak.from_update(model, before, after, rate=0.05, batch_size=1, weight_decay=0.1)
+    for name, gradient in wanted.items():
+        torch.testing.assert_close(seen.gradients[name], gradient, rtol=1e-9, atol=1e-12)
+    # Of a path so short that its gradients are all alike: four times the same one.
+    again, labels = inputs.expand(4, -1, -1, -1), targets.expand(4)
+    options = {"lr": 1e-6, "momentum": 0.9, "weight_decay": 0.1}
+    after = trained(model, again, labels, 4, **options)
+    plain = Leak.from_update(model, before, after, rate=1e-6, batch_size=1, local_steps=4)
+    told = Leak.from_update(
+        model, before, after, rate=1e-6, batch_size=1, local_steps=4, momentum=0.9, weight_decay=0.1
+    )
+    size = torch.linalg.vector_norm(wanted["5.weight"])
+    assert torch.linalg.vector_norm(told.weight_gradient - 4 * wanted["5.weight"]) < 1e-3 * size
+    assert torch.linalg.vector_norm(plain.weight_gradient - 4 * wanted["5.weight"]) > size
+
+
+def test_an_update_leaves_the_model_as_it_was() -> None:
+    model, (inputs, targets) = network().train(), batch()
+    after = trained(model, inputs, targets, 1, lr=0.1)
+    leak = Leak.from_update(model, {k: v + 0 for k, v in model.state_dict().items()}, after, rate=0.1, batch_size=3)
+    assert model.training
+    assert leak.model is not model
+    assert not leak.model.training
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"rate": 0.0}, "a rate above 0"),
+        ({"momentum": 1.0}, "a momentum in 0 … 1"),
+        ({"head": "nowhere"}, "no Linear layer named 'nowhere'"),
+        ({"after": {}}, "the state after is not of Sequential: it differs in 0.bias"),
+        ({"cut": True}, r"the state after: '5.weight' is \(5, 63\), the model's \(5, 64\)"),
+        ({"nan": True}, "the state after: '5.weight' holds NaN"),
+        ({"whole": True}, "the state after: '5.weight' is of torch.int64, the model's of torch.float32"),
+    ],
+)
+def test_an_update_that_makes_no_sense_is_refused(changed: dict[str, object], told: str) -> None:
+    model = network()
+    state = model.state_dict()
+    options: dict[str, object] = {"before": state, "after": dict(state), "rate": 0.1, "batch_size": 1}
+    weight = state["5.weight"]
+    for word, value in (("cut", weight[:, 1:]), ("nan", weight / 0), ("whole", weight.long())):
+        if changed.get(word):
+            options["after"] = {**state, "5.weight": value}
+    options |= {name: value for name, value in changed.items() if value is not True}
+    with pytest.raises(InputError, match=told):
+        Leak.from_update(model, **options)  # type: ignore[arg-type]

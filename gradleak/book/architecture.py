@@ -21,7 +21,7 @@ LAYERS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("attacks", ("labels", "images", "sequences")),
     (
         "what the server sees, what a client does, on what, and how it is measured",
-        ("leak", "observing", "defenses", "models", "data", "metrics"),
+        ("leak", "defenses", "models", "data", "metrics"),
     ),
     ("labels and losses", ("augment", "losses")),
     ("what all may use", ("spans", "reporting", "paths", "storage", "errors")),

@@ -5,6 +5,7 @@ those that they name, and so on, make the closure. In the digest they stand in t
 as syntax trees in which a number takes the place of a name that means another of them. So comments, docstrings,
 annotations of functions, formatting, import lines, the names of modules and of definitions, and who lives in which
 module do not count; what is computed does. What a module does when it is imported counts with each of its definitions.
+A further constructor of a class, a class method such as `Leak.from_update`, counts where something names it.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import json
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -20,7 +22,7 @@ from typing import NamedTuple
 
 import gradleak
 from gradleak import studies
-from gradleak.book.spelling import Import, Module, spelled
+from gradleak.book.spelling import Import, Module, constructors, spelled
 from gradleak.errors import InputError
 from gradleak.studies import Study
 
@@ -28,6 +30,7 @@ from gradleak.studies import Study
 SILENT = frozenset({"gradleak.reporting"})
 # In place of a definition's name: what its module does when it is imported, or all that it holds.
 EFFECTS, WHOLE = "(import)", "(whole)"
+ATTRIBUTE = re.compile(r"\.(\w+)")
 
 
 class Definition(NamedTuple):
@@ -108,7 +111,7 @@ class Package:
     def __init__(self, folder: Path, pages: tuple[str, ...] = (), silent: frozenset[str] = SILENT) -> None:
         self.folder, self.pages, self.silent = folder, pages, silent
         self.modules: dict[str, Module | None] = {}
-        self.texts: dict[Definition, tuple[str, list[Definition]]] = {}
+        self.texts: dict[tuple[Definition, frozenset[str]], tuple[str, list[Definition]]] = {}
 
     def module(self, name: str) -> Module | None:
         """Return a module, or None if it is none of this package."""
@@ -126,7 +129,19 @@ class Package:
         return self.closure([Definition(module, name) for name in ("trial", "THREADS") if name in found.bindings])
 
     def closure(self, roots: Iterable[Definition]) -> Sources:
-        """Return the definitions that some lead to, themselves included, and their digest."""
+        """Return the definitions that some lead to, themselves included, and their digest.
+
+        A constructor of a class counts where one of them names it.
+        """
+        roots, spare = list(roots), frozenset[str]()
+        while True:
+            found, named, constructors = self._closed(roots, spare)
+            if constructors - named <= spare:
+                return found
+            spare |= constructors - named
+
+    def _closed(self, roots: list[Definition], spare: frozenset[str]) -> tuple[Sources, set[str], set[str]]:
+        """Return a closure without the constructors that are spared; the attributes it names; its constructors."""
         numbers: dict[Definition, int] = {}
         waiting: list[Definition] = []
 
@@ -135,27 +150,38 @@ class Package:
                 numbers[definition] = len(numbers)
                 waiting.append(definition)
                 effects = Definition(definition.module, EFFECTS)
-                if effects not in numbers and self._text(effects)[0]:
+                if effects not in numbers and self._text(effects, spare)[0]:
                     number(effects)
             return numbers[definition]
 
         for root in roots:
             number(root)
         digest = hashlib.sha256()
+        attributes: set[str] = set()
         for definition in waiting:  # grows as it is read
-            text, named = self._text(definition)
+            text, named = self._text(definition, spare)
+            attributes |= set(ATTRIBUTE.findall(text))
             first, *others = text.split("\0")
             numbered = [f"#{number(one)} {part}" for one, part in zip(named, others, strict=True)]
             digest.update("".join([first, *numbered, "\n"]).encode())
-        return Sources(digest.hexdigest()[:16], frozenset(numbers))
+        constructors = set().union(*map(self._constructors, numbers))
+        return Sources(digest.hexdigest()[:16], frozenset(numbers)), attributes, constructors
 
-    def _text(self, definition: Definition) -> tuple[str, list[Definition]]:
+    def _constructors(self, definition: Definition) -> set[str]:
+        """Return the names of the constructors of a definition that is a class."""
+        found = self.module(definition.module)
+        assert found is not None
+        nodes = found.definitions(definition.name) if definition.name in found.bindings else []
+        return set().union(*map(constructors, nodes))
+
+    def _text(self, definition: Definition, spare: frozenset[str]) -> tuple[str, list[Definition]]:
         """Return a definition's text, in which \\0 stands for each definition that it names, and those."""
-        if definition not in self.texts:
-            self.texts[definition] = self._spelled(*definition)
-        return self.texts[definition]
+        without = spare & self._constructors(definition)
+        if (definition, without) not in self.texts:
+            self.texts[definition, without] = self._spelled(*definition, without)
+        return self.texts[definition, without]
 
-    def _spelled(self, module: str, name: str) -> tuple[str, list[Definition]]:
+    def _spelled(self, module: str, name: str, without: frozenset[str]) -> tuple[str, list[Definition]]:
         found = self.module(module)
         assert found is not None
         named: list[Definition] = []
@@ -177,7 +203,7 @@ class Package:
             parts = [f"{one}={read(one, ())[0]}" for one in names]
             return f"module({' '.join(parts)})", named
         nodes: list[ast.stmt] = found.effects if name == EFFECTS else found.definitions(name)
-        return " ".join(spelled(node, found, name, read) for node in nodes), named
+        return " ".join(spelled(node, found, name, read, without) for node in nodes), named
 
     def _meaning(self, module: str, root: Import | str, attributes: tuple[str, ...]) -> tuple[Definition | str, int]:
         """Return what a name and the attributes behind it mean, and how many of these that takes up.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -117,14 +117,29 @@ class _Scope(NamedTuple):
 Scopes = tuple[_Scope, ...]
 
 
-def spelled(node: ast.stmt, module: Module, own: str, read: Read) -> str:
-    """Return a top-level statement's syntax tree as a text; the name `own` that it defines is left out."""
-    return _Speller(module, own, read).spell(node, ())
+def spelled(node: ast.stmt, module: Module, own: str, read: Read, without: Collection[str] = ()) -> str:
+    """Return a top-level statement's syntax tree as a text; the name `own` that it defines is left out.
+
+    A class's constructors by another name that are in `without` are left out as well.
+    """
+    return _Speller(module, own, read, without).spell(node, ())
+
+
+def constructors(node: ast.stmt) -> set[str]:
+    """Return the names of a class's further constructors: its class methods `from_…`, called by their name alone."""
+    body = node.body if isinstance(node, ast.ClassDef) else []
+    return {one.name for one in body if _constructs(one)}  # type: ignore[attr-defined]
+
+
+def _constructs(node: ast.AST) -> bool:
+    if not isinstance(node, ast.FunctionDef) or not node.name.startswith("from_"):
+        return False
+    return [getattr(one, "id", None) for one in node.decorator_list] == ["classmethod"]
 
 
 class _Speller:
-    def __init__(self, module: Module, own: str, read: Read) -> None:
-        self.module, self.own, self.read = module, own, read
+    def __init__(self, module: Module, own: str, read: Read, without: Collection[str]) -> None:
+        self.module, self.own, self.read, self.without = module, own, read, without
 
     def spell(self, node: object, scopes: Scopes) -> str:
         match node:
@@ -206,7 +221,8 @@ class _Speller:
         around = (*scopes, _Scope(kinds)) if kinds else scopes
         outside = [self.spell(part, around) for part in (node.bases, node.keywords, node.decorator_list)]
         inner = (*around, _Scope(dict(bound(node.body, self.module.package)), is_class=True))
-        return f"class({name} {' '.join(outside)} {' '.join(self.spell(one, inner) for one in node.body)})"
+        body = [one for one in node.body if not (_constructs(one) and getattr(one, "name", "") in self.without)]
+        return f"class({name} {' '.join(outside)} {' '.join(self.spell(one, inner) for one in body)})"
 
     def _comprehension(self, node: Comprehension, scopes: Scopes) -> str:
         targets = [target for one in node.generators for target in bound([one.target], self.module.package)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gradleak import paths
-from gradleak.data import download, embedded, files
+from gradleak.data import download, embedded, files, text
 from gradleak.data.base import Dataset, DatasetState, Split
 from gradleak.errors import InputError, MissingData, unknown
 
@@ -32,6 +32,8 @@ def title(name: str) -> str:
 
 def load(name: str, split: Split = "train", *, size: int | None = None) -> Dataset:
     """Return a dataset's split; `size` asks for square images of that many pixels."""
+    if name in text.NAMES:
+        raise InputError(f"'{name}' is a text: call data.texts('{name}'), and data.vocabulary('{name}') for its pieces")
     if name not in names():
         raise unknown("dataset", name, names())
     if split not in ("train", "test"):

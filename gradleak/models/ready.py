@@ -41,13 +41,18 @@ def pretrained(name: str) -> nn.Module:
     if name not in READY:
         raise unknown("pretrained network", name, READY)
     file, blocks = READY[name]
+    network = CifarResNet(blocks, 10, 3, bias=True)
+    network.load_state_dict(stored(file))
+    return Rescaled(network).eval()
+
+
+def stored(file: str) -> dict[str, Tensor]:
+    """Return the parameters in a file in $GRADLEAK_WEIGHTS; a last layer that is called `linear` there is `head`."""
     folder = paths.weights_folder()
     place = folder / file if folder else None
     if place is None or not place.is_file():
         raise MissingData(
-            f"pretrained network '{name}' is not at hand: put {file} into a folder and set $GRADLEAK_WEIGHTS to it"
+            f"pretrained network {file} is not at hand: put it into a folder and set $GRADLEAK_WEIGHTS to it"
         )
-    state = torch.load(place, weights_only=True)
-    network = CifarResNet(blocks, 10, 3, bias=True)
-    network.load_state_dict({key.replace("linear.", "head."): value for key, value in state.items()})
-    return Rescaled(network).eval()
+    state: dict[str, Tensor] = torch.load(place, weights_only=True)
+    return {key.replace("linear.", "head."): value for key, value in state.items()}

@@ -15,6 +15,7 @@ from gradleak.data import text
 from gradleak.data.speech import pseudo_speech
 from gradleak.losses import PADDING
 from gradleak.models.recogniser import START, Recogniser, heard, recogniser
+from gradleak.models.training import cached_state
 from gradleak.storage import locked, write_whole
 
 # Raised when the code below changes what a recipe gives.
@@ -36,12 +37,12 @@ def trained_recogniser(size: str, name: str, steps: int, *, seed: int = 0) -> tu
     recipe = repr((VERSION, size, name, steps, seed, BATCH, RATE, words.pieces, sentences))
     file = paths.cache() / "networks" / f"recogniser-{hashlib.sha256(recipe.encode()).hexdigest()[:16]}.pt"
     with locked(file):
-        if not file.is_file():
+        stored = cached_state(file)
+        if stored is None:
             tokens = [[*words.encode(one), words.end] for one in sentences]
             loss = _fit(model, sentences, tokens, steps, seed)
-            content = {"state": model.state_dict(), "loss": loss}
+            content = stored = {"state": model.state_dict(), "loss": loss}
             write_whole(file, lambda stream: torch.save(content, stream))
-        stored = torch.load(file, weights_only=True)
     model.load_state_dict(stored["state"])
     return model.eval(), float(stored["loss"])
 

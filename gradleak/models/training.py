@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from gradleak import augment, data, paths, reporting
-from gradleak.errors import GradleakError, InputError, MissingData
+from gradleak.errors import GradleakError, InputError
+from gradleak.models.ready import stored
 from gradleak.models.registry import build
 from gradleak.storage import locked, write_whole
 
@@ -89,11 +90,11 @@ def train(recipe: Recipe, *, device: str = "cpu", show_progress: bool = True) ->
 
 
 def _kept(model: nn.Module, recipe: Recipe, file: Path) -> Trained | None:
-    stored = cached_state(file)
-    if stored is None:
+    found = cached_state(file)
+    if found is None:
         return None
-    model.load_state_dict(stored["state"])
-    facts = stored["accuracy"], tuple(stored["losses"]), recipe, stored["seconds"]
+    model.load_state_dict(found["state"])
+    facts = found["accuracy"], tuple(found["losses"]), recipe, found["seconds"]
     return Trained(model.eval(), *facts, cached=True)
 
 
@@ -211,27 +212,19 @@ def cached_state(file: Path) -> dict[str, Any] | None:
     if not file.is_file():
         return None
     try:
-        stored: dict[str, Any] = torch.load(file, weights_only=True)
+        found: dict[str, Any] = torch.load(file, weights_only=True)
     except Exception as error:  # whatever a damaged archive makes torch raise
         reporting.warn(f"the cached network {file.name} is damaged ({type(error).__name__}) and is trained again")
         with contextlib.suppress(OSError):  # who cannot write here is told so by the lock
             file.unlink()  # the next look finds none, and it is said once
         return None
-    return stored
+    return found
 
 
 def _load_pretrained(model: nn.Module, name: str) -> None:
-    """Load all layers that fit from a file in $GRADLEAK_WEIGHTS; its last layer may be called `linear` there."""
-    folder = paths.weights_folder()
-    file = folder / name if folder else None
-    if file is None or not file.is_file():
-        raise MissingData(
-            f"pretrained network {name} is not at hand: put it into a folder and set $GRADLEAK_WEIGHTS to it"
-        )
-    state = torch.load(file, weights_only=True)
-    state = {key.replace("linear.", "head."): value for key, value in state.items()}
+    """Load all layers that fit from a file in $GRADLEAK_WEIGHTS."""
     own = model.state_dict()
-    fitting = {key: value for key, value in state.items() if key in own and own[key].shape == value.shape}
+    fitting = {key: value for key, value in stored(name).items() if key in own and own[key].shape == value.shape}
     optional = ("head.", "num_batches_tracked")
     missing = [key for key in own if key not in fitting and not any(part in key for part in optional)]
     if missing:

@@ -12,9 +12,8 @@ from torch import Tensor
 
 from gradleak.data.text import Vocabulary
 from gradleak.errors import InputError
-from gradleak.leak import Leak
+from gradleak.leak import Leak, observe
 from gradleak.models.language import batch_of
-from gradleak.observing import observe
 from gradleak.sequences.counts import Counts, Head, count
 from gradleak.sequences.recognised import Model, recognise
 from gradleak.sequences.tree import Tree

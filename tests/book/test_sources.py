@@ -178,6 +178,32 @@ def other():
     assert set(asked) == {"ValueError", "open", "Import(module='names', name=None)"}
 
 
+def test_a_further_constructor_counts_where_it_is_named(tmp_path: Path) -> None:
+    text = """
+class Kind:
+    def plain(self): return 1
+    @classmethod
+    def from_text(cls, text): return other(text)
+def other(text): return 1
+def unnamed(): return Kind().plain()
+def naming(): return Kind.from_text("a")
+"""
+    old, new = (package(tmp_path / str(n), {"__init__": "", "x": one}) for n, one in enumerate([
+        text, text.replace("other(text): return 1", "other(text): return 2"),
+    ]))  # fmt: skip
+    for name, same in (("unnamed", True), ("naming", False)):
+        first, second = (one.closure([sources.Definition("gradleak.x", name)]) for one in (old, new))
+        assert (first.digest == second.digest) is same
+        assert (("gradleak.x", "other") in first.definitions) is not same
+    without = package(
+        tmp_path / "3", {"__init__": "", "x": text.replace(text[text.index("    @") : text.index("def o")], "")}
+    )
+    assert (
+        without.closure([sources.Definition("gradleak.x", "unnamed")]).digest
+        == old.closure([sources.Definition("gradleak.x", "unnamed")]).digest
+    )
+
+
 def test_an_import_of_nothing_is_told(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"there is no 'gone' in gradleak.deep.inner"):
         found(tmp_path, "import hidden as found", "import gone as found")

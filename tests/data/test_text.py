@@ -60,6 +60,12 @@ def test_a_text_that_is_not_at_hand(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     assert text.texts("sentences")
 
 
+def test_a_text_is_no_dataset_of_images_and_the_right_call_is_named() -> None:
+    for name in ("sentences", "librispeech"):
+        with pytest.raises(InputError, match=rf"data\.texts\('{name}'\).*data\.vocabulary\('{name}'\)"):
+            data.load(name)
+
+
 def test_the_folder_of_texts_lies_beside_the_data(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("GRADLEAK_TEXT", raising=False)
     monkeypatch.setenv("GRADLEAK_DATA", str(tmp_path / "data"))

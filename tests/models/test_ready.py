@@ -32,7 +32,7 @@ def test_a_network_sees_the_statistics_that_it_was_trained_with(weights: CifarRe
 
 
 def test_what_is_not_at_hand_is_said(weights: CifarResNet) -> None:
-    with pytest.raises(MissingData, match=r"put cifar10_resnet56\.pt into a folder"):
+    with pytest.raises(MissingData, match=r"cifar10_resnet56\.pt is not at hand: put it into a folder"):
         models.pretrained("cifar10-resnet56")
     with pytest.raises(UnknownName, match="did you mean 'cifar10-resnet20'"):
         models.pretrained("cifar10-resnet2")

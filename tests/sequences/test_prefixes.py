@@ -7,9 +7,8 @@ import torch
 
 from gradleak import defenses
 from gradleak.errors import InputError
-from gradleak.leak import Leak
+from gradleak.leak import Leak, observe
 from gradleak.models.language import batch_of, build_language_model
-from gradleak.observing import observe
 from gradleak.sequences import read_prefixes, read_sentences
 
 PRIVATE = [[7, 8, 9, 10], [7, 11, 12], [20, 21, 22, 23, 24]]

@@ -16,7 +16,7 @@ from gradleak.images.gradinversion.consensus import pixel_mean, registered_mean
 from gradleak.images.gradinversion.settings import GradInversion
 from gradleak.images.gradinversion.statistics import (
     Statistics,
-    batch_norms,
+    into_norms,
     running_statistics,
     stacked,
     statistics_distance,
@@ -24,7 +24,7 @@ from gradleak.images.gradinversion.statistics import (
 )
 from gradleak.images.matching.engine import Reconstruction, check_leaks, gathered
 from gradleak.images.matching.objective import Distance, ImagePrior, Objective, total_variation
-from gradleak.images.matching.optimizers import Track
+from gradleak.images.matching.optimizers import Moments, Track
 from gradleak.labels import recover_batch
 from gradleak.labels.hard.gradinversion import gradinversion as lowest_rows
 from gradleak.leak import Gradients, Leak
@@ -154,9 +154,7 @@ class Target(Objective):
         channels = torch.Size(self.leading).numel()
         self.sizes = [channels * tall * wide for tall, wide in self.sides]
         self.size = sum(self.sizes)
-        self._into: list[Tensor] = []
-        for layer in batch_norms(self.model):
-            layer.register_forward_pre_hook(lambda _module, inputs: self._into.append(inputs[0]))
+        self._into, _ = into_norms(self.model)
         # (A, B, …): what the seeds of each leak agree on, or nothing yet.
         self.agreed: Tensor | None = None
 
@@ -248,7 +246,7 @@ def descend(
     generator: torch.Generator,
 ) -> None:
     """Run Adam on A attacks, the seeds of each leak held together; an attack that is not finite stays where it is."""
-    mean, square = torch.zeros_like(places), torch.zeros_like(places)
+    moments = Moments(places)
     everyone = torch.arange(len(places), device=places.device)
     pixels = target.sizes[0]
     for step in track.rounds():
@@ -259,11 +257,8 @@ def descend(
         track.lost |= lost
         slopes[lost] = 0
         slopes = slopes.sign() if settings.signed else slopes
-        mean.lerp_(slopes, 0.1)
-        square.mul_(0.999).addcmul_(slopes, slopes, value=0.001)
         rate = settings.rate_at(step)
-        size = (square / (1 - 0.999 ** (step + 1))).sqrt_().add_(1e-8)
-        places = places - rate / (1 - 0.9 ** (step + 1)) * mean / size
+        places = places - moments.move(slopes, rate)
         if settings.noise:
             shape = (len(places), pixels)
             places[:, :pixels] += rate * settings.noise * torch.randn(shape, generator=generator).to(places)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from gradleak.errors import InputError
 from gradleak.leak import evaluating
@@ -65,15 +66,21 @@ def batch_norms(model: nn.Module) -> list[nn.Module]:
 @contextlib.contextmanager
 def watched(model: nn.Module) -> Iterator[list[Tensor]]:
     """Give the list in which everything that goes into a batch norm is found after a run."""
-    seen: list[Tensor] = []
-    hooks = [
-        layer.register_forward_pre_hook(lambda _module, inputs: seen.append(inputs[0])) for layer in batch_norms(model)
-    ]
+    seen, hooks = into_norms(model)
     try:
         yield seen
     finally:
         for hook in hooks:
             hook.remove()
+
+
+def into_norms(model: nn.Module) -> tuple[list[Tensor], list[RemovableHandle]]:
+    """Return the list to which every run adds what goes into each batch norm, and the hooks that see to it."""
+    seen: list[Tensor] = []
+    hooks = [
+        layer.register_forward_pre_hook(lambda _module, inputs: seen.append(inputs[0])) for layer in batch_norms(model)
+    ]
+    return seen, hooks
 
 
 def statistics_of(seen: Sequence[Tensor]) -> Statistics:

@@ -107,12 +107,32 @@ def schedule(rate: float, step: int, steps: int, decay: tuple[float, ...]) -> fl
     return rate * 0.1 ** sum(step >= int(steps * part) for part in decay)
 
 
+class Moments:
+    """Adam's running means of the slopes of A attacks, and of their squares, (A, P) each."""
+
+    def __init__(self, places: Tensor) -> None:
+        self.mean, self.square = torch.zeros_like(places), torch.zeros_like(places)
+        self.taken = 0
+
+    def keep(self, stay: Tensor) -> None:
+        """Forget the attacks that left."""
+        self.mean, self.square = self.mean[stay], self.square[stay]
+
+    def move(self, slopes: Tensor, rate: float) -> Tensor:
+        """Return the step (A, P) against slopes, to be taken off the places."""
+        self.taken += 1
+        self.mean.lerp_(slopes, 0.1)
+        self.square.mul_(0.999).addcmul_(slopes, slopes, value=0.001)
+        size = (self.square / (1 - 0.999**self.taken)).sqrt_().add_(1e-8)
+        return rate / (1 - 0.9**self.taken) * self.mean / size
+
+
 def adam(
     settings: Adam, evaluate: Evaluate, places: Tensor, track: Track, boxed: Callable[[Tensor], Tensor], enough: float
 ) -> None:
     """Run Adam on A attacks; an attack that is not finite, or near enough, leaves."""
     active = torch.arange(len(places), device=places.device)
-    mean, square = torch.zeros_like(places), torch.zeros_like(places)
+    moments = Moments(places)
     for step in track.rounds():
         losses, slopes = evaluate(places, active)
         track.see(active, places, losses)
@@ -121,14 +141,12 @@ def adam(
         track.lost[active[~finite]] = True
         track.settled[active[losses <= enough]] = True
         if not stay.all():
-            active, places, mean, square, slopes = (value[stay] for value in (active, places, mean, square, slopes))
+            active, places, slopes = (value[stay] for value in (active, places, slopes))
+            moments.keep(stay)
         if settings.signed:
             slopes = slopes.sign()
-        mean.lerp_(slopes, 0.1)
-        square.mul_(0.999).addcmul_(slopes, slopes, value=0.001)
         rate = schedule(settings.rate, step, settings.steps, settings.decay)
-        size = (square / (1 - 0.999 ** (step + 1))).sqrt_().add_(1e-8)
-        places = boxed(places - rate / (1 - 0.9 ** (step + 1)) * mean / size)
+        places = boxed(places - moments.move(slopes, rate))
         track.stepped(step + 1)
         if len(active) == 0:
             return

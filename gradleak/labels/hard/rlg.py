@@ -63,17 +63,20 @@ def _points(gradient: Tensor, rank: int | None) -> Tensor:
     if rank is None:
         return classes_span(gradient).vectors
     if gradient.numel() > LARGE:
-        return _leading(gradient, rank)
+        return leading(gradient, rank, rounds=4)[0]
     rows: Tensor = torch.linalg.svd(gradient.double(), full_matrices=False)[0]
     return rows[:, :rank]
 
 
-def _leading(gradient: Tensor, rank: int) -> Tensor:
-    """Return the leading left singular vectors (C, S) of a large gradient, in its own precision's arithmetic."""
+def leading(gradient: Tensor, rank: int, *, rounds: int) -> tuple[Tensor, Tensor]:
+    """Return the leading left singular vectors (C, S) of a gradient, and the singular values found with some to spare.
+
+    By random products in its own precision's arithmetic, `rounds` of them.
+    """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        vectors: Tensor = torch.svd_lowrank(gradient, rank + SPARE, niter=4)[0]
-    return vectors[:, :rank].to(torch.float64)
+        vectors, singular, _ = torch.svd_lowrank(gradient, min(rank + SPARE, *gradient.shape), niter=rounds)
+    return vectors[:, :rank].to(torch.float64), singular
 
 
 def _heaviest(gradient: Tensor, there: NDArray[np.intp]) -> NDArray[np.intp] | None:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
-import torch
 from scipy.optimize import linprog
 from torch import Tensor
 
 from gradleak.errors import InputError
-from gradleak.labels.hard.rlg import Array, Rows, candidates, parted
+from gradleak.labels.hard.rlg import Array, Rows, candidates, leading, parted
 
 LARGEST = 5000  # classes that the linear program looks at
-SPARE = 8
 # The code counts a gradient's tokens as its singular values above this.
 COUNTED = 1e-5
 TOLERANCE = 1e-7  # of its solver
@@ -28,11 +26,8 @@ def rlg_as_coded(weight_gradient: Tensor, rank: int) -> tuple[set[int], int]:
     """
     if weight_gradient.ndim != 2 or not 1 <= rank < min(weight_gradient.shape):
         raise InputError(f"a rank of {rank} does not go with a gradient of shape {tuple(weight_gradient.shape)}")
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        spare = min(rank + SPARE, *weight_gradient.shape)
-        vectors, singular, _ = torch.svd_lowrank(weight_gradient.float(), spare, niter=2)
-    q: Array = vectors[:, :rank].cpu().to(torch.float64).numpy()
+    vectors, singular = leading(weight_gradient.float(), rank, rounds=2)
+    q: Array = vectors.cpu().numpy()
     sizes = np.linalg.norm(q, axis=1)
     largest = np.argsort(-sizes, kind="stable")[: min(LARGEST, len(q))]
     there = largest[sizes[largest] > 0]

@@ -21,9 +21,8 @@ from gradleak.book.records import Record
 from gradleak.data.text import TITLES
 from gradleak.defenses import release_epsilon
 from gradleak.errors import InputError
-from gradleak.leak import Gradients, Leak
+from gradleak.leak import Gradients, Leak, observe
 from gradleak.models.language import batch_of
-from gradleak.observing import observe
 from gradleak.sequences import read_prefixes, read_sentences
 from gradleak.studies.dang2021.sentences import SHOWN, Cell, judge, model_of, private_of
 

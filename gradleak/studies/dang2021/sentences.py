@@ -20,10 +20,9 @@ from gradleak.book.records import Record
 from gradleak.data.text import TITLES
 from gradleak.defenses import Each
 from gradleak.errors import InputError
-from gradleak.leak import Defense, Leak
+from gradleak.leak import Defense, Leak, observe
 from gradleak.models.language import KINDS, batch_of
 from gradleak.models.language_training import LanguageRecipe, train_language_model
-from gradleak.observing import observe
 from gradleak.sequences import Sentences, read_sentences
 from gradleak.sequences.recurrent import layers_of
 from gradleak.sequences.span import span_of

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
-from gradleak import data, models
+from gradleak import augment, data, models
 from gradleak.errors import unknown
 from gradleak.leak import head_inputs
 from gradleak.models import training
@@ -36,8 +35,7 @@ def made(name: str, dataset: str, seed: int) -> nn.Module:
 def with_new_head(model: nn.Module, learning: data.Dataset) -> nn.Module:
     """Tune a network's last layer on smoothed labels of some training images; the layers below stay."""
     features, _ = head_inputs(model, data.normalise(learning.images[:TUNED]))
-    labels = F.one_hot(learning.labels[:TUNED], learning.classes).float()
-    labels = (1 - SMOOTHING) * labels + SMOOTHING / learning.classes
+    labels = augment.smooth(learning.labels[:TUNED], learning.classes, SMOOTHING)
     head = next(layer for layer in reversed([*model.modules()]) if isinstance(layer, nn.Linear))
     optimizer = torch.optim.LBFGS(head.parameters(), max_iter=ITERATIONS, line_search_fn="strong_wolfe")
 

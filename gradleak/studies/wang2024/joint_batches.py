@@ -43,22 +43,10 @@ class Cell(Form):
     known: Literal["told", "untold"]
 
 
-class Network(Form):
+class Network(Row):
     """A network on its private images, and the size of its batches."""
 
-    dataset: str
-    network: str
-    stage: attacked_networks.Stage
     size: Whole = Field(ge=1)
-
-    @property
-    def row(self) -> Row:
-        """The network."""
-        return Row.of(f"{self.dataset}/{self.network}/{self.stage}")
-
-    def check(self) -> None:
-        """Say so where there is no recipe for it."""
-        self.row.check()
 
 
 class Parameters(studies.Parameters):
@@ -97,7 +85,7 @@ class Parameters(studies.Parameters):
 
     def sees(self) -> list[Sees]:
         """Return the networks, and the images that they are shown."""
-        return [one.row.sees for one in self.networks]
+        return [one.sees for one in self.networks]
 
 
 def scale(parameters: Parameters) -> str:
@@ -107,9 +95,8 @@ def scale(parameters: Parameters) -> str:
 
 def datasets(parameters: Parameters) -> list[str]:
     """Return the names of the datasets this study reads."""
-    rows = [one.row for one in parameters.networks]
-    trained = [row.training for row in rows if row.stage == "trained"]
-    return list(dict.fromkeys([*(row.dataset for row in rows), *trained]))
+    trained = [one.training for one in parameters.networks if one.stage == "trained"]
+    return list(dict.fromkeys([*(one.dataset for one in parameters.networks), *trained]))
 
 
 def trials(parameters: Parameters) -> list[dict[str, Any]]:
@@ -180,7 +167,7 @@ def _classes(cell: Cell, generator: torch.Generator) -> Tensor:
 def _networks(one: Network, batches: int, seed: int, device: str) -> Sent:
     """Return the same of a network and private images with their own classes, smoothed."""
     private = data.load(one.dataset, "test")
-    model, _ = attacked_networks.network(one.row, "smoothing", private, seed, device)
+    model, _ = attacked_networks.network(one, "smoothing", private, seed, device)
     model = model.to(device)
     sent = []
     for number in range(batches):
