@@ -6,7 +6,7 @@ RUN := $(VENV)/bin/python
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help book test lint bench clean
+.PHONY: help book test lint fuzz bench clean
 
 help: ## show the targets
 	@grep -E '^[a-z]+:.*##' Makefile | sed 's/:.*##/\t/'
@@ -28,6 +28,9 @@ lint: $(READY) ## check style and types
 	@$(RUN) -m ruff check .
 	@$(RUN) -m ruff format --check .
 	@$(RUN) -m mypy
+
+fuzz: $(READY) ## try many more damaged files and odd texts than the tests do
+	@GRADLEAK_FUZZ=50 $(RUN) -m pytest tests/auditing/test_command.py -k "damaged or any_text" $(ARGS)
 
 bench: $(READY) ## measure speed; a table and benchmarks/results.json
 	@$(RUN) -m benchmarks

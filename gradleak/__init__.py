@@ -6,13 +6,32 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
-__all__ = ["Leak", "augment", "data", "defenses", "images", "labels", "metrics", "models", "observe", "sequences"]
+__all__ = [
+    "Leak",
+    "audit",
+    "audit_update",
+    "augment",
+    "data",
+    "defenses",
+    "images",
+    "labels",
+    "metrics",
+    "models",
+    "observe",
+    "sequences",
+]
 
 if TYPE_CHECKING:
     from gradleak import augment, data, defenses, images, labels, metrics, models, sequences
+    from gradleak.auditing import audit, audit_update
     from gradleak.leak import Leak, observe
 
-_FROM = {"Leak": "gradleak.leak", "observe": "gradleak.leak"}
+_FROM = {
+    "Leak": "gradleak.leak",
+    "audit": "gradleak.auditing",
+    "audit_update": "gradleak.auditing",
+    "observe": "gradleak.leak",
+}
 
 
 def __getattr__(name: str) -> Any:

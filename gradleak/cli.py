@@ -206,6 +206,60 @@ def record(
 
 
 @app.command()
+def audit(
+    model: Annotated[str, typer.Argument(help="MODULE:FUNCTION that makes it, or a network by name.")],
+    samples: Annotated[
+        str | None, typer.Option("--data", help="A dataset's name, a folder of images, an .npz, MODULE:FUNCTION.")
+    ] = None,
+    size: Annotated[int | None, typer.Option("--size", min=1, help="Pixels to a side of a dataset's images.")] = None,
+    batch_size: Annotated[str, typer.Option("--batch-size", metavar="1,4,16", help="Batch sizes.")] = "1,4",
+    labels: Annotated[
+        str | None, typer.Option("--labels", help="onehot, smoothing/0.1 or mixup: how the client makes labels.")
+    ] = None,
+    defense: Annotated[str, typer.Option("--defense", metavar="none,clip/1", help="Defences.")] = "none",
+    loss: Annotated[str, typer.Option("--loss", help="cross-entropy, focal or binary.")] = "cross-entropy",
+    out: Annotated[Path, typer.Option("--out", help="Folder for the report.")] = Path("report"),
+    minutes: Annotated[float, typer.Option("--minutes", help="Time to spend.")] = 5.0,
+    memory: Annotated[float | None, typer.Option("--memory", metavar="GB", help="Memory; default: most of it.")] = None,
+    no_images: Annotated[bool, typer.Option("--no-images", help="Keep no image, private or recovered.")] = False,
+    fail_above: Annotated[
+        list[str] | None, typer.Option("--fail-above", metavar="MEASURE=LIMIT", help="Exit with 1 where it is above.")
+    ] = None,
+    before: Annotated[
+        Path | None, typer.Option("--before", help="Weights before a client's round (safetensors).")
+    ] = None,
+    after: Annotated[Path | None, typer.Option("--after", help="Weights after it.")] = None,
+    rate: Annotated[float, typer.Option("--rate", help="The client's learning rate.")] = 0.1,
+    local_steps: Annotated[int, typer.Option("--local-steps", min=1, help="Steps that the client took.")] = 1,
+    momentum: Annotated[float, typer.Option("--momentum", help="The client's.")] = 0.0,
+    weight_decay: Annotated[float, typer.Option("--weight-decay", help="The client's.")] = 0.0,
+    shape: Annotated[str | None, typer.Option("--shape", metavar="3,32,32", help="One input's, with --before.")] = None,
+    seed: Annotated[int, typer.Option("--seed", help="Every random choice follows from it.")] = 0,
+) -> None:
+    """Attack your own model's gradients with all that applies, and write a report of what they give away."""
+    from gradleak.auditing import asked
+
+    report = asked.report(
+        asked.Asked(
+            model, samples, size, batch_size, labels, defense, loss, minutes, memory, not no_images, before, after,
+            rate, local_steps, momentum, weight_decay, shape, seed, tuple(fail_above or ()),
+        )
+    )  # fmt: skip
+    for line in report.proofs:
+        typer.echo(line)
+    if report.measured:
+        _show(report.table())
+    typer.echo(f"report  {report.write(out)}")
+    above = asked.limits(report, fail_above or [])
+    for line in above:
+        typer.echo(line, err=True)
+    if above:
+        raise typer.Exit(1)
+    if report.interrupted:
+        raise typer.Exit(130)
+
+
+@app.command()
 def data() -> None:
     """List the datasets and texts, and where each would come from."""
     from gradleak import data as datasets

@@ -202,3 +202,22 @@ def test_the_privacy_of_one_release() -> None:
     assert left == pytest.approx(1e-3, rel=1e-6)
     with pytest.raises(InputError, match="delta"):
         defenses.release_epsilon(1.0, delta=0)
+
+
+def test_whole_tensors_are_set_to_zero_beside_the_smallest_rows() -> None:
+    rows = torch.tensor([[0.1, 0.1], [1.0, 1.0], [-3.0, 1.0], [2.0, 2.0]])  # sums of 0.2, 2, 2 and 4 in size
+    gradients = {"a": torch.tensor([0.05]), "b": torch.tensor([1.0]), "weight": rows, "bias": torch.ones(4)}
+    sent = defenses.named("prune-tensors/0.25")(gradients)
+    assert [name for name, value in sent.items() if not value.any()] == ["a"]
+    sent = defenses.named("prune-tensors/0.75")(gradients)
+    assert [name for name, value in sent.items() if not value.any()] == ["a", "b"], "the weight's sum is too large"
+    with pytest.raises(InputError, match="share"):
+        defenses.named("prune-tensors/0")
+
+
+def test_every_tensor_is_clipped_by_itself_and_noise_goes_with_the_norm() -> None:
+    gradients = {"large": torch.full((100, 100), 1.0), "small": torch.full((100, 100), 1e-4)}
+    sent = defenses.named("dp-tensors/10", generator=torch.Generator().manual_seed(0))(gradients)
+    assert float(sent["large"].mean()) == pytest.approx(0.1, abs=0.05)
+    assert float(sent["small"].mean()) == pytest.approx(0, abs=0.05)
+    assert float(sent["small"].std()) == pytest.approx(1, rel=0.05)

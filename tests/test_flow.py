@@ -22,6 +22,7 @@ FLOW = (
     "defenses",
     "labels",
     "images sequences",
+    "auditing",
     "studies",  # what every study is made of: its parameters, and how it is found
     "book.tables book.figures",  # what a study draws with
     "book.plain book.spelling",

@@ -5,6 +5,7 @@ posterior2023, sections 4.3 and 4.4: Figures 3 and 4, after an epoch over a whol
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
 import pandas as pd
@@ -17,7 +18,7 @@ from gradleak import data, metrics, studies
 from gradleak.book import figures
 from gradleak.book.records import Record
 from gradleak.labels import Knowledge, count_heads
-from gradleak.leak import observe_heads
+from gradleak.leak import head_inputs, observe_heads
 from gradleak.models import training
 from gradleak.studies.fitting import Sees
 from gradleak.studies.posterior2023.posterior_attack import skewed
@@ -54,6 +55,7 @@ class Parameters(studies.Parameters):
         "scales": [1, 5, 10, 50, 100],
         "auxiliary": 100,
         "batches": 20,
+        "optimizers": ["adam"],
     }
 
     def sees(self) -> list[Sees]:
@@ -67,64 +69,62 @@ def datasets(parameters: Parameters) -> list[str]:
 
 
 def trials(parameters: Parameters) -> list[dict[str, Any]]:
-    """Return the inputs of every trial: a batch size of Figure 3 or an amount of Figure 4, for every optimizer."""
-    names = ("dataset", "learns", "network", "epochs", "batches", "seed")
-    common = {name: getattr(parameters, name) for name in names}
+    """Return the inputs of every trial: one an optimizer."""
+    common = parameters.model_dump(exclude={"optimizers", "device"})
     common["device"] = studies.resolve_device(parameters.device)
-    settings = [
-        {"part": "settings", "size": size, "shares": parameters.shares, "auxiliary": parameters.auxiliary}
-        for size in parameters.sizes
-    ]
-    scales = [{"part": "scale", "size": SIZE, "shares": [0.0], "auxiliary": scale} for scale in parameters.scales]
-    return [
-        {"optimizer": optimizer} | one | common for optimizer in parameters.optimizers for one in (*settings, *scales)
-    ]
+    return [{"optimizer": optimizer} | common for optimizer in parameters.optimizers]
 
 
 def trial(
     *,
     optimizer: Literal["adam", "sgd"],
-    part: str,
-    size: int,
-    shares: list[float],
-    auxiliary: int,
     dataset: str,
     learns: str,
     network: str,
     epochs: int,
+    sizes: list[int],
+    shares: list[float],
+    scales: list[int],
+    auxiliary: int,
     batches: int,
     seed: int,
     device: str,
 ) -> list[dict[str, Any]]:
-    """Count the labels of batches of one size and several imbalances by every attack; a row an attack and share."""
-    del part
-    private, public = load(dataset, "train"), load(dataset, "test")
+    """Train a model, and count the labels of batches of every size, imbalance and amount of auxiliary data."""
     model, accuracy = _model(optimizer, learns, network, epochs, seed, device)
+    # No sample knows of another: what the last layer takes in is worked out once.
+    private, public = (_seen(model, load(dataset, split), device) for split in ("train", "test"))
+    head = model.get_submodule("head")
     generator = torch.Generator().manual_seed(seed)
+    settings = [("settings", size, share, auxiliary) for size in sizes for share in shares]
     rows = []
-    for share in shares:
+    for part, size, share, each in (*settings, *(("scale", SIZE, 0.0, amount) for amount in scales)):
         found: dict[str, list[Tensor]] = {name: [] for name in ATTACKS}
         for number in range(batches):
-            given, classes = others(public, auxiliary, generator)
             chosen = skewed(private, size, share, generator)
             labels = private.labels[chosen]
-            inputs = data.normalise(private.images[chosen]).to(device)
-            heads = observe_heads(model, inputs, labels.to(device), batch_size=size)
+            heads = observe_heads(head, private.images[chosen].to(device), labels.to(device), batch_size=size)
             truth = labels.bincount(minlength=private.classes).unsqueeze(0)
-            known = Knowledge(model, (data.normalise(given).to(device), classes.to(device)), seed=seed + number)
+            given, classes = others(public, each, generator)
+            known = Knowledge(head, (given.to(device), classes.to(device)), seed=seed + number)
             for name, method in ATTACKS.items():
                 counts = count_heads(heads, method, known, whatever_holds=True).cpu()
-                found[name].append(
-                    torch.cat([metrics.class_jaccard(counts, truth), metrics.count_jaccard(counts, truth)])
-                )
+                both = [metrics.class_jaccard(counts, truth), metrics.count_jaccard(counts, truth)]
+                found[name].append(torch.cat(both))
         for name, parts in found.items():
-            both = torch.stack(parts)
+            results = torch.stack(parts)
             rows.append(
-                {"attack": name, "share": share, "accuracy": 100 * accuracy, "count": len(both)}
-                | {"classes": float(both[:, 0].mean()), "instances": float(both[:, 1].mean())}
-                | {"spread": float(both[:, 1].std())}
+                {"part": part, "attack": name, "size": size, "share": share, "given": each}
+                | {"classes": float(results[:, 0].mean()), "instances": float(results[:, 1].mean())}
+                | {"spread": float(results[:, 1].std()), "count": len(results), "accuracy": 100 * accuracy}
             )
     return rows
+
+
+def _seen(model: nn.Module, dataset: data.Dataset, device: str) -> data.Dataset:
+    """Return a dataset with what the last layer takes in, in place of its images."""
+    features, _ = head_inputs(model, data.normalise(dataset.images).to(device))
+    return replace(dataset, images=features.cpu())
 
 
 def _model(
@@ -184,7 +184,7 @@ def scale_table(record: Record) -> pd.DataFrame:
         [
             {"trained by": NAMES[str(optimizer)]}
             | {
-                f"{line['auxiliary']:.0f}": f"{line['instances']:.3f} ± {line['spread']:.3f}"
+                f"{line['given']:.0f}": f"{line['instances']:.3f} ± {line['spread']:.3f}"
                 for line in group.to_dict("records")
             }
             for optimizer, group in frame.groupby("optimizer", sort=False)
@@ -202,7 +202,7 @@ def figure_trained(record: Record) -> Figure:
         settings, amounts = part[part["part"] == "settings"], part[part["part"] == "scale"]
         even = settings[settings["share"] == settings["share"].min()]
         middle = settings[settings["size"] == settings["size"].min()]
-        for axis, own, column in zip(row, (even, middle, amounts), ("size", "share", "auxiliary"), strict=True):
+        for axis, own, column in zip(row, (even, middle, amounts), ("size", "share", "given"), strict=True):
             for name in ATTACKS:
                 line, (colour, dash) = own[own["attack"] == name].sort_values(column), LOOKS[name]
                 axis.plot(line[column], line["instances"], color=colour, linestyle=dash, marker="o", label=name)

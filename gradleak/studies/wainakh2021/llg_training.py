@@ -57,7 +57,7 @@ class Parameters(studies.Parameters):
         "iterations": 10_000,
         "every": 500,
         "batches": 100,
-        "runs": 5,
+        "runs": 2,
         "auxiliary": 80,
         "dataset": "mnist",
     }

@@ -21,7 +21,7 @@ def test_the_attack_beats_the_guess_where_one_class_fills_the_batch(record: Reco
 
 def test_more_auxiliary_samples_do_not_hurt(record: Record) -> None:
     frame = record.part("scale")
-    own = frame[frame["attack"] == "posterior"].set_index("auxiliary")["instances"]
+    own = frame[frame["attack"] == "posterior"].set_index("given")["instances"]
     assert own[20] > own[1] - 0.05
 
 

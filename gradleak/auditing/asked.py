@@ -1,0 +1,130 @@
+"""An audit as the command line asks for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from gradleak.auditing import bringing
+from gradleak.auditing.findings import MEASURES
+from gradleak.auditing.report import Report
+from gradleak.auditing.running import audit, audit_update
+from gradleak.errors import InputError, unknown
+from gradleak.leak import Leak, evaluating
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The options of `gradleak audit`, as texts and numbers."""
+
+    model: str
+    samples: str | None
+    size: int | None
+    batch_size: str
+    labels: str | None
+    defense: str
+    loss: str
+    minutes: float
+    memory: float | None
+    images: bool
+    before: Path | None
+    after: Path | None
+    rate: float
+    local_steps: int
+    momentum: float
+    weight_decay: float
+    shape: str | None
+    seed: int
+    fail_above: tuple[str, ...] = ()
+
+
+def report(asked: Asked) -> Report:
+    """Run the audit that is asked for."""
+    limits_of(asked.fail_above)  # said now, and not after minutes
+    model = bringing.model_of(asked.model, seed=asked.seed)
+    loss = bringing.loss_of(asked.loss)
+    common: dict[str, Any] = {
+        "loss": loss,
+        "minutes": asked.minutes,
+        "memory": asked.memory,
+        "images": asked.images,
+        "seed": asked.seed,
+    }
+    samples = bringing.samples_of(asked.samples, size=asked.size) if asked.samples else None
+    if asked.before is not None or asked.after is not None:
+        return _update(asked, model, samples, common)
+    if samples is None:
+        raise InputError("an audit needs private samples: --data, or --before and --after for a client's update")
+    samples, prior = bringing.with_labels(samples, asked.labels, _classes(model, samples))
+    return audit(
+        model, samples.inputs, samples.targets, batch_sizes=whole(asked.batch_size, "--batch-size"),
+        defenses=[word.strip() for word in asked.defense.split(",") if word.strip()] or ["none"], labels=prior,
+        pixels=samples.pixels, **common,
+    )  # fmt: skip
+
+
+def _update(asked: Asked, model: torch.nn.Module, samples: bringing.Samples | None, common: dict[str, Any]) -> Report:
+    if asked.before is None or asked.after is None:
+        raise InputError("--before and --after go together: the weights before and after a client's round")
+    sizes = whole(asked.batch_size, "--batch-size")
+    if len(sizes) != 1:
+        raise InputError("of a client's update one batch size is public: --batch-size 4")
+    shape = tuple(whole(asked.shape, "--shape")) if asked.shape else None
+    if samples is not None:
+        shape = tuple(samples.inputs.shape[1:])
+    seen = Leak.from_update(
+        model, bringing.state_of(asked.before), bringing.state_of(asked.after), rate=asked.rate, batch_size=sizes[0],
+        local_steps=asked.local_steps, momentum=asked.momentum, weight_decay=asked.weight_decay, input_shape=shape,
+    )  # fmt: skip
+    own: dict[str, Any] = {}
+    prior = asked.labels.partition("/")[0] if asked.labels else "onehot"
+    if samples is not None:
+        count = sizes[0] * asked.local_steps
+        samples, _ = bringing.with_labels(samples, asked.labels, len(seen.weight))
+        own = {"inputs": samples.inputs[:count], "targets": samples.targets[:count], "pixels": samples.pixels}
+    return audit_update(seen, labels=prior, **own, **common)
+
+
+def _classes(model: torch.nn.Module, samples: bringing.Samples) -> int:
+    try:
+        with torch.no_grad(), evaluating(model):
+            logits = model(samples.inputs[:1])
+    except Exception as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise InputError(
+            f"the model does not take inputs of shape {tuple(samples.inputs.shape[1:])}: {reason}"
+        ) from error
+    if not torch.is_tensor(logits) or logits.ndim < 2:
+        raise InputError(f"the model gives {type(logits).__name__}, not a tensor of logits (B, C)")
+    return int(logits.shape[-1])
+
+
+def whole(text: str, option: str) -> list[int]:
+    """Return the whole numbers of a text, as 1,4,16."""
+    try:
+        return [int(word) for word in text.split(",") if word.strip()]
+    except ValueError as error:
+        raise InputError(f"{option} takes whole numbers, as 1,4,16; got {text!r}") from error
+
+
+def limits_of(pairs: Sequence[str]) -> dict[str, float]:
+    """Return the limits that texts as labels=0.5 name."""
+    found = {}
+    for pair in pairs:
+        name, _, value = pair.partition("=")
+        if name not in MEASURES:
+            raise unknown("measure", " ".join(name.split()), MEASURES)
+        try:
+            found[name] = float(value)
+        except ValueError as error:
+            raise InputError(f"--fail-above takes MEASURE=LIMIT, as labels=0.5; got {pair!r}") from error
+    return found
+
+
+def limits(report: Report, pairs: Sequence[str]) -> list[str]:
+    """Return a line for each measure of a report that is above its limit."""
+    return report.above(limits_of(pairs))

@@ -1,0 +1,236 @@
+"""Models, batches and updates as the command line names them; no file is ever unpickled."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import re
+import sys
+import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor, nn
+
+from gradleak import augment, data, models
+from gradleak.data.base import NORMALISATION
+from gradleak.errors import GradleakError, InputError
+from gradleak.losses import BinaryCrossEntropy, CrossEntropy, Focal, Loss
+
+IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
+MOST_IMAGES = 256
+# No file is read that says it holds more than this.
+MOST_BYTES = 8 * 2**30
+LOSSES: dict[str, Callable[[], Loss]] = {
+    "cross-entropy": CrossEntropy,
+    "focal": Focal,
+    "binary": BinaryCrossEntropy,
+}
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Private samples, and how images are shown: (low, span) of every channel, None for other inputs."""
+
+    inputs: Tensor
+    targets: Tensor
+    pixels: tuple[Tensor, Tensor] | None = None
+
+
+def model_of(text: str, *, seed: int = 0) -> nn.Module:
+    """Return the model that "module:function" makes, or a network of this package by its name."""
+    if ":" not in text:
+        return models.build(_plain(text), seed=seed)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        made = _named(text)
+        made = _called(text, made) if not isinstance(made, nn.Module) else made
+    if not isinstance(made, nn.Module):
+        raise InputError(f"'{text}' gives {type(made).__name__}, not an nn.Module")
+    return made
+
+
+def _plain(text: str) -> str:
+    """Return a name on one line, as it is shown again where it is unknown."""
+    return " ".join(text.split())
+
+
+def _named(text: str) -> Any:
+    """Return what "module:name" names; the folder that is worked in is looked at first."""
+    module, _, name = text.partition(":")
+    if not re.fullmatch(r"[\w.]+:[\w.]+", text):
+        raise InputError(f"{text!r} is not right: it is written module:name, as torchvision.models:resnet18")
+    sys.path.insert(0, os.getcwd())
+    try:
+        found: Any = importlib.import_module(module)
+        for part in name.split("."):
+            found = getattr(found, part)
+    except GradleakError:
+        raise
+    except Exception as error:
+        raise InputError(f"'{text}' cannot be had: {type(error).__name__}: {_first(error)}") from error
+    finally:
+        sys.path.remove(os.getcwd())
+    return found
+
+
+def _called(text: str, made: Any) -> Any:
+    if not callable(made):
+        raise InputError(f"'{text}' is {type(made).__name__}, neither a model nor a function that makes one")
+    try:
+        return made()
+    except GradleakError:
+        raise
+    except Exception as error:
+        raise InputError(f"'{text}()' failed: {type(error).__name__}: {_first(error)}") from error
+
+
+def _first(error: Exception) -> str:
+    return str(error).splitlines()[0][:200] if str(error) else "it does not say why"
+
+
+def samples_of(text: str, *, size: int | None = None) -> Samples:
+    """Return private samples: a dataset by name, a folder of images (a folder a class), an .npz, or "module:function".
+
+    An .npz holds `inputs` and `targets`; a function returns the two. Images are normalised as the book's are.
+    """
+    if ":" in text and not Path(text).exists():
+        found = _called(text, _named(text))
+        if not (isinstance(found, tuple | list) and len(found) == 2 and all(map(torch.is_tensor, found))):
+            raise InputError(f"'{text}()' must return two tensors, inputs and targets")
+        return Samples(*found)
+    place = Path(text).expanduser()
+    if place.is_dir():
+        return _folder(place, size or 32)
+    if place.suffix == ".npz":
+        return _archive(place)
+    if place.is_file():
+        raise InputError(f"'{place.name}' is neither a folder of images nor an .npz")
+    own = data.load(_plain(text), "test", size=size)
+    return _shown(own.images, own.labels)
+
+
+def _shown(images: Tensor, labels: Tensor) -> Samples:
+    low, span = (torch.tensor(values).double() for values in NORMALISATION)
+    if images.shape[1] == 1:
+        low, span = low.mean().reshape(1), span.mean().reshape(1)
+    return Samples(data.normalise(images), labels, (low, span))
+
+
+def _folder(place: Path, size: int) -> Samples:
+    """Return the images of a folder, cut to a square of `size`; the class is the folder that each lies in."""
+    if not 4 <= size <= 2048:
+        raise InputError(f"images are cut to 4 … 2,048 pixels; got {size}")
+    files = sorted(file for file in place.rglob("*") if file.suffix.lower() in IMAGES)
+    if not files:
+        raise InputError(f"there is no image in the folder '{place.name}' ({', '.join(IMAGES)})")
+    step = max(1, -(-len(files) // MOST_IMAGES))
+    chosen = files[::step]
+    names = sorted({file.parent for file in files})
+    rows = []
+    for file in chosen:
+        try:
+            with Image.open(file) as image:
+                rows.append(_square(image.convert("RGB"), size))
+        except (OSError, ValueError, Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+            raise InputError(f"'{file.name}' is no image that can be read: {_first(error)}") from error
+    images = torch.from_numpy(np.stack(rows)).permute(0, 3, 1, 2).float() / 255
+    return _shown(images, torch.tensor([names.index(file.parent) for file in chosen]))
+
+
+def _square(image: Image.Image, size: int) -> np.ndarray[Any, Any]:
+    side = min(image.size)
+    left, top = (image.width - side) // 2, (image.height - side) // 2
+    return np.asarray(image.crop((left, top, left + side, top + side)).resize((size, size)))
+
+
+def _archive(place: Path) -> Samples:
+    """Return the `inputs` and `targets` of an .npz, whose declared sizes are looked at before anything is read."""
+    try:
+        with zipfile.ZipFile(place) as archive:
+            declared = sum(one.file_size for one in archive.infolist())
+        if declared > MOST_BYTES:
+            raise InputError(f"'{place.name}' says it holds {declared / 2**30:.0f} GB: too much to read")
+        with np.load(place, allow_pickle=False) as arrays:
+            if not {"inputs", "targets"} <= set(arrays.files):
+                held = ", ".join(arrays.files[:5]) or "nothing"
+                raise InputError(f"'{place.name}' must hold 'inputs' and 'targets'; it holds {held}")
+            inputs, targets = (torch.from_numpy(np.array(arrays[name])) for name in ("inputs", "targets"))
+    except GradleakError:
+        raise
+    except FileNotFoundError as error:
+        raise InputError(f"there is no file '{place.name}'") from error
+    except Exception as error:
+        raise InputError(f"'{place.name}' cannot be read: {_first(error)}") from error
+    if inputs.is_floating_point() and inputs.dtype != torch.float64:
+        inputs = inputs.float()
+    return Samples(inputs, targets)
+
+
+def with_labels(samples: Samples, text: str | None, classes: int) -> tuple[Samples, str | None]:
+    """Return the samples with labels as a text says: "onehot", "smoothing/0.1" or "mixup"; and the attacker's prior."""
+    if text is None:
+        return samples, None
+    kind, _, level = text.partition("/")
+    if kind not in ("onehot", "smoothing", "mixup") or (level and kind != "smoothing"):
+        raise InputError(f"labels are onehot, smoothing/0.1 or mixup; got {text!r}")
+    if samples.targets.ndim != 1 or samples.targets.is_floating_point():
+        return samples, kind
+    if kind == "smoothing":
+        try:
+            amount = float(level or 0.1)
+        except ValueError as error:
+            raise InputError(f"labels '{text}' are not right: smoothing/0.1, a number") from error
+        targets = augment.smooth(samples.targets, classes, amount)
+        return Samples(samples.inputs, targets, samples.pixels), kind
+    if kind == "mixup":
+        hot = augment.one_hot(samples.targets, classes)
+        mixed, targets = augment.mixup(samples.inputs, hot, generator=0)
+        return Samples(mixed, targets, samples.pixels), kind
+    return samples, kind
+
+
+def loss_of(text: str) -> Loss:
+    """Return a loss by its name."""
+    if text not in LOSSES:
+        raise InputError(f"a loss is {', '.join(LOSSES)}; got {text!r}")
+    return LOSSES[text]()
+
+
+def state_of(place: Path) -> dict[str, Tensor]:
+    """Return a state dict out of a .safetensors file, or one that torch wrote, read as weights alone."""
+    try:
+        if place.suffix == ".safetensors":
+            from safetensors.torch import load_file
+
+            _declared(place)
+            return dict(load_file(place))
+        state = torch.load(place, map_location="cpu", weights_only=True)
+    except GradleakError:
+        raise
+    except FileNotFoundError as error:
+        raise InputError(f"there is no file '{place.name}'") from error
+    except Exception as error:
+        raise InputError(f"'{place.name}' cannot be read as weights: {_first(error)}") from error
+    if not isinstance(state, dict) or not all(map(torch.is_tensor, state.values())):
+        raise InputError(f"'{place.name}' holds no state dict: names and tensors")
+    return dict(state)
+
+
+def _declared(place: Path) -> None:
+    """Refuse a file whose header promises more than it holds."""
+    size = place.stat().st_size
+    with place.open("rb") as stream:
+        length = int.from_bytes(stream.read(8), "little")
+        if not 2 <= length <= size - 8:
+            raise InputError(f"'{place.name}' is cut off or is no safetensors file")
+        header = json.loads(stream.read(length))
+    ends = [one["data_offsets"][1] for name, one in header.items() if name != "__metadata__"]
+    if max(ends, default=0) != size - 8 - length:
+        raise InputError(f"'{place.name}' is cut off: its header promises {max(ends, default=0):,} bytes of weights")

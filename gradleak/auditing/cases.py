@@ -1,0 +1,122 @@
+"""One leak under attack: what was sent, what the attacker knows of it, and what attacks before have found."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from gradleak.auditing.subject import Subject
+from gradleak.defenses import DP_VARIANCE
+from gradleak.errors import InputError
+from gradleak.leak import Leak
+from gradleak.losses import CrossEntropy, Loss
+
+
+@dataclass
+class Found:
+    """What an attack hands back, whatever it could tell; nothing in it comes from the truth.
+
+    `labels` (B, C), `counts` (C,), `classes`, `features` (B, I), `inputs` (B, …), the `tokens` that go in, the `words`
+    that are to come out, `sentences`, and the `scale`, the factor that a defence left on the gradient. `certificate`:
+    "unique" where no other answer fits, or another verdict's word; `remark`: why it is less.
+    """
+
+    certificate: str = ""
+    remark: str = ""
+    labels: Tensor | None = None
+    counts: Tensor | None = None
+    classes: set[int] | None = None
+    features: Tensor | None = None
+    inputs: Tensor | None = None
+    tokens: set[int] | None = None
+    words: set[int] | None = None
+    sentences: list[list[int]] | None = None
+    scale: float | None = None
+
+    @property
+    def failed(self) -> bool:
+        """Whether it says nothing."""
+        told = (
+            self.labels,
+            self.counts,
+            self.classes,
+            self.features,
+            self.inputs,
+            self.tokens,
+            self.words,
+            self.sentences,
+        )
+        return self.certificate == "failed" or all(one is None for one in told)
+
+
+@dataclass
+class Case:
+    """A leak, the defence's text, and what is public: the labels' family, the loss, marks of sentences, pixel range.
+
+    A defence is public as well: the noise that it adds and whether it rescales are what attacks are told.
+    `auxiliary`: samples of the same kind and their classes, where the attacker has some.
+    """
+
+    leak: Leak
+    subject: Subject
+    defense: str
+    prior: str
+    loss: Loss
+    seed: int
+    auxiliary: tuple[Tensor, Tensor] | None = None
+    marks: tuple[int, int] | None = None
+    box: tuple[float, float] | None = None
+    found: list[Found] = field(default_factory=list)
+
+    @property
+    def size(self) -> int:
+        """How many samples one step had."""
+        return self.leak.batch_size
+
+    @property
+    def noise(self) -> float | None:
+        """The standard deviation that the defence adds to every entry; None where it is to be estimated."""
+        name, _, level = self.defense.partition("/")
+        known = {
+            "none": lambda: 0.0, "clip": lambda: 0.0, "clip-share": lambda: 0.0, "gaussian": lambda: float(level),
+            "laplace": lambda: float(level), "gaussian-variance": lambda: math.sqrt(float(level)),
+            "dp": lambda: math.sqrt(DP_VARIANCE),
+        }  # fmt: skip
+        return known[name]() if name in known else None
+
+    @property
+    def scale(self) -> float | None:
+        """1, or None where the defence rescales the gradient."""
+        return None if self.defense.partition("/")[0] in ("clip", "clip-share", "dp") else 1.0
+
+    @property
+    def plain(self) -> bool:
+        """Whether the loss is the cross-entropy that most attacks are made for."""
+        return self.loss == CrossEntropy()
+
+    def rescaled(self) -> Leak:
+        """Return the leak at its own scale, which an attack before this one has found where a defence rescales."""
+        if self.scale is not None:
+            return self.leak
+        known = [one.scale for one in self.found if one.scale and one.certificate == "unique"]
+        if not known:
+            raise InputError("the defence rescales the gradient, and no attack before has found by how much")
+        own = {name: value / known[0] for name, value in self.leak.gradients.items()}
+        return replace(self.leak, gradients=own)
+
+    def labels(self) -> Tensor:
+        """Return the labels (B, C) that attacks before this one have found, the most certain ones first."""
+        whole = [one for one in self.found if one.labels is not None and not one.failed]
+        whole.sort(key=lambda one: one.certificate != "unique")
+        for one in whole:
+            assert one.labels is not None
+            if one.labels.isfinite().all():
+                return one.labels
+        for one in self.found:
+            if one.counts is not None and int(one.counts.sum()) == self.size:
+                classes = torch.arange(len(one.counts)).repeat_interleave(one.counts.cpu())
+                return torch.nn.functional.one_hot(classes, len(one.counts)).to(self.leak.weight)
+        raise InputError("no attack before this one has found labels to match with")

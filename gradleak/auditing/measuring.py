@@ -1,0 +1,154 @@
+"""What attacks got, compared with the private batch: the one place where the truth comes in."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from gradleak import metrics
+from gradleak.auditing.cases import Case, Found
+from gradleak.auditing.findings import finite
+from gradleak.auditing.subject import Kind
+from gradleak.errors import InputError
+from gradleak.labels import count_labels
+from gradleak.losses import PADDING
+
+# An image is taken for found from here on, a vector or a feature below this relative error.
+FOUND_DB, FOUND_SHARE = 30.0, 0.01
+
+
+@dataclass(frozen=True)
+class Pixels:
+    """How a network's inputs are shown as images in [0, 1]: subtract `low`, divide by `span`, channel by channel."""
+
+    low: Tensor
+    span: Tensor
+    note: str = ""
+
+    def __call__(self, inputs: Tensor) -> Tensor:
+        """Return inputs (N, C, H, W) as images."""
+        return (inputs.double() - self.low.to(inputs.device)) / self.span.to(inputs.device)
+
+
+def pixels_of(inputs: Tensor, given: tuple[Tensor, Tensor] | None) -> Pixels:
+    """Return how inputs are shown: by what is given (low, span), as they are in [0, 1], else by their own range."""
+    ones = torch.ones(inputs.shape[1], 1, 1, dtype=torch.float64)
+    if given is not None:
+        low, span = (torch.as_tensor(side).double().reshape(-1, 1, 1) for side in given)
+        if not (span > 0).all():
+            raise InputError("pixels are given as (low, span), with every span above 0")
+        return Pixels(low * ones, span * ones)
+    if float(inputs.min()) >= 0 and float(inputs.max()) <= 1:
+        return Pixels(0 * ones, ones)
+    low = inputs.double().amin(dim=(0, 2, 3)).reshape(-1, 1, 1)
+    span = (inputs.double().amax(dim=(0, 2, 3)).reshape(-1, 1, 1) - low).clamp(min=1e-9)
+    return Pixels(low, span, "inputs do not lie in [0, 1]: images are shown and measured in the range of all")
+
+
+@dataclass(frozen=True)
+class Truth:
+    """The private batch: inputs, labels (B, C) or the targets of places (B, T), the last layer's features (B, I)."""
+
+    inputs: Tensor
+    targets: Tensor
+    features: Tensor | None
+    kind: Kind
+    pixels: Pixels | None = None
+
+    def measured(self, found: Found) -> dict[str, float]:
+        """Return what of the batch an attack has found."""
+        told: dict[str, float] = {}
+        if found.labels is not None and found.labels.shape == self.targets.shape:
+            told["labels"] = _labels(found.labels, self.targets)
+        if found.counts is not None:
+            told["labels"] = float(torch.minimum(found.counts.cpu(), self.counts()).sum() / len(self.targets))
+        if found.classes is not None:
+            told["classes"] = jaccard(found.classes, set(self.counts().nonzero()[:, 0].tolist()))
+        if found.features is not None and self.features is not None and found.features.shape == self.features.shape:
+            told["features"] = _near(found.features, self.features)
+        if found.inputs is not None:
+            told |= self._inputs(found.inputs)
+        if found.words is not None:
+            told["words"] = jaccard(found.words, {word for word in self.targets.unique().tolist() if word != PADDING})
+        if found.tokens is not None:
+            told["words"] = jaccard(found.tokens, self.tokens())
+        if found.sentences is not None:
+            told["sentences"] = _sentences(found.sentences, self.spoken())
+        return {name: finite(value) for name, value in told.items()}
+
+    def chance(self, case: Case) -> dict[str, float]:
+        """Return what guessing gets of the labels."""
+        if case.subject.sequence:
+            return {}
+        counts = count_labels(case.leak, "guess", seed=case.seed)
+        return {"labels": float(torch.minimum(counts.cpu(), self.counts()).sum() / len(self.targets))}
+
+    def counts(self) -> Tensor:
+        """Return how often each class occurs (C,)."""
+        return torch.bincount(self.targets.argmax(dim=1).cpu(), minlength=self.targets.shape[1])
+
+    def tokens(self) -> set[int]:
+        """Return the tokens that go in, up to the last target of each sequence."""
+        if self.targets.is_floating_point():
+            return set(self.inputs.unique().tolist())
+        asked = (self.targets != PADDING).flip(1).cumsum(dim=1).flip(1) > 0
+        return set(self.inputs[asked].unique().tolist())
+
+    def spoken(self) -> list[list[int]]:
+        """Return the sentences without their marks."""
+        kept = [row[row != PADDING].tolist() for row in self.targets]
+        return sorted(row[:-1] for row in kept)
+
+    def order(self, recovered: Tensor) -> Tensor:
+        """Return the order in which recovered inputs fit the private ones best."""
+        return metrics.match_batch(recovered.reshape(self.inputs.shape).to(self.inputs), self.inputs)
+
+    def _inputs(self, recovered: Tensor) -> dict[str, float]:
+        if recovered.numel() != self.inputs.numel():
+            return {}
+        own = recovered.reshape(self.inputs.shape).double()
+        own = own[self.order(own)]
+        if self.kind != "images" or self.pixels is None:
+            return {"inputs": _near(own.flatten(1), self.inputs.flatten(1), ordered=True)}
+        # Pixel ranges are rounded: what is just outside is inside.
+        found, truth = self.pixels(own), self.pixels(self.inputs).clamp(0, 1)
+        db = metrics.psnr(found, truth)
+        told = {"inputs": float((db >= FOUND_DB).double().mean()), "image-psnr": float(db.max())}
+        if min(truth.shape[-2:]) >= metrics.SSIM_WINDOW:
+            told["image-ssim"] = float(metrics.ssim(found, truth).max())
+        if truth.shape[1] == 3 and min(truth.shape[-2:]) >= 32:
+            distances = metrics.lpips(found, truth).values
+            told |= {} if distances is None else {"lpips": float(distances.min())}
+        return told
+
+
+def _labels(found: Tensor, truth: Tensor) -> float:
+    """Return the share of labels found within 0.001 (L1), in the best order."""
+    found = found.to(truth.device).double()
+    order = metrics.match_batch(found.nan_to_num(9.0), truth.double())
+    return metrics.label_accuracy(found[order], truth.double())
+
+
+def _near(found: Tensor, truth: Tensor, *, ordered: bool = False) -> float:
+    """Return the share of rows found within 1 % of their length."""
+    found = found.to(truth.device).double()
+    if not ordered:
+        found = found[metrics.match_batch(found, truth.double())]
+    errors = (found - truth.double()).norm(dim=1) / truth.double().norm(dim=1).clamp(min=1e-300)
+    return float((errors <= FOUND_SHARE).double().mean())
+
+
+def jaccard(found: set[int], truth: set[int]) -> float:
+    """Return how much two sets have in common, as a share of what either has."""
+    return len(found & truth) / len(found | truth) if found | truth else math.nan
+
+
+def _sentences(found: list[list[int]], truth: list[list[int]]) -> float:
+    left = list(truth)
+    for one in found:
+        if one in left:
+            left.remove(one)
+    return 1 - len(left) / max(1, len(truth))

@@ -1,0 +1,450 @@
+"""Runs an audit: every attack that applies, on every batch behind every defence, cheap and certain ones first."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import signal
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+import gradleak
+from gradleak import defenses, leak, reporting
+from gradleak.auditing import drawing, sentences
+from gradleak.auditing.attacks import ATTACKS, Attack, silenced
+from gradleak.auditing.cases import Case, Found
+from gradleak.auditing.findings import SCHEMA, Cost, Finding, NotTried, Picture
+from gradleak.auditing.measuring import Truth, pixels_of
+from gradleak.auditing.report import Report
+from gradleak.auditing.subject import Kind, Subject, proofs, subject_of
+from gradleak.augment import as_probabilities
+from gradleak.errors import GradleakError, InputError
+from gradleak.labels.priors import PRIORS
+from gradleak.leak import Gradients, Leak, evaluating, observe
+from gradleak.losses import PADDING, CrossEntropy, Loss
+
+# A cheap attack is given this many seconds at least, while there are any left.
+LEAST_SECONDS = 10.0
+GIB = 2**30
+
+
+class Overtime(KeyboardInterrupt):
+    """The clock's own interruption: searches that are interrupted hand back what they have."""
+
+
+@dataclass(frozen=True)
+class _Job:
+    attack: Attack
+    case: Case
+    truth: Truth | None
+
+
+@dataclass
+class _Told:
+    """What is known so far, in the order of its jobs."""
+
+    findings: dict[int, Finding] = field(default_factory=dict)
+    not_tried: dict[int, NotTried] = field(default_factory=dict)
+    pictures: dict[int, Picture] = field(default_factory=dict)
+    interrupted: bool = False
+
+
+def audit(
+    model: nn.Module,
+    inputs: Tensor,
+    targets: Tensor,
+    *,
+    batch_sizes: Sequence[int] = (1, 4),
+    defenses: Sequence[str] = ("none",),
+    labels: str | None = None,
+    loss: Loss | None = None,
+    head: str | None = None,
+    auxiliary: tuple[Tensor, Tensor] | None = None,
+    pixels: tuple[Tensor, Tensor] | None = None,
+    marks: tuple[int, int] | None = None,
+    minutes: float = 5.0,
+    memory: float | None = None,
+    rate: float = 0.1,
+    images: bool = True,
+    seed: int = 0,
+) -> Report:
+    """Attack a model's gradients with everything in the book that applies, and report what they give away.
+
+    `inputs` (N, …) and `targets`, classes (N,), soft labels (N, C), or tokens (N, T) with the next of each: batches of
+    each of `batch_sizes` are drawn from them. `defenses`: texts as `gradleak.defenses.named` takes them. `labels`: what
+    the server knows of their shape, "onehot", "smoothing" or "mixup"; one-hot for classes, smoothing for soft ones
+    where not said. `auxiliary`: samples of the same kind and their classes, if the attacker has some. `pixels`: (low,
+    span), where images in [0, 1] are (inputs − low) / span. `marks`: the start and end mark of sentences, found where
+    all have the same. `minutes` is the time to spend, `memory` in GiB; what fits into neither is named as not tried.
+    `rate`: of the one step that a defence's cost is measured with. `images=False`: no image is kept.
+
+    Deterministic by `seed`, but for what the clock cut off, which is marked. Ctrl-C ends it with the report so far.
+    """
+    started = time.monotonic()
+    _check_settings(batch_sizes, defenses, minutes, memory)
+    loss = loss or CrossEntropy()
+    memory = _memory() if memory is None else memory * GIB
+    _check_model(model, memory)
+    _check_batch(inputs, targets)
+    if len(inputs) != len(targets):
+        raise InputError(f"{len(inputs)} inputs but {len(targets)} targets: there must be one target a sample")
+    if short := [size for size in batch_sizes if size > len(inputs)]:
+        raise InputError(f"a batch of {short[0]} cannot be drawn from {len(inputs)} samples")
+    kind = _kind(inputs)
+    prior = labels or ("onehot" if not targets.is_floating_point() else "smoothing")
+    if prior not in PRIORS:
+        raise InputError(f"labels are {', '.join(PRIORS)}; got '{prior}'")
+    shown = pixels_of(inputs, pixels) if kind == "images" else None
+    box = _range(inputs) if kind == "images" else None
+    jobs, costs, proved, subject = [], [], [], None
+    for size in dict.fromkeys(batch_sizes):
+        order = torch.randperm(len(inputs), generator=torch.Generator().manual_seed(seed + size))[:size]
+        batch, wanted = inputs[order], targets[order]
+        clean = _observed(model, batch, wanted, loss, head)
+        sequence = kind == "tokens" and wanted.ndim == 2 and not wanted.is_floating_point()
+        subject = subject or subject_of(clean, kind, sequence)
+        proved += proofs(subject, size, prior, loss)
+        truth = _truth(clean, subject, batch, wanted, shown)
+        for name in dict.fromkeys(defenses):
+            sent = _sent(clean, name, seed)
+            costs.append(_cost(model, batch, wanted, clean, sent, name, loss, rate))
+            known = marks or _marks(batch, wanted, sequence)
+            case = Case(sent, subject, name, prior, loss, seed, auxiliary, known, box)
+            jobs += [_Job(attack, case, truth) for attack in ATTACKS]
+    assert subject is not None
+    settings = {
+        "batch sizes": ", ".join(map(str, batch_sizes)),
+        "defences": ", ".join(defenses),
+        "labels": prior,
+        "loss": str(loss),
+        "seed": str(seed),
+    }
+    told = _run(jobs, started + 60 * minutes, memory, images)
+    notes = [shown.note] if shown is not None and shown.note else []
+    return _report(subject, settings, proved, costs, told, notes, time.monotonic() - started)
+
+
+def audit_update(
+    seen: Leak,
+    *,
+    inputs: Tensor | None = None,
+    targets: Tensor | None = None,
+    tokens: bool = False,
+    labels: str = "onehot",
+    defense: str = "update",
+    loss: Loss | None = None,
+    auxiliary: tuple[Tensor, Tensor] | None = None,
+    pixels: tuple[Tensor, Tensor] | None = None,
+    marks: tuple[int, int] | None = None,
+    minutes: float = 5.0,
+    memory: float | None = None,
+    images: bool = True,
+    seed: int = 0,
+) -> Report:
+    """Attack what a client has sent, as `Leak.from_update` or `observe` has it, and report what it gives away.
+
+    Where the private `inputs` and `targets` are at hand, what is found is measured by them; otherwise attacks say what
+    they claim. `defense`: what the client is known to have done to it, "update" for what two state dicts tell.
+    """
+    started = time.monotonic()
+    if defense != "update":
+        defenses.shown(defense)
+    _check_settings((seen.batch_size,), (), minutes, memory)
+    memory = _memory() if memory is None else memory * GIB
+    loss = loss or CrossEntropy()
+    shape = seen.input_shape if inputs is None else tuple(inputs.shape[1:])
+    if shape is None:
+        raise InputError("the leak does not say what shape one input has: Leak.from_update(…, input_shape=…)")
+    seen = Leak(seen.model, seen.gradients, seen.head, seen.batch_size, shape, seen.local_steps)
+    kind: Kind = "tokens" if tokens else "images" if len(shape) == 3 else "vectors"
+    kind = _kind(inputs) if inputs is not None else kind
+    sequence = targets is not None and kind == "tokens" and targets.ndim == 2 and not targets.is_floating_point()
+    subject = subject_of(seen, kind, sequence)
+    truth, box = None, None
+    if inputs is not None and targets is not None:
+        shown = pixels_of(inputs, pixels) if kind == "images" else None
+        box = _range(inputs) if kind == "images" else None
+        truth = _truth(seen, subject, inputs, targets, shown)
+    if marks is None and inputs is not None and targets is not None:
+        marks = _marks(inputs, targets, sequence)
+    case = Case(seen, subject, defense, labels, loss, seed, auxiliary, marks, box)
+    told = _run([_Job(attack, case, truth) for attack in ATTACKS], started + 60 * minutes, memory, images)
+    settings = {
+        "batch size": str(seen.batch_size),
+        "local steps": str(seen.local_steps),
+        "labels": labels,
+        "loss": str(loss),
+        "seed": str(seed),
+    }
+    proved = proofs(subject, seen.batch_size, labels, loss)
+    return _report(subject, settings, proved, [], told, [], time.monotonic() - started)
+
+
+# ----------------------------------------------------------------------------------------------------------- the jobs
+def _run(jobs: list[_Job], deadline: float, memory: float, images: bool) -> _Told:
+    """Run the jobs, those of cheap attacks first; each may take its share of the time that is left."""
+    told = _Told()
+    order = sorted(range(len(jobs)), key=lambda number: ATTACKS.index(jobs[number].attack))
+    waiting = []
+    for number in order:
+        why = jobs[number].attack.refused(jobs[number].case) or _too_large(jobs[number], memory)
+        if why:
+            told.not_tried[number] = _not_tried(jobs[number], why)
+        else:
+            waiting.append(number)
+    left = len(waiting)
+    try:
+        for number in reporting.steps(waiting, len(waiting), "attacks"):
+            remaining = deadline - time.monotonic()
+            # A search takes all that it is given; what ends by itself hands back the rest.
+            most = remaining / left if jobs[number].attack.searches else max(remaining / left, remaining / 4)
+            left -= 1
+            _one(number, jobs[number], max(most, min(LEAST_SECONDS, remaining)), told, images)
+    except KeyboardInterrupt:
+        told.interrupted = True
+    for number in waiting:
+        if number not in told.findings and number not in told.not_tried:
+            told.not_tried[number] = _not_tried(jobs[number], "the audit was interrupted before")
+    return told
+
+
+def _one(number: int, job: _Job, seconds: float, told: _Told, images: bool) -> None:
+    """Run one job, and say what came of it."""
+    if seconds <= 0:
+        told.not_tried[number] = _not_tried(job, "the time was up: give more minutes")
+        return
+    clock = _Clock(seconds)
+    try:
+        with clock:
+            found = silenced(job.attack.run, job.case)
+    except Overtime:
+        told.not_tried[number] = _not_tried(job, f"stopped after {seconds:.0f} s, its share of the time")
+        return
+    except GradleakError as error:
+        told.not_tried[number] = _not_tried(job, str(error).splitlines()[0])
+        return
+    except (RuntimeError, MemoryError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        told.not_tried[number] = _not_tried(job, f"it broke down: {reason}")
+        return
+    job.case.found.append(found)
+    told.findings[number] = _finding(job, found, clock.rang)
+    if images and job.truth is not None and found.inputs is not None and job.case.subject.kind == "images":
+        told.pictures[number] = Picture(
+            defense=job.case.defense, batch_size=job.case.size, attack=job.attack.name,
+            png=drawing.pair(job.truth, found.inputs),
+        )  # fmt: skip
+    if "interrupted" in found.remark and not clock.rang:
+        raise KeyboardInterrupt
+
+
+def _finding(job: _Job, found: Found, cut: bool) -> Finding:
+    measures = {} if job.truth is None else job.truth.measured(found)
+    chance = {} if job.truth is None or "labels" not in measures else job.truth.chance(job.case)
+    return Finding(
+        defense=job.case.defense,
+        batch_size=job.case.size,
+        attack=job.attack.name,
+        certificate=found.certificate,
+        measures=measures,
+        chance=chance,
+        sentence=sentences.of_finding(found, measures, chance, job.case),
+        stops="",
+        page=job.attack.page,
+        cut=cut,
+    )
+
+
+def _not_tried(job: _Job, why: str) -> NotTried:
+    return NotTried(
+        defense=job.case.defense, batch_size=job.case.size, attack=job.attack.name, why=why, page=job.attack.page
+    )
+
+
+def _too_large(job: _Job, memory: float) -> str:
+    needed = job.attack.needs(job.case)
+    if needed <= memory:
+        return ""
+    return f"needs about {needed / GIB:.2g} GB, and {memory / GIB:.2g} GB are to be had"
+
+
+class _Clock:
+    """Interrupts what runs inside after some seconds, where it can: in the main thread of a system with alarms."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds, self.rang = seconds, False
+
+    def __enter__(self) -> None:
+        self.able = hasattr(signal, "setitimer") and threading.current_thread() is threading.main_thread()
+        if self.able:
+            self.before = signal.signal(signal.SIGALRM, self._ring)
+            signal.setitimer(signal.ITIMER_REAL, self.seconds)
+
+    def __exit__(self, *_: object) -> None:
+        if self.able:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, self.before)
+
+    def _ring(self, *_: object) -> None:
+        self.rang = True
+        raise Overtime
+
+
+# --------------------------------------------------------------------------------------------------- what goes into it
+def _check_settings(sizes: Sequence[int], names: Sequence[str], minutes: float, memory: float | None) -> None:
+    if not sizes or any(size < 1 for size in sizes):
+        raise InputError(f"batch sizes are at least 1; got {', '.join(map(str, sizes)) or 'none'}")
+    if not 0 < minutes < math.inf or (memory is not None and not 0 < memory < math.inf):
+        raise InputError(f"minutes and memory are above 0; got {minutes:g} and {memory}")
+    for name in names:
+        defenses.shown(name)
+
+
+def _check_model(model: nn.Module, memory: float) -> None:
+    """Refuse what no gradient can be taken of, before anything is run."""
+    if not isinstance(model, nn.Module):
+        raise InputError(f"a model is an nn.Module; got {type(model).__name__}")
+    trained = [p for p in model.parameters() if p.requires_grad]
+    if not trained:
+        raise InputError(f"no parameter of {type(model).__name__} needs a gradient: a client would send nothing")
+    for name, parameter in model.named_parameters():
+        if parameter.dtype not in (torch.float32, torch.float64):
+            raise InputError(f"'{name}' is of {parameter.dtype}: attacks here take float32 and float64")
+        if not torch.isfinite(parameter).all():
+            raise InputError(f"'{name}' holds NaN or infinite values")
+    needed = 4 * sum(p.numel() * p.element_size() for p in trained)
+    if needed > memory:
+        raise InputError(f"gradients alone need about {needed / GIB:.2g} GB, and {memory / GIB:.2g} GB are to be had")
+
+
+def _check_batch(inputs: Tensor, targets: Tensor) -> None:
+    for name, value in (("inputs", inputs), ("targets", targets)):
+        if not torch.is_tensor(value) or value.ndim < 1 + (name == "inputs") or len(value) == 0:
+            shape = tuple(value.shape) if torch.is_tensor(value) else type(value).__name__
+            raise InputError(f"{name} must be of at least one sample, (N, …); got {shape}")
+        if value.is_complex() or not torch.isfinite(value).all():
+            raise InputError(f"{name} hold NaN, infinite or complex values")
+
+
+def _memory() -> float:
+    """Return most of the memory that is free."""
+    with contextlib.suppress(OSError, ValueError), open("/proc/meminfo", encoding="ascii") as stream:
+        for line in stream:
+            if line.startswith("MemAvailable"):
+                return 0.8 * 1024 * int(line.split()[1])
+    return 0.5 * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def _kind(inputs: Tensor) -> Kind:
+    if not inputs.is_floating_point():
+        if inputs.ndim != 2 or inputs.is_complex() or inputs.dtype == torch.bool:
+            raise InputError(f"whole numbers are tokens (B, T); got {tuple(inputs.shape)} of {inputs.dtype}")
+        return "tokens"
+    return "images" if inputs.ndim == 4 and inputs.shape[1] in (1, 3) else "vectors"
+
+
+def _range(inputs: Tensor) -> tuple[float, float]:
+    """Return a range that inputs lie in, as an attacker knows it of all: to a tenth of its width."""
+    low, high = float(inputs.min()), float(inputs.max())
+    step = max(high - low, 1e-9) / 10
+    return step * math.floor(low / step), step * math.ceil(high / step)
+
+
+def _truth(seen: Leak, subject: Subject, inputs: Tensor, targets: Tensor, shown: object) -> Truth:
+    if subject.sequence:
+        return Truth(inputs, targets, None, subject.kind)
+    own = as_probabilities(targets, subject.classes, dtype=torch.float64, device=inputs.device)
+    features, _ = leak.head_inputs(seen.model, inputs, head=seen.head or None)
+    return Truth(inputs, own, features, subject.kind, shown)  # type: ignore[arg-type]
+
+
+def _marks(inputs: Tensor, targets: Tensor, sequence: bool) -> tuple[int, int] | None:
+    """Return the marks that all sentences begin and end with, if they do."""
+    if not sequence:
+        return None
+    starts = set(inputs[:, 0].tolist())
+    ends = {int(row[row != PADDING][-1]) for row in targets if bool((row != PADDING).any())}
+    return (starts.pop(), ends.pop()) if len(starts) == 1 and len(ends) == 1 else None
+
+
+def _observed(model: nn.Module, inputs: Tensor, targets: Tensor, loss: Loss, head: str | None) -> Leak:
+    """Return what the server sees, or say in one line what is wrong with somebody's model."""
+    try:
+        return observe(model, inputs, targets, loss=loss, head=head)
+    except GradleakError:
+        raise
+    except Exception as error:
+        reason = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'it does not say why'}"
+        raise InputError(
+            f"{type(model).__name__} cannot be run and differentiated on these samples: {reason}"
+        ) from error
+
+
+def _sent(clean: Leak, name: str, seed: int) -> Leak:
+    """Return what a client with a defence sends, in the parameters' own type."""
+    defense = defenses.named(name, generator=torch.Generator().manual_seed(seed))
+    own = {key: value.to(clean.gradients[key].dtype) for key, value in defense(clean.gradients).items()}
+    return Leak(clean.model, own, clean.head, clean.batch_size, clean.input_shape, clean.local_steps)
+
+
+def _cost(
+    model: nn.Module, inputs: Tensor, targets: Tensor, clean: Leak, sent: Leak, name: str, loss: Loss, rate: float
+) -> Cost:
+    cosine = defenses.utility(clean.gradients, sent.gradients)
+    losses = [_loss(model, inputs, targets, step, loss, rate) for step in (None, sent.gradients, clean.gradients)]
+    return Cost(
+        defense=name,
+        batch_size=len(inputs),
+        cosine=cosine if math.isfinite(cosine) else None,
+        loss_before=losses[0],
+        loss_after=losses[1],
+        loss_after_undefended=losses[2],
+    )
+
+
+def _loss(model: nn.Module, inputs: Tensor, targets: Tensor, step: Gradients | None, loss: Loss, rate: float) -> float:
+    """Return the mean loss after a step along a gradient."""
+    own = {name: p.detach() for name, p in model.named_parameters()}
+    own |= {name: own[name] - rate * value for name, value in (step or {}).items()}
+    with torch.no_grad(), evaluating(model):
+        logits = functional_call(model, own, (inputs,))
+    if logits.ndim == 3:
+        kept = targets != PADDING
+        logits, targets = logits[kept], targets[kept]
+    rows = as_probabilities(targets, logits.shape[-1], dtype=logits.dtype, device=logits.device)
+    value = float(loss(logits, rows).mean())
+    return value if math.isfinite(value) else 1e30
+
+
+def _report(
+    subject: Subject,
+    settings: dict[str, str],
+    proved: list[str],
+    costs: list[Cost],
+    told: _Told,
+    notes: list[str],
+    seconds: float,
+) -> Report:
+    ordered = [told.findings[number] for number in sorted(told.findings)]
+    findings = [one.model_copy(update={"stops": sentences.stopped(one, ordered, costs)}) for one in ordered]
+    return Report(
+        schema=SCHEMA,
+        version=gradleak.__version__,
+        facts=dict(subject.facts),
+        settings=settings,
+        proofs=list(dict.fromkeys(proved)),
+        findings=findings,
+        not_tried=[told.not_tried[number] for number in sorted(told.not_tried)],
+        costs=costs,
+        notes=notes,
+        interrupted=told.interrupted,
+        seconds=round(seconds, 1),
+        pictures=[told.pictures[number] for number in sorted(told.pictures)],
+    )

@@ -1,0 +1,97 @@
+"""What a finding says in one sentence, and what would stop it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from gradleak.auditing.attacks import ATTACKS
+from gradleak.auditing.cases import Case, Found
+from gradleak.auditing.findings import Cost, Finding, shown
+
+WORDS = {
+    "labels": "labels",
+    "classes": "classes",
+    "features": "features",
+    "inputs": "inputs",
+    "words": "words",
+    "sentences": "sentences",
+}
+CERTAIN = {
+    "unique": "no other answer fits",
+    "exact": "every layer's equations are met",
+    "partial": "the best that its equations leave",
+    "found": "all searches that end agree",
+    "ambiguous": "other answers fit as well",
+    "counted": "an estimate",
+    "searched": "the best of a search",
+    "failed": "it says itself that it failed",
+}
+# A defence stops an attack where it leaves it this share of what it had, or what guessing gets.
+STOPPED = 0.25
+
+
+def of_finding(found: Found, measures: Mapping[str, float], chance: Mapping[str, float], case: Case) -> str:
+    """Return what came of an attack."""
+    certain = CERTAIN.get(found.certificate, found.certificate)
+    remark = f" ({found.remark})" if found.remark and found.certificate not in ("counted", "unique") else ""
+    if not measures:
+        return f"{_claimed(found)}: {certain}{remark}."
+    parts = [f"{shown(name, measures[name])} of the {word}" for name, word in WORDS.items() if name in measures]
+    if "labels" in chance:
+        parts[0] += f", where guessing gets {shown('labels', chance['labels'])}"
+    if "image-psnr" in measures:
+        best = "the image" if case.size == 1 else "the best image"
+        like = f", SSIM {measures['image-ssim']:.2f}" if "image-ssim" in measures else ""
+        parts.append(f"{best} at {shown('image-psnr', measures['image-psnr'])}{like}")
+    text = "; ".join(parts)
+    return f"{text[0].upper()}{text[1:]}: {certain}{remark}."
+
+
+def _claimed(found: Found) -> str:
+    """Return what an attack claims where there is no truth to compare it with."""
+    if found.failed:
+        return "Nothing"
+    if found.labels is not None:
+        classes = found.labels.nan_to_num(0).argmax(dim=1).tolist()
+        return f"Labels and features of {len(classes)} samples, of classes {', '.join(map(str, classes[:12]))}"
+    if found.counts is not None:
+        pairs = [f"{place} × {int(found.counts[place])}" for place in found.counts.nonzero()[:, 0].tolist()]
+        return f"Classes {', '.join(pairs[:12])}"
+    if found.classes is not None:
+        return f"Classes {', '.join(map(str, sorted(found.classes)[:12]))}"
+    if found.inputs is not None:
+        return f"{len(found.inputs)} inputs"
+    if found.sentences is not None:
+        return f"{len(found.sentences)} sentences"
+    return f"{len(found.tokens or found.words or ())} words"
+
+
+def main_measure(finding: Finding) -> str:
+    """Return the measure that a finding is judged by: of inputs first."""
+    for name in ("image-ssim", "inputs", "sentences", "words", "labels", "classes", "features"):
+        if name in finding.measures:
+            return name
+    return ""
+
+
+def stopped(finding: Finding, others: Sequence[Finding], costs: Sequence[Cost]) -> str:
+    """Return what would stop a finding: defences that did, by their cost, else what stops the attack in principle."""
+    name = main_measure(finding)
+    if not name or finding.measures[name] <= finding.chance.get(name, 0.0) + 1e-9:
+        return ""
+    remedy = next(one.remedy for one in ATTACKS if one.name == finding.attack)
+    bar = max(STOPPED * finding.measures[name], finding.chance.get(name, 0.0))
+    cosines = {(one.defense, one.batch_size): one.cosine for one in costs}
+    told, tried = [], False
+    for defense in dict.fromkeys(one.defense for one in costs):
+        rivals = [one for one in others if one.defense == defense and one.batch_size == finding.batch_size]
+        if defense in ("none", finding.defense):
+            continue
+        tried = True
+        if max((one.measures[name] for one in rivals if name in one.measures), default=0.0) <= bar:
+            cosine = cosines.get((defense, finding.batch_size))
+            told.append(f"{defense} (cosine {cosine:.2f})" if cosine is not None else defense)
+    if told:
+        return f"Stopped here by {', '.join(told)}."
+    tail = "None of the other defences tried here stops it. " if tried else ""
+    return f"{tail}In principle: {remedy}."

@@ -1,0 +1,92 @@
+"""Speech that is heard: synthesised by espeak-ng where it is installed, spoken digits from a file; 80 log-mel bands."""
+
+from __future__ import annotations
+
+import io
+import shutil
+import subprocess
+import wave
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from gradleak import paths
+from gradleak.data.speech import BANDS
+from gradleak.errors import InputError, MissingData
+
+SPEAKER = "espeak-ng"
+DIGITS = "spoken_digits.npz"
+# A window and the way to the next, in seconds; so many points of the spectrum leave no band empty.
+WINDOW, STEP, POINTS = 0.025, 0.01, 2048
+LOWEST, HIGHEST = 20.0, 8000.0
+# What is softer than this, of a wave between −1 and 1, counts as silence.
+FLOOR = 1e-6
+
+
+def can_speak() -> bool:
+    """Whether a speech synthesiser is installed here."""
+    return shutil.which(SPEAKER) is not None
+
+
+def synthesised(text: str, *, voice: str = "en-us", rate: int = 175, pitch: int = 50) -> Tensor:
+    """Return the log-mel bands (F, 80) of a text as espeak-ng says it, at so many words a minute."""
+    if not text:
+        raise InputError("an empty text makes no sound")
+    if not can_speak():
+        raise MissingData(f"speech is synthesised by {SPEAKER}, which is not installed: install it with your packages")
+    asked = [SPEAKER, "-v", voice, "-s", str(rate), "-p", str(pitch), "--stdout", "--", text]
+    said = subprocess.run(asked, capture_output=True, check=False)
+    if said.returncode or not said.stdout:
+        reason = said.stderr.decode(errors="replace").strip() or f"it ended with {said.returncode}"
+        raise InputError(f"{SPEAKER} does not speak with voice '{voice}': {reason}")
+    with wave.open(io.BytesIO(said.stdout)) as stream:
+        sound = np.frombuffer(stream.readframes(stream.getnframes()), dtype="<i2")
+        return log_mel(torch.from_numpy(sound / 32768.0), stream.getframerate())
+
+
+def spoken_digits(text: str, take: int) -> Tensor:
+    """Return the log-mel bands (F, 80) of digits, their names apart by spaces, as one person said them one by one.
+
+    `take` tells the person and the recording of each.
+    """
+    folder = paths.data_folder()
+    if folder is None or not (folder / DIGITS).is_file():
+        raise MissingData(f"{DIGITS} is not at hand: put it into a folder and set $GRADLEAK_DATA to it")
+    with np.load(folder / DIGITS) as stored:
+        names, people = stored["transcripts"].tolist(), sorted(set(stored["speakers"].tolist()))
+        if unknown := [word for word in text.split() if word not in names]:
+            raise InputError(f"'{unknown[0]}' is no digit; there are {', '.join(names)}")
+        audio, offsets, rate = stored["audio"], stored["offsets"], int(stored["sample_rate"])
+        own = stored["speakers"] == people[take % len(people)]
+        sounds = []
+        for place, word in enumerate(text.split()):
+            clips = np.flatnonzero(own & (stored["labels"] == names.index(word)))
+            clip = clips[(take // len(people) + place) % len(clips)]
+            sounds.append(audio[offsets[clip] : offsets[clip + 1]])
+    if not sounds:
+        raise InputError("an empty text makes no sound")
+    return log_mel(torch.from_numpy(np.concatenate(sounds) / 32768.0), rate)
+
+
+def log_mel(sound: Tensor, rate: int) -> Tensor:
+    """Return the log-mel bands (F, 80) of a wave (N,) between −1 and 1, their mean 0 and their deviation 1."""
+    window = round(WINDOW * rate)
+    if sound.ndim != 1 or len(sound) < window or window > POINTS:
+        raise InputError(f"a wave is (N,), of {window} points at {rate} Hz at least; got {tuple(sound.shape)}")
+    padded = F.pad(sound.double(), (0, max(0, POINTS - len(sound))))
+    shape = torch.hann_window(window, dtype=torch.float64)
+    spectrum = torch.stft(padded, POINTS, round(STEP * rate), window, shape, center=False, return_complex=True)
+    bands = (mel_filters(rate) @ spectrum.abs().square() + FLOOR**2).log().T
+    return ((bands - bands.mean()) / bands.std().clamp(min=1e-6)).float()
+
+
+def mel_filters(rate: int) -> Tensor:
+    """Return 80 triangles over the spectrum's points (80, P), of one width on the mel scale, 2595 log₁₀(1 + f/700)."""
+    ends = 2595 * torch.tensor([LOWEST, min(HIGHEST, rate / 2)], dtype=torch.float64).div(700).log1p() / np.log(10)
+    corners = 700 * (10 ** (torch.linspace(float(ends[0]), float(ends[1]), BANDS + 2, dtype=torch.float64) / 2595) - 1)
+    points = torch.linspace(0, rate / 2, POINTS // 2 + 1, dtype=torch.float64)
+    rising = (points - corners[:-2, None]) / (corners[1:-1] - corners[:-2])[:, None]
+    falling = (corners[2:, None] - points) / (corners[2:] - corners[1:-1])[:, None]
+    return torch.minimum(rising, falling).clamp(min=0)

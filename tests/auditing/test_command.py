@@ -1,0 +1,245 @@
+"""`gradleak audit`: models, batches and updates by name; every mistake one clear line, and no file unpickled."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import random
+import struct
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from PIL import Image
+from safetensors.torch import save_file
+from torch.nn import functional as F
+
+from gradleak import data
+from gradleak.auditing import Report, asked, attacks, bringing
+from gradleak.errors import GradleakError
+from tests.test_cli import call
+
+# `make fuzz` tries more.
+TIMES = int(os.environ.get("GRADLEAK_FUZZ", "1"))
+MODULE = """
+import torch
+from torch import nn
+def make():
+    return nn.Sequential(nn.Linear(20, 32), nn.ReLU(), nn.Linear(32, 8)).double()
+def batches():
+    return torch.randn(12, 20, generator=torch.Generator().manual_seed(0)).double(), torch.arange(12) % 8
+def one(): return 1
+def none(): return torch.zeros(0, 20).double(), torch.zeros(0, dtype=torch.long)
+def failing(): raise OSError("first\\nsecond")
+NUMBER = 3
+"""
+
+
+@pytest.fixture(autouse=True)
+def at_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attacks, "MATCHING_STEPS", 3)
+    (tmp_path / "brought.py").write_text(MODULE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "brought", raising=False)
+
+
+def test_a_model_of_one_s_own_is_audited(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    words = ["audit", "brought:make", "--data", "brought:batches", "--batch-size", "1,2", "--out", "here/report"]
+    code, out, err = call(capsys, *words, "--defense", "none,clip/1", "--fail-above", "labels=0.5")
+    assert code == 1
+    assert "labels = 1 is above 0.5" in err
+    assert "B = 2 of C = 8" in out
+    assert "index.html" in out
+    found = Report.from_json((tmp_path / "here/report/report.json").read_text())
+    assert found.worst("inputs", defense="clip/1") == 1
+    assert call(capsys, *words, "--fail-above", "labels=1")[0] == 0
+    again = Report.from_json((tmp_path / "here/report/report.json").read_text())
+    whole = [one for one in found.findings if one.defense == "none"]
+    assert again.findings == [one.model_copy(update={"stops": again.findings[n].stops}) for n, one in enumerate(whole)]
+
+
+def test_two_safetensors_files_are_a_client_s_update(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    model, (inputs, targets) = (
+        bringing.model_of("brought:make"),
+        bringing._called("", bringing._named("brought:batches")),
+    )
+    save_file(model.state_dict(), "a.safetensors")
+    F.cross_entropy(model(inputs[:2]), targets[:2]).backward()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter -= 0.05 * parameter.grad
+    save_file(model.state_dict(), "b.safetensors")
+    words = ["audit", "brought:make", "--before", "a.safetensors", "--after", "b.safetensors", "--rate", "0.05"]
+    words += ["--batch-size", "2", "--out", "report"]
+    assert call(capsys, *words, "--shape", "20")[0] == 0
+    blind = Report.from_json(Path("report/report.json").read_text())
+    assert not blind.measured
+    assert any("of classes 0, 1" in one.sentence for one in blind.findings)
+    assert call(capsys, *words, "--data", "brought:batches")[0] == 0
+    assert Report.from_json(Path("report/report.json").read_text()).worst("inputs") == 1
+    torch.save(model.state_dict(), "b.pt")
+    words[words.index("b.safetensors")] = "b.pt"
+    assert call(capsys, *words, "--shape", "20")[0] == 0
+
+
+def test_a_folder_of_images_and_an_archive_are_samples(tmp_path: Path) -> None:
+    for label, name in enumerate(("cats", "dogs")):
+        (tmp_path / "pets" / name).mkdir(parents=True)
+        for n in range(2):
+            pixels = np.full((20, 30, 3), 40 * label + n, dtype=np.uint8)
+            Image.fromarray(pixels).save(tmp_path / "pets" / name / f"{n}.png")
+    found = bringing.samples_of("pets", size=16)
+    assert tuple(found.inputs.shape) == (4, 3, 16, 16)
+    assert found.targets.tolist() == [0, 0, 1, 1]
+    shown = data.denormalise(found.inputs)
+    assert float(shown[3, 0, 0, 0]) == pytest.approx(41 / 255, abs=1e-6)
+    np.savez("own.npz", inputs=np.ones((3, 20)), targets=np.arange(3))
+    assert bringing.samples_of("own.npz").targets.tolist() == [0, 1, 2]
+
+
+WORDS = ["audit", "brought:make", "--data", "brought:batches"]
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["audit", "lenett", "--data", "photos"], "did you mean 'lenet'"),
+        (["audit", "nowhere:make", "--data", "photos"], "ModuleNotFoundError"),
+        (["audit", "brought:gone", "--data", "photos"], "AttributeError"),
+        (["audit", "brought:one", "--data", "photos"], "gives int, not an nn.Module"),
+        (["audit", "brought:NUMBER", "--data", "photos"], "neither a model nor a function"),
+        (["audit", "brought:failing", "--data", "photos"], "OSError: first"),
+        (["audit", "a b:c", "--data", "photos"], "is written module:name"),
+        (["audit", "brought:make"], "needs private samples"),
+        (["audit", "brought:make", "--data", "photos"], "does not take inputs of shape (3, 32, 32)"),
+        (["audit", "brought:make", "--data", "nothing"], "unknown dataset 'nothing'"),
+        (["audit", "brought:make", "--data", "brought:one"], "must return two tensors"),
+        (["audit", "brought:make", "--data", "brought:none"], "at least one sample"),
+        (["audit", "brought:make", "--data", "empty"], "no image in the folder"),
+        (["audit", "brought:make", "--data", "brought.py"], "neither a folder of images nor an .npz"),
+        (["audit", "brought:make", "--data", "gone.npz"], "there is no file 'gone.npz'"),
+        ([*WORDS, "--batch-size", "one"], "--batch-size takes whole numbers"),
+        ([*WORDS, "--batch-size", "99"], "a batch of 99 cannot be drawn from 12"),
+        ([*WORDS, "--batch-size", ""], "batch sizes are at least 1"),
+        ([*WORDS, "--defense", "clap"], "unknown defence 'clap': did you mean 'clip'"),
+        ([*WORDS, "--labels", "soft"], "labels are onehot"),
+        ([*WORDS, "--labels", "smoothing/x"], "smoothing/0.1, a number"),
+        ([*WORDS, "--loss", "mse"], "a loss is cross-entropy"),
+        ([*WORDS, "--minutes", "0"], "minutes and memory are above 0"),
+        ([*WORDS, "--memory", "nan"], "minutes and memory are above 0"),
+        ([*WORDS, "--fail-above", "labels"], "--fail-above takes MEASURE=LIMIT"),
+        ([*WORDS, "--fail-above", "lables=1"], "did you mean 'labels'"),
+        (["audit", "brought:make", "--before", "a.pt"], "--before and --after go together"),
+        (["audit", "brought:make", "--before", "a.pt", "--after", "b.pt"], "one batch size is public"),
+        (["audit", "brought:make", "--before", "a.pt", "--after", "b.pt", "--batch-size", "1"], "no file 'a.pt'"),
+    ],
+)
+def test_a_mistake_is_one_clear_line(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, words: list[str], told: str
+) -> None:
+    (tmp_path / "empty").mkdir()
+    code, _, err = call(capsys, *words)
+    assert code == 2
+    assert err.startswith("gradleak: ")
+    assert told in err
+    assert err.count("\n") == 1
+
+
+class Bomb:
+    """What a pickle would run."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (Path("ran").write_text, ("it ran",))
+
+
+def test_no_file_is_unpickled(tmp_path: Path) -> None:
+    Path("a.pt").write_bytes(pickle.dumps({"w": Bomb()}))
+    torch.save({"w": Bomb()}, "b.pt")
+    np.savez("c.npz", inputs=np.array([Bomb()], dtype=object), targets=np.arange(1))
+    for name in ("a.pt", "b.pt"):
+        with pytest.raises(GradleakError, match="cannot be read as weights"):
+            bringing.state_of(Path(name))
+    with pytest.raises(GradleakError, match="cannot be read"):
+        bringing.samples_of("c.npz")
+    assert not Path("ran").exists()
+
+
+def test_a_declared_size_is_looked_at_before_anything_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    np.savez_compressed("bomb.npz", inputs=np.zeros((1000, 100)), targets=np.zeros(1000, dtype=int))
+    monkeypatch.setattr(bringing, "MOST_BYTES", 1000)
+    with pytest.raises(GradleakError, match="too much to read"):
+        bringing.samples_of("bomb.npz")
+    header = json.dumps({"w": {"dtype": "F32", "shape": [2**40], "data_offsets": [0, 2**42]}}).encode()
+    Path("huge.safetensors").write_bytes(struct.pack("<Q", len(header)) + header)
+    with pytest.raises(GradleakError, match="its header promises"):
+        bringing.state_of(Path("huge.safetensors"))
+
+
+def damaged(raw: bytes, seed: int) -> bytes:
+    """Return a file cut off, or with bytes swapped for others, or doubled."""
+    draws = random.Random(seed)
+    kind = draws.randrange(3)
+    if kind == 0:
+        return raw[: draws.randrange(len(raw))]
+    if kind == 1:
+        changed = bytearray(raw)
+        for _ in range(draws.randrange(1, 20)):
+            changed[draws.randrange(len(raw))] = draws.randrange(256)
+        return bytes(changed)
+    place = draws.randrange(len(raw))
+    return raw[:place] + raw[draws.randrange(len(raw)) :]
+
+
+def one_line(read: Callable[[], object]) -> bool:
+    """Whether something is done, or refused in one line; any other error goes through."""
+    try:
+        read()
+    except GradleakError as error:
+        return "\n" not in str(error)
+    return True
+
+
+@settings(max_examples=60 * TIMES, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.integers(0, 2**32 - 1), st.sampled_from(["npz", "safetensors", "pt", "json"]))
+def test_a_damaged_file_is_read_right_or_refused_in_one_line(seed: int, kind: str) -> None:
+    state = {"w": torch.arange(12.0).reshape(3, 4), "b": torch.zeros(3)}
+    place = Path(f"file.{kind}")
+    if kind == "npz":
+        np.savez(place, inputs=np.ones((3, 4), dtype=np.float32), targets=np.arange(3))
+    elif kind == "safetensors":
+        save_file(state, place)
+    elif kind == "pt":
+        torch.save(state, place)
+    else:
+        place.write_text(
+            Report(
+                version="0", facts={"network": "n"}, settings={}, proofs=[], findings=[], not_tried=[], costs=[]
+            ).to_json()
+        )
+    place.write_bytes(damaged(place.read_bytes(), seed))
+    readers: dict[str, Callable[[], object]] = {
+        "npz": lambda: bringing.samples_of(str(place)),
+        "json": lambda: Report.from_json(place.read_bytes()),
+    }
+    assert one_line(readers.get(kind, lambda: bringing.state_of(place)))
+
+
+@settings(max_examples=60 * TIMES, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.text(max_size=12), st.sampled_from(["model", "data", "size", "labels", "limit", "loss", "shape"]))
+def test_any_text_is_right_or_refused_in_one_line(text: str, option: str) -> None:
+    readers = {
+        "model": bringing.model_of,
+        "data": bringing.samples_of,
+        "size": lambda word: asked.whole(word, "--batch-size"),
+        "labels": lambda word: bringing.with_labels(bringing.Samples(torch.ones(2, 3), torch.arange(2)), word, 4),
+        "limit": lambda word: asked.limits_of([word]),
+        "loss": bringing.loss_of,
+        "shape": lambda word: asked.whole(word, "--shape"),
+    }
+    assert one_line(lambda: readers[option](text))
