@@ -76,7 +76,7 @@ class Parameters(studies.Parameters):
         "stand_in": False,
         "utterances": 134,
         "digits": 60,
-        "stages": [0, 400],
+        "stages": [0, 100],
     }
 
 
