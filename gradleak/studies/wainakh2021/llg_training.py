@@ -57,7 +57,8 @@ class Parameters(studies.Parameters):
         "iterations": 10_000,
         "every": 500,
         "batches": 100,
-        "runs": 2,
+        "clients": ["skewed"],
+        "runs": 1,
         "auxiliary": 80,
         "dataset": "mnist",
     }
