@@ -53,7 +53,12 @@ class Parameters(studies.Parameters):
     rounds: int = Field(2, ge=1, le=1000, description="batches of each class that LLG+ has, test split")
     dataset: str = Field("photos", description="private images, training split")
 
-    paper: ClassVar[dict[str, Any]] = {"repeats": 100, "rounds": 10, "dataset": "mnist"}
+    paper: ClassVar[dict[str, Any]] = {
+        "repeats": 100,
+        "networks": ["llg-cnn", "llg-lenet", "llg-lenet-3x3", "llg-resnet20"],
+        "rounds": 10,
+        "dataset": "mnist",
+    }
 
     def sees(self) -> list[Sees]:
         """Return the networks and the images that they are shown."""
