@@ -206,15 +206,14 @@ def table(record: Record) -> pd.DataFrame:
         lines.append(
             {
                 "B": f"{size:.0f}",
-                "batches": len(group),
+                "n": len(group),
                 "unique": f"{(group['status'] == 'unique').sum()}",
-                "all above 60 dB": f"{group['back'].sum():.0f}",
-                "silently wrong": f"{group['silently'].sum():.0f}",
-                "least PSNR": _decibels(group["least"].min()),
-                "median": _decibels(group["least"].median()),
-                "CPU seconds": f"{group['cpu_seconds'].median():.0f}",
-                "matching: PSNR": _decibels(rival["psnr"].mean()) if len(rival) else "–",
-                "its CPU seconds": f"{rival['cpu_seconds'].mean():.0f}" if len(rival) else "–",
+                "above 60 dB": f"{group['back'].sum():.0f}",
+                "wrong": f"{group['silently'].sum():.0f}",
+                "least dB": _decibels(group["least"].min()),
+                "CPU s": f"{group['cpu_seconds'].median():.0f}",
+                "matching": _decibels(rival["psnr"].mean()) if len(rival) else "–",
+                "its CPU s": f"{rival['cpu_seconds'].mean():.0f}" if len(rival) else "–",
             }
         )
     return pd.DataFrame(lines)
@@ -223,6 +222,11 @@ def table(record: Record) -> pd.DataFrame:
 def _decibels(value: Any) -> str:
     # No finite image.
     return "lost" if value < -LOST else f"{value:.1f}"
+
+
+def _short(layer: str) -> str:
+    first, _, joined = layer.replace("body.", "").partition("+")
+    return f"{first}, shortcut" if joined else first
 
 
 def layer_table(record: Record) -> pd.DataFrame:
@@ -235,12 +239,12 @@ def layer_table(record: Record) -> pd.DataFrame:
         lines.append(
             {
                 "B": f"{size:.0f}",
-                "layer": str(layer).replace("body.", ""),
+                "layer": _short(str(layer)),
                 "equations": f"{group['equations'].iloc[0]:.0f}",
                 "unknowns": f"{group['unknowns'].iloc[0]:.0f}",
                 "reached": f"{len(own)} of {len(group)}",
-                "claimed error": f"{own['claimed'].max():.0e}" if len(own) else "–",
-                "true error": f"{own['off'].max():.0e}" if len(own) else "–",
+                "claimed": f"{own['claimed'].max():.0e}" if len(own) else "–",
+                "true": f"{own['off'].max():.0e}" if len(own) else "–",
             }
         )
     return pd.DataFrame(lines)
@@ -275,7 +279,7 @@ def counts_table() -> pd.DataFrame:
         for size in COUNTED:
             stops = next(count for count in peeling_counts(model, (3, side, side), size) if count.reason)
             if stops.name != before:
-                where = stops.name.replace("body.", "")
+                where = _short(stops.name)
                 lines.append({"network": label, "from B": f"{size}", "gives up at": where, "because": stops.reason})
             before = stops.name
     return pd.DataFrame(lines)
