@@ -53,6 +53,6 @@ def test_a_share_of_one_class_is_that_share() -> None:
     private = data.load("digits", "train")
     generator = torch.Generator().manual_seed(0)
     for share in (0.1, 0.5, 0.9):
-        counts = private.labels[posterior_attack._drawn(private, 100, share, generator)].bincount(minlength=10)
+        counts = private.labels[posterior_attack.skewed(private, 100, share, generator)].bincount(minlength=10)
         assert round(100 * share) in counts.tolist()
         assert int(counts.sum()) == 100
