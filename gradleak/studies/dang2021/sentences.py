@@ -107,6 +107,7 @@ class Parameters(studies.Parameters):
             *(f"{model}/{stage}/{size}/100" for size in (1, 8, 32) for model in RECURRENT for stage in STAGES),
             "lstm/512/1/untrained/64/10",
             "lstm/1024/1/untrained/64/4",
+            "lstm/512/1/trained/64/10",
             *(f"transformer/256/2/untrained/{size}/3" for size in (1, 4, 16)),
             "transformer/256/2/trained/16/1",
         ],
