@@ -1,0 +1,193 @@
+"""Peeling: a whole batch out of the averaged gradient of a convolutional network with residual joints.
+
+1. The last layer gives every sample's features and errors p − y, and with them the gradient at the last map.
+2. The last convolution's gradient gives the slopes of that map's units (`opening`).
+3. With the slopes known each convolution's inputs are a linear problem, channel by channel (`layer`); they give the
+   slopes of the layer above it, as far down as there are more equations than unknowns (`sweep`).
+4. What is left in front is inverted by matching the deepest map that was reached, sample by sample (`front`).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from gradleak.errors import InputError
+from gradleak.images.inversion.fully_connected import LayerReport
+from gradleak.images.peeling.front import Fronts, matched
+from gradleak.images.peeling.layer import counted, short
+from gradleak.images.peeling.network import Network
+from gradleak.images.peeling.opening import refused
+from gradleak.images.peeling.sweep import Sweep
+from gradleak.labels.priors import LabelPrior
+from gradleak.labels.soft.batch.recover import BatchLabels, recover_batch
+from gradleak.labels.verdict import Status
+from gradleak.leak import Leak, observe
+
+# A map that is known better than this is matched.
+GOOD = 1e-4
+# Images and labels whose gradient misses by less explain it; other images miss by about one.
+EXPLAINS = 1e-3
+# An image is found if its map misses by this many times the map's own error.
+FOUND = 10.0
+
+
+@dataclass(frozen=True)
+class Peeled:
+    """A batch out of its gradient: `images` (B, …) and `labels` (B, C) in float64, NaN where they are lost.
+
+    `layers`: from the last to the first, what each layer's equations gave: its inputs, and the relative error that is
+    claimed for them. `matched`: the step whose value was matched for the images, `misfits` (B,) by how much each
+    sample misses it, relatively, and `errors` (B,) the claimed error of each image, root mean square, inf where it was
+    not found. `residual`: relative error of the gradient that images and labels give. `status`: "unique" where they
+    explain it; "found" where only some images could be had; "failed"; and the `reason`.
+    """
+
+    images: Tensor
+    labels: Tensor
+    layers: tuple[LayerReport, ...]
+    matched: str
+    misfits: Tensor
+    errors: Tensor
+    residual: float
+    status: Status
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Count:
+    """A layer's equations and unknowns, a channel of its inputs, where they are scarcest, and what is wrong with it."""
+
+    name: str
+    equations: int
+    unknowns: int
+    reason: str = ""
+
+
+def counts(model: nn.Module, shape: tuple[int, ...], batch_size: int) -> tuple[Count, ...]:
+    """Return from the last layer to the first what the numbers alone say of peeling, before anything is tried."""
+    network, found, opened = Network(model, shape), [], False
+    for step in reversed(network.steps.values()):
+        users = [network.steps[user] for user in step.users]
+        layers = [user.layer for user in users if user.layer is not None and user.name != network.output]
+        if layers:
+            size = step.shape if len(step.shape) == 3 else (*step.shape, 1, 1)
+            equations, unknowns = counted(layers, size, batch_size)
+            reason = "" if equations > unknowns else short(equations, unknowns)
+            name = "+".join(user.parameter for user in users if user.layer is not None)
+            found.append(Count(name, equations, unknowns, reason))
+        elif step.kind == "activation" and not opened and len(step.shape) == 3:
+            for path in network.below(step.name):
+                layer = network.steps[path[-1]]
+                assert layer.layer is not None
+                if reason := refused(layer.layer, layer.shape, batch_size):
+                    found.append(Count(layer.parameter, 0, 0, reason))
+                break
+        opened = opened or step.kind == "activation"
+    return tuple(found)
+
+
+def peel(
+    leak: Leak,
+    *,
+    prior: str | LabelPrior = "smoothing",
+    noise: float | None = 0.0,
+    steps: int = 2000,
+    seed: int = 0,
+) -> Peeled:
+    """Take a batch of images out of a convolutional network's averaged gradient, layer by layer.
+
+    `prior`: the shape of the labels. `noise`: the standard deviation of what was added to every entry, None to estimate
+    it. `steps`: how many the search for the images in front of the deepest map may take, restarts among them, from
+    random starts that `seed` decides. The network: convolutions, batch norm in eval mode, activations, average
+    pooling, residual sums and Linear layers; what else it holds ends the way down, and is named.
+    """
+    if leak.input_shape is None:
+        raise InputError("the leak does not say what shape the clients' inputs have")
+    if leak.local_steps != 1:
+        raise InputError(f"gradients of {leak.local_steps} local steps are sums over networks; peeling takes one step")
+    with torch.no_grad():
+        network = Network(leak.model, leak.input_shape)
+        top, errors = _last_layer(leak, prior, noise)
+        nothing = errors.new_full((leak.batch_size, *leak.input_shape), torch.nan)
+        lost = errors.new_full((leak.batch_size,), torch.inf)
+        if not bool(top.found.all()):
+            return Peeled(nothing, top.labels, (), "", lost, lost, torch.inf, "failed", f"labels: {top.reason}")
+        unit = torch.finfo(leak.weight_gradient.dtype).eps / 2
+        sweep = Sweep(network, leak, top.features, errors, unit)
+        sweep.run()
+        layers, name = tuple(sweep.reports), _deepest(network, sweep)
+        if not name:
+            return Peeled(nothing, top.labels, layers, "", lost, lost, torch.inf, "failed", sweep.reason)
+        found = _in_front(leak, network, sweep, name, steps, seed)
+        good = found.misfit < FOUND * sweep.values[name].error
+        images = torch.where(good.view(-1, *[1] * (nothing.ndim - 1)), found.images, nothing)
+        errors = torch.where(good, found.error, lost)
+        whole = bool(good.all())
+        residual = _residual(leak, network, images, top.labels) if whole else torch.inf
+    status: Status = "unique" if whole and residual < EXPLAINS and top.status == "unique" else "found"
+    reason = "" if status == "unique" else top.reason or f"images and labels miss the gradient by {residual:.0e}"
+    if not whole:
+        status = "found" if bool(good.any()) else "failed"
+        reason = f"{int((~good).sum())} of {len(good)} samples' maps were not matched at '{name}'"
+    return Peeled(images, top.labels, layers, name, found.misfit, errors, residual, status, reason)
+
+
+def _last_layer(leak: Leak, prior: str | LabelPrior, noise: float | None) -> tuple[BatchLabels, Tensor]:
+    """Return the labels and features of every sample, and its error p − y (B, C)."""
+    top = recover_batch(
+        leak.weight_gradient,
+        leak.weight,
+        batch_size=leak.batch_size,
+        prior=prior,
+        bias=leak.bias,
+        bias_gradient=leak.bias_gradient,
+        nonnegative=any(isinstance(module, nn.ReLU) for module in leak.model.modules()),
+        noise=noise,
+    )
+    logits = top.features @ leak.weight.double().T + (0 if leak.bias is None else leak.bias.double())
+    return top, logits.softmax(dim=1) - top.labels
+
+
+def _in_front(leak: Leak, network: Network, sweep: Sweep, name: str, steps: int, seed: int) -> Fronts:
+    """Return the images in front of a known value, which may be the images themselves."""
+    known, step = sweep.values[name], network.steps[name]
+    if step.kind == "input":
+        size = known.value.flatten(1).square().mean(dim=1).sqrt()
+        return Fronts(known.value, torch.zeros_like(size), known.error * size)
+    shape = network.inputs.shape
+    single = Network(leak.model, shape, torch.float32)
+    return matched(
+        lambda inputs: single.value_at(name, inputs),
+        lambda inputs: network.value_at(name, inputs),
+        known.value,
+        shape,
+        steps,
+        seed,
+    )
+
+
+def _deepest(network: Network, sweep: Sweep) -> str:
+    """Return the first step whose value is known well, if it determines the images by its count."""
+    wanted = math.prod(network.inputs.shape)
+    for step in network.steps.values():
+        known = sweep.values.get(step.name)
+        if known is not None and known.error < GOOD:
+            told = (known.value != 0).flatten(1).sum(dim=1)
+            return step.name if step.kind == "input" or int(told.min()) >= wanted else ""
+    return ""
+
+
+def _residual(leak: Leak, network: Network, images: Tensor, labels: Tensor) -> float:
+    """Return the relative error of the gradient that images and labels give, in float64."""
+    labels = labels.clamp(min=0)
+    network.model.requires_grad_(True)
+    with torch.enable_grad():
+        given = observe(network.model, images, labels / labels.sum(dim=1, keepdim=True), head=leak.head).gradients
+    network.model.requires_grad_(False)
+    sent = {name: gradient.double() for name, gradient in leak.gradients.items()}
+    missed = sum(float((given[name] - gradient).square().sum()) for name, gradient in sent.items())
+    return float((missed / sum(float(gradient.square().sum()) for gradient in sent.values())) ** 0.5)

@@ -1,0 +1,130 @@
+"""The images in front of a known map: found by matching the map, first order, every sample by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+Run = Callable[[Tensor], Tensor]
+RATE, MEMORY, TINY, LEAST = 0.1, (0.9, 0.99), 1e-16, 1e-36
+# The rate falls with the misfit from here on, so that the last digits are reached in the time of the first.
+NEAR = 0.1
+# So many steps without a fall by a tenth end a search; where the misfit is not small by then, it starts elsewhere.
+PATIENCE, FALL = 150, 0.9
+FITS = 1e-2
+# A search hands over to Gauss–Newton steps here.
+GOAL = 3e-4
+PRODUCTS = 60
+
+
+@dataclass(frozen=True)
+class Fronts:
+    """Inputs (B, …) whose maps were matched, the relative misfit of each, and the inputs' estimated errors (B,)."""
+
+    images: Tensor
+    misfit: Tensor
+    error: Tensor
+
+
+def matched(run: Run, precise: Run, maps: Tensor, shape: tuple[int, ...], steps: int, seed: int) -> Fronts:
+    """Search for inputs, of this shape, that `run` takes to the maps (B, …); `precise` does so in float64.
+
+    Searches that end in a wrong place are started again until all `steps` are spent.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    wanted = maps.float()
+    best, misfit = _searched(run, wanted, shape, steps, generator)
+    done = misfit < FITS
+    images = best.double()
+    error = torch.full_like(misfit, torch.inf, dtype=torch.float64)
+    if done.any():
+        images[done], error[done] = _polished(run, precise, maps[done], images[done], generator)
+    size = maps.flatten(1).norm(dim=1)
+    final = (precise(images) - maps).flatten(1).norm(dim=1) / size
+    return Fronts(images, final, error)
+
+
+def _searched(
+    run: Run, wanted: Tensor, shape: tuple[int, ...], steps: int, generator: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    count, size = len(wanted), wanted.flatten(1).norm(dim=1)
+    each = (count, *[1] * len(shape))
+
+    def start(number: int) -> Tensor:
+        return torch.randn(number, *shape, generator=generator).to(wanted.device)
+
+    place, first, second = start(count), wanted.new_zeros(count, *shape), wanted.new_zeros(count, *shape)
+    best, least = place.clone(), wanted.new_full((count,), torch.inf)
+    mark, age, waited = least.clone(), least.new_zeros(count), least.new_zeros(count)
+    active = torch.ones(count, dtype=torch.bool, device=wanted.device)
+    for _ in range(steps):
+        rows = active.nonzero()[:, 0]
+        if not len(rows):
+            break
+        some = place[rows].requires_grad_()
+        with torch.enable_grad():
+            missed = (run(some) - wanted[rows]).flatten(1).square().sum(dim=1) / size[rows].square()
+            (slope,) = torch.autograd.grad(missed.sum(), some)
+        misfit = missed.detach().sqrt()
+        better = misfit < least[rows]
+        least[rows[better]], best[rows[better]] = misfit[better], place[rows[better]]
+        fallen = misfit < FALL * mark[rows]
+        mark[rows[fallen]] = misfit[fallen]
+        waited[rows] = torch.where(fallen, 0, waited[rows] + 1)
+        age[rows] += 1
+        first[rows] += (1 - MEMORY[0]) * (slope - first[rows])
+        second[rows] += (1 - MEMORY[1]) * (slope.square() - second[rows])
+        old = age[rows].view(-1, *each[1:])
+        rate = RATE * (misfit / NEAR).clamp(max=1).view_as(old)
+        bias = (1 - MEMORY[0] ** old, 1 - MEMORY[1] ** old)
+        place[rows] -= rate * (first[rows] / bias[0]) / ((second[rows] / bias[1]).sqrt() + TINY)
+        tired = waited[rows] > PATIENCE
+        active[rows[(misfit < GOAL) | (tired & (least[rows] < FITS))]] = False
+        again = rows[tired & (least[rows] >= FITS)]
+        place[again] = start(len(again))
+        for state in (first, second, age, waited):
+            state[again] = 0
+        mark[again] = torch.inf
+    return best, least
+
+
+def _polished(
+    run: Run, precise: Run, maps: Tensor, images: Tensor, generator: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    """Return the images after a Gauss–Newton step, and their errors: what the rest does with other signs."""
+    for _ in range(2):
+        left = precise(images) - maps
+        images = images - _stepped(run, images, left)
+    left = precise(images) - maps
+    signs = torch.randint(2, left.shape, generator=generator).to(left) * 2 - 1
+    error = _stepped(run, images, left * signs)
+    return images, error.flatten(1).square().mean(dim=1).sqrt()
+
+
+def _stepped(run: Run, images: Tensor, left: Tensor) -> Tensor:
+    """Return the least-squares step that takes `left` off the maps, by conjugate gradients."""
+    wide = [1] * (images.ndim - 1)
+    scale = left.flatten(1).norm(dim=1).clamp(min=TINY)
+    with torch.enable_grad():
+        at = images.float().requires_grad_()
+        maps = run(at)
+        # The gradient J ᵀu is linear in u, so that its own gradient gives J v.
+        dummy = torch.zeros_like(maps, requires_grad=True)
+        (linear,) = torch.autograd.grad(maps, at, dummy, create_graph=True)
+    scaled = (left / scale.view(-1, *[1] * (left.ndim - 1))).float()
+    (rest,) = torch.autograd.grad(maps, at, scaled, retain_graph=True)
+    step, along = torch.zeros_like(rest), rest.clone()
+    power = rest.flatten(1).square().sum(dim=1)
+    for _ in range(PRODUCTS):
+        (moved,) = torch.autograd.grad(linear, dummy, along, retain_graph=True)
+        share = (power / moved.flatten(1).square().sum(dim=1).clamp(min=LEAST)).view(-1, *wide)
+        step += share * along
+        rest = rest - share * torch.autograd.grad(maps, at, moved, retain_graph=True)[0]
+        new = rest.flatten(1).square().sum(dim=1)
+        along = rest + (new / power.clamp(min=LEAST)).view(-1, *wide) * along
+        power = new
+    found: Tensor = step.double() * scale.view(-1, *wide)
+    return found

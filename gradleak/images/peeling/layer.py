@@ -1,0 +1,182 @@
+"""The inputs of a convolution from its averaged gradient: one linear system for all channels."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+# A channel whose equations miss by this many times what a usual one misses has a gradient that is not its δ's.
+OUTLIER = 30.0
+# And so has one that explains this share of all that is missed.
+SHARE = 0.25
+LEAST_ROW = 1e-9
+# Outliers are looked for in so many mixtures of the inputs' channels.
+MIXED = 32
+# Smaller ones on the diagonal of the triangle are rounding.
+SINGULAR = 1e-9
+TINY = 1e-100
+
+
+@dataclass(frozen=True)
+class Equations:
+    """A layer's δ (B, O, h, w) and its weight's gradient (O, I, k, k), all in float64."""
+
+    module: nn.Conv2d | nn.Linear
+    delta: Tensor
+    gradient: Tensor
+
+    def matrix(self, shape: tuple[int, ...]) -> Tensor:
+        """Return them as a matrix (O, k·k, B·H·W), for inputs of shape (I, H, W)."""
+        count, outputs, high, wide = self.delta.shape
+        if isinstance(self.module, nn.Linear):
+            return self.delta.flatten(1).T[:, None]
+        stride, padding = self.module.stride, self.module.padding
+        assert not isinstance(padding, str)
+        height, width = shape[1], shape[2]
+        kernel = self.module.kernel_size
+        tall, broad = max(height + 2 * padding[0], 1), max(width + 2 * padding[1], 1)
+        moved = self.delta.new_zeros(kernel[0] * kernel[1], outputs, count, tall, broad)
+        for o, one in enumerate(moved):
+            i, j = divmod(o, kernel[1])
+            one[:, :, i : i + stride[0] * high : stride[0], j : j + stride[1] * wide : stride[1]] = (
+                self.delta.transpose(0, 1)
+            )
+        inside = moved[..., padding[0] : padding[0] + height, padding[1] : padding[1] + width]
+        return inside.permute(1, 0, 2, 3, 4).reshape(outputs, len(moved), -1)
+
+
+def counted(modules: list[nn.Conv2d | nn.Linear], shape: tuple[int, ...], count: int) -> tuple[int, int]:
+    """Return equations and unknowns of `count` samples a channel where they are scarcest, for layers of one input.
+
+    With a stride, positions of one remainder share no equation with those of another.
+    """
+    if any(isinstance(module, nn.Linear) for module in modules):
+        return sum(module.weight.shape[0] for module in modules), count
+    convolutions = [module for module in modules if isinstance(module, nn.Conv2d)]
+    period = [math.lcm(*(module.stride[axis] for module in convolutions)) for axis in (0, 1)]
+    found = []
+    for remainder in itertools.product(*(range(min(period[axis], shape[1 + axis])) for axis in (0, 1))):
+        places = math.prod(-(-(shape[1 + axis] - remainder[axis]) // period[axis]) for axis in (0, 1))
+        equations = sum(
+            module.out_channels * math.prod(_reaching(module, axis, remainder[axis]) for axis in (0, 1))
+            for module in convolutions
+        )
+        found.append((equations, count * places))
+    return min(found, key=lambda pair: pair[0] - pair[1])
+
+
+def _reaching(module: nn.Conv2d, axis: int, place: int) -> int:
+    """Return how many of a kernel's offsets reach positions of this remainder along an axis."""
+    assert not isinstance(module.padding, str)
+    padding, stride = module.padding[axis], module.stride[axis]
+    return sum((place + padding - offset) % stride == 0 for offset in range(module.kernel_size[axis]))
+
+
+@dataclass(frozen=True)
+class Solution:
+    """A layer's inputs (B, I, H, W), every entry's standard deviation, and what is not explained.
+
+    `misfit`: relative, of the equations that were kept; `dropped`: for each set of equations the output channels whose
+    own did not fit. `reason`: why there are no inputs.
+    """
+
+    value: Tensor | None
+    deviation: Tensor | None
+    misfit: float
+    dropped: tuple[tuple[int, ...], ...]
+    reason: str = ""
+
+
+def short(equations: int, unknowns: int) -> str:
+    """Say that a layer's equations do not suffice."""
+    return f"{equations} equations for {unknowns} unknowns a channel"
+
+
+def lost(reason: str) -> Solution:
+    """Return that there are no inputs."""
+    return Solution(None, None, math.inf, (), reason)
+
+
+def solved(equations: list[Equations], shape: tuple[int, ...], unit: float) -> Solution:
+    """Return the inputs, of shape (I, H, W) each, that explain all gradients; `unit`: their rounding."""
+    kept, rows, sides = [], [], []
+    for number, one in enumerate(equations):
+        lengths = one.gradient.flatten(1).norm(dim=1)
+        good = (lengths > LEAST_ROW * lengths.max()).nonzero()[:, 0]
+        # A channel's rounding is relative to its gradient; the errors of δ are alike for all channels.
+        weights = (lengths[good].square() + lengths[good].square().mean()).rsqrt()
+        rows.append((one.matrix(shape)[good] * weights[:, None, None]).flatten(0, 1))
+        flat = one.gradient.flatten(2)[good] * weights[:, None, None]
+        sides.append(flat.transpose(1, 2).flatten(0, 1))
+        kept += [(number, int(channel), flat.shape[2]) for channel in good]
+    matrix, side = torch.cat(rows), torch.cat(sides)
+    del rows, sides
+    equal, unknowns = matrix.shape
+    if equal < unknowns:
+        return lost(short(equal, unknowns))
+    basis, triangle = torch.linalg.qr(matrix)
+    diagonal = triangle.diagonal().abs()
+    if float(diagonal.min()) <= SINGULAR * float(diagonal.max()):
+        return lost("its δ leave a mixture of positions open")
+    starts = torch.tensor([0, *(size for *_, size in kept)]).cumsum(0)
+    groups = [slice(int(a), int(b)) for a, b in itertools.pairwise(starts)]
+    wrong, mended = _outliers(basis, side, groups)
+    value = torch.linalg.solve_triangular(triangle, basis.T @ mended, upper=True)
+    left = mended - basis @ (basis.T @ mended)
+    freedom = equal - unknowns - sum(kept[n][2] for n in wrong)
+    # Noise is no smaller than the rounding of a usual entry.
+    noise = torch.maximum(left.square().sum(dim=0) / max(freedom, 1), unit**2 * side.square().mean(dim=0))
+    inverse = torch.linalg.solve_triangular(triangle, torch.eye(unknowns).to(triangle), upper=True)
+    deviation = (inverse.square().sum(dim=1)[:, None] * noise).sqrt().clamp(min=TINY)
+    size = (len(equations[0].delta), *shape[1:])
+    dropped = tuple(tuple(kept[n][1] for n in wrong if kept[n][0] == number) for number in range(len(equations)))
+    misfit = float(left.norm() / mended.norm())
+    return Solution(_folded(value, size), _folded(deviation, size), misfit, dropped)
+
+
+def _folded(columns: Tensor, size: tuple[int, ...]) -> Tensor:
+    folded: Tensor = columns.unflatten(0, size).movedim(-1, 1)
+    return folded
+
+
+def _outliers(basis: Tensor, side: Tensor, groups: list[slice]) -> tuple[list[int], Tensor]:
+    """Return the groups of rows that all others contradict, and the right side with what they contradict taken off."""
+    wrong: list[int] = []
+    generator = torch.Generator().manual_seed(0)
+    mixing = torch.randn(side.shape[1], min(MIXED, side.shape[1]), generator=generator, dtype=side.dtype)
+    mixed = side @ mixing.to(side.device)
+    original = residual = mixed - basis @ (basis.T @ mixed)
+    inverses = [_inverse(basis[one]) for one in groups]
+    sizes = torch.tensor([one.stop - one.start for one in groups]).to(side)
+    free, dropped = basis.shape[0] - basis.shape[1], torch.zeros(0, dtype=torch.long)
+    while len(dropped) < free / 2:
+        # By how much each group lifts the sum of squares: what it misses once it is left out.
+        missed = torch.stack(
+            [(residual[one] * (inverse @ residual[one])).sum() for one, inverse in zip(groups, inverses, strict=True)]
+        )
+        usual, whole = float((missed / sizes).median()), float(residual.square().sum())
+        missed[wrong] = 0
+        worst = int(missed.argmax())
+        share = SHARE + float(sizes[worst]) / (free - len(dropped))
+        if float(missed[worst]) <= min(OUTLIER * usual * float(sizes[worst]), share * whole):
+            break
+        wrong.append(worst)
+        dropped = torch.cat([torch.arange(groups[n].start, groups[n].stop) for n in wrong])
+        taken = _inverse(basis[dropped]) @ original[dropped]
+        residual = original + basis @ (basis[dropped].T @ taken)
+        residual[dropped] -= taken
+    if not wrong:
+        return wrong, side
+    mended = side.clone()
+    mended[dropped] -= _inverse(basis[dropped]) @ (side[dropped] - basis[dropped] @ (basis.T @ side))
+    return wrong, mended
+
+
+def _inverse(own: Tensor) -> Tensor:
+    """Return the inverse of what of some rows' errors is left in their residuals."""
+    inverse: Tensor = torch.linalg.pinv(torch.eye(len(own)).to(own) - own @ own.T, hermitian=True)
+    return inverse

@@ -1,0 +1,177 @@
+"""A network as its operations in order: what passes a gradient on by itself, and what has to be known first."""
+
+from __future__ import annotations
+
+import copy
+import operator
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, fx, nn
+from torch.nn import functional as F
+
+from gradleak.errors import InputError
+from gradleak.images.inversion.chain import Activation, activation_of
+
+Kind = Literal["input", "affine", "reshaped", "activation", "other"]
+RESHAPED: tuple[Any, ...] = (nn.Flatten, nn.Dropout, nn.Identity, torch.flatten, "flatten")
+AFFINE: tuple[Any, ...] = (
+    nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.Linear, operator.add, operator.iadd, torch.add, F.pad, F.avg_pool2d,
+    F.adaptive_avg_pool2d, operator.getitem,
+)  # fmt: skip
+# What leaves every position and channel where it is.
+IN_PLACE: tuple[Any, ...] = (nn.BatchNorm2d, nn.Dropout, nn.Identity, operator.add, operator.iadd, torch.add)
+
+
+@dataclass(frozen=True)
+class Step:
+    """One operation: its `inputs` and `users` by name, the shape (C, …) of one sample's value, and its module.
+
+    `operation`: the module's class, or the function. `run` takes the values of the inputs.
+    """
+
+    name: str
+    kind: Kind
+    inputs: tuple[str, ...]
+    users: tuple[str, ...]
+    shape: tuple[int, ...]
+    operation: Any
+    run: Callable[..., Tensor]
+    parameter: str = ""
+    module: nn.Module | None = None
+    activation: Activation | None = None
+
+    @property
+    def layer(self) -> nn.Conv2d | nn.Linear | None:
+        """The convolution or Linear layer that this is, if its inputs can be had from its gradient."""
+        module = self.module
+        if isinstance(module, nn.Linear):
+            return module
+        plain = isinstance(module, nn.Conv2d) and module.groups == 1 and module.padding_mode == "zeros"
+        if isinstance(module, nn.Conv2d) and plain and not isinstance(module.padding, str):
+            return module if module.dilation == (1, 1) else None
+        return None
+
+    @property
+    def in_place(self) -> bool:
+        """Whether every position and channel stays where it is, and no slope comes in."""
+        return self.kind == "affine" and self.operation in IN_PLACE
+
+    @property
+    def says(self) -> str:
+        """What it is, in words."""
+        what = self.operation.__name__ if callable(self.operation) else str(self.operation)
+        return f"{what} '{self.parameter or self.name}'"
+
+
+class Network:
+    """The steps of a network, in the order in which they are run; a copy of the model in one precision."""
+
+    def __init__(self, model: nn.Module, shape: tuple[int, ...], dtype: torch.dtype = torch.float64) -> None:
+        self.model = copy.deepcopy(model).to(dtype).requires_grad_(False).eval()
+        try:
+            graph = fx.Tracer().trace(self.model)
+        except Exception as error:  # tracing runs the model's own code
+            raise InputError(f"{type(model).__name__} is not a fixed chain of operations: {error}") from error
+        self.device = next(self.model.parameters()).device
+        self.modules = dict(self.model.named_modules(remove_duplicate=False))
+        self.steps: dict[str, Step] = {}
+        values: dict[str, Tensor] = {}
+        for node in graph.nodes:
+            if node.op == "output":
+                self.output = node.args[0].name
+                continue
+            step = self._step(node)
+            example = torch.zeros(1, *shape, dtype=dtype, device=self.device)
+            values[node.name] = example if step.kind == "input" else step.run(*(values[one] for one in step.inputs))
+            if not torch.is_tensor(values[node.name]):
+                raise InputError(f"{step.says} gives no tensor: peeling takes networks whose shapes are fixed")
+            self.steps[node.name] = _shaped(step, tuple(values[node.name].shape[1:]))
+
+    @property
+    def inputs(self) -> Step:
+        """The step that takes the network's inputs."""
+        return next(step for step in self.steps.values() if step.kind == "input")
+
+    def _step(self, node: fx.Node) -> Step:
+        inputs = tuple(one.name for one in node.all_input_nodes)
+        users = tuple(one.name for one in node.users if one.op != "output")
+        module: nn.Module | None = self.modules[str(node.target)] if node.op == "call_module" else None
+        operation = type(module) if module is not None else node.target
+
+        def run(*values: Tensor) -> Tensor:
+            known = dict(zip(inputs, values, strict=True))
+            args = fx.node.map_arg(node.args, lambda one: known[one.name])
+            kwargs = fx.node.map_arg(node.kwargs, lambda one: known[one.name])
+            if module is not None:
+                return module(*args, **kwargs)  # type: ignore[no-any-return]
+            if node.op == "call_method":
+                return getattr(args[0], str(node.target))(*args[1:], **kwargs)  # type: ignore[no-any-return]
+            return node.target(*args, **kwargs)  # type: ignore[operator, no-any-return]
+
+        rectifies = operation in (F.relu, torch.relu)
+        candidate: nn.Module | None = nn.ReLU() if rectifies else module
+        activation = None if candidate is None else activation_of(candidate)
+        affine = operation in (*AFFINE, nn.Conv2d) or (
+            isinstance(module, nn.BatchNorm2d) and module.track_running_stats
+        )
+        kind: Kind = (
+            "input" if node.op == "placeholder"
+            else "reshaped" if operation in RESHAPED
+            else "affine" if affine
+            else "activation" if activation is not None
+            else "other"
+        )  # fmt: skip
+        parameter = str(node.target) if module is not None else ""
+        return Step(node.name, kind, inputs, users, (), operation, run, parameter, module, activation)
+
+    def source(self, name: str) -> Step:
+        """Return the step whose value this one is, but for its shape."""
+        step = self.steps[name]
+        return self.source(step.inputs[0]) if step.kind == "reshaped" else step
+
+    def pushed(self, name: str, delta: Tensor) -> dict[str, Tensor]:
+        """Return the gradient at each input of an affine step, from the one at its output (B, …)."""
+        step = self.steps[name]
+        zeros = [delta.new_zeros(len(delta), *self.steps[one].shape).requires_grad_() for one in step.inputs]
+        with torch.enable_grad():
+            given = torch.autograd.grad(step.run(*zeros), zeros, delta)
+        return dict(zip(step.inputs, given, strict=True))
+
+    def value_at(self, name: str, inputs: Tensor) -> Tensor:
+        """Return the value of one step for a batch of the network's inputs."""
+        wanted = self._behind(name)
+        values: dict[str, Tensor] = {}
+        for step in self.steps.values():
+            if step.name in wanted:
+                given = [values[one] for one in step.inputs]
+                values[step.name] = inputs if step.kind == "input" else step.run(*given)
+        return values[name]
+
+    def _behind(self, name: str) -> set[str]:
+        wanted, open_ = {name}, [name]
+        while open_:
+            new = [one for one in self.steps[open_.pop()].inputs if one not in wanted]
+            wanted.update(new)
+            open_ += new
+        return wanted
+
+    def below(self, name: str) -> Iterable[list[str]]:
+        """Give, for each layer whose values go to an activation unmoved, the steps from there down to the layer."""
+        paths = [[one] for one in self.steps[name].inputs]
+        while paths:
+            path = paths.pop(0)
+            step = self.steps[path[-1]]
+            if step.layer is not None:
+                yield path
+            elif step.in_place or step.kind == "reshaped":
+                paths += [[*path, one] for one in step.inputs]
+
+
+def _shaped(step: Step, shape: tuple[int, ...]) -> Step:
+    return Step(
+        step.name, step.kind, step.inputs, step.users, shape, step.operation, step.run, step.parameter, step.module,
+        step.activation,
+    )  # fmt: skip

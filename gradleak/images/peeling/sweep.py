@@ -1,0 +1,220 @@
+"""From the last layer of a network down: slopes give a gradient, the gradient gives inputs, inputs give slopes."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from gradleak.images.inversion.convolutional import FEATURE
+from gradleak.images.inversion.fully_connected import LayerReport
+from gradleak.images.peeling.layer import Equations, Solution, counted, lost, short, solved
+from gradleak.images.peeling.network import Network, Step
+from gradleak.images.peeling.opening import opened, refused
+from gradleak.leak import Leak
+
+# A rectified value this many deviations above zero is taken for one.
+ABOVE = 8.0
+# So many values below zero tell the deviation, since nothing rectified is negative.
+BELOW = 8
+# Inputs whose claimed error is larger are lost.
+LOST = 0.03
+# A channel is explained when its gradient is missed by this many times what the others are missed by.
+EXPLAINED = 10.0
+# A slope is flipped if that explains this share of what is missed.
+FLIPS = 0.1
+
+
+@dataclass(frozen=True)
+class Known:
+    """The value of a step for every sample (B, …), and its error relative to its size."""
+
+    value: Tensor
+    error: float
+
+
+class Sweep:
+    """What is known so far of a network's private values: `values` by step, `slopes` by activation, `reports`."""
+
+    def __init__(self, network: Network, leak: Leak, features: Tensor, errors: Tensor, unit: float) -> None:
+        self.network, self.leak, self.unit = network, leak, unit
+        self.count = len(features)
+        self.values: dict[str, Known] = {}
+        self.slopes: dict[str, Tensor] = {}
+        self.reports: list[LayerReport] = []
+        self.reason = ""
+        self._told = {network.output: errors / self.count}
+        self._deltas: dict[str, Tensor | None] = {}
+        head = network.steps[network.output]
+        self.values[head.inputs[0]] = Known(features, FEATURE * unit)
+
+    def run(self) -> None:
+        """Go down as far as the equations reach."""
+        for step in reversed(self.network.steps.values()):
+            self._visit(step)
+
+    def delta(self, name: str) -> Tensor | None:
+        """Return the gradient of the sent loss at a step's value (B, …), or None where it is not known."""
+        if name in self._told:
+            return self._told[name]
+        if name not in self._deltas:
+            parts = [self._through(user, name) for user in self.network.steps[name].users]
+            whole = [part for part in parts if part is not None]
+            self._deltas[name] = sum(whole[1:], whole[0]) if parts and len(whole) == len(parts) else None
+        return self._deltas[name]
+
+    def _through(self, user: str, name: str) -> Tensor | None:
+        delta, step = self.delta(user), self.network.steps[user]
+        if delta is None:
+            return None
+        if step.kind in ("affine", "reshaped"):
+            return self.network.pushed(user, delta)[name]
+        return self.slopes[user] * delta if user in self.slopes else None
+
+    def _visit(self, step: Step) -> None:
+        above = [self.network.steps[user] for user in step.users]
+        if step.name not in self.values:
+            for user in above:
+                if user.kind == "reshaped" and user.name in self.values:
+                    known = self.values[user.name]
+                    self.values[step.name] = Known(known.value.reshape(self.count, *step.shape), known.error)
+        if step.name not in self.values and any(user.layer is not None for user in above):
+            self._solve(step, above)
+        if step.kind == "activation" and step.name not in self.slopes:
+            if step.name in self.values and step.activation is not None:
+                self.slopes[step.name] = step.activation.slope(self.values[step.name].value)
+            elif not self.slopes:
+                self._open(step)
+        elif step.kind == "other" and not self.reason:
+            self.reason = f"{step.says} cannot be walked back"
+
+    def _open(self, step: Step) -> None:
+        """Read the slopes of the first activation, whose values nothing tells, off the gradient of a layer below."""
+        delta, two = self.delta(step.name), isinstance(step.module, nn.ReLU | nn.LeakyReLU) or step.module is None
+        if delta is None or step.activation is None:
+            return
+        reasons = [] if two else [f"the slopes of {step.says} are not two numbers"]
+        for path in self.network.below(step.name) if two else []:
+            layer, size = self.network.steps[path[-1]], self.network.steps[self.network.steps[path[-1]].inputs[0]].shape
+            assert layer.layer is not None
+            reason = refused(layer.layer, layer.shape, self.count)
+            if not reason and isinstance(layer.layer, nn.Conv2d):
+                levels = step.activation.slope(torch.tensor([-1.0, 1.0])).tolist()
+                arrived = self._down(path, delta)
+                found = opened(layer.layer, self._gradient(layer), arrived, size[1:], (levels[0], levels[1]))
+                reason = found.reason
+                if found.slopes is not None:
+                    self.slopes[step.name] = found.slopes
+                    return
+            reasons.append(f"'{layer.parameter}': {reason}")
+        self.reason = self.reason or "; ".join(reasons) or f"{step.says} has no layer below"
+
+    def _down(self, path: list[str], delta: Tensor) -> Tensor:
+        """Return a gradient taken down a path of steps that move nothing, to the value of the last."""
+        for upper, lower in itertools.pairwise(path):
+            delta = self.network.pushed(upper, delta)[lower]
+        return delta
+
+    def _gradient(self, step: Step) -> Tensor:
+        gradient = self.leak.gradients[f"{step.parameter}.weight"].double()
+        return gradient if gradient.ndim == 4 else gradient[:, :, None, None]
+
+    def _solve(self, step: Step, above: list[Step]) -> None:
+        layers, equations = [], []
+        for user in above:
+            delta = self.delta(user.name)
+            if user.layer is not None and delta is not None:
+                layers.append(user)
+                equations.append(Equations(user.layer, delta, self._gradient(user)))
+        if not equations:
+            return
+        shape = step.shape if len(step.shape) == 3 else (*step.shape, 1, 1)
+        name = "+".join(layer.parameter for layer in layers)
+        count, unknowns = counted([one.module for one in equations], shape, self.count)
+        found = solved(equations, shape, self.unit) if count > unknowns else lost(short(count, unknowns))
+        reason, error = found.reason, math.inf
+        value = found.value
+        if value is not None and found.deviation is not None:
+            value, error = self._read(step, value, found.deviation)
+            if error > LOST:
+                reason = f"its inputs are known to {error:.0e} of their size"
+            else:
+                self._mend(layers, equations, value, found)
+                value = value.reshape(self.count, *step.shape)
+                self.values[step.name] = Known(value, error)
+        self.reports.append(
+            LayerReport(name, count, unknowns, unknowns * (not found.reason), found.misfit, reason, error, value)
+        )
+        if reason and not self.reason:
+            self.reason = f"layer '{name}': {reason}"
+
+    def _read(self, step: Step, value: Tensor, deviation: Tensor) -> tuple[Tensor, float]:
+        """Return the values, rectified ones that are zero but for their errors set to zero, and their error."""
+        size = value.square().mean().sqrt()
+        source = self.network.source(step.name)
+        if source.kind == "activation" and (source.module is None or isinstance(source.module, nn.ReLU)):
+            deviation = deviation * _calibration(value / deviation)
+            value = torch.where(value > ABOVE * deviation, value, 0)
+        error = deviation.square().mean().sqrt() / size
+        return value, float((error**2 + (FEATURE * self.unit) ** 2).sqrt())
+
+    def _mend(self, layers: list[Step], equations: list[Equations], value: Tensor, found: Solution) -> None:
+        """Flip the slopes that the gradient of a channel contradicts, now that the layer's inputs are known."""
+        for layer, one, dropped in zip(layers, equations, found.dropped, strict=True):
+            if not dropped or not isinstance(one.module, nn.Conv2d):
+                continue
+            name, path = self._activation_above(layer)
+            if name not in self.slopes:
+                continue
+            delta, slopes = self.delta(name), self.slopes[name].clone()
+            assert delta is not None
+            whole = self._down([*path, layer.name], delta).flatten(2)
+            padding, stride = one.module.padding, one.module.stride
+            assert not isinstance(padding, str)
+            patches = F.unfold(value, one.module.kernel_size, padding=padding, stride=stride)
+            for channel in dropped:
+                own = slopes[:, channel].flatten(1)
+                own = self._flipped(one.gradient[channel].flatten(), patches, whole[:, channel], own, found.misfit)
+                slopes[:, channel] = own.view_as(slopes[:, channel])
+            self.slopes[name] = slopes
+            self._deltas.clear()
+
+    def _flipped(self, gradient: Tensor, patches: Tensor, whole: Tensor, slopes: Tensor, misfit: float) -> Tensor:
+        """Return the slopes (B, P) of one channel, as many flipped as it takes to explain its gradient."""
+        flat = slopes.clone()
+        low, high = 0.0, 1.0
+        sizes = patches.square().sum(dim=1)
+        for _ in range(flat.numel()):
+            missed = gradient - torch.einsum("bkp,bp->k", patches, whole * flat)
+            if float(missed.norm()) <= EXPLAINED * misfit * float(gradient.norm()):
+                break
+            change = whole * torch.where(flat > low, low - high, high - low)
+            gain = 2 * change * torch.einsum("bkp,k->bp", patches, missed) - change.square() * sizes
+            best = int(gain.argmax())
+            if float(gain.flatten()[best]) <= FLIPS * float(missed.square().sum()):
+                break
+            b, p = divmod(best, flat.shape[1])
+            flat[b, p] = low if flat[b, p] > low else high
+        return flat
+
+    def _activation_above(self, layer: Step) -> tuple[str, list[str]]:
+        """Return the activation that a layer's outputs go to unmoved, and the steps on the way down, or nothing."""
+        for step in self.network.steps.values():
+            if step.kind == "activation":
+                for path in self.network.below(step.name):
+                    if path[-1] == layer.name:
+                        return step.name, path[:-1]
+        return "", []
+
+
+def _calibration(ratio: Tensor) -> Tensor:
+    """Return the true deviation over the claimed one, (B, 1, …), from values (B, C, …) that should not be negative."""
+    below = ratio.clamp(max=0).square()
+    number = (ratio < 0).sum(dim=1, keepdim=True)
+    whole = (below.sum() / (ratio < 0).sum().clamp(min=1)).sqrt().clamp(min=0.1)
+    place = (below.sum(dim=1, keepdim=True) / number.clamp(min=1)).sqrt()
+    return torch.where(number >= BELOW, torch.maximum(place, whole), whole)
