@@ -16,15 +16,19 @@ from gradleak.images.matching.levenberg import LevenbergMarquardt, Polished, pol
 from gradleak.images.matching.objective import Distance, total_variation
 from gradleak.images.matching.objective import ImagePrior as Prior
 from gradleak.images.matching.optimizers import LBFGS, Adam
+from gradleak.images.peeling.attack import Count, Peeled, peel
+from gradleak.images.peeling.attack import counts as peeling_counts
 
 __all__ = [
     "LBFGS",
     "Adam",
+    "Count",
     "Distance",
     "GradInversion",
     "Inversion",
     "LayerReport",
     "LevenbergMarquardt",
+    "Peeled",
     "Polished",
     "Prior",
     "Reconstruction",
@@ -33,6 +37,8 @@ __all__ = [
     "invert_fully_connected",
     "match",
     "observe_statistics",
+    "peel",
+    "peeling_counts",
     "polished",
     "restore_batches",
     "total_variation",

@@ -31,9 +31,9 @@ class Equations:
 
     def matrix(self, shape: tuple[int, ...]) -> Tensor:
         """Return them as a matrix (O, k·k, B·H·W), for inputs of shape (I, H, W)."""
-        count, outputs, high, wide = self.delta.shape
         if isinstance(self.module, nn.Linear):
             return self.delta.flatten(1).T[:, None]
+        count, outputs, high, wide = self.delta.shape
         stride, padding = self.module.stride, self.module.padding
         assert not isinstance(padding, str)
         height, width = shape[1], shape[2]

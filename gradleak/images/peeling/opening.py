@@ -22,6 +22,8 @@ GAP = 1e-3
 LEAST_ROW = 1e-6
 # An entry is on or off if it is that near.
 NEAR = 0.25
+# Singular values below so many rounding units of the largest are rounding.
+RANK = 8.0
 LARGEST, MOST = 4608, 16
 CHECKED, GUESSES = 512, 4096
 
@@ -39,6 +41,8 @@ def refused(module: nn.Conv2d | nn.Linear, shape: tuple[int, ...], size: int) ->
     """Say why a layer with outputs of this shape cannot be opened for `size` samples, if the count says so."""
     if isinstance(module, nn.Linear) or module.kernel_size == (1, 1):
         return "its patches do not overlap: nothing tells positions and samples apart"
+    if any(side < stride + 2 for side, stride in zip(module.kernel_size, module.stride, strict=True)):
+        return "with its stride too little of its patches overlaps"
     positions = size * shape[1] * shape[2]
     if positions > module.out_channels:
         return f"{positions} positions of {size} samples in {module.out_channels} channels"
@@ -48,11 +52,17 @@ def refused(module: nn.Conv2d | nn.Linear, shape: tuple[int, ...], size: int) ->
 
 
 def opened(
-    module: nn.Conv2d, gradient: Tensor, arrived: Tensor, size: tuple[int, ...], levels: tuple[float, float]
+    module: nn.Conv2d,
+    gradient: Tensor,
+    arrived: Tensor,
+    size: tuple[int, ...],
+    levels: tuple[float, float],
+    unit: float,
 ) -> Opened:
     """Return every unit's slope, one of two `levels`, from the gradient (O, I, k, k) of a convolution's weight.
 
-    `arrived` (B, O, h, w): the gradient after the convolution if every slope were one; `size`: its inputs' (H, W).
+    `arrived` (B, O, h, w): the gradient after the convolution if every slope were one; `size`: its inputs' (H, W);
+    `unit`: the gradient's rounding.
     """
     count, outputs, *shape = arrived.shape
     positions = shape[0] * shape[1]
@@ -62,6 +72,8 @@ def opened(
     if len(rows) < rank:
         return Opened(None, reason=f"{len(rows)} rows of its gradient for {rank} positions")
     left, values, right = torch.linalg.svd(gradient[rows].flatten(1) / lengths[rows, None], full_matrices=False)
+    if (found := int((values > RANK * unit * values[0]).sum())) < rank:
+        return Opened(None, reason=f"its gradient has rank {found}, for {rank} positions")
     failing, mixing = _mixtures(module, right[:rank].unflatten(1, gradient.shape[1:]), (shape[0], shape[1]), size)
     following = float(failing[count]) if len(failing) > count else 1.0
     if not float(failing[count - 1].abs()) < GAP * following:
@@ -125,7 +137,8 @@ def _told(known: Tensor, arrived: Tensor, levels: tuple[float, float]) -> tuple[
         for _ in range(2):
             chosen = torch.linalg.lstsq(known, (slope * own)[:, None]).solution[:, 0]
             slope = _nearest(known @ chosen / own, levels)
-        slopes.append((slope, (known @ chosen - slope * own).norm() / own.norm()))
+        size = (slope * own).norm()
+        slopes.append((slope, (known @ chosen - slope * own).norm() / size if size > 0 else torch.inf))
     return torch.stack([slope for slope, _ in slopes]), float(max(off for _, off in slopes))
 
 

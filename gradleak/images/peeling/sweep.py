@@ -105,7 +105,7 @@ class Sweep:
             if not reason and isinstance(layer.layer, nn.Conv2d):
                 levels = step.activation.slope(torch.tensor([-1.0, 1.0])).tolist()
                 arrived = self._down(path, delta)
-                found = opened(layer.layer, self._gradient(layer), arrived, size[1:], (levels[0], levels[1]))
+                found = opened(layer.layer, self._gradient(layer), arrived, size[1:], (levels[0], levels[1]), self.unit)
                 reason = found.reason
                 if found.slopes is not None:
                     self.slopes[step.name] = found.slopes

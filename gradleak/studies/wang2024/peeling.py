@@ -1,0 +1,309 @@
+"""A batch peeled out of a residual network
+
+Beyond wang2024, section 4.2: every image of a batch out of one averaged gradient of a ResNet18, layer by layer.
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import pandas as pd
+import torch
+from matplotlib.figure import Figure
+from pydantic import Field
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from gradleak import data, metrics, models, studies
+from gradleak.book import figures
+from gradleak.book.records import Record
+from gradleak.images import Adam, Peeled, match, peel, peeling_counts
+from gradleak.leak import Leak, observe
+from gradleak.studies.fitting import Sees
+from gradleak.studies.shared.defended import sent_behind
+from gradleak.studies.shared.mosaics import packed, show
+
+PLACE = "Beyond section 4.2"
+SMALLEST: dict[str, Any] = {}
+NETWORK = "resnet18-cifar"
+# An image that came back, in decibels, and how far an attack's own estimate of its errors may be off.
+BACK, FACTOR = 60.0, 10.0
+COUNTED = (1, 2, 4, 8, 16, 32)
+
+
+class Parameters(studies.Parameters):
+    """What a rerun may change."""
+
+    sizes: list[int] = Field([2], description="batch sizes B")
+    repeats: int = Field(1, ge=1, le=1000, description="batches a size, each with images and weights of its own")
+    large: list[int] = Field([], description="further batch sizes, of one batch each")
+    noises: list[float] = Field([1e-7], description="noise on single gradients: its standard deviation")
+    matching: int = Field(3, ge=1, le=100_000, description="steps of gradient matching on one batch a size, to compare")
+    classes: int = Field(100, ge=4, le=10_000, description="classes C of the network; images are given any")
+    side: int = Field(16, ge=8, le=64, description="pixels a side that images are brought down to")
+    steps: int = Field(100, ge=1, le=100_000, description="steps of the search in front of the last layer reached")
+    dataset: str = Field("photos", description="private images, test split")
+
+    paper: ClassVar[dict[str, Any]] = {
+        "sizes": [1, 4],
+        "repeats": 10,
+        "noises": [1e-8, 1e-6],
+        "matching": 200,
+        "side": 32,
+        "steps": 1200,
+        "dataset": "cifar10",
+    }
+
+    def sees(self) -> list[Sees]:
+        """Return the network and the images that it is shown."""
+        return [Sees(NETWORK, self.dataset)]
+
+
+def scale(parameters: Parameters) -> str:
+    """Return in a few words how many samples of what a run is about."""
+    sizes = ", ".join(map(str, parameters.sizes))
+    return f"{parameters.repeats} batches a size, B = {sizes}, {data.title(parameters.dataset)}"
+
+
+def datasets(parameters: Parameters) -> list[str]:
+    """Return the names of the datasets this study reads."""
+    return [parameters.dataset]
+
+
+def trials(parameters: Parameters) -> list[dict[str, Any]]:
+    """Return the inputs of every trial: a batch each, peeled, peeled from noise, or matched."""
+    device = studies.resolve_device(parameters.device)
+    names = ("classes", "side", "dataset", "seed")
+    common = {name: getattr(parameters, name) for name in names} | {"device": device}
+    steps = {"steps": parameters.steps}
+    batches = [(size, parameters.repeats) for size in parameters.sizes] + [(size, 1) for size in parameters.large]
+    peeled = [
+        {"part": "peeled", "size": size, "batch": batch} | steps | common
+        for size, count in batches
+        for batch in range(count)
+    ]
+    noisy = [{"part": "noise", "level": level} | steps | common for level in parameters.noises]
+    rival = [{"part": "matched", "size": size, "steps": parameters.matching} | common for size in parameters.sizes]
+    return peeled + noisy + rival
+
+
+def trial(part: str, **inputs: Any) -> list[dict[str, Any]]:
+    """Peel a batch, with or without noise, or match it; a row a batch, and one a layer that was reached."""
+    return _peeled(**inputs) if part == "peeled" else _noisy(**inputs) if part == "noise" else _matched(**inputs)
+
+
+def _private(
+    size: int, batch: int, classes: int, side: int, dataset: str, seed: int, device: str
+) -> tuple[Tensor, Tensor, Leak]:
+    """Return a batch's images and inputs, and the leak of a network with weights of its own."""
+    private = data.load(dataset, "test")
+    generator = torch.Generator().manual_seed(seed + batch)
+    images = private.images[torch.randperm(len(private), generator=generator)[:size]].double()
+    images = F.adaptive_avg_pool2d(images, side)
+    labels = torch.randint(classes, (size,), generator=generator)
+    model = models.build(NETWORK, classes=classes, in_channels=images.shape[1], image_size=side, seed=seed + batch)
+    inputs = data.normalise(images).to(device)
+    return images, inputs, observe(model.to(device), inputs.float(), labels.to(device))
+
+
+def _peeled(size: int, batch: int, steps: int, **which: Any) -> list[dict[str, Any]]:
+    images, inputs, leak = _private(size, batch, **which)
+    started, cpu = time.perf_counter(), time.process_time()
+    found = peel(leak, steps=steps)
+    row: dict[str, Any] = {"seconds": time.perf_counter() - started, "cpu_seconds": time.process_time() - cpu}
+    row |= _judged(found, images, inputs)
+    if batch == 0:
+        restored = data.denormalise(found.images.cpu())
+        row["picture"] = packed(torch.cat([images, restored[metrics.match_batch(restored, images)]]), size)
+    return [row, *_layers(leak.model, found, inputs)]
+
+
+def _judged(found: Peeled, images: Tensor, inputs: Tensor) -> dict[str, Any]:
+    """Return how near a batch is to the truth in its best order, and whether it says so."""
+    restored = data.denormalise(found.images.cpu())
+    order = metrics.match_batch(restored, images)
+    psnr = metrics.psnr(restored[order], images).nan_to_num(-float("inf"))
+    error = (found.images[order.to(inputs.device)] - inputs).flatten(1).square().mean(dim=1).sqrt()
+    ratio = (found.errors[order.to(inputs.device)] / error)[error.isfinite()]
+    back = bool((psnr > BACK).all())
+    return {
+        "what": "batch",
+        "status": found.status,
+        "reason": found.reason,
+        "matched": found.matched,
+        "residual": found.residual,
+        "psnr": float(psnr.mean()),
+        "least": float(psnr.min()),
+        "back": back,
+        "silently": found.status == "unique" and not back,
+        "images_ratio": float(ratio[ratio.log().abs().argmax()]) if len(ratio) else float("nan"),
+        "layers": sum(not layer.reason for layer in found.layers),
+    }
+
+
+def _layers(model: nn.Module, found: Peeled, inputs: Tensor) -> list[dict[str, Any]]:
+    """Return a row a layer: what it claims for its inputs, and what they are off."""
+    truth = _inputs_of(model, inputs)
+    order, rows = None, []
+    for number, layer in enumerate(found.layers):
+        row = {"what": "layer", "number": number, "layer": layer.name, "reason": layer.reason}
+        row |= {"equations": layer.equations, "unknowns": layer.unknowns}
+        if layer.found is not None and not layer.reason:
+            true = truth[layer.name.partition("+")[0]]
+            own = layer.found.reshape(true.shape)
+            order = metrics.match_batch(own.flatten(1), true.flatten(1)) if order is None else order
+            off = float((own[order] - true).norm() / true.norm())
+            claimed = float(layer.claimed or 0)
+            row |= {"claimed": claimed, "off": off, "honest": off / FACTOR <= claimed <= off * FACTOR}
+        rows.append(row)
+    return rows
+
+
+def _inputs_of(model: nn.Module, inputs: Tensor) -> dict[str, Tensor]:
+    """Return what every layer takes in, in float64."""
+    own, seen = copy.deepcopy(model).double(), dict[str, Tensor]()
+    for name, module in own.named_modules():
+        if isinstance(module, nn.Conv2d):
+            module.register_forward_hook(lambda _m, args, _o, name=name: seen.__setitem__(name, args[0]))
+    with torch.no_grad():
+        own(inputs)
+    return seen
+
+
+def _noisy(level: float, steps: int, **which: Any) -> list[dict[str, Any]]:
+    images, inputs, clean = _private(1, 0, **which)
+    leak = replace(clean, gradients=sent_behind("gaussian", level, clean.gradients, which["seed"]))
+    rows = []
+    for attacker, noise in (("unaware", 0.0), ("aware", level)):
+        found = peel(leak, noise=noise, steps=steps)
+        rows.append({"attacker": attacker} | _judged(found, images, inputs))
+    return rows
+
+
+def _matched(size: int, steps: int, **which: Any) -> list[dict[str, Any]]:
+    images, _, leak = _private(size, 0, **which)
+    cpu = time.process_time()
+    found = match(leak, distance="cosine", optimizer=Adam(steps=steps, signed=True), seed=which["seed"])
+    seconds = time.process_time() - cpu
+    restored = data.denormalise(found.images.cpu().double())
+    order = metrics.match_batch(restored, images)
+    psnr = metrics.psnr(restored[order], images)
+    row = {"what": "batch", "cpu_seconds": seconds, "psnr": float(psnr.mean()), "least": float(psnr.min())}
+    return [row | {"picture": packed(restored[order], size)}]
+
+
+def table(record: Record) -> pd.DataFrame:
+    """Return the batches by their size, matching beside them."""
+    frame = record.frame()
+    frame = frame[frame["what"] == "batch"]
+    lines = []
+    for size, group in frame[frame["part"] == "peeled"].groupby("size"):
+        rival = frame[(frame["part"] == "matched") & (frame["size"] == size)]
+        lines.append(
+            {
+                "B": f"{size:.0f}",
+                "batches": len(group),
+                "unique": f"{(group['status'] == 'unique').sum()}",
+                "all above 60 dB": f"{group['back'].sum():.0f}",
+                "silently wrong": f"{group['silently'].sum():.0f}",
+                "least PSNR": _decibels(group["least"].min()),
+                "median": _decibels(group["least"].median()),
+                "CPU seconds": f"{group['cpu_seconds'].median():.0f}",
+                "matching: PSNR": _decibels(rival["psnr"].mean()) if len(rival) else "–",
+                "its CPU seconds": f"{rival['cpu_seconds'].mean():.0f}" if len(rival) else "–",
+            }
+        )
+    return pd.DataFrame(lines)
+
+
+def _decibels(value: Any) -> str:
+    return "lost" if value == -float("inf") else f"{value:.1f}"
+
+
+def layer_table(record: Record) -> pd.DataFrame:
+    """Return each layer by batch size: in how many batches its inputs were had, claimed and true errors."""
+    frame = record.frame()
+    frame = frame[(frame["part"] == "peeled") & (frame["what"] == "layer")]
+    lines = []
+    for (size, _, layer), group in frame.groupby(["size", "number", "layer"]):
+        own = group[group["reason"] == ""]
+        lines.append(
+            {
+                "B": f"{size:.0f}",
+                "layer": str(layer).replace("body.", ""),
+                "equations": f"{group['equations'].iloc[0]:.0f}",
+                "unknowns": f"{group['unknowns'].iloc[0]:.0f}",
+                "reached": f"{len(own)} of {len(group)}",
+                "claimed error": f"{own['claimed'].max():.0e}" if len(own) else "–",
+                "true error": f"{own['off'].max():.0e}" if len(own) else "–",
+            }
+        )
+    return pd.DataFrame(lines)
+
+
+def noise_table(record: Record) -> pd.DataFrame:
+    """Return how deep a single sample is peeled out of a gradient with noise."""
+    frame = record.frame()
+    frame = frame[frame["part"] == "noise"]
+    lines = []
+    for level, group in frame.groupby("level"):
+        own = group.set_index("attacker")
+        line: dict[str, Any] = {"noise": f"{level:.0e}"}
+        for attacker in ("unaware", "aware"):
+            row = own.loc[attacker]
+            line |= {f"{attacker} says": row["status"], f"layers, {attacker}": f"{row['layers']:.0f}"}
+            line[f"PSNR, {attacker}"] = _decibels(row["least"])
+        lines.append(line)
+    return pd.DataFrame(lines)
+
+
+def counts_table() -> pd.DataFrame:
+    """Return the largest batch that the count allows, a line a network: to open the last map, and layer by layer."""
+    lines = []
+    for name, label, side in (
+        ("resnet18-cifar", "ResNet18, CIFAR form", 32),
+        ("resnet18", "ResNet18, 7×7 stem", 32),
+        ("resnet20", "ResNet20", 32),
+        ("resnet50-cifar", "ResNet50, CIFAR form", 32),
+    ):
+        model = models.build(name, classes=100, image_size=side)
+        for size in COUNTED:
+            counted = peeling_counts(model, (3, side, side), size)
+            stops = next((count for count in counted if count.reason), None)
+            where = "nowhere" if stops is None else stops.name.replace("body.", "")
+            why = "" if stops is None else stops.reason
+            lines.append({"network": label, "B": f"{size}", "gives up at": where, "because": why})
+    return pd.DataFrame(lines)
+
+
+def figure_batch(record: Record) -> Figure:
+    """Draw the first batch of the largest repeated size: private, peeled, and matched."""
+    frame = record.frame()
+    frame = frame[frame["picture"].notna()]
+    size = frame.loc[frame["part"] == "matched", "size"].max()
+    own = frame[frame["size"] == size].set_index("part")["picture"]
+    figure, axes = figures.panels(1, 1, height=3.4)
+    show(axes[0][0], [own["peeled"], own["matched"]], ["private", "peeled", "matching"])
+    return figure
+
+
+def figure_layers(record: Record) -> Figure:
+    """Draw claimed against true errors of every layer's inputs, all batches."""
+    frame = record.frame()
+    frame = frame[(frame["part"] == "peeled") & (frame["what"] == "layer") & (frame["reason"] == "")]
+    figure, axes = figures.panels(1, 1, height=3.4)
+    axis = axes[0][0]
+    for index, (size, group) in enumerate(frame.groupby("size")):
+        axis.scatter(group["off"], group["claimed"], s=12, color=figures.COLOURS[index], label=f"B = {size:.0f}")
+    ends = [frame[["off", "claimed"]].min().min() / 3, frame[["off", "claimed"]].max().max() * 3]
+    axis.plot(ends, ends, color=figures.TRUTH, linewidth=1.2)
+    for factor in (FACTOR, 1 / FACTOR):
+        axis.plot(ends, [end * factor for end in ends], color=figures.TRUTH, linewidth=0.8, linestyle=(0, (4, 2)))
+    axis.set(
+        xscale="log", yscale="log", xlabel="true error of a layer's inputs", ylabel="claimed", xlim=ends, ylim=ends
+    )
+    figures.legend_below(figure, 3)
+    return figure

@@ -1,0 +1,162 @@
+"""Peeling: whole batches out of residual networks, exact where it says so, and stopped where the count says so."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from gradleak import models
+from gradleak.errors import InputError
+from gradleak.images import Peeled, peel, peeling_counts
+from gradleak.leak import Leak, observe
+
+CLASSES, SIDE = 20, 8
+
+
+class Block(nn.Module):
+    """A residual block; `stride` 2 takes every second pixel, its shortcut too."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride=stride, padding=1, bias=False)
+        self.bn1 = nn.BatchNorm2d(outputs)
+        self.conv2 = nn.Conv2d(outputs, outputs, 3, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(outputs)
+        self.shortcut = nn.Conv2d(inputs, outputs, 1, stride=stride, bias=False) if stride > 1 else nn.Identity()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the block's output."""
+        return F.relu(self.bn2(self.conv2(F.relu(self.bn1(self.conv1(x))))) + self.shortcut(x))
+
+
+def small(*, width: int = 32, pool: bool = False, seed: int = 0) -> nn.Sequential:
+    """Return a residual network of few channels, its batch norms away from where they start."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        network = nn.Sequential(
+            nn.Conv2d(3, width, 3, padding=1, bias=False),
+            nn.BatchNorm2d(width),
+            nn.ReLU(),
+            nn.MaxPool2d(2) if pool else nn.Identity(),
+            Block(width, 2 * width, 2),
+            Block(2 * width, 2 * width, 1),
+            nn.AdaptiveAvgPool2d(1),
+            nn.Flatten(),
+            nn.Linear(2 * width, CLASSES, bias=False),
+        )
+        for module in network.modules():
+            if isinstance(module, nn.BatchNorm2d):
+                assert module.running_mean is not None
+                assert module.running_var is not None
+                nn.init.uniform_(module.weight, 0.5, 1.5)
+                nn.init.normal_(module.bias, 0, 0.2)
+                module.running_mean.normal_(0, 0.2)
+                module.running_var.uniform_(0.5, 1.5)
+    return network.eval()
+
+
+def sent(model: nn.Module, size: int, dtype: torch.dtype, seed: int = 0) -> tuple[Tensor, Leak]:
+    """Return a batch of random inputs and the leak of its gradient."""
+    generator = torch.Generator().manual_seed(seed)
+    inputs = torch.randn(size, 3, SIDE, SIDE, generator=generator, dtype=torch.float64)
+    labels = torch.randperm(CLASSES, generator=generator)[:size]
+    return inputs, observe(model.to(dtype), inputs.to(dtype), labels)
+
+
+def off(found: Peeled, inputs: Tensor) -> Tensor:
+    """Return each true input's distance to the nearest that was found, root mean square."""
+    return torch.cdist(inputs.flatten(1), found.images.flatten(1)).amin(dim=1) / inputs[0].numel() ** 0.5
+
+
+@pytest.mark.parametrize(
+    ("size", "dtype", "exact"), [(1, torch.float32, 1e-4), (3, torch.float32, 1e-4), (3, torch.float64, 1e-11)]
+)
+def test_a_batch_comes_out_of_a_small_residual_network(size: int, dtype: torch.dtype, exact: float) -> None:
+    inputs, leak = sent(small(width=48, seed=1), size, dtype)
+    found = peel(leak)
+    assert found.status == "unique", found.reason
+    error = off(found, inputs)
+    assert float(error.max()) < exact
+    ratio = found.errors.mean() / error.mean()
+    assert 0.1 < float(ratio) < 10
+    assert all(not layer.reason for layer in found.layers)
+    assert found.residual < 100 * exact
+
+
+def test_what_is_in_front_of_the_last_map_reached_is_searched() -> None:
+    model = small(width=48)
+    model[0] = nn.Conv2d(3, 48, 1, bias=False)
+    inputs, leak = sent(model, 1, torch.float32)
+    assert peeling_counts(model, (3, SIDE, SIDE), 1)[-1].reason == "48 equations for 64 unknowns a channel"
+    found = peel(leak)
+    assert found.status == "unique", found.reason
+    assert found.matched == "_2"
+    assert float(off(found, inputs).max()) < 1e-4
+
+
+def test_the_count_says_beforehand_who_gives_up() -> None:
+    twenty = peeling_counts(models.build("resnet20", classes=CLASSES), (3, 32, 32), 2)
+    assert twenty[0].reason == "128 positions of 2 samples in 64 channels"
+    eighteen = peeling_counts(models.build("resnet18-cifar", classes=CLASSES), (3, 32, 32), 4)
+    stops = next(count for count in eighteen if count.reason)
+    assert stops.name == "body.layer2.0.conv1+body.layer2.0.downsample.0"
+    fifty = peeling_counts(models.build("resnet50-cifar", classes=CLASSES), (3, 32, 32), 1)
+    assert "do not overlap" in fifty[0].reason
+    # With a stride, positions of odd rows and columns have four of nine offsets, of even ones a single one.
+    layer = next(count for count in eighteen if count.name.startswith("body.layer4.0.conv1"))
+    assert (layer.equations, layer.unknowns) == (1024, 4 * 16)
+
+
+def test_a_pool_is_named_that_cannot_be_walked_back() -> None:
+    inputs, leak = sent(small(pool=True), 1, torch.float64)
+    found = peel(leak, steps=50)
+    assert found.status != "unique" or float(off(found, inputs).max()) < 1e-3
+    assert found.layers[-1].name == "4.conv1+4.shortcut"
+
+
+def test_another_gradient_is_never_called_unique() -> None:
+    _, leak = sent(small(), 1, torch.float32)
+    generator = torch.Generator().manual_seed(0)
+    noisy = {
+        name: gradient + 1e-3 * gradient.abs().mean() * torch.randn(gradient.shape, generator=generator)
+        for name, gradient in leak.gradients.items()
+    }
+    found = peel(replace(leak, gradients=noisy), steps=50)
+    assert found.status != "unique"
+
+
+def test_smooth_activations_behind_a_pool_are_refused_by_name() -> None:
+    model = nn.Sequential(
+        nn.Conv2d(3, 32, 3, stride=2, padding=1), nn.Sigmoid(), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
+        nn.Linear(32, CLASSES, bias=False),
+    )  # fmt: skip
+    found = peel(sent(model, 1, torch.float64)[1])
+    assert found.status == "failed"
+    assert "the slopes of Sigmoid '1' are not two numbers" in found.reason
+
+
+def test_smooth_activations_in_front_of_linear_layers_need_no_masks() -> None:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = nn.Sequential(
+            nn.Conv2d(3, 24, 3, stride=2, padding=1), nn.Sigmoid(), nn.Flatten(), nn.Linear(24 * 16, 40), nn.Sigmoid(),
+            nn.Linear(40, CLASSES, bias=False),
+        )  # fmt: skip
+    inputs, leak = sent(model, 1, torch.float64)
+    found = peel(leak)
+    assert found.layers[0].name == "3"
+    assert not found.layers[0].reason
+    assert found.status == "unique", found.reason
+    assert float(off(found, inputs).max()) < 1e-6
+
+
+def test_local_steps_and_unknown_shapes_are_refused() -> None:
+    _, leak = sent(small(), 1, torch.float32)
+    with pytest.raises(InputError, match="takes one step"):
+        peel(replace(leak, local_steps=2))
+    with pytest.raises(InputError, match="what shape"):
+        peel(replace(leak, input_shape=None))

@@ -1,0 +1,47 @@
+"""The study of peeling: small batches to their end, honest about layers and noise."""
+
+from __future__ import annotations
+
+import matplotlib.pyplot as plt
+
+from gradleak.book import figures
+from gradleak.book.records import Record
+from gradleak.studies.wang2024 import peeling
+
+STUDY = "peeling"
+CHOSEN = {"sizes": [1], "matching": 2, "noises": [1e-5]}
+
+
+def test_the_batch_is_peeled_to_its_end(record: Record) -> None:
+    frame = record.frame()
+    batch = frame[(frame["part"] == "peeled") & (frame["what"] == "batch")].iloc[0]
+    assert batch["status"] == "unique"
+    assert batch["least"] > 100
+    assert batch["back"]
+    assert not batch["silently"]
+    assert batch["matched"] == "x"
+    layers = frame[(frame["part"] == "peeled") & (frame["what"] == "layer")]
+    assert len(layers) == 17
+    assert layers["honest"].all()
+
+
+def test_noise_is_never_called_unique(record: Record) -> None:
+    frame = record.frame()
+    noisy = frame[frame["part"] == "noise"]
+    assert len(noisy) == 2
+    assert not noisy["silently"].any()
+
+
+def test_the_count_is_of_networks_and_sizes() -> None:
+    counted = peeling.counts_table().set_index(["network", "B"])
+    assert len(counted) == 4 * len(peeling.COUNTED)
+    assert counted.loc[("ResNet20", "2"), "because"] == "128 positions of 2 samples in 64 channels"
+
+
+def test_tables_and_figures(record: Record) -> None:
+    assert list(peeling.table(record)["B"]) == ["1"]
+    assert len(peeling.layer_table(record)) == 17
+    assert len(peeling.noise_table(record)) == 1
+    for figure in (peeling.figure_batch(record), peeling.figure_layers(record)):
+        assert figures.gray_table(figure).std() > 0.02
+        plt.close(figure)
