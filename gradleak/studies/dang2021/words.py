@@ -35,7 +35,7 @@ from gradleak.studies.forms import Form, Whole
 from gradleak.studies.shared.defended import Defended
 
 PLACE = "Sections 2.5.2 and 3, Tables 2, 3 and 4"
-SMALLEST: dict[str, Any] = {"rows": ["small/0/2"], "batches": ["2/1/1"], "defended": 1, "defenses": ["none/0"]}
+SMALLEST: dict[str, Any] = {"rows": ["small/0/2/2"], "batches": ["2/1/1"], "defended": 1, "defenses": ["none/0"]}
 CHUNK = 25  # utterances a trial
 MARKS = 2  # tokens up to this are no words
 RATE = 0.1
@@ -61,6 +61,12 @@ class Row(Form):
             raise InputError(f"a recogniser is one of {', '.join(SIZES)}, and utterances are 1 at least")
 
 
+class Compared(Row):
+    """The same, and RLG as coded beside on every so manieth utterance."""
+
+    coded: Whole = Field(1, ge=1)
+
+
 class Batch(Form):
     """Several utterances, shared out to local steps, and how many such batches."""
 
@@ -78,12 +84,11 @@ class Parameters(studies.Parameters):
     """What a rerun may change."""
 
     source: Literal["sentences", "librispeech"] = Field("sentences", description="texts that are said")
-    rows: list[Row] = Field(
-        ["small/0/4", "small/4/2"],
+    rows: list[Compared] = Field(
+        ["small/0/4/2", "small/4/2/2"],
         validate_default=True,
-        description="recogniser/steps of training/utterances",
+        description="recogniser/steps of training/utterances/RLG as coded on every so manieth",
     )
-    coded: int = Field(2, ge=1, description="RLG as coded on every so manieth utterance")
     batches: list[Batch] = Field(["1/2/1"], validate_default=True, description="utterances a step/local steps/batches")
     defenses: list[Behind] = Field(
         ["none/0", "sign/0", "grad-drop/0.9"], validate_default=True, description="defence/level"
@@ -92,8 +97,7 @@ class Parameters(studies.Parameters):
 
     paper: ClassVar[dict[str, Any]] = {
         "source": "librispeech",
-        "rows": ["paper/0/51", "small/0/402", "small/100/101", "small/400/402"],
-        "coded": 4,
+        "rows": ["paper/0/402", "small/0/402/4", "small/100/402/4", "small/400/402/4"],
         "batches": ["4/1/4", "8/1/1", "1/4/4", "1/8/1", "2/2/4"],
         "defenses": ["none/0", "sign/0", "grad-drop/0.5", "grad-drop/0.9"],
         "defended": 21,
@@ -111,7 +115,7 @@ def scale(parameters: Parameters) -> str:
     return utterances_of(parameters.rows, parameters.source)
 
 
-def utterances_of(rows: list[Row], source: str) -> str:
+def utterances_of(rows: Sequence[Row], source: str) -> str:
     """Return how many utterances of a text a recogniser is given, at least and at most."""
     counts = sorted(row.utterances for row in rows)
     many = " to ".join(str(count) for count in dict.fromkeys((counts[0], counts[-1])))
@@ -123,7 +127,7 @@ def trials(parameters: Parameters) -> list[dict[str, Any]]:
     common = {"source": parameters.source, "seed": parameters.seed, "device": "cpu"}
     alone = [
         {"part": "table 2", "size": row.size, "trained": row.trained, "utterances": row.utterances}
-        | {"first": first, "coded": parameters.coded, "form": "", "defense": "none/0"}
+        | {"first": first, "coded": row.coded, "form": "", "defense": "none/0"}
         for row in parameters.rows
         for first in range(0, row.utterances, CHUNK)
     ]

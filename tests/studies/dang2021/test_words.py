@@ -12,8 +12,7 @@ from gradleak.studies.dang2021 import words
 
 STUDY = "words"
 CHOSEN = {
-    "rows": ["small/0/6", "small/2/2"],
-    "coded": 2,
+    "rows": ["small/0/6/2", "small/2/2/2"],
     "batches": ["1/2/1"],
     "defenses": ["none/0", "sign/0"],
     "defended": 2,
@@ -59,6 +58,8 @@ def test_tables_and_figure(record: Record) -> None:
 def test_parameters_that_make_no_sense() -> None:
     with pytest.raises(InputError, match="a recogniser is one of"):
         words.Row.of("large/0/5")
+    with pytest.raises(InputError, match="its coded, input should be greater than or equal to 1"):
+        words.Compared.of("small/0/5/0")
     with pytest.raises(InputError, match="1 at least"):
         words.Batch.of("0/1/1")
     with pytest.raises(InputError, match="utterances to attack"):
