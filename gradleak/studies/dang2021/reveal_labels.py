@@ -6,8 +6,11 @@ dang2021, sections 2.5.1 and 3: Table 1, and the image half of Table 4.
 from __future__ import annotations
 
 import time
-from typing import Any, ClassVar
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any, ClassVar, Literal
 
+import numpy as np
 import pandas as pd
 import seaborn as sns
 import torch
@@ -21,12 +24,18 @@ from gradleak.book.records import Record
 from gradleak.defenses import named
 from gradleak.errors import InputError
 from gradleak.labels import reveal_labels
+from gradleak.labels.hard.rlg_as_coded import rlg_as_coded_on_images
 from gradleak.studies.fitting import Sees
 from gradleak.studies.shared.defended import Defended
-from gradleak.studies.shared.last_layers import TRAINED, Row, seen
+from gradleak.studies.shared.last_layers import TRAINED, Row, Seen, seen
 
 PLACE = "Sections 2.5.1 and 3, Tables 1 and 4"
-SMALLEST: dict[str, Any] = {"rows": ["photos/lenet5/tanh/50"], "sizes": [4], "batches": 2, "defenses": ["none/0"]}
+SMALLEST: dict[str, Any] = {"rows": ["photos/lenet5/tanh/50"], "sizes": [4], "batches": 2, "coded": 1} | {
+    "defenses": ["none/0"]
+}
+NETWORK = ["network", "activation", "features"]
+# As dang2021's code runs it: told the batch size for the rank, or by numpy's rank, where that is another.
+CODED, BY_NUMPY = "RLG as coded", "RLG as coded, rank by numpy"
 
 
 class Behind(Defended):
@@ -35,16 +44,24 @@ class Behind(Defended):
     words: ClassVar = {name: name for name in ("none", "sign", "grad-drop")}
 
 
+class Shown(Row):
+    """A network and its features: as they are, or centred, their mean moved into the bias, so that signs vary."""
+
+    features: Literal["plain", "centred"] = "plain"
+
+
 class Parameters(studies.Parameters):
     """What a rerun may change."""
 
-    rows: list[Row] = Field(
-        ["photos/lenet5/relu/100", "photos/lenet5/tanh/100"],
+    rows: list[Shown] = Field(
+        ["photos/lenet5/relu/100", "photos/lenet5/relu/100/centred"],
         validate_default=True,
-        description="dataset/network/activation/classes; no activation where the network has its own",
+        description="dataset/network/activation/classes, no activation where the network has its own; then plain or"
+        " centred features",
     )
     sizes: list[int] = Field([10, 20], description="samples in a batch")
     batches: int = Field(3, ge=1, le=10_000, description="batches a network and size")
+    coded: int = Field(1, ge=0, le=10_000, description="how many of them RLG as coded is run on")
     defenses: list[Behind] = Field(
         ["none/0", "sign/0", "grad-drop/0.5", "grad-drop/0.9"],
         validate_default=True,
@@ -52,12 +69,10 @@ class Parameters(studies.Parameters):
     )
 
     paper: ClassVar[dict[str, Any]] = {
-        "rows": [
-            f"imagenet-sample/{TRAINED}//1000",
-            "imagenet-sample/efficientnet-b0//1000",
-        ],
+        "rows": [f"imagenet-sample/{TRAINED}//1000", f"imagenet-sample/{TRAINED}//1000/centred"],
         "sizes": [10, 50, 100],
         "batches": 100,
+        "coded": 10,
     }
 
     def sees(self) -> list[Sees]:
@@ -71,12 +86,16 @@ def datasets(parameters: Parameters) -> list[str]:
 
 
 def trials(parameters: Parameters) -> list[dict[str, Any]]:
-    """Return the inputs of every trial: one a network, one the defences."""
-    common = parameters.model_dump(include={"sizes", "batches", "seed"})
-    common |= {"device": studies.resolve_device(parameters.device), "defenses": ["none/0"]}
-    rows = [dict(row) | common for row in parameters.rows]
-    defended = rows[-1] | {"sizes": parameters.sizes[:1], "defenses": [str(one) for one in parameters.defenses]}
-    return [{"part": "table 1"} | row for row in rows] + [{"part": "table 4"} | defended]
+    """Return the inputs of every trial: one a network and size, then one a defence."""
+    common = parameters.model_dump(include={"batches", "coded", "seed"})
+    common |= {"device": studies.resolve_device(parameters.device)}
+    clean = [
+        {"part": "table 1"} | dict(row) | common | {"size": size, "defense": "none", "level": 0.0}
+        for row in parameters.rows
+        for size in parameters.sizes
+    ]
+    last = clean[-1] | {"part": "table 4", "size": parameters.sizes[0]}
+    return clean + [last | dict(one) for one in parameters.defenses]
 
 
 def trial(
@@ -86,47 +105,66 @@ def trial(
     network: str,
     activation: str,
     classes: int,
-    sizes: list[int],
+    features: str,
+    size: int,
     batches: int,
-    defenses: list[str],
+    coded: int,
+    defense: str,
+    level: float,
     seed: int,
     device: str,
 ) -> list[dict[str, Any]]:
-    """Reveal the classes of many batches; a row a batch, attack and defence."""
+    """Reveal the classes of many batches; a row a batch and attack."""
     del part
     run = seen(dataset, network, activation, classes, seed, device)
+    run = centred(run) if features == "centred" else run
     generator = torch.Generator().manual_seed(seed)
+    defend = named(f"{Behind.words[defense]}/{level}")
     rows = []
-    for text in defenses:
-        about, defend = dict(Behind.of(text)), named(text)
-        for size in sizes:
-            for number in range(batches):
-                chosen = torch.randperm(len(run.features), generator=generator)[:size].to(device)
-                own = run.labels_of(chosen, generator)
-                gradient = defend({"weight": run.gradient(chosen, own)})["weight"]
-                truth = set(own.tolist())
-                # A changed gradient has full rank; the attacker is told the batch size, as in the paper's code.
-                for attack, found, seconds in _attacked(gradient, None if about["defense"] == "none" else size):
-                    rows.append(
-                        about
-                        | {"size": size, "batch": number, "attack": attack}
-                        | scores(found, truth)
-                        | {"seconds": seconds, "labels": len(truth)}
-                    )
+    for number in range(batches):
+        chosen = torch.randperm(len(run.features), generator=generator)[:size].to(device)
+        own = run.labels_of(chosen, generator)
+        gradient = defend({"weight": run.gradient(chosen, own)})["weight"]
+        truth = set(own.tolist())
+        # A changed gradient has full rank; the attacker is told the batch size, as in the paper's code.
+        attacks = _attacks(gradient, size, clean=defense == "none", coded=number < coded)
+        for attack, reveal in attacks.items():
+            started = time.perf_counter()
+            found = reveal()
+            seconds = time.perf_counter() - started
+            rows.append(
+                {"batch": number, "attack": attack, "found": len(found), "labels": len(truth)}
+                | scores(found, truth)
+                | {"seconds": seconds}
+            )
     return rows
 
 
-def _attacked(gradient: Tensor, rank: int | None) -> list[tuple[str, set[int], float]]:
-    """Return what each attack reveals, and the seconds it took."""
-    started = time.perf_counter()
-    minimum = set((gradient.amin(dim=1) < 0).nonzero()[:, 0].tolist())
-    between = time.perf_counter()
+def centred(run: Seen) -> Seen:
+    """Return the same network with its features' mean moved into its bias: f − μ and b + Wμ predict the same."""
+    return replace(run, features=run.features - run.features.mean(dim=0))
+
+
+def _attacks(gradient: Tensor, size: int, *, clean: bool, coded: bool) -> dict[str, Callable[[], set[int]]]:
+    """Return what reveals the classes of a batch, by name."""
+    attacks = {
+        "minimum rule": lambda: set((gradient.amin(dim=1) < 0).nonzero()[:, 0].tolist()),
+        "RLG": lambda: _by_planes(gradient, None if clean else size),
+    }
+    if coded:
+        rank = int(np.linalg.matrix_rank(gradient.float().cpu().numpy()))
+        attacks[CODED] = lambda: rlg_as_coded_on_images(gradient, size)
+        if rank != size:
+            attacks[BY_NUMPY] = lambda: rlg_as_coded_on_images(gradient, rank)
+    return attacks
+
+
+def _by_planes(gradient: Tensor, rank: int | None) -> set[int]:
     try:
-        planes = reveal_labels(gradient, rank=rank)
+        return reveal_labels(gradient, rank=rank)
     except InputError:
         # Of full rank: there is no telling, and a guess is not made.
-        planes = set()
-    return [("minimum rule", minimum, between - started), ("RLG", planes, time.perf_counter() - between)]
+        return set()
 
 
 def scores(found: set[int], truth: set[int]) -> dict[str, Any]:
@@ -149,6 +187,7 @@ def _line(group: pd.DataFrame) -> dict[str, Any]:
         "recall": f"{group['recall'].mean():.3f}",
         "F1": f"{group['f1'].mean():.3f}",
         "exact": f"{100 * group['exact'].mean():.0f} %",
+        "classes found": f"{group['found'].mean():.1f}",
         "n": f"{len(group)}",
         "ms": f"{1000 * group['seconds'].median():.2g}",
     }
@@ -156,40 +195,46 @@ def _line(group: pd.DataFrame) -> dict[str, Any]:
 
 def table(record: Record) -> pd.DataFrame:
     """Return Table 1: precision, recall, F1 and exact matches, a line a network, size and attack."""
-    keys = ["network", "activation", "size", "attack"]
+    keys = [*NETWORK, "size", "attack"]
     return pd.DataFrame(
         [
-            {"network": f"{network} {activation}".strip(), "N": f"{size:.0f}", "attack": attack} | _line(group)
-            for (network, activation, size, attack), group in record.part("table 1").groupby(keys, sort=False)
+            {"network": _title(network), "N": f"{size:.0f}", "attack": attack} | _line(group)
+            for (*network, size, attack), group in record.part("table 1").groupby(keys, sort=False)
         ]
     )
 
 
 def defense_table(record: Record) -> pd.DataFrame:
-    """Return the image half of Table 4: RLG behind defences."""
+    """Return the image half of Table 4: RLG and RLG as coded behind defences."""
     frame = record.part("table 4")
-    frame = frame[frame["attack"] == "RLG"]
+    frame = frame[frame["attack"] != "minimum rule"]
+    keys = ["defense", "level", "attack"]
     return pd.DataFrame(
         [
-            {"defence": f"{name} {level:.0%}" if name == "grad-drop" else name, "N": f"{size:.0f}"} | _line(group)
-            for (name, level, size), group in frame.groupby(["defense", "level", "size"], sort=False)
+            {"defence": f"{name} {level:.0%}" if name == "grad-drop" else name, "attack": attack} | _line(group)
+            for (name, level, attack), group in frame.groupby(keys, sort=False)
         ]
     )
+
+
+def _title(words: Iterable[object]) -> str:
+    """Return how a network is named: its features are, where they are not plain."""
+    return " ".join(str(word) for word in words if word not in ("", "plain"))
 
 
 def figure_exact(record: Record) -> Figure:
     """Draw precision, recall and exact matches against the batch size, a row of panels a network."""
     frame = record.part("table 1").astype({"exact": float})
-    groups = list(frame.groupby(["network", "activation"], sort=False))
+    groups = list(frame.groupby(NETWORK, sort=False))
     columns = {"precision": "precision", "recall": "recall", "exact": "exact match"}
     figure, axes = figures.panels(len(groups), len(columns), height=1.9, sharex=True, sharey=True)
-    for row, ((network, activation), group) in zip(axes, groups, strict=True):
+    for row, (network, group) in zip(axes, groups, strict=True):
         for axis, column in zip(row, columns, strict=True):
             sns.barplot(group, x="size", y=column, hue="attack", errorbar=None, width=0.7, ax=axis)
             axis.get_legend().remove()
             axis.set(xlabel="", ylabel="", ylim=(0, 1.03))
             axis.grid(visible=False, axis="x")
-        row[0].set_ylabel(f"{network} {activation}".strip())
+        row[0].set_ylabel(_title(network))
     for axis, title in zip(axes[0], columns.values(), strict=True):
         axis.set_title(title)
     for axis in axes[-1]:

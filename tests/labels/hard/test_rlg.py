@@ -10,6 +10,7 @@ from torch.nn import functional as F
 from gradleak.errors import InputError, UnknownName
 from gradleak.labels import reveal_labels
 from gradleak.labels.hard.rlg import candidates, rlg
+from gradleak.labels.hard.rlg_as_coded import rlg_as_coded_on_images
 from gradleak.spans import classes_span
 
 
@@ -42,6 +43,14 @@ def test_rlg_screening_drops_no_class_that_can_be_parted() -> None:
         kept = candidates(span.vectors.numpy())
         assert len(kept) <= 2 * rank
         assert truth <= set(kept.tolist())
+
+
+def test_as_coded_on_images_every_class_is_found_at_full_rank() -> None:
+    gradient, truth = synthetic(60, 70, 5, 0, torch.float32, relu=False)
+    assert rlg_as_coded_on_images(gradient, 5) == truth == reveal_labels(gradient)
+    noise = torch.randn(gradient.shape, generator=torch.Generator().manual_seed(0)) * gradient.std()
+    assert len(rlg_as_coded_on_images(gradient + noise, 60)) == 60
+    assert len(rlg_as_coded_on_images(gradient + noise, 5)) < 60
 
 
 def test_rlg_tells_one_label_from_none_and_refuses_full_rank() -> None:

@@ -6,29 +6,43 @@ import sys
 
 import matplotlib.pyplot as plt
 import pytest
+import torch
 
 from gradleak import models
 from gradleak.book import figures, records
 from gradleak.book.records import Record
 from gradleak.errors import MissingData
 from gradleak.studies.dang2021 import reveal_labels
+from gradleak.studies.shared.last_layers import Seen
 
 STUDY = "reveal-labels"
 CHOSEN = {
-    "rows": ["photos/lenet5/relu/60", "photos/lenet5/tanh/60"],
+    "rows": ["photos/lenet5/relu/60", "photos/lenet5/relu/60/centred", "photos/lenet5/tanh/60"],
     "sizes": [6],
     "batches": 5,
+    "coded": 2,
     "defenses": ["none/0", "grad-drop/0.9"],
 }
 
 
 def test_planes_part_classes_whatever_the_sign_of_features(record: Record) -> None:
     frame = record.frame()
-    exact = frame[frame["part"] == "table 1"].groupby(["activation", "attack"])["exact"].mean()
-    assert exact["relu", "RLG"] == 1
-    assert exact["tanh", "RLG"] == 1
-    assert exact["relu", "minimum rule"] == 1
-    assert exact["tanh", "minimum rule"] == 0
+    keys = ["activation", "features", "attack"]
+    exact = frame[frame["part"] == "table 1"].groupby(keys)["exact"].mean()
+    for kind in (("relu", "plain"), ("tanh", "plain"), ("relu", "centred")):
+        assert exact[(*kind, "RLG")] == 1
+        assert exact[(*kind, "RLG as coded")] == 1
+        assert exact[(*kind, "minimum rule")] == (kind == ("relu", "plain"))
+
+
+def test_a_mean_in_the_bias_leaves_predictions_as_they_are() -> None:
+    rng = torch.Generator().manual_seed(0)
+    features, weight, bias = (torch.randn(shape, generator=rng).double() for shape in ((9, 4), (5, 4), (5,)))
+    run = Seen(features, (features @ weight.T + bias).softmax(dim=1), None)
+    moved = reveal_labels.centred(run)
+    scores = moved.features @ weight.T + bias + weight @ features.mean(dim=0)
+    assert moved.features.mean(dim=0).abs().max() < 1e-12
+    torch.testing.assert_close(scores.softmax(dim=1), moved.predicted)
 
 
 def test_a_tenth_of_the_gradient_hides_the_set(record: Record) -> None:
@@ -50,9 +64,9 @@ def test_scores() -> None:
 
 
 def test_tables_and_figures(record: Record) -> None:
-    assert list(reveal_labels.table(record)["attack"]) == ["minimum rule", "RLG"] * 2
-    assert list(reveal_labels.defense_table(record)["defence"]) == ["none", "grad-drop 90%"]
-    assert records.scale(record) == "2 networks, 5 batches of a size, photos"
+    assert list(reveal_labels.table(record)["attack"]) == ["minimum rule", "RLG", "RLG as coded"] * 3
+    assert list(reveal_labels.defense_table(record)["defence"]) == ["none"] * 2 + ["grad-drop 90%"] * 3
+    assert records.scale(record) == "3 networks, 5 batches of a size, photos"
     figure = reveal_labels.figure_exact(record)
     assert figures.gray_table(figure).std() > 0.02
     plt.close(figure)
