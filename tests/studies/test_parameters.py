@@ -22,7 +22,7 @@ WRONG = [
     ("llg-defenses", "defenses", "noise/x", "its level, input should be a valid number"),
     ("llg-defenses", "defenses", "noise/-1", "'noise/-1' is not right: variance must be at least 0; got -1"),
     ("llg-defenses", "defenses", "quantize/4.5", "bits must be a whole number; got 4.5"),
-    ("llg-defenses", "defenses", "fog/1", "unknown defence 'fog'. Known: dp, grad-drop, noise"),
+    ("llg-defenses", "defenses", "fog/1", "unknown defence 'fog'. Known: dp, dp-coded, grad-drop, noise"),
     ("label-attacks-compared", "defenses", "prune/0.2", "unknown defence 'prune'. Known: clip, grad-drop"),
     ("label-attacks-compared", "networks", "lenet5", "'lenet5' is not written network/activation"),
     ("label-attacks-compared", "networks", "lenet5/wobbly", "unknown activation 'wobbly'"),

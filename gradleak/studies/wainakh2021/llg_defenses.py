@@ -15,7 +15,7 @@ from pydantic import Field
 from gradleak import data, defenses, studies
 from gradleak.book import figures
 from gradleak.book.records import Record
-from gradleak.leak import observe
+from gradleak.leak import Gradients, observe
 from gradleak.studies.fitting import Sees
 from gradleak.studies.shared.attacked_networks import built
 from gradleak.studies.shared.defended import Defended, named
@@ -39,10 +39,21 @@ SHOWN = {name: ATTACKS[name] for name in ("LLG+", "guess")} | {
     "shadow": ("shadow", {}),
     "posterior": ("posterior", {}),
 }
-# The paper's words for defences: the level of "noise" is a variance.
+# The paper's words for defences: the level of "noise" is a variance. As its code has them: that of "noise-coded" is a
+# standard deviation, and clipping and pruning go tensor by tensor.
 WORDS = {name: name for name in ("none", "dp", "prune", "grad-drop", "sign", "quantize")} | {
-    "noise": "gaussian-variance"
+    "noise": "gaussian-variance",
+    "noise-coded": "gaussian",
+    "dp-coded": "dp-tensors",
+    "prune-coded": "prune-tensors",
 }
+PAPER = [
+    *(f"noise/{variance}" for variance in (0.01, 0.1, 1)),
+    *(f"dp/{norm}" for norm in (1, 5, 10)),
+    *(f"prune/{share}" for share in (0.2, 0.4, 0.8)),
+]
+CODED = [text.replace("/", "-coded/") for text in PAPER]
+OURS = ["grad-drop/0.8", "sign/0", "quantize/4"]
 # How a figure sorts and names them.
 FAMILIES = {
     "noise": ("noise",),
@@ -72,22 +83,19 @@ class Parameters(studies.Parameters):
     repeats: int = Field(2, ge=1, le=10_000, description="networks, each with a batch of every size and defence")
     sizes: list[int] = Field([4, 32], description="samples in a batch")
     defenses: list[Behind] = Field(
-        [
-            "none/0",
-            *(f"noise/{variance}" for variance in (0.01, 0.1, 1)),
-            *(f"dp/{norm}" for norm in (1, 5, 10)),
-            *(f"prune/{share}" for share in (0.2, 0.4, 0.8)),
-            "grad-drop/0.8",
-            "sign/0",
-            "quantize/4",
-        ],
+        ["none/0", *PAPER, "dp-coded/1", "prune-coded/0.8", *OURS],
         validate_default=True,
         description="defence/level",
     )
     auxiliary: int = Field(10, ge=1, le=1000, description="samples of a class that LLG+ has, test split")
     dataset: str = Field("digits", description="private images, training split")
 
-    paper: ClassVar[dict[str, Any]] = {"repeats": 100, "sizes": SIZES, "dataset": "mnist"}
+    paper: ClassVar[dict[str, Any]] = {
+        "repeats": 100,
+        "sizes": SIZES,
+        "dataset": "mnist",
+        "defenses": ["none/0", *PAPER, *CODED, *OURS],
+    }
 
     def sees(self) -> list[Sees]:
         """Return the network and the images that it is shown."""
@@ -120,7 +128,7 @@ def trial(
     """Count the labels of many batches whose gradients are defended, and say what the defence costs."""
     private, public = load(dataset, "train"), load(dataset, "test")
     generator = torch.Generator().manual_seed(seed)
-    tally, clean_tally, utilities = Tally(), Tally(), []
+    tally, clean_tally, utilities, clipped = Tally(), Tally(), [], []
     for number in range(repeats):
         model = built("llg-cnn", private, seed + number, device)
         own = named(WORDS, defense, level, generator)
@@ -131,9 +139,18 @@ def trial(
         chosen = drawn(private.labels, 8, "unbalanced", generator)
         whole = observe(model, private.images[chosen].to(device), private.labels[chosen].to(device)).gradients
         utilities.append(defenses.utility(whole, own(whole)))
+        clipped.append(_clipped(defense, level, whole))
     clean = {(row["attack"], row["size"]): row["success"] for row in clean_tally.rows()}
-    rows = tally.rows(utility=sum(utilities) / len(utilities))
+    rows = tally.rows(utility=sum(utilities) / repeats, clipped=sum(clipped) / repeats)
     return [row | {"lost": clean[row["attack"], row["size"]] - row["success"]} for row in rows]
+
+
+def _clipped(defense: str, level: float, whole: Gradients) -> float:
+    """Return which share, in percent, of what is clipped is larger than the norm it is clipped to."""
+    sizes = torch.stack([value.norm() for value in whole.values()])
+    if defense == "dp":
+        return 100.0 * bool(sizes.norm() > level)
+    return 100 * float((sizes > level).float().mean()) if defense == "dp-coded" else 0.0
 
 
 def scale(parameters: Parameters) -> str:

@@ -10,7 +10,11 @@ from gradleak.book.records import Record
 from gradleak.studies.wainakh2021 import llg_defenses
 
 STUDY = "llg-defenses"
-CHOSEN = {"repeats": 4, "sizes": [1, 8], "defenses": ["none/0", "noise/1", "prune/0.2", "grad-drop/0.9", "dp/1"]}
+CHOSEN = {
+    "repeats": 4,
+    "sizes": [1, 8],
+    "defenses": ["none/0", "noise/1", "prune/0.2", "grad-drop/0.9", "dp/1", "dp-coded/1"],
+}
 
 
 def test_defences_cost_attackers_and_training(record: Record) -> None:
@@ -22,6 +26,13 @@ def test_defences_cost_attackers_and_training(record: Record) -> None:
     utility = frame.groupby("defense")["utility"].first()
     assert utility["none"] == pytest.approx(1)
     assert utility["noise"] < utility["grad-drop"] < 1
+
+
+def test_tensors_by_themselves_are_clipped_less_often_than_all_together(record: Record) -> None:
+    clipped = record.frame().groupby("defense")["clipped"].first()
+    assert clipped["none"] == 0
+    assert clipped["dp"] == 100
+    assert 0 < clipped["dp-coded"] < 100
 
 
 def test_who_knows_the_defence_finds_more_behind_grad_drop(record: Record) -> None:
