@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.optimize import linprog
+from scipy.optimize import linprog, nnls
 from torch import Tensor
 
 from gradleak.errors import InputError
 from gradleak.spans import classes_span
 
 Array = NDArray[np.float64]
-Rows = NDArray[np.bool_]
-# A row is parted from the others if it lies this far behind their plane, all rows of length 1, |r|∞ ≤ 1.
+# A plane parts a row from the others if it lies this far from their cone, all rows of length 1.
 MARGIN = {torch.float32: 1e-4, torch.float64: 1e-8}
-# Of the rows that a plane leaves on the wrong side, how many more are looked at.
-MORE = 200
 # A gradient of more entries is not decomposed whole, and of so many rows of it the screening looks at first.
 LARGE, SOME = 4_000_000, 2000
 # Directions beyond the rank that a decomposition by random products carries along.
@@ -54,8 +48,7 @@ def rlg(weight_gradient: Tensor, rank: int | None = None) -> set[int]:
     q = q[there] / sizes[there, None]
     margin = MARGIN.get(weight_gradient.dtype, 1e-2)
     kept = _candidates(q, _heaviest(weight_gradient, there))
-    plane = partial(_behind, margin=margin)
-    return {int(there[row]) for row in kept if parted(q, int(row), plane, margin / 10)}
+    return {int(there[row]) for row in kept if _distance(q, int(row)) > margin}
 
 
 def _points(gradient: Tensor, rank: int | None) -> Tensor:
@@ -121,27 +114,6 @@ def candidates(q: Array) -> NDArray[np.intp]:
     return chosen if min(map(len, found)) == q.shape[1] else np.arange(len(q))
 
 
-def parted(q: Array, row: int, plane: Callable[[Array, int, Rows], Array | None], tolerance: float) -> bool:
-    """Whether a plane has this row behind it and no other, q_j·r < −tolerance: rows are looked at as needed.
-
-    `plane`: its linear program over the rows that are looked at, which gives r, or None where there is none.
-    """
-    others = np.arange(len(q)) != row
-    looked = np.zeros(len(q), dtype=bool)
-    looked[np.argsort(-(q @ q[row]) / np.linalg.norm(q, axis=1))[: MORE + 1]] = True
-    looked[row] = False
-    while True:
-        found = plane(q, row, looked)
-        if found is None:
-            return False
-        sides = q @ found
-        wrong = others & ~looked & (sides < -tolerance)
-        if not wrong.any():
-            return True
-        looked[np.argsort(np.where(wrong, sides, np.inf))[: min(MORE, int(wrong.sum()))]] = True
-
-
-def _behind(q: Array, row: int, looked: Rows, margin: float) -> Array | None:
-    """Return the plane, |r|∞ ≤ 1, that has a row furthest behind it and none of those looked at."""
-    answer = linprog(q[row], A_ub=-q[looked], b_ub=np.zeros(int(looked.sum())), bounds=(-1, 1), method="highs-ds")
-    return None if answer.status != 0 or answer.fun > -margin else answer.x
+def _distance(q: Array, row: int) -> float:
+    """Return how far a row lies from the cone of all others: its non-negative least squares' residual."""
+    return float(nnls(np.delete(q, row, axis=0).T, q[row])[1])

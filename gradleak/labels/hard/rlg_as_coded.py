@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from scipy.optimize import linprog
 from torch import Tensor
 
 from gradleak.errors import InputError
-from gradleak.labels.hard.rlg import Array, Rows, candidates, leading, parted
+from gradleak.labels.hard.rlg import Array, candidates, leading
+
+Rows = NDArray[np.bool_]
 
 LARGEST = 5000  # classes that the linear program looks at
 # The code counts a gradient's tokens as its singular values above this.
 COUNTED = 1e-5
 TOLERANCE = 1e-7  # of its solver
 SECONDS = 5.0  # that one linear program may take; no answer is a no
+# Of the rows that a plane leaves on the wrong side, how many more are looked at.
+MORE = 200
 # Candidates beyond which no class is asked for: every one costs a linear program.
 MOST = 200
 # On images: the largest points that a class is to be parted from, and how far behind they may lie where it is at −1.
@@ -37,8 +42,25 @@ def rlg_as_coded(weight_gradient: Tensor, rank: int) -> tuple[set[int], int]:
     chosen = candidates(q[there] / sizes[there, None])
     if len(chosen) > MOST:
         chosen = chosen[:MOST]
-    found = {int(there[row]) for row in chosen if parted(q[there], int(row), _feasible, TOLERANCE)}
+    found = {int(there[row]) for row in chosen if _parted(q[there], int(row))}
     return found, int((singular > COUNTED).sum())
+
+
+def _parted(q: Array, row: int) -> bool:
+    """Whether the linear program has a plane with this row behind it and no other: rows are looked at as needed."""
+    others = np.arange(len(q)) != row
+    looked = np.zeros(len(q), dtype=bool)
+    looked[np.argsort(-(q @ q[row]) / np.linalg.norm(q, axis=1))[: MORE + 1]] = True
+    looked[row] = False
+    while True:
+        found = _feasible(q, row, looked)
+        if found is None:
+            return False
+        sides = q @ found
+        wrong = others & ~looked & (sides < -TOLERANCE)
+        if not wrong.any():
+            return True
+        looked[np.argsort(np.where(wrong, sides, np.inf))[: min(MORE, int(wrong.sum()))]] = True
 
 
 def _feasible(q: Array, row: int, looked: Rows) -> Array | None:
