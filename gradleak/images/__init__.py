@@ -1,5 +1,6 @@
 """From gradients to images."""
 
+from gradleak.images.cocktail import unmix_features
 from gradleak.images.gradinversion.attack import restore_batches
 from gradleak.images.gradinversion.settings import GradInversion
 from gradleak.images.gradinversion.statistics import observe_statistics
@@ -44,4 +45,5 @@ __all__ = [
     "total_variation",
     "trace_convolutional",
     "trace_fully_connected",
+    "unmix_features",
 ]
