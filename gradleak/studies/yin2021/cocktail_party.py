@@ -76,8 +76,8 @@ class Parameters(studies.Parameters):
             "cifar10/lenet/100",
         ],
         "sizes": [2, 4, 8, 16, 32, 64, 128, 256],
-        "exact_to": 32,
-        "batches": 10,
+        "exact_to": 16,
+        "batches": 5,
     }
 
     def sees(self) -> list[Sees]:
