@@ -52,7 +52,7 @@ PAPER = [
     *(f"dp/{norm}" for norm in (1, 5, 10)),
     *(f"prune/{share}" for share in (0.2, 0.4, 0.8)),
 ]
-CODED = [text.replace("/", "-coded/") for text in PAPER]
+CODED = ["noise-coded/1", "dp-coded/1", "prune-coded/0.2", "prune-coded/0.8"]
 OURS = ["grad-drop/0.8", "sign/0", "quantize/4"]
 # How a figure sorts and names them.
 FAMILIES = {
