@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import operator
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
@@ -88,7 +88,7 @@ class Network:
             values[node.name] = example if step.kind == "input" else step.run(*(values[one] for one in step.inputs))
             if not torch.is_tensor(values[node.name]):
                 raise InputError(f"{step.says} gives no tensor: peeling takes networks whose shapes are fixed")
-            self.steps[node.name] = _shaped(step, tuple(values[node.name].shape[1:]))
+            self.steps[node.name] = replace(step, shape=tuple(values[node.name].shape[1:]))
 
     @property
     def inputs(self) -> Step:
@@ -168,10 +168,3 @@ class Network:
                 yield path
             elif step.in_place or step.kind == "reshaped":
                 paths += [[*path, one] for one in step.inputs]
-
-
-def _shaped(step: Step, shape: tuple[int, ...]) -> Step:
-    return Step(
-        step.name, step.kind, step.inputs, step.users, shape, step.operation, step.run, step.parameter, step.module,
-        step.activation,
-    )  # fmt: skip
