@@ -198,11 +198,10 @@ def _matched(size: int, steps: int, **which: Any) -> list[dict[str, Any]]:
 
 def table(record: Record) -> pd.DataFrame:
     """Return the batches by their size, matching beside them."""
-    frame = record.frame()
-    frame = frame[frame["what"] == "batch"]
+    frame, rivals = record.part("peeled"), record.part("matched")
     lines = []
-    for size, group in frame[frame["part"] == "peeled"].groupby("size"):
-        rival = frame[(frame["part"] == "matched") & (frame["size"] == size)]
+    for size, group in frame[frame["what"] == "batch"].groupby("size"):
+        rival = rivals[rivals["size"] == size]
         lines.append(
             {
                 "B": f"{size:.0f}",
@@ -231,10 +230,9 @@ def _short(layer: str) -> str:
 
 def layer_table(record: Record) -> pd.DataFrame:
     """Return each layer by batch size: in how many batches its inputs were had, claimed and true errors."""
-    frame = record.frame()
-    frame = frame[(frame["part"] == "peeled") & (frame["what"] == "layer")]
+    frame = record.part("peeled")
     lines = []
-    for (size, _, layer), group in frame.groupby(["size", "number", "layer"]):
+    for (size, _, layer), group in frame[frame["what"] == "layer"].groupby(["size", "number", "layer"]):
         own = group[group["reason"] == ""]
         lines.append(
             {
@@ -252,10 +250,8 @@ def layer_table(record: Record) -> pd.DataFrame:
 
 def noise_table(record: Record) -> pd.DataFrame:
     """Return how deep a single sample is peeled out of a gradient with noise."""
-    frame = record.frame()
-    frame = frame[frame["part"] == "noise"]
     lines = []
-    for level, group in frame.groupby("level"):
+    for level, group in record.part("noise").groupby("level"):
         own = group.set_index("attacker")
         line: dict[str, Any] = {"noise": f"{level:.0e}"}
         for attacker in ("unaware", "aware"):
@@ -287,9 +283,8 @@ def counts_table() -> pd.DataFrame:
 
 def figure_batch(record: Record) -> Figure:
     """Draw the first batch of the largest repeated size: private, peeled, and matched."""
-    frame = record.frame()
+    frame, size = record.frame(), record.part("matched")["size"].max()
     frame = frame[frame["picture"].notna()]
-    size = frame.loc[frame["part"] == "matched", "size"].max()
     own = frame[frame["size"] == size].set_index("part")["picture"]
     figure, axes = figures.panels(1, 1, height=3.4)
     show(axes[0][0], [own["peeled"], own["matched"]], ["private", "peeled", "matching"])
@@ -298,8 +293,8 @@ def figure_batch(record: Record) -> Figure:
 
 def figure_layers(record: Record) -> Figure:
     """Draw claimed against true errors of every layer's inputs, all batches."""
-    frame = record.frame()
-    frame = frame[(frame["part"] == "peeled") & (frame["what"] == "layer") & (frame["reason"] == "")]
+    frame = record.part("peeled")
+    frame = frame[(frame["what"] == "layer") & (frame["reason"] == "")]
     figure, axes = figures.panels(1, 1, height=3.4)
     axis = axes[0][0]
     for index, (size, group) in enumerate(frame.groupby("size")):
