@@ -55,6 +55,15 @@ class Step:
         return None
 
     @property
+    def levels(self) -> tuple[float, float] | None:
+        """The slopes of an activation that has just two, below zero and above."""
+        two = self.module is None or isinstance(self.module, nn.ReLU | nn.LeakyReLU)
+        if self.activation is None or not two:
+            return None
+        low, high = self.activation.slope(torch.tensor([-1.0, 1.0])).tolist()
+        return low, high
+
+    @property
     def in_place(self) -> bool:
         """Whether every position and channel stays where it is, and no slope comes in."""
         return self.kind == "affine" and self.operation in IN_PLACE
