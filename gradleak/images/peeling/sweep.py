@@ -134,7 +134,12 @@ class Sweep:
         shape = step.shape if len(step.shape) == 3 else (*step.shape, 1, 1)
         name = "+".join(layer.parameter for layer in layers)
         count, unknowns = counted([one.module for one in equations], shape, self.count)
-        found = solved(equations, shape, self.unit) if count > unknowns else lost(short(count, unknowns))
+        if count <= unknowns:
+            found = lost(short(count, unknowns))
+        elif any(isinstance(one.module, nn.Conv2d) and one.module.groups > 1 for one in equations):
+            found = lost("its channels are convolved apart, which is not solved here")
+        else:
+            found = solved(equations, shape, self.unit)
         reason, error = found.reason, math.inf
         value = found.value
         if value is not None and found.deviation is not None:
@@ -154,8 +159,7 @@ class Sweep:
     def _read(self, step: Step, value: Tensor, deviation: Tensor) -> tuple[Tensor, float]:
         """Return the values, rectified ones that are zero but for their errors set to zero, and their error."""
         size = value.square().mean().sqrt()
-        source = self.network.source(step.name)
-        if source.kind == "activation" and (source.module is None or isinstance(source.module, nn.ReLU)):
+        if self.network.source(step.name).rectifies:
             deviation = deviation * _calibration(value / deviation)
             value = torch.where(value > ABOVE * deviation, value, 0)
         error = deviation.square().mean().sqrt() / size
