@@ -85,14 +85,14 @@ class Parameters(studies.Parameters):
 
     paper: ClassVar[dict[str, Any]] = {
         "trained": [
-            *(f"16/{epochs}/{form}" for epochs in (1, 5, 20) for form in ("1/3", "4/1")),
-            *(f"32/5/{size}/1" for size in (1, 4)),
+            *(f"16/{epochs}/{form}" for epochs in (1, 5) for form in ("1/3", "4/1")),
+            "32/5/1/1",
         ],
         "large": [8],
-        "confident": [1e-1, 1e-2, 1e-3, 1e-4, 1e-6, 1e-8, 1e-10, 1e-12],
+        "confident": [1e-1, 1e-2, 1e-3, 1e-4, 1e-6, 1e-8, 1e-10],
         "precisions": list(DTYPES),
         "defenses": list(DEFENSES),
-        "repeats": 2,
+        "repeats": 1,
         "networks": list(NAMES),
         "sizes": [1, 2, 4, 8],
         "rival": 100,
