@@ -91,6 +91,19 @@ def images_of_a_batch() -> Leak:
     )
 
 
+def images_layer_by_layer() -> Leak:
+    """All images of a batch from a residual network, layer by layer."""
+    frame = _frame("peeling")
+    peeled = frame[(frame["part"] == "peeled") & (frame["what"] == "batch")]
+    size, _ = _largest(peeled.assign(back=peeled["back"].astype(float)), "back", 1.0)
+    shown = peeled[peeled["size"] == size]
+    return Leak(
+        f"batch of {size}; ResNet18, untrained",
+        f"all {size} images, {shown['psnr'].median():.0f} dB (median of {len(shown)} batches)",
+        duration(shown["cpu_seconds"].median()),
+    )
+
+
 def image_convolutional() -> Leak:
     """An image from a convolutional network, layer by layer in closed form."""
     frame = _frame("cnn-inversion")
@@ -169,6 +182,7 @@ ROWS: tuple[tuple[str, str, Row], ...] = (
     ("the image, in closed form", "fcn-inversion", image_fully_connected),
     ("all images, in closed form", "exact-batch", images_of_a_batch),
     ("the image, layer by layer", "cnn-inversion", image_convolutional),
+    ("all images, layer by layer", "peeling", images_layer_by_layer),
     ("the image, by matching", "cnn-reconstruction", image_matched),
     ("label counts, by sign and size", "llg-attack", labels_by_sign),
     ("label counts, by confidence", "posterior-attack", labels_by_posterior),

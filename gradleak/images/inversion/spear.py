@@ -2,8 +2,9 @@
 
 With δ (B, O) the gradient after the layer and X (B, I) its inputs, ∇W = δᵀ X has rank B, so that δᵀ = L Q for a known
 L (O, B) and an unknown Q (B, B). About half of each sample's δ is zero: a column q of Q is what B − 1 rows of L leave
-open, if the sample is off in all of them. Rows are drawn until every sample's q was met, which has far more zeros than
-those drawn; about 2ᴮ⁻¹ draws a sample. The bias' gradient, L Q 1, gives the lengths.
+open, if the sample is off in all of them; about 2ᴮ⁻¹ draws of rows a sample. Of all that is drawn, the independent
+directions with the most zeros are the samples', for a mixture is zero only where all of its samples are. The bias'
+gradient, L Q 1, gives the lengths, and the layer itself says whether the inputs are off where δ is zero.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ import torch
 from torch import Tensor
 
 CHUNK = 4096
-# An entry is zero below this share of the largest, and a direction is a sample's if this share of it is zero.
-ZERO, SPARSE = 1e-4, 0.35
-# Two directions are one beyond this cosine.
-SAME = 0.999
+# An entry is zero below this share of the largest, and a direction new if this share of it is outside of all others.
+ZERO, NEW = 1e-4, 1e-3
+# Zeros and units that are off agree in this share of all.
+AGREE = 0.98
 
 
 @dataclass(frozen=True)
@@ -29,32 +30,50 @@ class Spear:
 
 
 def spear(
-    weight_gradient: Tensor, bias_gradient: Tensor, batch_size: int, *, draws: int = 1_000_000, seed: int = 0
+    weight: Tensor,
+    bias: Tensor,
+    weight_gradient: Tensor,
+    bias_gradient: Tensor,
+    batch_size: int,
+    *,
+    draws: int = 1_000_000,
+    seed: int = 0,
 ) -> Spear:
-    """Return the inputs of a Linear layer followed by ReLU, from the gradients of its weight (O, I) and bias (O,)."""
+    """Return the inputs of a Linear layer followed by ReLU, weight (O, I) and bias (O,), from both gradients."""
     generator = torch.Generator().manual_seed(seed)
     left, values, right = torch.linalg.svd(weight_gradient.double(), full_matrices=False)
-    factor = left[:, :batch_size]
-    lengths = factor.norm(dim=1)
+    factor, rest = left[:, :batch_size], values[:batch_size, None] * right[:batch_size]
     # A unit that is off for all samples tells none of them apart.
-    alive = factor[lengths > ZERO * lengths.max()]
-    found: list[Tensor] = []
-    made = 0
-    while made < draws and len(found) < batch_size:
+    sizes = factor.norm(dim=1)
+    alive = factor[sizes > ZERO * sizes.max()]
+    found, counts = factor.new_zeros(0, batch_size), factor.new_zeros(0)
+    for made in range(CHUNK, draws + CHUNK, CHUNK):
         rows = torch.randint(len(alive), (CHUNK, batch_size - 1), generator=generator).to(factor.device)
-        _, sizes, right_rows = torch.linalg.svd(alive[rows])
-        # Rows that leave more than one direction open leave mixtures.
-        single = sizes.amin(dim=1) > ZERO if batch_size > 1 else torch.ones(CHUNK, dtype=torch.bool)
-        open_ = right_rows[single, -1]
-        said = (factor @ open_.T).abs()
-        zeros = (said < ZERO * said.amax(dim=0)).double().mean(dim=0)
-        made += CHUNK
-        for one in open_[zeros > SPARSE]:
-            if all(float((one @ other).abs()) < SAME for other in found) and len(found) < batch_size:
-                found.append(one)
-    if len(found) < batch_size:
-        return Spear(None, made)
-    directions = torch.stack(found, dim=1)
-    scales = torch.linalg.lstsq(factor @ directions, bias_gradient.double()[:, None]).solution[:, 0]
-    mixing = directions * scales
-    return Spear(torch.linalg.solve(mixing, values[:batch_size, None] * right[:batch_size]), made)
+        drawn = torch.linalg.svd(alive[rows])[2][:, -1]
+        said = (factor @ drawn.T).abs()
+        zeros = (said < ZERO * said.amax(dim=0)).sum(dim=0)
+        found, counts = torch.cat([found, drawn]), torch.cat([counts, zeros])
+        chosen = _sparsest(found, counts)
+        found, counts = found[chosen], counts[chosen]
+        if len(found) == batch_size:
+            lengths = torch.linalg.lstsq(factor @ found.T, bias_gradient.double()[:, None]).solution[:, 0]
+            inputs = torch.linalg.solve(found.T * lengths, rest)
+            delta = (factor @ found.T).abs()
+            off = inputs @ weight.detach().double().T + bias.detach().double() <= 0
+            if float(((delta < ZERO * delta.amax(dim=0)) == off.T).double().mean()) > AGREE:
+                return Spear(inputs, made)
+    return Spear(None, made)
+
+
+def _sparsest(directions: Tensor, zeros: Tensor) -> list[int]:
+    """Return which independent directions (N, B) have the most zeros, the sparsest first."""
+    outside, chosen = directions.clone(), list[int]()
+    for _ in range(directions.shape[1]):
+        sizes = outside.norm(dim=1)
+        best = int(zeros.where(sizes > NEW, -1).argmax())
+        if sizes[best] <= NEW:
+            break
+        chosen.append(best)
+        along = outside[best] / sizes[best]
+        outside = outside - (outside @ along)[:, None] * along
+    return chosen

@@ -254,7 +254,8 @@ def beside_spear(sizes: list[int], dataset: str, seed: int) -> pd.DataFrame:
         leak = observe(model, data.normalise(images), torch.randint(MANY, (size,), generator=generator))
         line: dict[str, Any] = {"B": f"{size}", "of 2ᴮ⁻¹": f"{2 ** (size - 1):,}"}
         started = time.process_time()
-        drawn = spear(leak.gradients["1.weight"], leak.gradients["1.bias"], size, draws=DRAWS, seed=seed)
+        sent = leak.gradients["1.weight"], leak.gradients["1.bias"]
+        drawn = spear(first.weight, first.bias, *sent, size, draws=DRAWS, seed=seed)
         line |= {"SPEAR: draws": f"{drawn.draws:,}", "CPU s": f"{time.process_time() - started:.2f}"}
         line["least dB"] = "lost" if drawn.inputs is None else _least(drawn.inputs, images)
         started = time.process_time()

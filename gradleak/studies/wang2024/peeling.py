@@ -35,14 +35,14 @@ COUNTED = (1, 2, 4, 8, 16)
 class Parameters(studies.Parameters):
     """What a rerun may change."""
 
-    sizes: list[int] = Field([2], description="batch sizes B")
+    sizes: list[int] = Field([1], description="batch sizes B")
     repeats: int = Field(1, ge=1, le=1000, description="batches a size, each with images and weights of its own")
     large: list[int] = Field([], description="further batch sizes, of one batch each")
-    noises: list[float] = Field([1e-7], description="noise on single gradients: its standard deviation")
-    matching: int = Field(3, ge=1, le=100_000, description="steps of gradient matching on one batch a size, to compare")
+    noises: list[float] = Field([1e-5], description="noise on single gradients: its standard deviation")
+    matching: int = Field(2, ge=1, le=100_000, description="steps of gradient matching on one batch a size, to compare")
     classes: int = Field(100, ge=4, le=10_000, description="classes C of the network; images are given any")
     side: int = Field(16, ge=8, le=64, description="pixels a side that images are brought down to")
-    steps: int = Field(100, ge=1, le=100_000, description="steps of the search in front of the last layer reached")
+    steps: int = Field(50, ge=1, le=100_000, description="steps of the search in front of the last layer reached")
     dataset: str = Field("photos", description="private images, test split")
 
     paper: ClassVar[dict[str, Any]] = {
