@@ -97,10 +97,12 @@ def images_layer_by_layer() -> Leak:
     peeled = frame[(frame["part"] == "peeled") & (frame["what"] == "batch")]
     size, _ = _largest(peeled.assign(back=peeled["back"].astype(float)), "back", 1.0)
     shown = peeled[peeled["size"] == size]
+    noisy = frame[frame["part"] == "noise"].assign(defense="gaussian")
     return Leak(
         f"batch of {size}; ResNet18, untrained",
         f"all {size} images, {shown['psnr'].median():.0f} dB (median of {len(shown)} batches)",
         duration(shown["cpu_seconds"].median()),
+        _least(noisy.assign(success=noisy["least"]), PICTURES),
     )
 
 
