@@ -70,7 +70,12 @@ class Count:
 
 def counts(model: nn.Module, shape: tuple[int, ...], batch_size: int) -> tuple[Count, ...]:
     """Return from the last layer to the first what the numbers alone say of peeling, before anything is tried."""
-    network, found, opened = Network(model, shape), [], False
+    return counts_of(Network(model, shape), batch_size)
+
+
+def counts_of(network: Network, batch_size: int) -> tuple[Count, ...]:
+    """Return the same of a network that has been traced."""
+    found, opened = list[Count](), False
     told = network.source(network.steps[network.output].inputs[0]).name
     for step in reversed(network.steps.values()):
         users = [network.steps[user] for user in step.users]

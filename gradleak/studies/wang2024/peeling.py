@@ -19,7 +19,9 @@ from torch.nn import functional as F
 from gradleak import data, metrics, models, studies
 from gradleak.book import figures
 from gradleak.book.records import Record
-from gradleak.images import Adam, match, peel, peeling_counts
+from gradleak.images import Adam, match, peel
+from gradleak.images.peeling.attack import counts_of
+from gradleak.images.peeling.network import Network
 from gradleak.leak import Leak, observe
 from gradleak.studies.fitting import Sees
 from gradleak.studies.shared.defended import sent_behind
@@ -206,9 +208,10 @@ def counts_table() -> pd.DataFrame:
         ("resnet20", "ResNet20"),
         ("resnet50-cifar", "ResNet50, CIFAR form"),
     ):
-        model, before = models.build(name, classes=100, image_size=side), ""
+        model, before = models.build(name, classes=100, image_size=side).to("meta"), ""
+        network = Network(model, (3, side, side))
         for size in COUNTED:
-            stops = next(count for count in peeling_counts(model, (3, side, side), size) if count.reason)
+            stops = next(count for count in counts_of(network, size) if count.reason)
             if stops.name != before:
                 where = short(stops.name)
                 lines.append({"network": label, "from B": f"{size}", "gives up at": where, "because": stops.reason})

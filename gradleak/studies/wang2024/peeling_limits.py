@@ -21,8 +21,10 @@ from torch.nn import functional as F
 from gradleak import data, defenses, metrics, models, studies
 from gradleak.book import figures
 from gradleak.book.records import Record
-from gradleak.images import Adam, Peeled, match, peel, peeling_counts, restore_batches
+from gradleak.images import Adam, Peeled, match, peel, restore_batches
 from gradleak.images.gradinversion.settings import preset
+from gradleak.images.peeling.attack import counts_of
+from gradleak.images.peeling.network import Network
 from gradleak.leak import Leak, head_inputs, observe
 from gradleak.models import training
 from gradleak.studies.fitting import Sees
@@ -73,7 +75,7 @@ class Parameters(studies.Parameters):
         [], validate_default=True, description="trained networks, as pixels a side/epochs/batch size/batches"
     )
     large: list[int] = Field([], description="batch sizes of an untrained network, one batch each, small images")
-    confident: list[float] = Field([1e-2], description="1 − p of a sample beside one that the network has wrong")
+    confident: list[float] = Field([1e-1], description="1 − p of a sample beside one that the network has wrong")
     precisions: list[str] = Field(["float32"], description="what those gradients are computed in")
     defenses: list[str] = Field(["clip-share"], description="defences, at the page's levels")
     repeats: int = Field(1, ge=1, le=1000, description="batches of one that are defended")
@@ -457,9 +459,9 @@ def large_table(record: Record) -> pd.DataFrame:
 def counted(network: str) -> pd.DataFrame:
     """Return how many of a network's layers the count lets pass before the first that gives up, and which that is."""
     images = torch.zeros(1, 3, SIDE, SIDE)
-    model, lines = _network(images, 0, network), []
+    traced, lines = Network(_network(images, 0, network).to("meta"), (3, SIDE, SIDE)), []
     for size in COUNTED:
-        counts = peeling_counts(model, (3, SIDE, SIDE), size)
+        counts = counts_of(traced, size)
         stops = next((n for n, count in enumerate(counts) if count.reason), len(counts))
         last = counts[stops] if stops < len(counts) else None
         row = {"size": size, "passes": stops, "layers": sum(count.unknowns > 0 for count in counts)}
