@@ -342,17 +342,16 @@ def trained_table(record: Record) -> pd.DataFrame:
         least = group.sort_values("layers").iloc[0]
         lines.append(
             {
-                "pixels": f"{side:.0f}",
-                "epochs": f"{epochs:.0f}",
+                "pixels, epochs": f"{side:.0f}, {epochs:.0f}",
                 "right": f"{100 * group['accuracy'].mean():.0f} %",
                 "B": f"{size:.0f}",
                 "n": len(group),
-                "1 − p": f"{group['surest'].min():.0e} to {group['least_sure'].max():.0e}",
+                "1 − p": f"{group['surest'].min():.2g}",
                 "unique": f"{(group['status'] == 'unique').sum()}",
                 "above 60 dB": f"{group['back'].sum():.0f}",
                 "wrong": f"{group['silently'].sum():.0f}",
                 "least dB": decibels(group["least"].min()),
-                "least deep": f"{least['layers']:.0f}: {short(str(least['deepest'])) or '–'}",
+                "layers": f"{least['layers']:.0f}",
                 "CPU s": f"{group['cpu_seconds'].median():.0f}",
             }
         )
@@ -384,7 +383,7 @@ def defended_table(record: Record) -> pd.DataFrame:
                 "defence": shown,
                 "attacker": attacker,
                 "n": len(group),
-                "layers": f"{group['layers'].min():.0f} to {group['layers'].max():.0f}",
+                "layers": f"{group['layers'].min():.0f}",
                 "unique": f"{(group['status'] == 'unique').sum()}",
                 "above 60 dB": f"{group['back'].sum():.0f}",
                 "wrong": f"{group['silently'].sum():.0f}",
@@ -428,11 +427,9 @@ def reach_table(record: Record) -> pd.DataFrame:
                 "network": NAMES[str(network)],
                 "B": f"{size:.0f}",
                 "layers": f"{len(own)}",
-                "deepest": short(str(batch["deepest"])) or "–",
                 "claimed": f"{own['claimed'].max():.0e}" if len(own) else "–",
                 "true": f"{own['off'].max():.0e}" if len(own) else "–",
                 "then": ends,
-                "CPU s": f"{batch['cpu_seconds']:.0f}",
             }
         )
     return pd.DataFrame(lines)
