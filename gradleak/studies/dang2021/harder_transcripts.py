@@ -84,11 +84,11 @@ class Parameters(studies.Parameters):
 
     paper: ClassVar[dict[str, Any]] = {
         "source": "librispeech",
-        "alike": ["2/24", "4/12"],
-        "local": ["4/12", "8/12"],
+        "alike": ["2/12", "4/6"],
+        "local": ["4/8", "8/8"],
         "stages": [0, 400],
         "defended": 16,
-        "defenses": ["noise/0.1", "noise/0.3", "half/0", "quantize/8", "grad-drop/0.5", "grad-drop/0.9", "sign/0"],
+        "defenses": ["noise/0.1", "half/0", "quantize/8", "grad-drop/0.5", "grad-drop/0.9", "sign/0"],
     }
 
 
