@@ -86,9 +86,9 @@ class Parameters(studies.Parameters):
         "source": "librispeech",
         "alike": ["2/12", "4/6"],
         "local": ["4/8", "8/8"],
-        "stages": [0, 100],
+        "stages": [0],
         "defended": 16,
-        "defenses": ["noise/0.1", "half/0", "quantize/8", "grad-drop/0.5", "grad-drop/0.9", "sign/0"],
+        "defenses": ["noise/0.1", "half/0", "quantize/8", "grad-drop/0.5", "grad-drop/0.9"],
     }
 
 
