@@ -177,6 +177,30 @@ def labels_by_minimum() -> Leak:
     )
 
 
+def sentences_in_order() -> Leak:
+    """Whole sentences, word by word, from a language model's gradient."""
+    frame = _frame("sentences")
+    read = frame[(frame["part"] == "read") & (frame["words"] == "all")]
+    largest = read[read["size"] == read["size"].max()]
+    return Leak(
+        f"batch of up to {read['size'].max()} sentences; LSTM, GRU, transformer",
+        f"{read['exact'].sum():,} of {len(read):,} batches whole, each word in its place",
+        duration(largest["seconds"].median()),
+        _stopped("sentences", "right", LABELS / 100),
+    )
+
+
+def transcript() -> Leak:
+    """What was said, word by word, from a speech recogniser's gradient."""
+    frame = _frame("transcripts")
+    alone = frame[(frame["part"] == "alone") & (frame["size"] == "paper")]
+    return Leak(
+        "one utterance; a speech recogniser",
+        f"{alone['exact'].sum()} of {len(alone)} transcripts, each word in its place",
+        duration(alone["seconds"].median()),
+    )
+
+
 # What leaks, the page that measures it, and how its row is read off the record.
 ROWS: tuple[tuple[str, str, Row], ...] = (
     ("the soft label", "label-accuracy-intense", soft_label),
@@ -190,6 +214,8 @@ ROWS: tuple[tuple[str, str, Row], ...] = (
     ("label counts, by confidence", "posterior-attack", labels_by_posterior),
     ("the set of labels, by factors", "reveal-labels", labels_by_factors),
     ("labels, by the least entry", "batch-restoration", labels_by_minimum),
+    ("whole sentences, in order", "sentences", sentences_in_order),
+    ("what was said, in order", "transcripts", transcript),
 )
 
 
