@@ -58,7 +58,7 @@ def read_sharing(leak: Leak, start: int = START, *, vocabulary: Vocabulary | Non
     search = _Search(decoder, decoder.context @ right[-1])
     ends, steps = search.run(start)
     sure = all(one.other >= APART * max(one.miss, decoder.rounding) for one in ends)
-    if steps != decoder.rank or not sure:
+    if steps != decoder.rank or not sure or decoder.utterances not in (None, len(ends)):
         return plain
     ends = sorted(ends, key=lambda one: one.words)
     tokens = [list(one.words) for one in ends]

@@ -107,6 +107,8 @@ class _Decoder:
     def __init__(self, leak: Leak, span: Tensor | None = None) -> None:
         self.model, embedding, cell = _parts(leak.model)
         self.gradients = leak.gradients
+        # Over local steps one utterance is read as often as it moves the weights, and that is not counted.
+        self.utterances = leak.batch_size if leak.local_steps == 1 else None
         self.words = embedding.weight.detach().double()
         self.cell = cell
         gradient = first_layer(leak)
@@ -255,6 +257,8 @@ def _told(ends: list[_Node], steps: int, whole: bool, decoder: _Decoder, vocabul
         general = "more words fit than the gradient has steps: noise"
     elif steps != decoder.rank:
         general = f"the gradient holds {decoder.rank} steps, and {steps} were read"
+    elif decoder.utterances not in (None, len(ends)):
+        general = f"{decoder.utterances} utterances say {len(ends)} different things: some the same, or nothing"
     reasons = []
     for node in ends:
         close = node.other < APART * max(node.miss, decoder.rounding)

@@ -72,6 +72,14 @@ def test_words_that_other_steps_add_up_to_are_left_out(model: Recogniser) -> Non
         assert found.status == ["unique"] * 2
 
 
+@pytest.mark.parametrize("said", [[[10, 20], [10, 20], [30]], [[10, 20], [10, 20]], [[10, 20], []]])
+def test_what_is_said_twice_or_not_at_all_is_not_called_unique(model: Recogniser, said: list[list[int]]) -> None:
+    found = read(model, *said)
+    assert len(found.tokens) < len(said)
+    assert "unique" not in found.status
+    assert all("different things" in reason for reason in found.reasons)
+
+
 def test_utterances_that_begin_alike_are_not_called_unique(model: Recogniser) -> None:
     found = read(model, [10, 20, 30], [10, 40], [11, 50])
     assert "unique" not in found.status
