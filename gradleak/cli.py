@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gradleak.errors import GradleakError, InputError, MissingData
+from gradleak.errors import GradleakError, InputError, MissingData, first_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -353,8 +353,7 @@ def main() -> None:
     except Exception as error:
         if debug:
             raise
-        first = str(error).splitlines()[0] if str(error) else ""
-        typer.echo(f"gradleak: {type(error).__name__}: {first} (--debug shows where)", err=True)
+        typer.echo(f"gradleak: {type(error).__name__}: {first_line(error)} (--debug shows where)", err=True)
         sys.exit(3)
 
 

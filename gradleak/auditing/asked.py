@@ -13,7 +13,7 @@ from gradleak.auditing import bringing
 from gradleak.auditing.findings import MEASURES
 from gradleak.auditing.report import Report
 from gradleak.auditing.running import STEPS, audit, audit_update
-from gradleak.errors import InputError, unknown
+from gradleak.errors import InputError, first_line, unknown
 from gradleak.leak import Leak, evaluating
 
 
@@ -96,10 +96,8 @@ def _classes(model: torch.nn.Module, samples: bringing.Samples) -> int:
         with torch.no_grad(), evaluating(model):
             logits = model(samples.inputs[:1])
     except Exception as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise InputError(
-            f"the model does not take inputs of shape {tuple(samples.inputs.shape[1:])}: {reason}"
-        ) from error
+        shape = tuple(samples.inputs.shape[1:])
+        raise InputError(f"the model does not take inputs of shape {shape}: {first_line(error)}") from error
     if not torch.is_tensor(logits) or logits.ndim < 2:
         raise InputError(f"the model gives {type(logits).__name__}, not a tensor of logits (B, C)")
     return int(logits.shape[-1])

@@ -9,7 +9,7 @@ import signal
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor, nn
@@ -24,7 +24,7 @@ from gradleak.auditing.measuring import Truth, pixels_of
 from gradleak.auditing.report import Report, made
 from gradleak.auditing.subject import Kind, Subject, proofs, subject_of
 from gradleak.augment import as_probabilities
-from gradleak.errors import GradleakError, InputError
+from gradleak.errors import GradleakError, InputError, first_line
 from gradleak.labels.priors import PRIORS
 from gradleak.leak import Gradients, Leak, evaluating, observe
 from gradleak.losses import PADDING, CrossEntropy, Loss
@@ -166,7 +166,7 @@ def audit_update(
     shape = seen.input_shape if inputs is None else tuple(inputs.shape[1:])
     if shape is None:
         raise InputError("the leak does not say what shape one input has: Leak.from_update(…, input_shape=…)")
-    seen = Leak(seen.model, seen.gradients, seen.head, seen.batch_size, shape, seen.local_steps)
+    seen = replace(seen, input_shape=shape)
     kind: Kind = "tokens" if tokens else "images" if len(shape) == 3 else "vectors"
     kind = _kind(inputs) if inputs is not None else kind
     sequence = targets is not None and kind == "tokens" and targets.ndim == 2 and not targets.is_floating_point()
@@ -232,11 +232,10 @@ def _one(number: int, job: _Job, seconds: float, told: _Told, images: bool) -> N
         told.not_tried[number] = _not_tried(job, f"stopped after {seconds:.0f} s, its share of the time")
         return
     except GradleakError as error:
-        told.not_tried[number] = _not_tried(job, str(error).splitlines()[0])
+        told.not_tried[number] = _not_tried(job, first_line(error))
         return
     except (RuntimeError, MemoryError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        told.not_tried[number] = _not_tried(job, f"it broke down: {reason}")
+        told.not_tried[number] = _not_tried(job, f"it broke down: {first_line(error)}")
         return
     job.case.found.append(found)
     told.findings[number] = _finding(job, found, clock.rang)
@@ -389,7 +388,7 @@ def _observed(model: nn.Module, inputs: Tensor, targets: Tensor, loss: Loss, hea
     except GradleakError:
         raise
     except Exception as error:
-        reason = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'it does not say why'}"
+        reason = f"{type(error).__name__}: {first_line(error)}"
         raise InputError(
             f"{type(model).__name__} cannot be run and differentiated on these samples: {reason}"
         ) from error
@@ -399,7 +398,7 @@ def _sent(clean: Leak, name: str, seed: int) -> Leak:
     """Return what a client with a defence sends, in the parameters' own type."""
     defense = defenses.named(name, generator=torch.Generator().manual_seed(seed))
     own = {key: value.to(clean.gradients[key].dtype) for key, value in defense(clean.gradients).items()}
-    return Leak(clean.model, own, clean.head, clean.batch_size, clean.input_shape, clean.local_steps)
+    return replace(clean, gradients=own)
 
 
 def _cost(
