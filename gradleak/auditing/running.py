@@ -13,21 +13,21 @@ from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
-from gradleak import defenses, leak, reporting
+from gradleak import defenses, reporting
 from gradleak.auditing import drawing, sentences
 from gradleak.auditing.attacks import ATTACKS, Attack, silenced
 from gradleak.auditing.cases import Case, Found
+from gradleak.auditing.costs import undefended
 from gradleak.auditing.findings import Cost, Finding, NotTried, Picture
-from gradleak.auditing.measuring import Truth, pixels_of
+from gradleak.auditing.measuring import Truth
+from gradleak.auditing.private import Private, kind_of, private
 from gradleak.auditing.report import Report, made
 from gradleak.auditing.subject import Kind, Subject, proofs, subject_of
-from gradleak.augment import as_probabilities
 from gradleak.errors import GradleakError, InputError, first_line
 from gradleak.labels.priors import PRIORS
-from gradleak.leak import Gradients, Leak, evaluating, observe
-from gradleak.losses import PADDING, CrossEntropy, Loss
+from gradleak.leak import Leak, observe
+from gradleak.losses import CrossEntropy, Loss
 
 # A cheap attack is given this many seconds at least, while there are any left.
 LEAST_SECONDS = 10.0
@@ -100,26 +100,21 @@ def audit(
         raise InputError(f"{len(inputs)} inputs but {len(targets)} targets: there must be one target a sample")
     if short := [size for size in batch_sizes if size > len(inputs)]:
         raise InputError(f"a batch of {short[0]} cannot be drawn from {len(inputs)} samples")
-    kind = _kind(inputs)
     prior = labels or ("onehot" if not targets.is_floating_point() else "smoothing")
     if prior not in PRIORS:
         raise InputError(f"labels are {', '.join(PRIORS)}; got '{prior}'")
-    shown = pixels_of(inputs, pixels) if kind == "images" else None
-    box = _range(inputs) if kind == "images" else None
+    own = private(inputs, targets, pixels)
     jobs, costs, proved, subject = [], [], [], None
     for size in dict.fromkeys(batch_sizes):
-        order = torch.randperm(len(inputs), generator=torch.Generator().manual_seed(seed + size))[:size]
-        batch, wanted = inputs[order], targets[order]
-        clean = _observed(model, batch, wanted, loss, head)
-        sequence = kind == "tokens" and wanted.ndim == 2 and not wanted.is_floating_point()
-        subject = subject or subject_of(clean, kind, sequence)
+        batch = own.drawn(size, seed)
+        clean = _observed(model, batch, loss, head)
+        subject = subject or subject_of(clean, own.kind, own.sequence)
         proved += proofs(subject, size, prior, loss)
-        truth = _truth(clean, subject, batch, wanted, shown)
+        truth, plain = batch.truth(clean, subject), undefended(clean, batch, loss, rate)
         for name in dict.fromkeys(defenses):
             sent = _sent(clean, name, seed)
-            costs.append(_cost(model, batch, wanted, clean, sent, name, loss, rate))
-            known = marks or _marks(batch, wanted, sequence)
-            case = Case(sent, subject, name, prior, loss, seed, steps, auxiliary, known, box)
+            costs.append(plain.cost(name, sent))
+            case = Case(sent, subject, name, prior, loss, seed, steps, auxiliary, marks or batch.marks, own.box)
             jobs += [_Job(attack, case, truth) for attack in ATTACKS]
     assert subject is not None
     settings = {
@@ -130,7 +125,7 @@ def audit(
         "seed": str(seed),
     }
     told = _run(jobs, started + 60 * minutes, memory, images)
-    notes = [shown.note] if shown is not None and shown.note else []
+    notes = [own.shown.note] if own.shown is not None and own.shown.note else []
     return _report(subject, settings, proved, costs, told, notes, time.monotonic() - started)
 
 
@@ -167,17 +162,12 @@ def audit_update(
     if shape is None:
         raise InputError("the leak does not say what shape one input has: Leak.from_update(…, input_shape=…)")
     seen = replace(seen, input_shape=shape)
+    known = private(inputs, targets, pixels) if inputs is not None and targets is not None else None
     kind: Kind = "tokens" if tokens else "images" if len(shape) == 3 else "vectors"
-    kind = _kind(inputs) if inputs is not None else kind
-    sequence = targets is not None and kind == "tokens" and targets.ndim == 2 and not targets.is_floating_point()
-    subject = subject_of(seen, kind, sequence)
-    truth, box = None, None
-    if inputs is not None and targets is not None:
-        shown = pixels_of(inputs, pixels) if kind == "images" else None
-        box = _range(inputs) if kind == "images" else None
-        truth = _truth(seen, subject, inputs, targets, shown)
-    if marks is None and inputs is not None and targets is not None:
-        marks = _marks(inputs, targets, sequence)
+    kind = kind if inputs is None else kind_of(inputs)
+    subject = subject_of(seen, kind, known is not None and known.sequence)
+    truth = None if known is None else known.truth(seen, subject)
+    box, marks = (None, marks) if known is None else (known.box, marks or known.marks)
     case = Case(seen, subject, defense, labels, loss, seed, steps, auxiliary, marks, box)
     told = _run([_Job(attack, case, truth) for attack in ATTACKS], started + 60 * minutes, memory, images)
     settings = {
@@ -349,42 +339,10 @@ def _memory() -> float:
     return 0.5 * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
-def _kind(inputs: Tensor) -> Kind:
-    if not inputs.is_floating_point():
-        if inputs.ndim != 2 or inputs.is_complex() or inputs.dtype == torch.bool:
-            raise InputError(f"whole numbers are tokens (B, T); got {tuple(inputs.shape)} of {inputs.dtype}")
-        return "tokens"
-    return "images" if inputs.ndim == 4 and inputs.shape[1] in (1, 3) else "vectors"
-
-
-def _range(inputs: Tensor) -> tuple[float, float]:
-    """Return a range that inputs lie in, as an attacker knows it of all: to a tenth of its width."""
-    low, high = float(inputs.min()), float(inputs.max())
-    step = max(high - low, 1e-9) / 10
-    return step * math.floor(low / step), step * math.ceil(high / step)
-
-
-def _truth(seen: Leak, subject: Subject, inputs: Tensor, targets: Tensor, shown: object) -> Truth:
-    if subject.sequence:
-        return Truth(inputs, targets, None, subject.kind)
-    own = as_probabilities(targets, subject.classes, dtype=torch.float64, device=inputs.device)
-    features, _ = leak.head_inputs(seen.model, inputs, head=seen.head or None)
-    return Truth(inputs, own, features, subject.kind, shown)  # type: ignore[arg-type]
-
-
-def _marks(inputs: Tensor, targets: Tensor, sequence: bool) -> tuple[int, int] | None:
-    """Return the marks that all sentences begin and end with, if they do."""
-    if not sequence:
-        return None
-    starts = set(inputs[:, 0].tolist())
-    ends = {int(row[row != PADDING][-1]) for row in targets if bool((row != PADDING).any())}
-    return (starts.pop(), ends.pop()) if len(starts) == 1 and len(ends) == 1 else None
-
-
-def _observed(model: nn.Module, inputs: Tensor, targets: Tensor, loss: Loss, head: str | None) -> Leak:
+def _observed(model: nn.Module, batch: Private, loss: Loss, head: str | None) -> Leak:
     """Return what the server sees, or say in one line what is wrong with somebody's model."""
     try:
-        return observe(model, inputs, targets, loss=loss, head=head)
+        return observe(model, batch.inputs, batch.targets, loss=loss, head=head)
     except GradleakError:
         raise
     except Exception as error:
@@ -399,35 +357,6 @@ def _sent(clean: Leak, name: str, seed: int) -> Leak:
     defense = defenses.named(name, generator=torch.Generator().manual_seed(seed))
     own = {key: value.to(clean.gradients[key].dtype) for key, value in defense(clean.gradients).items()}
     return replace(clean, gradients=own)
-
-
-def _cost(
-    model: nn.Module, inputs: Tensor, targets: Tensor, clean: Leak, sent: Leak, name: str, loss: Loss, rate: float
-) -> Cost:
-    cosine = defenses.utility(clean.gradients, sent.gradients)
-    losses = [_loss(model, inputs, targets, step, loss, rate) for step in (None, sent.gradients, clean.gradients)]
-    return Cost(
-        defense=name,
-        batch_size=len(inputs),
-        cosine=cosine if math.isfinite(cosine) else None,
-        loss_before=losses[0],
-        loss_after=losses[1],
-        loss_after_undefended=losses[2],
-    )
-
-
-def _loss(model: nn.Module, inputs: Tensor, targets: Tensor, step: Gradients | None, loss: Loss, rate: float) -> float:
-    """Return the mean loss after a step along a gradient."""
-    own = {name: p.detach() for name, p in model.named_parameters()}
-    own |= {name: own[name] - rate * value for name, value in (step or {}).items()}
-    with torch.no_grad(), evaluating(model):
-        logits = functional_call(model, own, (inputs,))
-    if logits.ndim == 3:
-        kept = targets != PADDING
-        logits, targets = logits[kept], targets[kept]
-    rows = as_probabilities(targets, logits.shape[-1], dtype=logits.dtype, device=logits.device)
-    value = float(loss(logits, rows).mean())
-    return value if math.isfinite(value) else 1e30
 
 
 def _report(
