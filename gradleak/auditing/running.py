@@ -31,6 +31,8 @@ from gradleak.losses import CrossEntropy, Loss
 
 # A cheap attack is given this many seconds at least, while there are any left.
 LEAST_SECONDS = 10.0
+# The share of the time that is kept back for what no clock interrupts, until it is known how long that takes.
+MARGIN = 0.02
 # How many steps inputs are searched for.
 STEPS = 400
 GIB = 2**30
@@ -124,7 +126,7 @@ def audit(
         "loss": str(loss),
         "seed": str(seed),
     }
-    told = _run(jobs, started + 60 * minutes, memory, images)
+    told = _run(jobs, started, 60 * minutes, memory, images)
     notes = [own.shown.note] if own.shown is not None and own.shown.note else []
     return _report(subject, settings, proved, costs, told, notes, time.monotonic() - started)
 
@@ -169,7 +171,7 @@ def audit_update(
     truth = None if known is None else known.truth(seen, subject)
     box, marks = (None, marks) if known is None else (known.box, marks or known.marks)
     case = Case(seen, subject, defense, labels, loss, seed, steps, auxiliary, marks, box)
-    told = _run([_Job(attack, case, truth) for attack in ATTACKS], started + 60 * minutes, memory, images)
+    told = _run([_Job(attack, case, truth) for attack in ATTACKS], started, 60 * minutes, memory, images)
     settings = {
         "batch size": str(seen.batch_size),
         "local steps": str(seen.local_steps),
@@ -182,9 +184,13 @@ def audit_update(
 
 
 # ----------------------------------------------------------------------------------------------------------- the jobs
-def _run(jobs: list[_Job], deadline: float, memory: float, images: bool) -> _Told:
-    """Run the jobs, those of cheap attacks first; each may take its share of the time that is left."""
-    told = _Told()
+def _run(jobs: list[_Job], started: float, budget: float, memory: float, images: bool) -> _Told:
+    """Run the jobs, those of cheap attacks first; each may take its share of the seconds that are left.
+
+    An attack cannot be stopped inside an operation, and what it found is measured after it: as much as the latest one
+    was late is kept back.
+    """
+    told, late = _Told(), MARGIN * budget
     order = sorted(range(len(jobs)), key=lambda number: ATTACKS.index(jobs[number].attack))
     waiting = []
     for number in order:
@@ -196,11 +202,14 @@ def _run(jobs: list[_Job], deadline: float, memory: float, images: bool) -> _Tol
     left = len(waiting)
     try:
         for number in reporting.steps(waiting, len(waiting), "attacks"):
-            remaining = deadline - time.monotonic()
+            begun = time.monotonic()
+            remaining = started + budget - late - begun
             # A search takes all that it is given; what ends by itself hands back the rest.
             most = remaining / left if jobs[number].attack.searches else max(remaining / left, remaining / 4)
             left -= 1
-            _one(number, jobs[number], max(most, min(LEAST_SECONDS, remaining)), told, images)
+            seconds = max(most, min(LEAST_SECONDS, remaining))
+            _one(number, jobs[number], seconds, told, images)
+            late = max(late, time.monotonic() - begun - max(seconds, 0))
     except KeyboardInterrupt:
         told.interrupted = True
     for number in waiting:
