@@ -19,7 +19,7 @@ from gradleak.errors import InputError, first_line, unknown
 from gradleak.leak import Leak, evaluating
 
 # The share of the time that is kept for writing the report; minutes that are over leave this little for the counts.
-WRITING, LEAST = 0.03, 1e-6
+WRITING, LEAST = 0.05, 1e-6
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from gradleak.images import (
     Reconstruction,
     bias_attack,
     match,
+    peel,
     restore_batches,
     trace_convolutional,
     trace_fully_connected,
@@ -33,6 +34,8 @@ from gradleak.labels import count_labels, recover_batch, recover_jointly, recove
 from gradleak.sequences import read_sentences, reveal_words
 
 DOUBLE = 8
+# Steps in front of the last map that was peeled are cheap: so many times as many as of matching.
+PEELING_STEPS = 5
 
 
 @dataclass(frozen=True)
@@ -211,6 +214,22 @@ def _no_first_bias(case: Case) -> str:
     return ""
 
 
+def _peeled(case: Case) -> Found:
+    found = peel(case.rescaled(), prior=case.prior, noise=case.noise, steps=PEELING_STEPS * case.steps, seed=case.seed)
+    labels = found.labels if bool(found.labels.isfinite().all()) else None
+    followed = f"the inputs of {len(found.layers)} layers follow" if found.layers else ""
+    remark = "; ".join(part for part in (followed, found.reason) if part)
+    if found.status == "failed":
+        return Found("partial" if found.layers else "failed", remark, labels=labels)
+    return Found(found.status, remark, labels=labels, inputs=found.images.nan_to_num(0.0))
+
+
+def _no_peeling(case: Case) -> str:
+    if case.subject.kind != "images":
+        return "it restores images"
+    return _readable(case) or case.reach.refused
+
+
 # -------------------------------------------------------------------------------------------------- inputs, by search
 def _matched(case: Case) -> Found:
     prior = Prior(variation=1e-4, box=_box(case)) if case.subject.kind == "images" else Prior()
@@ -316,6 +335,11 @@ ATTACKS: tuple[Attack, ...] = (
     Attack(
         "convolutions backwards", "cnn-inversion", _no_convolutional, _convolutional,
         "ReLU, pooling, or more than one sample", _convolutional_bytes,
+    ),
+    Attack(
+        "layers peeled off", "peeling", _no_peeling, _peeled,
+        "batches of more samples than the last map's channels hold; pooling by maxima; noise",
+        lambda case: case.reach.bytes,
     ),
     Attack("sentences", "sentences", _no_sentences, _sentences, "noise; an embedding that is not trained"),
     Attack(

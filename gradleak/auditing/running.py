@@ -22,6 +22,7 @@ from gradleak.auditing.costs import undefended
 from gradleak.auditing.findings import Cost, Finding, NotTried, Picture
 from gradleak.auditing.measuring import Truth
 from gradleak.auditing.private import Private, kind_of, private
+from gradleak.auditing.reach import reach_of
 from gradleak.auditing.report import Report, made
 from gradleak.auditing.subject import Kind, Subject, proofs, subject_of
 from gradleak.errors import GradleakError, InputError, first_line
@@ -111,12 +112,13 @@ def audit(
         batch = own.drawn(size, seed)
         clean = _observed(model, batch, loss, head)
         subject = subject or subject_of(clean, own.kind, own.sequence)
-        proved += proofs(subject, size, prior, loss)
+        reach = reach_of(clean)
+        proved += [*proofs(subject, size, prior, loss), *reach.told(size)]
         truth, plain = batch.truth(clean, subject), undefended(clean, batch, loss, rate)
         for name in dict.fromkeys(defenses):
             sent = _sent(clean, name, seed)
             costs.append(plain.cost(name, sent))
-            case = Case(sent, subject, name, prior, loss, seed, steps, auxiliary, marks or batch.marks, own.box)
+            case = Case(sent, subject, name, prior, loss, seed, steps, reach, auxiliary, marks or batch.marks, own.box)
             jobs += [_Job(attack, case, truth) for attack in ATTACKS]
     assert subject is not None
     settings = {
@@ -170,7 +172,8 @@ def audit_update(
     subject = subject_of(seen, kind, known is not None and known.sequence)
     truth = None if known is None else known.truth(seen, subject)
     box, marks = (None, marks) if known is None else (known.box, marks or known.marks)
-    case = Case(seen, subject, defense, labels, loss, seed, steps, auxiliary, marks, box)
+    reach = reach_of(seen)
+    case = Case(seen, subject, defense, labels, loss, seed, steps, reach, auxiliary, marks, box)
     told = _run([_Job(attack, case, truth) for attack in ATTACKS], started, 60 * minutes, memory, images)
     settings = {
         "batch size": str(seen.batch_size),
@@ -179,7 +182,7 @@ def audit_update(
         "loss": str(loss),
         "seed": str(seed),
     }
-    proved = proofs(subject, seen.batch_size, labels, loss)
+    proved = [*proofs(subject, seen.batch_size, labels, loss), *reach.told(seen.batch_size)]
     return _report(subject, settings, proved, [], told, [], time.monotonic() - started)
 
 
