@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from dataclasses import dataclass
 
 import torch
@@ -13,6 +14,8 @@ from gradleak.images import peeling_counts
 from gradleak.leak import Leak, evaluating
 
 DOUBLE = 8
+# The machine's speed is measured with a matrix of this side; eigenvectors take time with the cube of it.
+SIDE = 256
 # So many copies of a layer's equations stand beside one another while they are solved.
 COPIES = 5
 
@@ -21,12 +24,23 @@ COPIES = 5
 class Reach:
     """The `layers` whose inputs follow from a batch's gradient, from the last down, and the `bytes` that takes.
 
-    `refused`: why no image follows from them, "" where one may.
+    `refused`: why no image follows from them, "" where one may. `opening`: the side of the matrix whose eigenvectors
+    open the last map.
     """
 
     layers: tuple[str, ...]
     refused: str
     bytes: int = 0
+    opening: int = 0
+
+    @property
+    def seconds(self) -> float:
+        """How long the last map takes to be opened, on this machine as it is now."""
+        if self.opening <= SIDE:
+            return 0.0
+        matrix, started = torch.eye(SIDE, dtype=torch.float64) + 1 / SIDE, time.monotonic()
+        torch.linalg.eigh(matrix)
+        return (time.monotonic() - started) * (self.opening / SIDE) ** 3
 
     def told(self, size: int) -> list[str]:
         """Return what this proves of batches of so many samples."""
@@ -53,20 +67,23 @@ def reach_of(leak: Leak) -> Reach:
     why = f"'{counts[ends].name}': {counts[ends].reason}" if ends < len(counts) else ""
     if not layers:
         return Reach((), why or "it has no layers that can be peeled")
-    modules = {name: leak.model.get_submodule(name.partition("+")[0]) for name in layers}
-    maps = _maps(leak, list(modules.values()))
-    needed = max(_bytes(module, maps[module], leak.batch_size) for module in modules.values())
-    wanted, deepest = math.prod(leak.input_shape), maps[modules[layers[-1]]].numel()
+    modules = [leak.model.get_submodule(name.partition("+")[0]) for name in layers]
+    maps = _maps(leak, modules)
+    taken = [_bytes(module, maps[module][0], leak.batch_size) for module in modules]
+    positions = math.prod(maps[modules[0]][1].shape[1:])
+    opening = leak.batch_size * positions**2
+    wanted, deepest = math.prod(leak.input_shape), maps[modules[-1]][0].numel()
     refused = f"{why}, and the map above it has {deepest} numbers for {wanted}" if deepest < wanted else ""
-    return Reach(layers, refused, needed + 2 * DOUBLE * sum(p.numel() for p in leak.model.parameters()))
+    whole = max(*taken, COPIES * DOUBLE * opening**2)
+    return Reach(layers, refused, whole + 2 * DOUBLE * sum(p.numel() for p in leak.model.parameters()), opening)
 
 
-def _maps(leak: Leak, modules: list[nn.Module]) -> dict[nn.Module, Tensor]:
-    """Return what each module takes of one made-up sample."""
-    told: dict[nn.Module, Tensor] = {}
+def _maps(leak: Leak, modules: list[nn.Module]) -> dict[nn.Module, tuple[Tensor, Tensor]]:
+    """Return what each module takes, and what it gives, of one made-up sample."""
+    told: dict[nn.Module, tuple[Tensor, Tensor]] = {}
 
-    def keep(module: nn.Module, args: tuple[Tensor, ...], output: object) -> None:
-        told[module] = args[0][0]
+    def keep(module: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> None:
+        told[module] = args[0][0], output[0]
 
     hooks = [one.register_forward_hook(keep) for one in modules]
     try:

@@ -226,6 +226,10 @@ def _one(number: int, job: _Job, seconds: float, told: _Told, images: bool) -> N
     if seconds <= 0:
         told.not_tried[number] = _not_tried(job, "the time was up: give more minutes")
         return
+    if (stretch := job.attack.stretch(job.case)) > seconds:
+        why = f"needs about {stretch:.0f} s at a stretch, and {seconds:.0f} s are its share of the time"
+        told.not_tried[number] = _not_tried(job, why)
+        return
     clock = _Clock(seconds)
     try:
         with clock:
