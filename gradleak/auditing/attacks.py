@@ -42,7 +42,7 @@ from gradleak.sequences import read_sentences, reveal_words
 
 DOUBLE = 8
 # How often a batch's samples are looked for.
-STARTS = 6
+STARTS = 16
 # Steps in front of the last map that was peeled are cheap: so many times as many as of matching.
 PEELING_STEPS = 5
 

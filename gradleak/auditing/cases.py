@@ -87,14 +87,14 @@ class Case:
         known = {
             "none": lambda: 0.0, "clip": lambda: 0.0, "clip-share": lambda: 0.0, "gaussian": lambda: float(level),
             "laplace": lambda: float(level), "gaussian-variance": lambda: math.sqrt(float(level)),
-            "dp": lambda: math.sqrt(DP_VARIANCE),
+            "dp": lambda: math.sqrt(DP_VARIANCE), "dp-sgd": lambda: float(level),
         }  # fmt: skip
         return known[name]() if name in known else None
 
     @property
     def scale(self) -> float | None:
         """1, or None where the defence rescales the gradient."""
-        return None if self.defense.partition("/")[0] in ("clip", "clip-share", "dp") else 1.0
+        return None if self.defense.partition("/")[0] in ("clip", "clip-share", "dp", "dp-sgd") else 1.0
 
     @property
     def plain(self) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import re
 import signal
 import threading
 import time
@@ -154,10 +155,11 @@ def audit_update(
     """Attack what a client has sent, as `Leak.from_update` or `observe` has it, and report what it gives away.
 
     Where the private `inputs` and `targets` are at hand, what is found is measured by them; otherwise attacks say what
-    they claim. `defense`: what the client is known to have done to it, "update" for what two state dicts tell.
+    they claim. `defense`: what the client is known to have done to it, "update" for what two state dicts tell,
+    "dp-sgd/0.01" for samples that were clipped and noise of this deviation on every entry of the gradient.
     """
     started = time.monotonic()
-    if defense != "update":
+    if defense != "update" and not re.fullmatch(r"dp-sgd/\d+(\.\d*)?(e[+-]?\d+)?", defense):
         defenses.shown(defense)
     _check_settings((seen.batch_size,), (), minutes, memory, steps)
     memory = _memory() if memory is None else memory * GIB
