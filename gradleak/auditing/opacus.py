@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import logging
 import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -15,6 +18,19 @@ from torch.utils.data import DataLoader, TensorDataset
 from gradleak.leak import Leak
 
 DELTA = 1e-5
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Leave unsaid that noise of a seed is no secret noise, and that a batch is drawn again where it is empty."""
+    loader = logging.getLogger("opacus.data_loader")
+    before, loader.disabled = loader.disabled, True
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        loader.disabled = before
 
 
 @dataclass(frozen=True)
@@ -57,8 +73,7 @@ def private_update(
     before = {name: value.clone() for name, value in client.state_dict().items()}
     generator = torch.Generator().manual_seed(seed)
     samples = TensorDataset(inputs, targets, torch.arange(len(inputs)))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # noise of a seed is no secret noise, and Opacus says so
+    with _quiet():
         engine = PrivacyEngine(accountant="rdp")
         private, optimiser, loader = engine.make_private(
             module=client,
