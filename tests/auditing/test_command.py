@@ -8,6 +8,7 @@ import pickle
 import random
 import struct
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -159,6 +160,23 @@ def test_a_mistake_is_one_clear_line(
     assert err.startswith("gradleak: ")
     assert told in err
     assert err.count("\n") == 1
+
+
+def test_the_minutes_hold_the_start_and_the_report_too(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    started = time.monotonic()
+    words = ["audit", "resnet20", "--data", "photos", "--batch-size", "2", "--minutes", "0.1", "--steps", "100000"]
+    assert call(capsys, *words)[0] == 0
+    # What is over is what nothing interrupts: one step of a search on a busy machine.
+    assert time.monotonic() - started < 6 + 3
+    found = Report.from_json((tmp_path / "report/report.json").read_text())
+    assert [one.attack for one in found.findings if one.cut] == ["gradient matching"]
+    assert found.worst("labels") > 0
+
+
+def test_a_folder_that_cannot_be_written_is_said_before_the_work(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("taken").write_text("a file")
+    code, _, err = call(capsys, "audit", "nowhere:make", "--data", "photos", "--out", "taken/report")
+    assert (code, err) == (2, "gradleak: cannot write files into the folder 'report': Not a directory\n")
 
 
 class Bomb:
