@@ -47,12 +47,12 @@ class Parameters(studies.Parameters):
 
     paper: ClassVar[dict[str, Any]] = {
         "model": ["lenet", "fcn4", "torchvision.models:resnet18"],
-        "defenses": ["none", "clip/1", "gaussian/0.01", "prune/0.9", "sign"],
+        "defenses": ["none", "clip/1", "gaussian/0.01", "prune/0.9"],
         "steps": 100,
         "rounds": [1, 10, 100, 1000],
         "clients": 4,
         "noises": [0.0, 1e-4, 1e-2, 1.0],
-        "draws": 5,
+        "draws": 3,
     }
 
     @field_validator("model")
