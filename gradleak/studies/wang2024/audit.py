@@ -226,6 +226,11 @@ def short(model: str) -> str:
     return model.rpartition(":")[2]
 
 
+def having(part: str, *given: Record) -> Record:
+    """Return the first record that has a part of the page, the last where none has."""
+    return next((record for record in given if not _part(record, part).empty), given[-1])
+
+
 def _part(record: Record, part: str) -> pd.DataFrame:
     """Return the rows of a part; of a record that has none, all are audits."""
     frame = record.frame()
