@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
+
+from gradleak.errors import InputError
 
 # A label that is off by at most this much (L1) is known.
 KNOWN = 1e-3
@@ -26,3 +29,9 @@ class Verdict:
     residual: float
     open: float
     reason: str = ""
+
+
+def check_scale(scale: float | None) -> None:
+    """Refuse a factor on the gradient that is none."""
+    if scale is not None and not 0 < scale < math.inf:
+        raise InputError(f"a scale is a positive factor, or None where it is not known; got {scale:g}")

@@ -8,6 +8,7 @@ cannot hold an answer are left out of the search (see `intervals`).
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
 
@@ -16,7 +17,7 @@ from torch import Tensor
 
 from gradleak.labels.priors import LabelPrior, Score
 from gradleak.labels.soft.intervals import excluded
-from gradleak.labels.soft.path import golden
+from gradleak.labels.soft.path import golden, joined
 from gradleak.labels.soft.problem import ACCEPT, NEGATIVE, Problem
 
 # A class more than 40 below the top has no influence left, so softmax changes on a relative scale of 1/40 of t at the
@@ -30,8 +31,8 @@ FEW, FEW_STEP = 4, 0.1
 # How many of a sample's grid minima are polished: the least in units of their rounding error.
 KEPT = 8
 STEPS = 8
-# Steps of this share double the digits once more, and then there are none left.
-STILL = 1e-10
+# A step of this share of a scalar, in roots of the rounding unit, is the last: residuals are straight lines over it.
+STILL = 1e-3
 # A grid of more points, times the classes, is first parted into so many ranges, most of which intervals exclude.
 MANY, RANGES = 50_000, 80
 
@@ -51,6 +52,12 @@ class Candidates:
     high: Tensor
     open: Tensor
     accepted: Tensor
+
+    @staticmethod
+    def none(problem: Problem) -> Candidates:
+        """Return one a sample that explains nothing."""
+        nothing = torch.full_like(problem.unit, math.inf)[:, None]
+        return Candidates(*(nothing,) * 5, nothing < 0)
 
 
 def solve(problem: Problem, prior: LabelPrior | Score) -> Candidates:
@@ -73,7 +80,7 @@ def _replaced(found: Candidates, where: Tensor, again: Candidates) -> Candidates
     values = []
     for old, new in ((getattr(found, name), getattr(again, name)) for name in Candidates.__annotations__):
         columns = max(old.shape[1], new.shape[1])
-        value, new = (_wide(one, columns) for one in (old, new))
+        value, new = _wide(old, columns).clone(), _wide(new, columns)
         value[where[better]] = new[better]
         values.append(value)
     return Candidates(*values)
@@ -82,40 +89,48 @@ def _replaced(found: Candidates, where: Tensor, again: Candidates) -> Candidates
 def _wide(values: Tensor, columns: int) -> Tensor:
     """Return values (N, columns), the first of each row repeated."""
     if values.shape[1] == columns:
-        return values.clone()
+        return values
     return torch.cat([values, values[:, :1].expand(-1, columns - values.shape[1])], dim=1)
 
 
 def _search(
     problem: Problem, prior: LabelPrior | Score, grids: tuple[tuple[float, float, float], ...], steps: int = STEPS
 ) -> Candidates:
-    comb = torch.cat([_log_steps(*grid, like=problem.logits) for grid in grids])
+    comb = _comb(grids, problem.logits.dtype, problem.logits.device)
     points = min(len(comb), MANY // problem.classes + RANGES)
     ends = [_brackets(part, _grid(part, comb), prior) for part in problem.parts(points)]
-    most = max(len(lower.T) for lower, _ in ends)
-    lower, upper = (torch.cat([_wide(value, most) for value in values]) for values in zip(*ends, strict=True))
+    most = max(lower.shape[1] for lower, _ in ends)
+    lower, upper = (joined([_wide(value, most) for value in values]) for values in zip(*ends, strict=True))
     parts = problem.parts(2 * most)
     sizes = [len(part) for part in parts]
     polished = [
         _polish(part, low, high, prior, steps)
         for part, low, high in zip(parts, lower.split(sizes), upper.split(sizes), strict=True)
     ]
-    return Candidates(*(torch.cat([getattr(one, name) for one in polished]) for name in Candidates.__annotations__))
+    return Candidates(*(joined([getattr(one, name) for one in polished]) for name in Candidates.__annotations__))
 
 
-def _grid(problem: Problem, steps: Tensor) -> Tensor:
-    """Return scalars (N, K): `steps` times the least one, up to where softmax has one class left."""
-    top = problem.logits.topk(2, dim=1).values
+def _grid(problem: Problem, comb: Tensor) -> Tensor:
+    """Return scalars (N, K): `comb` times the least one, up to where softmax has one class left."""
+    top, second = problem.logits.topk(2, dim=1).values.unbind(dim=1)
     spread = 0.0 if problem.bias is None else problem.bias.max() - problem.bias.min()
-    last = (SATURATED + spread) / (top[:, 0] - top[:, 1]).clamp(min=torch.finfo(top.dtype).tiny)
-    return torch.minimum(problem.least[:, None] * steps, torch.maximum(last, problem.least * 10)[:, None])
+    last = (SATURATED + spread) / (top - second).clamp_(min=torch.finfo(top.dtype).tiny)
+    last = torch.maximum(last, problem.least * 10)
+    # Two points at the end say that it is one.
+    count = int(torch.searchsorted(comb, (last / problem.least).amax())) + 2
+    return torch.minimum(problem.least[:, None] * comb[:count], last[:, None])
 
 
-def _log_steps(start: float, stop: float, step: float, like: Tensor) -> Tensor:
-    # Three steps early, so that a minimum at the least scalar itself has a neighbour on either side.
-    begin = math.log(start) - (3 * step if start == 1 else -step)
-    count = math.ceil((math.log(stop) - begin) / step) + 1
-    return torch.linspace(begin, math.log(stop), count, dtype=like.dtype, device=like.device).exp()
+@functools.cache
+def _comb(grids: tuple[tuple[float, float, float], ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Return all points of these grids, each (start, stop, step)."""
+    parts = []
+    for start, stop, step in grids:
+        # Three steps early, so that a minimum at the least scalar itself has a neighbour on either side.
+        begin = math.log(start) - (3 * step if start == 1 else -step)
+        count = math.ceil((math.log(stop) - begin) / step) + 1
+        parts.append(torch.linspace(begin, math.log(stop), count, dtype=dtype, device=device).exp())
+    return torch.cat(parts)
 
 
 def _brackets(part: Problem, grid: Tensor, prior: LabelPrior | Score) -> tuple[Tensor, Tensor]:
@@ -129,7 +144,7 @@ def _brackets(part: Problem, grid: Tensor, prior: LabelPrior | Score) -> tuple[T
     # The ends count as minima: a label that the gradient hardly ties down is explained all the way out.
     ranked = torch.cat([loss[:, :1], torch.where(dips, inner, math.inf), loss[:, -1:]], dim=1)
     best = ranked.topk(min(KEPT, ranked.shape[1]), dim=1, largest=False)
-    index = best.indices[:, : max(1, int(best.values.isfinite().sum(dim=1).max()))]
+    index = best.indices[:, : max(1, int((best.values < math.inf).sum(dim=1).amax()))]
     return grid.gather(1, (index - 1).clamp(min=0)), grid.gather(1, (index + 1).clamp(max=grid.shape[1] - 1))
 
 
@@ -165,38 +180,45 @@ def _grid_loss(part: Problem, grid: Tensor, prior: LabelPrior | Score) -> Tensor
     label.clamp_(min=-700).exp_()
     label *= 1 / label.sum(dim=1, keepdim=True)
     label.addcmul_(part.ratios.unsqueeze(2), -1 / grid.unsqueeze(1))
-    negative, rest = torch.zeros_like(grid), torch.zeros_like(grid)
+    negative = rest = torch.zeros_like(grid)
     if prior.rest == "equal":
         rest = label.sum(dim=1)
+    others, free = label, None
     for _ in range(prior.free):
-        value = label.amax(dim=1)
-        negative -= value.clamp(max=0)
-        rest -= value
-        label.masked_fill_(label == value.unsqueeze(1), -math.inf)
+        value = others.amax(dim=1)
+        negative = negative - value.clamp(max=0)
+        own = others == value.unsqueeze(1)
+        free = own if free is None else free | own
+        if prior.rest == "equal":
+            rest = rest - value
+        if prior.free > 1:
+            others = others.masked_fill(own, -math.inf)
     if prior.rest == "equal":
-        rest /= part.classes - prior.free
+        rest = rest / (part.classes - prior.free)
         negative -= rest.clamp(max=0)
         label -= rest.unsqueeze(1)
-    label.masked_fill_(label == -math.inf, 0)
-    size: Tensor = label.abs_().sum(dim=1) + negative
-    return size * grid
+    assert free is not None
+    size: Tensor = label.masked_fill_(free, 0).abs_().sum(dim=1)
+    return size.add_(negative).mul_(grid)
 
 
 def _polish(problem: Problem, lower: Tensor, upper: Tensor, prior: LabelPrior | Score, steps: int) -> Candidates:
     """Narrow every bracket (N, K) to its minimum, all at once, and judge what is found there."""
     if isinstance(prior, LabelPrior):
         # Two starts a bracket: two minima may share one.
-        first, ratio = (value.repeat(1, 2) for value in (lower, upper / lower))
-        starts = first * ratio ** torch.tensor([0.1, 0.9]).to(lower).repeat_interleave(lower.shape[1])
-        scalars, misfit, steep = _newton(problem, starts, first, first * ratio, prior, steps)
+        ratio = upper / lower
+        starts = torch.cat([lower * ratio**0.1, lower * ratio**0.9], dim=1)
+        lower, upper = torch.cat([lower, lower], dim=1), torch.cat([upper, upper], dim=1)
+        scalars, misfit, steep = _newton(problem, starts, lower, upper, prior, steps)
     else:
         scalars, misfit, steep = _scored(problem, lower, upper, prior)
-    label, valid = _valid(problem, scalars)
-    reach = (ACCEPT**2 - misfit.square()).clamp(min=0).sqrt() / steep.clamp(min=1e-300)
+    reach = (ACCEPT**2 - misfit.square()).clamp_(min=0).sqrt_() / steep.clamp(min=1e-300)
     low = torch.maximum(scalars - reach, problem.least[:, None])
     high = torch.minimum(scalars + reach, scalars * GRIDS[-1][1])
-    ends = problem.labels(torch.cat([low, high], dim=1)).unflatten(1, (2, -1))
-    moved = (ends - label.unsqueeze(1)).abs().sum(dim=3).amax(dim=1)
+    label, error = problem.explained(torch.cat([scalars, low, high], dim=1))
+    label, count = label.unflatten(1, (3, -1)), scalars.shape[1]
+    moved = (label[:, 1:] - label[:, :1]).abs_().sum(dim=3).amax(dim=1)
+    valid = _valid(problem, scalars, label[:, 0], error[:, :count])
     return Candidates(scalars, misfit, low, high, moved, (misfit < ACCEPT) & valid)
 
 
@@ -205,7 +227,7 @@ def explains(problem: Problem, scalars: Tensor, prior: LabelPrior | Score) -> Te
     if not isinstance(prior, LabelPrior):
         return problem.labels(scalars).amin(dim=2) >= 0
     misfit, _ = _misfit(problem, *_residuals(problem, scalars, prior), prior)
-    return (misfit < ACCEPT) & _valid(problem, scalars)[1]
+    return (misfit < ACCEPT) & _valid(problem, scalars, *problem.explained(scalars))
 
 
 def _newton(
@@ -217,13 +239,15 @@ def _newton(
     exponential, the steps go on.
     """
     residual, slope = _residuals(problem, scalars, prior)
+    still = STILL * problem.unit.sqrt()[:, None]
     for number in range(steps):
-        step = (residual * slope).sum(dim=2) / slope.square().sum(dim=2).clamp(min=1e-300)
+        step = (residual * slope).sum(dim=2) / slope.square().sum(dim=2).clamp_(min=1e-300)
         before, last = residual, scalars
-        scalars = torch.minimum(torch.maximum(scalars - step, lower), upper)
+        scalars = torch.clamp(scalars - step, lower, upper)
+        moved = scalars - last
+        if number > 1 and (moved.abs() <= still * last).all():
+            return scalars, *_misfit(problem, residual.addcmul(slope, moved.unsqueeze(2)), slope, prior)
         residual, slope = _residuals(problem, scalars, prior)
-        if number > 1 and ((last - scalars).abs() <= STILL * scalars).all():
-            break
     misfit, steep = _misfit(problem, residual, slope, prior)
     falling = (residual.square().sum(dim=2) < before.square().sum(dim=2) / 2) & (misfit > ACCEPT)
     if steps > STEPS or not falling.any():
@@ -239,7 +263,7 @@ def _newton(
 def _misfit(problem: Problem, residual: Tensor, slope: Tensor, prior: LabelPrior) -> tuple[Tensor, Tensor]:
     """Return the root mean squares (N, K) of residuals and of their slopes, over the prior's equations."""
     count = prior.equations(problem.classes)
-    misfit, steep = ((value.square().sum(dim=2) / count).sqrt() for value in (residual, slope))
+    misfit, steep = (torch.linalg.vector_norm(value, dim=2) / math.sqrt(count) for value in (residual, slope))
     return misfit, steep
 
 
@@ -248,32 +272,31 @@ def _residuals(problem: Problem, scalars: Tensor, prior: LabelPrior) -> tuple[Te
     probability, pull = problem.probabilities(scalars), problem.pulls(scalars)
     label = probability - pull
     drift = probability * problem.logits.unsqueeze(1)
-    slope = drift - probability * drift.sum(dim=2, keepdim=True) + pull / scalars.unsqueeze(2)
-    free = torch.zeros_like(label, dtype=torch.bool).scatter(2, label.topk(prior.free, dim=2).indices, True)
-    equal = prior.rest == "equal"
-    count = label.shape[2] - prior.free
-    rest = label.masked_fill(free, 0).sum(dim=2, keepdim=True) / count if equal else torch.zeros_like(label[..., :1])
-    weight = (1 / problem.rounding(scalars, probability, pull, rest)).masked_fill(free, 0)
+    slope = drift.addcmul(probability, drift.sum(dim=2, keepdim=True), value=-1).addcdiv(pull, scalars.unsqueeze(2))
+    free = label.topk(prior.free, dim=2).indices
+    equal, rest = prior.rest == "equal", torch.zeros_like(scalars).unsqueeze(2)
+    if equal:
+        rest = label.scatter(2, free, 0).sum(dim=2, keepdim=True) / (problem.classes - prior.free)
+    weight = problem.rounding(scalars, probability, rest).reciprocal_().scatter_(2, free, 0)
     both = torch.stack([label, slope])
     if equal:
         # The mean of the rest is theirs who know it best: one entry with a large error must not blur the others.
         square = weight.square()
-        both = both - (both * square).sum(dim=3, keepdim=True) / square.sum(dim=2, keepdim=True).clamp(min=1e-300)
-    label, slope = both * weight
+        both -= (both * square).sum(dim=3, keepdim=True) / square.sum(dim=2, keepdim=True).clamp_(min=1e-300)
+    label, slope = both.mul_(weight)
     return label, slope
 
 
-def _valid(problem: Problem, scalars: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the labels (N, K, C), and whether no entry is below zero, nor the errors' sum off it, beyond rounding."""
-    label, error = problem.explained(scalars)
-    balanced = problem.pulls(scalars).sum(dim=2).abs() <= 2 * ACCEPT * error.sum(dim=2)
-    return label, (label >= -NEGATIVE * error).all(dim=2) & balanced
+def _valid(problem: Problem, scalars: Tensor, label: Tensor, error: Tensor) -> Tensor:
+    """Whether no entry of labels (N, K, C) is below zero, nor the errors' sum off it, beyond their rounding (N, K)."""
+    balanced = problem.ratios.sum(dim=1, keepdim=True).abs() / scalars <= 2 * ACCEPT * error.sum(dim=2)
+    return (label >= -NEGATIVE * error).all(dim=2) & balanced
 
 
 def checked(problem: Problem, scalars: Tensor, prior: LabelPrior | Score | None) -> tuple[Tensor, Tensor, Tensor]:
     """Return the labels (N, C) at known scalars (N, 1), how far they are open, and whether they fit the prior (N,)."""
-    label, valid = _valid(problem, scalars)
-    error = problem.explained(scalars)[1]
+    label, error = problem.explained(scalars)
+    valid = _valid(problem, scalars, label, error)
     if isinstance(prior, LabelPrior):
         valid = valid & explains(problem, scalars, prior)
     elif prior is not None:

@@ -41,14 +41,14 @@ def shaped(labels: Tensor, prior: LabelPrior | Score) -> Tensor:
     """Return the labels (…, C) nearest to these that have the prior's shape and sum to 1."""
     if not isinstance(prior, LabelPrior):
         return labels
-    free = torch.zeros_like(labels, dtype=torch.bool).scatter(-1, labels.topk(prior.free, dim=-1).indices, True)
+    values, free = labels.topk(prior.free, dim=-1)
     rest = torch.zeros_like(labels[..., :1])
     if prior.rest == "equal":
         # Most of the rest have small probabilities and small errors; the median is one of theirs.
-        rest = labels.masked_fill(free, math.nan).nanmedian(dim=-1, keepdim=True).values
-    result = torch.where(free, labels, rest).clamp(min=0)
-    missing = 1 - result.sum(dim=-1, keepdim=True)
-    return torch.where(free, result + missing / prior.free, result).clamp(min=0)
+        rest = labels.scatter(-1, free, math.nan).nanmedian(dim=-1, keepdim=True).values
+    result = rest.expand_as(labels).scatter(-1, free, values).clamp_(min=0)
+    missing = (1 - result.sum(dim=-1, keepdim=True)) / prior.free
+    return result.scatter_add_(-1, free, missing.expand_as(free)).clamp_(min=0)
 
 
 def explanations(
@@ -57,11 +57,11 @@ def explanations(
     """Return each sample's distinct accepted labels (M, C), how far the widest of them is open, and the best (N, C)."""
     accepted = merged.accepted
     widest = merged.open.where(accepted, 0).amax(dim=1)
-    # Where a label is open, the ends of what is accepted are explanations as well.
-    ends = accepted & (merged.open > KNOWN)
     most = max(1, int(accepted.sum(dim=1).max()))
     scalars, kept = merged.scalars[:, :most], accepted[:, :most]
-    if ends.any():
+    if (widest > KNOWN).any():
+        # Where a label is open, the ends of what is accepted are explanations as well.
+        ends = accepted & (merged.open > KNOWN)
         low, high = (_true_ends(problem, prior, merged.scalars, end, ends) for end in (merged.low, merged.high))
         # Of an open label its ends say all that the points between them would.
         first = torch.arange(accepted.shape[1], device=accepted.device) == 0
@@ -71,7 +71,7 @@ def explanations(
     labels = shaped(problem.labels(scalars.where(kept, 1)), prior)
     # Nearly always all that was accepted is one label, found from several sides.
     apart = _apart(labels, labels[:, :1], scalars, scalars[:, :1]) & kept
-    found = [own[:count] for own, count in zip(labels[:, :1], kept[:, 0].long().tolist(), strict=True)]
+    found = [own[:count] for own, count in zip(labels[:, :1], map(int, kept[:, 0].tolist()), strict=True)]
     for n in apart.any(dim=1).nonzero()[:, 0].tolist():
         own, at = labels[n, kept[n]], scalars[n, kept[n]]
         near = ~_apart(own.unsqueeze(0), own.unsqueeze(1), at.unsqueeze(0), at.unsqueeze(1))

@@ -110,9 +110,7 @@ def _bounds(problem: Problem, edges: Tensor, count: int) -> tuple[Tensor, Tensor
     probability = every.gather(2, telling.unsqueeze(1).expand(-1, edges.shape[1], -1))
     value, slope = at * probability, 1 / at + logits - mean
     begin, end, last = value[:, :-1], value[:, 1:], at[:, 1:]
-    rising, falling = slope[:, :-1].clamp(min=0), (-slope[:, 1:]).clamp(min=0)
-    # Tangents meet no higher above the better end than this.
-    above = (last - at[:, :-1]) * rising * falling / (rising + falling).clamp(min=1e-300)
+    above = _above(slope[:, :-1], slope[:, 1:], last - at[:, :-1])
     bias = 0.0 if problem.bias is None else 2 * problem.bias.abs().max()
     sizes = (at * mean).abs()
     own = UNIT * (1 + last * logits.abs() + torch.maximum(sizes[:, :-1], sizes[:, 1:]) + bias)
@@ -125,6 +123,12 @@ def _bounds(problem: Problem, edges: Tensor, count: int) -> tuple[Tensor, Tensor
     error = error + (last + 1) * floor + noise
     low, high = low - ratios, high - ratios
     return low, high, error, torch.maximum(low.abs(), high.abs())
+
+
+def _above(first: Tensor, last: Tensor, width: Tensor) -> Tensor:
+    """Return how far above the better end of a range a concave function may be that has these slopes at its ends."""
+    rising, falling = first.clamp(min=0), (-last).clamp(min=0)
+    return width * rising * falling / (rising + falling).clamp(min=1e-300)
 
 
 def proved(problem: Problem, scalars: Tensor, accepted: Tensor, prior: LabelPrior) -> Tensor:
@@ -175,8 +179,7 @@ def _agree(problem: Problem, inner: Tensor, some: Tensor) -> Tensor:
     at = torch.stack([inner[:, 0], inner.prod(dim=1).sqrt(), inner[:, 1]], dim=1)
     p = problem.probabilities(at)
     slope = problem.logits.unsqueeze(1) - (p @ problem.logits.unsqueeze(2))
-    rising, falling = slope[:, 0].clamp(min=0), (-slope[:, 2]).clamp(min=0)
-    above = (inner[:, 1] - inner[:, 0])[:, None] * rising * falling / (rising + falling).clamp(min=1e-300)
+    above = _above(slope[:, 0], slope[:, 2], (inner[:, 1] - inner[:, 0])[:, None])
     wide = p[:, ::2].amax(dim=1) * above.exp() - p[:, ::2].amin(dim=1)
     wide = wide + problem.ratios.abs() * (1 / inner[:, :1] - 1 / inner[:, 1:])
     return (wide.sum(dim=1) <= KNOWN) | ~some

@@ -64,6 +64,8 @@ class ScalarPath:
     def parts(self, points: int) -> list[Self]:
         """Return these paths in parts whose labels at so many scalars each are one chunk."""
         size = max(1, CHUNK_ELEMENTS // (points * self.classes))
+        if size >= len(self):
+            return [self]
         return [self[start : start + size] for start in range(0, len(self), size)]
 
 
@@ -132,6 +134,11 @@ def label_path(
         picked = gradients.gather(2, column.unsqueeze(1).expand(-1, gradients.shape[1], 1)).squeeze(2)
         ratios = picked / direction.gather(1, column)
     return LabelPath(direction, direction @ weight.T, ratios, None if bias is None else bias.to(gradients), row)
+
+
+def joined(parts: list[Tensor]) -> Tensor:
+    """Return the parts under each other; a single one as it is."""
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
 def golden(loss: Callable[[Tensor], Tensor], lower: Tensor, upper: Tensor, steps: int = 60) -> Tensor:

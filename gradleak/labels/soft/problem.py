@@ -41,8 +41,13 @@ class Problem(ScalarPath):
     noise: Tensor
     sway: Tensor
 
-    def oriented(self, rows: Tensor, sign: Tensor | int) -> Problem:
-        """Return the problems of some samples, the scalar's sign turned: of all, or of each by its own (n, 1)."""
+    def side(self, rows: Tensor, sign: int) -> Problem:
+        """Return the problems of some samples, in their order, each scalar on this side of zero."""
+        part = self if len(rows) == len(self) else self[rows]
+        return part if sign > 0 else replace(part, logits=-part.logits, ratios=-part.ratios)
+
+    def oriented(self, rows: Tensor, sign: Tensor) -> Problem:
+        """Return the problems of these samples, of each the scalar's sign (n, 1) turned."""
         part = self[rows]
         return replace(part, logits=sign * part.logits, ratios=sign * part.ratios)
 
@@ -54,24 +59,24 @@ class Problem(ScalarPath):
         # Noise adds to both sums; what is left of the bound without it is never taken for less than a tenth.
         return torch.maximum(least - self.noise * self.ratios.shape[1] ** 0.5, least / 10)
 
-    def rounding(
-        self, scalars: Tensor, probability: Tensor, pull: Tensor, label: Tensor, weights: Tensor | None = None
-    ) -> Tensor:
-        """Return the error eᵢ(t) (N, K, C) of pᵢ − w cᵢ at t (N, K), given p, w c and y; w is 1 / t if not given."""
-        unit, steep, floor, disturbed = self._levels
+    def rounding(self, scalars: Tensor, probability: Tensor, label: Tensor, weights: Tensor | None = None) -> Tensor:
+        """Return the error eᵢ(t) (N, K, C) of pᵢ − w cᵢ at t (N, K), given p, y and w; w is 1 / t if not given."""
+        unit, steep, floor, pulled = self._levels
         at = scalars.unsqueeze(2)
-        own = probability * (unit + (1 - probability) * (at * steep)) + unit * (label.abs() + pull.abs())
-        return own + (floor + (disturbed / at if weights is None else disturbed * weights.unsqueeze(2)))
+        own = torch.addcmul(unit, 1 - probability, at * steep)
+        rest = torch.addcmul(floor, unit, label.abs())
+        rest = rest.addcdiv(pulled, at) if weights is None else rest.addcmul(pulled, weights.unsqueeze(2))
+        return rest.addcmul(probability, own)
 
     @cached_property
     def _levels(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """What rounding errors are made of, (N, 1, 1): u, u ‖W‖ with what noise adds to it, floor, floor and noise."""
-        unit, floor, disturbed = self.unit, self.floor, self.floor + self.noise
-        levels = torch.stack([unit, unit * self.scale + self.sway, floor, disturbed])[:, :, None, None]
-        return levels[0], levels[1], levels[2], levels[3]
+        """What errors are made of: u, u ‖W‖ and what noise adds to it, floor (N, 1, 1), and what w brings (N, 1, C)."""
+        levels = torch.stack([self.unit, self.unit * self.scale + self.sway, self.floor, self.floor + self.noise])
+        unit, steep, floor, disturbed = levels[:, :, None, None].unbind()
+        return unit, steep, floor, torch.addcmul(disturbed, unit, self.ratios.abs().unsqueeze(1))
 
     def explained(self, scalars: Tensor) -> tuple[Tensor, Tensor]:
         """Return ŷ(t) and its rounding error (N, K, C) for t (N, K)."""
         probability, pull = self.probabilities(scalars), self.pulls(scalars)
         label = probability - pull
-        return label, self.rounding(scalars, probability, pull, label)
+        return label, self.rounding(scalars, probability, label)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from gradleak.errors import InputError
+from gradleak.labels.soft.path import joined
 
 # Gradients are brought to float64 this many entries at a time.
 CHUNK_ELEMENTS = 2**20
+# Largest entries are brought to 1, so that lengths below this are those of zero gradients.
+LEAST = 1e-12
 
 
 @dataclass(frozen=True)
@@ -40,7 +43,7 @@ def reduce_gradients(weight_gradients: Tensor, weight: Tensor) -> RankOne:
         )
     chunk = max(1, CHUNK_ELEMENTS // weight.numel())
     parts = [_reduce(part) for part in weight_gradients.split(chunk)]
-    direction, errors, size, misfit = (torch.cat(values) for values in zip(*parts, strict=True))
+    direction, errors, size, misfit = (joined(list(values)) for values in zip(*parts, strict=True))
     # A feature that is noise alone may have the other sign; what counts is how much of the length it has.
     wrong = direction.clamp(max=0).square().sum(dim=1)
     return RankOne(direction, direction @ weight.double().T, errors, size, misfit, wrong <= 1e-6 + misfit.square())
@@ -49,24 +52,25 @@ def reduce_gradients(weight_gradients: Tensor, weight: Tensor) -> RankOne:
 def _reduce(gradients: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return direction, errors, size and misfit; every line below is one pass over the gradients."""
     gradients = gradients.double()
-    # Squares of small numbers would be zero, and directions shorter than 1e-12 are not brought to length 1.
     largest = torch.linalg.vector_norm(gradients, torch.inf, dim=(1, 2), keepdim=True)
-    scale = largest.where((largest > 0) & largest.isfinite(), 1)
-    gradients = gradients / scale
-    rows = torch.linalg.vector_norm(gradients, dim=2)
-    finite = rows.isfinite().all(dim=1)
-    if not finite.all():
-        bad = (~finite).nonzero()[:, 0].tolist()
+    if not math.isfinite(largest.amax()):
+        bad = (~largest.isfinite()).nonzero()[:, 0].tolist()
         raise InputError(
             f"weight gradients hold NaN or infinite values: {len(bad)} of {len(gradients)}, first {bad[0]}"
         )
-    direction = gradients[torch.arange(len(gradients), device=rows.device), rows.argmax(dim=1)].unsqueeze(2)
+    # Squares of small numbers would be zero.
+    scale = largest + (largest == 0)
+    gradients = gradients / scale
+    rows = torch.linalg.vector_norm(gradients, dim=2)
+    longest, row = rows.max(dim=1)
+    direction = gradients[torch.arange(len(gradients), device=rows.device), row].unsqueeze(2)
     # One power iteration: the rows of one sample agree to rounding, so the largest is all but exact already.
-    direction = gradients.mT @ (gradients @ F.normalize(direction, dim=1))
-    direction = F.normalize(direction, dim=1) * torch.where(direction.sum(dim=1, keepdim=True) < 0, -1.0, 1.0)
+    direction = gradients.mT @ (gradients @ (direction / longest.clamp(min=LEAST)[:, None, None]))
+    length = torch.linalg.vector_norm(direction, dim=1, keepdim=True).clamp_(min=LEAST)
+    direction = direction / length.copysign_(direction.sum(dim=1, keepdim=True))
     errors = gradients @ direction
-    size = rows.norm(dim=1)
+    size = torch.linalg.vector_norm(rows, dim=1)
     # Subtracted entry by entry: ‖G‖² − ‖c‖² would keep eight digits only.
-    rest = torch.linalg.vector_norm(torch.baddbmm(gradients, errors, direction.mT, alpha=-1), dim=(1, 2))
+    rest = torch.linalg.vector_norm(gradients.addcmul(errors, direction.mT, value=-1), dim=(1, 2))
     direction, errors, scale = direction[:, :, 0], (errors * scale)[:, :, 0], scale[:, 0, 0]
-    return direction, errors, size * scale, rest / size.where(size > 0, 1)
+    return direction, errors, size * scale, rest / (size + (size == 0))

@@ -8,6 +8,7 @@ from typing import Literal
 
 import torch
 from torch import Tensor
+from torch.linalg import vector_norm as norm
 
 from gradleak.errors import InputError, unknown
 from gradleak.labels.priors import LabelPrior, Score, resolve
@@ -17,7 +18,7 @@ from gradleak.labels.soft.explanations import Explanation, explanations, reason_
 from gradleak.labels.soft.path import label_path
 from gradleak.labels.soft.problem import Problem
 from gradleak.labels.soft.rank_one import RankOne, reduce_gradients
-from gradleak.labels.verdict import Status, Verdict
+from gradleak.labels.verdict import Status, Verdict, check_scale
 
 Solver = Literal["exact", "lbfgs", "pso"]
 SOLVERS: tuple[Solver, ...] = ("exact", "lbfgs", "pso")
@@ -164,7 +165,7 @@ def _check(
         raise InputError(f"gradients and weight must be floating point; got {gradients.dtype} and {weight.dtype}")
     if len(gradients) == 0:
         raise InputError("weight gradients hold no sample")
-    if not weight.isfinite().all():
+    if not math.isfinite(weight.sum()) and not weight.isfinite().all():
         raise InputError("weight holds NaN or infinite values")
     if bias is not None and bias.shape != weight.shape[:1]:
         raise InputError(f"bias must be (C,) = ({weight.shape[0]},); got {tuple(bias.shape)}")
@@ -172,8 +173,7 @@ def _check(
         raise InputError("a bias gradient needs the bias as well, and one row of C entries a sample")
     if noise is not None and noise < 0:
         raise InputError(f"noise is a standard deviation and not negative; got {noise:g}")
-    if scale is not None and not 0 < scale < math.inf:
-        raise InputError(f"a scale is a positive factor, or None where it is not known; got {scale:g}")
+    check_scale(scale)
 
 
 def _exact(
@@ -194,19 +194,17 @@ def _exact(
     problem = problem_of(reduced, weight, bias, gradients.dtype, _noise(reduced, weight, noise), scale or 1.0)
     signed = [(rows, sign) for rows, sign in ((plus, 1), (minus, -1)) if len(rows)]
     if scale is None:
-        sides = [(rows, sign, unscaled.solve(problem.oriented(rows, sign), prior)) for rows, sign in signed]
+        sides = [(rows, sign, unscaled.solve(problem.side(rows, sign), prior)) for rows, sign in signed]
         return _told(reduced, problem, gradients, fitted, unscaled.merged(problem, sides), None)
-    parts = [(rows, sign, exact.solve(problem.oriented(rows, sign), prior)) for rows, sign in signed]
-    merged = _merged(len(gradients), gradients.device, parts)
-    count = merged.accepted.sum(dim=1)
-    best = merged.scalars[:, 0].where(count > 0, math.nan)
-    at = best.where(count > 0, 1)
+    parts = [(rows, sign, exact.solve(problem.side(rows, sign), prior)) for rows, sign in signed]
+    merged = _merged(problem, parts)
+    best = torch.where(merged.accepted[:, 0], merged.scalars[:, 0], math.nan)
     candidates, widest, label = explanations(problem, prior, merged)
     # Where all equations are used up, every root is an answer, and a root may have been missed.
     spare = not isinstance(prior, LabelPrior) or prior.equations(problem.classes) > 1
     checked = torch.full_like(best, spare, dtype=torch.bool)
     proved = _proved(problem, prior, parts) if certify == "proof" else None
-    found = Explanation(best, 1 / at, label, widest, torch.zeros_like(best), checked, candidates, proved)
+    found = Explanation(best, 1 / best, label, widest, torch.zeros_like(best), checked, candidates, proved)
     return _told(reduced, problem, gradients, fitted, found, scale)
 
 
@@ -217,7 +215,7 @@ def _proved(
     assert isinstance(prior, LabelPrior)
     proved = torch.ones(len(problem), dtype=torch.bool, device=problem.ratios.device)
     for rows, sign, found in parts:
-        proved[rows] &= intervals.proved(problem.oriented(rows, sign), found.scalars, found.accepted, prior)
+        proved[rows] &= intervals.proved(problem.side(rows, sign), found.scalars, found.accepted, prior)
     return tuple(proved.tolist())
 
 
@@ -242,12 +240,12 @@ def _told(
 ) -> SoftLabels:
     """Put what was found into the terms of the gradient, and say what it is worth."""
     lost = found.scalars.isnan()
-    at = found.scalars.where(~lost, 1)
-    weights = found.weights.where(~lost, 1)
+    at, weights = found.scalars.nan_to_num(1), found.weights.masked_fill(lost, 1)
     # The gradient that label and feature give is t κ (p − y) along the direction, and 1 / w = t κ.
     rebuilt = (problem.probabilities(at[:, None])[:, 0] - found.labels) / weights[:, None]
-    residuals = ((rebuilt - problem.ratios).norm(dim=1) / problem.ratios.norm(dim=1).clamp(min=LEAST)).square()
-    residuals = residuals.add(reduced.misfit.square()).sqrt()
+    residuals = norm(rebuilt - problem.ratios, dim=1) / norm(problem.ratios, dim=1).clamp_(min=LEAST)
+    # Nothing is said where nothing was found.
+    said = found.scalars / at
     reasons = tuple(
         reason_of(*facts)
         for facts in zip(
@@ -258,18 +256,17 @@ def _told(
             found.open.tolist(),
             found.loose.tolist(),
             found.checked.tolist(),
-            found.proved or (None,) * len(lost),
+            found.proved or (None,) * len(at),
             strict=True,
         )
     )
     row = gradients.sum(dim=2).abs().argmax(dim=1, keepdim=True)
-    none = lost[:, None]
     return SoftLabels(
-        labels=found.labels.masked_fill(none, math.nan),
-        features=at[:, None].masked_fill(none, math.nan) * reduced.direction,
-        scalars=(at / reduced.errors.gather(1, row)[:, 0]).masked_fill(lost, math.nan),
-        scales=(1 / (weights * at)).masked_fill(lost, math.nan) if scale is None else torch.full_like(at, scale),
-        residuals=residuals.masked_fill(lost, math.nan),
+        labels=found.labels * said[:, None],
+        features=found.scalars[:, None] * reduced.direction,
+        scalars=found.scalars / reduced.errors.gather(1, row)[:, 0],
+        scales=said / (weights * at) if scale is None else torch.full_like(at, scale),
+        residuals=residuals.hypot(reduced.misfit) * said,
         open=found.open.masked_fill(lost, math.inf),
         candidates=found.candidates,
         status=tuple(
@@ -299,38 +296,38 @@ def problem_of(
 ) -> Problem:
     """Return what the scalars of these gradients are found from, the `scale` on them taken off."""
     like, facts = torch.ones_like(reduced.size), torch.finfo(dtype)
-    rows = weight.double().norm(dim=1).max()
-    strength = reduced.errors.norm(dim=1).clamp(min=torch.finfo(torch.float64).tiny)
+    rows = norm(weight.double(), dim=1).amax()
+    strength = norm(reduced.errors, dim=1).clamp_(min=torch.finfo(torch.float64).tiny)
     return Problem(
         logits=reduced.logits,
         ratios=reduced.errors / scale,
         bias=None if bias is None else bias.double(),
-        unit=like * facts.eps / 2,
+        unit=like * (facts.eps / 2),
         # Many exponentials flush what is not a normal number to zero; half precision cannot afford that.
-        floor=like * facts.smallest_normal * (facts.eps if facts.bits < 32 else 1) / min(scale, 1.0),
+        floor=like * (facts.smallest_normal * (facts.eps if facts.bits < 32 else 1) / min(scale, 1.0)),
         scale=like * rows,
         noise=noise / scale,
         sway=noise * rows / strength,
     )
 
 
-def _merged(samples: int, device: torch.device, sides: list[tuple[Tensor, int, Candidates]]) -> Candidates:
+def _merged(problem: Problem, sides: list[tuple[Tensor, int, Candidates]]) -> Candidates:
     """Put what was found on either side of zero beside each other, the accepted ones first, the best of them ahead."""
-    merged = {}
-    none = torch.full((samples, 1), math.inf, dtype=torch.float64, device=device)
-    for name in Candidates.__annotations__:
-        columns = [none.isfinite() if name == "accepted" else none]
-        for rows, sign, found in sides:
-            value = getattr(found, name)
-            value = value * sign if name in ("scalars", "low", "high") else value
-            if len(rows) < samples:
-                column = value.new_full((samples, value.shape[1]), False if value.dtype == torch.bool else math.inf)
-                column[rows] = value
-                value = column
-            columns.append(value)
-        merged[name] = torch.cat(columns, dim=1)
-    order = merged["misfit"].where(merged["accepted"], math.inf).argsort(dim=1, stable=True)
-    return Candidates(**{name: value.gather(1, order) for name, value in merged.items()})
+    if not sides:
+        return Candidates.none(problem)
+    columns = []
+    for rows, sign, found in sides:
+        ends = (sign * value for value in (found.scalars, found.low, found.high))
+        side = torch.stack([*ends, found.misfit, found.open, found.accepted.double()])
+        if len(rows) < len(problem):
+            whole = side.new_zeros(len(side), len(problem), side.shape[2])
+            whole[:, rows] = side
+            side = whole
+        columns.append(side)
+    merged = columns[0] if len(columns) == 1 else torch.cat(columns, dim=2)
+    order = torch.where(merged[5] > 0, merged[3], math.inf).argsort(dim=1, stable=True)
+    scalars, low, high, misfit, opened, accepted = merged.gather(2, order.expand_as(merged))
+    return Candidates(scalars, misfit, low, high, opened, accepted > 0)
 
 
 def _published(

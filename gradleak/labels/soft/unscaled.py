@@ -293,13 +293,12 @@ def _polished(fit: _Fit, part: Problem, free: Tensor, prior: LabelPrior) -> _Fit
     own, part, free = whole, part[active // shape[1]], free.reshape(-1, 1, part.classes)
     damped = torch.ones_like(own.scalars)
     for _ in range(STEPS // TOGETHER):
-        before, stuck = own.size.clone(), torch.ones_like(own.scalars, dtype=torch.bool)
+        before = own.size.clone()
         for _ in range(TOGETHER):
             # Flat logits make the equations linear in t, so the steps are; they do not cross zero.
             at = own.scalars * (1 + damped * own.step().clamp(min=-0.98, max=3))
             own, better = own.or_better(own.moved(part, free, prior, at))
             damped = torch.where(better, (2 * damped).clamp(max=1), damped / 4)
-            stuck &= ~better
         for name in TENSORS:
             getattr(whole, name)[active] = getattr(own, name)
         # The others have arrived, or stand where no step makes them better.
@@ -343,7 +342,7 @@ def _equations(
     drift = torch.zeros_like(raw[:, :, 0])
     if prior.rest == "equal":
         mean = label.masked_fill(free, 0).sum(dim=2) / (part.classes - prior.free)
-    error = part.rounding(scalars, p, pull, mean.unsqueeze(2), weights)
+    error = part.rounding(scalars, p, mean.unsqueeze(2), weights)
     scale = (1 / error).masked_fill(free, 0)
     columns, residual = raw, label
     if prior.rest == "equal":

@@ -18,6 +18,15 @@ LABELS = ("smoothing", "mixup", "onehot")
 POOL = 100
 
 
+def random_layer(
+    classes: int, features: int, samples: int, spread: float, generator: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    """Return a random last layer and features, not negative, whose logits have this standard deviation."""
+    weight = torch.randn(classes, features, generator=generator, dtype=torch.float64)
+    hidden = torch.randn(samples, features, generator=generator, dtype=torch.float64).relu()
+    return weight, hidden / (hidden @ weight.T).std(dim=1, keepdim=True).clamp(min=1e-12) * spread
+
+
 def soft_labels(labels: str, first: Tensor, classes: int, generator: torch.Generator) -> Tensor:
     """Return soft labels (N, C) in float64 of samples whose `first` classes (N,) are given, as wang2024 draws them.
 

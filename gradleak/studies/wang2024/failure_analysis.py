@@ -19,7 +19,7 @@ from gradleak import augment, metrics, studies
 from gradleak.book import figures
 from gradleak.book.records import Record
 from gradleak.labels import idlg, recover_soft_labels
-from gradleak.studies.shared.samples import DTYPES, LABELS, soft_labels
+from gradleak.studies.shared.samples import DTYPES, LABELS, random_layer, soft_labels
 from gradleak.studies.shared.searched import KNOWN, judged, search_both
 
 PLACE = "Appendices B and C"
@@ -111,16 +111,16 @@ def make_case(case: str, features: int, samples: int, seed: int) -> tuple[Tensor
     generator = torch.Generator().manual_seed(seed)
     if case == "out of bound":
         # The feature that gives the logits of a smoothed label, and almost that label.
-        weight, _ = draw(10, features, samples, 1.0, generator)
+        weight, _ = random_layer(10, features, samples, 1.0, generator)
         targets = soft_labels("smoothing", torch.randint(10, (samples,), generator=generator), 10, generator)
         logits = targets.log() + 3e-2 * torch.randn(samples, 10, generator=generator, dtype=torch.float64)
         hidden = torch.linalg.lstsq(weight, logits.T).solution.T
         return send(weight, hidden, targets, torch.float32), weight.float(), targets.float().double(), False
     if case == "disturbed":
-        weight, hidden = draw(500, features, samples, 1e-3, generator)
+        weight, hidden = random_layer(500, features, samples, 1e-3, generator)
         targets = soft_labels("smoothing", torch.randint(500, (samples,), generator=generator), 500, generator)
         return send(weight, hidden, targets, torch.float32), weight.float(), targets.float().double(), True
-    weight, hidden = draw(10, features, samples, 3e3, generator)
+    weight, hidden = random_layer(10, features, samples, 3e3, generator)
     logits = hidden @ weight.T
     second = torch.randint(1, 10, (samples,), generator=generator)
     if case == "one-hot probability":
@@ -136,14 +136,6 @@ def make_case(case: str, features: int, samples: int, seed: int) -> tuple[Tensor
     return send(weight, hidden, targets, torch.float32), weight.float(), targets.float().double(), True
 
 
-def draw(classes: int, features: int, samples: int, scale: float, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Return a random last layer and features, not negative, whose logits have this standard deviation."""
-    weight = torch.randn(classes, features, generator=generator, dtype=torch.float64)
-    hidden = torch.randn(samples, features, generator=generator, dtype=torch.float64).relu()
-    spread = (hidden @ weight.T).std(dim=1, keepdim=True).clamp(min=1e-12)
-    return weight, hidden / spread * scale
-
-
 def send(weight: Tensor, hidden: Tensor, targets: Tensor, dtype: torch.dtype) -> Tensor:
     """Return the gradients (N, C, I) that clients compute in `dtype`."""
     hidden, weight, targets = hidden.to(dtype), weight.to(dtype), targets.to(dtype)
@@ -157,7 +149,7 @@ def _point(
 ) -> dict[str, Any]:
     """Measure how many labels random gradients of one logit scale hold."""
     generator = torch.Generator().manual_seed(seed)
-    weight, hidden = draw(classes, features, samples, scale, generator)
+    weight, hidden = random_layer(classes, features, samples, scale, generator)
     targets = soft_labels(labels, torch.randint(classes, (samples,), generator=generator), classes, generator)
     gradients = send(weight, hidden, targets, DTYPES[dtype]).to(device)
     found = recover_soft_labels(gradients, weight.to(device, DTYPES[dtype]), prior=labels)
@@ -252,7 +244,7 @@ def figure_open(scale: float = 40.0, seed: int = 0) -> Figure:
     from gradleak.labels.soft.problem import ACCEPT
 
     generator = torch.Generator().manual_seed(seed)
-    weight, hidden = draw(10, 64, 200, scale, generator)
+    weight, hidden = random_layer(10, 64, 200, scale, generator)
     logits = hidden @ weight.T
     gap = logits.topk(2, dim=1).values
     # Beyond the digits of float32 and within those of float64: exp(−25) is 1e-11.

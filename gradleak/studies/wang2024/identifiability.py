@@ -26,7 +26,7 @@ from gradleak.labels.verdict import KNOWN
 from gradleak.studies.fitting import Sees
 from gradleak.studies.shared import attacked_networks
 from gradleak.studies.shared.attacked_networks import Row
-from gradleak.studies.shared.samples import LABELS, observe_private, private_samples, soft_labels
+from gradleak.studies.shared.samples import LABELS, observe_private, private_samples, random_layer, soft_labels
 
 PLACE = "Beyond section 3"
 SMALLEST: dict[str, Any] = {
@@ -157,9 +157,7 @@ def made(
     A random layer behind a ReLU, its logits with this standard deviation.
     """
     generator = torch.Generator().manual_seed(seed)
-    weight = torch.randn(classes, FEATURES, generator=generator, dtype=torch.float64)
-    hidden = torch.randn(samples, FEATURES, generator=generator, dtype=torch.float64).relu()
-    hidden = hidden / (hidden @ weight.T).std(dim=1, keepdim=True).clamp(min=1e-12) * spread
+    weight, hidden = random_layer(classes, FEATURES, samples, spread, generator)
     targets = soft_labels(labels, torch.randint(classes, (samples,), generator=generator), classes, generator)
     kind = DTYPES[dtype]
     weight, hidden, targets = weight.to(kind), hidden.to(kind), targets.to(kind)

@@ -4,22 +4,28 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import Tensor
 
 from gradleak import metrics
-from gradleak.errors import InputError
+from gradleak.errors import InputError, UnknownName
 from gradleak.labels import recover_batch, recover_jointly
 from gradleak.labels.soft.batch.jointly import likely_classes
 from gradleak.labels.verdict import KNOWN
 from tests.labels.soft.test_batch import batch, errors_of
 
 
+def pairs(made: dict[str, Tensor]) -> Tensor:
+    """The two classes of every mixed label, the lesser number first, whichever has the larger share."""
+    return made["labels"].topk(2, dim=1).indices.sort(dim=1).values
+
+
 @pytest.mark.parametrize(("dtype", "near"), [("float32", 1e-4), ("float64", 1e-10)])
-@pytest.mark.parametrize("kind", ["smoothing", "onehot"])
+@pytest.mark.parametrize("kind", ["smoothing", "onehot", "mixup"])
 @pytest.mark.parametrize("repeated", [False, True])
 def test_six_of_ten_classes(dtype: str, near: float, kind: str, repeated: bool) -> None:
     made = batch(10, 6, kind=kind, dtype=dtype, repeated=repeated)
     assert recover_batch(made["gradient"], made["weight"], batch_size=6, prior=kind).status == "failed"
-    told = made["labels"].argmax(dim=1)
+    told = pairs(made) if kind == "mixup" else made["labels"].argmax(dim=1)
     found = recover_jointly(made["gradient"], made["weight"], classes=told, prior=kind, starts=64)
     assert found.status == "found", found.reason
     labels, features = errors_of(found, made)
@@ -43,6 +49,16 @@ def test_wrong_classes_explain_nothing() -> None:
     assert found.status == "failed"
     assert "none of 64 starts" in found.reason
     assert found.labels.isnan().all()
+
+
+def test_a_wrong_pair_of_classes_explains_nothing() -> None:
+    made = batch(10, 5, kind="mixup")
+    told = pairs(made)
+    wrong = told.clone()
+    wrong[2:4, 1] = told[2:4, 1].flip(0)
+    assert not torch.equal(wrong, told)
+    found = recover_jointly(made["gradient"], made["weight"], classes=wrong, prior="mixup", starts=64)
+    assert found.status == "failed"
 
 
 def test_with_nothing_to_spare_answers_are_ambiguous() -> None:
@@ -77,7 +93,11 @@ def test_too_many_samples_and_other_labels_are_refused() -> None:
     found = recover_jointly(made["gradient"], made["weight"], batch_size=9)
     assert found.status == "failed"
     assert "8 at most are" in found.reason
-    with pytest.raises(InputError, match="smoothed or one-hot"):
+    with pytest.raises(InputError, match="the two classes of each are told"):
         recover_jointly(made["gradient"], made["weight"], prior="mixup")
+    with pytest.raises(InputError, match="one of each sample"):
+        recover_jointly(made["gradient"], made["weight"], classes=torch.zeros(6, 2).long())
+    with pytest.raises(UnknownName, match="prior"):
+        recover_jointly(made["gradient"], made["weight"], prior="any")
     with pytest.raises(InputError, match="must be \\(C, I\\)"):
         recover_jointly(made["gradient"][None], made["weight"])

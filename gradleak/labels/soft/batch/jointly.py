@@ -2,7 +2,9 @@
 
 G V = Σ_b d_b q_bᵀ / B is (C − 1) B equations for B (B + 1) unknowns, each sample's q_b and its share s_b, so that up to
 C − 2 samples are determined where a search sample by sample ends at (C − 2) / 2. What has to be known is how often each
-class occurs; the rows of the gradient allow few ways, and a wrong one leaves a residual.
+class occurs; the rows of the gradient allow few ways, and a wrong one leaves a residual. A mixed label has one share
+as well, of its second class, so that the count is the same. But its two classes have to be told: that 2 B classes
+occur leaves (2 B)! / (2ᴮ B!) ways to pair them, 10,395 for six samples, and rows tell less of classes with a share.
 
 A search from random starts: that every start which explains the gradient ends at one answer is no proof that there is
 no other, and its word for an answer is "found".
@@ -16,7 +18,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from gradleak.errors import InputError
+from gradleak.errors import InputError, unknown
+from gradleak.labels.priors import PRIORS
 from gradleak.labels.soft.batch.recover import BatchLabels
 from gradleak.labels.verdict import KNOWN, Status
 
@@ -52,12 +55,17 @@ def recover_jointly(
     """Recover labels and features of a batch of up to C − 2 samples from its averaged gradient (C, I), all at once.
 
     `classes` (B,): the classes of the samples, as often as they occur, where they are known; otherwise the `multisets`
-    that the rows' sizes make likeliest are tried, with features that are not negative. `prior`: "smoothing" or
-    "onehot". `status`: "found", an answer that all successful starts share, without a certificate; "ambiguous", several
-    answers explain the gradient; "failed", none was reached.
+    that the rows' sizes make likeliest are tried, with features that are not negative. `prior`: "smoothing", "onehot",
+    or "mixup", of which the `classes` (B, 2) must be told, the two of each sample in either order. `status`: "found",
+    an answer that all successful starts share, without a certificate; "ambiguous", several answers explain the
+    gradient; "failed", none was reached.
     """
-    if prior not in ("smoothing", "onehot"):
-        raise InputError(f"samples are found together with smoothed or one-hot labels; got '{prior}'")
+    if prior not in PRIORS:
+        raise unknown("prior", prior, PRIORS)
+    if prior == "mixup" and (classes is None or classes.shape[1:] != (2,)):
+        raise InputError("samples with mixed labels are found together where the two classes of each are told, (B, 2)")
+    if prior != "mixup" and classes is not None and classes.ndim != 1:
+        raise InputError(f"classes must be (B,), one of each sample; got {tuple(classes.shape)}")
     if weight.ndim != 2 or weight_gradient.shape != weight.shape:
         raise InputError(
             f"a batch's weight gradient must be (C, I), as its weight: got {tuple(weight_gradient.shape)} and "
@@ -79,7 +87,7 @@ def recover_jointly(
         if not 1 <= size <= min(count - 2, gradient.shape[1]):
             most = min(count - 2, gradient.shape[1])
             return replace(empty, reason=f"{size} samples are not told of one another: {most} at most are")
-        problem = _Problem(gradient, matrix, size, prior == "smoothing", unit)
+        problem = _Problem(gradient, matrix, size, prior, unit)
         sets = [classes] if classes is not None else likely_classes(gradient, size, multisets)
         generator = torch.Generator().manual_seed(seed)
         own = max(LEAST_STARTS, starts // len(sets))
@@ -134,8 +142,10 @@ def _rank(gradient: Tensor, unit: float) -> int:
 class _Problem:
     """The equations of a batch's samples, rows weighed by their size: R (B G V − Σ d_b q_bᵀ) = 0."""
 
-    def __init__(self, gradient: Tensor, weight: Tensor, size: int, smooth: bool, unit: float) -> None:
-        self.gradient, self.weight, self.size, self.smooth = gradient, weight, size, smooth
+    def __init__(self, gradient: Tensor, weight: Tensor, size: int, prior: str, unit: float) -> None:
+        self.gradient, self.weight, self.size, self.mixed = gradient, weight, size, prior == "mixup"
+        # Whether every label has a share that is not known: ε, or that of the second class.
+        self.shared = prior != "onehot"
         norms = gradient.norm(dim=1)
         self.rows = torch.where(norms > 0, 1 / norms.clamp(min=TINY), 0)
         self.basis = torch.linalg.svd(self.rows[:, None] * gradient, full_matrices=False).Vh[:size].T
@@ -146,26 +156,32 @@ class _Problem:
     def answers(
         self, classes: Tensor, starts: list[int], steps: int, generator: torch.Generator
     ) -> list[tuple[Tensor, ...]]:
-        """Return (q, labels) of every start that ends at an explanation, of so many for each row of classes (M, B)."""
+        """Return (q, labels) of every start that ends at an explanation, of so many a row of classes (M, B, …)."""
         each = classes.repeat_interleave(torch.tensor(starts), dim=0).to(self.logits.device)
-        chunk = max(1, CHUNK_ELEMENTS // (self.size * (self.size + self.smooth)) ** 2)
+        chunk = max(1, CHUNK_ELEMENTS // (self.size * (self.size + self.shared)) ** 2)
         found: list[tuple[Tensor, ...]] = []
         for part in each.split(chunk):
             hot = torch.nn.functional.one_hot(part, len(self.rows)).double()
-            lift = (1 / len(self.rows) - hot) if self.smooth else torch.zeros_like(hot)
+            if self.mixed:
+                hot, second = hot.unbind(dim=2)
+                lift = second - hot
+            else:
+                lift = (1 / len(self.rows) - hot) if self.shared else torch.zeros_like(hot)
             places, shares = self._starts(hot, lift, generator)
             places, shares, cost = self._descended(places, shares, hot, lift, steps)
             good = cost.sqrt() <= self.enough
-            if self.smooth:
-                good &= ((shares > -KNOWN) & (shares < 1 - KNOWN)).all(dim=1)
+            if self.shared:
+                # A label that is smoothed away altogether is every class's.
+                most = 1 + KNOWN if self.mixed else 1 - KNOWN
+                good &= ((shares > -KNOWN) & (shares < most)).all(dim=1)
             labels = hot + shares.unsqueeze(2) * lift
             found += [(places[n], labels[n]) for n in good.nonzero()[:, 0].tolist()]
         return found
 
     def _starts(self, hot: Tensor, lift: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """Return places (S, B, B) and shares (S, B), every other one drawn as features, the rest as predictions."""
-        shares = torch.rand(hot.shape[:2], generator=generator, dtype=torch.float64).to(self.logits) / 2
-        shares = shares if self.smooth else torch.zeros_like(shares)
+        shares = torch.rand(hot.shape[:2], generator=generator, dtype=torch.float64).to(self.logits)
+        shares = shares * (1.0 if self.mixed else 0.5) if self.shared else torch.zeros_like(shares)
         places = self._fitted(hot + shares.unsqueeze(2) * lift, generator)
         places[1::2] = self._features(len(hot) // 2, generator)
         return places, shares
@@ -232,7 +248,7 @@ class _Problem:
             change = torch.cholesky_solve(slope.unsqueeze(2), factor).nan_to_num(0, 0, 0)
             change = torch.where(broken[:, None, None] > 0, 0, change).reshape(*places.shape[:2], -1)
             new_places = places + change[:, :, : self.size]
-            new_shares = shares + change[:, :, self.size] if self.smooth else shares
+            new_shares = shares + change[:, :, self.size] if self.shared else shares
             new = missed(new_places, new_shares)
             new_cost = new[2].square().sum(dim=(1, 2))
             better = new_cost < cost
@@ -258,12 +274,12 @@ class _Problem:
         """
         count, size = places.shape[:2]
         moved = (self.rows * p).unsqueeze(3) * (self.logits - (p @ self.logits).unsqueeze(2))
-        if self.smooth:
+        if self.shared:
             moved = torch.cat([moved, (-self.rows * lift).unsqueeze(3)], dim=3)
         slope = (moved.mT @ (rest.unsqueeze(1) @ places.unsqueeze(3)))[:, :, :, 0]
         slope[:, :, :size] += errors @ rest
         flat = moved.permute(0, 2, 1, 3).flatten(2)
-        square = (flat.mT @ flat).reshape(count, size, -1, size, size + self.smooth)
+        square = (flat.mT @ flat).reshape(count, size, -1, size, size + self.shared)
         square *= (places @ places.mT)[:, :, None, :, None]
         crossed = (flat.mT @ errors.mT).reshape(count, size, -1, size, 1) * places[:, :, None, None, :]
         square[..., :size] += crossed
@@ -284,7 +300,7 @@ def _told(problem: _Problem, answers: list[tuple[Tensor, ...]], starts: int, emp
     features = places @ problem.basis.T
     rebuilt = ((features @ problem.weight.T).softmax(dim=1) - labels).T @ features / problem.size
     residual = float((rebuilt - problem.gradient).norm() / problem.gradient.norm())
-    spare = (len(problem.rows) - 1) * problem.size - problem.size * (problem.size + problem.smooth)
+    spare = (len(problem.rows) - 1) * problem.size - problem.size * (problem.size + problem.shared)
     status: Status = "ambiguous"
     if len(distinct) > 1:
         reason = f"{len(distinct)} answers explain the gradient"

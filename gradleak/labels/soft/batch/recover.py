@@ -28,7 +28,7 @@ from gradleak.labels.soft.batch.span import TINY, Span
 from gradleak.labels.soft.batch.whole import Whole, fitted
 from gradleak.labels.soft.explanations import KNOWN_FEATURE
 from gradleak.labels.soft.single import recover_soft_labels
-from gradleak.labels.verdict import KNOWN, Status, Verdict
+from gradleak.labels.verdict import KNOWN, Status, Verdict, check_scale
 
 # Singular values below this many rounding units of the largest are rounding.
 RANK = 8.0
@@ -124,8 +124,7 @@ def recover_batch(
     `rounds`: how many starts every family of labels gets at most.
     `scale`: the factor on the gradient, 1 unless the client is known to have rescaled it; None finds it, one for all.
     """
-    if scale is not None and not 0 < scale < math.inf:
-        raise InputError(f"a scale is a positive factor, or None where it is not known; got {scale:g}")
+    check_scale(scale)
     sent = _sent(weight_gradient, weight, bias, bias_gradient)
     with torch.no_grad():
         found = _recover(sent, Settings(batch_size, prior, labels, nonnegative, noise, rounds, seed, scale))
