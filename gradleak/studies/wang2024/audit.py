@@ -17,8 +17,8 @@ from torch import Tensor
 
 from gradleak import auditing, data, defenses, models, studies
 from gradleak.auditing import bringing
-from gradleak.book import figures
-from gradleak.book.records import Record
+from gradleak.book import figures, records
+from gradleak.book.records import Record, Shown
 from gradleak.errors import GradleakError, MissingData, unknown
 from gradleak.leak import Leak
 from gradleak.studies.shared.federation import Federation, digit_network
@@ -217,8 +217,7 @@ def _update(leak: Leak, inputs: Tensor, targets: Tensor, seed: int, defense: str
 def scale(parameters: Parameters) -> str:
     """Return in a few words what is run."""
     cells = len(parameters.model) * len(parameters.defenses) * len(parameters.batch_sizes)
-    federated = len(parameters.rounds) * parameters.clients
-    return f"{cells} audits, {data.title(parameters.data)}; {federated} clients' updates, digits"
+    return f"{cells} audits, {data.title(parameters.data)}"
 
 
 def short(model: str) -> str:
@@ -226,15 +225,18 @@ def short(model: str) -> str:
     return model.rpartition(":")[2]
 
 
-def having(part: str, *given: Record) -> Record:
-    """Return the first record that has a part of the page, the last where none has."""
-    return next((record for record in given if not _part(record, part).empty), given[-1])
+def having(part: str, shown: Shown) -> Shown:
+    """Return the run that is shown, or this very run where the recorded one has nothing of a part."""
+    if not _part(shown, part).empty:
+        return shown
+    about = records.scale(shown.this)
+    return Shown.model_construct(**dict(shown.this), recorded=False, this=shown.this, about=about)
 
 
 def _part(record: Record, part: str) -> pd.DataFrame:
     """Return the rows of a part; of a record that has none, all are audits."""
     frame = record.frame()
-    return frame[frame["part"] == part] if "part" in frame else frame[[part == "audit"] * len(frame)]
+    return record.part(part) if "part" in frame else frame[[part == "audit"] * len(frame)]
 
 
 def worst(record: Record) -> pd.DataFrame:
