@@ -9,7 +9,7 @@ import re
 import signal
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -22,7 +22,7 @@ from gradleak.auditing.cases import Case, Found
 from gradleak.auditing.costs import undefended
 from gradleak.auditing.findings import Cost, Finding, NotTried, Picture
 from gradleak.auditing.measuring import Truth
-from gradleak.auditing.private import Private, kind_of, private
+from gradleak.auditing.private import kind_of, private
 from gradleak.auditing.reach import reach_of
 from gradleak.auditing.report import Report, made
 from gradleak.auditing.subject import Kind, Subject, proofs, subject_of
@@ -98,10 +98,8 @@ def audit(
     _check_settings(batch_sizes, defenses, minutes, memory, steps)
     loss = loss or CrossEntropy()
     memory = _memory() if memory is None else memory * GIB
-    _check_model(model, memory)
+    _check_model(model, memory, len(set(batch_sizes)) * len(set(defenses)))
     _check_batch(inputs, targets)
-    if len(inputs) != len(targets):
-        raise InputError(f"{len(inputs)} inputs but {len(targets)} targets: there must be one target a sample")
     if short := [size for size in batch_sizes if size > len(inputs)]:
         raise InputError(f"a batch of {short[0]} cannot be drawn from {len(inputs)} samples")
     prior = labels or ("onehot" if not targets.is_floating_point() else "smoothing")
@@ -111,7 +109,8 @@ def audit(
     jobs, costs, proved, subject = [], [], [], None
     for size in dict.fromkeys(batch_sizes):
         batch = own.drawn(size, seed)
-        clean = _observed(model, batch, loss, head)
+        with _running(model):
+            clean = observe(model, batch.inputs, batch.targets, loss=loss, head=head)
         subject = subject or subject_of(clean, own.kind, own.sequence)
         reach = reach_of(clean)
         proved += [*proofs(subject, size, prior, loss), *reach.told(size)]
@@ -168,11 +167,15 @@ def audit_update(
     if shape is None:
         raise InputError("the leak does not say what shape one input has: Leak.from_update(…, input_shape=…)")
     seen = replace(seen, input_shape=shape)
-    known = private(inputs, targets, pixels) if inputs is not None and targets is not None else None
+    known = None
+    if inputs is not None and targets is not None:
+        _check_batch(inputs, targets)
+        known = private(inputs, targets, pixels)
     kind: Kind = "tokens" if tokens else "images" if len(shape) == 3 else "vectors"
     kind = kind if inputs is None else kind_of(inputs)
-    subject = subject_of(seen, kind, known is not None and known.sequence)
-    truth = None if known is None else known.truth(seen, subject)
+    with _running(seen.model):
+        subject = subject_of(seen, kind, known is not None and known.sequence)
+        truth = None if known is None else known.truth(seen, subject)
     box, marks = (None, marks) if known is None else (known.box, marks or known.marks)
     reach = reach_of(seen)
     case = Case(seen, subject, defense, labels, loss, seed, steps, reach, auxiliary, marks, box)
@@ -242,7 +245,7 @@ def _one(number: int, job: _Job, seconds: float, told: _Told, images: bool) -> N
     except GradleakError as error:
         told.not_tried[number] = _not_tried(job, first_line(error))
         return
-    except (RuntimeError, MemoryError) as error:
+    except Exception as error:  # of one attack on somebody's network: the others go on
         told.not_tried[number] = _not_tried(job, f"it broke down: {first_line(error)}")
         return
     job.case.found.append(found)
@@ -322,8 +325,8 @@ def _check_settings(
         defenses.shown(name)
 
 
-def _check_model(model: nn.Module, memory: float) -> None:
-    """Refuse what no gradient can be taken of, before anything is run."""
+def _check_model(model: nn.Module, memory: float, cases: int) -> None:
+    """Refuse what no gradient can be taken of, or too large a one for every case, before anything is run."""
     if not isinstance(model, nn.Module):
         raise InputError(f"a model is an nn.Module; got {type(model).__name__}")
     trained = [p for p in model.parameters() if p.requires_grad]
@@ -332,20 +335,28 @@ def _check_model(model: nn.Module, memory: float) -> None:
     for name, parameter in model.named_parameters():
         if parameter.dtype not in (torch.float32, torch.float64):
             raise InputError(f"'{name}' is of {parameter.dtype}: attacks here take float32 and float64")
+        if parameter.is_meta:
+            raise InputError(f"'{name}' has no values: it lies on the meta device")
         if not torch.isfinite(parameter).all():
             raise InputError(f"'{name}' holds NaN or infinite values")
-    needed = 4 * sum(p.numel() * p.element_size() for p in trained)
+    # What each case sends is kept; the one without a defence and a step along it stand beside.
+    needed = (3 + cases) * sum(p.numel() * p.element_size() for p in trained)
     if needed > memory:
         raise InputError(f"gradients alone need about {needed / GIB:.2g} GB, and {memory / GIB:.2g} GB are to be had")
 
 
 def _check_batch(inputs: Tensor, targets: Tensor) -> None:
+    """Refuse samples that are none, before anything is run."""
     for name, value in (("inputs", inputs), ("targets", targets)):
         if not torch.is_tensor(value) or value.ndim < 1 + (name == "inputs") or len(value) == 0:
             shape = tuple(value.shape) if torch.is_tensor(value) else type(value).__name__
             raise InputError(f"{name} must be of at least one sample, (N, …); got {shape}")
+        if value.is_meta or value.layout != torch.strided:
+            raise InputError(f"{name} must be plain tensors with values; got {value.layout} on '{value.device}'")
         if value.is_complex() or not torch.isfinite(value).all():
             raise InputError(f"{name} hold NaN, infinite or complex values")
+    if len(inputs) != len(targets):
+        raise InputError(f"{len(inputs)} inputs but {len(targets)} targets: there must be one target a sample")
 
 
 def _memory() -> float:
@@ -357,10 +368,11 @@ def _memory() -> float:
     return 0.5 * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
-def _observed(model: nn.Module, batch: Private, loss: Loss, head: str | None) -> Leak:
-    """Return what the server sees, or say in one line what is wrong with somebody's model."""
+@contextlib.contextmanager
+def _running(model: nn.Module) -> Iterator[None]:
+    """Say in one line what is wrong with somebody's model."""
     try:
-        return observe(model, batch.inputs, batch.targets, loss=loss, head=head)
+        yield
     except GradleakError:
         raise
     except Exception as error:
