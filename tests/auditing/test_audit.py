@@ -193,7 +193,8 @@ def test_what_peeling_needs_is_said_beforehand(monkeypatch: pytest.MonkeyPatch) 
     # One sample's 64 positions: eigenvectors of a matrix of 64 · 64 a side.
     assert reach.opening == 4096
     assert reach.bytes > 5 * 8 * 4096**2
-    assert reach.seconds > 50 * Reach((), "", 0, 1024).seconds > 0
+    assert reach.seconds > 1
+    assert Reach((), "", 0, 256).seconds == 0
     model = small(width=48, seed=1)
     monkeypatch.setattr(Reach, "seconds", 1e6)
     report = gradleak.audit(model, torch.randn(1, 3, 8, 8), torch.tensor([1]), batch_sizes=(1,), steps=1)

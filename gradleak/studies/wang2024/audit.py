@@ -280,8 +280,8 @@ def certificates(record: Record) -> pd.DataFrame:
 
 def federation_table(record: Record) -> pd.DataFrame:
     """Return what a federation's clients give away, a row a precision and round."""
-    lines = []
-    for _, own in _part(record, "federation").groupby(["precision", "round"], sort=False):
+    frame, lines = _part(record, "federation"), []
+    for _, own in frame.groupby(["precision", "round"], sort=False) if len(frame) else ():
         first = own.iloc[0]
         shares = {name: _share(own[name].astype(float).mean()) for name in ("labels", "features", "inputs")}
         place = {"numbers": first["precision"], "round": int(first["round"]), "accuracy": _share(first["accuracy"])}
@@ -292,8 +292,8 @@ def federation_table(record: Record) -> pd.DataFrame:
 
 def private_table(record: Record) -> pd.DataFrame:
     """Return what clients of DP-SGD give away, a row a noise multiplier and batch size, with the ε of their step."""
-    lines = []
-    for _, own in _part(record, "dp-sgd").groupby(["noise", "batch_size"], sort=False):
+    frame, lines = _part(record, "dp-sgd"), []
+    for _, own in frame.groupby(["noise", "batch_size"], sort=False) if len(frame) else ():
         first, epsilon = own.iloc[0], own["epsilon"].astype(float).median()
         place = {
             "noise": f"{first['noise']:g}",
