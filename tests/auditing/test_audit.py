@@ -199,8 +199,8 @@ def test_what_peeling_needs_is_said_beforehand(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(Reach, "seconds", 1e6)
     report = gradleak.audit(model, torch.randn(1, 3, 8, 8), torch.tensor([1]), batch_sizes=(1,), steps=1)
     assert why(report, "layers peeled off").startswith("needs about 1000000 s at a stretch, and ")
-    report = gradleak.audit(model, torch.randn(1, 3, 8, 8), torch.tensor([1]), batch_sizes=(1,), steps=1, memory=0.004)
-    assert why(report, "layers peeled off").endswith("GB, and 0.004 GB are to be had")
+    report = gradleak.audit(model, torch.randn(1, 3, 8, 8), torch.tensor([1]), batch_sizes=(1,), steps=1, memory=0.006)
+    assert why(report, "layers peeled off").endswith("GB, and 0.006 GB are to be had")
 
 
 # ------------------------------------------------------------------------------------------- time, memory, interruption
