@@ -14,12 +14,20 @@ from typing import Any
 import torch
 from rich.console import Console
 from rich.table import Table
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from gradleak import augment, data, models
+from gradleak import augment, data, metrics, models
 from gradleak.book import records
 from gradleak.images import Distance, Prior
 from gradleak.images.matching.objective import Objective
-from gradleak.labels import find_minima, label_path, nonnegative_intervals, recover_soft_labels, reveal_labels
+from gradleak.labels import (
+    find_minima,
+    label_path,
+    nonnegative_intervals,
+    recover_jointly,
+    recover_soft_labels,
+    reveal_labels,
+)
 from gradleak.leak import observe, observe_heads
 
 OUT = Path(__file__).parent / "results.json"
@@ -122,6 +130,53 @@ def solvers() -> list[dict[str, Any]]:
     return rows
 
 
+class Counted(TorchDispatchMode):
+    """Counts the operations on tensors inside it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += 1
+        return function(*args, **(kwargs or {}))
+
+
+def alone() -> dict[str, Any]:
+    """One sample alone at ten classes: how many operations it takes, and what they cost on as few numbers."""
+    gradients, weight = layer(10, 1)
+    with Counted() as counted:
+        recover_soft_labels(gradients, weight)
+    taken = seconds(lambda: recover_soft_labels(gradients, weight), 2.0)
+    few = torch.rand(1, 6, 10, dtype=torch.float64)
+    with torch.inference_mode():
+        product = seconds(lambda: [few * few for _ in range(1000)]) / 1000
+        total = seconds(lambda: [few.sum(dim=2) for _ in range(1000)]) / 1000
+    return {"ms": 1e3 * taken, "operations": counted.count, "product us": 1e6 * product, "sum us": 1e6 * total}
+
+
+def together() -> list[dict[str, Any]]:
+    """Batches found all at once, their classes told, as few starts each as are taken: seconds of one core."""
+    rows = []
+    for classes, size in ((10, 6), (50, 30), (100, 50)):
+        generator = torch.Generator().manual_seed(0)
+        weight = torch.randn(classes, 256, generator=generator, dtype=torch.float64) / 16
+        hidden = torch.randn(size, 256, generator=generator, dtype=torch.float64).relu()
+        hidden = hidden / (hidden @ weight.T).std()
+        told = torch.randperm(classes, generator=generator)[:size]
+        label = augment.smooth(told, classes, torch.rand(size, generator=generator, dtype=torch.float64) / 2)
+        gradient = ((hidden @ weight.T).softmax(dim=1) - label).T @ hidden / size
+        started = time.process_time()
+        found = recover_jointly(gradient, weight, classes=told, starts=1)
+        taken = time.process_time() - started
+        order = metrics.match_batch(found.features, hidden)
+        error = float(metrics.label_error(found.labels[order], label).max())
+        about = {"classes": classes, "batch": size, "unknowns": size * (size + 1), "seconds": taken}
+        rows.append(about | {"status": found.status, "reason": found.reason, "largest label error": error})
+        print(rows[-1], flush=True)
+    return rows
+
+
 def revealed() -> list[dict[str, Any]]:
     """The classes that RLG reveals of a batch of 40, in few classes and in many."""
     rows = []
@@ -184,10 +239,13 @@ def _solver(solver: str, classes: int, batch: int, measured: int, taken: float) 
 def main() -> None:
     """Measure, print, and write results.json."""
     torch.set_num_threads(1)
+    few = alone()
+    print(few, flush=True)
     results = {
         "matching": matching(),
         "batching": [*heads(), *landscapes()],
         "solvers": [*solvers(), *revealed()],
+        "together": together(),
         "starts": starts(),
     }
     for rows in results.values():
@@ -196,7 +254,7 @@ def main() -> None:
             table.add_row(*(f"{v:.3g}" if isinstance(v, float) else str(v) for v in row.values()))
         Console().print(table)
     about = {"threads": 1, "date": datetime.date.today().isoformat(), "versions": records.versions()}
-    OUT.write_text(json.dumps(about | results, indent=1) + "\n")
+    OUT.write_text(json.dumps(about | results | {"alone": few}, indent=1) + "\n")
     print(f"results {OUT.relative_to(Path.cwd()) if OUT.is_relative_to(Path.cwd()) else OUT.name}")
 
 

@@ -10,7 +10,7 @@ import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
 from gradleak import claims, paths, studies
-from gradleak.book import architecture, cover, landing, performance, records, sources
+from gradleak.book import architecture, cover, figures, landing, performance, records, sources
 from gradleak.book.pages import PageRun
 from gradleak.book.records import Record
 from gradleak.book.tables import duration
@@ -37,6 +37,16 @@ def write(ordered: list[Study], papers: list[str], runs: dict[str, PageRun]) -> 
     _put_figure(folder / "scoreboard.png", claims.figure_matrix([line for lines in judged.values() for line in lines]))
     _put_figure(folder / "architecture.png", architecture.draw())
     _put_cover(folder)
+    _put_figure(folder / "sentence.png", _sentence())
+
+
+def _sentence() -> Figure:
+    """Draw a recorded sentence as it appears, word by word."""
+    kept = records.recorded("sentences") if "sentences" in studies.names() else None
+    if kept is None:
+        return figures.nothing("no sentence is recorded")
+    figure: Figure = studies.load("sentences").module.figure_reading(kept)
+    return figure
 
 
 def _put(file: Path, content: bytes) -> None:

@@ -91,6 +91,21 @@ def images_of_a_batch() -> Leak:
     )
 
 
+def images_layer_by_layer() -> Leak:
+    """All images of a batch from a residual network, layer by layer."""
+    frame = _frame("peeling")
+    peeled = frame[(frame["part"] == "peeled") & (frame["what"] == "batch")]
+    size, _ = _largest(peeled.assign(back=peeled["back"].astype(float)), "back", 1.0)
+    shown = peeled[peeled["size"] == size]
+    noisy = frame[frame["part"] == "noise"].assign(defense="gaussian")
+    return Leak(
+        f"batch of {size}; ResNet18, untrained",
+        f"all {size} images, {shown['psnr'].median():.0f} dB (median of {len(shown)} batches)",
+        duration(shown["cpu_seconds"].median()),
+        _least(noisy.assign(success=noisy["least"]), PICTURES),
+    )
+
+
 def image_convolutional() -> Leak:
     """An image from a convolutional network, layer by layer in closed form."""
     frame = _frame("cnn-inversion")
@@ -162,6 +177,30 @@ def labels_by_minimum() -> Leak:
     )
 
 
+def sentences_in_order() -> Leak:
+    """Whole sentences, word by word, from a language model's gradient."""
+    frame = _frame("sentences")
+    read = frame[(frame["part"] == "read") & (frame["words"] == "all")]
+    largest = read[read["size"] == read["size"].max()]
+    return Leak(
+        f"batch of up to {read['size'].max()} sentences; LSTM, GRU, transformer",
+        f"{read['exact'].sum():,} of {len(read):,} batches whole, each word in its place",
+        duration(largest["seconds"].median()),
+        _stopped("sentences", "right", LABELS / 100),
+    )
+
+
+def transcript() -> Leak:
+    """What was said, word by word, from a speech recogniser's gradient."""
+    frame = _frame("transcripts")
+    alone = frame[(frame["part"] == "alone") & (frame["size"] == "paper")]
+    return Leak(
+        "one utterance; a speech recogniser",
+        f"{alone['exact'].sum()} of {len(alone)} transcripts, each word in its place",
+        duration(alone["seconds"].median()),
+    )
+
+
 # What leaks, the page that measures it, and how its row is read off the record.
 ROWS: tuple[tuple[str, str, Row], ...] = (
     ("the soft label", "label-accuracy-intense", soft_label),
@@ -169,11 +208,14 @@ ROWS: tuple[tuple[str, str, Row], ...] = (
     ("the image, in closed form", "fcn-inversion", image_fully_connected),
     ("all images, in closed form", "exact-batch", images_of_a_batch),
     ("the image, layer by layer", "cnn-inversion", image_convolutional),
+    ("all images, layer by layer", "peeling", images_layer_by_layer),
     ("the image, by matching", "cnn-reconstruction", image_matched),
     ("label counts, by sign and size", "llg-attack", labels_by_sign),
     ("label counts, by confidence", "posterior-attack", labels_by_posterior),
     ("the set of labels, by factors", "reveal-labels", labels_by_factors),
     ("labels, by the least entry", "batch-restoration", labels_by_minimum),
+    ("whole sentences, in order", "sentences", sentences_in_order),
+    ("what was said, in order", "transcripts", transcript),
 )
 
 

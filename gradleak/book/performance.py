@@ -43,6 +43,8 @@ def write_page(folder: Path) -> str:
             "",
             "Time a sample. The exact solver is faster in batches; the published searches go sample by sample.",
             "```\n",
+            *([alone_text(measured["alone"])] if "alone" in measured else []),
+            *([together_table(measured["together"])._repr_markdown_()] if "together" in measured else []),
             batching_table([*measured["matching"], *measured["batching"]])._repr_markdown_(),
             matching_text(measured["matching"][0]),
         ]
@@ -70,6 +72,30 @@ def solver_table(rows: list[dict[str, Any]]) -> Table:
         "Soft labels from gradients of single samples, smoothing, float32.",
         "tab-performance-solvers",
     )
+
+
+def alone_text(alone: dict[str, Any]) -> str:
+    """Return what one sample's time consists of."""
+    count, product, total = alone["operations"], alone["product us"], alone["sum us"]
+    return (
+        f"One sample alone at ten classes takes {alone['ms']:.2g} ms: {count} operations on tensors of a few dozen "
+        f"numbers, {1e3 * alone['ms'] / count:.2g} µs each. What they compute is little beside the call of them. A "
+        f"product of sixty numbers takes {product:.2g} µs here and a sum over every ten of them {total:.2g} µs, so as "
+        f"many products would take {1e-3 * count * product:.2g} ms and as many sums {1e-3 * count * total:.2g} ms.\n"
+    )
+
+
+def together_table(rows: list[dict[str, Any]]) -> Table:
+    """Return what batches cost that are found all at once."""
+    frame = pd.DataFrame(rows)
+    shown = {"C": frame["classes"], "batch B": frame["batch"], "unknowns": frame["unknowns"].map("{:,}".format)}
+    shown |= {
+        "CPU s": frame["seconds"].map("{:.2g}".format),
+        "status": frame["status"],
+        "of its starts": frame["reason"],
+    }
+    shown |= {"largest label error": frame["largest label error"].map("{:.1g}".format)}
+    return Table(pd.DataFrame(shown), "One batch all at once, classes told, float64.", "tab-performance-together")
 
 
 def batching_table(rows: list[dict[str, Any]]) -> Table:

@@ -109,7 +109,7 @@ def duration(seconds: float) -> str:
     if math.isnan(seconds):
         return MISSING
     if seconds < 1:
-        return f"{1000 * seconds:.2g} ms"
+        return f"{float(f'{1000 * seconds:.2g}'):g} ms"
     if seconds < 100:
         return f"{seconds:.2g} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

@@ -11,6 +11,7 @@ from gradleak.images.inversion.fully_connected import (
     invert_fully_connected,
     trace_fully_connected,
 )
+from gradleak.images.inversion.spear import Spear, spear
 from gradleak.images.matching.engine import Reconstruction, match
 from gradleak.images.matching.levenberg import LevenbergMarquardt, Polished, polished
 from gradleak.images.matching.objective import Distance, total_variation
@@ -32,6 +33,7 @@ __all__ = [
     "Polished",
     "Prior",
     "Reconstruction",
+    "Spear",
     "bias_attack",
     "invert_convolutional",
     "invert_fully_connected",
@@ -41,6 +43,7 @@ __all__ = [
     "peeling_counts",
     "polished",
     "restore_batches",
+    "spear",
     "total_variation",
     "trace_convolutional",
     "trace_fully_connected",

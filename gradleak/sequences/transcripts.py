@@ -61,7 +61,7 @@ def read_transcripts(leak: Leak, start: int = START, *, vocabulary: Vocabulary |
         reason = f"the gradient's rank of {decoder.rank} leaves nothing outside its span: noise, or too many steps"
         return _nothing(reason, decoder.rank, vocabulary)
     first = decoder.start(start)
-    if first is None:
+    if first.miss > FITS[0]:
         return _nothing("the start token does not lie in the gradient's span", decoder.rank, vocabulary)
     searches = []
     for fits in FITS:
@@ -79,7 +79,7 @@ def step_misses(leak: Leak, tokens: Sequence[int], start: int = START) -> list[T
     """
     decoder = _Decoder(leak)
     node = decoder.start(start)
-    if node is None:
+    if node.miss > FITS[0]:
         raise InputError("the start token does not lie in the gradient's span")
     every = torch.arange(len(decoder.words))
     misses = [decoder.missed(node.state[0], every)]
@@ -102,15 +102,15 @@ class _Node:
 
 
 class _Decoder:
-    """The first layer of a decoder and the span of what it read, in float64."""
+    """The first layer of a decoder and the span (K, S) of what it read, in float64; its gradient's, unless given."""
 
-    def __init__(self, leak: Leak) -> None:
+    def __init__(self, leak: Leak, span: Tensor | None = None) -> None:
         self.model, embedding, cell = _parts(leak.model)
         self.gradients = leak.gradients
         self.words = embedding.weight.detach().double()
         self.cell = cell
-        gradient = torch.cat([leak.gradients[name].reshape(4 * cell.hidden_size, -1) for name in FIRST], dim=1)
-        span = inputs_span(gradient).vectors
+        gradient = first_layer(leak)
+        span = inputs_span(gradient).vectors if span is None else span
         self.rank = span.shape[1]
         word = self.words.shape[1]
         context = cell.input_size - word
@@ -140,25 +140,17 @@ class _Decoder:
         outside: Tensor = self.words.square().sum(dim=1) - inside
         return outside.clamp(min=0)
 
-    def start(self, start: int) -> _Node | None:
+    def start(self, start: int) -> _Node:
         """Return the node behind the start token: no state, and no context yet."""
         nothing = self.words.new_zeros(self.cell.hidden_size)
         miss = float(self.missed(nothing, torch.tensor([start]))[0])
-        if miss > FITS[0]:
-            return None
         context = self.words.new_zeros(len(self.context))
         return self.node((), start, context, (nothing, nothing), miss, float("inf"))
 
     def following(self, node: _Node, most: float) -> tuple[list[_Node], float]:
         """Return the nodes of the words that fit behind a node, and how far the nearest of the others misses."""
         state = node.state[0]
-        rest = torch.cat([state, state.new_ones(1)])
-        along = self.left[self.width :].T @ rest
-        # ‖v‖² − ‖Lᵀv‖² of v = [word; state; 1], for all words in one product; anew for the few that come near.
-        cross = self.words @ (self.left[: self.width] @ along)
-        squares = self.of_words - 2 * cross + rest.square().sum() - along.square().sum()
-        near = squares.topk(min(self.rank + 4, len(squares)), largest=False).indices
-        misses = self.missed(state, near)
+        near, misses = self.nearest(state, self.rank + 4)
         fits = misses < most
         other = float(misses[~fits].min()) if bool((~fits).any()) else 0.0
         nodes = [
@@ -169,6 +161,16 @@ class _Decoder:
             for word, miss in zip(near[fits].tolist(), misses[fits].tolist(), strict=True)
         ]  # fmt: skip
         return nodes, other
+
+    def nearest(self, state: Tensor, count: int) -> tuple[Tensor, Tensor]:
+        """Return so many words that lie least outside the span behind a state, and how far (K,)."""
+        rest = torch.cat([state, state.new_ones(1)])
+        along = self.left[self.width :].T @ rest
+        # ‖v‖² − ‖Lᵀv‖² of v = [word; state; 1], for all words in one product; anew for the few that come near.
+        cross = self.words @ (self.left[: self.width] @ along)
+        squares = self.of_words - 2 * cross + rest.square().sum() - along.square().sum()
+        near = squares.topk(min(count, len(squares)), largest=False).indices
+        return near, self.missed(state, near)
 
     def _vectors(self, state: Tensor, words: Tensor) -> Tensor:
         rest = torch.cat([state, state.new_ones(1)]).expand(len(words), -1)
@@ -270,6 +272,11 @@ def _told(ends: list[_Node], steps: int, whole: bool, decoder: _Decoder, vocabul
 
 def _nothing(reason: str, inputs: int, vocabulary: Vocabulary | None) -> Transcripts:
     return Transcripts([[]], None if vocabulary is None else [""], ["failed"], [reason], inputs, [(1.0, 0.0)])
+
+
+def first_layer(leak: Leak) -> Tensor:
+    """Return the gradient (4H, K) of a decoder's first layer: its weights, and its bias as one more column."""
+    return torch.cat([leak.gradients[name].reshape(len(leak.gradients[name]), -1) for name in FIRST], dim=1)
 
 
 def _parts(model: nn.Module) -> tuple[Recogniser, nn.Embedding, nn.LSTMCell]:

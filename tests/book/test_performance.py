@@ -18,6 +18,11 @@ MATCHING = [
     {"what": "matching", "ms a sample": 1.0, "plain loop ms": 6.0, "times faster": 6.0, "training step ms": 0.2}
     | {"times a training step": 5.0}
 ]
+ALONE = {"ms": 1.5, "operations": 500, "product us": 1.0, "sum us": 2.0}
+TOGETHER = [
+    {"classes": 10, "batch": 6, "unknowns": 42, "seconds": 0.25, "status": "found", "reason": "5 of 8 starts end here"}
+    | {"largest label error": 2e-15}
+]
 BATCHING = [{"what": "all minima", "ms a sample": 1.0, "plain loop ms": 3.0, "times faster": 3.0}]
 
 
@@ -26,7 +31,10 @@ def test_the_page_shows_what_was_measured(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(performance, "results_file", lambda: file)
     assert "Nothing is measured yet" in performance.write_page(tmp_path)
     about = {"threads": 1, "date": "2026-01-02", "versions": {"torch": "2.11"}}
-    file.write_text(json.dumps(about | {"solvers": SOLVERS, "batching": BATCHING, "matching": MATCHING}))
+    measured = about | {"solvers": SOLVERS, "batching": BATCHING, "matching": MATCHING}
+    file.write_text(json.dumps(measured))
+    assert "operations" not in performance.write_page(tmp_path), "of an older run, what it measured"
+    file.write_text(json.dumps(measured | {"alone": ALONE, "together": TOGETHER}))
     text = performance.write_page(tmp_path)
     assert "2026-01-02, torch 2.11" in text
     assert "| lbfgs | 10 | any | 1 | 100 | 10 | 200 |" in text, "beside the exact solver's best, 0.5 ms"
@@ -34,4 +42,7 @@ def test_the_page_shows_what_was_measured(tmp_path: Path, monkeypatch: pytest.Mo
     assert "| all minima | 1 | 3 | 3 |" in text
     assert "| matching | 1 | 6 | 6 |" in text
     assert "costs 5 times a step of training" in text
+    assert "| 10 | 6 | 42 | 0.25 | found | 5 of 8 starts end here | 2e-15 |" in text
+    assert "takes 1.5 ms: 500 operations on tensors of a few dozen numbers, 3 µs each" in text
+    assert "as many products would take 0.5 ms and as many sums 1 ms" in text
     assert (tmp_path / "performance.png").stat().st_size > 5000

@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -70,7 +70,13 @@ class Count:
 
 def counts(model: nn.Module, shape: tuple[int, ...], batch_size: int) -> tuple[Count, ...]:
     """Return from the last layer to the first what the numbers alone say of peeling, before anything is tried."""
-    network, found, opened = Network(model, shape), [], False
+    return counts_of(Network(model, shape), batch_size)
+
+
+def counts_of(network: Network, batch_size: int) -> tuple[Count, ...]:
+    """Return the same of a network that has been traced."""
+    found, opened = list[Count](), False
+    told = network.source(network.steps[network.output].inputs[0]).name
     for step in reversed(network.steps.values()):
         users = [network.steps[user] for user in step.users]
         layers = [user.layer for user in users if user.layer is not None and user.name != network.output]
@@ -80,7 +86,7 @@ def counts(model: nn.Module, shape: tuple[int, ...], batch_size: int) -> tuple[C
             reason = "" if equations > unknowns else short(equations, unknowns)
             name = "+".join(user.parameter for user in users if user.layer is not None)
             found.append(Count(name, equations, unknowns, reason))
-        elif step.kind == "activation" and not opened and len(step.shape) == 3:
+        elif step.kind == "activation" and not opened and step.name != told and len(step.shape) == 3:
             for path in network.below(step.name):
                 layer = network.steps[path[-1]]
                 assert layer.layer is not None
@@ -98,15 +104,17 @@ def peel(
     *,
     prior: str | LabelPrior = "smoothing",
     noise: float | None = 0.0,
+    scale: float | None = 1.0,
     steps: int = 2000,
     seed: int = 0,
 ) -> Peeled:
     """Take a batch of images out of a convolutional network's averaged gradient, layer by layer.
 
     `prior`: the shape of the labels. `noise`: the standard deviation of what was added to every entry, None to estimate
-    it. `steps`: how many the search for the images in front of the deepest map may take, restarts among them, from
-    random starts that `seed` decides. The network: convolutions, batch norm in eval mode, activations, average
-    pooling, residual sums and Linear layers; what else it holds ends the way down, and is named.
+    it. `scale`: the factor on the gradient, None to find it. `steps`: how many the search for the images in front of
+    the deepest map may take, restarts among them, from random starts that `seed` decides. The network: convolutions,
+    batch norm in eval mode, activations, average pooling, residual sums and Linear layers; what else it holds ends the
+    way down, and is named.
     """
     if leak.input_shape is None:
         raise InputError("the leak does not say what shape the clients' inputs have")
@@ -114,11 +122,12 @@ def peel(
         raise InputError(f"gradients of {leak.local_steps} local steps are sums over networks; peeling takes one step")
     with torch.no_grad():
         network = Network(leak.model, leak.input_shape)
-        top, errors = _last_layer(leak, prior, noise)
+        top, errors = _last_layer(leak, prior, noise, scale)
         nothing = errors.new_full((leak.batch_size, *leak.input_shape), torch.nan)
         lost = errors.new_full((leak.batch_size,), torch.inf)
         if not bool(top.found.all()):
             return Peeled(nothing, top.labels, (), "", lost, lost, torch.inf, "failed", f"labels: {top.reason}")
+        leak = replace(leak, gradients={name: value / top.scale for name, value in leak.gradients.items()})
         unit = torch.finfo(leak.weight_gradient.dtype).eps / 2
         sweep = Sweep(network, leak, top.features, errors, unit)
         sweep.run()
@@ -139,7 +148,9 @@ def peel(
     return Peeled(images, top.labels, layers, name, found.misfit, errors, residual, status, reason)
 
 
-def _last_layer(leak: Leak, prior: str | LabelPrior, noise: float | None) -> tuple[BatchLabels, Tensor]:
+def _last_layer(
+    leak: Leak, prior: str | LabelPrior, noise: float | None, scale: float | None
+) -> tuple[BatchLabels, Tensor]:
     """Return the labels and features of every sample, and its error p − y (B, C)."""
     top = recover_batch(
         leak.weight_gradient,
@@ -150,6 +161,7 @@ def _last_layer(leak: Leak, prior: str | LabelPrior, noise: float | None) -> tup
         bias_gradient=leak.bias_gradient,
         nonnegative=any(isinstance(module, nn.ReLU) for module in leak.model.modules()),
         noise=noise,
+        scale=scale,
     )
     logits = top.features @ leak.weight.double().T + (0 if leak.bias is None else leak.bias.double())
     return top, logits.softmax(dim=1) - top.labels

@@ -60,20 +60,21 @@ def counted(modules: list[nn.Conv2d | nn.Linear], shape: tuple[int, ...], count:
     period = [math.lcm(*(module.stride[axis] for module in convolutions)) for axis in (0, 1)]
     found = []
     for remainder in itertools.product(*(range(min(period[axis], shape[1 + axis])) for axis in (0, 1))):
-        places = math.prod(-(-(shape[1 + axis] - remainder[axis]) // period[axis]) for axis in (0, 1))
-        equations = sum(
-            module.out_channels * math.prod(_reaching(module, axis, remainder[axis]) for axis in (0, 1))
-            for module in convolutions
-        )
-        found.append((equations, count * places))
+        places = [range(remainder[axis], shape[1 + axis], period[axis]) for axis in (0, 1)]
+        equations = 0
+        for module in convolutions:
+            offsets = math.prod(_reaching(module, axis, places[axis], shape[1 + axis]) for axis in (0, 1))
+            equations += module.out_channels // module.groups * offsets
+        found.append((equations, count * len(places[0]) * len(places[1])))
     return min(found, key=lambda pair: pair[0] - pair[1])
 
 
-def _reaching(module: nn.Conv2d, axis: int, place: int) -> int:
-    """Return how many of a kernel's offsets reach positions of this remainder along an axis."""
+def _reaching(module: nn.Conv2d, axis: int, places: range, side: int) -> int:
+    """Return how many of a kernel's offsets reach any of these places along an axis of so many."""
     assert not isinstance(module.padding, str)
-    padding, stride = module.padding[axis], module.stride[axis]
-    return sum((place + padding - offset) % stride == 0 for offset in range(module.kernel_size[axis]))
+    padding, stride, kernel = module.padding[axis], module.stride[axis], module.kernel_size[axis]
+    starts = range(0, side + 2 * padding - kernel + 1, stride)
+    return sum(any(place + padding - offset in starts for place in places) for offset in range(kernel))
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import operator
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
@@ -21,6 +21,9 @@ AFFINE: tuple[Any, ...] = (
     nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.Linear, operator.add, operator.iadd, torch.add, F.pad, F.avg_pool2d,
     F.adaptive_avg_pool2d, operator.getitem,
 )  # fmt: skip
+# The slope of ReLU6, whose upper corner is met up to this.
+CORNER = 1e-3
+RELU6 = Activation(lambda x: ((x > 0) & (x < 6 - CORNER)).to(x), None)
 # What leaves every position and channel where it is.
 IN_PLACE: tuple[Any, ...] = (nn.BatchNorm2d, nn.Dropout, nn.Identity, operator.add, operator.iadd, torch.add)
 
@@ -45,14 +48,26 @@ class Step:
 
     @property
     def layer(self) -> nn.Conv2d | nn.Linear | None:
-        """The convolution or Linear layer that this is, if its inputs can be had from its gradient."""
+        """The convolution or Linear layer that this is, if its gradient is linear in its inputs."""
         module = self.module
         if isinstance(module, nn.Linear):
             return module
-        plain = isinstance(module, nn.Conv2d) and module.groups == 1 and module.padding_mode == "zeros"
-        if isinstance(module, nn.Conv2d) and plain and not isinstance(module.padding, str):
+        if isinstance(module, nn.Conv2d) and module.padding_mode == "zeros" and not isinstance(module.padding, str):
             return module if module.dilation == (1, 1) else None
         return None
+
+    @property
+    def rectifies(self) -> bool:
+        """Whether this is an activation that gives zero for all that is below zero."""
+        return self.activation is not None and (self.module is None or isinstance(self.module, nn.ReLU | nn.ReLU6))
+
+    @property
+    def levels(self) -> tuple[float, float] | None:
+        """The slopes of an activation that has just two, below zero and above."""
+        if self.activation is None or not (self.rectifies or isinstance(self.module, nn.LeakyReLU)):
+            return None
+        low, high = self.activation.slope(torch.tensor([-1.0, 1.0])).tolist()
+        return low, high
 
     @property
     def in_place(self) -> bool:
@@ -88,7 +103,7 @@ class Network:
             values[node.name] = example if step.kind == "input" else step.run(*(values[one] for one in step.inputs))
             if not torch.is_tensor(values[node.name]):
                 raise InputError(f"{step.says} gives no tensor: peeling takes networks whose shapes are fixed")
-            self.steps[node.name] = _shaped(step, tuple(values[node.name].shape[1:]))
+            self.steps[node.name] = replace(step, shape=tuple(values[node.name].shape[1:]))
 
     @property
     def inputs(self) -> Step:
@@ -113,7 +128,9 @@ class Network:
 
         rectifies = operation in (F.relu, torch.relu)
         candidate: nn.Module | None = nn.ReLU() if rectifies else module
-        activation = None if candidate is None else activation_of(candidate)
+        activation = RELU6 if isinstance(candidate, nn.ReLU6) else None
+        if activation is None and candidate is not None:
+            activation = activation_of(candidate)
         affine = operation in (*AFFINE, nn.Conv2d) or (
             isinstance(module, nn.BatchNorm2d) and module.track_running_stats
         )
@@ -168,10 +185,3 @@ class Network:
                 yield path
             elif step.in_place or step.kind == "reshaped":
                 paths += [[*path, one] for one in step.inputs]
-
-
-def _shaped(step: Step, shape: tuple[int, ...]) -> Step:
-    return Step(
-        step.name, step.kind, step.inputs, step.users, shape, step.operation, step.run, step.parameter, step.module,
-        step.activation,
-    )  # fmt: skip

@@ -39,9 +39,14 @@ class Opened:
 
 def refused(module: nn.Conv2d | nn.Linear, shape: tuple[int, ...], size: int) -> str:
     """Say why a layer with outputs of this shape cannot be opened for `size` samples, if the count says so."""
-    if isinstance(module, nn.Linear) or module.kernel_size == (1, 1):
+    if isinstance(module, nn.Linear):
+        return "a Linear layer's gradient tells no samples apart"
+    if module.groups > 1:
+        return "its channels are convolved apart: none holds more than its own kernel's few equations"
+    alone = shape[1] * shape[2] == 1
+    if module.kernel_size == (1, 1) and not alone:
         return "its patches do not overlap: nothing tells positions and samples apart"
-    if any(side < stride + 2 for side, stride in zip(module.kernel_size, module.stride, strict=True)):
+    if not alone and any(side < stride + 2 for side, stride in zip(module.kernel_size, module.stride, strict=True)):
         return "with its stride too little of its patches overlaps"
     positions = size * shape[1] * shape[2]
     if positions > module.out_channels:

@@ -94,18 +94,17 @@ class Sweep:
 
     def _open(self, step: Step) -> None:
         """Read the slopes of the first activation, whose values nothing tells, off the gradient of a layer below."""
-        delta, two = self.delta(step.name), isinstance(step.module, nn.ReLU | nn.LeakyReLU) or step.module is None
+        delta, levels = self.delta(step.name), step.levels
         if delta is None or step.activation is None:
             return
-        reasons = [] if two else [f"the slopes of {step.says} are not two numbers"]
-        for path in self.network.below(step.name) if two else []:
+        reasons = [] if levels else [f"the slopes of {step.says} are not two numbers"]
+        for path in self.network.below(step.name) if levels else []:
             layer, size = self.network.steps[path[-1]], self.network.steps[self.network.steps[path[-1]].inputs[0]].shape
             assert layer.layer is not None
             reason = refused(layer.layer, layer.shape, self.count)
-            if not reason and isinstance(layer.layer, nn.Conv2d):
-                levels = step.activation.slope(torch.tensor([-1.0, 1.0])).tolist()
+            if not reason and levels and isinstance(layer.layer, nn.Conv2d):
                 arrived = self._down(path, delta)
-                found = opened(layer.layer, self._gradient(layer), arrived, size[1:], (levels[0], levels[1]), self.unit)
+                found = opened(layer.layer, self._gradient(layer), arrived, size[1:], levels, self.unit)
                 reason = found.reason
                 if found.slopes is not None:
                     self.slopes[step.name] = found.slopes
@@ -135,7 +134,12 @@ class Sweep:
         shape = step.shape if len(step.shape) == 3 else (*step.shape, 1, 1)
         name = "+".join(layer.parameter for layer in layers)
         count, unknowns = counted([one.module for one in equations], shape, self.count)
-        found = solved(equations, shape, self.unit) if count > unknowns else lost(short(count, unknowns))
+        if count <= unknowns:
+            found = lost(short(count, unknowns))
+        elif any(isinstance(one.module, nn.Conv2d) and one.module.groups > 1 for one in equations):
+            found = lost("its channels are convolved apart, which is not solved here")
+        else:
+            found = solved(equations, shape, self.unit)
         reason, error = found.reason, math.inf
         value = found.value
         if value is not None and found.deviation is not None:
@@ -155,8 +159,7 @@ class Sweep:
     def _read(self, step: Step, value: Tensor, deviation: Tensor) -> tuple[Tensor, float]:
         """Return the values, rectified ones that are zero but for their errors set to zero, and their error."""
         size = value.square().mean().sqrt()
-        source = self.network.source(step.name)
-        if source.kind == "activation" and (source.module is None or isinstance(source.module, nn.ReLU)):
+        if self.network.source(step.name).rectifies:
             deviation = deviation * _calibration(value / deviation)
             value = torch.where(value > ABOVE * deviation, value, 0)
         error = deviation.square().mean().sqrt() / size
@@ -168,7 +171,8 @@ class Sweep:
             if not dropped or not isinstance(one.module, nn.Conv2d):
                 continue
             name, path = self._activation_above(layer)
-            if name not in self.slopes:
+            levels = self.network.steps[name].levels if name else None
+            if name not in self.slopes or levels is None:
                 continue
             delta, slopes = self.delta(name), self.slopes[name].clone()
             assert delta is not None
@@ -178,28 +182,11 @@ class Sweep:
             patches = F.unfold(value, one.module.kernel_size, padding=padding, stride=stride)
             for channel in dropped:
                 own = slopes[:, channel].flatten(1)
-                own = self._flipped(one.gradient[channel].flatten(), patches, whole[:, channel], own, found.misfit)
+                gradient = one.gradient[channel].flatten()
+                own = _flipped(gradient, patches, whole[:, channel], own, levels, found.misfit)
                 slopes[:, channel] = own.view_as(slopes[:, channel])
             self.slopes[name] = slopes
             self._deltas.clear()
-
-    def _flipped(self, gradient: Tensor, patches: Tensor, whole: Tensor, slopes: Tensor, misfit: float) -> Tensor:
-        """Return the slopes (B, P) of one channel, as many flipped as it takes to explain its gradient."""
-        flat = slopes.clone()
-        low, high = 0.0, 1.0
-        sizes = patches.square().sum(dim=1)
-        for _ in range(flat.numel()):
-            missed = gradient - torch.einsum("bkp,bp->k", patches, whole * flat)
-            if float(missed.norm()) <= EXPLAINED * misfit * float(gradient.norm()):
-                break
-            change = whole * torch.where(flat > low, low - high, high - low)
-            gain = 2 * change * torch.einsum("bkp,k->bp", patches, missed) - change.square() * sizes
-            best = int(gain.argmax())
-            if float(gain.flatten()[best]) <= FLIPS * float(missed.square().sum()):
-                break
-            b, p = divmod(best, flat.shape[1])
-            flat[b, p] = low if flat[b, p] > low else high
-        return flat
 
     def _activation_above(self, layer: Step) -> tuple[str, list[str]]:
         """Return the activation that a layer's outputs go to unmoved, and the steps on the way down, or nothing."""
@@ -209,6 +196,29 @@ class Sweep:
                     if path[-1] == layer.name:
                         return step.name, path[:-1]
         return "", []
+
+
+def _flipped(
+    gradient: Tensor, patches: Tensor, whole: Tensor, slopes: Tensor, levels: tuple[float, float], misfit: float
+) -> Tensor:
+    """Return the slopes (B, P) of one channel, as many flipped to the other level as it takes to explain its gradient.
+
+    `patches` (B, K, P): the layer's inputs; `whole` (B, P): the gradient after the channel if every slope were one.
+    """
+    flat, (low, high) = slopes.clone(), levels
+    sizes = patches.square().sum(dim=1)
+    for _ in range(flat.numel()):
+        missed = gradient - torch.einsum("bkp,bp->k", patches, whole * flat)
+        if float(missed.norm()) <= EXPLAINED * misfit * float(gradient.norm()):
+            break
+        change = whole * torch.where(flat > low, low - high, high - low)
+        gain = 2 * change * torch.einsum("bkp,k->bp", patches, missed) - change.square() * sizes
+        best = int(gain.argmax())
+        if float(gain.flatten()[best]) <= FLIPS * float(missed.square().sum()):
+            break
+        b, p = divmod(best, flat.shape[1])
+        flat[b, p] = low if flat[b, p] > low else high
+    return flat
 
 
 def _calibration(ratio: Tensor) -> Tensor:

@@ -101,7 +101,7 @@ class Parameters(studies.Parameters):
             "sentences/softmax/0/1/24",
             "sentences/softmax/100/1/12",
             "sentences/softmax/400/1/12",
-            "librispeech/softmax/0/1/8",
+            "librispeech/softmax/0/1/24",
             "librispeech/printed/0/1/6",
         ],
         "steps": 1200,

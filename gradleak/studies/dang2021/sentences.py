@@ -108,6 +108,7 @@ class Parameters(studies.Parameters):
             "lstm/512/1/untrained/64/10",
             "lstm/1024/1/untrained/64/4",
             "lstm/512/1/trained/64/10",
+            "lstm/1024/1/trained/64/4",
             *(f"transformer/256/2/untrained/{size}/3" for size in (1, 4, 16)),
             "transformer/256/2/trained/16/1",
         ],

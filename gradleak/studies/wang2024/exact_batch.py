@@ -14,11 +14,12 @@ import torch
 from matplotlib.figure import Figure
 from pydantic import Field, model_validator
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from gradleak import data, defenses, metrics, models, studies
 from gradleak.book import figures
 from gradleak.book.records import Record
-from gradleak.images import bias_attack, trace_fully_connected
+from gradleak.images import bias_attack, spear, trace_fully_connected
 from gradleak.leak import Leak, observe
 from gradleak.studies.fitting import Sees
 from gradleak.studies.shared.defended import Defence, defended_trials, defense_cells, sent_behind
@@ -35,6 +36,8 @@ DEFENSES: dict[str, tuple[float, ...]] = {
     "half": (16,),
 }
 ATTACKS = ("closed form", "bias attack")
+# Beside SPEAR: pixels a side, units and classes of a network of two layers, and draws at most.
+NARROW, WIDTH, MANY, DRAWS = 16, 400, 100, 200_000
 
 
 class Parameters(studies.Parameters):
@@ -234,6 +237,36 @@ def defense_table(record: Record) -> pd.DataFrame:
             }
         )
     return pd.DataFrame(lines)
+
+
+def beside_spear(sizes: list[int], dataset: str, seed: int) -> pd.DataFrame:
+    """Run SPEAR's core and the closed form here and now on one batch a size: two layers, the first with a bias."""
+    lines = []
+    for size in sizes:
+        private = data.load(dataset, "test", size=SIZE)
+        generator = torch.Generator().manual_seed(seed)
+        chosen = torch.randperm(len(private), generator=generator)[:size]
+        images = F.adaptive_avg_pool2d(private.images[chosen], NARROW)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            first = nn.Linear(images[0].numel(), WIDTH)
+            model = nn.Sequential(nn.Flatten(), first, nn.ReLU(), nn.Linear(WIDTH, MANY, bias=False))
+        leak = observe(model, data.normalise(images), torch.randint(MANY, (size,), generator=generator))
+        line: dict[str, Any] = {"B": f"{size}", "of 2ᴮ⁻¹": f"{2 ** (size - 1):,}"}
+        started = time.process_time()
+        sent = leak.gradients["1.weight"], leak.gradients["1.bias"]
+        drawn = spear(first.weight, first.bias, *sent, size, draws=DRAWS, seed=seed)
+        line |= {"SPEAR: draws": f"{drawn.draws:,}", "CPU s": f"{time.process_time() - started:.2f}"}
+        line["least dB"] = "lost" if drawn.inputs is None else _least(drawn.inputs, images)
+        started = time.process_time()
+        closed = trace_fully_connected(leak)
+        line["closed form: CPU s"] = f"{time.process_time() - started:.2f}"
+        lines.append(line | {"its least dB": _least(closed.inputs, images)})
+    return pd.DataFrame(lines)
+
+
+def _least(inputs: Tensor, images: Tensor) -> str:
+    return _decibels(judge(data.denormalise(inputs.reshape(images.shape)), images.double())["least"])
 
 
 def figure_batch(record: Record) -> Figure:

@@ -5,7 +5,6 @@ Beyond wang2024, section 4.2: every image of a batch out of one averaged gradien
 
 from __future__ import annotations
 
-import copy
 import time
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -14,38 +13,38 @@ import pandas as pd
 import torch
 from matplotlib.figure import Figure
 from pydantic import Field
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from gradleak import data, metrics, models, studies
 from gradleak.book import figures
 from gradleak.book.records import Record
-from gradleak.images import Adam, Peeled, match, peel, peeling_counts
+from gradleak.images import Adam, match, peel
+from gradleak.images.peeling.attack import counts_of
+from gradleak.images.peeling.network import Network
 from gradleak.leak import Leak, observe
 from gradleak.studies.fitting import Sees
 from gradleak.studies.shared.defended import sent_behind
 from gradleak.studies.shared.mosaics import packed, show
+from gradleak.studies.shared.peeled import FACTOR, decibels, judged, layers_of, short
 
 PLACE = "Beyond section 4.2"
 SMALLEST: dict[str, Any] = {}
 NETWORK = "resnet18-cifar"
-# An image that came back, in decibels, and how far an attack's own estimate of its errors may be off.
-BACK, FACTOR = 60.0, 10.0
 COUNTED = (1, 2, 4, 8, 16)
-LOST = 1000.0
 
 
 class Parameters(studies.Parameters):
     """What a rerun may change."""
 
-    sizes: list[int] = Field([2], description="batch sizes B")
+    sizes: list[int] = Field([1], description="batch sizes B")
     repeats: int = Field(1, ge=1, le=1000, description="batches a size, each with images and weights of its own")
     large: list[int] = Field([], description="further batch sizes, of one batch each")
-    noises: list[float] = Field([1e-7], description="noise on single gradients: its standard deviation")
-    matching: int = Field(3, ge=1, le=100_000, description="steps of gradient matching on one batch a size, to compare")
+    noises: list[float] = Field([1e-5], description="noise on single gradients: its standard deviation")
+    matching: int = Field(2, ge=1, le=100_000, description="steps of gradient matching on one batch a size, to compare")
     classes: int = Field(100, ge=4, le=10_000, description="classes C of the network; images are given any")
     side: int = Field(16, ge=8, le=64, description="pixels a side that images are brought down to")
-    steps: int = Field(100, ge=1, le=100_000, description="steps of the search in front of the last layer reached")
+    steps: int = Field(50, ge=1, le=100_000, description="steps of the search in front of the last layer reached")
     dataset: str = Field("photos", description="private images, test split")
 
     paper: ClassVar[dict[str, Any]] = {
@@ -115,63 +114,11 @@ def _peeled(size: int, batch: int, steps: int, **which: Any) -> list[dict[str, A
     started, cpu = time.perf_counter(), time.process_time()
     found = peel(leak, steps=steps)
     row: dict[str, Any] = {"seconds": time.perf_counter() - started, "cpu_seconds": time.process_time() - cpu}
-    row |= _judged(found, images, inputs)
+    row |= judged(found, images, inputs)
     if batch == 0:
         restored = data.denormalise(found.images.cpu())
         row["picture"] = packed(torch.cat([images, restored[metrics.match_batch(restored, images)]]), size)
-    return [row, *_layers(leak.model, found, inputs)]
-
-
-def _judged(found: Peeled, images: Tensor, inputs: Tensor) -> dict[str, Any]:
-    """Return how near a batch is to the truth in its best order, and whether it says so."""
-    restored = data.denormalise(found.images.cpu())
-    order = metrics.match_batch(restored, images)
-    psnr = metrics.psnr(restored[order], images).nan_to_num(-float("inf"))
-    error = (found.images[order.to(inputs.device)] - inputs).flatten(1).square().mean(dim=1).sqrt()
-    ratio = (found.errors[order.to(inputs.device)] / error)[error.isfinite()]
-    back = bool((psnr > BACK).all())
-    return {
-        "what": "batch",
-        "status": found.status,
-        "reason": found.reason,
-        "matched": found.matched,
-        "residual": found.residual,
-        "psnr": float(psnr.mean()),
-        "least": float(psnr.min()),
-        "back": back,
-        "silently": found.status == "unique" and not back,
-        "images_ratio": float(ratio[ratio.log().abs().argmax()]) if len(ratio) else float("nan"),
-        "layers": sum(not layer.reason for layer in found.layers),
-    }
-
-
-def _layers(model: nn.Module, found: Peeled, inputs: Tensor) -> list[dict[str, Any]]:
-    """Return a row a layer: what it claims for its inputs, and what they are off."""
-    truth = _inputs_of(model, inputs)
-    order, rows = None, []
-    for number, layer in enumerate(found.layers):
-        row = {"what": "layer", "number": number, "layer": layer.name, "reason": layer.reason}
-        row |= {"equations": layer.equations, "unknowns": layer.unknowns}
-        if layer.found is not None and not layer.reason:
-            true = truth[layer.name.partition("+")[0]]
-            own = layer.found.reshape(true.shape)
-            order = metrics.match_batch(own.flatten(1), true.flatten(1)) if order is None else order
-            off = float((own[order] - true).norm() / true.norm())
-            claimed = float(layer.claimed or 0)
-            row |= {"claimed": claimed, "off": off, "honest": off / FACTOR <= claimed <= off * FACTOR}
-        rows.append(row)
-    return rows
-
-
-def _inputs_of(model: nn.Module, inputs: Tensor) -> dict[str, Tensor]:
-    """Return what every layer takes in, in float64."""
-    own, seen = copy.deepcopy(model).double(), dict[str, Tensor]()
-    for name, module in own.named_modules():
-        if isinstance(module, nn.Conv2d):
-            module.register_forward_hook(lambda _m, args, _o, name=name: seen.__setitem__(name, args[0]))
-    with torch.no_grad():
-        own(inputs)
-    return seen
+    return [row, *layers_of(leak.model, found, inputs)]
 
 
 def _noisy(level: float, steps: int, **which: Any) -> list[dict[str, Any]]:
@@ -180,7 +127,7 @@ def _noisy(level: float, steps: int, **which: Any) -> list[dict[str, Any]]:
     rows = []
     for attacker, noise in (("unaware", 0.0), ("aware", level)):
         found = peel(leak, noise=noise, steps=steps)
-        rows.append({"attacker": attacker} | _judged(found, images, inputs))
+        rows.append({"attacker": attacker} | judged(found, images, inputs))
     return rows
 
 
@@ -198,11 +145,10 @@ def _matched(size: int, steps: int, **which: Any) -> list[dict[str, Any]]:
 
 def table(record: Record) -> pd.DataFrame:
     """Return the batches by their size, matching beside them."""
-    frame = record.frame()
-    frame = frame[frame["what"] == "batch"]
+    frame, rivals = record.part("peeled"), record.part("matched")
     lines = []
-    for size, group in frame[frame["part"] == "peeled"].groupby("size"):
-        rival = frame[(frame["part"] == "matched") & (frame["size"] == size)]
+    for size, group in frame[frame["what"] == "batch"].groupby("size"):
+        rival = rivals[rivals["size"] == size]
         lines.append(
             {
                 "B": f"{size:.0f}",
@@ -210,36 +156,25 @@ def table(record: Record) -> pd.DataFrame:
                 "unique": f"{(group['status'] == 'unique').sum()}",
                 "above 60 dB": f"{group['back'].sum():.0f}",
                 "wrong": f"{group['silently'].sum():.0f}",
-                "least dB": _decibels(group["least"].min()),
+                "least dB": decibels(group["least"].min()),
                 "CPU s": f"{group['cpu_seconds'].median():.0f}",
-                "matching": _decibels(rival["psnr"].mean()) if len(rival) else "–",
+                "matching": decibels(rival["psnr"].mean()) if len(rival) else "–",
                 "its CPU s": f"{rival['cpu_seconds'].mean():.0f}" if len(rival) else "–",
             }
         )
     return pd.DataFrame(lines)
 
 
-def _decibels(value: Any) -> str:
-    # No finite image.
-    return "lost" if value < -LOST else f"{value:.1f}"
-
-
-def _short(layer: str) -> str:
-    first, _, joined = layer.replace("body.", "").partition("+")
-    return f"{first}, shortcut" if joined else first
-
-
 def layer_table(record: Record) -> pd.DataFrame:
     """Return each layer by batch size: in how many batches its inputs were had, claimed and true errors."""
-    frame = record.frame()
-    frame = frame[(frame["part"] == "peeled") & (frame["what"] == "layer")]
+    frame = record.part("peeled")
     lines = []
-    for (size, _, layer), group in frame.groupby(["size", "number", "layer"]):
+    for (size, _, layer), group in frame[frame["what"] == "layer"].groupby(["size", "number", "layer"]):
         own = group[group["reason"] == ""]
         lines.append(
             {
                 "B": f"{size:.0f}",
-                "layer": _short(str(layer)),
+                "layer": short(str(layer)),
                 "equations": f"{group['equations'].iloc[0]:.0f}",
                 "unknowns": f"{group['unknowns'].iloc[0]:.0f}",
                 "reached": f"{len(own)} of {len(group)}",
@@ -252,16 +187,14 @@ def layer_table(record: Record) -> pd.DataFrame:
 
 def noise_table(record: Record) -> pd.DataFrame:
     """Return how deep a single sample is peeled out of a gradient with noise."""
-    frame = record.frame()
-    frame = frame[frame["part"] == "noise"]
     lines = []
-    for level, group in frame.groupby("level"):
+    for level, group in record.part("noise").groupby("level"):
         own = group.set_index("attacker")
         line: dict[str, Any] = {"noise": f"{level:.0e}"}
         for attacker in ("unaware", "aware"):
             row = own.loc[attacker]
             line |= {f"{attacker} says": row["status"], f"layers, {attacker}": f"{row['layers']:.0f}"}
-            line[f"PSNR, {attacker}"] = _decibels(row["least"])
+            line[f"PSNR, {attacker}"] = decibels(row["least"])
         lines.append(line)
     return pd.DataFrame(lines)
 
@@ -275,11 +208,12 @@ def counts_table() -> pd.DataFrame:
         ("resnet20", "ResNet20"),
         ("resnet50-cifar", "ResNet50, CIFAR form"),
     ):
-        model, before = models.build(name, classes=100, image_size=side), ""
+        model, before = models.build(name, classes=100, image_size=side).to("meta"), ""
+        network = Network(model, (3, side, side))
         for size in COUNTED:
-            stops = next(count for count in peeling_counts(model, (3, side, side), size) if count.reason)
+            stops = next(count for count in counts_of(network, size) if count.reason)
             if stops.name != before:
-                where = _short(stops.name)
+                where = short(stops.name)
                 lines.append({"network": label, "from B": f"{size}", "gives up at": where, "because": stops.reason})
             before = stops.name
     return pd.DataFrame(lines)
@@ -287,9 +221,8 @@ def counts_table() -> pd.DataFrame:
 
 def figure_batch(record: Record) -> Figure:
     """Draw the first batch of the largest repeated size: private, peeled, and matched."""
-    frame = record.frame()
+    frame, size = record.frame(), record.part("matched")["size"].max()
     frame = frame[frame["picture"].notna()]
-    size = frame.loc[frame["part"] == "matched", "size"].max()
     own = frame[frame["size"] == size].set_index("part")["picture"]
     figure, axes = figures.panels(1, 1, height=3.4)
     show(axes[0][0], [own["peeled"], own["matched"]], ["private", "peeled", "matching"])
@@ -298,8 +231,8 @@ def figure_batch(record: Record) -> Figure:
 
 def figure_layers(record: Record) -> Figure:
     """Draw claimed against true errors of every layer's inputs, all batches."""
-    frame = record.frame()
-    frame = frame[(frame["part"] == "peeled") & (frame["what"] == "layer") & (frame["reason"] == "")]
+    frame = record.part("peeled")
+    frame = frame[(frame["what"] == "layer") & (frame["reason"] == "")]
     figure, axes = figures.panels(1, 1, height=3.4)
     axis = axes[0][0]
     for index, (size, group) in enumerate(frame.groupby("size")):

@@ -113,9 +113,16 @@ def test_the_count_says_beforehand_who_gives_up() -> None:
 
 def test_a_pool_is_named_that_cannot_be_walked_back() -> None:
     inputs, leak = sent(small(pool=True), 1, torch.float64)
+    stops = next(count for count in peeling_counts(leak.model, (3, SIDE, SIDE), 1) if count.reason)
+    assert stops.reason == "MaxPool2d '3' cannot be walked back"
     found = peel(leak, steps=50)
-    assert found.status != "unique" or float(off(found, inputs).max()) < 1e-3
+    # What the pool gave out is known, and what it took in is searched: found, or said not to be.
     assert found.layers[-1].name == "4.conv1+4.shortcut"
+    assert not found.layers[-1].reason
+    assert found.matched == "_3"
+    lost = found.images.isnan().flatten(1).any(dim=1)
+    assert found.status == ("failed" if lost.all() else "unique")
+    assert bool(lost.all()) or float(off(found, inputs).max()) < 1e-3
 
 
 def test_another_gradient_is_never_called_unique() -> None:
@@ -152,6 +159,64 @@ def test_smooth_activations_in_front_of_linear_layers_need_no_masks() -> None:
     assert not found.layers[0].reason
     assert found.status == "unique", found.reason
     assert float(off(found, inputs).max()) < 1e-6
+
+
+def test_a_factor_on_the_gradient_is_found() -> None:
+    inputs, leak = sent(small(width=48, seed=1), 1, torch.float32)
+    clipped = replace(leak, gradients={name: value * 0.3 for name, value in leak.gradients.items()})
+    assert peel(clipped, steps=1).status == "failed"
+    found = peel(clipped, scale=None)
+    assert found.status == "unique", found.reason
+    assert float(off(found, inputs).max()) < 1e-4
+
+
+def test_weak_noise_leaves_what_its_claimed_error_says() -> None:
+    inputs, leak = sent(small(width=48, seed=1), 1, torch.float64)
+    generator = torch.Generator().manual_seed(0)
+    level = 1e-9
+    noisy = {
+        name: value + level * torch.randn(value.shape, generator=generator, dtype=value.dtype)
+        for name, value in leak.gradients.items()
+    }
+    found = peel(replace(leak, gradients=noisy), noise=level)
+    error = off(found, inputs)
+    assert 1e-10 < float(error) < 1e-2
+    assert 0.1 < float(found.errors / error) < 10
+
+
+def test_a_relu_with_a_ceiling_is_peeled_too() -> None:
+    model = small(width=48, seed=1)
+    model[2] = nn.ReLU6()
+    inputs, leak = sent(model, 2, torch.float32)
+    found = peel(leak)
+    assert found.status == "unique", found.reason
+    assert float(off(found, inputs).max()) < 1e-4
+
+
+def test_depthwise_convolutions_are_counted_and_named() -> None:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(4)
+        model = nn.Sequential(
+            nn.Conv2d(3, 16, 3, padding=1), nn.ReLU(), nn.Conv2d(16, 16, 3, padding=1, groups=16), nn.ReLU(),
+            nn.Conv2d(16, 40, 3, padding=1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
+            nn.Linear(40, CLASSES, bias=False),
+        )  # fmt: skip
+    inputs = torch.randn(1, 3, 6, 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    leak = observe(model.double(), inputs, torch.tensor([3]))
+    stops = next(count for count in peeling_counts(model, (3, 6, 6), 1) if count.reason)
+    assert (stops.name, stops.equations, stops.unknowns) == ("2", 9, 36)
+    found = peel(leak, steps=1)
+    assert [layer.name for layer in found.layers if not layer.reason] == ["4"]
+    assert found.layers[1].reason == "9 equations for 36 unknowns a channel"
+
+
+def test_offsets_that_meet_no_place_are_not_counted() -> None:
+    model = nn.Sequential(
+        nn.Conv2d(3, 40, 3, padding=1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
+        nn.Linear(40, CLASSES, bias=False),
+    )  # fmt: skip
+    assert (peeling_counts(model, (3, 1, 1), 1)[-1].equations) == 40
+    assert (peeling_counts(model, (3, 2, 2), 1)[-1].equations) == 9 * 40
 
 
 def test_local_steps_and_unknown_shapes_are_refused() -> None:

@@ -9,7 +9,7 @@ from gradleak.book.records import Record
 from gradleak.studies.wang2024 import peeling
 
 STUDY = "peeling"
-CHOSEN = {"sizes": [1], "matching": 2, "noises": [1e-5]}
+CHOSEN = {"matching": 1}
 
 
 def test_the_batch_is_peeled_to_its_end(record: Record) -> None:

@@ -1,0 +1,79 @@
+"""The study of how far peeling goes: every part small, and what it says of where it ends."""
+
+from __future__ import annotations
+
+import math
+
+import matplotlib.pyplot as plt
+import pytest
+import torch
+
+from gradleak import data
+from gradleak.book import figures
+from gradleak.book.records import Record
+from gradleak.studies.wang2024 import peeling_limits
+
+STUDY = "peeling-limits"
+CHOSEN = {"confident": [1e-1], "defenses": ["clip-share", "prune"], "networks": ["resnet20", "lenet"]}
+
+
+def test_a_sure_sample_comes_back_beside_another(record: Record) -> None:
+    row = peeling_limits.batch_rows(record, "confident").iloc[0]
+    assert row["unsure"] == pytest.approx(0.1, rel=1e-3)
+    assert row["status"] == "unique"
+    assert row["sure"] > 60
+    assert row["other"] > 60
+
+
+def test_a_factor_is_seen_through_by_who_looks_for_it(record: Record) -> None:
+    frame = peeling_limits.batch_rows(record, "defended")
+    clipped = frame[frame["defense"] == "clip-share"].set_index("attacker")
+    assert clipped.loc["aware", "back"]
+    assert clipped.loc["unaware", "status"] == "failed"
+    assert not frame["silently"].any()
+
+
+def test_what_ends_the_way_is_named(record: Record) -> None:
+    table = peeling_limits.reach_table(record).set_index("network")
+    assert table.loc["LeNet, sigmoid", "then"] == "48 equations for 64 unknowns a channel"
+    assert table.loc["LeNet, sigmoid", "layers"] == "1"
+    assert "rank" in str(table.loc["ResNet20", "then"])
+
+
+def test_local_steps_of_a_small_rate_are_one_step() -> None:
+    rows = peeling_limits.trial(
+        "defended", defense="local", level=1e-9, repeats=1, seed=3, device="cpu", dataset="photos"
+    )
+    assert rows[0]["attacker"] == "as one step"
+    assert rows[0]["layers"] > 10
+
+
+def test_the_factor_that_makes_a_network_sure_changes_nothing_for_the_other() -> None:
+    generator = torch.Generator().manual_seed(0)
+    images = torch.rand(2, 3, 16, 16, generator=generator, dtype=torch.float64)
+    model = peeling_limits._network(images, 0).double()
+    with torch.no_grad():
+        before = model(data.normalise(images))
+        peeling_limits._sure_of(model, images, 7, 1e-9)
+        after = model(data.normalise(images))
+    torch.testing.assert_close(after[1], before[1])
+    unsure = peeling_limits._unsure(after, torch.tensor([7, 0]))
+    assert float(unsure[0]) == pytest.approx(1e-9, rel=1e-6)
+    assert float(unsure[1]) == pytest.approx(1 - float(after[1].softmax(dim=0)[0]), rel=1e-9)
+
+
+def test_the_count_is_of_depthwise_convolutions_too() -> None:
+    said = peeling_limits.counted("lenet")
+    assert list(said["size"]) == list(peeling_limits.COUNTED)
+    assert list(said["passes"][:5]) == [1, 1, 1, 1, 0]
+
+
+def test_tables_and_figures(record: Record) -> None:
+    assert len(peeling_limits.confident_table(record)) == 1
+    assert len(peeling_limits.defended_table(record)) == 6
+    assert len(peeling_limits.reach_table(record)) == 2
+    assert math.isnan(peeling_limits.sinks(record, "float64"))
+    assert peeling_limits.sinks(record, "float32") == 0.1
+    figure = peeling_limits.figure_counts(record)
+    assert figures.gray_table(figure).std() > 0.02
+    plt.close(figure)
