@@ -6,7 +6,7 @@ RUN := $(VENV)/bin/python
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help book test lint fuzz bench clean
+.PHONY: help book test lint fuzz faults bench clean
 
 help: ## show the targets
 	@grep -E '^[a-z]+:.*##' Makefile | sed 's/:.*##/\t/'
@@ -30,7 +30,10 @@ lint: $(READY) ## check style and types
 	@$(RUN) -m mypy
 
 fuzz: $(READY) ## try many more damaged files and odd texts than the tests do
-	@GRADLEAK_FUZZ=50 $(RUN) -m pytest tests/auditing/test_command.py -k "damaged or any_text" $(ARGS)
+	@GRADLEAK_FUZZ=50 $(RUN) -m pytest tests/auditing/test_fuzz.py $(ARGS)
+
+faults: $(READY) ## kill runs at random moments, fill disks, run twice at once
+	@GRADLEAK_FAULTS=20 $(RUN) -m pytest -n 0 tests/book/test_faults.py $(ARGS)
 
 bench: $(READY) ## measure speed; a table and benchmarks/results.json
 	@$(RUN) -m benchmarks

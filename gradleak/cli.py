@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gradleak.errors import GradleakError, InputError, MissingData
+from gradleak.errors import GradleakError, InputError, MissingData, first_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -215,6 +216,7 @@ def record(
 
 @app.command()
 def audit(
+    context: typer.Context,
     model: Annotated[str, typer.Argument(help="MODULE:FUNCTION that makes it, or a network by name.")],
     samples: Annotated[
         str | None, typer.Option("--data", help="A dataset's name, a folder of images, an .npz, MODULE:FUNCTION.")
@@ -247,12 +249,15 @@ def audit(
 ) -> None:
     """Attack your own model's gradients with all that applies, and write a report of what they give away."""
     from gradleak.auditing import asked
+    from gradleak.storage import check_folder
 
+    check_folder(out)  # said now, and not after minutes
     report = asked.report(
         asked.Asked(
             model, samples, size, batch_size, labels, defense, loss, minutes, memory, not no_images, before, after,
             rate, local_steps, momentum, weight_decay, shape, seed, tuple(fail_above or ()), steps,
-        )
+        ),
+        context.obj,
     )  # fmt: skip
     for line in report.proofs:
         typer.echo(line)
@@ -341,7 +346,8 @@ def main() -> None:
     debug = "--debug" in sys.argv
     arguments = [word for word in sys.argv[1:] if word != "--debug"]
     try:
-        app(args=arguments, standalone_mode=True)
+        # A budget of time begins here, before anything heavy is imported.
+        app(args=arguments, standalone_mode=True, obj=time.monotonic())
     except GradleakError as error:
         if debug:
             raise
@@ -353,8 +359,7 @@ def main() -> None:
     except Exception as error:
         if debug:
             raise
-        first = str(error).splitlines()[0] if str(error) else ""
-        typer.echo(f"gradleak: {type(error).__name__}: {first} (--debug shows where)", err=True)
+        typer.echo(f"gradleak: {type(error).__name__}: {first_line(error)} (--debug shows where)", err=True)
         sys.exit(3)
 
 

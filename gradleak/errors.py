@@ -30,6 +30,11 @@ class GradleakWarning(UserWarning):
     """Something went wrong and was put right: a damaged cache entry that was computed again, say."""
 
 
+def first_line(error: BaseException) -> str:
+    """Return the first line of what an error says, cut where it is endless; its kind where it says nothing."""
+    return next((line.strip()[:300] for line in str(error).splitlines() if line.strip()), type(error).__name__)
+
+
 def unknown(kind: str, name: str, known: Iterable[str]) -> UnknownName:
     """Return the error for an unknown name, with the nearest known one suggested and all of them listed."""
     names = sorted(known)

@@ -33,6 +33,16 @@ def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
         raise storage_error(path, error) from error
 
 
+def check_folder(folder: Path) -> None:
+    """Make a folder that files are to be written into, or say in one line why that cannot be done."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise storage_error(folder / "files", error) from error
+
+
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
     """Keep other processes out of what makes the file at `path`; the lock of one that died is open."""

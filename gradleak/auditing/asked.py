@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,8 +15,11 @@ from gradleak.auditing import bringing
 from gradleak.auditing.findings import MEASURES
 from gradleak.auditing.report import Report
 from gradleak.auditing.running import STEPS, audit, audit_update
-from gradleak.errors import InputError, unknown
+from gradleak.errors import InputError, first_line, unknown
 from gradleak.leak import Leak, evaluating
+
+# The share of the time that is kept for writing the report; minutes that are over leave this little for the counts.
+WRITING, LEAST = 0.05, 1e-6
 
 
 @dataclass(frozen=True)
@@ -43,14 +48,17 @@ class Asked:
     steps: int = STEPS
 
 
-def report(asked: Asked) -> Report:
-    """Run the audit that is asked for."""
+def report(asked: Asked, started: float | None = None) -> Report:
+    """Run the audit that is asked for; its minutes began where the clock was at `started`, now if that is not said.
+
+    Some of them are kept back, for the report is yet to be written.
+    """
+    started = time.monotonic() if started is None else started
     limits_of(asked.fail_above)  # said now, and not after minutes
     model = bringing.model_of(asked.model, seed=asked.seed)
     loss = bringing.loss_of(asked.loss)
     common: dict[str, Any] = {
         "loss": loss,
-        "minutes": asked.minutes,
         "memory": asked.memory,
         "images": asked.images,
         "seed": asked.seed,
@@ -58,18 +66,26 @@ def report(asked: Asked) -> Report:
     }
     samples = bringing.samples_of(asked.samples, size=asked.size) if asked.samples else None
     if asked.before is not None or asked.after is not None:
-        return _update(asked, model, samples, common)
+        return _update(asked, model, samples, common, started)
     if samples is None:
         raise InputError("an audit needs private samples: --data, or --before and --after for a client's update")
     samples, prior = bringing.with_labels(samples, asked.labels, _classes(model, samples))
     return audit(
         model, samples.inputs, samples.targets, batch_sizes=whole(asked.batch_size, "--batch-size"),
         defenses=[word.strip() for word in asked.defense.split(",") if word.strip()] or ["none"], labels=prior,
-        pixels=samples.pixels, **common,
+        pixels=samples.pixels, minutes=_left(asked.minutes, started), **common,
     )  # fmt: skip
 
 
-def _update(asked: Asked, model: torch.nn.Module, samples: bringing.Samples | None, common: dict[str, Any]) -> Report:
+def _left(minutes: float, started: float) -> float:
+    """Return how many of the minutes are left for attacks."""
+    left = (1 - WRITING) * minutes - (time.monotonic() - started) / 60
+    return max(left, LEAST) if 0 < minutes < math.inf else minutes
+
+
+def _update(
+    asked: Asked, model: torch.nn.Module, samples: bringing.Samples | None, common: dict[str, Any], started: float
+) -> Report:
     if asked.before is None or asked.after is None:
         raise InputError("--before and --after go together: the weights before and after a client's round")
     sizes = whole(asked.batch_size, "--batch-size")
@@ -88,7 +104,7 @@ def _update(asked: Asked, model: torch.nn.Module, samples: bringing.Samples | No
         count = sizes[0] * asked.local_steps
         samples, _ = bringing.with_labels(samples, asked.labels, len(seen.weight))
         own = {"inputs": samples.inputs[:count], "targets": samples.targets[:count], "pixels": samples.pixels}
-    return audit_update(seen, labels=prior, **own, **common)
+    return audit_update(seen, labels=prior, minutes=_left(asked.minutes, started), **own, **common)
 
 
 def _classes(model: torch.nn.Module, samples: bringing.Samples) -> int:
@@ -96,10 +112,8 @@ def _classes(model: torch.nn.Module, samples: bringing.Samples) -> int:
         with torch.no_grad(), evaluating(model):
             logits = model(samples.inputs[:1])
     except Exception as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise InputError(
-            f"the model does not take inputs of shape {tuple(samples.inputs.shape[1:])}: {reason}"
-        ) from error
+        shape = tuple(samples.inputs.shape[1:])
+        raise InputError(f"the model does not take inputs of shape {shape}: {first_line(error)}") from error
     if not torch.is_tensor(logits) or logits.ndim < 2:
         raise InputError(f"the model gives {type(logits).__name__}, not a tensor of logits (B, C)")
     return int(logits.shape[-1])

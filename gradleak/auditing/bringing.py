@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import os
 import re
 import sys
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from torch import Tensor, nn
 
 from gradleak import augment, data, models
 from gradleak.data.base import NORMALISATION
-from gradleak.errors import GradleakError, InputError
+from gradleak.errors import GradleakError, InputError, first_line
 from gradleak.losses import BinaryCrossEntropy, CrossEntropy, Focal, Loss
 
 IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
@@ -74,7 +75,7 @@ def _named(text: str) -> Any:
     except GradleakError:
         raise
     except Exception as error:
-        raise InputError(f"'{text}' cannot be had: {type(error).__name__}: {_first(error)}") from error
+        raise InputError(f"'{text}' cannot be had: {type(error).__name__}: {first_line(error)}") from error
     finally:
         sys.path.remove(os.getcwd())
     return found
@@ -88,11 +89,7 @@ def _called(text: str, made: Any) -> Any:
     except GradleakError:
         raise
     except Exception as error:
-        raise InputError(f"'{text}()' failed: {type(error).__name__}: {_first(error)}") from error
-
-
-def _first(error: Exception) -> str:
-    return str(error).splitlines()[0][:200] if str(error) else "it does not say why"
+        raise InputError(f"'{text}()' failed: {type(error).__name__}: {first_line(error)}") from error
 
 
 def samples_of(text: str, *, size: int | None = None) -> Samples:
@@ -139,7 +136,7 @@ def _folder(place: Path, size: int) -> Samples:
             with Image.open(file) as image:
                 rows.append(_square(image.convert("RGB"), size))
         except (OSError, ValueError, Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
-            raise InputError(f"'{file.name}' is no image that can be read: {_first(error)}") from error
+            raise InputError(f"'{file.name}' is no image that can be read: {first_line(error)}") from error
     images = torch.from_numpy(np.stack(rows)).permute(0, 3, 1, 2).float() / 255
     return _shown(images, torch.tensor([names.index(file.parent) for file in chosen]))
 
@@ -152,7 +149,7 @@ def _square(image: Image.Image, size: int) -> np.ndarray[Any, Any]:
 
 def _archive(place: Path) -> Samples:
     """Return the `inputs` and `targets` of an .npz, whose declared sizes are looked at before anything is read."""
-    try:
+    with _reading(place, ""):
         with zipfile.ZipFile(place) as archive:
             declared = sum(one.file_size for one in archive.infolist())
         if declared > MOST_BYTES:
@@ -162,15 +159,22 @@ def _archive(place: Path) -> Samples:
                 held = ", ".join(arrays.files[:5]) or "nothing"
                 raise InputError(f"'{place.name}' must hold 'inputs' and 'targets'; it holds {held}")
             inputs, targets = (torch.from_numpy(np.array(arrays[name])) for name in ("inputs", "targets"))
+    if inputs.is_floating_point() and inputs.dtype != torch.float64:
+        inputs = inputs.float()
+    return Samples(inputs, targets)
+
+
+@contextlib.contextmanager
+def _reading(place: Path, kind: str) -> Iterator[None]:
+    """Say in one line what keeps a file from being read."""
+    try:
+        yield
     except GradleakError:
         raise
     except FileNotFoundError as error:
         raise InputError(f"there is no file '{place.name}'") from error
     except Exception as error:
-        raise InputError(f"'{place.name}' cannot be read: {_first(error)}") from error
-    if inputs.is_floating_point() and inputs.dtype != torch.float64:
-        inputs = inputs.float()
-    return Samples(inputs, targets)
+        raise InputError(f"'{place.name}' cannot be read{kind}: {first_line(error)}") from error
 
 
 def with_labels(samples: Samples, text: str | None, classes: int) -> tuple[Samples, str | None]:
@@ -205,19 +209,13 @@ def loss_of(text: str) -> Loss:
 
 def state_of(place: Path) -> dict[str, Tensor]:
     """Return a state dict out of a .safetensors file, or one that torch wrote, read as weights alone."""
-    try:
+    with _reading(place, " as weights"):
         if place.suffix == ".safetensors":
             from safetensors.torch import load_file
 
             _declared(place)
             return dict(load_file(place))
         state = torch.load(place, map_location="cpu", weights_only=True)
-    except GradleakError:
-        raise
-    except FileNotFoundError as error:
-        raise InputError(f"there is no file '{place.name}'") from error
-    except Exception as error:
-        raise InputError(f"'{place.name}' cannot be read as weights: {_first(error)}") from error
     if not isinstance(state, dict) or not all(map(torch.is_tensor, state.values())):
         raise InputError(f"'{place.name}' holds no state dict: names and tensors")
     return dict(state)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
+from gradleak.auditing.reach import Reach
 from gradleak.auditing.subject import Subject
 from gradleak.defenses import DP_VARIANCE
 from gradleak.errors import InputError
@@ -57,8 +58,8 @@ class Case:
     """A leak, the defence's text, and what is public: the labels' family, the loss, marks of sentences, pixel range.
 
     A defence is public as well: the noise that it adds and whether it rescales are what attacks are told.
-    `steps` is how long inputs are searched for; `auxiliary`: samples of the same kind and their classes, where the
-    attacker has some.
+    `steps` is how long inputs are searched for; `reach`: how far the network can be peeled; `auxiliary`: samples of
+    the same kind and their classes, where the attacker has some.
     """
 
     leak: Leak
@@ -68,6 +69,7 @@ class Case:
     loss: Loss
     seed: int
     steps: int
+    reach: Reach
     auxiliary: tuple[Tensor, Tensor] | None = None
     marks: tuple[int, int] | None = None
     box: tuple[float, float] | None = None
@@ -85,14 +87,14 @@ class Case:
         known = {
             "none": lambda: 0.0, "clip": lambda: 0.0, "clip-share": lambda: 0.0, "gaussian": lambda: float(level),
             "laplace": lambda: float(level), "gaussian-variance": lambda: math.sqrt(float(level)),
-            "dp": lambda: math.sqrt(DP_VARIANCE),
+            "dp": lambda: math.sqrt(DP_VARIANCE), "dp-sgd": lambda: float(level),
         }  # fmt: skip
         return known[name]() if name in known else None
 
     @property
     def scale(self) -> float | None:
         """1, or None where the defence rescales the gradient."""
-        return None if self.defense.partition("/")[0] in ("clip", "clip-share", "dp") else 1.0
+        return None if self.defense.partition("/")[0] in ("clip", "clip-share", "dp", "dp-sgd") else 1.0
 
     @property
     def plain(self) -> bool:

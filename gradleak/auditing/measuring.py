@@ -110,6 +110,8 @@ class Truth:
         if recovered.numel() != self.inputs.numel():
             return {}
         own = recovered.reshape(self.inputs.shape).double()
+        if not bool(own.isfinite().any()):
+            return {"inputs": 0.0}
         own = own[self.order(own)]
         if self.kind != "images" or self.pixels is None:
             return {"inputs": _near(own.flatten(1), self.inputs.flatten(1), ordered=True)}

@@ -5,32 +5,36 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import re
 import signal
 import threading
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
-from gradleak import defenses, leak, reporting
+from gradleak import defenses, reporting
 from gradleak.auditing import drawing, sentences
 from gradleak.auditing.attacks import ATTACKS, Attack, silenced
 from gradleak.auditing.cases import Case, Found
+from gradleak.auditing.costs import undefended
 from gradleak.auditing.findings import Cost, Finding, NotTried, Picture
-from gradleak.auditing.measuring import Truth, pixels_of
+from gradleak.auditing.measuring import Truth
+from gradleak.auditing.private import kind_of, private
+from gradleak.auditing.reach import reach_of
 from gradleak.auditing.report import Report, made
 from gradleak.auditing.subject import Kind, Subject, proofs, subject_of
-from gradleak.augment import as_probabilities
-from gradleak.errors import GradleakError, InputError
+from gradleak.errors import GradleakError, InputError, first_line
 from gradleak.labels.priors import PRIORS
-from gradleak.leak import Gradients, Leak, evaluating, observe
-from gradleak.losses import PADDING, CrossEntropy, Loss
+from gradleak.leak import Leak, observe
+from gradleak.losses import CrossEntropy, Loss
 
 # A cheap attack is given this many seconds at least, while there are any left.
 LEAST_SECONDS = 10.0
+# The share of the time that is kept back for what no clock interrupts, until it is known how long that takes.
+MARGIN = 0.02
 # How many steps inputs are searched for.
 STEPS = 400
 GIB = 2**30
@@ -94,32 +98,27 @@ def audit(
     _check_settings(batch_sizes, defenses, minutes, memory, steps)
     loss = loss or CrossEntropy()
     memory = _memory() if memory is None else memory * GIB
-    _check_model(model, memory)
+    _check_model(model, memory, len(set(batch_sizes)) * len(set(defenses)))
     _check_batch(inputs, targets)
-    if len(inputs) != len(targets):
-        raise InputError(f"{len(inputs)} inputs but {len(targets)} targets: there must be one target a sample")
     if short := [size for size in batch_sizes if size > len(inputs)]:
         raise InputError(f"a batch of {short[0]} cannot be drawn from {len(inputs)} samples")
-    kind = _kind(inputs)
     prior = labels or ("onehot" if not targets.is_floating_point() else "smoothing")
     if prior not in PRIORS:
         raise InputError(f"labels are {', '.join(PRIORS)}; got '{prior}'")
-    shown = pixels_of(inputs, pixels) if kind == "images" else None
-    box = _range(inputs) if kind == "images" else None
+    own = private(inputs, targets, pixels)
     jobs, costs, proved, subject = [], [], [], None
     for size in dict.fromkeys(batch_sizes):
-        order = torch.randperm(len(inputs), generator=torch.Generator().manual_seed(seed + size))[:size]
-        batch, wanted = inputs[order], targets[order]
-        clean = _observed(model, batch, wanted, loss, head)
-        sequence = kind == "tokens" and wanted.ndim == 2 and not wanted.is_floating_point()
-        subject = subject or subject_of(clean, kind, sequence)
-        proved += proofs(subject, size, prior, loss)
-        truth = _truth(clean, subject, batch, wanted, shown)
+        batch = own.drawn(size, seed)
+        with _running(model):
+            clean = observe(model, batch.inputs, batch.targets, loss=loss, head=head)
+        subject = subject or subject_of(clean, own.kind, own.sequence)
+        reach = reach_of(clean)
+        proved += [*proofs(subject, size, prior, loss), *reach.told(size)]
+        truth, plain = batch.truth(clean, subject), undefended(clean, batch, loss, rate)
         for name in dict.fromkeys(defenses):
             sent = _sent(clean, name, seed)
-            costs.append(_cost(model, batch, wanted, clean, sent, name, loss, rate))
-            known = marks or _marks(batch, wanted, sequence)
-            case = Case(sent, subject, name, prior, loss, seed, steps, auxiliary, known, box)
+            costs.append(plain.cost(name, sent))
+            case = Case(sent, subject, name, prior, loss, seed, steps, reach, auxiliary, marks or batch.marks, own.box)
             jobs += [_Job(attack, case, truth) for attack in ATTACKS]
     assert subject is not None
     settings = {
@@ -129,8 +128,8 @@ def audit(
         "loss": str(loss),
         "seed": str(seed),
     }
-    told = _run(jobs, started + 60 * minutes, memory, images)
-    notes = [shown.note] if shown is not None and shown.note else []
+    told = _run(jobs, started, 60 * minutes, memory, images)
+    notes = [own.shown.note] if own.shown is not None and own.shown.note else []
     return _report(subject, settings, proved, costs, told, notes, time.monotonic() - started)
 
 
@@ -155,10 +154,11 @@ def audit_update(
     """Attack what a client has sent, as `Leak.from_update` or `observe` has it, and report what it gives away.
 
     Where the private `inputs` and `targets` are at hand, what is found is measured by them; otherwise attacks say what
-    they claim. `defense`: what the client is known to have done to it, "update" for what two state dicts tell.
+    they claim. `defense`: what the client is known to have done to it, "update" for what two state dicts tell,
+    "dp-sgd/0.01" for samples that were clipped and noise of this deviation on every entry of the gradient.
     """
     started = time.monotonic()
-    if defense != "update":
+    if defense != "update" and not re.fullmatch(r"dp-sgd/\d+(\.\d*)?(e[+-]?\d+)?", defense):
         defenses.shown(defense)
     _check_settings((seen.batch_size,), (), minutes, memory, steps)
     memory = _memory() if memory is None else memory * GIB
@@ -166,20 +166,20 @@ def audit_update(
     shape = seen.input_shape if inputs is None else tuple(inputs.shape[1:])
     if shape is None:
         raise InputError("the leak does not say what shape one input has: Leak.from_update(…, input_shape=…)")
-    seen = Leak(seen.model, seen.gradients, seen.head, seen.batch_size, shape, seen.local_steps)
-    kind: Kind = "tokens" if tokens else "images" if len(shape) == 3 else "vectors"
-    kind = _kind(inputs) if inputs is not None else kind
-    sequence = targets is not None and kind == "tokens" and targets.ndim == 2 and not targets.is_floating_point()
-    subject = subject_of(seen, kind, sequence)
-    truth, box = None, None
+    seen = replace(seen, input_shape=shape)
+    known = None
     if inputs is not None and targets is not None:
-        shown = pixels_of(inputs, pixels) if kind == "images" else None
-        box = _range(inputs) if kind == "images" else None
-        truth = _truth(seen, subject, inputs, targets, shown)
-    if marks is None and inputs is not None and targets is not None:
-        marks = _marks(inputs, targets, sequence)
-    case = Case(seen, subject, defense, labels, loss, seed, steps, auxiliary, marks, box)
-    told = _run([_Job(attack, case, truth) for attack in ATTACKS], started + 60 * minutes, memory, images)
+        _check_batch(inputs, targets)
+        known = private(inputs, targets, pixels)
+    kind: Kind = "tokens" if tokens else "images" if len(shape) == 3 else "vectors"
+    kind = kind if inputs is None else kind_of(inputs)
+    with _running(seen.model):
+        subject = subject_of(seen, kind, known is not None and known.sequence)
+        truth = None if known is None else known.truth(seen, subject)
+    box, marks = (None, marks) if known is None else (known.box, marks or known.marks)
+    reach = reach_of(seen)
+    case = Case(seen, subject, defense, labels, loss, seed, steps, reach, auxiliary, marks, box)
+    told = _run([_Job(attack, case, truth) for attack in ATTACKS], started, 60 * minutes, memory, images)
     settings = {
         "batch size": str(seen.batch_size),
         "local steps": str(seen.local_steps),
@@ -187,14 +187,18 @@ def audit_update(
         "loss": str(loss),
         "seed": str(seed),
     }
-    proved = proofs(subject, seen.batch_size, labels, loss)
+    proved = [*proofs(subject, seen.batch_size, labels, loss), *reach.told(seen.batch_size)]
     return _report(subject, settings, proved, [], told, [], time.monotonic() - started)
 
 
 # ----------------------------------------------------------------------------------------------------------- the jobs
-def _run(jobs: list[_Job], deadline: float, memory: float, images: bool) -> _Told:
-    """Run the jobs, those of cheap attacks first; each may take its share of the time that is left."""
-    told = _Told()
+def _run(jobs: list[_Job], started: float, budget: float, memory: float, images: bool) -> _Told:
+    """Run the jobs, those of cheap attacks first; each may take its share of the seconds that are left.
+
+    An attack cannot be stopped inside an operation, and what it found is measured after it: as much as the latest one
+    was late is kept back.
+    """
+    told, late = _Told(), MARGIN * budget
     order = sorted(range(len(jobs)), key=lambda number: ATTACKS.index(jobs[number].attack))
     waiting = []
     for number in order:
@@ -206,11 +210,14 @@ def _run(jobs: list[_Job], deadline: float, memory: float, images: bool) -> _Tol
     left = len(waiting)
     try:
         for number in reporting.steps(waiting, len(waiting), "attacks"):
-            remaining = deadline - time.monotonic()
+            begun = time.monotonic()
+            remaining = started + budget - late - begun
             # A search takes all that it is given; what ends by itself hands back the rest.
             most = remaining / left if jobs[number].attack.searches else max(remaining / left, remaining / 4)
             left -= 1
-            _one(number, jobs[number], max(most, min(LEAST_SECONDS, remaining)), told, images)
+            seconds = max(most, min(LEAST_SECONDS, remaining))
+            _one(number, jobs[number], seconds, told, images)
+            late = max(late, time.monotonic() - begun - max(seconds, 0))
     except KeyboardInterrupt:
         told.interrupted = True
     for number in waiting:
@@ -224,6 +231,10 @@ def _one(number: int, job: _Job, seconds: float, told: _Told, images: bool) -> N
     if seconds <= 0:
         told.not_tried[number] = _not_tried(job, "the time was up: give more minutes")
         return
+    if (stretch := job.attack.stretch(job.case)) > seconds:
+        why = f"needs about {stretch:.0f} s at a stretch, and {seconds:.0f} s are its share of the time"
+        told.not_tried[number] = _not_tried(job, why)
+        return
     clock = _Clock(seconds)
     try:
         with clock:
@@ -232,11 +243,10 @@ def _one(number: int, job: _Job, seconds: float, told: _Told, images: bool) -> N
         told.not_tried[number] = _not_tried(job, f"stopped after {seconds:.0f} s, its share of the time")
         return
     except GradleakError as error:
-        told.not_tried[number] = _not_tried(job, str(error).splitlines()[0])
+        told.not_tried[number] = _not_tried(job, first_line(error))
         return
-    except (RuntimeError, MemoryError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        told.not_tried[number] = _not_tried(job, f"it broke down: {reason}")
+    except Exception as error:  # of one attack on somebody's network: the others go on
+        told.not_tried[number] = _not_tried(job, f"it broke down: {first_line(error)}")
         return
     job.case.found.append(found)
     told.findings[number] = _finding(job, found, clock.rang)
@@ -315,8 +325,8 @@ def _check_settings(
         defenses.shown(name)
 
 
-def _check_model(model: nn.Module, memory: float) -> None:
-    """Refuse what no gradient can be taken of, before anything is run."""
+def _check_model(model: nn.Module, memory: float, cases: int) -> None:
+    """Refuse what no gradient can be taken of, or too large a one for every case, before anything is run."""
     if not isinstance(model, nn.Module):
         raise InputError(f"a model is an nn.Module; got {type(model).__name__}")
     trained = [p for p in model.parameters() if p.requires_grad]
@@ -325,20 +335,28 @@ def _check_model(model: nn.Module, memory: float) -> None:
     for name, parameter in model.named_parameters():
         if parameter.dtype not in (torch.float32, torch.float64):
             raise InputError(f"'{name}' is of {parameter.dtype}: attacks here take float32 and float64")
+        if parameter.is_meta:
+            raise InputError(f"'{name}' has no values: it lies on the meta device")
         if not torch.isfinite(parameter).all():
             raise InputError(f"'{name}' holds NaN or infinite values")
-    needed = 4 * sum(p.numel() * p.element_size() for p in trained)
+    # What each case sends is kept; the one without a defence and a step along it stand beside.
+    needed = (3 + cases) * sum(p.numel() * p.element_size() for p in trained)
     if needed > memory:
         raise InputError(f"gradients alone need about {needed / GIB:.2g} GB, and {memory / GIB:.2g} GB are to be had")
 
 
 def _check_batch(inputs: Tensor, targets: Tensor) -> None:
+    """Refuse samples that are none, before anything is run."""
     for name, value in (("inputs", inputs), ("targets", targets)):
         if not torch.is_tensor(value) or value.ndim < 1 + (name == "inputs") or len(value) == 0:
             shape = tuple(value.shape) if torch.is_tensor(value) else type(value).__name__
             raise InputError(f"{name} must be of at least one sample, (N, …); got {shape}")
+        if value.is_meta or value.layout != torch.strided:
+            raise InputError(f"{name} must be plain tensors with values; got {value.layout} on '{value.device}'")
         if value.is_complex() or not torch.isfinite(value).all():
             raise InputError(f"{name} hold NaN, infinite or complex values")
+    if len(inputs) != len(targets):
+        raise InputError(f"{len(inputs)} inputs but {len(targets)} targets: there must be one target a sample")
 
 
 def _memory() -> float:
@@ -350,46 +368,15 @@ def _memory() -> float:
     return 0.5 * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
-def _kind(inputs: Tensor) -> Kind:
-    if not inputs.is_floating_point():
-        if inputs.ndim != 2 or inputs.is_complex() or inputs.dtype == torch.bool:
-            raise InputError(f"whole numbers are tokens (B, T); got {tuple(inputs.shape)} of {inputs.dtype}")
-        return "tokens"
-    return "images" if inputs.ndim == 4 and inputs.shape[1] in (1, 3) else "vectors"
-
-
-def _range(inputs: Tensor) -> tuple[float, float]:
-    """Return a range that inputs lie in, as an attacker knows it of all: to a tenth of its width."""
-    low, high = float(inputs.min()), float(inputs.max())
-    step = max(high - low, 1e-9) / 10
-    return step * math.floor(low / step), step * math.ceil(high / step)
-
-
-def _truth(seen: Leak, subject: Subject, inputs: Tensor, targets: Tensor, shown: object) -> Truth:
-    if subject.sequence:
-        return Truth(inputs, targets, None, subject.kind)
-    own = as_probabilities(targets, subject.classes, dtype=torch.float64, device=inputs.device)
-    features, _ = leak.head_inputs(seen.model, inputs, head=seen.head or None)
-    return Truth(inputs, own, features, subject.kind, shown)  # type: ignore[arg-type]
-
-
-def _marks(inputs: Tensor, targets: Tensor, sequence: bool) -> tuple[int, int] | None:
-    """Return the marks that all sentences begin and end with, if they do."""
-    if not sequence:
-        return None
-    starts = set(inputs[:, 0].tolist())
-    ends = {int(row[row != PADDING][-1]) for row in targets if bool((row != PADDING).any())}
-    return (starts.pop(), ends.pop()) if len(starts) == 1 and len(ends) == 1 else None
-
-
-def _observed(model: nn.Module, inputs: Tensor, targets: Tensor, loss: Loss, head: str | None) -> Leak:
-    """Return what the server sees, or say in one line what is wrong with somebody's model."""
+@contextlib.contextmanager
+def _running(model: nn.Module) -> Iterator[None]:
+    """Say in one line what is wrong with somebody's model."""
     try:
-        return observe(model, inputs, targets, loss=loss, head=head)
+        yield
     except GradleakError:
         raise
     except Exception as error:
-        reason = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'it does not say why'}"
+        reason = f"{type(error).__name__}: {first_line(error)}"
         raise InputError(
             f"{type(model).__name__} cannot be run and differentiated on these samples: {reason}"
         ) from error
@@ -399,36 +386,7 @@ def _sent(clean: Leak, name: str, seed: int) -> Leak:
     """Return what a client with a defence sends, in the parameters' own type."""
     defense = defenses.named(name, generator=torch.Generator().manual_seed(seed))
     own = {key: value.to(clean.gradients[key].dtype) for key, value in defense(clean.gradients).items()}
-    return Leak(clean.model, own, clean.head, clean.batch_size, clean.input_shape, clean.local_steps)
-
-
-def _cost(
-    model: nn.Module, inputs: Tensor, targets: Tensor, clean: Leak, sent: Leak, name: str, loss: Loss, rate: float
-) -> Cost:
-    cosine = defenses.utility(clean.gradients, sent.gradients)
-    losses = [_loss(model, inputs, targets, step, loss, rate) for step in (None, sent.gradients, clean.gradients)]
-    return Cost(
-        defense=name,
-        batch_size=len(inputs),
-        cosine=cosine if math.isfinite(cosine) else None,
-        loss_before=losses[0],
-        loss_after=losses[1],
-        loss_after_undefended=losses[2],
-    )
-
-
-def _loss(model: nn.Module, inputs: Tensor, targets: Tensor, step: Gradients | None, loss: Loss, rate: float) -> float:
-    """Return the mean loss after a step along a gradient."""
-    own = {name: p.detach() for name, p in model.named_parameters()}
-    own |= {name: own[name] - rate * value for name, value in (step or {}).items()}
-    with torch.no_grad(), evaluating(model):
-        logits = functional_call(model, own, (inputs,))
-    if logits.ndim == 3:
-        kept = targets != PADDING
-        logits, targets = logits[kept], targets[kept]
-    rows = as_probabilities(targets, logits.shape[-1], dtype=logits.dtype, device=logits.device)
-    value = float(loss(logits, rows).mean())
-    return value if math.isfinite(value) else 1e30
+    return replace(clean, gradients=own)
 
 
 def _report(

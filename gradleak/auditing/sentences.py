@@ -8,14 +8,7 @@ from gradleak.auditing.attacks import ATTACKS
 from gradleak.auditing.cases import Case, Found
 from gradleak.auditing.findings import Cost, Finding, shown
 
-WORDS = {
-    "labels": "labels",
-    "classes": "classes",
-    "features": "features",
-    "inputs": "inputs",
-    "words": "words",
-    "sentences": "sentences",
-}
+SHARES = ("labels", "classes", "features", "inputs", "words", "sentences")
 CERTAIN = {
     "unique": "no other answer fits",
     "exact": "every layer's equations are met",
@@ -38,7 +31,7 @@ def of_finding(found: Found, measures: Mapping[str, float], chance: Mapping[str,
     remark = f" ({found.remark})" if found.remark and found.certificate not in ("counted", "unique") else ""
     if not measures:
         return f"{_claimed(found)}: {certain}{remark}."
-    parts = [f"{shown(name, measures[name])} of the {word}" for name, word in WORDS.items() if name in measures]
+    parts = [f"{shown(name, measures[name])} of the {name}" for name in SHARES if name in measures]
     if "labels" in chance:
         parts[0] += f", where guessing gets {shown('labels', chance['labels'])}"
     if "image-psnr" in measures:

@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from gradleak.errors import InputError
+from gradleak.errors import InputError, first_line
 from gradleak.images.inversion import chain
 from gradleak.labels.priors import PRIORS
 from gradleak.leak import Leak, evaluating
@@ -115,7 +115,7 @@ def _chain(
         with evaluating(model):
             found = chain.layers(model, kinds, shape if kind == "convolutional" else (math.prod(shape),))
     except (InputError, RuntimeError) as error:
-        return "", str(error).splitlines()[0], ()
+        return "", first_line(error), ()
     return kind, "", tuple(len(layer.module.weight) for layer in found)
 
 

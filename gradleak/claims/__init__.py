@@ -17,7 +17,7 @@ from gradleak.claims.entries import expanded
 from gradleak.claims.judging import Judgement, Line, among, enough, judge, reaches
 from gradleak.claims.model import Claim, Measure, Rule, Within
 from gradleak.claims.shown import Tables, failing_table, figure_matrix, matrix
-from gradleak.errors import InputError, unknown
+from gradleak.errors import InputError, first_line, unknown
 
 __all__ = [
     "Claim", "Judgement", "Line", "Measure", "Rule", "Tables", "Within",
@@ -46,8 +46,8 @@ def _from_file(path: Path, study: str) -> list[Claim]:
         raise InputError(f"study '{study}' has no claims: expected claims/{path.parent.name}/{path.name}")
     try:
         entries = yaml.load(path.read_text("utf-8"), _Loader)
-    except yaml.YAMLError as error:
-        raise InputError(f"{path.name} is not YAML: {str(error).splitlines()[0]}") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise InputError(f"{path.name} is not YAML: {first_line(error)}") from error
     if not isinstance(entries, list):
         raise InputError(f"{path.name} must be a list of claims")
     claims: dict[str, Claim] = {}
@@ -59,8 +59,8 @@ def _from_file(path: Path, study: str) -> list[Claim]:
             if claim.id in claims:
                 raise ValueError(f"claim '{claim.id}' stands twice")
             claims[claim.id] = claim
-    except ValueError as error:
-        raise InputError(f"{path.name}, {error}") from error
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise InputError(f"{path.name}, {first_line(error)}") from error
     return list(claims.values())
 
 

@@ -16,10 +16,12 @@ import gradleak
 from gradleak import augment, data, models, sequences
 from gradleak.auditing import Report, attacks, running
 from gradleak.auditing.cases import Case, Found
+from gradleak.auditing.reach import Reach, reach_of
 from gradleak.auditing.subject import proofs, subject_of
 from gradleak.errors import GradleakError, InputError
 from gradleak.losses import CrossEntropy, Focal
 from gradleak.models.language import build_language_model
+from tests.images.peeling.test_attack import small
 
 
 @pytest.fixture(autouse=True)
@@ -158,6 +160,47 @@ def test_auxiliary_samples_open_further_attacks() -> None:
     inputs, targets = vectors(36)
     report = gradleak.audit(mlp(), inputs[:12], targets[:12], batch_sizes=(4,), auxiliary=(inputs[12:], targets[12:]))
     assert {"LLG+", "posterior attack"} <= {one.attack for one in report.findings}
+
+
+def test_a_residual_network_is_peeled_behind_clipping_too() -> None:
+    inputs, labels = torch.randn(3, 3, 8, 8, generator=torch.Generator().manual_seed(2)), torch.arange(3)
+    report = gradleak.audit(
+        small(width=48, seed=1), inputs, labels, batch_sizes=(2,), defenses=("none", "clip/0.1"), steps=1
+    )
+    told = [one for one in report.findings if one.attack == "layers peeled off"]
+    assert [one.defense for one in told if one.measures["inputs"] == 1] == ["none", "clip/0.1"]
+    assert all(one.certificate == "unique" and one.measures["labels"] == 1 for one in told)
+    assert any("inputs of 5 layers follow, down to '0'" in line for line in report.proofs)
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "why"),
+    [
+        ("lenet", 1, "64 positions of 1 samples in 12 channels"),
+        ("resnet20", 2, "128 positions of 2 samples in 64 channels"),
+        ("mlp", 1, "the network has no convolutions"),
+    ],
+)
+def test_the_counts_refuse_peeling_before_it_is_tried(name: str, size: int, why: str) -> None:
+    model = models.build(name) if name != "mlp" else nn.Sequential(nn.Flatten(), *mlp(3 * 32 * 32))
+    reach = reach_of(gradleak.observe(model, torch.zeros(size, 3, 32, 32), torch.arange(size)))
+    assert not reach.layers
+    assert why in reach.refused
+
+
+def test_what_peeling_needs_is_said_beforehand(monkeypatch: pytest.MonkeyPatch) -> None:
+    reach = reach_of(gradleak.observe(models.build("resnet20"), torch.zeros(1, 3, 32, 32), torch.tensor([0])))
+    # One sample's 64 positions: eigenvectors of a matrix of 64 · 64 a side.
+    assert reach.opening == 4096
+    assert reach.bytes > 5 * 8 * 4096**2
+    assert reach.seconds > 1
+    assert Reach((), "", 0, 256).seconds == 0
+    model = small(width=48, seed=1)
+    monkeypatch.setattr(Reach, "seconds", 1e6)
+    report = gradleak.audit(model, torch.randn(1, 3, 8, 8), torch.tensor([1]), batch_sizes=(1,), steps=1)
+    assert why(report, "layers peeled off").startswith("needs about 1000000 s at a stretch, and ")
+    report = gradleak.audit(model, torch.randn(1, 3, 8, 8), torch.tensor([1]), batch_sizes=(1,), steps=1, memory=0.006)
+    assert why(report, "layers peeled off").endswith("GB, and 0.006 GB are to be had")
 
 
 # ------------------------------------------------------------------------------------------- time, memory, interruption

@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
 import matplotlib.pyplot as plt
 import pytest
+import torch
 
 from gradleak import studies
 from gradleak.book import figures
 from gradleak.book.records import Record
-from gradleak.errors import InputError
+from gradleak.defenses import average
+from gradleak.errors import InputError, MissingData
+from gradleak.leak import observe
+from gradleak.studies.shared.federation import RATE, Federation, digit_network
 from gradleak.studies.wang2024 import audit
 
 STUDY = "audit"
-CHOSEN = {"model": ["lenet"], "defenses": ["none", "prune/0.9"], "batch_sizes": [1, 3], "steps": 2}
+CHOSEN = {"model": ["lenet"], "defenses": ["none", "prune/0.9"], "batch_sizes": [1, 3], "steps": 2, "rounds": [3]}
 
 
 def test_every_audit_has_its_cost_and_its_findings(record: Record) -> None:
     frame = record.frame()
+    assert not frame["deceived"].fillna(False).astype(bool).any()
+    frame = frame[frame["part"] == "audit"]
     cells = frame.groupby(["batch_size", "defense"])
     assert len(cells) == 4
     assert (cells["cosine"].count() == 1).all()
     assert (cells["certificate"].count() > 3).all()
-    assert not frame["deceived"].fillna(False).astype(bool).any()
 
 
 def test_the_worst_is_what_an_audit_reports(record: Record) -> None:
@@ -42,6 +49,36 @@ def test_tables_and_figures(record: Record) -> None:
     plt.close(figure)
 
 
+def test_a_federation_s_clients_are_audited_in_both_precisions(record: Record) -> None:
+    table = audit.federation_table(record)
+    assert list(table["numbers"]) == ["float32", "float64"]
+    assert list(table["inputs"]) == ["100 %", "100 %"]
+    assert list(table["certified"]) == ["100 %", "100 %"]
+    assert audit.private_table(record).empty
+
+
+def test_a_federation_is_gradient_descent_on_the_mean_of_its_clients() -> None:
+    federation = Federation.of(3, torch.float64, 0, "cpu")
+    before = federation.model.state_dict()
+    before = {name: value.clone() for name, value in before.items()}
+    sent = federation.round()
+    mean = average([update.leak.gradients for update in sent])
+    for name, value in federation.model.state_dict().items():
+        torch.testing.assert_close(value, before[name] - RATE * mean[name])
+    clean = observe(digit_network(0).double(), sent[0].inputs, sent[0].targets).gradients
+    torch.testing.assert_close(sent[0].leak.gradients, clean, rtol=1e-9, atol=1e-12)
+
+
+def test_dp_sgd_s_rows_are_those_of_opacus() -> None:
+    if find_spec("opacus") is None:
+        with pytest.raises(MissingData, match=r"pip install gradleak\[opacus\]"):
+            audit.trial("dp-sgd", noise=0.0, batch_size=2, draws=1, seed=0, device="cpu")
+        return
+    (row,) = audit.trial("dp-sgd", noise=1.0, batch_size=2, draws=1, seed=0, device="cpu")
+    assert 0 < row["epsilon"] < 1
+    assert row["features"] == 0
+
+
 @pytest.mark.parametrize(
     ("name", "text", "told"),
     [
@@ -50,6 +87,8 @@ def test_tables_and_figures(record: Record) -> None:
         ("defenses", "prune/2", "share must lie in 0 … 1"),
         ("data", "photo", "did you mean 'photos'"),
         ("batch_sizes", "0", "a batch has at least 1 sample"),
+        ("rounds", "0", "rounds are counted from 1"),
+        ("noises", "-1", "a noise multiplier is at least 0"),
     ],
 )
 def test_what_makes_no_sense_is_refused(name: str, text: str, told: str) -> None:

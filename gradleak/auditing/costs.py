@@ -1,0 +1,67 @@
+"""What a defence leaves of a gradient's use: its direction, and the loss after one step along it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from torch.func import functional_call
+
+from gradleak import defenses
+from gradleak.auditing.findings import Cost
+from gradleak.auditing.private import Private
+from gradleak.augment import as_probabilities
+from gradleak.leak import Gradients, Leak, evaluating
+from gradleak.losses import PADDING, Loss
+
+# What a loss that is not finite counts as.
+ENDLESS = 1e30
+
+
+@dataclass(frozen=True)
+class Undefended:
+    """A batch's leak without a defence, its loss before a step of gradient descent with `rate`, and after it."""
+
+    leak: Leak
+    batch: Private
+    loss: Loss
+    rate: float
+    before: float
+    after: float
+
+    def cost(self, name: str, sent: Leak) -> Cost:
+        """Return what a defence that sends this costs."""
+        cosine = defenses.utility(self.leak.gradients, sent.gradients)
+        after = self.after if name == "none" else stepped(self.leak.model, self.batch, self.loss, sent, self.rate)
+        return Cost(
+            defense=name,
+            batch_size=len(self.batch.inputs),
+            cosine=cosine if math.isfinite(cosine) else None,
+            loss_before=self.before,
+            loss_after=after,
+            loss_after_undefended=self.after,
+        )
+
+
+def undefended(leak: Leak, batch: Private, loss: Loss, rate: float) -> Undefended:
+    """Return what every defence is compared with."""
+    before, after = (stepped(leak.model, batch, loss, step, rate) for step in (None, leak))
+    return Undefended(leak, batch, loss, rate, before, after)
+
+
+def stepped(model: nn.Module, batch: Private, loss: Loss, step: Leak | None, rate: float) -> float:
+    """Return a batch's mean loss after a step along a gradient."""
+    own: Gradients = {name: p.detach() for name, p in model.named_parameters()}
+    if step is not None:
+        own |= {name: own[name] - rate * value for name, value in step.gradients.items()}
+    with torch.no_grad(), evaluating(model):
+        logits = functional_call(model, own, (batch.inputs,))
+    targets = batch.targets
+    if logits.ndim == 3:
+        kept = targets != PADDING
+        logits, targets = logits[kept], targets[kept]
+    rows = as_probabilities(targets, logits.shape[-1], dtype=logits.dtype, device=logits.device)
+    value = float(loss(logits, rows).mean())
+    return value if math.isfinite(value) else ENDLESS

@@ -1,0 +1,78 @@
+"""The private samples of an audit: of what kind they are, in what range, how they are shown, and batches of them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from gradleak import leak
+from gradleak.auditing.measuring import Pixels, Truth, pixels_of
+from gradleak.auditing.subject import Kind, Subject
+from gradleak.augment import as_probabilities
+from gradleak.errors import InputError
+from gradleak.leak import Leak
+from gradleak.losses import PADDING
+
+
+@dataclass(frozen=True)
+class Private:
+    """Samples and their targets. `sequence`: whether there is a target at every place.
+
+    Of images: `shown`, how they are shown, and `box`, the range of all of them.
+    """
+
+    inputs: Tensor
+    targets: Tensor
+    kind: Kind
+    sequence: bool
+    shown: Pixels | None
+    box: tuple[float, float] | None
+
+    def drawn(self, size: int, seed: int) -> Private:
+        """Return a batch of so many of them, in the order that a seed decides."""
+        order = torch.randperm(len(self.inputs), generator=torch.Generator().manual_seed(seed + size))[:size]
+        return replace(self, inputs=self.inputs[order], targets=self.targets[order])
+
+    def truth(self, seen: Leak, subject: Subject) -> Truth:
+        """Return what an attack on their leak is measured by."""
+        if self.sequence:
+            return Truth(self.inputs, self.targets, None, self.kind)
+        labels = as_probabilities(self.targets, subject.classes, dtype=torch.float64, device=self.inputs.device)
+        features, _ = leak.head_inputs(seen.model, self.inputs, head=seen.head or None)
+        return Truth(self.inputs, labels, features, self.kind, self.shown)
+
+    @property
+    def marks(self) -> tuple[int, int] | None:
+        """The marks that all sentences begin and end with, if they do."""
+        if not self.sequence:
+            return None
+        starts = set(self.inputs[:, 0].tolist())
+        ends = {int(row[row != PADDING][-1]) for row in self.targets if bool((row != PADDING).any())}
+        return (starts.pop(), ends.pop()) if len(starts) == 1 and len(ends) == 1 else None
+
+
+def private(inputs: Tensor, targets: Tensor, pixels: tuple[Tensor, Tensor] | None) -> Private:
+    """Return samples as what they are; `pixels`: (low, span) of images, where they are known."""
+    kind = kind_of(inputs)
+    sequence = kind == "tokens" and targets.ndim == 2 and not targets.is_floating_point()
+    shown, box = (pixels_of(inputs, pixels), _range(inputs)) if kind == "images" else (None, None)
+    return Private(inputs, targets, kind, sequence, shown, box)
+
+
+def kind_of(inputs: Tensor) -> Kind:
+    """Return what inputs (N, …) are."""
+    if not inputs.is_floating_point():
+        if inputs.ndim != 2 or inputs.is_complex() or inputs.dtype == torch.bool:
+            raise InputError(f"whole numbers are tokens (B, T); got {tuple(inputs.shape)} of {inputs.dtype}")
+        return "tokens"
+    return "images" if inputs.ndim == 4 and inputs.shape[1] in (1, 3) else "vectors"
+
+
+def _range(inputs: Tensor) -> tuple[float, float]:
+    """Return a range that inputs lie in, as an attacker knows it of all: to a tenth of its width."""
+    low, high = float(inputs.min()), float(inputs.max())
+    step = max(high - low, 1e-9) / 10
+    return step * math.floor(low / step), step * math.ceil(high / step)

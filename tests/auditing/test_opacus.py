@@ -1,0 +1,67 @@
+"""What a client of DP-SGD sends is Opacus's own: its gradient without noise, its ε, and what attacks get of it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import gradleak
+from gradleak import data, defenses
+from gradleak.auditing.running import audit_update
+from gradleak.studies.shared.federation import digit_network
+
+opacus = pytest.importorskip("gradleak.auditing.opacus", reason="opacus is not installed: gradleak[opacus]")
+
+
+def test_without_noise_it_is_the_sum_of_the_clipped_gradients() -> None:
+    digits, model = data.load("digits", "train"), digit_network(0).double()
+    inputs, targets = digits.images[:60].double(), digits.labels[:60]
+    loose = opacus.private_update(model, inputs, targets, batch_size=6, noise_multiplier=0.0, max_grad_norm=1e3, seed=3)
+    whole = gradleak.observe(model, inputs[loose.drawn], targets[loose.drawn]).gradients
+    for name, value in loose.leak.gradients.items():
+        torch.testing.assert_close(value, whole[name] * len(loose.drawn) / 6, rtol=1e-6, atol=1e-12)
+    tight = opacus.private_update(model, inputs, targets, batch_size=6, noise_multiplier=0.0, max_grad_norm=0.5, seed=3)
+    assert torch.equal(tight.drawn, loose.drawn)
+    clipped = [
+        defenses.clip(0.5)(gradleak.observe(model, inputs[place : place + 1], targets[place : place + 1]).gradients)
+        for place in tight.drawn.tolist()
+    ]
+    for name, value in tight.leak.gradients.items():
+        torch.testing.assert_close(value, sum(one[name] for one in clipped) / 6, rtol=1e-4, atol=1e-9)
+    assert tight.epsilon == float("inf")
+
+
+def test_noise_is_of_the_deviation_that_is_said_and_costs_what_the_accountant_says() -> None:
+    digits, model = data.load("digits", "train"), digit_network(0)
+    options = {"batch_size": 4, "max_grad_norm": 0.5, "seed": 1}
+    inputs, targets = digits.images[:200], digits.labels[:200]
+    clean, noisy = (
+        opacus.private_update(model, inputs, targets, noise_multiplier=level, **options) for level in (0.0, 2.0)
+    )
+    assert torch.equal(clean.drawn, noisy.drawn)
+    added = torch.cat([(noisy.leak.gradients[n] - g).flatten() for n, g in clean.leak.gradients.items()])
+    assert noisy.noise == pytest.approx(0.25)
+    assert float(added.std()) == pytest.approx(0.25, rel=0.05)
+    assert noisy.epsilon == pytest.approx(defenses.dp_epsilon(2.0, share=4 / 200))
+
+
+def test_a_single_sample_s_factor_is_found_and_large_noise_hides_it() -> None:
+    digits, model = data.load("digits", "train"), digit_network(0)
+    told = []
+    for level in (0.0, 1.0):
+        sent = next(
+            update
+            for seed in range(20)
+            if len(
+                (
+                    update := opacus.private_update(
+                        model, digits.images[:40], digits.labels[:40], batch_size=1, noise_multiplier=level, seed=seed
+                    )
+                ).drawn
+            )
+            == 1
+        )
+        known = {"inputs": digits.images[sent.drawn], "targets": digits.labels[sent.drawn]}
+        told.append(audit_update(sent.leak, defense=sent.defense, steps=2, images=False, **known))
+    assert told[0].worst("inputs") == told[0].worst("labels") == 1
+    assert told[1].worst("features") == told[1].worst("inputs") == 0

@@ -1,0 +1,213 @@
+"""Killed, out of space, shut out, or twice at once: what is resumed comes to the same, and every file is whole.
+
+`make faults` kills twenty times; the tests' own share is small.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import resource
+import signal
+import subprocess
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+
+from gradleak import data, paths
+from gradleak.auditing import Report, asked
+from gradleak.book import build, pages, records, runner
+from gradleak.errors import GradleakError, StorageError
+from tests.checkout import Toy
+
+KILLS = int(os.environ.get("GRADLEAK_FAULTS", "2"))
+# A page in a kernel of its own takes seconds to start: `make faults` alone kills these.
+COMMANDS = ("record", "audit", "run", "book") if KILLS >= 20 else ("record", "audit")
+CHANGES = {"samples": 12, "pause": 0.02}
+MODULE = """
+import torch
+from torch import nn
+def make():
+    return nn.Sequential(nn.Linear(20, 32), nn.ReLU(), nn.Linear(32, 8)).double()
+def batches():
+    return torch.randn(12, 20, generator=torch.Generator().manual_seed(0)).double(), torch.arange(12) % 8
+"""
+
+
+def audited(out: Path) -> None:
+    """Do what `gradleak audit` does, on a network and a batch of little work."""
+    words = asked.Asked(
+        "brought:make", "brought:batches", None, "1,2", None, "none,clip/1", "cross-entropy", 5.0, None, True, None,
+        None, 0.1, 1, 0.0, 0.0, None, 0, (), 2,
+    )  # fmt: skip
+    asked.report(words).write(out)
+
+
+def works(toy: Toy) -> dict[str, Callable[[], object]]:
+    """Return what is killed, by its command."""
+    study, parameters = toy.load(), toy.parameters(**CHANGES)
+    return {
+        "record": lambda: runner.record(study, parameters, jobs=1),
+        "audit": lambda: audited(toy.root / "report"),
+        "run": lambda: pages.run_page(study, parameters, paths.runs() / "toy", jobs=1, fresh=True),
+        "book": lambda: build._run_pages([study], "quick", 1),
+    }
+
+
+def results(toy: Toy) -> dict[str, Callable[[], object]]:
+    """Return how what a command leaves is read, without what the clock decides."""
+
+    def report() -> object:
+        return Report.from_json((toy.root / "report/report.json").read_bytes()).model_copy(update={"seconds": 0.0})
+
+    return {
+        "record": lambda: records.read(records.file_of("toy")).digest(),
+        "audit": report,
+        "run": lambda: records.read(paths.runs() / "toy" / "toy.json").digest(),
+        "book": lambda: records.read(paths.executed() / "toy2020" / "toy.json").digest(),
+    }
+
+
+class Child:
+    """A process that was forked from this one, so that a kill meets the work and not its imports."""
+
+    def __init__(self, work: Callable[[], object], prepare: Callable[[], object] = lambda: None) -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # newer Pythons warn of threads, which sleep here
+            self.number = os.fork()
+        if self.number == 0:
+            os.setsid()
+            code = 3
+            try:
+                prepare()
+                work()
+                code = 0
+            except GradleakError as error:
+                code = 2 if "\n" not in str(error) else 4
+            finally:
+                os._exit(code)
+
+    def killed(self, after: float) -> bool:
+        """Kill it and all that it started after some seconds; whether that came before its end."""
+        time.sleep(after)
+        done = os.waitpid(self.number, os.WNOHANG)[0] != 0
+        if not done:
+            os.killpg(self.number, signal.SIGKILL)
+            os.waitpid(self.number, 0)
+        return not done
+
+    def code(self) -> int:
+        """Wait for its end."""
+        return os.waitstatus_to_exitcode(os.waitpid(self.number, 0)[1])
+
+
+@pytest.fixture
+def toy(checkout: Toy, monkeypatch: pytest.MonkeyPatch) -> Toy:
+    """A checkout in which everything is imported and loaded that the work will ask for."""
+    (checkout.root / "brought.py").write_text(MODULE)
+    monkeypatch.chdir(checkout.root)
+    torch.set_num_threads(1)
+    data.load("digits", "test")
+    return checkout
+
+
+def whole_files(toy: Toy) -> int:
+    """Return how many files of results there are; each of them is whole."""
+    files = [*toy.kept(), *toy.root.glob("results/**/*.json"), *toy.root.glob("report/*.json")]
+    files += [*toy.root.glob("runs/**/*.json"), *toy.root.glob("book/executed/**/*.json")]
+    assert all(isinstance(json.loads(file.read_text()), dict) for file in files)
+    return len(files)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_what_is_killed_at_any_moment_goes_on_and_comes_to_the_same(toy: Toy, command: str) -> None:
+    work, result = works(toy)[command], results(toy)[command]
+    started = time.monotonic()
+    assert Child(work).code() == 0
+    took, wanted = time.monotonic() - started, result()
+    draws, met = random.Random(command), 0
+    for _ in range(KILLS):
+        for file in (*toy.kept(), *toy.root.glob("results/**/*.json")):
+            file.unlink()  # from the beginning, or there would be nothing left to kill
+        met += Child(work).killed(draws.uniform(0.02, 0.95) * took)
+        whole_files(toy)
+        assert Child(work).code() == 0
+        assert result() == wanted
+    assert met >= KILLS / 4, "the kills came too late"
+
+
+@contextmanager
+def disk(place: Path, size: str) -> Iterator[None]:
+    """Have a small disk of its own at a folder, where that is allowed."""
+    place.mkdir(parents=True, exist_ok=True)
+    made = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", place], capture_output=True)
+    if made.returncode:
+        pytest.skip("only root can mount a small disk")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", place], check=True)
+
+
+def test_a_full_disk_is_one_line_and_what_is_run_again_is_whole(toy: Toy) -> None:
+    record, audit = works(toy)["record"], works(toy)["audit"]
+    assert Child(record).code() == 0
+    wanted = results(toy)["record"]()
+    records.file_of("toy").unlink()
+    for folder, work, name in (("results", record, "record"), ("report", audit, "audit")):
+        # A file may not grow beyond so many bytes: writing fails in the middle, as on a full disk.
+        limited = Child(work, lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1500, 1500)))
+        assert limited.code() == 2, folder
+        whole_files(toy)
+        assert Child(work).code() == 0
+        assert results(toy)[name]()
+    assert results(toy)["record"]() == wanted
+    assert not list(toy.root.rglob(".*.json.*")), "what was begun is not left lying about"
+
+
+@pytest.mark.skipif(KILLS < 20, reason="mounts disks: make faults")
+def test_small_disks_fill_and_are_freed(toy: Toy) -> None:
+    for name, place in (
+        ("record", toy.root / "cache"),
+        ("record", toy.root / "results"),
+        ("audit", toy.root / "report"),
+    ):
+        work = works(toy)[name]
+        with disk(place, "16k"):
+            full = place / "ballast"
+            with pytest.raises(OSError, match="No space"):
+                full.write_bytes(bytes(2**20))
+            # A cache that is full only warns: the record is worth more.
+            assert Child(work).code() in ((0, 2) if place.name == "cache" else (2,)), place.name
+        assert Child(work).code() == 0
+        assert results(toy)[name]()
+
+
+def test_a_cache_that_is_read_only_is_one_line(toy: Toy, unprivileged: None) -> None:
+    folder = toy.root / "cache" / "trials" / "toy"
+    folder.mkdir(parents=True)
+    folder.chmod(0o500)
+    try:
+        with pytest.raises(StorageError, match=r"^cannot write trials into the folder 'trials': Permission denied$"):
+            works(toy)["record"]()
+    finally:
+        folder.chmod(0o700)
+    assert Child(works(toy)["record"]).code() == 0
+
+
+def test_two_runs_of_one_page_at_once_come_to_the_same(toy: Toy) -> None:
+    work, result = works(toy)["record"], results(toy)["record"]
+    both = [Child(work) for _ in range(2)]
+    assert [one.code() for one in both] == [0, 0]
+    twice = result()
+    whole_files(toy)
+    for file in toy.kept():
+        file.unlink()
+    assert Child(work).code() == 0
+    assert result() == twice
