@@ -15,7 +15,11 @@ from gradleak.book.tables import MISSING, duration
 # Below these an attack counts as stopped: a tenth of the labels (over guessing where that gets some), and 20 dB.
 LABELS, PICTURES = 10.0, 20.0
 # The records' words for defences, where they are not the package's: a variance, and a share of the gradient's norm.
-WORDS = {"noise": "gaussian-variance", "clip": "clip-share"}
+WORDS = {"noise": "gaussian-variance", "clip": "clip-share"} | {
+    "noise-coded": "gaussian",
+    "dp-coded": "dp-tensors",
+    "prune-coded": "prune-tensors",
+}
 NOTES = (
     "*Stopped by*: of the defences recorded on the page, the one that turns the gradient least (in brackets its cosine "
     "with the true one) against which every attacker tried there gets less than a tenth of the labels beyond guessing, "
