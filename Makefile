@@ -6,7 +6,7 @@ RUN := $(VENV)/bin/python
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help book test lint fuzz faults bench clean
+.PHONY: help book test lint fuzz faults bench clean pdf
 
 help: ## show the targets
 	@grep -E '^[a-z]+:.*##' Makefile | sed 's/:.*##/\t/'
@@ -20,6 +20,9 @@ $(READY): pyproject.toml requirements.lock
 
 book: $(READY) ## run every page at the quick profile and build the book
 	@$(RUN) -m gradleak book
+
+pdf: $(READY) ## print the book into one PDF; needs Chromium
+	@$(RUN) -m gradleak book --pdf
 
 test: $(READY) ## run the tests
 	@$(RUN) -m pytest $(ARGS)

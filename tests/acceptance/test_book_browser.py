@@ -14,7 +14,8 @@ import pytest
 from PIL import Image
 
 from gradleak import studies
-from tests.acceptance.browser import chromium, executable, pages_of, served
+from gradleak.book.browser import chromium, executable, served
+from tests.acceptance.browser import pages_of
 
 BOOK = Path(os.environ.get("GRADLEAK_BOOK") or Path(__file__).parents[2] / "_build" / "html")
 REQUIRED = os.environ.get("GRADLEAK_REQUIRE_BROWSER") == "1"
