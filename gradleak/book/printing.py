@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -33,7 +35,7 @@ def write_pdf(html: Path, file: Path) -> int:
     writer, begins = PdfWriter(), {}
     with browser.served(html) as address, browser.chromium() as view:
         page = view.new_page()
-        ordered = list(_reading_order(page, f"{address}/book/index.html"))
+        ordered = [f"{address}/{one}" for one in _reading_order(html)]
         for link in progress.progress(ordered, len(ordered), "book: pages printed"):
             page.goto(link, wait_until="networkidle")
             page.emulate_media(media="print", color_scheme="light")
@@ -51,14 +53,13 @@ def write_pdf(html: Path, file: Path) -> int:
     return len(writer.pages)
 
 
-def _reading_order(page: Any, first: str) -> Iterator[str]:
-    """Yield the addresses of the book's pages, each the next one of the page before."""
-    link: str | None = first
-    while link:
-        yield link
-        page.goto(link, wait_until="domcontentloaded")
-        following = page.locator("a.right-next")
-        link = str(following.evaluate("one => one.href")) if following.count() else None
+def _reading_order(html: Path) -> Iterator[str]:
+    """Yield the book's pages, each the next one of the page before."""
+    page: Path | None = html / "book" / "index.html"
+    while page:
+        yield page.relative_to(html).as_posix()
+        following = re.search(r'<a class="right-next"\s+href="([^"]+)"', page.read_text("utf-8"))
+        page = Path(os.path.normpath(page.parent / following[1])) if following else None
 
 
 def _link_inside(writer: Any, begins: dict[str, int], address: str) -> None:
