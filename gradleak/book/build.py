@@ -111,6 +111,7 @@ def _run_pages(ordered: list[Study], profile: str, jobs: int | None, cluster: st
     """Run the pages that changed, all of them though one may fail, and say of each how it went."""
     from gradleak.book import pages, progress
 
+    pages.require_notebooks()
     runs: dict[str, PageRun] = {}
     for study in ordered:
         key = pages.page_key(study, studies.parameters(study, profile))

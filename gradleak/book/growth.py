@@ -45,10 +45,16 @@ def exponent(sizes: Sequence[float], values: Sequence[float]) -> float:
     return float(np.polyfit(*logs, 1)[0])
 
 
+def _series(rows: list[dict[str, Any]]) -> list[tuple[tuple[str, str], pd.DataFrame]]:
+    """Return the rows by attack and by what grows, in their order."""
+    groups = pd.DataFrame(rows).groupby(["attack", "grows"], sort=False)
+    return [((str(name[0]), str(name[1])), own) for name, own in groups]
+
+
 def growth_table(rows: list[dict[str, Any]]) -> Table:
     """Return every series: from which size to which, its time and memory at the last, measured and derived power."""
     cells = []
-    for (attack, grows), own in pd.DataFrame(rows).groupby(["attack", "grows"], sort=False):
+    for (attack, grows), own in _series(rows):
         power, why = DERIVED[attack.partition(",")[0], grows]
         taken = exponent(own["size"].tolist(), own["cpu seconds"].tolist())
         last = own.iloc[-1]
@@ -64,7 +70,7 @@ def growth_table(rows: list[dict[str, Any]]) -> Table:
             }
         )
     caption = (
-        f"How processor time grows: the power fitted to the largest {LARGEST} sizes, and the one that what is done most "
+        f"How processor time grows: power fitted to the largest {LARGEST} sizes, beside the one that what is done most "
         "asks for. A lower one says that what does not grow still weighs. MiB: what a call adds to memory."
     )
     return Table(pd.DataFrame(cells), caption, "tab-performance-growth")
@@ -75,7 +81,7 @@ def draw(rows: list[dict[str, Any]]) -> Figure:
     frame = pd.DataFrame(rows)
     figure, axes = figures.panels(1, 2, height=4.2)
     ours, theirs = axes[0]
-    for number, ((attack, grows), own) in enumerate(frame.groupby(["attack", "grows"], sort=False)):
+    for number, ((attack, grows), own) in enumerate(_series(rows)):
         ours.plot(
             own["size"], own["cpu seconds"], marker="o", markersize=3.5,
             color=figures.COLOURS[number % len(figures.COLOURS)],
@@ -113,16 +119,16 @@ def overhead(scaling: list[dict[str, Any]]) -> float:
 def clusters_text(scaling: list[dict[str, Any]]) -> str:
     """Return what more workers save: measured from one to two, and computed from the records' own trials."""
     kept = [record for name in studies.names() if (record := records.recorded(name))]
-    if not scaling:
-        return "*Nothing is measured yet: run `make bench`.*\n"
-    first, last = scaling[0], scaling[-1]
-    told = (
-        f"Measured with {first['trials']} trials on the workers of one machine: {first['workers']} worker took "
-        f"{first['seconds']:.1f} s, {last['workers']} took {last['seconds']:.1f} s, "
-        f"{first['seconds'] / last['seconds']:.2f} times as fast. Beside its own work a trial cost its worker "
-        f"{1000 * overhead(scaling):.0f} ms.\n"
-    )
-    return f"{told}\n{hundred(kept, overhead(scaling))._repr_markdown_()}\n"
+    told, each = "From one worker to two nothing is measured yet: `make bench` does.\n", 0.0
+    if scaling:
+        first, last, each = scaling[0], scaling[-1], overhead(scaling)
+        told = (
+            f"Measured with {first['trials']} trials on the workers of one machine: {first['workers']} worker took "
+            f"{first['seconds']:.1f} s, {last['workers']} took {last['seconds']:.1f} s, "
+            f"{first['seconds'] / last['seconds']:.2f} times as fast. Beside its own work a trial cost its worker "
+            f"{1000 * each:.0f} ms.\n"
+        )
+    return f"{told}\n{hundred(kept, each)._repr_markdown_()}\n" if kept else told
 
 
 def hundred(kept: list[Record], each: float) -> Table:

@@ -60,7 +60,7 @@ def test_the_page_on_clusters_says_what_was_measured_and_what_follows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(performance, "results_file", lambda: tmp_path / "none.json")
-    assert "Nothing is measured yet" in performance.write_clusters(tmp_path)
+    assert "nothing is measured yet" in performance.write_clusters(tmp_path)
     text = growth.clusters_text(SCALING)
     assert "1.83 times as fast" in text
     assert "cost its worker 100 ms" in text
