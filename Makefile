@@ -6,10 +6,10 @@ RUN := $(VENV)/bin/python
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help book test lint fuzz faults bench clean
+.PHONY: help book test lint fuzz faults bench clean pdf wheel-check
 
 help: ## show the targets
-	@grep -E '^[a-z]+:.*##' Makefile | sed 's/:.*##/\t/'
+	@grep -E '^[a-z-]+:.*##' Makefile | sed 's/:.*##/\t/'
 
 $(READY): pyproject.toml requirements.lock
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "gradleak needs Python 3.11 or newer; name one with make PYTHON=python3.12"; exit 1; }
@@ -21,6 +21,9 @@ $(READY): pyproject.toml requirements.lock
 book: $(READY) ## run every page at the quick profile and build the book
 	@$(RUN) -m gradleak book
 
+pdf: $(READY) ## print the book into one PDF; needs Chromium
+	@$(RUN) -m gradleak book --pdf
+
 test: $(READY) ## run the tests
 	@$(RUN) -m pytest $(ARGS)
 
@@ -28,6 +31,9 @@ lint: $(READY) ## check style and types
 	@$(RUN) -m ruff check .
 	@$(RUN) -m ruff format --check .
 	@$(RUN) -m mypy
+
+wheel-check: $(READY) ## build the wheel and try it where nothing else is installed; several GB
+	@$(RUN) -m tests.acceptance.wheel $(ARGS)
 
 fuzz: $(READY) ## try many more damaged files and odd texts than the tests do
 	@GRADLEAK_FUZZ=50 $(RUN) -m pytest tests/auditing/test_fuzz.py $(ARGS)

@@ -16,6 +16,8 @@ from rich.console import Console
 from rich.table import Table
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from benchmarks.growth import growths
+from benchmarks.scaling import scaled
 from gradleak import augment, data, metrics, models
 from gradleak.book import records
 from gradleak.images import Distance, Prior
@@ -247,6 +249,8 @@ def main() -> None:
         "solvers": [*solvers(), *revealed()],
         "together": together(),
         "starts": starts(),
+        "growth": growths(),
+        "scaling": scaled(),
     }
     for rows in results.values():
         table = Table(*rows[0])

@@ -90,12 +90,23 @@ def run(
 
 
 @app.command()
-def book(profile: ProfileOption = "quick", jobs: Jobs = None) -> None:
+def book(
+    profile: ProfileOption = "quick",
+    jobs: Jobs = None,
+    cluster: Cluster = None,
+    pdf: Annotated[bool, typer.Option("--pdf", help="Print it into one PDF as well; needs Chromium.")] = False,
+) -> None:
     """Run every page that changed and build the book."""
     from gradleak.book import build as builder
 
-    index = builder.build(profile, jobs=jobs)
+    index = builder.build(profile, jobs=jobs, cluster=cluster)
     typer.echo(f"book    {index}")
+    if pdf:
+        from gradleak.book import printing
+
+        file = index.parent.parent / "gradleak.pdf"
+        sheets = printing.write_pdf(index.parent, file)
+        typer.echo(f"pdf     {file}  ({sheets} sheets)")
 
 
 @app.command()

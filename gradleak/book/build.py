@@ -30,8 +30,11 @@ MADE = ("book/executed", "book/generated")
 RENDERED = ("_config.yml", "book", "gradleak/book/build.py")
 
 
-def build(profile: str = "quick", *, jobs: int | None = None) -> Path:
-    """Run every page that changed, write the generated parts and render the book; return its first page."""
+def build(profile: str = "quick", *, jobs: int | None = None, cluster: str | None = None) -> Path:
+    """Run every page that changed, write the generated parts and render the book; return its first page.
+
+    `jobs`: pages at once; `cluster`: the address of a Dask scheduler on which their trials run.
+    """
     contents = _contents()
     ordered = sorted((studies.load(name) for name in studies.names()), key=lambda study: _place(study, contents))
     index, stamp = paths.root() / "_build" / "html" / "index.html", paths.root() / "_build" / "book.hash"
@@ -44,7 +47,7 @@ def build(profile: str = "quick", *, jobs: int | None = None) -> Path:
     stamp.unlink(missing_ok=True)
     from gradleak.book import generated
 
-    runs = _run_pages(ordered, profile, jobs)
+    runs = _run_pages(ordered, profile, jobs, cluster)
     _remove_stale({run.notebook for run in runs.values()})
     generated.write(ordered, papers(), runs)
     _render(index)
@@ -104,10 +107,11 @@ def _place(study: Study, contents: list[str]) -> int:
     return next((place for place, pattern in enumerate(contents) if fnmatch(page, pattern)), len(contents))
 
 
-def _run_pages(ordered: list[Study], profile: str, jobs: int | None) -> dict[str, PageRun]:
+def _run_pages(ordered: list[Study], profile: str, jobs: int | None, cluster: str | None = None) -> dict[str, PageRun]:
     """Run the pages that changed, all of them though one may fail, and say of each how it went."""
     from gradleak.book import pages, progress
 
+    pages.require_notebooks()
     runs: dict[str, PageRun] = {}
     for study in ordered:
         key = pages.page_key(study, studies.parameters(study, profile))
@@ -115,7 +119,8 @@ def _run_pages(ordered: list[Study], profile: str, jobs: int | None) -> dict[str
             runs[study.name] = run
             _say(len(runs), len(ordered), study, "unchanged")
     waiting, failed = [study for study in ordered if study.name not in runs], []
-    for study, ended in progress.progress(_attempts(waiting, profile, jobs), len(waiting), "book: pages"):
+    attempts = _attempts(waiting, profile, jobs, cluster)
+    for study, ended in progress.progress(attempts, len(waiting), "book: pages"):
         if isinstance(ended, GradleakError):
             failed.append(study.name)
             told = f"failed: {ended}"
@@ -128,20 +133,22 @@ def _run_pages(ordered: list[Study], profile: str, jobs: int | None) -> dict[str
     return {study.name: runs[study.name] for study in ordered}
 
 
-def _attempts(waiting: list[Study], profile: str, jobs: int | None) -> Iterator[tuple[Study, PageRun | GradleakError]]:
+def _attempts(
+    waiting: list[Study], profile: str, jobs: int | None, cluster: str | None
+) -> Iterator[tuple[Study, PageRun | GradleakError]]:
     """Run pages, as many at once as there are jobs and each with one; a page alone has all jobs for its trials."""
     from gradleak.book import kernels, runner
 
     at_once = runner.processes(jobs, max(1, len(waiting)), "cpu")
     if at_once == 1:
-        yield from ((study, _attempt(study.name, profile, jobs)) for study in waiting)
+        yield from ((study, _attempt(study.name, profile, jobs, cluster)) for study in waiting)
         return
     # Two pages on two cores leave none for a second thread of either.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     context = kernels.server([f"gradleak.studies.{s.paper}.{s.name.replace('-', '_')}" for s in waiting])
     pool = ProcessPoolExecutor(at_once, mp_context=context, initializer=kernels.use)
     try:
-        begun = {pool.submit(_attempt, study.name, profile, 1): study for study in waiting}
+        begun = {pool.submit(_attempt, study.name, profile, 1, cluster): study for study in waiting}
         yield from ((begun[done], done.result()) for done in as_completed(begun))
     except BrokenProcessPool as error:
         raise GradleakError("a page ended without a word: was there too little memory?") from error
@@ -149,7 +156,7 @@ def _attempts(waiting: list[Study], profile: str, jobs: int | None) -> Iterator[
         pool.shutdown(cancel_futures=True)
 
 
-def _attempt(name: str, profile: str, jobs: int | None) -> PageRun | GradleakError:
+def _attempt(name: str, profile: str, jobs: int | None, cluster: str | None) -> PageRun | GradleakError:
     """Run a page that is known to have changed, here or in a process of its own."""
     from gradleak.book import pages, progress
 
@@ -157,7 +164,8 @@ def _attempt(name: str, profile: str, jobs: int | None) -> PageRun | GradleakErr
     # The bars of pages that run side by side would draw over one another.
     with progress.quiet() if jobs == 1 else contextlib.nullcontext():
         try:
-            return pages.run_page(study, studies.parameters(study, profile), _folder(study), jobs=jobs, fresh=True)
+            parameters = studies.parameters(study, profile)
+            return pages.run_page(study, parameters, _folder(study), jobs=jobs, cluster=cluster, fresh=True)
         except GradleakError as error:
             return error
 

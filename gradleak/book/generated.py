@@ -32,6 +32,7 @@ def write(ordered: list[Study], papers: list[str], runs: dict[str, PageRun]) -> 
     parts["scoreboard.md"] = _scoreboard(papers, ordered, judged)
     parts["status.md"] = _status(ordered, runs, fresh)
     parts["performance.md"] = performance.write_page(folder)
+    parts["clusters.md"] = performance.write_clusters(folder)
     for name, text in parts.items():
         _put(folder / name, text.encode())
     _put_figure(folder / "scoreboard.png", claims.figure_matrix([line for lines in judged.values() for line in lines]))

@@ -14,6 +14,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,12 @@ def page_key(study: Study, parameters: Parameters) -> str:
     return digest.hexdigest()[:16]
 
 
+def require_notebooks() -> None:
+    """Say what to install where the package alone is there: it needs no notebooks."""
+    if any(find_spec(name) is None for name in ("papermill", "nbformat", "ipykernel")):
+        raise GradleakError("pages are notebooks: to run them, `pip install 'gradleak[book]'`")
+
+
 def run_page(
     study: Study,
     parameters: Parameters,
@@ -59,6 +66,7 @@ def run_page(
     fresh: bool = False,
 ) -> PageRun:
     """Execute a study's notebook into the folder `out`, its record beside it; an unchanged page is not run again."""
+    require_notebooks()
     import nbformat
 
     out = Path(out).resolve()

@@ -11,7 +11,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from gradleak import paths
-from gradleak.book import figures
+from gradleak.book import figures, growth
 from gradleak.book.tables import Table
 
 SOLVERS = ("exact", "lbfgs", "pso")
@@ -47,8 +47,45 @@ def write_page(folder: Path) -> str:
             *([together_table(measured["together"])._repr_markdown_()] if "together" in measured else []),
             batching_table([*measured["matching"], *measured["batching"]])._repr_markdown_(),
             matching_text(measured["matching"][0]),
+            *(_growth(measured["growth"], folder) if "growth" in measured else ()),
+            *(_starts(measured["starts"]) if "starts" in measured else ()),
         ]
     )
+
+
+def write_clusters(folder: Path) -> str:
+    """Write the figure of the page on clusters into a folder and return its generated text."""
+    file = results_file()
+    scaling = json.loads(file.read_text()).get("scaling", []) if file.is_file() else []
+    text = growth.clusters_text(scaling)
+    if scaling:
+        figure = growth.draw_scaling(scaling)
+        figure.savefig(folder / "scaling.png")
+        plt.close(figure)
+        text += _picture("scaling", "Times faster over the number of workers", "From one worker to two, measured.")
+    return text
+
+
+def _growth(rows: list[dict[str, Any]], folder: Path) -> list[str]:
+    figure = growth.draw(rows)
+    figure.savefig(folder / "growth.png")
+    plt.close(figure)
+    told = (
+        "Left: processor time over what grows. Right: a batch's gradient and its labels by LLG here, beside the times "
+        "that wainakh2021 states for its Figure 2(a), a hundred batches of every size on a V100: their means a batch."
+    )
+    alt = "Processor time over size, a line an attack"
+    return ["## How time grows\n", growth.growth_table(rows)._repr_markdown_(), _picture("growth", alt, told)]
+
+
+def _starts(rows: list[dict[str, Any]]) -> list[str]:
+    frame = pd.DataFrame([{"what": row["what"], "seconds": f"{row['seconds']:.2g}"} for row in rows])
+    caption = "What a person waits for before anything happens."
+    return ["## Before anything happens\n", Table(frame, caption, "tab-performance-starts")._repr_markdown_()]
+
+
+def _picture(name: str, alt: str, told: str) -> str:
+    return f"```{{figure}} generated/{name}.png\n:name: fig-performance-{name}\n:alt: {alt}\n\n{told}\n```\n"
 
 
 def solver_table(rows: list[dict[str, Any]]) -> Table:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import logging
 import os
 import signal
 import threading
 import time
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import CancelledError
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +22,11 @@ from gradleak.book.plain import plain
 from gradleak.book.records import Record, Trial
 from gradleak.book.trials import Trials, known, short
 from gradleak.data import text
-from gradleak.errors import InputError
+from gradleak.errors import GradleakError, InputError
 from gradleak.studies import Parameters, Study
+
+# How long the first worker of a cluster is waited for.
+WAIT = 60
 
 
 def run_study(
@@ -106,7 +111,9 @@ def run_trials(
     with _backend(cluster, threads, alone), warnings.catch_warnings():
         # A worker whose memory has grown is replaced between trials; nobody has to know.
         warnings.filterwarnings("ignore", message="A worker stopped while some jobs", category=UserWarning)
-        parallel = joblib.Parallel(n_jobs=1 if alone else workers, return_as="generator_unordered")
+        # A cluster is told of all trials at once, so that workers who come later have their share.
+        ahead = "2*n_jobs" if cluster is None else "all"
+        parallel = joblib.Parallel(1 if alone else workers, return_as="generator_unordered", pre_dispatch=ahead)
         with contextlib.closing(parallel(work)) as finished:
             yield from progress.progress(finished, len(inputs), f"{study.name}: trials")
 
@@ -224,12 +231,28 @@ def _backend(cluster: str | None, threads: int, alone: bool) -> Iterator[None]:
         from distributed import Client
     except ImportError as error:
         raise InputError("a cluster needs Dask: install it with `pip install 'gradleak[cluster]'`") from error
+    # What goes wrong between here and there is said once, below.
+    logging.getLogger("distributed.client").setLevel(logging.CRITICAL)
     try:
         client = Client(cluster)
     except (OSError, ValueError) as error:
         raise InputError(f"no Dask scheduler answers at '{cluster}': {error}") from error
-    with client, joblib.parallel_config(backend="dask"):
-        yield
+    with client:
+        try:
+            client.wait_for_workers(1, timeout=WAIT)
+        except TimeoutError as error:
+            raise InputError(f"no worker has come to the Dask scheduler at '{cluster}' in {WAIT} s") from error
+        if (most := max(client.nthreads().values())) > 1:
+            # Trials seed torch's generator, of which a process has one.
+            raise InputError(f"a worker of '{cluster}' has {most} threads: start it with `--nthreads 1`")
+        try:
+            with joblib.parallel_config(backend="dask"):
+                yield
+        except (CancelledError, OSError) as error:
+            if client.status == "running":
+                raise
+            told = "finished trials are kept, and the same command goes on from there"
+            raise GradleakError(f"the Dask scheduler at '{cluster}' went away; {told}") from error
 
 
 def _profile(study: Study, parameters: Parameters) -> Any:

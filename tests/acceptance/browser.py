@@ -1,59 +1,8 @@
-"""A headless Chromium and a server for the built book."""
+"""The built book's pages, for those who open them."""
 
 from __future__ import annotations
 
-import contextlib
-import functools
-import http.server
-import shutil
-import threading
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
-
-FLAGS = (
-    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-    "--disable-component-update", "--disable-sync",
-)  # fmt: skip
-
-
-def executable() -> str | None:
-    """Return the system's Chromium, if there is one."""
-    return next(
-        (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
-    )
-
-
-@contextlib.contextmanager
-def chromium() -> Iterator[Any]:
-    """Run Chromium without a window."""
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as play:
-        browser = play.chromium.launch(executable_path=executable(), args=list(FLAGS))
-        try:
-            yield browser
-        finally:
-            browser.close()
-
-
-class _Silent(http.server.SimpleHTTPRequestHandler):
-    def log_message(self, *arguments: object) -> None:
-        """Say nothing: the tests speak."""
-
-
-@contextlib.contextmanager
-def served(folder: Path) -> Iterator[str]:
-    """Serve a folder on this machine and yield its address."""
-    handler = functools.partial(_Silent, directory=str(folder))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}"
-        finally:
-            server.shutdown()
-            thread.join()
 
 
 def pages_of(book: Path) -> list[str]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from tests.acceptance.browser import chromium, pages_of, served
+from gradleak.book.browser import chromium, served
+from tests.acceptance.browser import pages_of
 
 
 def main(folder: Path, book: Path) -> None:

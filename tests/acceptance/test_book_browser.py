@@ -14,7 +14,8 @@ import pytest
 from PIL import Image
 
 from gradleak import studies
-from tests.acceptance.browser import chromium, executable, pages_of, served
+from gradleak.book.browser import chromium, executable, served
+from tests.acceptance.browser import pages_of
 
 BOOK = Path(os.environ.get("GRADLEAK_BOOK") or Path(__file__).parents[2] / "_build" / "html")
 REQUIRED = os.environ.get("GRADLEAK_REQUIRE_BROWSER") == "1"
@@ -85,7 +86,7 @@ def reach(view: Any, scheme: str, width: int) -> int:
 
 
 def test_the_named_pages_are_there(visits: dict[str, Any]) -> None:
-    prose = "index reading scoreboard around performance status architecture references"
+    prose = "index reading scoreboard around performance clusters status architecture api references"
     named = {*prose.split(), "wang2024", "wainakh2021", "yin2021", "posterior2023", "dang2021"}
     named |= {f"executed/{studies.load(name).paper}/{name}" for name in studies.names()}
     assert {f"book/{name}.html" for name in named} == set(visits)

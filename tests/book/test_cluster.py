@@ -1,56 +1,124 @@
-"""A study on a real cluster of two worker processes: the record is the same as without, one of them killed or not."""
+"""A real cluster of two worker processes: the same record as without, whoever is killed."""
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
+import signal
 import subprocess
 import sys
-from importlib.util import find_spec
-from pathlib import Path
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
-RUN = """
-import os, signal, sys, threading, time
-from pathlib import Path
+from gradleak.book import records, runner
+from gradleak.errors import GradleakError
+from tests.checkout import Toy
+from tests.test_cli import call
 
-def kill(cluster, cache):
-    while not list(Path(cache).rglob("*.json")):
+pytestmark = pytest.mark.slow
+# Two of the toy's four trials wait until they are told to go on, so that a run can be caught at any speed.
+PAUSE = "    time.sleep(pause)\n"
+WAITING = """    while number > 1 and not os.path.exists(os.environ["TOY_TRACE"] + " go"):
         time.sleep(0.05)
-    os.kill(next(iter(cluster.workers.values())).pid, signal.SIGKILL)
-
-def main():
-    from distributed import LocalCluster
-    from gradleak import studies
-    from gradleak.book import runner
-    study = studies.load("theorem1")
-    parameters = studies.parameters(study, "quick", study.module.SMALLEST)
-    folder = sys.argv[1]
-    digests = []
-    with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster:
-        for name, killing in (("whole", False), ("killed", True)):
-            os.environ["GRADLEAK_CACHE"] = f"{folder}/{name}"
-            if killing:
-                threading.Thread(target=kill, args=(cluster, f"{folder}/{name}"), daemon=True).start()
-            digests.append(runner.run_study(study, parameters, cluster=cluster.scheduler_address).digest())
-    os.environ["GRADLEAK_CACHE"] = f"{folder}/alone"
-    digests.append(runner.run_study(study, parameters, jobs=1).digest())
-    Path(folder, "digests").write_text(" ".join(digests))
-
-if __name__ == "__main__":
-    main()
 """
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(find_spec("distributed") is None, reason="distributed is not installed: gradleak[cluster]")
-def test_a_cluster_gives_the_same_record_when_a_worker_is_killed(tmp_path: Path) -> None:
-    script = tmp_path / "run.py"
-    script.write_text(RUN)
-    # Workers that end say so in warnings of their own.
-    command = [sys.executable, "-W", "ignore", str(script), str(tmp_path)]
-    result = subprocess.run(command, env=dict(os.environ), capture_output=True, text=True, check=False, timeout=400)
-    assert result.returncode == 0, result.stderr[-2000:]
-    whole, killed, alone = (tmp_path / "digests").read_text().split()
-    assert whole == alone
-    assert killed == alone
+@dataclass(frozen=True)
+class Cluster:
+    """A Dask scheduler and its workers, processes of their own."""
+
+    address: str
+    scheduler: subprocess.Popen[bytes]
+    workers: list[subprocess.Popen[bytes]]
+
+
+@contextlib.contextmanager
+def started(checkout: Toy, *options: str, workers: int = 2) -> Iterator[Cluster]:
+    """Start a cluster whose workers import this checkout's code, and end it."""
+    file = checkout.root / "scheduler.json"
+    file.unlink(missing_ok=True)
+    environment = os.environ | {"PYTHONPATH": str(checkout.root)}
+
+    def start(what: str, *words: str) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", f"distributed.cli.dask_{what}", "--scheduler-file", str(file), *words]
+        with (checkout.root / f"{what}.log").open("ab") as told:
+            options = {"cwd": checkout.root, "env": environment, "stdout": told, "stderr": told}
+            return subprocess.Popen([*command, "--no-dashboard"], **options)
+
+    processes = [start("scheduler", "--host", "127.0.0.1", "--port", "0")]
+    try:
+        while not file.is_file() or not file.read_text().strip():
+            assert processes[0].poll() is None, (checkout.root / "scheduler.log").read_text()
+            time.sleep(0.05)
+        asked = options or ("--nthreads", "1")
+        processes += [start("worker", "--no-nanny", "--host", "127.0.0.1", *asked) for _ in range(workers)]
+        yield Cluster(json.loads(file.read_text())["address"], processes[0], processes[1:])
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+def gradleak(checkout: Toy, *words: str) -> subprocess.Popen[str]:
+    environment = os.environ | {"PYTHONPATH": str(checkout.root), "DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT": "10s"}
+    return subprocess.Popen(
+        [sys.executable, "-m", "gradleak", *words],
+        env=environment, cwd=checkout.root, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+def until_kept(running: subprocess.Popen[str], checkout: Toy, count: int) -> None:
+    while len(checkout.kept()) < count:
+        assert running.poll() is None, running.communicate()
+        time.sleep(0.05)
+
+
+def alone(checkout: Toy, cache: str, **changes: Any) -> str:
+    """Run the toy in this process, as far as a cache does not hold it, and return its record's digest."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GRADLEAK_CACHE", str(checkout.root / cache))
+        return runner.run_study("toy", checkout.parameters(**changes), jobs=1).digest()
+
+
+def test_a_worker_may_be_killed(checkout: Toy) -> None:
+    checkout.edit(PAUSE, WAITING)
+    go, out = checkout.root / "trace go", checkout.root / "out"
+    with started(checkout) as cluster:
+        running = gradleak(checkout, "run", "toy", "--out", str(out), "--cluster", cluster.address)
+        until_kept(running, checkout, 1)
+        cluster.workers[0].send_signal(signal.SIGKILL)
+        go.touch()
+        _, said = running.communicate(timeout=500)
+        assert running.returncode == 0, said
+        assert records.read(out / "toy.json").digest() == alone(checkout, "other")
+
+
+def test_record_and_book_take_a_cluster(
+    checkout: Toy, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def far_enough(*_: Any, **options: Any) -> None:
+        raise GradleakError(f"on {options['cluster']}")
+
+    monkeypatch.setattr("gradleak.book.pages.run_page", far_enough)
+    monkeypatch.setattr("gradleak.book.runner.run_trials", far_enough)
+    assert call(capsys, "record", "toy", "--cluster", "tcp://a:1")[2] == "gradleak: on tcp://a:1\n"
+    assert "failed: on tcp://a:1" in call(capsys, "book", "--jobs", "1", "--cluster", "tcp://a:1")[1]
+
+
+def test_workers_of_several_threads_and_none_at_all_are_refused(
+    checkout: Toy, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with started(checkout, "--nthreads", "2", workers=1) as made:
+        code, _, said = call(capsys, "record", "toy", "--profile", "quick", "--cluster", made.address)
+        assert (code, said) == (
+            2, f"gradleak: a worker of '{made.address}' has 2 threads: start it with `--nthreads 1`\n"
+        )  # fmt: skip
+    monkeypatch.setattr("gradleak.book.runner.WAIT", 1)
+    with started(checkout, workers=0) as made:
+        code, _, said = call(capsys, "record", "toy", "--profile", "quick", "--cluster", made.address)
+        assert (code, said) == (2, f"gradleak: no worker has come to the Dask scheduler at '{made.address}' in 1 s\n")

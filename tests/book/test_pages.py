@@ -108,6 +108,12 @@ def test_pages_without_a_record(checkout: Toy, cell: str, message: str) -> None:
         pages.run_page(checkout.load(), checkout.parameters(), checkout.root / "out")
 
 
+def test_without_notebooks_it_says_what_to_install(checkout: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pages, "find_spec", lambda name: None if name == "papermill" else name)
+    with pytest.raises(GradleakError, match=r"pip install 'gradleak\[book\]'"):
+        pages.run_page(checkout.load(), checkout.parameters(), checkout.root / "out")
+
+
 def test_an_interrupted_page_leaves_no_kernel(checkout: Toy) -> None:
     checkout.write_notebook(
         "import os, pathlib; pathlib.Path(os.environ['TOY_TRACE']).write_text(str(os.getpid()))\n"

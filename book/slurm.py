@@ -1,0 +1,36 @@
+"""Workers on Slurm: `python book/slurm.py 100`, then `gradleak record PAGE --cluster ADDRESS`; no number: a look.
+
+Needs `pip install 'gradleak[cluster]'` on the cluster, in a folder that its machines share.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from typing import Any
+
+from dask_jobqueue import SLURMCluster
+
+# What a page reads lies where the machines share it; each is passed on where it is set.
+SHARED = ("PYTHONPATH", "GRADLEAK_DATA", "GRADLEAK_WEIGHTS", "GRADLEAK_CACHE")
+
+
+def cluster(**options: Any) -> SLURMCluster:
+    """Return a scheduler and the job that a worker will be: a core, a thread, as trials want it; none is submitted.
+
+    `options`: what your site asks for, `queue` and `account` for example; `interface` names the machines' network.
+    """
+    passed = [f"export {name}='{os.environ[name]}'" for name in SHARED if name in os.environ]
+    asked = {"cores": 1, "processes": 1, "memory": "4GB", "walltime": "12:00:00"} | options
+    prologue = ["export OMP_NUM_THREADS=1", *passed]
+    return SLURMCluster(**asked, job_script_prologue=prologue, worker_extra_args=["--no-dashboard"])
+
+
+if __name__ == "__main__":
+    with cluster() as made:
+        print(made.job_script())
+        if len(sys.argv) > 1:
+            made.scale(jobs=int(sys.argv[1]))
+            print(f"gradleak record PAGE --cluster {made.scheduler_address}", flush=True)
+            signal.pause()

@@ -1,0 +1,162 @@
+"""How time grows: what `make bench` measured as exponents beside derived ones, and what a cluster makes of it."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from gradleak import studies
+from gradleak.book import figures, records
+from gradleak.book.records import Record
+from gradleak.book.tables import Table, duration
+
+# What an attack does most of when it is given more, and the power with which that grows.
+DERIVED = {
+    ("soft labels", "C"): (1, "a scalar's residual is C numbers"),
+    ("soft labels", "N"): (1, "samples are independent"),
+    ("a batch", "B"): (2, "normal equations of B + 1 unknowns"),
+    ("a batch", "C"): (2, "a search for each of C classes, of C numbers each"),
+    ("classes by RLG", "C"): (1, "C rows to decompose, programs of C rows"),
+    ("a step of matching", "attacks"): (1, "attacks are independent"),
+    ("a step of matching", "hidden units"): (1, "each parameter is used equally often"),
+    ("sentences", "words"): (2, "every prefix against a span of as many dimensions"),
+    ("peeling", "B"): (2, "as many equations for B times as many unknowns"),
+    ("gradient and LLG", "B"): (1, "the gradient of B images"),
+}
+# wainakh2021, section 6.1: the seconds of Figure 2(a) on a V100, for a hundred batches of each size from 1 to 128.
+PUBLISHED = {"LLG": 54.0, "LLG+": 14.6 * 60, "LLG*": 32.2 * 60, "DLG, 100 steps": 17.4 * 3600}
+SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
+# Small sizes pay for what does not grow; so many of the largest say how it grows.
+LARGEST = 3
+COUNTS = (1, 2, 100)
+
+
+def exponent(sizes: Sequence[float], values: Sequence[float]) -> float:
+    """Return the power of the size with which the values of its largest few grow."""
+    if len(values) < 2 or min(values[-LARGEST:]) <= 0:
+        return math.nan
+    logs = np.log(np.asarray(sizes[-LARGEST:], dtype=float)), np.log(np.asarray(values[-LARGEST:], dtype=float))
+    return float(np.polyfit(*logs, 1)[0])
+
+
+def _series(rows: list[dict[str, Any]]) -> list[tuple[tuple[str, str], pd.DataFrame]]:
+    """Return the rows by attack and by what grows, in their order."""
+    groups = pd.DataFrame(rows).groupby(["attack", "grows"], sort=False)
+    return [((str(name[0]), str(name[1])), own) for name, own in groups]
+
+
+def growth_table(rows: list[dict[str, Any]]) -> Table:
+    """Return every series: from which size to which, its time and memory at the last, measured and derived power."""
+    cells = []
+    for (attack, grows), own in _series(rows):
+        power, why = DERIVED[attack.partition(",")[0], grows]
+        taken = exponent(own["size"].tolist(), own["cpu seconds"].tolist())
+        last = own.iloc[-1]
+        cells.append(
+            {
+                "attack": attack,
+                "of": f"{grows}, {own['size'].iloc[0]:,} to {last['size']:,}",
+                "at the last": duration(float(last["cpu seconds"])),
+                "MiB": f"{last['MiB']:,.0f}" if pd.notna(last["MiB"]) else "–",
+                "power": f"{taken:.2f}" if math.isfinite(taken) else "–",
+                "derived": f"{power}",
+                "for": why,
+            }
+        )
+    caption = (
+        f"How processor time grows: power fitted to the largest {LARGEST} sizes, beside the one that what is done most "
+        "asks for. A lower one says that what does not grow still weighs. MiB: what a call adds to memory."
+    )
+    return Table(pd.DataFrame(cells), caption, "tab-performance-growth")
+
+
+def draw(rows: list[dict[str, Any]]) -> Figure:
+    """Draw processor time over size, a line a series; the published times of wainakh2021 as points a batch."""
+    frame = pd.DataFrame(rows)
+    figure, axes = figures.panels(1, 2, height=4.2)
+    ours, theirs = axes[0]
+    for number, ((attack, grows), own) in enumerate(_series(rows)):
+        ours.plot(
+            own["size"], own["cpu seconds"], marker="o", markersize=3.5,
+            color=figures.COLOURS[number % len(figures.COLOURS)],
+            linestyle=figures.DASHES[number // len(figures.COLOURS) + number % 2],
+            label=f"{attack.partition(',')[0]} over {grows}",
+        )  # fmt: skip
+    ours.set(xscale="log", yscale="log", xlabel="size", ylabel="CPU seconds", title="Measured here")
+    llg = frame[frame["attack"].str.startswith("gradient and LLG")]
+    theirs.plot(llg["size"], llg["cpu seconds"], marker="o", color=figures.COLOURS[0], label="LLG here, one batch")
+    for number, (name, seconds) in enumerate(PUBLISHED.items(), 1):
+        each = seconds / (100 * len(SIZES))
+        theirs.plot(SIZES, [each] * len(SIZES), ":", color=figures.COLOURS[number], label=f"{name}, published mean")
+    theirs.set(xscale="log", yscale="log", xlabel="batch size B", title="Beside wainakh2021, Figure 2(a)")
+    figures.legend_below(figure, 3)
+    return figure
+
+
+def finish(seconds: Sequence[float], workers: int, each: float = 0.0) -> float:
+    """Return when the last of these trials ends: each goes, in this order, to the worker that is free first.
+
+    `each`: seconds that handing out a trial costs its worker.
+    """
+    free = [0.0] * min(workers, max(1, len(seconds)))
+    for taken in seconds:
+        heapq.heapreplace(free, free[0] + taken + each)
+    return max(free)
+
+
+def overhead(scaling: list[dict[str, Any]]) -> float:
+    """Return the seconds that a trial costs its worker beside its own, as the measured run of one worker has it."""
+    one = scaling[0]
+    return max(0.0, (float(one["seconds"]) - float(one["in trials"])) / int(one["trials"]))
+
+
+def clusters_text(scaling: list[dict[str, Any]]) -> str:
+    """Return what more workers save: measured from one to two, and computed from the records' own trials."""
+    kept = [record for name in studies.names() if (record := records.recorded(name))]
+    told, each = "From one worker to two nothing is measured yet: `make bench` does.\n", 0.0
+    if scaling:
+        first, last, each = scaling[0], scaling[-1], overhead(scaling)
+        told = (
+            f"Measured with {first['trials']} trials on the workers of one machine: {first['workers']} worker took "
+            f"{first['seconds']:.1f} s, {last['workers']} took {last['seconds']:.1f} s, "
+            f"{first['seconds'] / last['seconds']:.2f} times as fast. Beside its own work a trial cost its worker "
+            f"{1000 * each:.0f} ms.\n"
+        )
+    return f"{told}\n{hundred(kept, each)._repr_markdown_()}\n" if kept else told
+
+
+def hundred(kept: list[Record], each: float) -> Table:
+    """Return how long the longest recordings would take on one, two and a hundred workers."""
+    cells = []
+    for record in sorted(kept, key=lambda one: -sum(trial.seconds for trial in one.trials))[:8]:
+        seconds = [trial.seconds for trial in record.trials]
+        ends = [finish(seconds, count, each) for count in COUNTS]
+        cells.append(
+            {"page": record.study, "trials": f"{len(seconds):,}", "longest trial": duration(max(seconds))}
+            | {f"{count} worker{'s' * (count > 1)}": duration(end) for count, end in zip(COUNTS, ends, strict=True)}
+            | {"times faster": f"{ends[0] / ends[-1]:.0f}"}
+        )
+    caption = (
+        "The recordings that took longest: computed from each trial's recorded seconds, handed out in their order to "
+        "the worker that is free first. No number of workers ends a page before its longest trial does."
+    )
+    return Table(pd.DataFrame(cells), caption, "tab-clusters-hundred")
+
+
+def draw_scaling(scaling: list[dict[str, Any]]) -> Figure:
+    """Draw how much faster the measured run was with more workers, beside the most that there is to win."""
+    figure, axes = figures.panels(1, 1, height=3.0, width=4.6)
+    axis, frame = axes[0][0], pd.DataFrame(scaling)
+    axis.plot(frame["workers"], frame["workers"] / frame["workers"].iloc[0], ":", color="0.5", label="as many times")
+    axis.plot(
+        frame["workers"], frame["seconds"].iloc[0] / frame["seconds"], "o-", color=figures.COLOURS[0], label="measured"
+    )
+    axis.set(xlabel="workers", ylabel="times faster", xticks=frame["workers"])
+    axis.legend()
+    return figure

@@ -1,0 +1,79 @@
+"""The built book as one PDF: every page printed by Chromium, in reading order, its links kept inside."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urldefrag
+
+from gradleak.book import browser, progress
+from gradleak.errors import GradleakError
+
+MARGINS = {"top": "16mm", "bottom": "18mm", "left": "15mm", "right": "15mm"}
+FOOT = """<div style="font-size:8px;width:100%;padding:0 15mm;color:#555;display:flex;justify-content:space-between">
+<span class="title"></span><span><span class="pageNumber"></span> of <span class="totalPages"></span></span></div>"""
+# What is folded away on a screen is open on paper, and formulas are drawn before the page is printed.
+READY = """async () => {
+    document.querySelectorAll('details').forEach(one => { one.open = true })
+    if (window.MathJax?.startup) await MathJax.startup.promise
+    await Promise.all([...document.images].map(one => { one.loading = 'eager'; return one.decode().catch(() => {}) }))
+}"""
+
+
+def write_pdf(html: Path, file: Path) -> int:
+    """Print a built book, the folder of its HTML, into a file, and return how many sheets it has."""
+    if browser.executable() is None:
+        raise GradleakError("the book is printed by Chromium, and there is none: install `chromium`")
+    try:
+        from pypdf import PdfReader, PdfWriter
+    except ImportError as error:
+        raise GradleakError("to print the book, `pip install 'gradleak[pdf]'`") from error
+    writer, begins = PdfWriter(), {}
+    with browser.served(html) as address, browser.chromium() as view:
+        page = view.new_page()
+        page.set_default_timeout(120_000)
+        ordered = [f"{address}/{one}" for one in _reading_order(html)]
+        for link in progress.progress(ordered, len(ordered), "book: pages printed"):
+            page.goto(link, wait_until="networkidle")
+            page.emulate_media(media="print", color_scheme="light")
+            page.evaluate(READY)
+            begins[link] = len(writer.pages)
+            sheets = page.pdf(
+                format="A4", margin=MARGINS, print_background=True,
+                display_header_footer=True, header_template="<span></span>", footer_template=FOOT,
+            )  # fmt: skip
+            writer.append(PdfReader(io.BytesIO(sheets)), outline_item=page.title().partition(" — ")[0])
+        _link_inside(writer, begins, address)
+    writer.add_metadata({"/Title": "gradleak: an executable book of gradient leakage"})
+    file.parent.mkdir(parents=True, exist_ok=True)
+    writer.write(file)
+    return len(writer.pages)
+
+
+def _reading_order(html: Path) -> Iterator[str]:
+    """Yield the book's pages, each the next one of the page before."""
+    page: Path | None = html / "book" / "index.html"
+    while page:
+        yield page.relative_to(html).as_posix()
+        following = re.search(r'<a class="right-next"\s+href="([^"]+)"', page.read_text("utf-8"))
+        page = Path(os.path.normpath(page.parent / following[1])) if following else None
+
+
+def _link_inside(writer: Any, begins: dict[str, int], address: str) -> None:
+    """Let links to pages of the book lead to their sheets; those to what is not printed lead nowhere."""
+    from pypdf.generic import ArrayObject, NameObject, NumberObject
+
+    for sheet in writer.pages:
+        for reference in sheet.get("/Annots", ()):
+            link = reference.get_object()
+            target, _ = urldefrag(str(link.get("/A", {}).get("/URI", "")))
+            if not target.startswith(address):
+                continue
+            del link["/A"]
+            if target in begins:
+                there = writer.pages[begins[target]].indirect_reference
+                link[NameObject("/Dest")] = ArrayObject([there, NameObject("/FitH"), NumberObject(842)])
