@@ -197,15 +197,19 @@ def _titled(network: object, classes: object) -> str:
 
 
 def table(record: Record) -> pd.DataFrame:
-    """Return how near every attack comes to the features, a line a network, batch size and attack."""
+    """Return how near every attack comes to the features, a line a network and batch size."""
     lines = []
-    for (_, network, classes, size, attack), group in record.frame().groupby([*CELL, "size", "attack"], sort=False):
+    for (_, network, classes, size), group in record.frame().groupby([*CELL, "size"], sort=False):
+        own = {str(attack): part for attack, part in group.groupby("attack")}
+        party, exact = own[PARTY], own.get(EXACT)
         lines.append(
-            {"network": _titled(network, classes), "B": f"{size:.0f}", "attack": attack}
-            | {"cosine": f"{group['cosine'].mean():.4f} ± {group['cosine'].std(ddof=0):.4f}"}
-            | {"least": f"{group['least'].min():.3f}", f"≥ {NEAR}": f"{group['near'].mean():.0f} %"}
-            | {"unique": f"{100 * (group['status'] == 'unique').mean():.0f} %" if attack == EXACT else "–"}
-            | {"s": f"{group['seconds'].median():.2g}", "n": f"{len(group)}"}
+            {"network": _titled(network, classes), "B": f"{size:.0f}"}
+            | {CONSTANT: f"{own[CONSTANT]['cosine'].mean():.3f}"}
+            | {PARTY: f"{party['cosine'].mean():.3f} ± {party['cosine'].std(ddof=0):.3f}"}
+            | {f"≥ {NEAR}": f"{party['near'].mean():.0f} %", "s": f"{party['seconds'].median():.2g}"}
+            | {EXACT: "–" if exact is None else f"{exact['cosine'].mean():.4f}"}
+            | {"unique": "–" if exact is None else f"{100 * (exact['status'] == 'unique').mean():.0f} %"}
+            | {"s, exact": "–" if exact is None else f"{exact['seconds'].median():.2g}", "n": f"{len(party)}"}
         )
     return pd.DataFrame(lines)
 
