@@ -64,6 +64,8 @@ def private(inputs: Tensor, targets: Tensor, pixels: tuple[Tensor, Tensor] | Non
 
 def kind_of(inputs: Tensor) -> Kind:
     """Return what inputs (N, …) are."""
+    if 0 in inputs.shape[1:]:
+        raise InputError(f"samples are empty: inputs have the shape {tuple(inputs.shape)}")
     if not inputs.is_floating_point():
         if inputs.ndim != 2 or inputs.is_complex() or inputs.dtype == torch.bool:
             raise InputError(f"whole numbers are tokens (B, T); got {tuple(inputs.shape)} of {inputs.dtype}")
