@@ -19,7 +19,9 @@ MODELS = {
     "lstm": ("lstm", 1, False),
     "gru": ("gru", 1, False),
     "two lstm layers": ("lstm", 2, False),
+    "two gru layers": ("gru", 2, False),
     "tied lstm": ("lstm", 1, True),
+    "tied gru": ("gru", 1, True),
     "transformer": ("transformer", 2, False),
     "tied transformer": ("transformer", 2, True),
 }
