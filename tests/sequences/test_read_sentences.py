@@ -64,7 +64,10 @@ def test_every_batch_is_read(name: str, batch: str) -> None:
     assert found.total == sum(map(len, sentences)) + len(sentences)
 
 
-@pytest.mark.parametrize("name", ["lstm", "gru", "two lstm layers", "transformer"])
+PROMISED = ["lstm", "gru", "two lstm layers", "two gru layers", "tied gru", "transformer"]
+
+
+@pytest.mark.parametrize("name", PROMISED)
 def test_random_words_are_read_and_promised(name: str) -> None:
     generator = torch.Generator().manual_seed(5)
     for _ in range(3):
