@@ -20,7 +20,6 @@ from PIL import Image
 from torch import Tensor, nn
 
 from gradleak import augment, data, models
-from gradleak.data.base import NORMALISATION
 from gradleak.errors import GradleakError, InputError, first_line
 from gradleak.losses import BinaryCrossEntropy, CrossEntropy, Focal, Loss
 
@@ -114,10 +113,9 @@ def samples_of(text: str, *, size: int | None = None) -> Samples:
 
 
 def _shown(images: Tensor, labels: Tensor) -> Samples:
-    low, span = (torch.tensor(values).double() for values in NORMALISATION)
-    if images.shape[1] == 1:
-        low, span = low.mean().reshape(1), span.mean().reshape(1)
-    return Samples(data.normalise(images), labels, (low, span))
+    ends = torch.tensor([0.0, 1.0], dtype=torch.float64).reshape(2, 1, 1, 1).expand(-1, images.shape[1], 1, 1)
+    black, white = data.normalise(ends).flatten(1)
+    return Samples(data.normalise(images), labels, (black, white - black))
 
 
 def _folder(place: Path, size: int) -> Samples:
