@@ -101,7 +101,7 @@ def samples_of(text: str, *, size: int | None = None) -> Samples:
         if not (isinstance(found, tuple | list) and len(found) == 2 and all(map(torch.is_tensor, found))):
             raise InputError(f"'{text}()' must return two tensors, inputs and targets")
         return Samples(*found)
-    place = Path(text).expanduser()
+    place = Path(os.path.expanduser(text))
     if place.is_dir():
         return _folder(place, size or 32)
     if place.suffix == ".npz":
@@ -132,7 +132,8 @@ def _folder(place: Path, size: int) -> Samples:
     for file in chosen:
         try:
             with Image.open(file) as image:
-                rows.append(_square(image.convert("RGB"), size))
+                # A palette may have transparent colours, of which RGB alone would warn.
+                rows.append(_square(image.convert("RGBA" if image.mode == "P" else "RGB").convert("RGB"), size))
         except (OSError, ValueError, Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
             raise InputError(f"'{file.name}' is no image that can be read: {first_line(error)}") from error
     images = torch.from_numpy(np.stack(rows)).permute(0, 3, 1, 2).float() / 255
