@@ -119,12 +119,10 @@ class Parameters(studies.Parameters):
         "source": "librispeech",
         "alone": [
             *(f"{size}/{tokens}/8" for size in ("small/0", "small/400", "small-2/0") for tokens in (8, 20, 28, 40)),
-            "small/0/80/2",
-            "paper/0/20/2",
         ],
         "alike": ["2/12", "4/6"],
         "local": ["4/8", "8/8"],
-        "stages": [0, 100],
+        "stages": [0],
         "defended": 16,
         "defenses": ["noise/0.1", "half/0", "bfloat16/0", "quantize/8", "grad-drop/0.5", "grad-drop/0.9", "sign/0"],
     }
