@@ -190,7 +190,7 @@ def _deepest(network: Network, sweep: Sweep) -> str:
     wanted = math.prod(network.inputs.shape)
     for step in network.steps.values():
         known = sweep.values.get(step.name)
-        if known is not None and known.error < GOOD:
+        if known is not None and float(known.error.max()) < GOOD:
             told = (known.value != 0).flatten(1).sum(dim=1)
             return step.name if step.kind == "input" or int(told.min()) >= wanted else ""
     return ""
