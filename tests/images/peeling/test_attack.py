@@ -99,6 +99,23 @@ def test_what_is_in_front_of_the_last_map_reached_is_searched() -> None:
     assert float(off(found, inputs).max()) < 1e-4
 
 
+@pytest.mark.parametrize(("loudness", "status"), [(1e-3, "unique"), (1e-5, "found")])
+def test_an_image_that_is_not_known_well_is_not_called_unique(loudness: float, status: str) -> None:
+    model = small(width=48)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model[0] = nn.Conv2d(3, 48, 1, bias=False)
+    with torch.no_grad():
+        # One colour hardly enters the map that is matched.
+        model[0].weight[:, 2] *= loudness
+    inputs, leak = sent(model, 1, torch.float32)
+    found = peel(leak)
+    assert found.status == status, found.reason
+    assert 0.1 < float(found.errors / off(found, inputs)) < 10
+    if status == "found":
+        assert found.reason == "an image is known to 2e-03 only"
+
+
 def test_the_count_says_beforehand_who_gives_up() -> None:
     twenty = peeling_counts(models.build("resnet20", classes=CLASSES), (3, 32, 32), 2)
     assert twenty[0].reason == "128 positions of 2 samples in 64 channels"
