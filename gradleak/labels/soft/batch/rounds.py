@@ -22,8 +22,10 @@ LOOK, STEPS = 8, 50
 ACCEPT = 3.0
 # ... and so may not one that sticks out by this share of its own length.
 STICKS_OUT = 0.01
-# Two explanations of a sample are one if their features are this close.
-SAME = 1e-2
+# A sample that is looked for alone is one number: so many are tried, with logits that spread from this to that.
+SCANNED, NARROW, WIDE = 256, 1e-2, 1e3
+# Two explanations of a sample are one if their features are this close, and their labels (L1).
+SAME, ALIKE = 1e-2, 0.1
 SMALLEST = 1e-100
 
 
@@ -94,18 +96,24 @@ class Search:
             float(self._shares(self._errors(self.found)).diagonal().abs().median().clamp(min=SMALLEST)) * self.span.rank
         )
 
-    def _errors(self, found: Found) -> Tensor:
+    def _labels(self, found: Found) -> Tensor:
         base, step = self.families.parts(found.family)
-        errors: Tensor = (found.places @ self.span.logits.T).softmax(dim=1) - base - found.shares[:, None] * step
+        return base + found.shares[:, None] * step
+
+    def _errors(self, found: Found) -> Tensor:
+        errors: Tensor = (found.places @ self.span.logits.T).softmax(dim=1) - self._labels(found)
         return errors
 
     def _round(self, span: Span, missing: int) -> tuple[Tensor, Tensor, Tensor]:
         """Give every family one start, pursue the most promising, and return where those end."""
         everyone = torch.arange(len(self.families), device=span.mean.device)
-        places = self._starts(span, len(everyone))
-        shares = torch.rand(len(everyone), generator=self.generator, dtype=torch.float64).to(places) / 2
+        shares = torch.rand(len(everyone), generator=self.generator, dtype=torch.float64).to(span.mean) / 2
         if self.families.free == 0:
             shares = torch.zeros_like(shares)
+        if span.rank == 1:
+            places, shares = self._scanned(span, everyone, shares)
+        else:
+            places = self._starts(span, len(everyone))
         size = max(1, CHUNK_ELEMENTS // (self.families.count * (span.rank + 1)))
 
         def descend(which: Tensor, places: Tensor, shares: Tensor, steps: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -120,6 +128,28 @@ class Search:
         places, shares, cost = descend(best, places[best], shares[best], STEPS)
         good = cost < STICKS_OUT**2
         return places[good], shares[good], best[good]
+
+    def _scanned(self, span: Span, everyone: Tensor, shares: Tensor) -> tuple[Tensor, Tensor]:
+        """Return where (F, 1), with these shares or none, the error of each family's label is nearest to the span."""
+        base, step = self.families.parts(everyone)
+        (up,), none = span.errors.T, torch.zeros_like(shares)
+        low, high = math.log(NARROW), math.log(WIDE)
+        drawn = torch.rand(SCANNED, generator=self.generator, dtype=torch.float64).to(up)
+        grid = (torch.arange(SCANNED, device=up.device) + drawn) / SCANNED
+        lengths = (low + (high - low) * grid).exp() / span.logits.std().clamp(min=TINY)
+        # Features that are not negative have a positive sum.
+        lengths = lengths * span.mean.sign() if self.nonnegative else torch.cat([lengths, -lengths])
+        p = span.rows * (lengths[:, None] * span.logits[:, 0]).softmax(dim=1)
+        best, places, chosen = torch.full_like(shares, -1), none, none
+        for own in (none, shares):
+            labels = span.rows * (base + own[:, None] * step)
+            along = (p @ up)[:, None] - labels @ up
+            size = p.square().sum(dim=1)[:, None] - 2 * p @ labels.T + labels.square().sum(dim=1)
+            near, which = (along.square() / size.clamp(min=TINY)).max(dim=0)
+            better = near > best
+            best, chosen = torch.where(better, near, best), torch.where(better, own, chosen)
+            places = torch.where(better, lengths[which], places)
+        return places[:, None], chosen
 
     def _starts(self, span: Span, count: int) -> Tensor:
         """Return places (count, B): features that are not negative lie around their mean, others anywhere."""
@@ -154,11 +184,12 @@ class Search:
             # A label that is smoothed away altogether is every class's.
             most = 1 - KNOWN if self.families.kind == "smoothing" else 1 + KNOWN
             good &= (shares > -KNOWN) & (shares < most)
-        order = cost.argsort()
+        order, labels = cost.argsort(), base + shares[:, None] * step
         for n in order[good[order]].tolist():
             if len(self.found.shares):
-                far = (self.found.places - places[n]).norm(dim=1) > SAME * places[n].norm()
-                if not far.all():
+                other = (self.found.places - places[n]).norm(dim=1) > SAME * places[n].norm()
+                other |= (self._labels(self.found) - labels[n]).norm(p=1, dim=1) > ALIKE
+                if not other.all():
                     continue
             self.found = Found(
                 torch.cat([self.found.places, places[n : n + 1]]),

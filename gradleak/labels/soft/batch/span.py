@@ -62,9 +62,12 @@ def descended(
         square = square - cross - cross.mT + cost[:, None, None] * along.unsqueeze(2) * along.unsqueeze(1)
         slope = out - cost[:, None] * along
         diagonal = square.diagonal(dim1=1, dim2=2).clamp(min=TINY)
-        diagonal = torch.maximum(diagonal, 1e-12 * diagonal.amax(dim=1, keepdim=True))
-        damped = square + torch.diag_embed((damping[:, None] + 1e-15) * diagonal)
-        change = torch.linalg.solve_ex(damped, slope)[0].nan_to_num(0, 0, 0)
+        # A share has another unit than places, and may weigh more by many orders.
+        largest = torch.cat([diagonal[:, :rank].amax(dim=1, keepdim=True).expand(-1, rank), diagonal[:, rank:]], dim=1)
+        units = torch.maximum(diagonal, 1e-12 * largest).rsqrt()
+        scaled = units.unsqueeze(2) * square * units.unsqueeze(1)
+        damped = scaled + torch.diag_embed((damping[:, None] + 1e-15).expand(-1, units.shape[1]))
+        change = units * torch.linalg.solve_ex(damped, units * slope)[0].nan_to_num(0, 0, 0)
         new_places = places - change[:, :rank]
         new_shares = shares - change[:, rank] if free else shares
         new = residual(new_places, new_shares)
