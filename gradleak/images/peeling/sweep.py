@@ -21,8 +21,6 @@ from gradleak.leak import Leak
 ABOVE = 8.0
 # So many values below zero tell the deviation, since nothing rectified is negative.
 BELOW = 8
-# A client rounds the p of its p − y by about this share of a unit.
-ROUNDED = 0.5
 # Inputs whose claimed error is larger are lost.
 LOST = 0.03
 # A channel is explained when its gradient is missed by this many times what the others are missed by.
@@ -42,7 +40,9 @@ class Known:
 class Sweep:
     """What is known so far of a network's private values: `values` by step, `slopes` by activation, `reports`."""
 
-    def __init__(self, network: Network, leak: Leak, features: Tensor, errors: Tensor, unit: float) -> None:
+    def __init__(
+        self, network: Network, leak: Leak, features: Tensor, errors: Tensor, loose: Tensor, unit: float
+    ) -> None:
         self.network, self.leak, self.unit = network, leak, unit
         self.count = len(features)
         self.values: dict[str, Known] = {}
@@ -51,8 +51,8 @@ class Sweep:
         self.reason = ""
         self._told = {network.output: errors / self.count}
         self._deltas: dict[str, Tensor | None] = {}
-        # What no equation shows: features and errors have been computed and rounded by the client.
-        self._least = unit * ((ROUNDED / errors.norm(dim=1)) ** 2 + FEATURE**2).sqrt()
+        # What no equation shows: values that the client has rounded, and how far the errors may be off.
+        self._least = (loose.square() + (FEATURE * unit) ** 2).sqrt()
         head = network.steps[network.output]
         self.values[head.inputs[0]] = Known(features, self._least)
 
@@ -167,7 +167,8 @@ class Sweep:
         size = value.flatten(1).square().mean(dim=1).sqrt()
         if self.network.source(step.name).rectifies:
             deviation = deviation * _calibration(value / deviation)
-            value = torch.where(value > ABOVE * deviation, value, 0)
+            rounding = (FEATURE * self.unit * size).view(-1, *[1] * (value.ndim - 1))
+            value = torch.where(value > ABOVE * (deviation.square() + rounding.square()).sqrt(), value, 0)
         error = deviation.flatten(1).square().mean(dim=1).sqrt() / size
         return value, (error.square() + self._least.square()).sqrt()
 
