@@ -20,7 +20,6 @@ from PIL import Image
 from torch import Tensor, nn
 
 from gradleak import augment, data, models
-from gradleak.data.base import NORMALISATION
 from gradleak.errors import GradleakError, InputError, first_line
 from gradleak.losses import BinaryCrossEntropy, CrossEntropy, Focal, Loss
 
@@ -102,7 +101,7 @@ def samples_of(text: str, *, size: int | None = None) -> Samples:
         if not (isinstance(found, tuple | list) and len(found) == 2 and all(map(torch.is_tensor, found))):
             raise InputError(f"'{text}()' must return two tensors, inputs and targets")
         return Samples(*found)
-    place = Path(text).expanduser()
+    place = Path(os.path.expanduser(text))
     if place.is_dir():
         return _folder(place, size or 32)
     if place.suffix == ".npz":
@@ -114,10 +113,9 @@ def samples_of(text: str, *, size: int | None = None) -> Samples:
 
 
 def _shown(images: Tensor, labels: Tensor) -> Samples:
-    low, span = (torch.tensor(values).double() for values in NORMALISATION)
-    if images.shape[1] == 1:
-        low, span = low.mean().reshape(1), span.mean().reshape(1)
-    return Samples(data.normalise(images), labels, (low, span))
+    ends = torch.tensor([0.0, 1.0], dtype=torch.float64).reshape(2, 1, 1, 1).expand(-1, images.shape[1], 1, 1)
+    black, white = data.normalise(ends).flatten(1)
+    return Samples(data.normalise(images), labels, (black, white - black))
 
 
 def _folder(place: Path, size: int) -> Samples:
@@ -134,7 +132,8 @@ def _folder(place: Path, size: int) -> Samples:
     for file in chosen:
         try:
             with Image.open(file) as image:
-                rows.append(_square(image.convert("RGB"), size))
+                # A palette may have transparent colours, of which RGB alone would warn.
+                rows.append(_square(image.convert("RGBA" if image.mode == "P" else "RGB").convert("RGB"), size))
         except (OSError, ValueError, Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
             raise InputError(f"'{file.name}' is no image that can be read: {first_line(error)}") from error
     images = torch.from_numpy(np.stack(rows)).permute(0, 3, 1, 2).float() / 255

@@ -80,16 +80,20 @@ def run_study(
 def record(study: Study, parameters: Parameters, *, jobs: int | None = None, cluster: str | None = None) -> Record:
     """Run a study and keep its record in results/, with the rules of its claims as they are today.
 
-    Trials that the record there holds are taken from it if they were computed with today's code, packages and data.
+    Trials that the record there holds are taken from it if they were computed with today's packages and data, and with
+    today's code or one that a spot check has confirmed to be as good. Then the new record is confirmed as well: its
+    sources are those of the trials that it took over.
     """
     from gradleak import claims
 
     kept = records.recorded(study.name)
     now = sources_of(study, parameters)
-    same = kept and records.state(kept) == "current" and kept.provenance.data == now
-    finished = kept.trials if kept and same and kept.provenance.versions == records.versions() else ()
+    same = kept and records.state(kept) != "stale" and kept.provenance.data == now
+    finished = kept.trials if kept and same and kept.provenance.versions == records.versions() else []
     rules = claims.rules(study.name)
     result = run_study(study, parameters, jobs=jobs, cluster=cluster, finished=finished, rules=rules)
+    if kept and any(trial in finished for trial in result.trials):
+        result = result.model_copy(update={"sources": kept.sources, "confirmed": kept.confirmed})
     records.write(result, records.file_of(study.name))
     return result
 

@@ -7,7 +7,7 @@ steps S words are read, each far nearer than any other, and behind the last noth
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -16,6 +16,7 @@ from gradleak.data.text import Vocabulary
 from gradleak.errors import InputError
 from gradleak.leak import Leak
 from gradleak.models.recogniser import START
+from gradleak.sequences.observed import FIRST
 from gradleak.sequences.transcripts import Transcripts, _Decoder, _Node, first_layer
 
 # Steps that are tried, where their number is not told.
@@ -53,7 +54,9 @@ def read_defended(
     """
     if steps is not None and steps < 1:
         raise InputError(f"the decoder makes a step at least; got {steps}")
-    gradient = first_layer(leak).double()
+    # What was done to it is told by how well words fit, and not by the type in which it is sent.
+    leak = replace(leak, gradients={name: leak.gradients[name].double() for name in FIRST})
+    gradient = first_layer(leak)
     directions = torch.linalg.eigh(gradient.T @ gradient).eigenvectors.flip(1)
     tried = range(1, MOST + 1) if steps is None else [steps]
     best = None

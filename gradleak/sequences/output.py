@@ -1,23 +1,32 @@
-"""A transcript out of the last layer's gradient alone: what each step gave it, put in order by the decoder itself."""
+"""A transcript out of the last layer's gradient alone, in closed form: the decoder's states lie in its span.
+
+That gradient is Σ_t (p_t − e_{y_t}) [s_t; c_t]ᵀ, so each [s_t; c_t] is V a of its row span V. Behind a known prefix the
+decoder computes the state s_t, which tells a, hence the context c_t; and the word y_t is the one whose next state lies
+in the span. With further layers s_t depends on c_t itself: equations for a, as many as the state has entries.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from gradleak.data.text import Vocabulary
 from gradleak.errors import InputError
-from gradleak.labels import recover_batch
 from gradleak.labels.hard.rlg import rlg
 from gradleak.leak import Leak
 from gradleak.models.recogniser import START, Recogniser
+from gradleak.spans import inputs_span
 
-# A step follows where the decoder's own state misses the recovered one by less than this share of its size, and any
-# other by so many times more.
+# A word follows where its state misses the span by less than this share of its size, and any other by so many times
+# more.
 FITS, APART = 1e-2, 10.0
+# Rounds of Gauss and Newton where layers lie between the first and the last; from the second on the error is squared.
+ROUNDS = 8
+# The gradient of what was read must be the one that was seen, to this share of it.
+SAME = 1e-3
 
 
 @dataclass(frozen=True)
@@ -38,71 +47,151 @@ class Ordered:
 
 
 def read_output(leak: Leak, start: int = START, *, vocabulary: Vocabulary | None = None) -> Ordered:
-    """Return one utterance's transcript from the gradient of a recogniser's last layer, and no other.
+    """Return one utterance's transcript, its end mark included, from the gradient of a recogniser's last layer alone.
 
-    Its bag of words makes the labels known but for their number and order, so `recover_batch` gives every step's
-    [state; context] and its word. The decoder's first state follows from the start token alone; the step with this
-    state tells the first word and the context, and with these the next state.
+    Which words it holds is told by RLG; in which order, and how often, by the decoder's own states. It is unique where
+    the gradient of what was read is the one that was seen, and no other word of the bag fits at any step.
     """
     model = leak.model
     if not isinstance(model, Recogniser):
         raise InputError(f"transcripts are read from a Recogniser's last layer; got {type(model).__name__}")
+    span = inputs_span(leak.weight_gradient).vectors
+    steps, width = span.shape[1], model.query.in_features
+    if steps == 0:
+        return _failed("the gradient is zero", vocabulary)
+    if steps >= width:
+        return _failed(f"the gradient's rank of {steps} leaves no state outside its span", vocabulary, steps)
     bag = torch.tensor(sorted(rlg(leak.weight_gradient)), dtype=torch.long)
-    if len(bag) == 0:
-        return Ordered([], None if vocabulary is None else "", "failed", "the gradient is zero", 0, (1.0, 0.0))
-    batch = recover_batch(
-        leak.weight_gradient,
-        leak.weight,
-        labels=F.one_hot(bag, len(leak.weight)).double(),
-        bias=leak.bias,
-        bias_gradient=leak.bias_gradient,
-    )
-    tokens, misses = _chained(model, batch.features[batch.found], batch.labels[batch.found].argmax(dim=1), start)
-    text = None if vocabulary is None else vocabulary.decode(tokens)
+    decoder = _Decoder(model, span)
+    words, features, misses = decoder.chained(bag, start)
+    if len(features) < steps:
+        reason = f"{len(features)} of {steps} steps follow from one another"
+        return _failed(reason, vocabulary, steps, words, misses)
+    tokens, misfit = _explained(leak, features)
     status, reason = "unique", ""
-    if batch.status == "failed":
-        status, reason = "failed", batch.reason
-    elif len(tokens) < len(batch):
-        status, reason = "failed", f"{len(tokens)} of {len(batch)} steps follow from one another"
-    elif batch.status == "ambiguous" or misses[1] < APART * misses[0]:
-        status, reason = "ambiguous", batch.reason or "another step follows nearly as well"
-    return Ordered(tokens, text, status, reason, int(batch.found.sum()), misses)
+    if tokens[:-1] != words or not misfit < SAME:
+        status, reason = "failed", f"the gradient of what was read misses the one that was seen by {misfit:.1g} of it"
+    elif misses[1] < APART * misses[0]:
+        status, reason = "ambiguous", "another word follows nearly as well"
+    elif leak.batch_size * leak.local_steps > 1:
+        status, reason = "ambiguous", "more than one utterance may have been said"
+    return Ordered(tokens, vocabulary.decode(tokens) if vocabulary else None, status, reason, steps, misses)
 
 
-def _chained(model: Recogniser, features: Tensor, words: Tensor, start: int) -> tuple[list[int], tuple[float, float]]:
-    """Return the words (T,) of steps whose features (T, I) follow from one another, in order, and how well they do."""
-    layers = [[value.detach().double() for value in cell.parameters()] for cell in model.cells]
-    embedding = model.embedding.weight.detach().double()
-    tops, contexts = features.split([model.cells[0].hidden_size, model.keys.in_features], dim=1)
-    nothing = tops.new_zeros(1, tops.shape[1])
-    states = [(nothing, nothing)] * len(layers)
-    word, context = embedding[start], contexts.new_zeros(contexts.shape[1])
-    left = torch.arange(len(features))
-    tokens: list[int] = []
-    worst, nearest = 0.0, float("inf")
-    while len(left):
-        first = _step(layers[0], torch.cat([word, context])[None], states[0])
-        following = [first]
-        # A layer above reads the step's own context: each of those that are left makes its own state.
-        for layer, before in zip(layers[1:], states[1:], strict=True):
-            below = following[-1][0].expand(len(left), -1)
-            following.append(_step(layer, torch.cat([below, contexts[left]], dim=1), before))
-        miss = (following[-1][0] - tops[left]).norm(dim=1) / tops[left].norm(dim=1)
-        place = int(miss.argmin())
-        if not miss[place] < FITS:
-            break
-        others = torch.cat([miss[:place], miss[place + 1 :]])
-        worst, nearest = max(worst, float(miss[place])), min([nearest, *others.tolist()])
-        states = [(a[min(place, len(a) - 1)][None], b[min(place, len(b) - 1)][None]) for a, b in following]
-        tokens.append(int(words[left[place]]))
-        word, context = embedding[tokens[-1]], contexts[left[place]]
-        left = torch.cat([left[:place], left[place + 1 :]])
-    return tokens, (worst, nearest)
+def _failed(
+    reason: str,
+    vocabulary: Vocabulary | None,
+    steps: int = 0,
+    words: Sequence[int] = (),
+    misses: tuple[float, float] = (1.0, 0.0),
+) -> Ordered:
+    return Ordered(list(words), vocabulary.decode(words) if vocabulary else None, "failed", reason, steps, misses)
 
 
-def _step(layer: list[Tensor], inputs: Tensor, before: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-    """Return the state and the cell (R, H) after inputs (R, K), as nn.LSTMCell computes them."""
-    gates = inputs @ layer[0].T + before[0] @ layer[1].T + layer[2] + layer[3]
+@dataclass(frozen=True)
+class _Followed:
+    """Steps with some words (K,): where in the span each lies (K, S), how far outside (K,), all layers' states."""
+
+    inside: Tensor
+    misses: Tensor
+    states: list[tuple[Tensor, Tensor]]
+
+    def one(self, place: int) -> list[tuple[Tensor, Tensor]]:
+        """Return the states and cells (1, H) of one of the words."""
+        return [(state[place][None], kept[place][None]) for state, kept in self.states]
+
+
+class _Decoder:
+    """A recogniser's decoder and the span (I, S) of what its last layer was given, [top state; context]."""
+
+    def __init__(self, model: Recogniser, span: Tensor) -> None:
+        self.layers = [[value.detach().double() for value in cell.parameters()] for cell in model.cells]
+        self.embedding = model.embedding.weight.detach().double()
+        width = self.layers[0][1].shape[1]
+        self.span, self.tops, self.contexts = span, span[:width], span[width:]
+        # What a layer above the first makes of its context, by the place in the span.
+        self.heard = [layer[0][:, width:] @ self.contexts for layer in self.layers[1:]]
+
+    def chained(self, bag: Tensor, start: int) -> tuple[list[int], Tensor, tuple[float, float]]:
+        """Return the words that follow from one another, the features (T, I) of their steps, and how well they do."""
+        nothing = self.tops.new_zeros(1, len(self.tops))
+        states = [(nothing, nothing)] * len(self.layers)
+        context = self.contexts.new_zeros(len(self.contexts))
+        words: list[int] = []
+        features: list[Tensor] = []
+        worst, nearest = 0.0, float("inf")
+        tried = torch.tensor([start])
+        while len(features) < self.span.shape[1]:
+            followed = self._following(tried, context, states)
+            place = int(followed.misses.argmin())
+            miss = float(followed.misses[place])
+            if not miss < FITS:
+                break
+            others = torch.cat([followed.misses[:place], followed.misses[place + 1 :]])
+            worst, nearest = max(worst, miss), min([nearest, *others.tolist()])
+            words.append(int(tried[place]))
+            features.append(self.span @ followed.inside[place])
+            states, context = followed.one(place), features[-1][len(self.tops) :]
+            tried = bag
+        found = torch.stack(features) if features else self.span.new_zeros(0, len(self.span))
+        return words[1:], found, (worst, nearest)
+
+    def _following(self, words: Tensor, context: Tensor, before: Sequence[tuple[Tensor, Tensor]]) -> _Followed:
+        """Return the steps with each of some words (K,) behind a context and states."""
+        read = torch.cat([self.embedding[words], context.expand(len(words), -1)], dim=1)
+        weight, *rest = self.layers[0]
+        first = _after(read @ weight.T + _own(rest, before[0]), before[0])
+        inside = self.tops.new_zeros(len(words), self.tops.shape[1])
+        for _ in range(ROUNDS if self.heard else 1):
+            states, slope = self._above(first, inside, before)
+            outside = states[-1][0] - inside @ self.tops.T
+            inside = inside - torch.linalg.lstsq(slope - self.tops, outside[:, :, None]).solution[:, :, 0]
+        states, _ = self._above(first, inside, before)
+        top = states[-1][0]
+        return _Followed(inside, (top - inside @ self.tops.T).norm(dim=1) / top.norm(dim=1), states)
+
+    def _above(
+        self, first: tuple[Tensor, Tensor], inside: Tensor, before: Sequence[tuple[Tensor, Tensor]]
+    ) -> tuple[list[tuple[Tensor, Tensor]], Tensor]:
+        """Return all layers' states with contexts at places (K, S) in the span, and the top's slope there (K, H, S)."""
+        states, slope = [first], self.tops.new_zeros(len(inside), *self.tops.shape)
+        width = len(self.tops)
+        for (weight, *rest), heard, own in zip(self.layers[1:], self.heard, before[1:], strict=True):
+            below = weight[:, :width]
+            gates = states[-1][0] @ below.T + inside @ heard.T + _own(rest, own)
+            gates = gates.requires_grad_()
+            after = _after(gates, own)
+            # A state's entry depends on its own four gates alone.
+            by_gate = torch.autograd.grad(after[0].sum(), gates)[0].unflatten(1, (4, width))
+            along = (below @ slope + heard) if len(states) > 1 else heard.expand(len(inside), -1, -1)
+            slope = torch.einsum("kgh,kghs->khs", by_gate, along.unflatten(1, (4, width)))
+            states.append((after[0].detach(), after[1].detach()))
+        return states, slope
+
+
+def _own(layer: Sequence[Tensor], before: tuple[Tensor, Tensor]) -> Tensor:
+    """Return what a layer's state before and its biases add to its gates."""
+    own: Tensor = before[0] @ layer[0].T + layer[1] + layer[2]
+    return own
+
+
+def _after(gates: Tensor, before: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    """Return the state and the cell (K, H), as nn.LSTMCell computes them."""
     let_in, forget, new, let_out = gates.chunk(4, dim=1)
     kept = forget.sigmoid() * before[1] + let_in.sigmoid() * new.tanh()
     return let_out.sigmoid() * kept.tanh(), kept
+
+
+def _explained(leak: Leak, features: Tensor) -> tuple[list[int], float]:
+    """Return the words of steps with these features (T, I), and how far their gradient is from the one seen.
+
+    As a share of that. The gradient is Σ_t (p_t − e_{y_t}) x_tᵀ / T: features tell p_t, and what is left is −e_{y_t}.
+    """
+    weight, gradient = leak.weight.detach().double(), leak.weight_gradient.double()
+    bias = 0 if leak.bias is None else leak.bias.detach().double()
+    predicted = (features @ weight.T + bias).softmax(dim=1)
+    left = predicted - len(features) * torch.linalg.lstsq(features.T, gradient.T).solution
+    words = left.argmax(dim=1)
+    predicted[torch.arange(len(words)), words] -= 1
+    own = predicted.T @ features / len(features)
+    return words.tolist(), float((gradient - own).norm() / gradient.norm())

@@ -44,6 +44,11 @@ class Transcripts:
     inputs: int
     misses: list[tuple[float, float]]
 
+    @property
+    def counts(self) -> list[int]:
+        """How often each was said: once, or at least so where its status is not "unique"."""
+        return [1] * len(self.tokens)
+
 
 def read_transcripts(leak: Leak, start: int = START, *, vocabulary: Vocabulary | None = None) -> Transcripts:
     """Return the transcripts of the utterances in a recogniser's gradient, word by word.

@@ -18,6 +18,7 @@ from torch.nn import functional as F
 
 from gradleak import data
 from gradleak.auditing import Report, bringing
+from gradleak.auditing.measuring import pixels_of
 from gradleak.errors import GradleakError
 from tests.test_cli import call
 
@@ -101,10 +102,27 @@ def test_a_folder_of_images_and_an_archive_are_samples(tmp_path: Path) -> None:
     found = bringing.samples_of("pets", size=16)
     assert tuple(found.inputs.shape) == (4, 3, 16, 16)
     assert found.targets.tolist() == [0, 0, 1, 1]
-    shown = data.denormalise(found.inputs)
+    shown = pixels_of(found.inputs, found.pixels)(found.inputs)
     assert float(shown[3, 0, 0, 0]) == pytest.approx(41 / 255, abs=1e-6)
     np.savez("own.npz", inputs=np.ones((3, 20)), targets=np.arange(3))
     assert bringing.samples_of("own.npz").targets.tolist() == [0, 1, 2]
+
+
+def test_a_palette_with_transparent_colours_is_an_image(tmp_path: Path) -> None:
+    (tmp_path / "icons").mkdir()
+    image = Image.new("P", (8, 8), 1)
+    image.putpalette([0, 0, 0, 255, 0, 51])
+    image.save(tmp_path / "icons" / "one.png", transparency=bytes([0, 255]))
+    found = bringing.samples_of("icons", size=8)
+    shown = pixels_of(found.inputs, found.pixels)(found.inputs)
+    torch.testing.assert_close(shown[0, :, 3, 3], torch.tensor([1.0, 0.0, 0.2]).double(), atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("name", ["photos", "digits"])
+def test_images_are_shown_and_measured_as_they_were_before_they_were_normalised(name: str) -> None:
+    found = bringing.samples_of(name)
+    shown = pixels_of(found.inputs, found.pixels)(found.inputs)
+    torch.testing.assert_close(shown.float(), data.load(name, "test").images)
 
 
 WORDS = ["audit", "brought:make", "--data", "brought:batches"]

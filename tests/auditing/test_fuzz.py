@@ -58,6 +58,7 @@ def one_line(read: Callable[[], object]) -> bool:
 # -------------------------------------------------------------------------------------------------------------- texts
 @tried(60)
 @given(st.text(max_size=12), st.sampled_from(["model", "data", "size", "labels", "limit", "loss", "shape"]))
+@example("~nobody", "data")
 def test_any_text_is_right_or_refused_in_one_line(text: str, option: str) -> None:
     readers = {
         "model": bringing.model_of,

@@ -114,6 +114,19 @@ def test_a_record_takes_its_own_current_trials(checkout: Toy, monkeypatch: pytes
     assert checkout.traced == [0, 1, 2, 0], "what other code computed is no trial of today's"
 
 
+def test_a_record_takes_its_own_confirmed_trials(
+    checkout: Toy, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = recorded(checkout)
+    assert call(capsys, "verify", "--spot", "3", "--jobs", "1")[0] == 0
+    monkeypatch.setenv("GRADLEAK_CACHE", str(checkout.root / "another cache"))
+    begun = len(checkout.traced)
+    more = runner.record(checkout.load(), checkout.parameters(samples=len(before.trials) + 1), jobs=1)
+    assert checkout.traced[begun:] == [len(before.trials)], "the others stood in the record"
+    assert more.sources == before.sources
+    assert records.state(more) == "confirmed", "not all of it was computed with today's code"
+
+
 def test_draws_are_random_seeded_and_within_the_limit() -> None:
     trials = [Trial(inputs={"number": n, "device": "cpu"}, rows=[], seconds=n) for n in range(20)]
     gpu = Trial(inputs={"device": "another"}, rows=[], seconds=0)

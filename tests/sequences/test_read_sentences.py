@@ -19,7 +19,9 @@ MODELS = {
     "lstm": ("lstm", 1, False),
     "gru": ("gru", 1, False),
     "two lstm layers": ("lstm", 2, False),
+    "two gru layers": ("gru", 2, False),
     "tied lstm": ("lstm", 1, True),
+    "tied gru": ("gru", 1, True),
     "transformer": ("transformer", 2, False),
     "tied transformer": ("transformer", 2, True),
 }
@@ -62,7 +64,10 @@ def test_every_batch_is_read(name: str, batch: str) -> None:
     assert found.total == sum(map(len, sentences)) + len(sentences)
 
 
-@pytest.mark.parametrize("name", ["lstm", "gru", "two lstm layers", "transformer"])
+PROMISED = ["lstm", "gru", "two lstm layers", "two gru layers", "tied gru", "transformer"]
+
+
+@pytest.mark.parametrize("name", PROMISED)
 def test_random_words_are_read_and_promised(name: str) -> None:
     generator = torch.Generator().manual_seed(5)
     for _ in range(3):

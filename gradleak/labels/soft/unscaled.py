@@ -37,7 +37,7 @@ FAR = 20
 KEPT, FEW = 12, 3
 STEPS = 16
 # After so many steps those go on that are better by a share.
-TOGETHER, STALLED = 4, 0.98
+TOGETHER, STALLED = 4, 0.5
 # Singular values below this share of the largest are lost.
 LOST, LEAST = 1e-16, 1e-150
 # Factors are looked for up to this, and down to one by this.
@@ -102,9 +102,15 @@ def merged(problem: Problem, sides: list[tuple[Tensor, int, Explained]]) -> Expl
         widest = found.open.where(found.accepted, 0).amax(dim=1)
         opened[rows] = torch.maximum(opened[rows], widest)
         loose[rows] = torch.maximum(loose[rows], found.loose.where(found.accepted, 0).amax(dim=1))
+        # Nearly always all that was accepted is one label, found from several sides.
+        best = found.labels[every, place].unsqueeze(1)
+        several = (found.accepted & ((found.labels - best).abs().sum(dim=2) > KNOWN)).any(dim=1).tolist()
         for n in some.nonzero()[:, 0].tolist():
-            own_labels = found.labels[n, found.accepted[n]][found.misfit[n, found.accepted[n]].argsort()]
-            candidates[int(rows[n])] = _distinct(torch.cat([candidates[int(rows[n])], own_labels]))
+            row, accepted = int(rows[n]), found.accepted[n]
+            own_labels = found.labels[n, accepted][found.misfit[n, accepted].argsort()] if several[n] else best[n]
+            if len(candidates[row]):
+                own_labels = torch.cat([candidates[row], own_labels])
+            candidates[row] = _distinct(own_labels) if len(own_labels) > 1 else own_labels
     return Explanation(scalars, weights, labels, opened, loose, checked, tuple(candidates))
 
 
@@ -148,7 +154,7 @@ def _along_the_line(part: Problem, prior: LabelPrior, told: Tensor | None) -> tu
     if prior.free == 2:
         # Errors sum to zero, so one of the two is always below.
         named = named | (torch.arange(classes, device=ratios.device) == ratios.argmin(dim=1, keepdim=True))[:, None]
-    slope, _, rest, _ = _regressed(part.logits, heights, weights, named)
+    slope, rest = _regressed(part.logits, heights, weights, named)
     rest = rest + torch.where((below[:, None] & ~named).any(dim=2), math.inf, 0)
     # The likeliest class has a probability, and an error of nothing only where the label has it as well.
     sure = (ratios == 0) & (part.logits == part.logits.amax(dim=1, keepdim=True))
@@ -198,28 +204,25 @@ def _along_the_grid(part: Problem, prior: LabelPrior, told: Tensor | None) -> tu
         steps = torch.linspace(0, 1, _points(part), dtype=begin.dtype, device=begin.device)
         grid = begin[:, None] * (end / begin)[:, None] ** steps
         grid = torch.cat([grid, FAR * end[:, None]], dim=1)
-    probabilities = part.probabilities(grid)
+    likely = _predicted(part, grid)
     # Rounding errors of c are of its own size.
     sizes = part.ratios.abs()
     weights = 1 / (sizes + 1e-3 * sizes.mean(dim=1, keepdim=True)).clamp(min=1e-150).square()
     weights = weights / weights.amax(dim=1, keepdim=True)
     # Measured from a class in the middle, neither flat nor saturated probabilities lose their digits.
     middle = part.logits.argsort(dim=1)[:, classes // 2, None]
-    base = probabilities.gather(2, middle.unsqueeze(1).expand(-1, grid.shape[1], -1))
-    ratios = part.ratios - part.ratios.gather(1, middle)
-    slope, height, rest, alone = _regressed(probabilities - base, ratios[:, None], weights[:, None], None)
-    # The class that the label names has more of it than the others: it lies below their line.
-    more = height + slope * (probabilities - base) - ratios[:, None]
-    rest = torch.where(slope > 0, rest, alone).masked_fill((slope > 0) & (more < KNOWN / 2 * slope), math.inf)
-    # Where probabilities say nothing of c, any weight will do that leaves a label.
-    weight = torch.where(slope > 0, 1 / slope.clamp(min=1e-300), 0.5 / sizes.sum(dim=1)[:, None, None])
+    across = likely - likely.gather(1, middle.unsqueeze(2).expand(-1, -1, grid.shape[1]))
+    slope, rest = _lines(across, part.ratios - part.ratios.gather(1, middle), weights)
     dips = torch.ones_like(rest, dtype=torch.bool)
-    dips[:, 1:-1] = (rest[:, 1:-1] <= rest[:, :-2]) & (rest[:, 1:-1] <= rest[:, 2:])
+    dips[:, :, 1:-1] = (rest[:, :, 1:-1] <= rest[:, :, :-2]) & (rest[:, :, 1:-1] <= rest[:, :, 2:])
     # A few of every class, for one alone may have more ripples than are kept.
-    few = rest.masked_fill(~dips, math.inf).topk(min(FEW, rest.shape[1]), dim=1, largest=False)
-    best = few.values.flatten(1).topk(min(KEPT, few.values[0].numel()), dim=1, largest=False).indices
-    point, named = few.indices.flatten(1).gather(1, best), best % classes
-    weight = weight.flatten(1).gather(1, point * classes + named)
+    few = rest.masked_fill_(~dips, math.inf).topk(min(FEW, rest.shape[2]), dim=2, largest=False)
+    count = few.values.shape[2]
+    best = few.values.flatten(1).topk(min(KEPT, classes * count), dim=1, largest=False).indices
+    point, named = few.indices.flatten(1).gather(1, best), best // count
+    slope = slope.flatten(1).gather(1, named * grid.shape[1] + point)
+    # Where probabilities say nothing of c, any weight will do that leaves a label.
+    weight = torch.where(slope > 0, 1 / slope.clamp(min=1e-300), 0.5 / sizes.sum(dim=1, keepdim=True))
     scalar = grid.gather(1, point)
     if told is None:
         # Of flat logits c tells t / w alone: any such pair with a label between sure and smoothed away.
@@ -231,7 +234,7 @@ def _along_the_grid(part: Problem, prior: LabelPrior, told: Tensor | None) -> tu
         lean = lean / ((part.logits - level).square() * others).sum(dim=1, keepdim=True).clamp(min=1e-300)
         flat = 0.5 / classes / mean.abs().clamp(min=1e-300)
         # And where a class has all, the others are alike: of a label that names it the same is all that is told.
-        likeliest = probabilities[:, -1].argmax(dim=1, keepdim=True)
+        likeliest = likely[:, :, -1].argmax(dim=1, keepdim=True)
         alike = part.ratios.masked_fill(torch.zeros_like(others).scatter(1, likeliest, True), 0).sum(dim=1)
         alike = 0.5 / classes * (classes - 1) / alike.abs().clamp(min=1e-300)[:, None]
         named = torch.cat([named, least, likeliest], dim=1)
@@ -242,32 +245,75 @@ def _along_the_grid(part: Problem, prior: LabelPrior, told: Tensor | None) -> tu
     return free.scatter(2, named[:, :, None], True), scalar, weight
 
 
-def _regressed(
-    across: Tensor, heights: Tensor, weights: Tensor, left_out: Tensor | None
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return slope, intercept, what is left, and what a level line leaves, of weighted lines without some of C points.
+def _likely(part: Problem, scalars: Tensor) -> Tensor:
+    """Return p(t) (N, K, C) for t (N, K): of many scalars with few classes softmax takes thrice as long."""
+    scores = scalars.unsqueeze(2) * part.logits.unsqueeze(1)
+    if part.bias is not None:
+        scores += part.bias
+    scores = scores.sub_(scores.amax(dim=2, keepdim=True)).exp_()
+    return scores.div_(scores.sum(dim=2, keepdim=True))
 
-    `left_out`: (N, K, C) for lines (N, K); None leaves out every point (…, C) in turn, for lines (…, C).
+
+def _predicted(part: Problem, grid: Tensor) -> Tensor:
+    """Return p(t) (N, C, K) for a grid t (N, K): classes before points, so that every sum runs along memory."""
+    scores = (part.logits - part.logits.amax(dim=1, keepdim=True)).unsqueeze(2) * grid.unsqueeze(1)
+    if part.bias is not None:
+        scores += part.bias.unsqueeze(1)
+        scores -= scores.amax(dim=1, keepdim=True)
+    # Exponentials that are zero anyway take five times as long as others.
+    scores.clamp_(min=-700).exp_()
+    return scores.mul_(1 / scores.sum(dim=1, keepdim=True))
+
+
+def _lines(across: Tensor, heights: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+    """Return slopes, and what is left (N, C, K), of weighted lines of heights (N, C) over (N, C, K) without a class.
+
+    A line that falls is taken for a level one; under one that rises lies the class that is left out, or inf is left.
     """
+    up = weights * heights
+    size, sy, syy = (_others(one, one.abs().argmax(dim=1, keepdim=True)) for one in (weights.clone(), up, up * heights))
+    size = size.clamp_(min=1e-300)
+    mean = (sy / size).unsqueeze(2)
+    level = (syy.unsqueeze(2) - sy.unsqueeze(2) * mean).clamp_(min=0)
+    right = weights.unsqueeze(2) * across
+    square, both = right * across, right * heights.unsqueeze(2)
+    largest = square.max(dim=1, keepdim=True).indices
+    sx, sxx, sxy = (_others(one, largest) for one in (right, square, both))
+    centre = sx / size.unsqueeze(2)
+    slope = sxy.addcmul_(sx, mean, value=-1) / sxx.addcmul_(sx, centre, value=-1).clamp_(min=1e-300)
+    slope.clamp_(min=0)
+    rest = torch.addcmul(level, slope, sxy, value=-1).clamp_(min=0).nan_to_num_(math.inf)
+    # The class that the label names has more of it than the others: it lies below their line.
+    below = (across - centre).sub_(KNOWN / 2).mul_(slope).add_(mean - heights.unsqueeze(2))
+    return slope, rest.masked_fill_((slope > 0) & (below < 0), math.inf)
+
+
+def _others(values: Tensor, largest: Tensor) -> Tensor:
+    """Return for every class the sum of all others' values (N, C, …), which are lost.
+
+    Taken away from the whole, the `largest` would leave its rounding.
+    """
+    whole = values.gather(1, largest)
+    values.scatter_(1, largest, 0)
+    rest = values.sum(dim=1, keepdim=True)
+    return values.neg_().add_(whole + rest).scatter_(1, largest, rest)
+
+
+def _regressed(across: Tensor, heights: Tensor, weights: Tensor, left_out: Tensor) -> tuple[Tensor, Tensor]:
+    """Return slopes and what is left (N, K) of weighted lines over C points without those that are `left_out`."""
 
     def kept(value: Tensor) -> Tensor:
-        if left_out is not None:
-            return value.unsqueeze(1).masked_fill(left_out, 0).sum(dim=-1)
-        # Taken away from the whole, the largest point would leave its rounding.
-        without = value.masked_fill(largest, 0).sum(dim=-1, keepdim=True)
-        return torch.where(largest, without, value.sum(dim=-1, keepdim=True) - value)
+        return value.unsqueeze(1).masked_fill(left_out, 0).sum(dim=-1)
 
-    if left_out is not None:
-        total = weights.sum(dim=-1, keepdim=True).clamp(min=1e-300)
-        across = across - (weights * across).sum(dim=-1, keepdim=True) / total
-        heights = heights - (weights * heights).sum(dim=-1, keepdim=True) / total
-    largest = torch.arange(across.shape[-1], device=across.device) == across.abs().argmax(dim=-1, keepdim=True)
+    total = weights.sum(dim=-1, keepdim=True).clamp(min=1e-300)
+    across = across - (weights * across).sum(dim=-1, keepdim=True) / total
+    heights = heights - (weights * heights).sum(dim=-1, keepdim=True) / total
     right, up = weights * across, weights * heights
-    size, sx, sy = kept(weights.expand_as(right)).clamp(min=1e-300), kept(right), kept(up.expand_as(right))
-    sxx, sxy, syy = kept(right * across), kept(right * heights), kept((up * heights).expand_as(right))
+    size, sx, sy = kept(weights).clamp(min=1e-300), kept(right), kept(up)
+    sxx, sxy, syy = kept(right * across), kept(right * heights), kept(up * heights)
     sxx, sxy, syy = sxx - sx * sx / size, sxy - sx * sy / size, (syy - sy * sy / size).clamp(min=0)
     slope = sxy / sxx.clamp(min=1e-300)
-    return slope, (sy - slope * sx) / size, (syy - slope * sxy).clamp(min=0).nan_to_num(math.inf), syy
+    return slope, (syy - slope * sxy).clamp(min=0).nan_to_num(math.inf)
 
 
 def _judged(part: Problem, free: Tensor, scalars: Tensor, weights: Tensor, prior: LabelPrior, moves: bool) -> Explained:
@@ -301,8 +347,8 @@ def _polished(fit: _Fit, part: Problem, free: Tensor, prior: LabelPrior) -> _Fit
             damped = torch.where(better, (2 * damped).clamp(max=1), damped / 4)
         for name in TENSORS:
             getattr(whole, name)[active] = getattr(own, name)
-        # The others have arrived, or stand where no step makes them better.
-        left = (own.size < STALLED * before).nonzero()[:, 0]
+        # The others have arrived, stand where no step makes them better, or have left for factors that are none.
+        left = ((own.size < STALLED * before) & own.credible()).nonzero()[:, 0]
         if len(left) == 0:
             break
         active, part, free, damped = active[left], part[left], free[left], damped[left]
@@ -314,17 +360,21 @@ def _polished(fit: _Fit, part: Problem, free: Tensor, prior: LabelPrior) -> _Fit
 class _Equations:
     """Residuals over the classes that the label does not name, in rounding errors, and how they move.
 
-    `residual` and `error` (N, K, C); `columns` (N, K, C, 2): with log t and log w; `raw` the same of the label itself,
-    and `label`; `mean` and `sure` (N, K): what those classes share, and its own error; `drift`: how it moves.
+    `residual` (N, K, C), and how it moves with log t, `first`, and with log w, `second`; `scale`: one over its rounding
+    error, 0 for the others; `raw`: how the label itself moves with either; `pull`: what is taken from p, and `label`;
+    `drift` (N, K, 2), `mean` and `sure` (N, K, 1): how what those classes share moves, what it is, and its own error.
     """
 
     residual: Tensor
-    columns: Tensor
+    first: Tensor
+    second: Tensor
+    scale: Tensor
     error: Tensor
     raw: Tensor
+    pull: Tensor
     label: Tensor
-    mean: Tensor
     drift: Tensor
+    mean: Tensor
     sure: Tensor
 
 
@@ -333,26 +383,22 @@ def _equations(
 ) -> _Equations:
     pull = part.ratios.unsqueeze(1) * weights.unsqueeze(2)
     label = p - pull
-    first = torch.zeros_like(p)
+    raw = torch.zeros_like(p)
     if moves:
-        slope = p * part.logits.unsqueeze(1) * scalars.unsqueeze(2)
-        first = slope - p * slope.sum(dim=2, keepdim=True)
-    raw = torch.stack([first, -pull], dim=3)
-    mean = sure = torch.zeros_like(scalars)
-    drift = torch.zeros_like(raw[:, :, 0])
+        raw = p * part.logits.unsqueeze(1) * scalars.unsqueeze(2)
+        raw = raw.addcmul(p, raw.sum(dim=2, keepdim=True), value=-1)
+    mean = total = sway = drop = torch.zeros_like(scalars).unsqueeze(2)
     if prior.rest == "equal":
-        mean = label.masked_fill(free, 0).sum(dim=2) / (part.classes - prior.free)
-    error = part.rounding(scalars, p, mean.unsqueeze(2), weights)
-    scale = (1 / error).masked_fill(free, 0)
-    columns, residual = raw, label
+        mean = label.masked_fill(free, 0).sum(dim=2, keepdim=True) / (part.classes - prior.free)
+    error = part.rounding(scalars, p, mean, weights)
+    scale = error.reciprocal().masked_fill_(free, 0)
+    residual, first, second = label * scale, raw * scale, -pull * scale
     if prior.rest == "equal":
-        weight = scale.square()
-        total = weight.sum(dim=2, keepdim=True).clamp(min=1e-300)
-        mean = ((weight * label).sum(dim=2, keepdim=True) / total)[:, :, 0]
-        drift = (weight.unsqueeze(3) * raw).sum(dim=2) / total
-        sure = total[:, :, 0].rsqrt()
-        columns, residual = raw - drift.unsqueeze(2), label - mean.unsqueeze(2)
-    return _Equations(residual * scale, columns * scale.unsqueeze(3), error, raw, label, mean, drift, sure)
+        total = scale.square().sum(dim=2, keepdim=True).clamp_(min=1e-300)
+        mean, sway, drop = ((scale * one).sum(dim=2, keepdim=True) / total for one in (residual, first, second))
+        residual, first, second = (scale * (one - own) for one, own in ((label, mean), (raw, sway), (-pull, drop)))
+    drift = torch.cat([sway, drop], dim=2)
+    return _Equations(residual, first, second, scale, error, raw, pull, label, drift, mean, total.rsqrt())
 
 
 @dataclass(frozen=True)
@@ -362,21 +408,23 @@ class _Fit:
     scalars: Tensor
     weights: Tensor
     residual: Tensor
-    columns: Tensor
-    error: Tensor
+    first: Tensor
+    second: Tensor
+    scale: Tensor
     size: Tensor
     moves: bool
 
     @staticmethod
     def at(part: Problem, free: Tensor, scalars: Tensor, weights: Tensor, prior: LabelPrior, moves: bool) -> _Fit:
-        return _Fit._of(part, free, part.probabilities(scalars), scalars, weights, prior, moves)
+        return _Fit._of(part, free, _likely(part, scalars), scalars, weights, prior, moves)
 
     @staticmethod
     def _of(
         part: Problem, free: Tensor, p: Tensor, scalars: Tensor, weights: Tensor, prior: LabelPrior, moves: bool
     ) -> _Fit:
         own = _equations(part, free, p, scalars, weights, prior, moves)
-        return _Fit(scalars, weights, own.residual, own.columns, own.error, own.residual.square().sum(dim=2), moves)
+        size = own.residual.square().sum(dim=2)
+        return _Fit(scalars, weights, own.residual, own.first, own.second, own.scale, size, moves)
 
     def balanced(self, part: Problem, free: Tensor, prior: LabelPrior) -> _Fit:
         """Return this fit with the weight that is best for its scalar: the equations are linear in it."""
@@ -384,19 +432,22 @@ class _Fit:
 
     def moved(self, part: Problem, free: Tensor, prior: LabelPrior, scalars: Tensor) -> _Fit:
         """Return the fit at other scalars, with the weights that are best there by the errors that are known here."""
-        p, c = part.probabilities(scalars), part.ratios.unsqueeze(1)
-        scale = self.error.pow(-2).masked_fill(free, 0)
-        high, across = p, c
+        p = _likely(part, scalars)
+        high, across = p, part.ratios.unsqueeze(1)
+        square = self.scale.square()
         if prior.rest == "equal":
-            total = scale.sum(dim=2, keepdim=True).clamp(min=1e-300)
-            high = p - (scale * p).sum(dim=2, keepdim=True) / total
-            across = c - (scale * c).sum(dim=2, keepdim=True) / total
-        pulled = scale * across
+            total = square.sum(dim=2, keepdim=True).clamp_(min=1e-300)
+            high, across = (one - (square * one).sum(dim=2, keepdim=True) / total for one in (high, across))
+        pulled = square.mul_(across)
         size = (pulled * across).sum(dim=2)
         best = (pulled * high).sum(dim=2) / size.clamp(min=1e-300)
         # A weight that the equations hardly hold stays.
         weights = torch.where((size * self.weights.square() > 1) & (best > 0), best, self.weights)
         return _Fit._of(part, free, p, scalars, weights, prior, self.moves)
+
+    def credible(self) -> Tensor:
+        """Return where the factor is one that is looked for (N, K)."""
+        return (self.weights * self.scalars).log().abs() <= math.log(FACTORS)
 
     def each(self, change: Callable[[Tensor], Tensor]) -> _Fit:
         """Return this fit with every one of its tensors changed."""
@@ -418,7 +469,7 @@ class _Fit:
 
     def inverse(self) -> Tensor:
         """Return the inverse R (N, K, 2, 2) of the columns: orthogonalised, so no digit is lost."""
-        first, second = self.columns.unbind(dim=3)
+        first, second = self.first, self.second
         # A scalar that is known does not move.
         one = first.norm(dim=2).clamp(min=LEAST if self.moves else math.inf)
         q1 = first / one.unsqueeze(2)
@@ -434,7 +485,7 @@ class _Fit:
 
     def step(self) -> Tensor:
         """Return the Gauss-Newton step of log t (N, K), w going with it."""
-        first, second = self.columns.unbind(dim=3)
+        first, second = self.first, self.second
         size = second.square().sum(dim=2, keepdim=True).clamp(min=LEAST)
         # What w cannot do; the second time takes the first one's rounding away.
         for _ in range(2):
@@ -446,32 +497,32 @@ class _Fit:
         count = max(1, prior.equations(part.classes) - 1)
         misfit = (self.size / count).sqrt().nan_to_num(math.inf)
         reach = ((ACCEPT**2 - misfit.square()).clamp(min=0) * count).sqrt()
-        own = _equations(part, free, part.probabilities(self.scalars), self.scalars, self.weights, prior, self.moves)
+        own = _equations(part, free, _likely(part, self.scalars), self.scalars, self.weights, prior, self.moves)
         inverse = self.inverse()
         loose = (reach * inverse[:, :, 0].norm(dim=2)).nan_to_num(math.inf)
-        named = torch.where(free.unsqueeze(3), own.raw, 0) @ inverse
+        named = torch.stack([own.raw, -own.pull], dim=3).masked_fill_(~free.unsqueeze(3), 0) @ inverse
         opened = reach * named.norm(dim=3).sum(dim=2)
         lost = reach * inverse[:, :, 1].norm(dim=2) > ANY
         if prior.free == 2:
             lost |= loose > ANY
         if prior.rest == "equal":
-            mean = reach * (own.drift.unsqueeze(2) @ inverse)[:, :, 0].norm(dim=2) + 3 * own.sure
+            mean = reach * (own.drift.unsqueeze(2) @ inverse)[:, :, 0].norm(dim=2) + 3 * own.sure[:, :, 0]
             opened = 2 * (part.classes - prior.free) * mean
         if prior.free == 2 or prior.rest == "equal":
             opened = torch.where(lost, 2, opened)
-        label = torch.where(free, own.label, own.mean.unsqueeze(2))
-        error = NEGATIVE * self.error
+        label = torch.where(free, own.label, own.mean)
+        error = NEGATIVE * own.error
         valid = (label >= -error).all(dim=2) & (label <= 1 + error).all(dim=2)
-        valid &= (label + error >= own.mean.unsqueeze(2)).masked_fill(~free, True).all(dim=2)
+        valid &= (label + error >= own.mean).masked_fill(~free, True).all(dim=2)
         if prior.rest == "equal":
             # A label that is smoothed away altogether is every class's, and no gradient's.
-            valid &= (label - own.mean.unsqueeze(2)).abs().amax(dim=2) > KNOWN
+            valid &= (label - own.mean).abs().amax(dim=2) > KNOWN
         label = label.clamp(min=0)
         missing = 1 - label.sum(dim=2, keepdim=True)
         label = torch.where(free, label + missing / prior.free, label).clamp(min=0)
         # What a gradient is may not be all rounding: then an infinite factor explains any.
-        loud = (own.raw[..., 1].abs() > ACCEPT * self.error).any(dim=2)
-        loud &= (self.weights * self.scalars).log().abs() <= math.log(FACTORS)
+        loud = (own.pull.abs() > ACCEPT * own.error).any(dim=2)
+        loud &= self.credible()
         accepted = (misfit < ACCEPT) & valid & loud & self.scalars.isfinite() & self.weights.isfinite()
         return Explained(
             self.scalars,
@@ -491,7 +542,7 @@ def _checked(own: _Equations, free: Tensor, prior: LabelPrior, moves: bool) -> T
     A class without a probability says nothing of t, and all such say one thing together of what they share. The
     class of a one-hot label is known by its sign alone.
     """
-    alive = (own.label - own.raw[..., 1] > ACCEPT * own.error) & ~free
+    alive = (own.label + own.pull > ACCEPT * own.error) & ~free
     told = alive.sum(dim=2)
     if prior.rest == "equal":
         told = told + (~alive & ~free).any(dim=2)

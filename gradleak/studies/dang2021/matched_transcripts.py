@@ -25,7 +25,7 @@ from gradleak.errors import InputError
 from gradleak.labels.hard.rlg import rlg
 from gradleak.sequences.matching import OURS, PRINTED, Matched, match_transcript
 from gradleak.sequences.observed import observe_speech
-from gradleak.sequences.output import read_output
+from gradleak.sequences.recovered import read_recovered
 from gradleak.sequences.transcripts import read_transcripts
 from gradleak.studies.dang2021.transcripts import edits
 from gradleak.studies.dang2021.words import recogniser_of, stage_of, tokens_of
@@ -270,7 +270,7 @@ def _from_last(source: str, tokens: Sequence[int], seed: int) -> dict[str, Any]:
     said = text.vocabulary(source).decode(tokens)
     leak = observe_speech(recogniser_of(SIZE, source, 0, seed), [pseudo_speech(said)], [tokens], only=LAST)
     started = time.process_time()
-    found = read_output(leak)
+    found = read_recovered(leak)
     seconds = time.process_time() - started
     unique = found.status == "unique"
     measured = _measured(source, found.tokens, tokens)

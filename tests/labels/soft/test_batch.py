@@ -88,6 +88,25 @@ def test_every_sample_is_found(kind: str, dtype: str, least: float, classes: int
     assert found.found.all()
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("spread", [5.0, 20.0])
+def test_one_sample_is_found_however_steep_its_logits(dtype: str, spread: float) -> None:
+    for seed in range(5):
+        made = batch(100, 1, kind="onehot", spread=spread, dtype=dtype, seed=seed)
+        found = recover_batch(made["gradient"], made["weight"], batch_size=1)
+        assert found.status == "unique", found.reason
+        assert float(errors_of(found, made)[0].max()) < 1e-3
+
+
+def test_features_that_are_nearly_alike_are_two_samples_if_their_labels_differ() -> None:
+    made = batch(20, 2, kind="onehot")
+    hidden = made["hidden"][:1] + torch.tensor([[0.0], [2e-3]]) * made["hidden"][1:]
+    errors = (hidden @ made["weight"].T).softmax(dim=1) - made["labels"]
+    found = recover_batch(errors.T @ hidden / 2, made["weight"], batch_size=2)
+    assert found.status == "unique", found.reason
+    assert float(errors_of(found, made)[0].max()) < 1e-6
+
+
 def test_hundreds_of_classes() -> None:
     made = batch(300, 12, dtype="float32", features=64, repeated=True)
     found = recover_batch(made["gradient"], made["weight"])

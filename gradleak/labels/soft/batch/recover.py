@@ -77,13 +77,15 @@ class BatchLabels:
 class Sent:
     """One averaged gradient and its layer's weight (C, I) in float64, each with a last column for the bias, if any.
 
-    `features`: how many the layer takes in, the bias not counted; `unit`: the gradient's rounding unit.
+    `features`: how many the layer takes in, the bias not counted; `unit`: the gradient's rounding unit; `grain`: the
+    distance of its smallest numbers.
     """
 
     gradient: Tensor
     weight: Tensor
     features: int
     unit: float
+    grain: float
 
 
 @dataclass(frozen=True)
@@ -161,8 +163,9 @@ def _sent(weight_gradient: Tensor, weight: Tensor, bias: Tensor | None, bias_gra
     if not gradient.isfinite().all() or not matrix.isfinite().all():
         raise InputError("weight and gradient must not hold NaN or infinite values")
     # Singular vectors are computed in float64, and are good to some of its rounding errors.
-    unit = max(torch.finfo(weight_gradient.dtype).eps / 2, FINEST)
-    return Sent(gradient, matrix, weight.shape[1], unit)
+    precision = torch.finfo(weight_gradient.dtype)
+    unit = max(precision.eps / 2, FINEST)
+    return Sent(gradient, matrix, weight.shape[1], unit, precision.smallest_normal * precision.eps)
 
 
 def _recover(sent: Sent, settings: Settings) -> BatchLabels:
@@ -171,7 +174,7 @@ def _recover(sent: Sent, settings: Settings) -> BatchLabels:
     noise = _tail(gradient, settings.batch_size) if settings.noise is None else settings.noise
     sizes = gradient.norm(dim=1)
     # Rows are weighed so that an entry's error is about the unit, by rounding or by noise.
-    sizes = (sizes.square() + (noise / unit) ** 2 * features).sqrt()
+    sizes = (sizes.square() + (math.hypot(noise, sent.grain) / unit) ** 2 * features).sqrt()
     rows = torch.where(sizes > 0, 1 / sizes.clamp(min=TINY), 0)
     left, values, right = torch.linalg.svd(rows[:, None] * gradient, full_matrices=False)
     # The largest singular value of noise alone, its entries being of the size that the rows' weights make them.

@@ -24,6 +24,7 @@ ACCEPT = 3.0
 STICKS_OUT = 0.01
 # A sample that is looked for alone is one number: so many are tried, with logits that spread from this to that.
 SCANNED, NARROW, WIDE = 256, 1e-2, 1e3
+VANISHED = 1e-10
 # Two explanations of a sample are one if their features are this close, and their labels (L1).
 SAME, ALIKE = 1e-2, 0.1
 SMALLEST = 1e-100
@@ -66,7 +67,7 @@ class Search:
             if missing <= 0 and (not further or index >= max(4, rounds // 4)):
                 return
             turn, span = (None, self.span) if missing <= 0 else self._rest(missing)
-            places, shares, family = self._round(span, max(missing, 1))
+            places, shares, family = self._round(span, max(missing, 1), scan=span.rank == 1 and index % 2 == 0)
             self._add(places if turn is None else places @ turn.T, shares, family)
             if len(self.found.shares) > self.span.rank:
                 return
@@ -104,13 +105,13 @@ class Search:
         errors: Tensor = (found.places @ self.span.logits.T).softmax(dim=1) - self._labels(found)
         return errors
 
-    def _round(self, span: Span, missing: int) -> tuple[Tensor, Tensor, Tensor]:
+    def _round(self, span: Span, missing: int, *, scan: bool) -> tuple[Tensor, Tensor, Tensor]:
         """Give every family one start, pursue the most promising, and return where those end."""
         everyone = torch.arange(len(self.families), device=span.mean.device)
         shares = torch.rand(len(everyone), generator=self.generator, dtype=torch.float64).to(span.mean) / 2
         if self.families.free == 0:
             shares = torch.zeros_like(shares)
-        if span.rank == 1:
+        if scan:
             places, shares = self._scanned(span, everyone, shares)
         else:
             places = self._starts(span, len(everyone))
@@ -144,8 +145,10 @@ class Search:
         for own in (none, shares):
             labels = span.rows * (base + own[:, None] * step)
             along = (p @ up)[:, None] - labels @ up
-            size = p.square().sum(dim=1)[:, None] - 2 * p @ labels.T + labels.square().sum(dim=1)
-            near, which = (along.square() / size.clamp(min=TINY)).max(dim=0)
+            whole = p.square().sum(dim=1)[:, None] + labels.square().sum(dim=1)
+            # An error that is all but nothing beside p and y has no direction here.
+            size = torch.maximum(whole - 2 * p @ labels.T, VANISHED * whole)
+            near, which = (along.square() / size).max(dim=0)
             better = near > best
             best, chosen = torch.where(better, near, best), torch.where(better, own, chosen)
             places = torch.where(better, lengths[which], places)

@@ -1,0 +1,90 @@
+"""A transcript out of the last layer's gradient by its steps: all recovered first, then put in order."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from gradleak.data.text import Vocabulary
+from gradleak.errors import InputError
+from gradleak.labels import recover_batch
+from gradleak.labels.hard.rlg import rlg
+from gradleak.leak import Leak
+from gradleak.models.recogniser import START, Recogniser
+from gradleak.sequences.output import Ordered
+
+# A step follows where the decoder's own state misses the recovered one by less than this share of its size, and any
+# other by so many times more.
+FITS, APART = 1e-2, 10.0
+
+
+def read_recovered(leak: Leak, start: int = START, *, vocabulary: Vocabulary | None = None) -> Ordered:
+    """Return one utterance's transcript from the gradient of a recogniser's last layer, and no other.
+
+    Its bag of words makes the labels known but for their number and order, so `recover_batch` gives every step's
+    [state; context] and its word. The decoder's first state follows from the start token alone; the step with this
+    state tells the first word and the context, and with these the next state. `read_output` needs no such search.
+    """
+    model = leak.model
+    if not isinstance(model, Recogniser):
+        raise InputError(f"transcripts are read from a Recogniser's last layer; got {type(model).__name__}")
+    bag = torch.tensor(sorted(rlg(leak.weight_gradient)), dtype=torch.long)
+    if len(bag) == 0:
+        return Ordered([], None if vocabulary is None else "", "failed", "the gradient is zero", 0, (1.0, 0.0))
+    batch = recover_batch(
+        leak.weight_gradient,
+        leak.weight,
+        labels=F.one_hot(bag, len(leak.weight)).double(),
+        bias=leak.bias,
+        bias_gradient=leak.bias_gradient,
+    )
+    tokens, misses = _chained(model, batch.features[batch.found], batch.labels[batch.found].argmax(dim=1), start)
+    text = None if vocabulary is None else vocabulary.decode(tokens)
+    status, reason = "unique", ""
+    if batch.status == "failed":
+        status, reason = "failed", batch.reason
+    elif len(tokens) < len(batch):
+        status, reason = "failed", f"{len(tokens)} of {len(batch)} steps follow from one another"
+    elif batch.status == "ambiguous" or misses[1] < APART * misses[0]:
+        status, reason = "ambiguous", batch.reason or "another step follows nearly as well"
+    return Ordered(tokens, text, status, reason, int(batch.found.sum()), misses)
+
+
+def _chained(model: Recogniser, features: Tensor, words: Tensor, start: int) -> tuple[list[int], tuple[float, float]]:
+    """Return the words (T,) of steps whose features (T, I) follow from one another, in order, and how well they do."""
+    layers = [[value.detach().double() for value in cell.parameters()] for cell in model.cells]
+    embedding = model.embedding.weight.detach().double()
+    tops, contexts = features.split([model.cells[0].hidden_size, model.keys.in_features], dim=1)
+    nothing = tops.new_zeros(1, tops.shape[1])
+    states = [(nothing, nothing)] * len(layers)
+    word, context = embedding[start], contexts.new_zeros(contexts.shape[1])
+    left = torch.arange(len(features))
+    tokens: list[int] = []
+    worst, nearest = 0.0, float("inf")
+    while len(left):
+        first = _step(layers[0], torch.cat([word, context])[None], states[0])
+        following = [first]
+        # A layer above reads the step's own context: each of those that are left makes its own state.
+        for layer, before in zip(layers[1:], states[1:], strict=True):
+            below = following[-1][0].expand(len(left), -1)
+            following.append(_step(layer, torch.cat([below, contexts[left]], dim=1), before))
+        miss = (following[-1][0] - tops[left]).norm(dim=1) / tops[left].norm(dim=1)
+        place = int(miss.argmin())
+        if not miss[place] < FITS:
+            break
+        others = torch.cat([miss[:place], miss[place + 1 :]])
+        worst, nearest = max(worst, float(miss[place])), min([nearest, *others.tolist()])
+        states = [(a[min(place, len(a) - 1)][None], b[min(place, len(b) - 1)][None]) for a, b in following]
+        tokens.append(int(words[left[place]]))
+        word, context = embedding[tokens[-1]], contexts[left[place]]
+        left = torch.cat([left[:place], left[place + 1 :]])
+    return tokens, (worst, nearest)
+
+
+def _step(layer: list[Tensor], inputs: Tensor, before: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    """Return the state and the cell (R, H) after inputs (R, K), as nn.LSTMCell computes them."""
+    gates = inputs @ layer[0].T + before[0] @ layer[1].T + layer[2] + layer[3]
+    let_in, forget, new, let_out = gates.chunk(4, dim=1)
+    kept = forget.sigmoid() * before[1] + let_in.sigmoid() * new.tanh()
+    return let_out.sigmoid() * kept.tanh(), kept

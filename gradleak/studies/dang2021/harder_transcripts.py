@@ -1,0 +1,380 @@
+"""Transcripts where it is harder: from the last layer alone, two that begin alike, several steps, defences
+
+Beyond dang2021, section 4: what the closed form of a single utterance does not ask for.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Literal
+
+import pandas as pd
+import torch
+from matplotlib.figure import Figure
+from pydantic import Field
+from scipy.stats import binomtest
+
+from gradleak import studies
+from gradleak.book import figures
+from gradleak.book.records import Record
+from gradleak.data import text
+from gradleak.data.speech import pseudo_speech
+from gradleak.defenses import utility
+from gradleak.errors import InputError
+from gradleak.leak import Defense, Leak
+from gradleak.models.recogniser import SIZES, Recogniser
+from gradleak.sequences import Transcripts, observe_speech, read_defended, read_output, read_sharing, read_transcripts
+from gradleak.sequences.observed import FIRST
+from gradleak.studies.dang2021.sentences import Behind, made
+from gradleak.studies.dang2021.words import RATE, recogniser_of, spoken, stage_of, tokens_of
+from gradleak.studies.forms import Form, Whole
+
+PLACE = "Beyond section 4"
+SMALLEST: dict[str, Any] = {
+    "alone": ["small/0/4/1"],
+    "alike": ["2/1"],
+    "local": ["2/1"],
+    "defended": 1,
+    "defenses": ["noise/0.1"],
+    "stages": [0],
+}
+SIZE = "small"
+# What reads the states of the decoder's only layer: steps that are none of its own are told by it.
+NEXT = "head.weight"
+SHOWN = {
+    "none": "none",
+    "noise": "noise, {:g} of a tensor's size",
+    "half": "float16 numbers",
+    "bfloat16": "bfloat16 numbers",
+    "quantize": "{:.0f} bits",
+    "grad-drop": "smallest {:.0%} dropped",
+    "sign": "sign",
+}
+
+
+# All that the last layer's own reader looks at.
+LAST = ("head.weight", "head.bias")
+
+
+class Alone(Form):
+    """A recogniser, how long it has learned, how many tokens an utterance has, and how many utterances."""
+
+    size: str
+    trained: Whole
+    tokens: Whole
+    utterances: Whole
+
+    def check(self) -> None:
+        """Say so where there is no such recogniser, or nothing is said."""
+        if self.size not in SIZES or self.tokens < 2 or self.utterances < 1:
+            raise InputError(
+                f"a recogniser is one of {', '.join(SIZES)}, and there are 2 tokens and 1 utterance at least"
+            )
+
+
+class Alike(Form):
+    """Utterances a batch, of which two and no more begin with one word, and how many batches."""
+
+    size: Whole
+    batches: Whole
+
+    def check(self) -> None:
+        """Say so where two cannot begin alike."""
+        if self.size < 2 or self.batches < 1:
+            raise InputError("a batch has 2 utterances at least, and there is 1 batch at least")
+
+
+class Local(Form):
+    """Local steps on one utterance, and how many utterances."""
+
+    steps: Whole
+    utterances: Whole
+
+    def check(self) -> None:
+        """Say so where nothing is left."""
+        if min(self.steps, self.utterances) < 1:
+            raise InputError("local steps and utterances are 1 at least")
+
+
+class Parameters(studies.Parameters):
+    """What a rerun may change."""
+
+    source: Literal["sentences", "librispeech"] = Field("sentences", description="texts that are said")
+    alone: list[Alone] = Field(
+        ["small/0/40/1", "small-2/0/12/1"],
+        validate_default=True,
+        description="recogniser/steps of training/tokens/utterances, read from the last layer alone",
+    )
+    alike: list[Alike] = Field(
+        ["2/2"], validate_default=True, description="utterances a batch/batches, two begin alike"
+    )
+    local: list[Local] = Field(["2/2"], validate_default=True, description="local steps on one utterance/utterances")
+    stages: list[int] = Field([0], min_length=1, description="steps of training, behind defences")
+    defended: int = Field(2, ge=1, description="utterances a defence")
+    defenses: list[Behind] = Field(["noise/0.1", "sign/0"], validate_default=True, description="defence/level")
+
+    paper: ClassVar[dict[str, Any]] = {
+        "source": "librispeech",
+        "alone": [
+            *(f"{size}/{tokens}/8" for size in ("small/0", "small/400", "small-2/0") for tokens in (8, 20, 28, 40)),
+            "small/0/80/2",
+            "paper/0/20/2",
+        ],
+        "alike": ["2/12", "4/6"],
+        "local": ["4/8", "8/8"],
+        "stages": [0, 100],
+        "defended": 16,
+        "defenses": ["noise/0.1", "half/0", "bfloat16/0", "quantize/8", "grad-drop/0.5", "grad-drop/0.9", "sign/0"],
+    }
+
+
+def datasets(parameters: Parameters) -> list[str]:
+    """Return the names of the datasets this study reads: texts are none."""
+    del parameters
+    return []
+
+
+def scale(parameters: Parameters) -> str:
+    """Return what a run is about, in a few words."""
+    return f"{parameters.defended} utterances a defence, {text.TITLES[parameters.source]}, made-up speech"
+
+
+def trials(parameters: Parameters) -> list[dict[str, Any]]:
+    """Return the inputs of every trial: batches of one form, utterances of several steps, or behind one defence."""
+    common = {"source": parameters.source, "seed": parameters.seed, "device": "cpu"}
+    alone = [
+        {"part": "last layer", "form": str(form), "utterances": form.utterances, "trained": form.trained}
+        for form in parameters.alone
+    ]
+    alike = [
+        {"part": "alike", "form": str(form), "utterances": form.batches, "trained": 0} for form in parameters.alike
+    ]
+    local = [
+        {"part": "local", "form": str(form), "utterances": form.utterances, "trained": 0} for form in parameters.local
+    ]
+    behind = [
+        {"part": "defended", "form": str(form), "utterances": parameters.defended, "trained": trained}
+        for trained in parameters.stages
+        for form in parameters.defenses
+    ]
+    return [inputs | common for inputs in alone + alike + local + behind]
+
+
+def trial(
+    part: str, source: str, form: str, utterances: int, trained: int, seed: int, device: str
+) -> list[dict[str, Any]]:
+    """Read the transcripts of some batches or utterances; a row a reader and batch."""
+    del device
+    if part == "last layer":
+        one = Alone.of(form)
+        model = recogniser_of(one.size, source, trained, seed)
+        return [_alone(model, source, said) for said in running(source, one.tokens, utterances)]
+    model = recogniser_of(SIZE, source, trained, seed)
+    if part == "alike":
+        groups = beginning_alike(source, Alike.of(form).size, utterances)
+        return [row for said in groups for row in _alike(model, source, said)]
+    chosen = spoken(source, utterances)
+    if part == "local":
+        return [row for said in chosen for row in _local(model, source, said, Local.of(form).steps)]
+    behind, generator = Behind.of(form), torch.Generator().manual_seed(seed)
+    defense = made(behind.defense, behind.level, generator)
+    return [row for said in chosen for row in _defended(model, source, said, defense)]
+
+
+def running(source: str, length: int, count: int) -> list[list[int]]:
+    """Return utterances of so many tokens, the end mark among them: texts one after the other, from places far apart.
+
+    Where one text ends and the next begins nothing is marked.
+    """
+    every = tokens_of(source, text.texts(source))
+    if count > len(every):
+        raise InputError(f"there are {len(every)} texts to begin with; {count} were asked for")
+    end = text.vocabulary(source).end
+    found = []
+    for number in range(count):
+        first = number * len(every) // count
+        words = itertools.chain.from_iterable(one[:-1] for one in itertools.islice(itertools.cycle(every), first, None))
+        found.append([*itertools.islice(words, length - 1), end])
+    return found
+
+
+def _alone(model: Recogniser, source: str, tokens: Sequence[int]) -> dict[str, Any]:
+    """Read an utterance from the last layer's gradient and nothing else."""
+    leak = observe_speech(model, [pseudo_speech(text.vocabulary(source).decode(tokens))], [tokens], only=LAST)
+    started = time.process_time()
+    found = read_output(leak)
+    seconds = time.process_time() - started
+    exact, unique = list(found.tokens) == list(tokens), found.status == "unique"
+    return {
+        "reader": "last layer",
+        "exact": exact,
+        "unique": unique,
+        "wrongly_sure": unique and not exact,
+        "failed": found.status == "failed",
+        "length": len(tokens),
+        "distinct": len(set(tokens)),
+        "steps_found": found.steps,
+        "worst": found.misses[0],
+        "other": min(found.misses[1], 1.0),
+        "seconds": seconds,
+    }
+
+
+def beginning_alike(source: str, size: int, count: int) -> list[list[str]]:
+    """Return batches of texts: two that begin with one word, the others each with a word of their own."""
+    every = text.texts(source, "test")
+    by_word: dict[int, list[str]] = {}
+    for said, tokens in zip(every, tokens_of(source, every), strict=True):
+        by_word.setdefault(tokens[0], []).append(said)
+    pairs = [texts[:2] for texts in by_word.values() if len(texts) > 1]
+    if count > len(pairs):
+        raise InputError(f"{len(pairs)} pairs of texts begin alike; {count} were asked for")
+    chosen = [pairs[number * len(pairs) // count] for number in range(count)]
+    firsts = [texts[0] for texts in by_word.values()]
+    batches = []
+    for number, pair in enumerate(chosen):
+        others = [said for said in firsts[number:] + firsts[:number] if said != pair[0]]
+        batches.append([*pair, *others[: size - 2]])
+    return batches
+
+
+def _alike(model: Recogniser, source: str, said: Sequence[str]) -> list[dict[str, Any]]:
+    """Read a batch in which two begin alike: in closed form, and by the root."""
+    tokens = tokens_of(source, said)
+    leak = observe_speech(model, [pseudo_speech(one) for one in said], tokens, only=[*FIRST, NEXT])
+    truth = [one[:-1] for one in tokens]
+    readers = {"closed form": lambda: read_transcripts(leak), "root": lambda: read_sharing(leak)}
+    return [{"reader": name} | _judged(reader, truth) for name, reader in readers.items()]
+
+
+def _local(model: Recogniser, source: str, said: str, steps: int) -> list[dict[str, Any]]:
+    """Read what was said from the sum of gradients of several steps on it, each with the weights of the last."""
+    (tokens,) = tokens_of(source, [said])
+    sounds = [pseudo_speech(said)] * steps
+    leak = observe_speech(model, sounds, [tokens] * steps, only=[*FIRST, NEXT], local_steps=steps, rate=RATE)
+    readers = {"closed form": lambda: read_transcripts(leak), "nearest words": lambda: read_defended(leak)}
+    return [{"reader": name} | _judged(reader, [tokens[:-1]]) for name, reader in readers.items()]
+
+
+def _defended(model: Recogniser, source: str, said: str, defense: Defense) -> list[dict[str, Any]]:
+    """Read an utterance behind a defence: in closed form, and by the nearest words, the length told or not."""
+    (tokens,) = tokens_of(source, [said])
+    clean = observe_speech(model, [pseudo_speech(said)], [tokens], only=FIRST)
+    leak = Leak(model, defense(clean.gradients), clean.head, clean.batch_size)
+    sent = utility(clean.gradients, leak.gradients)
+    readers = {
+        "closed form": lambda: read_transcripts(leak),
+        "nearest words": lambda: read_defended(leak),
+        "length told": lambda: read_defended(leak, steps=len(tokens)),
+    }
+    return [{"reader": name, "utility": sent} | _judged(reader, [tokens[:-1]]) for name, reader in readers.items()]
+
+
+def _judged(reader: Callable[[], Transcripts], truth: Sequence[Sequence[int]]) -> dict[str, Any]:
+    """Run a reader and compare what it gives with what was said."""
+    started = time.process_time()
+    found = reader()
+    seconds = time.process_time() - started
+    exact = sorted(found.tokens) == sorted(list(one) for one in truth)
+    unique = bool(found.status) and all(status == "unique" for status in found.status)
+    return {
+        "exact": exact,
+        "unique": unique,
+        "wrongly_sure": unique and not exact,
+        "failed": "failed" in found.status or not found.status,
+        "length": sum(map(len, truth)),
+        "seconds": seconds,
+    }
+
+
+def _share(values: pd.Series[Any]) -> str:
+    interval = binomtest(int(values.sum()), len(values)).proportion_ci(method="wilson")
+    return f"{values.sum():.0f} of {len(values)} ({interval.low:.0%} to {interval.high:.0%})"
+
+
+def _line(group: pd.DataFrame) -> dict[str, Any]:
+    return {
+        "exact": _share(group["exact"]),
+        "called unique": f"{group['unique'].sum():.0f}",
+        "of these wrong": f"{group['wrongly_sure'].sum():.0f}",
+        "CPU-s": f"{group['seconds'].median():.2g}",
+    }
+
+
+def alone_table(record: Record) -> pd.DataFrame:
+    """Return utterances read from the last layer alone, a line a recogniser and number of tokens."""
+    lines = []
+    for (form, trained), group in record.part("last layer").groupby(["form", "trained"], sort=False):
+        one = Alone.of(str(form))
+        lines.append(
+            {"recogniser": one.size, "stage": stage_of(trained), "tokens": str(one.tokens)}
+            | _line(group)
+            | {"worst": f"{group['worst'].max():.0e}", "nearest other": f"{group['other'].min():.0e}"}
+        )
+    return pd.DataFrame(lines)
+
+
+def alike_table(record: Record) -> pd.DataFrame:
+    """Return batches in which two utterances begin with one word, a line a size and reader."""
+    return pd.DataFrame(
+        [
+            {"utterances": str(Alike.of(str(form)).size), "reader": reader} | _line(group)
+            for (form, reader), group in record.part("alike").groupby(["form", "reader"], sort=False)
+        ]
+    )
+
+
+def local_table(record: Record) -> pd.DataFrame:
+    """Return single utterances of several local steps, a line a number of steps and reader."""
+    return pd.DataFrame(
+        [
+            {"local steps": str(Local.of(str(form)).steps), "reader": reader} | _line(group)
+            for (form, reader), group in record.part("local").groupby(["form", "reader"], sort=False)
+        ]
+    )
+
+
+def _named(form: Any) -> str:
+    one = Behind.of(str(form))
+    return SHOWN[one.defense].format(one.level)
+
+
+def defense_table(record: Record) -> pd.DataFrame:
+    """Return what defences leave of single transcripts, a line a stage and defence."""
+    lines = []
+    for (trained, form), group in record.part("defended").groupby(["trained", "form"], sort=False):
+        by_reader = dict(list(group.groupby("reader")))
+        lines.append(
+            {"stage": stage_of(trained), "defence": _named(form), "cosine": f"{group['utility'].mean():.4f}"}
+            | {name: f"{own['exact'].sum():.0f} of {len(own)}" for name, own in by_reader.items()}
+            | {"called failed": f"{by_reader['nearest words']['failed'].sum():.0f}"}
+        )
+    columns = ["stage", "defence", "cosine", "closed form", "nearest words", "called failed", "length told"]
+    return pd.DataFrame(lines, columns=columns)
+
+
+def figure_defenses(record: Record) -> Figure:
+    """Draw the share of transcripts that are exact behind every defence, with its interval; a panel a stage."""
+    frame = record.part("defended")
+    stages = list(frame.groupby("trained", sort=False))
+    forms = list(dict.fromkeys(frame["form"]))
+    figure, axes = figures.panels(1, len(stages), height=1.0 + 0.4 * len(forms), sharey=True)
+    for axis, (trained, group) in zip(axes[0], stages, strict=True):
+        for number, (reader, mark) in enumerate((("nearest words", "o"), ("length told", "s"), ("closed form", "x"))):
+            own = group[group["reader"] == reader].groupby("form")["exact"]
+            for place, form in enumerate(forms):
+                values = own.get_group(form)
+                interval = binomtest(int(values.sum()), len(values)).proportion_ci(method="wilson")
+                height = place + 0.2 * (number - 1)
+                colour = figures.COLOURS[number]
+                axis.plot([interval.low, interval.high], [height] * 2, color=colour, linewidth=1.5)
+                label = reader if place == 0 else None
+                axis.plot([values.mean()], [height], marker=mark, color=colour, linestyle="", label=label)
+        axis.set(title=stage_of(trained), xlabel="transcripts exact", xlim=(-0.04, 1.04))
+        axis.grid(visible=False, axis="y")
+    axes[0][0].set_yticks(range(len(forms)), [_named(form) for form in forms])
+    axes[0][0].invert_yaxis()
+    figures.legend_below(figure, 3)
+    return figure
