@@ -131,7 +131,7 @@ def peel(
         top = _last_layer(leak, prior, noise, scale)
         nothing = top.labels.new_full((leak.batch_size, *leak.input_shape), torch.nan)
         lost = top.labels.new_full((leak.batch_size,), torch.inf)
-        if not bool(top.found.all()):
+        if top.status == "failed":
             return Peeled(nothing, top.labels, (), "", lost, lost, torch.inf, "failed", f"labels: {top.reason}")
         unit = torch.finfo(leak.weight_gradient.dtype).eps / 2
         errors, loose = errors_of(leak, top, unit)
