@@ -6,6 +6,7 @@ Beyond dang2021, which reveals the set of an utterance's words: here every word 
 from __future__ import annotations
 
 import time
+from statistics import median
 from typing import Any, ClassVar, Literal
 
 import pandas as pd
@@ -38,6 +39,11 @@ RECURRENT = ("lstm/256/1", "gru/256/1", "lstm/256/2")
 CHUNK = 25
 # Of the words that do not fit, the figure shows so many nearest ones.
 NEAREST = 60
+
+# Batches whose prefixes are counted, of so many sentences; and the dimensions of a span, by the layer that has it: a
+# recurrent one's E + H + 1, a transformer's width and one for its bias.
+BATCHES, COUNTED = 100, (16, 32, 64, 128)
+ROOM = (("transformer of 256", 257), ("LSTM of 256", 513), ("transformer of 768", 769), ("LSTM of 1,024", 2049))
 
 
 class Cell(Form):
@@ -402,6 +408,33 @@ def defense_table(record: Record) -> pd.DataFrame:
             for (defense, level), group in frame.groupby(["defense", "level"], sort=False)
         ]
     )
+
+
+def limits_table(text: str, seed: int) -> pd.DataFrame:
+    """Return how many different prefixes batches have, a line a size, and of how many a layer's span has room for them.
+
+    Counted on the texts alone: no gradient is computed.
+    """
+    lines = []
+    for size in COUNTED:
+        prefixes, places = [], []
+        for number in range(BATCHES):
+            private = private_of(text, size, number, seed)
+            prefixes.append(len({tuple(own[:length]) for own in private for length in range(len(own) + 1)}))
+            # The start is a word at a place of its own.
+            places.append(1 + len({(place, word) for own in private for place, word in enumerate(own)}))
+        line = {
+            "sentences": str(size),
+            "prefixes, median": f"{median(prefixes):.0f}",
+            "most": str(max(prefixes)),
+            "words at places, median": f"{median(places):.0f}",
+        }
+        shares = {
+            f"{name}, {dimensions}": f"{sum(count < dimensions for count in prefixes) / BATCHES:.0%}"
+            for name, dimensions in ROOM
+        }
+        lines.append(line | shares)
+    return pd.DataFrame(lines)
 
 
 def training_table(record: Record) -> pd.DataFrame:

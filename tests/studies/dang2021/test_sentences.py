@@ -42,6 +42,17 @@ def test_tables_and_figures(record: Record) -> None:
         plt.close(figure)
 
 
+def test_what_a_span_has_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sentences, "private_of", lambda *_: [[5, 6, 7], [5, 6], [5, 8], [6, 6], []])
+    monkeypatch.setattr(sentences, "ROOM", (("narrow", 7), ("wide", 8)))
+    table = sentences.limits_table("sentences", 1)
+    # The start, 5, 56, 567, 58, 6, 66; and of words at their places one is shared.
+    assert set(table["prefixes, median"]) == {"7"}
+    assert set(table["words at places, median"]) == {"6"}
+    assert set(table["narrow, 7"]) == {"0%"}
+    assert set(table["wide, 8"]) == {"100%"}
+
+
 def test_judging() -> None:
     read = Sentences([[1, 2], [3]], [1, 2], "unique", "")
     assert sentences.judge(read, [[1, 2], [3], [3]])["exact"]
