@@ -1,4 +1,7 @@
-"""Measure what pages spend their time on, on one thread, each fast path beside the plain one it replaces."""
+"""Measure what pages spend their time on, on one thread, each fast path beside the plain one it replaces.
+
+`python -m benchmarks` measures all; `python -m benchmarks alone together` these parts, the others are kept.
+"""
 
 from __future__ import annotations
 
@@ -238,29 +241,37 @@ def _solver(solver: str, classes: int, batch: int, measured: int, taken: float) 
     return about | {"ms a sample": 1e3 * taken, "samples a second": 1 / taken}
 
 
-def main() -> None:
-    """Measure, print, and write results.json."""
+PARTS: dict[str, Callable[[], list[dict[str, Any]]]] = {
+    "alone": lambda: [alone()],
+    "matching": matching,
+    "batching": lambda: [*heads(), *landscapes()],
+    "solvers": lambda: [*solvers(), *revealed()],
+    "together": together,
+    "starts": starts,
+    "growth": growths,
+    "scaling": scaled,
+}
+
+
+def main(parts: list[str]) -> None:
+    """Measure some parts, or all; print them as they come, and write them into results.json."""
+    if unknown := set(parts) - set(PARTS):
+        sys.exit(f"there is no part {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}")
     torch.set_num_threads(1)
-    few = alone()
-    print(few, flush=True)
-    results = {
-        "matching": matching(),
-        "batching": [*heads(), *landscapes()],
-        "solvers": [*solvers(), *revealed()],
-        "together": together(),
-        "starts": starts(),
-        "growth": growths(),
-        "scaling": scaled(),
-    }
-    for rows in results.values():
+    kept = json.loads(OUT.read_text()) if OUT.is_file() else {}
+    for name in parts or PARTS:
+        started = time.perf_counter()
+        rows = PARTS[name]()
         table = Table(*rows[0])
         for row in rows:
             table.add_row(*(f"{v:.3g}" if isinstance(v, float) else str(v) for v in row.values()))
         Console().print(table)
-    about = {"threads": 1, "date": datetime.date.today().isoformat(), "versions": records.versions()}
-    OUT.write_text(json.dumps(about | results | {"alone": few}, indent=1) + "\n")
+        print(f"{name} took {time.perf_counter() - started:.0f} s", flush=True)
+        kept[name] = rows[0] if name == "alone" else rows
+        kept["dates"] = kept.get("dates", {}) | {name: datetime.date.today().isoformat()}
+        OUT.write_text(json.dumps(kept | {"threads": 1, "versions": records.versions()}, indent=1) + "\n")
     print(f"results {OUT.relative_to(Path.cwd()) if OUT.is_relative_to(Path.cwd()) else OUT.name}")
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

@@ -21,6 +21,8 @@ from gradleak.models.language import batch_of, build_language_model
 from gradleak.sequences import read_sentences
 
 Work = Callable[[], Any]
+# A series ends with the first size that takes so many seconds of the processor.
+LONGEST = 30.0
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,8 @@ def growths() -> list[dict[str, Any]]:
             rows.append({"attack": series.attack, "grows": series.grows, "size": size, "cpu seconds": min(taken)})
             rows[-1]["MiB"] = grown
             print(f"{series.attack}, {series.grows} = {size}: {min(taken):.3g} CPU-s, {grown} MiB", flush=True)
+            if first > LONGEST:
+                break
     return rows
 
 

@@ -259,7 +259,7 @@ def audit(
     seed: Annotated[int, typer.Option("--seed", help="Every random choice follows from it.")] = 0,
 ) -> None:
     """Attack your own model's gradients with all that applies, and write a report of what they give away."""
-    from gradleak.auditing import asked
+    from gradleak.auditing import asked, sentences
     from gradleak.storage import check_folder
 
     check_folder(out)  # said now, and not after minutes
@@ -274,6 +274,8 @@ def audit(
         typer.echo(line)
     if report.measured:
         _show(report.table())
+    if told := sentences.of_haste(report):
+        typer.echo(told)
     typer.echo(f"report  {report.write(out)}")
     above = asked.limits(report, fail_above or [])
     for line in above:

@@ -11,7 +11,7 @@ from pathlib import Path
 from gradleak import paths
 from gradleak.auditing import drawing
 from gradleak.auditing.findings import MEASURES, Audited, Finding
-from gradleak.auditing.sentences import main_measure
+from gradleak.auditing.sentences import main_measure, of_haste
 from gradleak.errors import GradleakError
 
 STYLE = """
@@ -112,10 +112,11 @@ def _summary(report: Audited) -> str:
             cells += f"<td class='number {level}'>{escape(text)}</td>"
         body += f"<tr>{cells}</tr>"
     known = "; ".join(f"{name}: {MEASURES[name]}" for name in report.measured)
+    haste = f"<p><strong>{escape(told)}</strong></p>" if (told := of_haste(report)) else ""
     return (
         "<h2>The worst of it</h2><div class='wide'><table>"
         f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
-        f"<p class='soft'>The most that any attack got. {escape(known)}.</p>"
+        f"{haste}<p class='soft'>The most that any attack got. {escape(known)}.</p>"
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from gradleak.auditing.attacks import ATTACKS
 from gradleak.auditing.cases import Case, Found
-from gradleak.auditing.findings import Cost, Finding, shown
+from gradleak.auditing.findings import Audited, Cost, Finding, shown
 
 SHARES = ("labels", "classes", "features", "inputs", "words", "sentences")
 CERTAIN = {
@@ -95,3 +95,10 @@ def stopped(finding: Finding, others: Sequence[Finding], costs: Sequence[Cost]) 
         return f"Stopped here by {', '.join(told)}."
     tail = "None of the other defences tried here stops it. " if tried else ""
     return f"{tail}In principle: {remedy}."
+
+
+def of_haste(report: Audited) -> str:
+    """Return which attacks had too little time, in a sentence; nothing where all had enough."""
+    stopped_early = [one.attack for one in report.not_tried if "the time" in one.why]
+    names = dict.fromkeys([*stopped_early, *(one.attack for one in report.findings if one.cut)])
+    return f"Cut short by the time: {', '.join(names)}. More minutes may find more." if names else ""

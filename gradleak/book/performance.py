@@ -35,7 +35,7 @@ def write_page(folder: Path) -> str:
     versions = measured["versions"]
     return "\n".join(
         [
-            f"Measured on one thread, {measured['date']}, torch {versions['torch']}.\n",
+            f"Measured on one thread, {_dates(measured)}, torch {versions['torch']}.\n",
             solver_table(measured["solvers"])._repr_markdown_(),
             "```{figure} generated/performance.png",
             ":name: fig-performance-solvers",
@@ -51,6 +51,12 @@ def write_page(folder: Path) -> str:
             *(_starts(measured["starts"]) if "starts" in measured else ()),
         ]
     )
+
+
+def _dates(measured: dict[str, Any]) -> str:
+    """Return when the parts were measured, from the first to the last."""
+    dates = sorted({*measured["dates"].values()})
+    return dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"
 
 
 def write_clusters(folder: Path) -> str:

@@ -112,7 +112,7 @@ def test_a_palette_with_transparent_colours_is_an_image(tmp_path: Path) -> None:
     (tmp_path / "icons").mkdir()
     image = Image.new("P", (8, 8), 1)
     image.putpalette([0, 0, 0, 255, 0, 51])
-    image.save(tmp_path / "icons" / "one.png", transparency=bytes([0, 255]))
+    image.save(tmp_path / "icons" / "one.png", transparency=bytes([128, 255]))
     found = bringing.samples_of("icons", size=8)
     shown = pixels_of(found.inputs, found.pixels)(found.inputs)
     torch.testing.assert_close(shown[0, :, 3, 3], torch.tensor([1.0, 0.0, 0.2]).double(), atol=1e-6, rtol=0)

@@ -1,4 +1,4 @@
-"""A Flower federation's clients are audited round by round, in Flower's own simulation."""
+"""A Flower federation's clients are audited round by round, in Flower's own simulation: `make flower`."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+APART = "flwr asks for older typer, rich and packaging than requirements.lock has: `make flower` runs this by itself"
 # Two clients, three rounds, digits: run apart, for the simulation has workers and warnings of its own.
 FEDERATION = """
 import json, sys, warnings
@@ -75,7 +76,7 @@ open(sys.argv[1], "w").write(json.dumps(found))
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(find_spec("flwr") is None, reason="flwr is not installed: gradleak[flower]")
+@pytest.mark.skipif(find_spec("flwr") is None, reason=APART)
 def test_two_clients_give_their_batches_away_in_every_round(tmp_path: Path) -> None:
     (tmp_path / "federation.py").write_text(FEDERATION)
     command = [sys.executable, "-W", "ignore", str(tmp_path / "federation.py"), str(tmp_path / "found.json")]

@@ -16,8 +16,9 @@ from PIL import Image
 
 import gradleak
 from gradleak.auditing import MEASURES, Report
+from gradleak.auditing.findings import NotTried
 from gradleak.auditing.html import fragment
-from gradleak.auditing.sentences import stopped
+from gradleak.auditing.sentences import of_haste, stopped
 from gradleak.errors import GradleakError, InputError
 from tests.auditing.test_audit import mlp
 
@@ -84,6 +85,17 @@ def test_the_page_is_whole_and_asks_nothing_of_the_network(tmp_path: Path) -> No
     assert "linear-layers-backwards-none-batch-2.png" in pictures
     assert str(tmp_path) not in text
     assert Report.from_json((page.parent / "report.json").read_bytes()).findings == report().findings
+
+
+def test_what_the_time_cut_short_is_said_beside_the_worst() -> None:
+    whole = report()
+    assert of_haste(whole) == ""
+    assert "Cut short" not in whole._repr_html_()
+    late = NotTried(defense="none", batch_size=1, attack="RLG", why="stopped after 3 s, its share of the time", page="")
+    cut = [one.model_copy(update={"cut": one.attack == "gradient matching"}) for one in whole.findings]
+    hasty = whole.model_copy(update={"not_tried": [*whole.not_tried, late], "findings": cut})
+    assert of_haste(hasty) == "Cut short by the time: RLG, gradient matching. More minutes may find more."
+    assert of_haste(hasty) in hasty._repr_html_()
 
 
 def test_without_images_there_is_none(tmp_path: Path) -> None:

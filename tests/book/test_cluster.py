@@ -98,6 +98,28 @@ def test_a_worker_may_be_killed(checkout: Toy) -> None:
         assert records.read(out / "toy.json").digest() == alone(checkout, "other")
 
 
+def test_a_scheduler_that_goes_away_is_one_line_and_the_next_run_goes_on(
+    checkout: Toy, capsys: pytest.CaptureFixture[str]
+) -> None:
+    checkout.edit(PAUSE, WAITING)
+    command = ("record", "toy", "--profile", "quick")
+    with started(checkout) as cluster:
+        running = gradleak(checkout, *command, "--cluster", cluster.address)
+        until_kept(running, checkout, 2)
+        cluster.scheduler.send_signal(signal.SIGKILL)
+        _, said = running.communicate(timeout=500)
+    told = "finished trials are kept, and the same command goes on from there"
+    line = f"gradleak: the Dask scheduler at '{cluster.address}' went away; {told}\n"
+    assert (running.returncode, said) == (2, line)
+    kept = records.file_of("toy")
+    assert not kept.exists()
+    (checkout.root / "trace go").touch()
+    checkout.trace.unlink()
+    assert call(capsys, *command, "--jobs", "1")[0] == 0
+    assert checkout.traced == [2, 3], "what was kept does not run again"
+    assert records.read(kept).digest() == alone(checkout, "other")
+
+
 def test_record_and_book_take_a_cluster(
     checkout: Toy, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

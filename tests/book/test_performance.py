@@ -30,13 +30,15 @@ def test_the_page_shows_what_was_measured(tmp_path: Path, monkeypatch: pytest.Mo
     file = tmp_path / "results.json"
     monkeypatch.setattr(performance, "results_file", lambda: file)
     assert "Nothing is measured yet" in performance.write_page(tmp_path)
-    about = {"threads": 1, "date": "2026-01-02", "versions": {"torch": "2.11"}}
+    about = {"threads": 1, "dates": {"solvers": "2026-01-02"}, "versions": {"torch": "2.11"}}
     measured = about | {"solvers": SOLVERS, "batching": BATCHING, "matching": MATCHING}
     file.write_text(json.dumps(measured))
     assert "operations" not in performance.write_page(tmp_path), "of an older run, what it measured"
     file.write_text(json.dumps(measured | {"alone": ALONE, "together": TOGETHER}))
     text = performance.write_page(tmp_path)
     assert "2026-01-02, torch 2.11" in text
+    file.write_text(json.dumps(measured | {"dates": {"solvers": "2026-01-02", "matching": "2026-03-04"}}))
+    assert "2026-01-02 to 2026-03-04, torch" in performance.write_page(tmp_path), "parts are measured one by one"
     assert "| lbfgs | 10 | any | 1 | 100 | 10 | 200 |" in text, "beside the exact solver's best, 0.5 ms"
     assert "| exact | 100 | 32 | 32 | 0.5 | 2,000 | 1 |" in text
     assert "| all minima | 1 | 3 | 3 |" in text

@@ -120,6 +120,8 @@ def test_a_record_takes_its_own_confirmed_trials(
     before = recorded(checkout)
     assert call(capsys, "verify", "--spot", "3", "--jobs", "1")[0] == 0
     monkeypatch.setenv("GRADLEAK_CACHE", str(checkout.root / "another cache"))
+    versions = records.versions() | {"gradleak": "another"}
+    monkeypatch.setattr(records, "versions", lambda: versions)
     begun = len(checkout.traced)
     more = runner.record(checkout.load(), checkout.parameters(samples=len(before.trials) + 1), jobs=1)
     assert checkout.traced[begun:] == [len(before.trials)], "the others stood in the record"

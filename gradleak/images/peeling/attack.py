@@ -27,11 +27,16 @@ from gradleak.labels.soft.batch.recover import BatchLabels, recover_batch
 from gradleak.labels.verdict import Status
 from gradleak.leak import Leak, observe
 
+# A client rounds the p of its p − y by about this share of a unit.
+ROUNDED = 0.5
+TINY = 1e-300
 # A map that is known better than this is matched.
 GOOD = 1e-4
 # Images and labels whose gradient misses by less explain it: a few units misread near zero miss by a thousandth or so,
 # an image that is another by far more.
 EXPLAINS = 2e-2
+# Images whose claimed errors are larger are not what "unique" promises.
+SURE = 1e-3
 # An image is found if its map misses by this many times the map's own error.
 FOUND = 10.0
 
@@ -44,7 +49,8 @@ class Peeled:
     claimed for them. `matched`: the step whose value was matched for the images, `misfits` (B,) by how much each
     sample misses it, relatively, and `errors` (B,) the claimed error of each image, root mean square, inf where it was
     not found. `residual`: relative error of the gradient that images and labels give. `status`: "unique" where they
-    explain it; "found" where only some images could be had; "failed"; and the `reason`.
+    explain it and are known to a thousandth; "found" where not all images could be had so well; "failed"; and the
+    `reason`.
     """
 
     images: Tensor
@@ -122,14 +128,15 @@ def peel(
         raise InputError(f"gradients of {leak.local_steps} local steps are sums over networks; peeling takes one step")
     with torch.no_grad():
         network = Network(leak.model, leak.input_shape)
-        top, errors = _last_layer(leak, prior, noise, scale)
-        nothing = errors.new_full((leak.batch_size, *leak.input_shape), torch.nan)
-        lost = errors.new_full((leak.batch_size,), torch.inf)
-        if not bool(top.found.all()):
+        top = _last_layer(leak, prior, noise, scale)
+        nothing = top.labels.new_full((leak.batch_size, *leak.input_shape), torch.nan)
+        lost = top.labels.new_full((leak.batch_size,), torch.inf)
+        if top.status == "failed":
             return Peeled(nothing, top.labels, (), "", lost, lost, torch.inf, "failed", f"labels: {top.reason}")
-        leak = replace(leak, gradients={name: value / top.scale for name, value in leak.gradients.items()})
         unit = torch.finfo(leak.weight_gradient.dtype).eps / 2
-        sweep = Sweep(network, leak, top.features, errors, unit)
+        errors, loose = errors_of(leak, top, unit)
+        leak = replace(leak, gradients={name: value / top.scale for name, value in leak.gradients.items()})
+        sweep = Sweep(network, leak, top.features, errors, loose, unit)
         sweep.run()
         layers, name = tuple(sweep.reports), _deepest(network, sweep)
         if not name:
@@ -137,22 +144,22 @@ def peel(
         found = _in_front(leak, network, sweep, name, steps, seed)
         good = found.misfit < FOUND * sweep.values[name].error
         images = torch.where(good.view(-1, *[1] * (nothing.ndim - 1)), found.images, nothing)
-        errors = torch.where(good, found.error, lost)
+        claimed = torch.where(good, found.error, lost)
         whole = bool(good.all())
         residual = _residual(leak, network, images, top.labels) if whole else torch.inf
     status: Status = "unique" if whole and residual < EXPLAINS and top.status == "unique" else "found"
     reason = "" if status == "unique" else top.reason or f"images and labels miss the gradient by {residual:.0e}"
+    if status == "unique" and float(claimed.max()) > SURE:
+        status, reason = "found", f"an image is known to {float(claimed.max()):.0e} only"
     if not whole:
         status = "found" if bool(good.any()) else "failed"
         reason = f"{int((~good).sum())} of {len(good)} samples' maps were not matched at '{name}'"
-    return Peeled(images, top.labels, layers, name, found.misfit, errors, residual, status, reason)
+    return Peeled(images, top.labels, layers, name, found.misfit, claimed, residual, status, reason)
 
 
-def _last_layer(
-    leak: Leak, prior: str | LabelPrior, noise: float | None, scale: float | None
-) -> tuple[BatchLabels, Tensor]:
-    """Return the labels and features of every sample, and its error p − y (B, C)."""
-    top = recover_batch(
+def _last_layer(leak: Leak, prior: str | LabelPrior, noise: float | None, scale: float | None) -> BatchLabels:
+    """Return the labels and features of every sample."""
+    return recover_batch(
         leak.weight_gradient,
         leak.weight,
         batch_size=leak.batch_size,
@@ -163,8 +170,28 @@ def _last_layer(
         noise=noise,
         scale=scale,
     )
+
+
+def errors_of(leak: Leak, top: BatchLabels, unit: float) -> tuple[Tensor, Tensor]:
+    """Return every sample's error p − y (B, C) as the client has rounded it, and how far that may be off, relatively.
+
+    The features tell p and so the exact errors. They also divide the gradient into the errors that the client computed,
+    whose digits are fewer where p is nearly y. Of the two values of an entry the surer one counts more.
+    """
     logits = top.features @ leak.weight.double().T + (0 if leak.bias is None else leak.bias.double())
-    return top, logits.softmax(dim=1) - top.labels
+    p, count, steep = logits.softmax(dim=1), len(top), logits.abs().amax(dim=1, keepdim=True)
+    exact, doubt = p - top.labels, unit * p * (ROUNDED + (1 - p) * steep)
+    gradient, inverse = leak.weight_gradient.double() / top.scale, torch.linalg.pinv(top.features)
+    told = count * (gradient @ inverse).T
+    left = gradient - told.T @ top.features / count
+    freedom = max(1, gradient.shape[1] - count)
+    missed = (left.square().sum(dim=1) / freedom).sqrt() + unit * gradient.square().mean(dim=1).sqrt()
+    loose = count * inverse.norm(dim=0)[:, None] * missed
+    share = doubt.square() / (doubt.square() + loose.square()).clamp(min=TINY)
+    errors = torch.lerp(exact, told, share)
+    # A longer feature with a shorter error gives the same gradient: p alone, rounded as it is, tells them apart.
+    apart = (doubt / (1 + steep)).norm(dim=1)
+    return errors, ((share.sqrt() * loose).norm(dim=1).square() + apart.square()).sqrt() / errors.norm(dim=1)
 
 
 def _in_front(leak: Leak, network: Network, sweep: Sweep, name: str, steps: int, seed: int) -> Fronts:
@@ -190,7 +217,7 @@ def _deepest(network: Network, sweep: Sweep) -> str:
     wanted = math.prod(network.inputs.shape)
     for step in network.steps.values():
         known = sweep.values.get(step.name)
-        if known is not None and known.error < GOOD:
+        if known is not None and float(known.error.max()) < GOOD:
             told = (known.value != 0).flatten(1).sum(dim=1)
             return step.name if step.kind == "input" or int(told.min()) >= wanted else ""
     return ""

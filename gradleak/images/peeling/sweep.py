@@ -31,16 +31,18 @@ FLIPS = 0.1
 
 @dataclass(frozen=True)
 class Known:
-    """The value of a step for every sample (B, …), and its error relative to its size."""
+    """The value of a step for every sample (B, …), and each one's error relative to its size (B,)."""
 
     value: Tensor
-    error: float
+    error: Tensor
 
 
 class Sweep:
     """What is known so far of a network's private values: `values` by step, `slopes` by activation, `reports`."""
 
-    def __init__(self, network: Network, leak: Leak, features: Tensor, errors: Tensor, unit: float) -> None:
+    def __init__(
+        self, network: Network, leak: Leak, features: Tensor, errors: Tensor, loose: Tensor, unit: float
+    ) -> None:
         self.network, self.leak, self.unit = network, leak, unit
         self.count = len(features)
         self.values: dict[str, Known] = {}
@@ -49,8 +51,10 @@ class Sweep:
         self.reason = ""
         self._told = {network.output: errors / self.count}
         self._deltas: dict[str, Tensor | None] = {}
+        # What no equation shows: values that the client has rounded, and how far the errors may be off.
+        self._least = (loose.square() + (FEATURE * unit) ** 2).sqrt()
         head = network.steps[network.output]
-        self.values[head.inputs[0]] = Known(features, FEATURE * unit)
+        self.values[head.inputs[0]] = Known(features, self._least)
 
     def run(self) -> None:
         """Go down as far as the equations reach."""
@@ -143,27 +147,30 @@ class Sweep:
         reason, error = found.reason, math.inf
         value = found.value
         if value is not None and found.deviation is not None:
-            value, error = self._read(step, value, found.deviation)
+            value, errors = self._read(step, value, found.deviation)
+            sizes = value.flatten(1).norm(dim=1)
+            error = float((errors * sizes).norm() / sizes.norm())
             if error > LOST:
                 reason = f"its inputs are known to {error:.0e} of their size"
             else:
                 self._mend(layers, equations, value, found)
                 value = value.reshape(self.count, *step.shape)
-                self.values[step.name] = Known(value, error)
+                self.values[step.name] = Known(value, errors)
         self.reports.append(
             LayerReport(name, count, unknowns, unknowns * (not found.reason), found.misfit, reason, error, value)
         )
         if reason and not self.reason:
             self.reason = f"layer '{name}': {reason}"
 
-    def _read(self, step: Step, value: Tensor, deviation: Tensor) -> tuple[Tensor, float]:
-        """Return the values, rectified ones that are zero but for their errors set to zero, and their error."""
-        size = value.square().mean().sqrt()
+    def _read(self, step: Step, value: Tensor, deviation: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the values, rectified ones that are zero but for their errors set to zero, and their errors (B,)."""
+        size = value.flatten(1).square().mean(dim=1).sqrt()
         if self.network.source(step.name).rectifies:
             deviation = deviation * _calibration(value / deviation)
-            value = torch.where(value > ABOVE * deviation, value, 0)
-        error = deviation.square().mean().sqrt() / size
-        return value, float((error**2 + (FEATURE * self.unit) ** 2).sqrt())
+            rounding = (FEATURE * self.unit * size).view(-1, *[1] * (value.ndim - 1))
+            value = torch.where(value > ABOVE * (deviation.square() + rounding.square()).sqrt(), value, 0)
+        error = deviation.flatten(1).square().mean(dim=1).sqrt() / size
+        return value, (error.square() + self._least.square()).sqrt()
 
     def _mend(self, layers: list[Step], equations: list[Equations], value: Tensor, found: Solution) -> None:
         """Flip the slopes that the gradient of a channel contradicts, now that the layer's inputs are known."""
@@ -223,8 +230,15 @@ def _flipped(
 
 def _calibration(ratio: Tensor) -> Tensor:
     """Return the true deviation over the claimed one, (B, 1, …), from values (B, C, …) that should not be negative."""
-    below = ratio.clamp(max=0).square()
-    number = (ratio < 0).sum(dim=1, keepdim=True)
-    whole = (below.sum() / (ratio < 0).sum().clamp(min=1)).sqrt().clamp(min=0.1)
-    place = (below.sum(dim=1, keepdim=True) / number.clamp(min=1)).sqrt()
-    return torch.where(number >= BELOW, torch.maximum(place, whole), whole)
+    place, few = _below(ratio, (1,))
+    sample, scarce = _below(ratio, tuple(range(1, ratio.ndim)))
+    whole, _ = _below(ratio, tuple(range(ratio.ndim)))
+    sample = torch.where(scarce, whole, sample).clamp(min=0.1)
+    return torch.where(few, sample, torch.maximum(place, sample))
+
+
+def _below(ratio: Tensor, axes: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    """Return the size of what is below zero, and where it is too little to tell."""
+    number = (ratio < 0).sum(dim=axes, keepdim=True)
+    size = (ratio.clamp(max=0).square().sum(dim=axes, keepdim=True) / number.clamp(min=1)).sqrt()
+    return size, number < BELOW

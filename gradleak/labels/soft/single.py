@@ -36,9 +36,10 @@ class SoftLabels:
     `labels` (N, C), `features` (N, I): the best explanation, NaN where there is none; `scalars` (N,): λ with x = λ
     g_r, r the row whose entries have the largest absolute sum; `scales` (N,): the factor on the gradient, given or
     found; `residuals` (N,): relative error of the gradient that they give; `open` (N,): how far the label may be off
-    (L1), inf where nothing bounds it; `candidates`: for each sample the distinct labels (M, C) that were found to
-    explain its gradient within rounding, the best first (where a label is open, the ends of what is open);
-    `status` and, where it is not "unique", `reasons`.
+    (L1), inf where nothing bounds it; of an "ambiguous" label it is an estimate from the slope of the residuals, and
+    where a class is saturated half of the error was seen; `candidates`: for each sample the distinct labels (M, C)
+    that were found to explain its gradient within rounding, the best first (where a label is open, the ends of what
+    is open); `status` and, where it is not "unique", `reasons`.
     """
 
     labels: Tensor

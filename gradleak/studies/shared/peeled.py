@@ -23,6 +23,7 @@ def judged(found: Peeled, images: Tensor, inputs: Tensor) -> dict[str, Any]:
     psnr = metrics.psnr(restored[order], images).nan_to_num(-float("inf"))
     error = (found.images[order.to(inputs.device)] - inputs).flatten(1).square().mean(dim=1).sqrt()
     ratio = (found.errors[order.to(inputs.device)] / error)[error.isfinite()]
+    worst = float(ratio[ratio.log().abs().argmax()]) if len(ratio) else float("nan")
     back = bool((psnr > BACK).all())
     return {
         "what": "batch",
@@ -34,7 +35,8 @@ def judged(found: Peeled, images: Tensor, inputs: Tensor) -> dict[str, Any]:
         "least": float(psnr.min()),
         "back": back,
         "silently": found.status == "unique" and not back,
-        "images_ratio": float(ratio[ratio.log().abs().argmax()]) if len(ratio) else float("nan"),
+        "images_ratio": worst,
+        "images_honest": 1 / FACTOR <= worst <= FACTOR,
         "layers": sum(not layer.reason for layer in found.layers),
     }
 

@@ -17,8 +17,8 @@ from torch import Tensor
 
 from gradleak import auditing, data, defenses, models, studies
 from gradleak.auditing import bringing
-from gradleak.book import figures, records
-from gradleak.book.records import Record, Shown
+from gradleak.book import figures
+from gradleak.book.records import Record
 from gradleak.errors import GradleakError, MissingData, unknown
 from gradleak.leak import Leak
 from gradleak.studies.shared.federation import Federation, digit_network
@@ -52,7 +52,7 @@ class Parameters(studies.Parameters):
         "rounds": [1, 10, 100, 1000],
         "clients": 4,
         "noises": [0.0, 1e-4, 1e-2, 1.0],
-        "draws": 3,
+        "draws": 5,
     }
 
     @field_validator("model")
@@ -217,7 +217,8 @@ def _update(leak: Leak, inputs: Tensor, targets: Tensor, seed: int, defense: str
 def scale(parameters: Parameters) -> str:
     """Return in a few words what is run."""
     cells = len(parameters.model) * len(parameters.defenses) * len(parameters.batch_sizes)
-    return f"{cells} audits, {data.title(parameters.data)}"
+    federated = len(parameters.rounds) * parameters.clients
+    return f"{cells} audits, {data.title(parameters.data)}; {federated} clients' updates, digits"
 
 
 def short(model: str) -> str:
@@ -225,23 +226,9 @@ def short(model: str) -> str:
     return model.rpartition(":")[2]
 
 
-def having(part: str, shown: Shown) -> Shown:
-    """Return the run that is shown, or this very run where the recorded one has nothing of a part."""
-    if not _part(shown, part).empty:
-        return shown
-    about = records.scale(shown.this)
-    return Shown.model_construct(**dict(shown.this), recorded=False, this=shown.this, about=about)
-
-
-def _part(record: Record, part: str) -> pd.DataFrame:
-    """Return the rows of a part; of a record that has none, all are audits."""
-    frame = record.frame()
-    return record.part(part) if "part" in frame else frame[[part == "audit"] * len(frame)]
-
-
 def worst(record: Record) -> pd.DataFrame:
     """Return the most that any attack got of each measure, a row a network, batch size and defence, and its cosine."""
-    frame = _part(record, "audit")
+    frame = record.part("audit")
     keys = ["model", "batch_size", "defense"]
     return frame.groupby(keys, sort=False)[["cosine", *MEASURES]].max().reset_index()
 
@@ -267,7 +254,7 @@ def _number(value: float, form: str) -> str:
 
 def certificates(record: Record) -> pd.DataFrame:
     """Return how often an attack's own word for its answer was said, and how often all labels were right then."""
-    frame = _part(record, "audit")
+    frame = record.part("audit")
     told = frame[frame["attack"].ne("") & frame["labels"].notna()]
     groups = told.groupby("certificate", sort=True)
     return pd.DataFrame(
@@ -280,7 +267,7 @@ def certificates(record: Record) -> pd.DataFrame:
 
 def federation_table(record: Record) -> pd.DataFrame:
     """Return what a federation's clients give away, a row a precision and round."""
-    frame, lines = _part(record, "federation"), []
+    frame, lines = record.part("federation"), []
     for _, own in frame.groupby(["precision", "round"], sort=False) if len(frame) else ():
         first = own.iloc[0]
         shares = {name: _share(own[name].astype(float).mean()) for name in ("labels", "features", "inputs")}
@@ -292,7 +279,7 @@ def federation_table(record: Record) -> pd.DataFrame:
 
 def private_table(record: Record) -> pd.DataFrame:
     """Return what clients of DP-SGD give away, a row a noise multiplier and batch size, with the ε of their step."""
-    frame, lines = _part(record, "dp-sgd"), []
+    frame, lines = record.part("dp-sgd"), []
     for _, own in frame.groupby(["noise", "batch_size"], sort=False) if len(frame) else ():
         first, epsilon = own.iloc[0], own["epsilon"].astype(float).median()
         place = {

@@ -19,6 +19,7 @@ from torch import Tensor
 from gradleak import data, metrics, studies
 from gradleak.book import figures
 from gradleak.book.records import Record
+from gradleak.errors import InputError
 from gradleak.labels import recover_jointly
 from gradleak.labels.verdict import KNOWN
 from gradleak.leak import observe_heads
@@ -34,15 +35,22 @@ FEATURES = 256
 NEAR_FEATURE = 1e-2
 # Starts cost with the fifth power of the batch size; so fewer are taken for batches of more than so many samples.
 LARGEST, FEWEST = 8, 4
+# What the classes of a cell's samples are, in the table's words.
+KINDS = {"repeated": "repeated", "mixed": "mixed, two each"}
 
 
 class Cell(Form):
-    """Random layers, and batches of them whose classes are told or not."""
+    """Random layers, and batches of them whose classes are told or not; mixed labels have two each, which are told."""
 
     classes: Whole = Field(ge=4)
     size: Whole = Field(ge=1)
-    drawn: Literal["distinct", "repeated"]
+    drawn: Literal["distinct", "repeated", "mixed"]
     known: Literal["told", "untold"]
+
+    def check(self) -> None:
+        """Say so where pairs of classes are not told."""
+        if self.drawn == "mixed" and self.known == "untold":
+            raise InputError("samples with mixed labels are found together where the two classes of each are told")
 
 
 class Network(Row):
@@ -57,7 +65,7 @@ class Parameters(studies.Parameters):
     cells: list[Cell] = Field(
         ["10/6/distinct/told", "10/8/distinct/told"],
         validate_default=True,
-        description="random layers, as classes C/batch size B/distinct or repeated/told or untold",
+        description="random layers, as classes C/batch size B/distinct, repeated or mixed/told or untold",
     )
     networks: list[Network] = Field(
         ["photos/lenet/untrained/6"],
@@ -81,6 +89,8 @@ class Parameters(studies.Parameters):
             "20/14/repeated/told",
             "50/30/distinct/told",
             "50/36/distinct/told",
+            *(f"10/{size}/mixed/told" for size in (4, 6, 7)),
+            "20/14/mixed/told",
             "5/3/distinct/told",
             "6/4/distinct/told",
         ],
@@ -124,16 +134,18 @@ def trial(cell: str, dtype: str, batches: int, starts: int, seed: int, device: s
     layer = None if parts[0].isdigit() else Network.of(cell)
     sent = _networks(layer, batches, seed, device) if layer else _layers(Cell.of(cell), dtype, batches, seed, device)
     told = layer is not None or parts[-1] == "told"
+    mixed = "mixed" in parts
     for gradient, weight, hidden, targets in sent:
         size = len(hidden)
-        first = targets.argmax(dim=1)
+        named = targets.topk(2, dim=1).indices if mixed else targets.argmax(dim=1)
         started = time.perf_counter()
         tried = max(FEWEST, round(starts * min(1.0, (LARGEST / size) ** 3)))
         found = recover_jointly(
             gradient,
             weight,
-            classes=first if told else None,
+            classes=named if told else None,
             batch_size=None if told else size,
+            prior="mixup" if mixed else "smoothing",
             starts=tried,
             seed=seed,
         )
@@ -159,14 +171,15 @@ Sent = list[tuple[Tensor, Tensor, Tensor, Tensor]]
 
 
 def _layers(cell: Cell, dtype: str, batches: int, seed: int, device: str) -> Sent:
-    """Return gradients, weights, features and smoothed labels of random layers behind a ReLU."""
+    """Return gradients, weights, features and smoothed or mixed labels of random layers behind a ReLU."""
     sent = []
     for number in range(batches):
         generator = torch.Generator().manual_seed(seed + number)
         weight = torch.randn(cell.classes, FEATURES, generator=generator, dtype=torch.float64) / math.sqrt(FEATURES)
         hidden = torch.randn(cell.size, FEATURES, generator=generator, dtype=torch.float64).relu()
         hidden = hidden / (hidden @ weight.T).std()
-        targets = soft_labels("smoothing", _classes(cell, generator), cell.classes, generator)
+        kind = "mixup" if cell.drawn == "mixed" else "smoothing"
+        targets = soft_labels(kind, _classes(cell, generator), cell.classes, generator)
         weight, hidden, targets = (value.to(device, DTYPES[dtype]) for value in (weight, hidden, targets))
         errors = (hidden @ weight.T).softmax(dim=1) - targets
         sent.append((errors.T @ hidden / cell.size, weight, hidden, targets))
@@ -174,7 +187,7 @@ def _layers(cell: Cell, dtype: str, batches: int, seed: int, device: str) -> Sen
 
 
 def _classes(cell: Cell, generator: torch.Generator) -> Tensor:
-    if cell.drawn == "distinct":
+    if cell.drawn != "repeated":
         return torch.randperm(cell.classes, generator=generator)[: cell.size]
     few = torch.randperm(cell.classes, generator=generator)[: max(1, cell.size // 2)]
     return few[torch.randint(len(few), (cell.size,), generator=generator)]
@@ -202,7 +215,7 @@ def table(record: Record) -> pd.DataFrame:
     lines = []
     names = ["source", "classes", "size", "told", "dtype", "drawn"]
     frame = record.frame()
-    frame = frame.assign(drawn=["repeated" if "repeated" in cell else "distinct" for cell in frame["cell"]])
+    frame = frame.assign(drawn=[KINDS.get(cell.split("/")[2], "distinct") for cell in frame["cell"]])
     for key, group in frame.groupby(names, sort=False):
         source, classes, size = str(key[0]), int(str(key[1])), int(str(key[2]))
         told, dtype, drawn = key[3:]

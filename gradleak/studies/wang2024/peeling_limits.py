@@ -70,6 +70,13 @@ class Stage(Form):
     batches: Whole = Field(1, ge=1)
 
 
+class Race(Form):
+    """A batch that other attacks are given too, and for how many steps."""
+
+    size: Whole = Field(ge=1)
+    steps: Whole = Field(ge=1)
+
+
 class Parameters(studies.Parameters):
     """What a rerun may change."""
 
@@ -83,13 +90,15 @@ class Parameters(studies.Parameters):
     repeats: int = Field(1, ge=1, le=1000, description="batches of one that are defended")
     networks: list[str] = Field(["resnet20"], description="networks that are peeled without a search in front")
     sizes: list[int] = Field([1], description="their batch sizes")
-    rival: int = Field(0, ge=0, le=100_000, description="steps of the rivals on a batch of four; 0: none")
+    rivals: list[Race] = Field(
+        [], validate_default=True, description="batches for other attacks too, as batch size/steps"
+    )
     steps: int = Field(50, ge=1, le=100_000, description="steps of the search in front of the last layer reached")
     dataset: str = Field("photos", description="private images, test split; trained networks see Flowers-17")
 
     paper: ClassVar[dict[str, Any]] = {
         "trained": [
-            *(f"16/{epochs}/{form}" for epochs in (1, 5) for form in ("1/3", "4/1")),
+            *(f"16/{epochs}/{form}" for epochs in (1, 5, 20) for form in ("1/3", "4/1")),
             "32/5/1/1",
         ],
         "large": [8],
@@ -99,7 +108,7 @@ class Parameters(studies.Parameters):
         "repeats": 1,
         "networks": list(NAMES),
         "sizes": [1, 2, 4, 8],
-        "rival": 100,
+        "rivals": ["4/100", "1/1000"],
         "steps": 1200,
         "dataset": "cifar10",
     }
@@ -145,7 +154,7 @@ def trials(parameters: Parameters) -> list[dict[str, Any]]:
         for name in parameters.networks
         for size in parameters.sizes
     ]
-    return found + ([{"part": "rival", "steps": parameters.rival} | shown] if parameters.rival else [])
+    return found + [{"part": "rival", "size": race.size, "steps": race.steps} | shown for race in parameters.rivals]
 
 
 def trial(part: str, **inputs: Any) -> list[dict[str, Any]]:
@@ -297,13 +306,12 @@ def _reach(network: str, size: int, seed: int, device: str, dataset: str) -> lis
     return [first | {"cpu_seconds": seconds}, *layers]
 
 
-def _rival(steps: int, seed: int, device: str, dataset: str) -> list[dict[str, Any]]:
-    """Give matching and GradInversion about as long as peeling takes, on one batch of four."""
-    size = 4
+def _rival(size: int, steps: int, seed: int, device: str, dataset: str) -> list[dict[str, Any]]:
+    """Give matching and GradInversion the batch that peeling gets, and so many steps."""
     images = _drawn(dataset, size, seed, FEW)
     leak = _sent(_network(images, seed), images, _classes(size, seed), device)
     settings = replace(preset("gradinversion+pyramid"), steps=steps)
-    rows = []
+    rows, own = list[dict[str, Any]](), 0.0
     for attack in ("peeling", "GradInversion", "matching"):
         cpu = time.process_time()
         if attack == "peeling":
@@ -317,7 +325,8 @@ def _rival(steps: int, seed: int, device: str, dataset: str) -> list[dict[str, A
         restored = restored[metrics.match_batch(restored, images)]
         psnr = metrics.psnr(restored, images).nan_to_num(-float("inf"))
         row = {"attack": attack, "cpu_seconds": seconds, "psnr": float(psnr.mean()), "least": float(psnr.min())}
-        rows.append(row | {"picture": packed(restored, size)})
+        own = own or seconds
+        rows.append(row | {"times": seconds / own, "picture": packed(restored, size)})
     return [{"attack": "private", "picture": packed(images, size)}, *rows]
 
 
@@ -396,16 +405,17 @@ def defended_table(record: Record) -> pd.DataFrame:
 
 
 def rival_table(record: Record) -> pd.DataFrame:
-    """Return what three attacks make of one batch in about the same time."""
+    """Return what three attacks make of the same batches, and in how many times peeling's time."""
     frame = record.part("rival")
     frame = frame[frame["psnr"].notna()]
-    own = frame.loc[frame["attack"] == "peeling", "cpu_seconds"].mean()
     return pd.DataFrame(
         [
             {
+                "B": f"{row['size']:.0f}",
                 "attack": row["attack"],
+                "steps": "–" if row["attack"] == "peeling" else f"{row['steps']:.0f}",
                 "CPU s": f"{row['cpu_seconds']:.0f}",
-                "of peeling's": f"{row['cpu_seconds'] / own:.2f}",
+                "of peeling's": f"{row['times']:.1f}",
                 "mean dB": decibels(row["psnr"]),
                 "least dB": decibels(row["least"]),
             }
@@ -488,8 +498,9 @@ def figure_counts(record: Record) -> Figure:
 
 
 def figure_rival(record: Record) -> Figure:
-    """Draw one batch: private, peeled, and what the others make of it in the same time."""
+    """Draw the largest batch: private, peeled, and what the others make of it."""
     frame = record.part("rival")
+    frame = frame[frame["size"] == frame["size"].max()]
     figure, axes = figures.panels(1, 1, height=4.4)
     show(axes[0][0], list(frame["picture"]), list(frame["attack"]))
     return figure

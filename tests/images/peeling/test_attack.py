@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -98,6 +99,23 @@ def test_what_is_in_front_of_the_last_map_reached_is_searched() -> None:
     assert float(off(found, inputs).max()) < 1e-4
 
 
+@pytest.mark.parametrize(("loudness", "status"), [(1e-3, "unique"), (1e-5, "found")])
+def test_an_image_that_is_not_known_well_is_not_called_unique(loudness: float, status: str) -> None:
+    model = small(width=48)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model[0] = nn.Conv2d(3, 48, 1, bias=False)
+    with torch.no_grad():
+        # One colour hardly enters the map that is matched.
+        model[0].weight[:, 2] *= loudness
+    inputs, leak = sent(model, 1, torch.float32)
+    found = peel(leak)
+    assert found.status == status, found.reason
+    assert 0.1 < float(found.errors / off(found, inputs)) < 10
+    if status == "found":
+        assert found.reason == "an image is known to 2e-03 only"
+
+
 def test_the_count_says_beforehand_who_gives_up() -> None:
     twenty = peeling_counts(models.build("resnet20", classes=CLASSES), (3, 32, 32), 2)
     assert twenty[0].reason == "128 positions of 2 samples in 64 channels"
@@ -112,17 +130,18 @@ def test_the_count_says_beforehand_who_gives_up() -> None:
 
 
 def test_a_pool_is_named_that_cannot_be_walked_back() -> None:
-    inputs, leak = sent(small(pool=True), 1, torch.float64)
+    _, leak = sent(small(pool=True), 1, torch.float64)
     stops = next(count for count in peeling_counts(leak.model, (3, SIDE, SIDE), 1) if count.reason)
     assert stops.reason == "MaxPool2d '3' cannot be walked back"
     found = peel(leak, steps=50)
-    # What the pool gave out is known, and what it took in is searched: found, or said not to be.
+    # What the pool gave out is known. What it took in is searched, and said not to be found.
     assert found.layers[-1].name == "4.conv1+4.shortcut"
     assert not found.layers[-1].reason
     assert found.matched == "_3"
-    lost = found.images.isnan().flatten(1).any(dim=1)
-    assert found.status == ("failed" if lost.all() else "unique")
-    assert bool(lost.all()) or float(off(found, inputs).max()) < 1e-3
+    assert found.status == "failed"
+    assert found.reason == "1 of 1 samples' maps were not matched at '_3'"
+    assert bool(found.images.isnan().all())
+    assert found.errors.tolist() == [float("inf")]
 
 
 def test_another_gradient_is_never_called_unique() -> None:
@@ -182,6 +201,28 @@ def test_weak_noise_leaves_what_its_claimed_error_says() -> None:
     error = off(found, inputs)
     assert 1e-10 < float(error) < 1e-2
     assert 0.1 < float(found.errors / error) < 10
+
+
+@pytest.mark.parametrize(("rest", "dtype"), [(1e-4, torch.float64), (1e-2, torch.float32)])
+def test_every_sample_has_an_error_of_its_own(rest: float, dtype: torch.dtype) -> None:
+    model = small(width=48, seed=1).double()
+    inputs, _ = sent(model, 2, torch.float64)
+    last = model[-1]
+    with torch.no_grad():
+        features = model[:-1](inputs)
+        own, other = features
+        apart = own - (own @ other) / (other @ other) * other
+        # The network is sure of the first sample's class, and knows as little of the second's as before.
+        last.weight[0] += (torch.logsumexp(last(own)[1:], 0) - last(own)[0] - math.log(rest)) * apart / (apart @ own)
+    found = peel(observe(model.to(dtype), inputs.to(dtype), torch.tensor([0, 1])))
+    assert found.status == "unique", found.reason
+    distances = torch.cdist(inputs.flatten(1), found.images.flatten(1))
+    claimed = found.errors[distances.argmin(dim=1)]
+    error = distances.amin(dim=1) / inputs[0].numel() ** 0.5
+    assert bool((claimed / error > 0.1).all())
+    assert bool((claimed / error < 10).all())
+    # The sure one's digits are gone, the other's are not.
+    assert float(error[0] / error[1]) > 0.01 / rest
 
 
 def test_a_relu_with_a_ceiling_is_peeled_too() -> None:

@@ -49,7 +49,7 @@ def test_a_unit_read_wrong_is_set_right_at_either_slope(activation: nn.Module) -
     with torch.no_grad():
         features = network.value_at("_4", inputs)
         errors = _errors(model(inputs), torch.tensor([1, 5]))
-        sweep = Misread(network, leak, features, errors, 1e-16, at="_3")
+        sweep = Misread(network, leak, features, errors, errors.new_zeros(2), 1e-16, at="_3")
         sweep.run()
     torch.testing.assert_close(sweep.slopes["_3"], sweep.read)
     torch.testing.assert_close(sweep.values["input_1"].value, inputs, atol=1e-8, rtol=0)
