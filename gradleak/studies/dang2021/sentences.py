@@ -117,6 +117,7 @@ class Parameters(studies.Parameters):
             "lstm/1024/1/trained/64/4",
             *(f"transformer/256/2/untrained/{size}/3" for size in (1, 4, 16)),
             "transformer/256/2/trained/16/1",
+            *(f"transformer/768/2/untrained/{size}/1" for size in (32, 64)),
         ],
         "free": 3,
         "epochs": 4,
