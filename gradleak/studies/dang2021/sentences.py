@@ -20,7 +20,7 @@ from gradleak.book import figures
 from gradleak.book.records import Record
 from gradleak.data.text import TITLES
 from gradleak.defenses import Each
-from gradleak.errors import InputError
+from gradleak.errors import InputError, MissingData
 from gradleak.leak import Defense, Leak, observe
 from gradleak.models.language import KINDS, batch_of
 from gradleak.models.language_training import LanguageRecipe, train_language_model
@@ -409,6 +409,15 @@ def defense_table(record: Record) -> pd.DataFrame:
             for (defense, level), group in frame.groupby(["defense", "level"], sort=False)
         ]
     )
+
+
+def counted_text(text: str) -> str:
+    """Return the text whose batches are counted: the one that was attacked, or our own where that is not at hand."""
+    try:
+        data.texts(text, "test"), data.vocabulary(text)
+    except MissingData:
+        return "sentences"
+    return text
 
 
 def limits_table(text: str, seed: int) -> pd.DataFrame:
