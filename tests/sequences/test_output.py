@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -14,6 +15,8 @@ from gradleak.errors import InputError
 from gradleak.leak import Leak
 from gradleak.models.recogniser import Recogniser, recogniser
 from gradleak.sequences import observe_speech, read_output
+from gradleak.sequences.output import Ordered
+from gradleak.sequences.recovered import read_recovered
 
 CLASSES = 300
 HEAD = ["head.weight", "head.bias"]
@@ -22,6 +25,19 @@ HEAD = ["head.weight", "head.bias"]
 def leaked(model: Recogniser, tokens: list[int], only: list[str] | None = HEAD) -> Leak:
     sound = pseudo_speech("".join(chr(97 + token % 26) for token in tokens))
     return observe_speech(model, [sound], [tokens], only=only)
+
+
+def noisy(leak: Leak) -> Leak:
+    generator = torch.Generator().manual_seed(0)
+    gradients = {
+        name: value + 1e-3 * value.std() * torch.randn(value.shape, generator=generator)
+        for name, value in leak.gradients.items()
+    }
+    return replace(leak, gradients=gradients)
+
+
+# In closed form, and by recovering the steps first.
+readers = pytest.mark.parametrize("read", [read_output, read_recovered])
 
 
 @pytest.mark.parametrize("size", ["small", "small-2"])
@@ -34,30 +50,31 @@ def test_it_is_read_in_order(size: str, said: list[int]) -> None:
     assert found.misses[0] < 1e-4
 
 
-def test_its_text() -> None:
+@readers
+def test_its_text(read: Callable[..., Ordered]) -> None:
     words = Vocabulary(("<unk>", "<s>", "</s>", *(f"▁w{n}" for n in range(CLASSES - 3))))
-    found = read_output(leaked(recogniser("small", CLASSES, seed=2), [5, 9, 2]), vocabulary=words)
+    found = read(leaked(recogniser("small", CLASSES, seed=2), [5, 9, 2]), vocabulary=words)
     assert found.text == "w2 w6"
 
 
-def test_another_start_does_not_fit() -> None:
-    found = read_output(leaked(recogniser("small", CLASSES, seed=2), [5, 9, 7, 2]), start=8)
+@readers
+def test_another_start_does_not_fit(read: Callable[..., Ordered]) -> None:
+    found = read(leaked(recogniser("small", CLASSES, seed=2), [5, 9, 7, 2]), start=8)
     assert (found.tokens, found.status) == ([], "failed")
     assert "0 of 4 steps follow" in found.reason
 
 
 def test_what_is_not_recovered_is_said() -> None:
-    leak = leaked(recogniser("small", CLASSES, seed=2), [5, 9, 7, 2])
-    generator = torch.Generator().manual_seed(0)
-    noisy = {
-        name: value + 1e-3 * value.std() * torch.randn(value.shape, generator=generator)
-        for name, value in leak.gradients.items()
-    }
-    found = read_output(replace(leak, gradients=noisy))
+    found = read_output(noisy(leaked(recogniser("small", CLASSES, seed=2), [5, 9, 7, 2])))
     assert (found.tokens, found.status) == ([], "failed")
     assert "leaves no state outside its span" in found.reason
+
+
+@readers
+def test_a_gradient_of_nothing(read: Callable[..., Ordered]) -> None:
+    leak = leaked(recogniser("small", CLASSES, seed=2), [5, 9, 7, 2])
     nothing = {name: torch.zeros_like(value) for name, value in leak.gradients.items()}
-    assert read_output(replace(leak, gradients=nothing)).reason == "the gradient is zero"
+    assert read(replace(leak, gradients=nothing)).reason == "the gradient is zero"
 
 
 def test_two_utterances_are_not_called_unique() -> None:
@@ -74,7 +91,8 @@ def test_more_steps_than_states_are_refused() -> None:
     assert "leaves no state outside its span" in read_output(leak).reason
 
 
-def test_other_networks_are_refused() -> None:
+@readers
+def test_other_networks_are_refused(read: Callable[..., Ordered]) -> None:
     leak = leaked(recogniser("small", CLASSES, seed=2), [5, 2])
     with pytest.raises(InputError, match="Recogniser's last layer; got Linear"):
-        read_output(replace(leak, model=nn.Linear(3, 4)))
+        read(replace(leak, model=nn.Linear(3, 4)))
