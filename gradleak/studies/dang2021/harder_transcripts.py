@@ -14,7 +14,6 @@ import pandas as pd
 import torch
 from matplotlib.figure import Figure
 from pydantic import Field
-from scipy.stats import binomtest
 
 from gradleak import studies
 from gradleak.book import figures
@@ -27,6 +26,7 @@ from gradleak.leak import Defense, Leak
 from gradleak.models.recogniser import SIZES, Recogniser
 from gradleak.sequences import Transcripts, observe_speech, read_defended, read_output, read_sharing, read_transcripts
 from gradleak.sequences.observed import FIRST
+from gradleak.studies.dang2021.matched_transcripts import interval, share
 from gradleak.studies.dang2021.sentences import Behind, made
 from gradleak.studies.dang2021.words import RATE, recogniser_of, spoken, stage_of, tokens_of
 from gradleak.studies.forms import Form, Whole
@@ -287,14 +287,9 @@ def _judged(reader: Callable[[], Transcripts], truth: Sequence[Sequence[int]]) -
     }
 
 
-def _share(values: pd.Series[Any]) -> str:
-    interval = binomtest(int(values.sum()), len(values)).proportion_ci(method="wilson")
-    return f"{values.sum():.0f} of {len(values)} ({interval.low:.0%} to {interval.high:.0%})"
-
-
 def _line(group: pd.DataFrame) -> dict[str, Any]:
     return {
-        "exact": _share(group["exact"]),
+        "exact": share(group["exact"]),
         "called unique": f"{group['unique'].sum():.0f}",
         "of these wrong": f"{group['wrongly_sure'].sum():.0f}",
         "CPU-s": f"{group['seconds'].median():.2g}",
@@ -364,10 +359,9 @@ def figure_defenses(record: Record) -> Figure:
             own = group[group["reader"] == reader].groupby("form")["exact"]
             for place, form in enumerate(forms):
                 values = own.get_group(form)
-                interval = binomtest(int(values.sum()), len(values)).proportion_ci(method="wilson")
                 height = place + 0.2 * (number - 1)
                 colour = figures.COLOURS[number]
-                axis.plot([interval.low, interval.high], [height] * 2, color=colour, linewidth=1.5)
+                axis.plot(interval(values), [height] * 2, color=colour, linewidth=1.5)
                 label = reader if place == 0 else None
                 axis.plot([values.mean()], [height], marker=mark, color=colour, linestyle="", label=label)
         axis.set(title=stage_of(trained), xlabel="transcripts exact", xlim=(-0.04, 1.04))

@@ -285,14 +285,15 @@ def _searches(record: Record) -> pd.DataFrame:
     return frame[frame["best_of"] > 0].astype({"best_of": int, "exact": bool, "bag_exact": bool})
 
 
-def _interval(values: pd.Series[Any]) -> tuple[float, float]:
+def interval(values: pd.Series[Any]) -> tuple[float, float]:
     """Return where a share lies with 95 %, from its successes."""
     found = binomtest(int(values.sum()), len(values)).proportion_ci(method="wilson")
     return float(found.low), float(found.high)
 
 
-def _share(values: pd.Series[Any]) -> str:
-    low, high = _interval(values)
+def share(values: pd.Series[Any]) -> str:
+    """Return how many succeeded, and where the share lies with 95 %."""
+    low, high = interval(values)
     return f"{values.sum():.0f} of {len(values)} ({low:.0%} to {high:.0%})"
 
 
@@ -308,7 +309,7 @@ def table(record: Record) -> pd.DataFrame:
                 "bag": bag,
                 "runs": f"{best:.0f}",
                 "unknowns": f"{group['variables'].mean():,.0f}",
-                "exact": _share(group["exact"]),
+                "exact": share(group["exact"]),
                 "word errors": f"{group['word_errors'].mean():.3f}",
                 "distance": f"{group['distance'].median():.1g}",
                 "CPU-s": f"{group['seconds'].median():.2g}",
@@ -336,7 +337,7 @@ def bag_table(record: Record) -> pd.DataFrame:
                 "precision": f"{group['precision'].mean():.3f}",
                 "recall": f"{group['recall'].mean():.3f}",
                 "F1": f"{group['f1'].mean():.3f}",
-                "exact": _share(group["bag_exact"].astype(bool)),
+                "exact": share(group["bag_exact"].astype(bool)),
             }
             for name, source, group in groups
         ]
@@ -370,11 +371,10 @@ def figure_ways(record: Record) -> Figure:
     axis = axes[0][0]
     names = []
     for place, ((source, search, bag, best), group) in enumerate(groups):
-        low, high = _interval(group["exact"])
-        share = group["exact"].mean()
+        low, high = interval(group["exact"])
         colour = figures.COLOURS[list(SEARCHES).index(search)]
         axis.plot([low, high], [place, place], color=colour, linewidth=2)
-        axis.plot([share], [place], marker="o" if bag == "with" else "s", markersize=8, color=colour)
+        axis.plot([group["exact"].mean()], [place], marker="o" if bag == "with" else "s", markersize=8, color=colour)
         runs = "" if best == "1" else f", best of {best}"
         names.append(f"{TITLES[search]}, {bag} the bag{runs}\n{text.TITLES[source]}")
     axis.set_yticks(range(len(names)), names, fontsize=8.5)
