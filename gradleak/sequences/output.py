@@ -140,7 +140,7 @@ class _Decoder:
         """Return the steps with each of some words (K,) behind a context and states."""
         read = torch.cat([self.embedding[words], context.expand(len(words), -1)], dim=1)
         weight, *rest = self.layers[0]
-        first = _after(read @ weight.T + _own(rest, before[0]), before[0])
+        first = cell_after(read @ weight.T + _own(rest, before[0]), before[0])
         inside = self.tops.new_zeros(len(words), self.tops.shape[1])
         for _ in range(ROUNDS if self.heard else 1):
             states, slope = self._above(first, inside, before)
@@ -160,7 +160,7 @@ class _Decoder:
             below = weight[:, :width]
             gates = states[-1][0] @ below.T + inside @ heard.T + _own(rest, own)
             gates = gates.requires_grad_()
-            after = _after(gates, own)
+            after = cell_after(gates, own)
             # A state's entry depends on its own four gates alone.
             by_gate = torch.autograd.grad(after[0].sum(), gates)[0].unflatten(1, (4, width))
             along = (below @ slope + heard) if len(states) > 1 else heard.expand(len(inside), -1, -1)
@@ -175,9 +175,9 @@ def _own(layer: Sequence[Tensor], before: tuple[Tensor, Tensor]) -> Tensor:
     return own
 
 
-def _after(gates: Tensor, before: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-    """Return the state and the cell (K, H), as nn.LSTMCell computes them."""
-    let_in, forget, new, let_out = gates.chunk(4, dim=1)
+def cell_after(gates: Tensor, before: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    """Return the state and the cell (…, H), as nn.LSTMCell computes them from its gates (…, 4H)."""
+    let_in, forget, new, let_out = gates.chunk(4, dim=-1)
     kept = forget.sigmoid() * before[1] + let_in.sigmoid() * new.tanh()
     return let_out.sigmoid() * kept.tanh(), kept
 

@@ -12,7 +12,7 @@ from gradleak.labels import recover_batch
 from gradleak.labels.hard.rlg import rlg
 from gradleak.leak import Leak
 from gradleak.models.recogniser import START, Recogniser
-from gradleak.sequences.output import Ordered
+from gradleak.sequences.output import Ordered, cell_after
 
 # A step follows where the decoder's own state misses the recovered one by less than this share of its size, and any
 # other by so many times more.
@@ -83,8 +83,6 @@ def _chained(model: Recogniser, features: Tensor, words: Tensor, start: int) -> 
 
 
 def _step(layer: list[Tensor], inputs: Tensor, before: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-    """Return the state and the cell (R, H) after inputs (R, K), as nn.LSTMCell computes them."""
+    """Return the state and the cell (R, H) after inputs (R, K)."""
     gates = inputs @ layer[0].T + before[0] @ layer[1].T + layer[2] + layer[3]
-    let_in, forget, new, let_out = gates.chunk(4, dim=1)
-    kept = forget.sigmoid() * before[1] + let_in.sigmoid() * new.tanh()
-    return let_out.sigmoid() * kept.tanh(), kept
+    return cell_after(gates, before)

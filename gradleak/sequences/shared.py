@@ -16,6 +16,7 @@ from torch import Tensor
 from gradleak.data.text import Vocabulary
 from gradleak.leak import Leak
 from gradleak.models.recogniser import START
+from gradleak.sequences.output import cell_after
 from gradleak.sequences.transcripts import APART, FITS, KNOWN, MOST, Transcripts, _Decoder, _outside, read_transcripts
 
 # How large a multiple of d may be, d being of length one, and at how many places a root is looked for.
@@ -217,6 +218,4 @@ class _Search:
     def _after(self, word: int, contexts: Tensor, before: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         read = torch.cat([self.decoder.words[word].expand(len(contexts), -1), contexts], dim=1)
         gates = read @ self.weights[0].T + self.weights[2] + self.weights[1] @ before[0] + self.weights[3]
-        let_in, forget, new, let_out = gates.chunk(4, dim=1)
-        kept = forget.sigmoid() * before[1] + let_in.sigmoid() * new.tanh()
-        return let_out.sigmoid() * kept.tanh(), kept
+        return cell_after(gates, before)

@@ -14,6 +14,7 @@ from gradleak.errors import InputError
 from gradleak.leak import Leak
 from gradleak.models.recogniser import START, Recogniser
 from gradleak.sequences.observed import FIRST
+from gradleak.sequences.output import cell_after
 from gradleak.spans import inputs_span, limit
 
 # A word fits where its vector misses the span by less than this share of its length: states are known to the digits
@@ -204,15 +205,11 @@ class _Decoder:
         miss: float,
         other: float,
     ) -> _Node:
-        """Return the prefix after a step, its state and cell as nn.LSTMCell computes them."""
+        """Return the prefix after a step, its state and its cell."""
         weights = [value.detach().double() for value in self.cell.parameters()]
         read = torch.cat([self.words[word], context])
         gates = weights[0] @ read + weights[2] + weights[1] @ state[0] + weights[3]
-        let_in, forget, new, let_out = gates.chunk(4)
-        kept = forget.sigmoid() * state[1] + let_in.sigmoid() * new.tanh()
-        return _Node(
-            words, torch.cat([read, state[0], read.new_ones(1)]), (let_out.sigmoid() * kept.tanh(), kept), miss, other
-        )
+        return _Node(words, torch.cat([read, state[0], read.new_ones(1)]), cell_after(gates, state), miss, other)
 
 
 def _searched(decoder: _Decoder, first: _Node, fits: float) -> tuple[list[_Node], int, bool]:
