@@ -204,19 +204,12 @@ def _alone(model: Recogniser, source: str, tokens: Sequence[int]) -> dict[str, A
     started = time.process_time()
     found = read_output(leak)
     seconds = time.process_time() - started
-    exact, unique = list(found.tokens) == list(tokens), found.status == "unique"
-    return {
+    return _row([found.tokens], [found.status], [tokens], seconds) | {
         "reader": "last layer",
-        "exact": exact,
-        "unique": unique,
-        "wrongly_sure": unique and not exact,
-        "failed": found.status == "failed",
-        "length": len(tokens),
         "distinct": len(set(tokens)),
         "steps_found": found.steps,
         "worst": found.misses[0],
         "other": min(found.misses[1], 1.0),
-        "seconds": seconds,
     }
 
 
@@ -275,13 +268,20 @@ def _judged(reader: Callable[[], Transcripts], truth: Sequence[Sequence[int]]) -
     started = time.process_time()
     found = reader()
     seconds = time.process_time() - started
-    exact = sorted(found.tokens) == sorted(list(one) for one in truth)
-    unique = bool(found.status) and all(status == "unique" for status in found.status)
+    return _row(found.tokens, found.status, truth, seconds)
+
+
+def _row(
+    read: Sequence[list[int]], said: Sequence[str], truth: Sequence[Sequence[int]], seconds: float
+) -> dict[str, Any]:
+    """Return how transcripts, and the statuses that a reader says of them, compare with the truth."""
+    exact = sorted(read) == sorted(list(one) for one in truth)
+    unique = bool(said) and all(status == "unique" for status in said)
     return {
         "exact": exact,
         "unique": unique,
         "wrongly_sure": unique and not exact,
-        "failed": "failed" in found.status or not found.status,
+        "failed": "failed" in said or not said,
         "length": sum(map(len, truth)),
         "seconds": seconds,
     }
