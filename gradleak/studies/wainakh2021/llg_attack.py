@@ -71,7 +71,7 @@ class Parameters(studies.Parameters):
         "repeats": 100,
         "datasets": ["mnist", "cifar10", "tinyimagenet32", "flowers17"],
         "dlg_repeats": 5,
-        "dlg_sizes": [1, 2, 4, 8, 16, 32],
+        "dlg_sizes": [1, 2, 4, 8, 16],
         "dlg_steps": 100,
     }
 
