@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import pytest
 import torch
 
@@ -21,9 +23,15 @@ RECOVERED = {"accuracy": 1e-3, "counted_zero": 1e-3, "drawn": 1e-3, "right": 1e-
 PSNR = ("psnr", "image-psnr", "eight_bit")
 
 
+@cache
+def every() -> list[Claim]:
+    """Return all claims of the project."""
+    return claims.load()
+
+
 def demanding(columns: tuple[str, ...]) -> list[Claim]:
     """Return the claims that ask for much in one of these columns."""
-    return [one for one in claims.load() if one.measure.column in columns and one.rule.at_least is not None]
+    return [one for one in every() if one.measure.column in columns and one.rule.at_least is not None]
 
 
 def of_a_guess(claim: Claim, guess: str) -> Claim:
