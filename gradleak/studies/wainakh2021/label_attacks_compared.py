@@ -28,6 +28,7 @@ from gradleak.studies.shared.tally import Tally, attack, load, others
 PLACE = "Beyond section 6"
 SMALLEST: dict[str, Any] = {
     "networks": ["lenet5/tanh"],
+    "told": [],
     "epochs": [0],
     "defenses": ["none/0"],
     "sizes": [1, 4],
@@ -73,6 +74,11 @@ class Parameters(studies.Parameters):
         validate_default=True,
         description="network/activation; none where the network has its own",
     )
+    told: list[Network] = Field(
+        ["llg-cnn/", "lenet5/tanh"],
+        validate_default=True,
+        description="those on which LLG* is also told how inputs are normalised, no defence",
+    )
     epochs: list[int] = Field([0, 1], description="how long the networks have been trained; 0: not at all")
     defenses: list[Behind] = Field(["none/0", "grad-drop/0.9"], validate_default=True, description="defence/level")
     sizes: list[int] = Field([1, 8], description="samples in a batch")
@@ -82,6 +88,7 @@ class Parameters(studies.Parameters):
 
     paper: ClassVar[dict[str, Any]] = {
         "networks": ["llg-cnn/", "lenet5/relu", "lenet5/tanh", "llg-lenet/", "resnet20/"],
+        "told": ["llg-cnn/", "lenet5/relu", "lenet5/tanh", "llg-lenet/"],
         "epochs": [0, 1, 5],
         "defenses": ["none/0", "noise/0.001", "noise/0.01", "grad-drop/0.9"],
         "sizes": [1, 8, 32, 128],
@@ -91,7 +98,7 @@ class Parameters(studies.Parameters):
 
     def sees(self) -> list[Sees]:
         """Return the networks and the images that they are shown."""
-        return [Sees(one.network, self.dataset, activation=one.activation) for one in self.networks]
+        return [Sees(one.network, self.dataset, activation=one.activation) for one in (*self.networks, *self.told)]
 
 
 def datasets(parameters: Parameters) -> list[str]:
@@ -103,12 +110,14 @@ def trials(parameters: Parameters) -> list[dict[str, Any]]:
     """Return the inputs of every trial: one a network, state of training and defence."""
     common = parameters.model_dump(include={"sizes", "batches", "auxiliary", "dataset", "seed"})
     common["device"] = studies.resolve_device(parameters.device)
-    settings = [
-        dict(network) | {"epochs": epochs} | common for network in parameters.networks for epochs in parameters.epochs
+    every = [
+        dict(network) | {"epochs": epochs} | dict(defended) | common
+        for network in parameters.networks
+        for epochs in parameters.epochs
+        for defended in parameters.defenses
     ]
-    every = [one | dict(defended) for one in settings for defended in parameters.defenses]
-    plain = [one | dict(Behind.of("none/0")) | {"told": True} for one in settings]
-    return every + plain
+    told = common | dict(Behind.of("none/0")) | {"told": True}
+    return every + [dict(one) | {"epochs": epochs} | told for one in parameters.told for epochs in parameters.epochs]
 
 
 def trial(
@@ -267,6 +276,8 @@ def told_table(record: Record) -> pd.DataFrame:
     lines = []
     for (net, epochs), group in frame.groupby(["net", "epochs"], sort=False):
         means = group.groupby("attack")["success"].mean()
+        if IN_RANGE not in means:
+            continue
         line = {"network": str(net), "epochs": f"{epochs:.0f}"}
         lines.append(line | {f"{name}, %": f"{means[name]:.1f}" for name in ("LLG", "LLG*", IN_RANGE)})
     return pd.DataFrame(lines)

@@ -91,6 +91,7 @@ def trials(parameters: Parameters) -> list[dict[str, Any]]:
     counted = [
         {"part": "count", "dataset": dataset, "balance": balance, "repeats": parameters.repeats}
         | {"sizes": parameters.sizes, "auxiliary": parameters.auxiliary}
+        | ({"classes": CLASSES[dataset]} if dataset in CLASSES else {})
         | common
         for dataset in parameters.datasets
         for balance in parameters.balances
@@ -118,23 +119,31 @@ def trial(part: str, **inputs: Any) -> list[dict[str, Any]]:
     return parts[part](**inputs)
 
 
-def images(name: str, split: Literal["train", "test"]) -> data.Dataset:
-    """Return a dataset with as many classes as the one that it stands for; no image is in both splits."""
+def images(name: str, split: Literal["train", "test"], classes: int | None = None) -> data.Dataset:
+    """Return a dataset, or the first so many `classes` of a stand-in; no image is in both splits."""
+    if classes is None:
+        return load(name, split)
+    whole = data.load(name, split, size=SIDE if name == "flowers17" else None)
+    own = [(whole.labels == label).nonzero()[:, 0] for label in range(classes)]
     if name == "flowers17":
-        whole = data.load(name, "train", size=SIDE)
-        own = [(whole.labels == label).nonzero()[:, 0] for label in range(CLASSES[name])]
-        kept = torch.cat([one[:PRIVATE] if split == "train" else one[PRIVATE:] for one in own])
-    else:
-        whole = load(name, split)
-        kept = (whole.labels < CLASSES.get(name, whole.classes)).nonzero()[:, 0]
-    named = whole.class_names[: CLASSES.get(name, whole.classes)]
+        # The two splits of this one are the same images.
+        own = [one[:PRIVATE] if split == "train" else one[PRIVATE:] for one in own]
+    kept = torch.cat(own)
+    named = whole.class_names[:classes]
     return replace(whole, images=whole.images[kept], labels=whole.labels[kept], class_names=named)
 
 
 def _count(
-    dataset: str, balance: str, repeats: int, sizes: list[int], auxiliary: int, seed: int, device: str
+    dataset: str,
+    balance: str,
+    repeats: int,
+    sizes: list[int],
+    auxiliary: int,
+    seed: int,
+    device: str,
+    classes: int | None = None,
 ) -> list[dict[str, Any]]:
-    private, public = images(dataset, "train"), images(dataset, "test")
+    private, public = images(dataset, "train", classes), images(dataset, "test", classes)
     generator = torch.Generator().manual_seed(seed)
     tally = Tally()
     for number in range(repeats):
@@ -147,7 +156,7 @@ def _count(
 def _dlg(
     dataset: str, balance: str, size: int, repeats: int, steps: int, seed: int, device: str
 ) -> list[dict[str, Any]]:
-    private = images(dataset, "train")
+    private = load(dataset, "train")
     generator = torch.Generator().manual_seed(seed + size)
     tally = Tally()
     for number in range(repeats):
@@ -165,7 +174,7 @@ def _dlg(
 def _gradients(
     dataset: str, balance: str, repeats: int, sizes: list[int], seed: int, device: str
 ) -> list[dict[str, Any]]:
-    private = images(dataset, "train")
+    private = load(dataset, "train")
     generator = torch.Generator().manual_seed(seed)
     seconds = dict.fromkeys(sizes, 0.0)
     for number in range(repeats):

@@ -12,6 +12,7 @@ from gradleak.studies.wainakh2021 import label_attacks_compared as compared
 STUDY = "label-attacks-compared"
 CHOSEN = {
     "networks": ["llg-cnn/", "lenet5/tanh"],
+    "told": ["llg-cnn/", "lenet5/tanh"],
     "epochs": [0, 1],
     "defenses": ["none/0", "grad-drop/0.9"],
     "sizes": [1, 12],

@@ -76,7 +76,7 @@ def test_stand_ins_have_the_papers_classes_and_share_no_image(
         return Dataset(name, split, images, numbers % count, tuple(map(str, range(count))), "made up")
 
     monkeypatch.setattr(data, "load", made)
-    private, public = (llg_attack.images(name, split) for split in ("train", "test"))
+    private, public = (llg_attack.images(name, split, classes) for split in ("train", "test"))
     for own, count in zip((private, public), each, strict=True):
         assert own.classes == classes
         assert own.labels.bincount().tolist() == [count] * classes
