@@ -211,8 +211,11 @@ def _polish(problem: Problem, ends: Tensor, prior: LabelPrior | Score, steps: in
     label, error = problem.explained(torch.cat([scalars, low, high], dim=1))
     label, count = label.unflatten(1, (3, -1)), scalars.shape[1]
     own = label[:, :1]
-    moved = (label - own).abs_().sum(dim=3).amax(dim=1)
-    valid = _valid(problem, scalars, own[:, 0], error[:, :count])
+    moved, error = (label - own).abs_().sum(dim=3).amax(dim=1), error[:, :count]
+    if not isinstance(prior, LabelPrior):
+        # Nothing gives such a label a shape, so its entries keep their own errors.
+        moved += 2 * error.sum(dim=2)
+    valid = _valid(problem, scalars, own[:, 0], error)
     return Candidates(scalars, misfit, low, high, moved, (misfit < ACCEPT) & valid)
 
 
@@ -320,5 +323,6 @@ def _scored(problem: Problem, lower: Tensor, upper: Tensor, score: Score) -> tup
     found, level = score(label), _level(label, error, score)
     # The gentler side counts: a score that is zero on an interval leaves the label open, seen from its very end too.
     step = 1e-4 * scalars
-    beside = torch.minimum(value(scalars + step), value(scalars - step))
-    return scalars, (found / level).clamp(min=0).sqrt(), (beside / level).clamp(min=0).sqrt() / step
+    # What noise leaves of it at its least says nothing of its slope.
+    more = torch.minimum(value(scalars + step), value(scalars - step)) - found
+    return scalars, (found / level).clamp(min=0).sqrt(), (more / level).clamp(min=0).sqrt() / step

@@ -159,14 +159,16 @@ def test_samples_so_large_that_their_rounding_explains_any_gradient_are_not_uniq
     fitted = recovery.fitted
 
     def far(search: Search) -> Whole:
+        # Predictions that agree with their labels leave a gradient of zero, and large features much rounding.
         whole = fitted(search)
-        return replace(whole, places=1e4 * whole.places, scale=1e4)
+        certain = F.one_hot((whole.places @ search.span.logits.T).argmax(dim=1), 10).double()
+        return replace(whole, labels=certain, places=1e3 * whole.places, scale=1e4)
 
     made = batch(10, 2, dtype="float32")
     assert recover_batch(made["gradient"], made["weight"], scale=None).status == "unique"
     monkeypatch.setattr(recovery, "fitted", far)
     found = recover_batch(made["gradient"], made["weight"], scale=None)
-    assert found.residual > 1
+    assert found.residual > 0.9
     assert found.status == "ambiguous"
     assert "hides the gradient" in found.reason
     assert found.open.min() == 2
