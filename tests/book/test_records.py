@@ -158,6 +158,7 @@ def test_recorded_results_and_the_provenance_table(checkout: Toy) -> None:
     assert "recorded" not in records.provenance_table(kept).frame
 
 
+@pytest.mark.usefixtures("checkout")
 def test_a_page_says_what_is_to_know_of_the_copies_that_it_ran_on() -> None:
     data = ["cifar10: $GRADLEAK_DATA/cifar10.npz", "imagenet-sample: $GRADLEAK_DATA/imagenet_sample.npz"]
     own = record(trial(1), provenance=PROVENANCE.model_copy(update={"data": data}))
