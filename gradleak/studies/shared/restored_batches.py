@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
 from torch.nn import functional as F
 
 from gradleak import augment, data, metrics
@@ -28,6 +29,8 @@ SHOWN, ENLARGED = 8, 4
 PRINTED_WARMUP = 50 / 20_000
 # Draws of a bootstrap, and what makes a measure's difference a gain: in dB, in points, in per cent.
 DRAWS = 4000
+# Images whose gradients are taken as one program.
+TOGETHER = 32
 GAINS = {"psnr": 1.0, "ssim": 1.0, "lpips": -1.0, "identified": 100.0}
 
 
@@ -121,6 +124,11 @@ class Case:
         )
         return self.judged(name, found)
 
+    def of_another(self, name: str, found: Reconstruction) -> list[dict[str, Any]]:
+        """Return the rows of a control: what was found for a batch is held against the images of the next one."""
+        images = data.denormalise(found.attempts[:, 0].roll(1, dims=0).flatten(0, 1)).cpu()
+        return self.measured(name, images[self.order])
+
     def judged(self, name: str, found: Reconstruction) -> list[dict[str, Any]]:
         """Return the rows of what an attack found: of its first seed and, where there are several, of their mean."""
         attempts = data.denormalise(found.attempts.flatten(0, 2)).cpu().unflatten(0, found.attempts.shape[:3])
@@ -151,14 +159,19 @@ class Case:
         ]
 
 
-def chosen(private: data.Dataset, size: int, count: int, seed: int) -> Tensor:
-    """Return which images make up so many batches (count, size): no class twice in one, classes in rising order."""
+def chosen(private: data.Dataset, size: int, count: int, seed: int, first: Tensor | None = None) -> Tensor:
+    """Return which images make up so many batches (count, size): no class twice in one, classes in rising order.
+
+    A class's images are taken at random, or those with most of `first` (N,) first.
+    """
     generator = torch.Generator().manual_seed(seed)
     # Every class's images in an order of their own, so that more batches leave the first ones what they are.
     orders = [
         (members := (private.labels == label).nonzero()[:, 0])[torch.randperm(len(members), generator=generator)]
         for label in range(private.classes)
     ]
+    if first is not None:
+        orders = [members[first[members].argsort(descending=True)] for members in orders]
     taken = [0] * private.classes
     places = []
     for _ in range(count):
@@ -179,6 +192,22 @@ def unrelated(private: data.Dataset, places: Tensor, first: int, seed: int) -> T
     others = torch.randperm(len(private), generator=torch.Generator().manual_seed(seed + 1))
     others = others[~torch.isin(others, places)]
     return others[(first + torch.arange(len(places))) % len(others)]
+
+
+def gradient_norms(model: nn.Module, private: data.Dataset) -> Tensor:
+    """Return the length of the gradient that each image of a dataset gives by itself (N,)."""
+    parameters = {name: value.detach() for name, value in model.named_parameters()}
+
+    def loss(own: dict[str, Tensor], image: Tensor, label: Tensor) -> Tensor:
+        return F.cross_entropy(functional_call(model, own, (image.unsqueeze(0),)), label.unsqueeze(0))
+
+    like = next(iter(parameters.values()))
+    inputs, labels = data.normalise(private.images).to(like), private.labels.to(like.device)
+    lengths = []
+    for part in zip(inputs.split(TOGETHER), labels.split(TOGETHER), strict=True):
+        slopes = vmap(grad(loss), (None, 0, 0))(parameters, *part)
+        lengths.append(torch.stack([own.flatten(1).norm(dim=1) for own in slopes.values()]).norm(dim=0))
+    return torch.cat(lengths).cpu()
 
 
 def enlarged(images: Tensor) -> Tensor:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -11,7 +13,9 @@ from matplotlib.figure import Figure
 from gradleak.book import figures
 from gradleak.book.records import Record
 from gradleak.studies.shared.mosaics import show
-from gradleak.studies.shared.restored_batches import DRAWS
+from gradleak.studies.shared.restored_batches import DRAWS, gained, interval_of, values_of
+
+MEASURES = {"psnr": "PSNR, dB", "ssim": "SSIM", "lpips": "LPIPS, lower", "identified": "IIP, %"}
 
 
 def rows_of(record: Record, what: str, part: str) -> pd.DataFrame:
@@ -30,6 +34,39 @@ def interval(values: pd.Series, seed: int) -> str:
     draws = own[np.random.default_rng(seed).integers(len(own), size=(DRAWS, len(own)))].mean(axis=1)
     low, high = np.quantile(draws, [0.025, 0.975])
     return f"{own.mean():.1f} ({low:.1f} … {high:.1f})"
+
+
+def quality_line(images: pd.DataFrame, size: int, seed: int) -> dict[str, str]:
+    """Return the cells of a table's line: every measure of some images, what is sure of PSNR, and how many they are."""
+    rows: list[Any] = images.to_dict("records")
+    run = rows[0]["run"]
+    psnr = values_of(rows, run, "psnr")
+    lpips = values_of(rows, run, "lpips")
+    assert psnr is not None
+    low, high = interval_of(psnr, size, seed)
+    return {
+        "FFT2D": f"{images['fft2d'].astype(float).median():.2f}",
+        "PSNR, dB": f"{psnr.mean():.1f} ({low:.1f} … {high:.1f})",
+        "SSIM": f"{images['ssim'].astype(float).mean():.3f}",
+        "LPIPS": "n/a" if lpips is None else f"{lpips.mean():.3f}",
+        "IIP, %": f"{100 * images['identified'].astype(float).mean():.0f}",
+        "n": f"{len(images)}",
+    }
+
+
+def gain_table(images: pd.DataFrame, pairs: Sequence[tuple[str, str]], size: int, seed: int) -> pd.DataFrame:
+    """Return what the first of each pair gains, measure by measure, and whether that is decided."""
+    known = set(images["run"])
+    rows: list[Any] = images.to_dict("records")
+    lines = []
+    for row in gained(rows, [pair for pair in pairs if known.issuperset(pair)], size, seed):
+        decided = "yes" if row["low"] > 0 else "no, the other" if row["high"] < 0 else "undecided"
+        digits = 0 if row["measure"] == "identified" else 2 if row["measure"] == "psnr" else 3
+        lines.append(
+            {"compared": row["run"], "gain in": MEASURES[row["measure"]], "gain": f"{row['gain']:+.{digits}f}"}
+            | {"95 %": f"{row['low']:+.{digits}f} … {row['high']:+.{digits}f}", "better": decided, "n": row["count"]}
+        )
+    return pd.DataFrame(lines)
 
 
 def strips(record: Record, part: str, **where: object) -> Figure:
