@@ -63,12 +63,13 @@ class Parameters(studies.Parameters):
     network_steps: int = Field(6, ge=2, le=1_000_000, description="gradients an attack may ask for there")
 
     paper: ClassVar[dict[str, Any]] = {
+        "network": "cifar10-resnet20+head",
         "judge": "cifar10-resnet56",
         "dataset": "cifar10",
         "sizes": [1, 2, 4, 8],
         "groups": 4,
         "together": 4,
-        "steps": 200,
+        "steps": 60,
         "networks": ["cifar10-resnet56+head", "cifar10-resnet20+head", SMALL],
         "network_size": 4,
         "network_batches": 4,
