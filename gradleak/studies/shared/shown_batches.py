@@ -15,7 +15,8 @@ from gradleak.book.records import Record
 from gradleak.studies.shared.mosaics import show
 from gradleak.studies.shared.restored_batches import DRAWS, gained, interval_of, values_of
 
-MEASURES = {"psnr": "PSNR, dB", "ssim": "SSIM", "lpips": "LPIPS, lower", "identified": "IIP, %"}
+# The measures whose gains are shown, what they are called, and their digits.
+MEASURES = {"psnr": ("PSNR, dB", 2), "lpips": ("LPIPS", 3), "identified": ("IIP, %", 0)}
 
 
 def rows_of(record: Record, what: str, part: str) -> pd.DataFrame:
@@ -55,18 +56,19 @@ def quality_line(images: pd.DataFrame, size: int, seed: int) -> dict[str, str]:
 
 
 def gain_table(images: pd.DataFrame, pairs: Sequence[tuple[str, str]], size: int, seed: int) -> pd.DataFrame:
-    """Return what the first of each pair gains, measure by measure, and whether that is decided."""
+    """Return what the first of each pair gains, measure by measure, and by which of them it is decided."""
     known = set(images["run"])
     rows: list[Any] = images.to_dict("records")
-    lines = []
+    lines: dict[str, dict[str, Any]] = {}
     for row in gained(rows, [pair for pair in pairs if known.issuperset(pair)], size, seed):
-        decided = "yes" if row["low"] > 0 else "no, the other" if row["high"] < 0 else "undecided"
-        digits = 0 if row["measure"] == "identified" else 2 if row["measure"] == "psnr" else 3
-        lines.append(
-            {"compared": row["run"], "gain in": MEASURES[row["measure"]], "gain": f"{row['gain']:+.{digits}f}"}
-            | {"95 %": f"{row['low']:+.{digits}f} … {row['high']:+.{digits}f}", "better": decided, "n": row["count"]}
-        )
-    return pd.DataFrame(lines)
+        if row["measure"] not in MEASURES:
+            continue
+        line = lines.setdefault(row["run"], {"compared": row["run"], "n": row["count"], "decided": []})
+        name, digits = MEASURES[row["measure"]]
+        line[name] = f"{row['gain']:+.{digits}f} ({row['low']:+.{digits}f} … {row['high']:+.{digits}f})"
+        if row["low"] > 0 or row["high"] < 0:
+            line["decided"].append(f"{name.split(',')[0]} {'better' if row['low'] > 0 else 'worse'}")
+    return pd.DataFrame([line | {"decided": ", ".join(line["decided"]) or "–"} for line in lines.values()])
 
 
 def strips(record: Record, part: str, **where: object) -> Figure:

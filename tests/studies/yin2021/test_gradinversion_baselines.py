@@ -19,7 +19,7 @@ CHOSEN = {"steps": 24}
 
 def test_every_row_has_every_image(record: Record) -> None:
     images = rows_of(record, "image", "rows")
-    names = {*FLOORS, *study.RUNS, *(name + study.OF_ANOTHER for name in study.CONTROLS)}
+    names = {*FLOORS, study.GREY, *study.RUNS, *(name + study.OF_ANOTHER for name in study.CONTROLS)}
     assert set(images["run"]) == names
     assert images.groupby("run")["image"].apply(sorted).tolist() == [[0, 1, 2, 3]] * len(names)
 
@@ -50,11 +50,20 @@ def test_gains_are_differences_image_by_image(record: Record) -> None:
 
 def test_tables_and_figures(record: Record) -> None:
     table = study.table(record)
-    assert len(table) == len(FLOORS) + len(study.RUNS) + len(study.CONTROLS)
+    assert len(table) == len(FLOORS) + 1 + len(study.RUNS) + len(study.CONTROLS)
     assert table["paper: FFT2D / PSNR / LPIPS"].ne("–").sum() == 7
     gains = study.gains(record)
-    assert set(gains["better"]) <= {"yes", "undecided", "no, the other"}
-    assert gains["compared"].nunique() == len(study.PAIRS)
+    assert list(gains["compared"]) == [f"{first} against {second}" for first, second in study.PAIRS]
+    over_noise = gains[gains["compared"] == f"{study.LATENT} against noise"]["decided"].item()
+    assert over_noise == "–" or set(over_noise.split()) <= {
+        "PSNR",
+        "SSIM",
+        "LPIPS",
+        "IIP",
+        "better",
+        "better,",
+        "worse",
+    }
     assert len(study.not_run()) == 2
     assert records.scale(record) == "2 batches of 2, 24 steps, photos, small-cnn"
     for figure in (study.figure_images(record), study.figure_quality(record)):

@@ -75,7 +75,7 @@ def test_tables_and_figures(record: Record) -> None:
     table = study.sizes_table(record)
     assert len(table) == 2 * (3 + 3)
     assert table["B"].tolist()[-3:] == ["1", "2", "4"]
-    assert study.gains(record)["compared"].nunique() == 3 + 3
+    assert len(study.gains(record)) == 3 + 3
     assert len(study.networks_table(record)) == 4
     assert study.gains(record, "networks").empty
     assert records.scale(record).startswith("4 random and as many vulnerable images in batches of 1, 2, 4, 40 steps")
