@@ -60,15 +60,16 @@ def gain_table(images: pd.DataFrame, pairs: Sequence[tuple[str, str]], size: int
     known = set(images["run"])
     rows: list[Any] = images.to_dict("records")
     lines: dict[str, dict[str, Any]] = {}
+    decided: dict[str, list[str]] = {}
     for row in gained(rows, [pair for pair in pairs if known.issuperset(pair)], size, seed):
         if row["measure"] not in MEASURES:
             continue
-        line = lines.setdefault(row["run"], {"compared": row["run"], "n": row["count"], "decided": []})
+        line = lines.setdefault(row["run"], {"compared": row["run"], "n": row["count"]})
         name, digits = MEASURES[row["measure"]]
         line[name] = f"{row['gain']:+.{digits}f} ({row['low']:+.{digits}f} … {row['high']:+.{digits}f})"
         if row["low"] > 0 or row["high"] < 0:
-            line["decided"].append(f"{name.split(',')[0]} {'better' if row['low'] > 0 else 'worse'}")
-    return pd.DataFrame([line | {"decided": ", ".join(line["decided"]) or "–"} for line in lines.values()])
+            decided.setdefault(row["run"], []).append(f"{name.split(',')[0]} {'better' if row['low'] > 0 else 'worse'}")
+    return pd.DataFrame([line | {"decided": ", ".join(decided.get(run, ["–"]))} for run, line in lines.items()])
 
 
 def strips(record: Record, part: str, **where: object) -> Figure:
