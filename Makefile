@@ -4,10 +4,9 @@ PYTHON ?= python3
 VENV := .venv
 RUN := $(VENV)/bin/python
 READY := $(VENV)/.ready
-FLOWER := $(VENV)/flower/bin/python
 
 .DEFAULT_GOAL := help
-.PHONY: help book test lint flower fuzz faults bench clean pdf wheel-check
+.PHONY: help book test lint fuzz faults bench clean pdf wheel-check
 
 help: ## show the targets
 	@grep -E '^[a-z-]+:.*##' Makefile | sed 's/:.*##/\t/'
@@ -35,12 +34,6 @@ lint: $(READY) ## check style and types
 
 wheel-check: $(READY) ## build the wheel and try it where nothing else is installed; several GB
 	@$(RUN) -m tests.acceptance.wheel $(ARGS)
-
-flower: $(READY) ## audit a Flower federation, in an environment of its own; several GB
-	@grep -vE '^(packaging|rich|typer)==' requirements.lock > $(VENV)/flower.lock
-	@test -x $(FLOWER) || $(RUN) -m venv $(VENV)/flower
-	@$(FLOWER) -m pip install --quiet --disable-pip-version-check -c $(VENV)/flower.lock -e '.[flower]' pytest pytest-xdist
-	@$(FLOWER) -m pytest -n 0 tests/auditing/test_flower.py $(ARGS)
 
 fuzz: $(READY) ## try many more damaged files and odd texts than the tests do
 	@GRADLEAK_FUZZ=50 $(RUN) -m pytest tests/auditing/test_fuzz.py $(ARGS)

@@ -96,13 +96,13 @@ def _single(case: Case) -> Found:
 
 
 def _batch(case: Case) -> Found:
-    """Look for all samples; where some explanations do not end in one answer, look again from other starts."""
+    """Look for all samples; where only some are found, look again from other starts."""
     found = _searched(case, case.seed)
     for start in range(1, STARTS):
-        if found.status == "unique" or not bool(found.found.any()):
+        if found.status != "failed" or not bool(found.found.any()):
             break
         again = _searched(case, case.seed + start)
-        found = again if again.status == "unique" else found
+        found = found if again.status == "failed" else again
     return Found(found.status, found.reason, labels=found.labels, features=found.features, scale=found.scale)
 
 

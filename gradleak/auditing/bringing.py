@@ -155,7 +155,7 @@ def _archive(place: Path) -> Samples:
             raise InputError(f"'{place.name}' says it holds {declared / 2**30:.0f} GB: too much to read")
         with np.load(place, allow_pickle=False) as arrays:
             if not {"inputs", "targets"} <= set(arrays.files):
-                held = ", ".join(arrays.files[:5]) or "nothing"
+                held = ", ".join(map(ascii, arrays.files[:5])) or "nothing"
                 raise InputError(f"'{place.name}' must hold 'inputs' and 'targets'; it holds {held}")
             inputs, targets = (torch.from_numpy(np.array(arrays[name])) for name in ("inputs", "targets"))
     if inputs.is_floating_point() and inputs.dtype != torch.float64:

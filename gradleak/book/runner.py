@@ -89,7 +89,7 @@ def record(study: Study, parameters: Parameters, *, jobs: int | None = None, clu
     kept = records.recorded(study.name)
     now = sources_of(study, parameters)
     same = kept and records.state(kept) != "stale" and kept.provenance.data == now
-    finished = kept.trials if kept and same and _others(kept.provenance.versions) == _others(records.versions()) else []
+    finished = kept.trials if kept and same and _alike(kept.provenance.versions, records.versions()) else []
     rules = claims.rules(study.name)
     result = run_study(study, parameters, jobs=jobs, cluster=cluster, finished=finished, rules=rules)
     if kept and any(trial in finished for trial in result.trials):
@@ -98,9 +98,9 @@ def record(study: Study, parameters: Parameters, *, jobs: int | None = None, clu
     return result
 
 
-def _others(versions: dict[str, str]) -> dict[str, str]:
-    """Return the versions of other packages: of this one the sources themselves are compared."""
-    return {name: version for name, version in versions.items() if name != "gradleak"}
+def _alike(kept: dict[str, str], now: dict[str, str]) -> bool:
+    """Whether the other packages that a record names are today's: of this one the sources themselves are compared."""
+    return all(now.get(name) == version for name, version in kept.items() if name != "gradleak")
 
 
 def run_trials(

@@ -120,13 +120,18 @@ def test_a_record_takes_its_own_confirmed_trials(
     before = recorded(checkout)
     assert call(capsys, "verify", "--spot", "3", "--jobs", "1")[0] == 0
     monkeypatch.setenv("GRADLEAK_CACHE", str(checkout.root / "another cache"))
-    versions = records.versions() | {"gradleak": "another"}
+    # Neither a package that records have named since nor this one's own version says that the code is another.
+    versions = records.versions() | {"gradleak": "another", "named since": "1"}
     monkeypatch.setattr(records, "versions", lambda: versions)
     begun = len(checkout.traced)
     more = runner.record(checkout.load(), checkout.parameters(samples=len(before.trials) + 1), jobs=1)
     assert checkout.traced[begun:] == [len(before.trials)], "the others stood in the record"
     assert more.sources == before.sources
     assert records.state(more) == "confirmed", "not all of it was computed with today's code"
+    monkeypatch.setattr(records, "versions", lambda: versions | {"torch": "another"})
+    begun = len(checkout.traced)
+    runner.record(checkout.load(), checkout.parameters(samples=1), jobs=1)
+    assert checkout.traced[begun:] == [0], "another torch may give other numbers"
 
 
 def test_draws_are_random_seeded_and_within_the_limit() -> None:

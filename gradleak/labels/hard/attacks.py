@@ -91,13 +91,16 @@ def _llg(heads: HeadLeaks, known: Knowledge, estimate: Estimate | None = None) -
 
 
 def _white_llg(heads: HeadLeaks, known: Knowledge) -> Tensor:
-    features, scores = known.dummies
-    return _llg(heads, known, llg_estimate(scores, features, None, heads.batch_size))
+    return _estimated(heads, known, *known.dummies, None)
 
 
 def _auxiliary_llg(heads: HeadLeaks, known: Knowledge) -> Tensor:
-    features, scores, labels = known.others
-    return _llg(heads, known, llg_estimate(scores, features, labels, heads.batch_size))
+    return _estimated(heads, known, *known.others)
+
+
+def _estimated(heads: HeadLeaks, known: Knowledge, features: Tensor, scores: Tensor, labels: Tensor | None) -> Tensor:
+    size = heads.batch_size
+    return _llg(heads, known, llg_estimate(scores, features, labels, size, loss=known.loss, epsilon=known.epsilon))
 
 
 def _shadow(heads: HeadLeaks, known: Knowledge) -> Tensor:
@@ -113,7 +116,10 @@ def _ilrg(heads: HeadLeaks, known: Knowledge) -> Tensor:
     if heads.bias is None or heads.bias_gradients is None:
         raise InputError("iLRG divides the gradient by the bias's: the last layer must have a bias")
     _one_step(known, "iLRG")
-    return ilrg(heads.weight_gradients, heads.bias_gradients, heads.weight, heads.bias, heads.batch_size)
+    return ilrg(
+        heads.weight_gradients, heads.bias_gradients, heads.weight, heads.bias, heads.batch_size,
+        loss=known.loss, epsilon=known.epsilon,
+    )  # fmt: skip
 
 
 def _posterior(heads: HeadLeaks, known: Knowledge) -> Tensor:

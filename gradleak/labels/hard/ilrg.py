@@ -6,24 +6,39 @@ import torch
 from torch import Tensor
 
 from gradleak.labels.hard.rounding import rounded
+from gradleak.losses import CrossEntropy, Loss
 
 # A quotient this many times longer than usual is no feature.
 LONGEST = 2.0
 
 
-def ilrg(weight_gradient: Tensor, bias_gradient: Tensor, weight: Tensor, bias: Tensor, batch_size: int) -> Tensor:
+def ilrg(
+    weight_gradient: Tensor,
+    bias_gradient: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    batch_size: int,
+    *,
+    loss: Loss | None = None,
+    epsilon: float = 0.0,
+) -> Tensor:
     """Return the counts (N, C) of every label in N gradients (N, C, I), bias gradients (N, C).
 
     Threat model: gradients and the model. Known: batch size, one-hot labels, a last layer with a bias.
     A class's row over its bias entry is a feature, near the class's own where it is in the batch; what the network
     predicts there stands for what it predicted in the batch. Counts are the least-squares solution of
-    Σ_j k_j (p_j[i] − δ_ij) = B gb_i for every i, and Σ k = B.
+    Σ_j k_j (p_j[i] − δ_ij) = B gb_i for every i, and Σ k = B. A `loss` with the slope φ (p − y) puts φ_j before the
+    bracket, and smoothed labels, ε/(C − 1) for each wrong class, take δ's place.
     """
     gradients, biases = weight_gradient.double(), bias_gradient.double()
     count, classes = biases.shape
     features = _features(gradients, biases)
-    predicted = (features @ weight.double().T + bias.double()).softmax(dim=2)
-    system = predicted.mT - torch.eye(classes, dtype=biases.dtype, device=biases.device)
+    known = loss or CrossEntropy()
+    predicted = known.probabilities(features @ weight.double().T + bias.double())
+    steep = known.weight(predicted.diagonal(dim1=1, dim2=2)).unsqueeze(2)
+    own = torch.eye(classes, dtype=biases.dtype, device=biases.device)
+    targets = (1 - epsilon) * own + epsilon / max(1, classes - 1) * (1 - own)
+    system = (steep * (predicted - targets)).mT
     system = torch.cat([system, system.new_ones(count, 1, classes)], dim=1)
     target = torch.cat([batch_size * biases, biases.new_full((count, 1), batch_size)], dim=1)
     found = (torch.linalg.pinv(system) @ target.unsqueeze(2)).squeeze(2)

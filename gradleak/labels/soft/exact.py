@@ -57,7 +57,7 @@ class Candidates:
     def none(problem: Problem) -> Candidates:
         """Return one a sample that explains nothing."""
         nothing = torch.full_like(problem.unit, math.inf)[:, None]
-        return Candidates(*(nothing,) * 5, nothing < 0)
+        return Candidates(nothing * math.nan, *(nothing,) * 4, nothing < 0)
 
 
 def solve(problem: Problem, prior: LabelPrior | Score) -> Candidates:
@@ -100,25 +100,23 @@ def _search(
     points = min(len(comb), MANY // problem.classes + RANGES)
     ends = [_brackets(part, _grid(part, comb), prior) for part in problem.parts(points)]
     most = max(lower.shape[1] for lower, _ in ends)
-    lower, upper = (joined([_wide(value, most) for value in values]) for values in zip(*ends, strict=True))
+    brackets = joined([torch.cat([_wide(value, most) for value in both], dim=1) for both in ends])
     parts = problem.parts(2 * most)
-    sizes = [len(part) for part in parts]
-    polished = [
-        _polish(part, low, high, prior, steps)
-        for part, low, high in zip(parts, lower.split(sizes), upper.split(sizes), strict=True)
-    ]
+    own = brackets.split(len(parts[0]))
+    polished = [_polish(part, both, prior, steps) for part, both in zip(parts, own, strict=True)]
     return Candidates(*(joined([getattr(one, name) for one in polished]) for name in Candidates.__annotations__))
 
 
 def _grid(problem: Problem, comb: Tensor) -> Tensor:
     """Return scalars (N, K): `comb` times the least one, up to where softmax has one class left."""
-    top, second = problem.logits.topk(2, dim=1).values.unbind(dim=1)
+    top, second = problem.logits.topk(2, dim=1).values.split(1, dim=1)
+    least = problem.least[:, None]
     spread = 0.0 if problem.bias is None else problem.bias.max() - problem.bias.min()
     last = (SATURATED + spread) / (top - second).clamp_(min=torch.finfo(top.dtype).tiny)
-    last = torch.maximum(last, problem.least * 10)
+    reach = (last / least).clamp_(min=10)
     # Two points at the end say that it is one.
-    count = int(torch.searchsorted(comb, (last / problem.least).amax())) + 2
-    return torch.minimum(problem.least[:, None] * comb[:count], last[:, None])
+    count = int(torch.searchsorted(comb, reach.amax())) + 2
+    return least * torch.minimum(comb[:count], reach)
 
 
 @functools.cache
@@ -140,10 +138,10 @@ def _brackets(part: Problem, grid: Tensor, prior: LabelPrior | Score) -> tuple[T
     inner = loss[:, 1:-1]
     left, right = loss[:, :-2], loss[:, 2:]
     # Rounding makes ripples where nothing happens; a minimum is deeper than that.
-    dips = (inner <= left) & (inner <= right) & (inner < torch.maximum(left, right) * (1 - 1e-9))
+    dips = (inner <= torch.minimum(left, right)) & (inner < torch.maximum(left, right) * (1 - 1e-9))
     # The ends count as minima: a label that the gradient hardly ties down is explained all the way out.
-    ranked = torch.cat([loss[:, :1], torch.where(dips, inner, math.inf), loss[:, -1:]], dim=1)
-    best = ranked.topk(min(KEPT, ranked.shape[1]), dim=1, largest=False)
+    inner.masked_fill_(~dips, math.inf)
+    best = loss.topk(min(KEPT, loss.shape[1]), dim=1, largest=False)
     index = best.indices[:, : max(1, int((best.values < math.inf).sum(dim=1).amax()))]
     return grid.gather(1, (index - 1).clamp(min=0)), grid.gather(1, (index + 1).clamp(max=grid.shape[1] - 1))
 
@@ -172,53 +170,52 @@ def _grid_loss(part: Problem, grid: Tensor, prior: LabelPrior | Score) -> Tensor
         return scores * grid.square()  # a score is a square, more often than not
     # Classes before grid points, so that every reduction runs along memory; in place, for passes over it are what
     # costs.
-    label = (part.logits - part.logits.amax(dim=1, keepdim=True)).unsqueeze(2) * grid.unsqueeze(1)
+    at = grid.unsqueeze(1)
+    label = (part.logits - part.logits.amax(dim=1, keepdim=True)).unsqueeze(2) * at
     if part.bias is not None:
         label += part.bias.unsqueeze(1)
         label -= label.amax(dim=1, keepdim=True)
     # Exponentials that are zero anyway take five times as long as others.
     label.clamp_(min=-700).exp_()
-    label *= 1 / label.sum(dim=1, keepdim=True)
-    label.addcmul_(part.ratios.unsqueeze(2), -1 / grid.unsqueeze(1))
-    negative = rest = torch.zeros_like(grid)
+    label *= label.sum(dim=1, keepdim=True).reciprocal_()
+    label.addcmul_(part.ratios.unsqueeze(2), at.reciprocal(), value=-1)
+    named = label.amax(dim=1, keepdim=True)
+    free, negative = label == named, named.clamp(max=0)
+    for _ in range(1, prior.free):
+        value = label.masked_fill(free, -math.inf).amax(dim=1, keepdim=True)
+        free, named, negative = free | (label == value), named + value, negative + value.clamp(max=0)
     if prior.rest == "equal":
-        rest = label.sum(dim=1)
-    others, free = label, None
-    for _ in range(prior.free):
-        value = others.amax(dim=1)
-        negative = negative - value.clamp(max=0)
-        own = others == value.unsqueeze(1)
-        free = own if free is None else free | own
-        if prior.rest == "equal":
-            rest = rest - value
-        if prior.free > 1:
-            others = others.masked_fill(own, -math.inf)
-    if prior.rest == "equal":
-        rest = rest / (part.classes - prior.free)
-        negative -= rest.clamp(max=0)
-        label -= rest.unsqueeze(1)
-    assert free is not None
-    size: Tensor = label.masked_fill_(free, 0).abs_().sum(dim=1)
-    return size.add_(negative).mul_(grid)
+        rest = (label.sum(dim=1, keepdim=True) - named) / (part.classes - prior.free)
+        negative += rest.clamp(max=0)
+        label -= rest
+    size = label.masked_fill_(free, 0).abs_().sum(dim=1, keepdim=True)
+    return size.sub_(negative)[:, 0].mul_(grid)
 
 
-def _polish(problem: Problem, lower: Tensor, upper: Tensor, prior: LabelPrior | Score, steps: int) -> Candidates:
-    """Narrow every bracket (N, K) to its minimum, all at once, and judge what is found there."""
+def _polish(problem: Problem, ends: Tensor, prior: LabelPrior | Score, steps: int) -> Candidates:
+    """Narrow every bracket to its minimum, all at once, and judge what is found there.
+
+    `ends` (N, 2K): the lower ends of K brackets, and their upper ones.
+    """
     if isinstance(prior, LabelPrior):
         # Two starts a bracket: two minima may share one.
-        ratio = upper / lower
-        starts = torch.cat([lower * ratio**0.1, lower * ratio**0.9], dim=1)
-        lower, upper = torch.cat([lower, lower], dim=1), torch.cat([upper, upper], dim=1)
-        scalars, misfit, steep = _newton(problem, starts, lower, upper, prior, steps)
+        others = ends.roll(ends.shape[1] // 2, dims=1)
+        lower, upper = torch.minimum(ends, others), torch.maximum(ends, others)
+        scalars, misfit, steep = _newton(problem, ends.lerp(others, 0.1), lower, upper, prior, steps)
     else:
+        lower, upper = ends.chunk(2, dim=1)
         scalars, misfit, steep = _scored(problem, lower, upper, prior)
     reach = (ACCEPT**2 - misfit.square()).clamp_(min=0).sqrt_() / steep.clamp(min=1e-300)
     low = torch.maximum(scalars - reach, problem.least[:, None])
     high = torch.minimum(scalars + reach, scalars * GRIDS[-1][1])
     label, error = problem.explained(torch.cat([scalars, low, high], dim=1))
     label, count = label.unflatten(1, (3, -1)), scalars.shape[1]
-    moved = (label[:, 1:] - label[:, :1]).abs_().sum(dim=3).amax(dim=1)
-    valid = _valid(problem, scalars, label[:, 0], error[:, :count])
+    own = label[:, :1]
+    moved, error = (label - own).abs_().sum(dim=3).amax(dim=1), error[:, :count]
+    if not isinstance(prior, LabelPrior):
+        # Nothing gives such a label a shape, so its entries keep their own errors.
+        moved += 2 * error.sum(dim=2)
+    valid = _valid(problem, scalars, own[:, 0], error)
     return Candidates(scalars, misfit, low, high, moved, (misfit < ACCEPT) & valid)
 
 
@@ -226,7 +223,7 @@ def explains(problem: Problem, scalars: Tensor, prior: LabelPrior | Score) -> Te
     """Whether scalars (N, K) on the problem's own side of zero give a label that explains the gradient."""
     if not isinstance(prior, LabelPrior):
         return problem.labels(scalars).amin(dim=2) >= 0
-    misfit, _ = _misfit(problem, *_residuals(problem, scalars, prior), prior)
+    misfit, _ = _misfit(problem, _residuals(problem, scalars, prior), prior)
     return (misfit < ACCEPT) & _valid(problem, scalars, *problem.explained(scalars))
 
 
@@ -238,18 +235,20 @@ def _newton(
     They end where none moves any more. Where the misfit still falls at the end, as on the steep side of an
     exponential, the steps go on.
     """
-    residual, slope = _residuals(problem, scalars, prior)
-    still = STILL * problem.unit.sqrt()[:, None]
+    both = _residuals(problem, scalars, prior)
     for number in range(steps):
-        step = (residual * slope).sum(dim=2) / slope.square().sum(dim=2).clamp_(min=1e-300)
-        before, last = residual, scalars
-        scalars = torch.clamp(scalars - step, lower, upper)
-        moved = scalars - last
-        if number > 1 and (moved.abs() <= still * last).all():
-            return scalars, *_misfit(problem, residual.addcmul(slope, moved.unsqueeze(2)), slope, prior)
-        residual, slope = _residuals(problem, scalars, prior)
-    misfit, steep = _misfit(problem, residual, slope, prior)
-    falling = (residual.square().sum(dim=2) < before.square().sum(dim=2) / 2) & (misfit > ACCEPT)
+        before, last = both, scalars
+        residual, slope = both
+        across, square = (both * slope).sum(dim=3)
+        scalars = torch.clamp(scalars - across / square.clamp_(min=1e-300), lower, upper)
+        if number > 1:
+            moved = scalars - last
+            if ((moved / last).square() <= STILL**2 * problem.unit[:, None]).all():
+                residual.addcmul_(slope, moved.unsqueeze(2))
+                return scalars, *_misfit(problem, both, prior)
+        both = _residuals(problem, scalars, prior)
+    misfit, steep = _misfit(problem, both, prior)
+    falling = (both[0].square().sum(dim=2) < before[0].square().sum(dim=2) / 2) & (misfit > ACCEPT)
     if steps > STEPS or not falling.any():
         return scalars, misfit, steep
     row, column = falling.nonzero(as_tuple=True)
@@ -260,37 +259,37 @@ def _newton(
     return scalars, misfit, steep
 
 
-def _misfit(problem: Problem, residual: Tensor, slope: Tensor, prior: LabelPrior) -> tuple[Tensor, Tensor]:
-    """Return the root mean squares (N, K) of residuals and of their slopes, over the prior's equations."""
+def _misfit(problem: Problem, both: Tensor, prior: LabelPrior) -> tuple[Tensor, Tensor]:
+    """Return the root mean squares (N, K) of residuals and of their slopes (2, N, K, C), over the prior's equations."""
     count = prior.equations(problem.classes)
-    misfit, steep = (torch.linalg.vector_norm(value, dim=2) / math.sqrt(count) for value in (residual, slope))
+    misfit, steep = torch.linalg.vector_norm(both, dim=3) / math.sqrt(count)
     return misfit, steep
 
 
-def _residuals(problem: Problem, scalars: Tensor, prior: LabelPrior) -> tuple[Tensor, Tensor]:
-    """Return rᵢ(t) and drᵢ/dt (N, K, C) in units of their rounding error; 0 for the free entries."""
-    probability, pull = problem.probabilities(scalars), problem.pulls(scalars)
+def _residuals(problem: Problem, scalars: Tensor, prior: LabelPrior) -> Tensor:
+    """Return rᵢ(t) and drᵢ/dt, (2, N, K, C), in units of their rounding error; 0 for the free entries."""
+    at = scalars.unsqueeze(2)
+    probability, pull = problem.sides(at)
     label = probability - pull
-    drift = probability * problem.logits.unsqueeze(1)
-    slope = drift.addcmul(probability, drift.sum(dim=2, keepdim=True), value=-1).addcdiv(pull, scalars.unsqueeze(2))
-    free = label.topk(prior.free, dim=2).indices
-    equal, rest = prior.rest == "equal", torch.zeros_like(scalars).unsqueeze(2)
-    if equal:
-        rest = label.scatter(2, free, 0).sum(dim=2, keepdim=True) / (problem.classes - prior.free)
-    weight = problem.rounding(scalars, probability, rest).reciprocal_().scatter_(2, free, 0)
-    both = torch.stack([label, slope])
-    if equal:
+    drift = probability * problem.rows[0]
+    slope = drift.addcmul_(probability, drift.sum(dim=2, keepdim=True), value=-1).addcdiv_(pull, at)
+    free, both = label.topk(prior.free, dim=2).indices, torch.stack([label, slope])
+    if prior.rest == "equal":
+        rest = label.scatter_(2, free, 0).sum(dim=2, keepdim=True) / (problem.classes - prior.free)
+    else:
+        rest = torch.zeros_like(at)
+    weight = problem.rounding(probability, rest, at).reciprocal_().scatter_(2, free, 0)
+    if prior.rest == "equal":
         # The mean of the rest is theirs who know it best: one entry with a large error must not blur the others.
         square = weight.square()
         both -= (both * square).sum(dim=3, keepdim=True) / square.sum(dim=2, keepdim=True).clamp_(min=1e-300)
-    label, slope = both.mul_(weight)
-    return label, slope
+    return both.mul_(weight)
 
 
 def _valid(problem: Problem, scalars: Tensor, label: Tensor, error: Tensor) -> Tensor:
     """Whether no entry of labels (N, K, C) is below zero, nor the errors' sum off it, beyond their rounding (N, K)."""
-    balanced = problem.ratios.sum(dim=1, keepdim=True).abs() / scalars <= 2 * ACCEPT * error.sum(dim=2)
-    return (label >= -NEGATIVE * error).all(dim=2) & balanced
+    balanced = problem.total.abs()[:, None] <= 2 * ACCEPT * scalars * error.sum(dim=2)
+    return (label.add(error, alpha=NEGATIVE) >= 0).all(dim=2) & balanced
 
 
 def checked(problem: Problem, scalars: Tensor, prior: LabelPrior | Score | None) -> tuple[Tensor, Tensor, Tensor]:
@@ -324,5 +323,6 @@ def _scored(problem: Problem, lower: Tensor, upper: Tensor, score: Score) -> tup
     found, level = score(label), _level(label, error, score)
     # The gentler side counts: a score that is zero on an interval leaves the label open, seen from its very end too.
     step = 1e-4 * scalars
-    beside = torch.minimum(value(scalars + step), value(scalars - step))
-    return scalars, (found / level).clamp(min=0).sqrt(), (beside / level).clamp(min=0).sqrt() / step
+    # What noise leaves of it at its least says nothing of its slope.
+    more = torch.minimum(value(scalars + step), value(scalars - step)) - found
+    return scalars, (found / level).clamp(min=0).sqrt(), (more / level).clamp(min=0).sqrt() / step

@@ -42,12 +42,13 @@ def shaped(labels: Tensor, prior: LabelPrior | Score) -> Tensor:
     if not isinstance(prior, LabelPrior):
         return labels
     values, free = labels.topk(prior.free, dim=-1)
-    rest = torch.zeros_like(labels[..., :1])
     if prior.rest == "equal":
         # Most of the rest have small probabilities and small errors; the median is one of theirs.
-        rest = labels.scatter(-1, free, math.nan).nanmedian(dim=-1, keepdim=True).values
-    result = rest.expand_as(labels).scatter(-1, free, values).clamp_(min=0)
-    missing = (1 - result.sum(dim=-1, keepdim=True)) / prior.free
+        rest = labels.scatter(-1, free, math.nan).nanmedian(dim=-1, keepdim=True).values.expand_as(labels)
+    else:
+        rest = torch.zeros_like(labels)
+    result = rest.scatter(-1, free, values).clamp_(min=0)
+    missing = (1 - result.sum(dim=-1, keepdim=True)).div_(prior.free)
     return result.scatter_add_(-1, free, missing.expand_as(free)).clamp_(min=0)
 
 
@@ -57,7 +58,8 @@ def explanations(
     """Return each sample's distinct accepted labels (M, C), how far the widest of them is open, and the best (N, C)."""
     accepted = merged.accepted
     widest = merged.open.where(accepted, 0).amax(dim=1)
-    most = max(1, int(accepted.sum(dim=1).max()))
+    counts = accepted.sum(dim=1).tolist()
+    most = max(1, *counts)
     scalars, kept = merged.scalars[:, :most], accepted[:, :most]
     if (widest > KNOWN).any():
         # Where a label is open, the ends of what is accepted are explanations as well.
@@ -68,16 +70,18 @@ def explanations(
         accepted = accepted & (~ends | first)
         scalars = torch.cat([value[:, :most] for value in (merged.scalars, low, high)], dim=1)
         kept = torch.cat([mask[:, :most] for mask in (accepted, ends, ends)], dim=1)
-    labels = shaped(problem.labels(scalars.where(kept, 1)), prior)
+    probability, pull = problem.sides(scalars.unsqueeze(2))
+    labels = shaped(probability - pull, prior)
     # Nearly always all that was accepted is one label, found from several sides.
-    apart = _apart(labels, labels[:, :1], scalars, scalars[:, :1]) & kept
-    found = [own[:count] for own, count in zip(labels[:, :1], map(int, kept[:, 0].tolist()), strict=True)]
-    for n in apart.any(dim=1).nonzero()[:, 0].tolist():
+    best = labels[:, :1]
+    apart = _apart(labels, best, scalars, scalars[:, :1]) & kept
+    found = [own if count else own[:0] for own, count in zip(best, counts, strict=True)]
+    for n in [n for n, several in enumerate(apart.any(dim=1).tolist()) if several]:
         own, at = labels[n, kept[n]], scalars[n, kept[n]]
         near = ~_apart(own.unsqueeze(0), own.unsqueeze(1), at.unsqueeze(0), at.unsqueeze(1))
         repeats = (near & torch.ones_like(near).triu(1)).any(dim=0)
         found[n] = own[~repeats]
-    return tuple(found), widest, labels[:, 0]
+    return tuple(found), widest, best[:, 0]
 
 
 def _apart(labels: Tensor, others: Tensor, scalars: Tensor, other_scalars: Tensor) -> Tensor:
@@ -106,19 +110,19 @@ def _true_ends(problem: Problem, prior: LabelPrior | Score, inside: Tensor, ends
 
 
 def reason_of(
-    leaks: bool,
-    mixed: bool,
+    size: float,
+    fitted: bool,
     misfit: float,
-    count: int,
     widest: float,
     loose: float,
     checked: bool,
+    count: int,
     proved: bool | None,
 ) -> str:
     """Return why an answer is not unique, "" where it is."""
-    if not leaks:
+    if not size > 0:
         return "the gradient is zero: prediction and label agree, and nothing else is known"
-    if mixed:
+    if not fitted:
         return f"not one sample's gradient: it misses rank one by {misfit:.1e}, more than rounding; a batch, or noise"
     if count == 0:
         return "no scalar gives a label of this shape: another prior, or a gradient that was rescaled"

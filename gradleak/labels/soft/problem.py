@@ -52,31 +52,50 @@ class Problem(ScalarPath):
         return replace(part, logits=sign * part.logits, ratios=sign * part.ratios)
 
     @cached_property
+    def rows(self) -> tuple[Tensor, Tensor]:
+        """Logits and ratios (N, 1, C), beside scalars (N, K, 1)."""
+        return self.logits.unsqueeze(1), self.ratios.unsqueeze(1)
+
+    @cached_property
+    def total(self) -> Tensor:
+        """The sum of the entries of c (N,), 0 but for rounding and noise."""
+        return self.ratios.sum(dim=1)
+
+    @cached_property
     def least(self) -> Tensor:
         """The least scalar for which a label can exist, (N,): the positive entries of p − y sum to at most 1."""
-        positive, negative = self.ratios.clamp(min=0).sum(dim=1), -self.ratios.clamp(max=0).sum(dim=1)
-        least = torch.maximum(positive, negative)
+        positive = self.ratios.clamp(min=0).sum(dim=1)
+        least = torch.maximum(positive, positive - self.total)
         # Noise adds to both sums; what is left of the bound without it is never taken for less than a tenth.
-        return torch.maximum(least - self.noise * self.ratios.shape[1] ** 0.5, least / 10)
+        return torch.maximum(least.sub(self.noise, alpha=self.classes**0.5), least / 10)
 
-    def rounding(self, scalars: Tensor, probability: Tensor, label: Tensor, weights: Tensor | None = None) -> Tensor:
-        """Return the error eᵢ(t) (N, K, C) of pᵢ − w cᵢ at t (N, K), given p, y and w; w is 1 / t if not given."""
+    def rounding(self, probability: Tensor, label: Tensor, at: Tensor, weights: Tensor | None = None) -> Tensor:
+        """Return the error eᵢ(t) (N, K, C) of pᵢ − w cᵢ, given p, y, t and w (N, K, 1); w is 1 / t if not given."""
         unit, steep, floor, pulled = self._levels
-        at = scalars.unsqueeze(2)
-        own = torch.addcmul(unit, 1 - probability, at * steep)
+        own = torch.addcmul(unit, at, steep).lerp(unit, probability)
         rest = torch.addcmul(floor, unit, label.abs())
-        rest = rest.addcdiv(pulled, at) if weights is None else rest.addcmul(pulled, weights.unsqueeze(2))
-        return rest.addcmul(probability, own)
+        rest = rest.addcdiv(pulled, at) if weights is None else rest.addcmul(pulled, weights)
+        return rest.addcmul_(probability, own)
 
     @cached_property
     def _levels(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """What errors are made of: u, u ‖W‖ and what noise adds to it, floor (N, 1, 1), and what w brings (N, 1, C)."""
-        levels = torch.stack([self.unit, self.unit * self.scale + self.sway, self.floor, self.floor + self.noise])
-        unit, steep, floor, disturbed = levels[:, :, None, None].unbind()
-        return unit, steep, floor, torch.addcmul(disturbed, unit, self.ratios.abs().unsqueeze(1))
+        steep = torch.addcmul(self.sway, self.unit, self.scale)
+        levels = torch.stack([self.unit, steep, self.floor, self.floor + self.noise])
+        unit, steep, floor, disturbed = levels.reshape(4, -1, 1, 1)
+        return unit, steep, floor, torch.addcmul(disturbed, unit, self.rows[1].abs())
 
     def explained(self, scalars: Tensor) -> tuple[Tensor, Tensor]:
         """Return ŷ(t) and its rounding error (N, K, C) for t (N, K)."""
-        probability, pull = self.probabilities(scalars), self.pulls(scalars)
+        at = scalars.unsqueeze(2)
+        probability, pull = self.sides(at)
         label = probability - pull
-        return label, self.rounding(scalars, probability, label)
+        return label, self.rounding(probability, label, at)
+
+    def sides(self, at: Tensor) -> tuple[Tensor, Tensor]:
+        """Return p(t) and c / t (N, K, C), whose difference is the label, for t (N, K, 1)."""
+        logits, ratios = self.rows
+        scores = at * logits
+        if self.bias is not None:
+            scores += self.bias
+        return scores.softmax(dim=2), ratios / at

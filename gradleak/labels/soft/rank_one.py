@@ -59,18 +59,17 @@ def _reduce(gradients: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
             f"weight gradients hold NaN or infinite values: {len(bad)} of {len(gradients)}, first {bad[0]}"
         )
     # Squares of small numbers would be zero.
-    scale = largest + (largest == 0)
+    scale = largest.clamp_(min=math.ulp(0.0))
     gradients = gradients / scale
-    rows = torch.linalg.vector_norm(gradients, dim=2)
-    longest, row = rows.max(dim=1)
-    direction = gradients[torch.arange(len(gradients), device=rows.device), row].unsqueeze(2)
+    rows = torch.linalg.vector_norm(gradients, dim=2, keepdim=True)
+    longest = rows.argmax(dim=1, keepdim=True)
     # One power iteration: the rows of one sample agree to rounding, so the largest is all but exact already.
-    direction = gradients.mT @ (gradients @ (direction / longest.clamp(min=LEAST)[:, None, None]))
+    direction = gradients.mT @ (gradients @ gradients.take_along_dim(longest, dim=1).mT)
     length = torch.linalg.vector_norm(direction, dim=1, keepdim=True).clamp_(min=LEAST)
-    direction = direction / length.copysign_(direction.sum(dim=1, keepdim=True))
+    direction /= length.copysign_(direction.sum(dim=1, keepdim=True))
     errors = gradients @ direction
-    size = torch.linalg.vector_norm(rows, dim=1)
+    size = torch.linalg.vector_norm(rows, dim=(1, 2))
     # Subtracted entry by entry: ‖G‖² − ‖c‖² would keep eight digits only.
     rest = torch.linalg.vector_norm(gradients.addcmul(errors, direction.mT, value=-1), dim=(1, 2))
-    direction, errors, scale = direction[:, :, 0], (errors * scale)[:, :, 0], scale[:, 0, 0]
-    return direction, errors, size * scale, rest / (size + (size == 0))
+    misfit = rest.div_(size.clamp(min=LEAST))
+    return direction.squeeze(2), (errors * scale).squeeze(2), size * scale.flatten(), misfit

@@ -189,9 +189,9 @@ def _exact(
 ) -> SoftLabels:
     reduced = reduce_gradients(gradients, weight)
     fitted = _rank_one(reduced, gradients, noise)
-    both = ~reduced.same_sign | (not nonnegative)
+    both = fitted & ~reduced.same_sign if nonnegative else fitted
     # A sample whose scalar may have either sign is two problems; one that cannot be fitted is none.
-    plus, minus = fitted.nonzero()[:, 0], (fitted & both).nonzero()[:, 0]
+    plus, minus = fitted.nonzero()[:, 0], both.nonzero()[:, 0]
     problem = problem_of(reduced, weight, bias, gradients.dtype, _noise(reduced, weight, noise), scale or 1.0)
     signed = [(rows, sign) for rows, sign in ((plus, 1), (minus, -1)) if len(rows)]
     if scale is None:
@@ -199,13 +199,13 @@ def _exact(
         return _told(reduced, problem, gradients, fitted, unscaled.merged(problem, sides), None)
     parts = [(rows, sign, exact.solve(problem.side(rows, sign), prior)) for rows, sign in signed]
     merged = _merged(problem, parts)
-    best = torch.where(merged.accepted[:, 0], merged.scalars[:, 0], math.nan)
+    best = merged.scalars[:, 0]
     candidates, widest, label = explanations(problem, prior, merged)
     # Where all equations are used up, every root is an answer, and a root may have been missed.
     spare = not isinstance(prior, LabelPrior) or prior.equations(problem.classes) > 1
     checked = torch.full_like(best, spare, dtype=torch.bool)
     proved = _proved(problem, prior, parts) if certify == "proof" else None
-    found = Explanation(best, 1 / best, label, widest, torch.zeros_like(best), checked, candidates, proved)
+    found = Explanation(best, best.reciprocal(), label, widest, torch.zeros_like(best), checked, candidates, proved)
     return _told(reduced, problem, gradients, fitted, found, scale)
 
 
@@ -226,9 +226,9 @@ def _rank_one(reduced: RankOne, gradients: Tensor, noise: float | None) -> Tenso
         return reduced.size > 0
     facts = torch.finfo(gradients.dtype)
     # An entry below the least number that the precision holds is off by as much.
-    least = facts.smallest_normal * facts.eps * math.sqrt(gradients[0].numel())
-    limit = RANK_ONE * (facts.eps / 2 + least / reduced.size.clamp(min=torch.finfo(torch.float64).tiny))
-    return (reduced.size > 0) & (reduced.misfit <= limit)
+    least = facts.smallest_normal * facts.eps * math.sqrt(math.prod(gradients.shape[1:]))
+    missed = reduced.misfit * reduced.size
+    return (reduced.size > 0) & (missed.sub_(reduced.size, alpha=RANK_ONE * facts.eps / 2) <= RANK_ONE * least)
 
 
 def _told(
@@ -240,34 +240,22 @@ def _told(
     scale: float | None,
 ) -> SoftLabels:
     """Put what was found into the terms of the gradient, and say what it is worth."""
+    # Where nothing was found the scalar is NaN, and so is all that follows from it.
     lost = found.scalars.isnan()
-    at, weights = found.scalars.nan_to_num(1), found.weights.masked_fill(lost, 1)
+    at, weights = found.scalars[:, None], found.weights[:, None]
     # The gradient that label and feature give is t κ (p − y) along the direction, and 1 / w = t κ.
-    rebuilt = (problem.probabilities(at[:, None])[:, 0] - found.labels) / weights[:, None]
-    residuals = norm(rebuilt - problem.ratios, dim=1) / norm(problem.ratios, dim=1).clamp_(min=LEAST)
-    # Nothing is said where nothing was found.
-    said = found.scalars / at
-    reasons = tuple(
-        reason_of(*facts)
-        for facts in zip(
-            (reduced.size > 0).tolist(),
-            (~fitted).tolist(),
-            reduced.misfit.tolist(),
-            [len(one) for one in found.candidates],
-            found.open.tolist(),
-            found.loose.tolist(),
-            found.checked.tolist(),
-            found.proved or (None,) * len(at),
-            strict=True,
-        )
-    )
+    missed = torch.addcdiv(problem.ratios, problem.probabilities(at)[:, 0] - found.labels, weights, value=-1)
+    residuals = norm(missed, dim=1) / norm(problem.ratios, dim=1).clamp_(min=LEAST)
+    facts = torch.stack([reduced.size, fitted, reduced.misfit, found.open, found.loose, found.checked]).tolist()
+    counts = [len(one) for one in found.candidates]
+    reasons = tuple(reason_of(*own) for own in zip(*facts, counts, found.proved or (None,) * len(counts), strict=True))
     row = gradients.sum(dim=2).abs().argmax(dim=1, keepdim=True)
     return SoftLabels(
-        labels=found.labels * said[:, None],
-        features=found.scalars[:, None] * reduced.direction,
-        scalars=found.scalars / reduced.errors.gather(1, row)[:, 0],
-        scales=said / (weights * at) if scale is None else torch.full_like(at, scale),
-        residuals=residuals.hypot(reduced.misfit) * said,
+        labels=found.labels.masked_fill(lost[:, None], math.nan),
+        features=at * reduced.direction,
+        scalars=(at / reduced.errors.gather(1, row))[:, 0],
+        scales=(weights * at).reciprocal()[:, 0] if scale is None else torch.full_like(residuals, scale),
+        residuals=residuals.hypot(reduced.misfit),
         open=found.open.masked_fill(lost, math.inf),
         candidates=found.candidates,
         status=tuple(
@@ -296,39 +284,45 @@ def problem_of(
     scale: float = 1.0,
 ) -> Problem:
     """Return what the scalars of these gradients are found from, the `scale` on them taken off."""
-    like, facts = torch.ones_like(reduced.size), torch.finfo(dtype)
+    size, facts = reduced.size, torch.finfo(dtype)
     rows = norm(weight.double(), dim=1).amax()
     strength = norm(reduced.errors, dim=1).clamp_(min=torch.finfo(torch.float64).tiny)
     return Problem(
         logits=reduced.logits,
         ratios=reduced.errors / scale,
         bias=None if bias is None else bias.double(),
-        unit=like * (facts.eps / 2),
+        unit=torch.full_like(size, facts.eps / 2),
         # Many exponentials flush what is not a normal number to zero; half precision cannot afford that.
-        floor=like * (facts.smallest_normal * (facts.eps if facts.bits < 32 else 1) / min(scale, 1.0)),
-        scale=like * rows,
+        floor=torch.full_like(size, facts.smallest_normal * (facts.eps if facts.bits < 32 else 1) / min(scale, 1.0)),
+        scale=rows.expand_as(size),
         noise=noise / scale,
         sway=noise * rows / strength,
     )
 
 
 def _merged(problem: Problem, sides: list[tuple[Tensor, int, Candidates]]) -> Candidates:
-    """Put what was found on either side of zero beside each other, the accepted ones first, the best of them ahead."""
+    """Put what was found on either side of zero beside each other, the accepted ones first, the best of them ahead.
+
+    The scalars of others are NaN.
+    """
     if not sides:
         return Candidates.none(problem)
     columns = []
     for rows, sign, found in sides:
-        ends = (sign * value for value in (found.scalars, found.low, found.high))
-        side = torch.stack([*ends, found.misfit, found.open, found.accepted.double()])
+        misfit = found.misfit.where(found.accepted, math.inf)
+        side = torch.stack([found.scalars, misfit, found.low, found.high, found.open])
+        if sign < 0:
+            side[[0, 2, 3]] *= -1
         if len(rows) < len(problem):
-            whole = side.new_zeros(len(side), len(problem), side.shape[2])
+            whole = side.new_full((len(side), len(problem), side.shape[2]), math.inf)
             whole[:, rows] = side
             side = whole
         columns.append(side)
     merged = columns[0] if len(columns) == 1 else torch.cat(columns, dim=2)
-    order = torch.where(merged[5] > 0, merged[3], math.inf).argsort(dim=1, stable=True)
-    scalars, low, high, misfit, opened, accepted = merged.gather(2, order.expand_as(merged))
-    return Candidates(scalars, misfit, low, high, opened, accepted > 0)
+    merged = merged.gather(2, merged[1].argsort(dim=1, stable=True).expand_as(merged))
+    scalars, misfit, low, high, opened = merged
+    accepted = misfit < math.inf
+    return Candidates(scalars.where(accepted, math.nan), misfit, low, high, opened, accepted)
 
 
 def _published(

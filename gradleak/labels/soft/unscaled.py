@@ -390,7 +390,7 @@ def _equations(
     mean = total = sway = drop = torch.zeros_like(scalars).unsqueeze(2)
     if prior.rest == "equal":
         mean = label.masked_fill(free, 0).sum(dim=2, keepdim=True) / (part.classes - prior.free)
-    error = part.rounding(scalars, p, mean, weights)
+    error = part.rounding(p, mean, scalars.unsqueeze(2), weights.unsqueeze(2))
     scale = error.reciprocal().masked_fill_(free, 0)
     residual, first, second = label * scale, raw * scale, -pull * scale
     if prior.rest == "equal":

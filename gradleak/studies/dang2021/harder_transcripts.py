@@ -108,11 +108,11 @@ class Parameters(studies.Parameters):
         description="recogniser/steps of training/tokens/utterances, read from the last layer alone",
     )
     alike: list[Alike] = Field(
-        ["2/2"], validate_default=True, description="utterances a batch/batches, two begin alike"
+        ["2/1"], validate_default=True, description="utterances a batch/batches, two begin alike"
     )
     local: list[Local] = Field(["2/2"], validate_default=True, description="local steps on one utterance/utterances")
     stages: list[int] = Field([0], min_length=1, description="steps of training, behind defences")
-    defended: int = Field(2, ge=1, description="utterances a defence")
+    defended: int = Field(1, ge=1, description="utterances a defence")
     defenses: list[Behind] = Field(["noise/0.1", "sign/0"], validate_default=True, description="defence/level")
 
     paper: ClassVar[dict[str, Any]] = {

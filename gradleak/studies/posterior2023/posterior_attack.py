@@ -6,6 +6,7 @@ posterior2023, section 4: Tables 2 and 3, Figures 3 and 4.
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import Any, ClassVar, Literal, get_args
 
 import pandas as pd
@@ -24,7 +25,7 @@ from gradleak.losses import CrossEntropy, Focal, Loss
 from gradleak.models import training
 from gradleak.studies.fitting import Sees
 from gradleak.studies.forms import Form, Whole
-from gradleak.studies.shared.attacked_networks import built
+from gradleak.studies.shared.attacked_networks import OnPixels, built
 from gradleak.studies.shared.tally import LOOKS, load, others
 
 PLACE = "Section 4, Tables 2 and 3, Figures 3 and 4"
@@ -33,6 +34,8 @@ SMALLEST: dict[str, Any] = {
     "networks": 1,
     "batches": 2,
     "auxiliary": 2,
+    "told": ["photos/lenet5/sigmoid/8"],
+    "begun": ["photos/lenet5/sigmoid/8/kaiming"],
     "variants": ["ce/0.8/0"],
     "sizes": [8],
     "shares": [0.5],
@@ -40,10 +43,14 @@ SMALLEST: dict[str, Any] = {
     "epochs": 1,
 }
 ATTACKS = {"LLG": "llg*", "iLRG": "ilrg", "posterior": "posterior", "guess": "guess"}
+# As published these two are made for cross-entropy, and LLG's random inputs are pixels, where those of the client are
+# normalised. Told, both follow the loss and the smoothing, and random inputs are normalised as well.
+TOLD = {name: ATTACKS[name] for name in ("LLG", "iLRG", "guess")}
 LossName = Literal["ce", "focal"]
 LOSSES: tuple[LossName, ...] = get_args(LossName)
 # Auxiliary samples in all, where there are many classes.
 MOST = 2000
+ROW = ["dataset", "network", "activation", "size"]
 
 
 class Row(Form):
@@ -53,6 +60,12 @@ class Row(Form):
     network: str
     activation: str
     size: Whole = Field(ge=1)
+
+
+class Begun(Row):
+    """The same, with the random weights that it begins with."""
+
+    init: Literal["torch", "kaiming", "uniform"]
 
 
 class Variant(Form):
@@ -72,9 +85,21 @@ class Parameters(studies.Parameters):
         description="Table 2: dataset/network/activation/batch size; the last row stands for the figures and Table 3",
     )
     init: str = Field("torch", description="random weights: torch, kaiming or uniform")
+    told: list[Row] = Field(
+        ["photos/lenet5/sigmoid/32", "photos/lenet5/tanh/32"],
+        validate_default=True,
+        description="rows of Table 2 where LLG is told how inputs are normalised; Table 3 is told in any case",
+    )
+    begun: list[Begun] = Field(
+        ["photos/lenet5/tanh/32/kaiming"],
+        validate_default=True,
+        description="rows of Table 2 with other random weights: dataset/network/activation/batch size/weights",
+    )
     networks: int = Field(2, ge=1, le=1000, description="networks a row, with random weights")
     batches: int = Field(5, ge=1, le=10_000, description="batches a network")
-    auxiliary: int = Field(20, ge=1, le=1000, description="auxiliary samples of a class, test split")
+    auxiliary: int = Field(
+        20, ge=1, le=1000, description=f"auxiliary samples of a class, test split; {MOST:,} in all where that is fewer"
+    )
     variants: list[Variant] = Field(
         [
             *(f"{loss}/{temperature}/0" for loss in LOSSES for temperature in (0.8, 1.2)),
@@ -97,6 +122,17 @@ class Parameters(studies.Parameters):
             "cifar10/vgg16/elu/32",
             "cifar10/vgg16/relu/32",
         ],
+        "told": [
+            "mnist/lenet5/sigmoid/32",
+            "mnist/lenet5/tanh/32",
+            "cifar10/vgg16/elu/32",
+            "cifar10/vgg16/relu/32",
+        ],
+        "begun": [
+            f"mnist/lenet5/{activation}/32/{init}"
+            for activation in ("sigmoid", "tanh")
+            for init in ("kaiming", "uniform")
+        ],
         "networks": 4,
         "batches": 5,
         "auxiliary": 100,
@@ -107,12 +143,17 @@ class Parameters(studies.Parameters):
 
     def sees(self) -> list[Sees]:
         """Return the networks of all rows, and the images that they are shown."""
-        return [Sees(row.network, row.dataset, activation=row.activation) for row in self.rows]
+        return [Sees(row.network, row.dataset, activation=row.activation) for row in self.every]
+
+    @property
+    def every(self) -> list[Row]:
+        """The rows of all parts."""
+        return [*self.rows, *self.told, *self.begun]
 
 
 def datasets(parameters: Parameters) -> list[str]:
     """Return the names of the datasets this study reads."""
-    return list(dict.fromkeys(row.dataset for row in parameters.rows))
+    return list(dict.fromkeys(row.dataset for row in parameters.every))
 
 
 def trials(parameters: Parameters) -> list[dict[str, Any]]:
@@ -129,6 +170,9 @@ def trials(parameters: Parameters) -> list[dict[str, Any]]:
         *(trained | {"part": "batch size", "size": size} for size in parameters.sizes),
         *(trained | {"part": "imbalance", "share": share} for share in parameters.shares),
         *(common | main | {"part": "scale", "auxiliary": scale} for scale in parameters.scales),
+        *(common | {"part": "told"} | dict(row) for row in parameters.told),
+        *(common | main | {"part": "told"} | dict(variant) for variant in parameters.variants),
+        *(common | {"part": "begun"} | dict(row) for row in parameters.begun),
     ]
 
 
@@ -152,32 +196,40 @@ def trial(
     device: str,
 ) -> list[dict[str, Any]]:
     """Count the labels of batches on networks of one kind, by every attack, and return its two accuracies."""
-    del part
+    told = part == "told"
+    attacks = TOLD if told else ATTACKS
     private, public = load(dataset, "train"), load(dataset, "test")
     generator = torch.Generator().manual_seed(seed)
     used: Loss = CrossEntropy(temperature) if loss == "ce" else Focal(temperature=temperature)
     found: dict[str, list[Tensor]] = {}
-    seconds = dict.fromkeys(ATTACKS, 0.0)
+    seconds = dict.fromkeys(attacks, 0.0)
     for number in range(networks):
         model = _model(dataset, network, activation, init, private, seed + number, epochs, device)
         given, classes = others(public, max(1, min(auxiliary, MOST // public.classes)), generator)
         chosen = torch.cat([skewed(private, size, share, generator) for _ in range(batches)])
         labels = private.labels[chosen]
         targets = augment.smooth(labels, private.classes, epsilon, convention="posterior2023")
-        inputs = data.normalise(private.images[chosen]).to(device)
+        inputs = private.images[chosen]
+        if told:
+            model = OnPixels(model)
+        else:
+            inputs, given = data.normalise(inputs), data.normalise(given)
+        inputs = inputs.to(device)
         heads = observe_heads(model, inputs, targets.to(device), loss=used, batch_size=size)
         truth = torch.stack([one.bincount(minlength=private.classes) for one in labels.split(size)])
         known = Knowledge(
             model,
-            (data.normalise(given).to(device), classes.to(device)),
+            (given.to(device), classes.to(device)),
             tuple(inputs.shape[1:]),
             loss=used,
             epsilon=epsilon,
             seed=seed + number,
         )
-        for name, method in ATTACKS.items():
+        untold = replace(known, loss=None, epsilon=0.0)
+        for name, method in attacks.items():
             started = time.perf_counter()
-            counts = count_heads(heads, method, known, whatever_holds=True).cpu()
+            own = known if told or name == "posterior" else untold
+            counts = count_heads(heads, method, own, whatever_holds=True).cpu()
             seconds[name] += time.perf_counter() - started
             both = torch.stack([metrics.class_jaccard(counts, truth), metrics.count_jaccard(counts, truth)], dim=1)
             found.setdefault(name, []).append(both)
@@ -235,14 +287,47 @@ def scale(parameters: Parameters) -> str:
 
 def table(record: Record) -> pd.DataFrame:
     """Return Table 2: class and instance accuracy of every attack."""
+    return _both(record.part("table 2"), ROW)
+
+
+def begun_table(record: Record) -> pd.DataFrame:
+    """Return rows of Table 2 by their networks' random weights."""
+    frame, begun = record.part("table 2"), record.part("begun")
+    rows = begun[ROW].drop_duplicates()
+    return _both(pd.concat([frame.merge(rows, on=ROW), begun]).sort_values("activation", kind="stable"), [*ROW, "init"])
+
+
+def _both(frame: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
     lines = []
-    keys = ["dataset", "network", "activation", "size"]
-    for (dataset, network, activation, size), group in record.part("table 2").groupby(keys, sort=False):
-        own = group.set_index("attack")
-        line = {"dataset": data.title(str(dataset)), "network": network, "activation": activation, "B": f"{size:.0f}"}
+    for values, group in frame.groupby(keys, sort=False):
+        about, own = dict(zip(keys, values, strict=True)), group.set_index("attack")
+        line = {
+            "dataset": data.title(str(about["dataset"])),
+            "network": about["network"],
+            "activation": about["activation"],
+            "B": f"{about['size']:.0f}",
+        }
+        line |= {"weights": about["init"]} if "init" in about else {}
         for name in ATTACKS:
             line[name] = f"{own['classes'][name]:.3f} / {own['instances'][name]:.3f}"
         lines.append(line | {"n": f"{group['count'].iloc[0]:.0f}"})
+    return pd.DataFrame(lines)
+
+
+def told_table(record: Record) -> pd.DataFrame:
+    """Return the instance accuracy of LLG and iLRG as published, and when they are told loss and normalisation."""
+    frame = record.frame()
+    keys = [*ROW, "loss", "temperature", "epsilon"]
+    plain = frame[frame["part"].isin(["table 2", "table 3"])].set_index([*keys, "attack"])["instances"]
+    lines = []
+    for values, group in record.part("told").groupby(keys, sort=False):
+        about, own = dict(zip(keys, values, strict=True)), group.set_index("attack")["instances"]
+        line = {name: str(about[name]) for name in ("network", "activation", "loss")}
+        line |= {"τ": f"{about['temperature']:g}", "ε": f"{about['epsilon']:g}"}
+        for name in ("LLG", "iLRG"):
+            before = plain.get((*values, name))
+            line |= {name: "–" if before is None else f"{before:.3f}", f"{name}, told": f"{own[name]:.3f}"}
+        lines.append(line | {"guess": f"{own['guess']:.3f}"})
     return pd.DataFrame(lines)
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Literal, get_args
 
-from torch import nn
+from torch import Tensor, nn
 
-from gradleak import models
+from gradleak import data, models
 from gradleak.data.base import Dataset
 from gradleak.errors import InputError
 from gradleak.models import training
@@ -61,6 +61,19 @@ def built(network: str, private: Dataset, seed: int, device: str, **options: Any
     _, channels, _, side = private.images.shape
     fitting = {"classes": private.classes, "in_channels": channels, "image_size": side}
     return models.build(network, seed=seed, **(fitting | options)).to(device)
+
+
+class OnPixels(nn.Module):
+    """A network that normalises what it is shown itself: pixels in [0, 1], made up ones as well as real ones."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return logits (B, C)."""
+        out: Tensor = self.model(data.normalise(x))
+        return out
 
 
 def network(row: Row, labels: str, private: Dataset, seed: int, device: str) -> tuple[nn.Module, float | None]:

@@ -21,13 +21,14 @@ from gradleak.book.records import Record
 from gradleak.models import training
 from gradleak.studies.fitting import Sees
 from gradleak.studies.forms import Form
-from gradleak.studies.shared.attacked_networks import built
+from gradleak.studies.shared.attacked_networks import OnPixels, built
 from gradleak.studies.shared.defended import Defended, named
 from gradleak.studies.shared.tally import Tally, attack, load, others
 
 PLACE = "Beyond section 6"
 SMALLEST: dict[str, Any] = {
     "networks": ["lenet5/tanh"],
+    "told": [],
     "epochs": [0],
     "defenses": ["none/0"],
     "sizes": [1, 4],
@@ -45,6 +46,9 @@ ATTACKS: dict[str, tuple[str, dict[str, Any]]] = {
     "posterior": ("posterior", {}),
     "shadow": ("shadow", {}),
 }
+# LLG's kin, its random inputs normalised as the private ones are, beside LLG and the same with pixels as they are.
+TOLD = {name: ATTACKS[name] for name in ("guess", "LLG", "LLG*")}
+IN_RANGE = "LLG*, normalised"
 # This page's words for defences: the level of "noise" is a standard deviation, that of "clip" a norm.
 WORDS = {"none": "none", "noise": "gaussian", "clip": "clip", "grad-drop": "grad-drop"}
 
@@ -70,6 +74,11 @@ class Parameters(studies.Parameters):
         validate_default=True,
         description="network/activation; none where the network has its own",
     )
+    told: list[Network] = Field(
+        ["llg-cnn/", "lenet5/tanh"],
+        validate_default=True,
+        description="those on which LLG* is also told how inputs are normalised, no defence",
+    )
     epochs: list[int] = Field([0, 1], description="how long the networks have been trained; 0: not at all")
     defenses: list[Behind] = Field(["none/0", "grad-drop/0.9"], validate_default=True, description="defence/level")
     sizes: list[int] = Field([1, 8], description="samples in a batch")
@@ -79,6 +88,7 @@ class Parameters(studies.Parameters):
 
     paper: ClassVar[dict[str, Any]] = {
         "networks": ["llg-cnn/", "lenet5/relu", "lenet5/tanh", "llg-lenet/", "resnet20/"],
+        "told": ["llg-cnn/", "lenet5/relu", "lenet5/tanh", "llg-lenet/"],
         "epochs": [0, 1, 5],
         "defenses": ["none/0", "noise/0.001", "noise/0.01", "grad-drop/0.9"],
         "sizes": [1, 8, 32, 128],
@@ -88,7 +98,7 @@ class Parameters(studies.Parameters):
 
     def sees(self) -> list[Sees]:
         """Return the networks and the images that they are shown."""
-        return [Sees(one.network, self.dataset, activation=one.activation) for one in self.networks]
+        return [Sees(one.network, self.dataset, activation=one.activation) for one in (*self.networks, *self.told)]
 
 
 def datasets(parameters: Parameters) -> list[str]:
@@ -100,12 +110,14 @@ def trials(parameters: Parameters) -> list[dict[str, Any]]:
     """Return the inputs of every trial: one a network, state of training and defence."""
     common = parameters.model_dump(include={"sizes", "batches", "auxiliary", "dataset", "seed"})
     common["device"] = studies.resolve_device(parameters.device)
-    return [
+    every = [
         dict(network) | {"epochs": epochs} | dict(defended) | common
         for network in parameters.networks
         for epochs in parameters.epochs
         for defended in parameters.defenses
     ]
+    told = common | dict(Behind.of("none/0")) | {"told": True}
+    return every + [dict(one) | {"epochs": epochs} | told for one in parameters.told for epochs in parameters.epochs]
 
 
 def trial(
@@ -121,10 +133,18 @@ def trial(
     dataset: str,
     seed: int,
     device: str,
+    told: bool = False,
 ) -> list[dict[str, Any]]:
-    """Run every attack on the same batches of one network behind one defence."""
-    private, public = (_normalised(load(dataset, split)) for split in ("train", "test"))
+    """Run every attack on the same batches of one network behind one defence.
+
+    `told`: LLG* alone, who is told how inputs are normalised, beside LLG and the guess.
+    """
+    private, public = (load(dataset, split) for split in ("train", "test"))
     model, accuracy = _model(network, activation, epochs, private, dataset, seed, device)
+    if told:
+        model = OnPixels(model)
+    else:
+        private, public = _normalised(private), _normalised(public)
     generator = torch.Generator().manual_seed(seed)
     tally = Tally()
     for _ in range(batches):
@@ -132,9 +152,17 @@ def trial(
         own = None if defense == "none" else named(WORDS, defense, level, generator)
         attack(
             tally, model, private, given,
-            sizes=sizes, balance="unbalanced", generator=generator, attacks=ATTACKS, defense=own,
+            sizes=sizes, balance="unbalanced", generator=generator, attacks=TOLD if told else ATTACKS, defense=own,
         )  # fmt: skip
-    return tally.rows(accuracy=accuracy)
+    rows = tally.rows(accuracy=accuracy)
+    if not told:
+        return rows
+    alone = {row["size"]: row["success"] for row in rows if row["attack"] == "LLG"}
+    return [
+        row | {"attack": IN_RANGE, "over_llg": row["success"] - alone[row["size"]]}
+        for row in rows
+        if row["attack"] == "LLG*"
+    ]
 
 
 def _normalised(dataset: data.Dataset) -> data.Dataset:
@@ -238,6 +266,20 @@ def table(record: Record) -> pd.DataFrame:
                 "ms a batch": f"{1000 * own['seconds'].sum() / own['count'].sum():.2g}",
             }
         )
+    return pd.DataFrame(lines)
+
+
+def told_table(record: Record) -> pd.DataFrame:
+    """Return LLG, and LLG* with its random inputs as pixels and normalised, no defence, means over the batch sizes."""
+    frame = _frame(record)
+    frame = frame[(frame["defense"] == "none") & frame["attack"].isin(["LLG", "LLG*", IN_RANGE])]
+    lines = []
+    for (net, epochs), group in frame.groupby(["net", "epochs"], sort=False):
+        means = group.groupby("attack")["success"].mean()
+        if IN_RANGE not in means:
+            continue
+        line = {"network": str(net), "epochs": f"{epochs:.0f}"}
+        lines.append(line | {f"{name}, %": f"{means[name]:.1f}" for name in ("LLG", "LLG*", IN_RANGE)})
     return pd.DataFrame(lines)
 
 

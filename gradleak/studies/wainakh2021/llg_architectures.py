@@ -45,6 +45,9 @@ class Parameters(studies.Parameters):
     """What a rerun may change."""
 
     repeats: int = Field(2, ge=1, le=10_000, description="networks of each kind, each with a batch of every size")
+    repeats_by_batch: int = Field(
+        2, ge=1, le=10_000, description="networks of the kind whose batch norm takes each batch's own statistics"
+    )
     sizes: list[int] = Field(SIZES, description="samples in a batch")
     networks: list[str] = Field(
         ["llg-cnn", "llg-lenet", "llg-lenet-3x3", "llg-resnet20", "llg-resnet20-batch"],
@@ -55,7 +58,8 @@ class Parameters(studies.Parameters):
 
     paper: ClassVar[dict[str, Any]] = {
         "repeats": 100,
-        "networks": ["llg-cnn", "llg-lenet", "llg-lenet-3x3", "llg-resnet20"],
+        "repeats_by_batch": 50,
+        "networks": ["llg-cnn", "llg-lenet", "llg-lenet-3x3", "llg-resnet20", "llg-resnet20-batch"],
         "rounds": 10,
         "dataset": "mnist",
     }
@@ -74,7 +78,8 @@ def trials(parameters: Parameters) -> list[dict[str, Any]]:
     """Return the inputs of every trial: one a network."""
     common = parameters.model_dump(include={"repeats", "sizes", "rounds", "dataset", "seed"})
     common["device"] = studies.resolve_device(parameters.device)
-    return [{"network": network} | common for network in parameters.networks]
+    fewer = {name: {"repeats": parameters.repeats_by_batch} for name in BY_BATCH}
+    return [{"network": network} | common | fewer.get(network, {}) for network in parameters.networks]
 
 
 def trial(

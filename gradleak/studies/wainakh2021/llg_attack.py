@@ -8,7 +8,8 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from typing import Any, ClassVar
+from dataclasses import replace
+from typing import Any, ClassVar, Literal
 
 import pandas as pd
 import torch
@@ -46,7 +47,12 @@ SMALLEST: dict[str, Any] = {
     "dlg_steps": 1,
 }
 DLG = "DLG"
+GRADIENTS = "gradients"
 SHOWN = (*ATTACKS, DLG)
+# Stand-ins have as many classes as the dataset that they stand for: CIFAR-100, and CelebA as the paper takes it.
+CLASSES = {"tinyimagenet32": 100, "flowers17": 5}
+# As many pixels as CelebA's 178 × 218. Of the 80 images of a flower so many are private, the others auxiliary.
+SIDE, PRIVATE = 197, 64
 
 
 class Parameters(studies.Parameters):
@@ -65,7 +71,7 @@ class Parameters(studies.Parameters):
         "repeats": 100,
         "datasets": ["mnist", "cifar10", "tinyimagenet32", "flowers17"],
         "dlg_repeats": 5,
-        "dlg_sizes": [1, 2, 4, 8],
+        "dlg_sizes": [1, 2, 4, 8, 16],
         "dlg_steps": 100,
     }
 
@@ -80,11 +86,12 @@ def datasets(parameters: Parameters) -> list[str]:
 
 
 def trials(parameters: Parameters) -> list[dict[str, Any]]:
-    """Return the inputs of every trial: one a dataset and way to draw, and one a batch size that DLG is run on."""
+    """Return the inputs of every trial: one a dataset and way to draw, one a batch size for DLG, one for the times."""
     common = {"seed": parameters.seed, "device": studies.resolve_device(parameters.device)}
     counted = [
         {"part": "count", "dataset": dataset, "balance": balance, "repeats": parameters.repeats}
         | {"sizes": parameters.sizes, "auxiliary": parameters.auxiliary}
+        | ({"classes": CLASSES[dataset]} if dataset in CLASSES else {})
         | common
         for dataset in parameters.datasets
         for balance in parameters.balances
@@ -97,19 +104,46 @@ def trials(parameters: Parameters) -> list[dict[str, Any]]:
         for size in parameters.dlg_sizes
         if parameters.dlg_repeats
     ]
-    return counted + dlg
+    timed = [
+        {"part": "gradients", "dataset": dataset, "balance": "unbalanced", "repeats": parameters.repeats}
+        | {"sizes": parameters.sizes}
+        | common
+        for dataset in parameters.datasets[:1]
+    ]
+    return counted + dlg + timed
 
 
 def trial(part: str, **inputs: Any) -> list[dict[str, Any]]:
-    """Count the labels of many batches by every attack, or of a few by DLG."""
-    parts: dict[str, Callable[..., list[dict[str, Any]]]] = {"count": _count, "dlg": _dlg}
+    """Count the labels of many batches by every attack, or of a few by DLG, or time the gradients themselves."""
+    parts: dict[str, Callable[..., list[dict[str, Any]]]] = {"count": _count, "dlg": _dlg, "gradients": _gradients}
     return parts[part](**inputs)
 
 
+def images(name: str, split: Literal["train", "test"], classes: int | None = None) -> data.Dataset:
+    """Return a dataset, or the first so many `classes` of a stand-in; no image is in both splits."""
+    if classes is None:
+        return load(name, split)
+    whole = data.load(name, split, size=SIDE if name == "flowers17" else None)
+    own = [(whole.labels == label).nonzero()[:, 0] for label in range(classes)]
+    if name == "flowers17":
+        # The two splits of this one are the same images.
+        own = [one[:PRIVATE] if split == "train" else one[PRIVATE:] for one in own]
+    kept = torch.cat(own)
+    named = whole.class_names[:classes]
+    return replace(whole, images=whole.images[kept], labels=whole.labels[kept], class_names=named)
+
+
 def _count(
-    dataset: str, balance: str, repeats: int, sizes: list[int], auxiliary: int, seed: int, device: str
+    dataset: str,
+    balance: str,
+    repeats: int,
+    sizes: list[int],
+    auxiliary: int,
+    seed: int,
+    device: str,
+    classes: int | None = None,
 ) -> list[dict[str, Any]]:
-    private, public = load(dataset, "train"), load(dataset, "test")
+    private, public = images(dataset, "train", classes), images(dataset, "test", classes)
     generator = torch.Generator().manual_seed(seed)
     tally = Tally()
     for number in range(repeats):
@@ -137,16 +171,34 @@ def _dlg(
     return tally.rows()
 
 
+def _gradients(
+    dataset: str, balance: str, repeats: int, sizes: list[int], seed: int, device: str
+) -> list[dict[str, Any]]:
+    private = load(dataset, "train")
+    generator = torch.Generator().manual_seed(seed)
+    seconds = dict.fromkeys(sizes, 0.0)
+    for number in range(repeats):
+        model = built("llg-cnn", private, seed + number, device)
+        for size in sizes:
+            chosen = drawn(private.labels, size, balance, generator)
+            inputs, labels = private.images[chosen].to(device), private.labels[chosen].to(device)
+            started = time.perf_counter()
+            observe(model, inputs, labels)
+            seconds[size] += time.perf_counter() - started
+    return [{"attack": GRADIENTS, "size": size, "seconds": seconds[size], "count": repeats} for size in sizes]
+
+
 def scale(parameters: Parameters) -> str:
     """Return what a run is about, in a few words."""
-    images = ", ".join(data.title(name) for name in parameters.datasets)
-    return f"{parameters.repeats} networks a dataset; {images}"
+    shown = ", ".join(data.title(name) for name in parameters.datasets)
+    return f"{parameters.repeats} networks a dataset; {shown}"
 
 
 def table(record: Record) -> pd.DataFrame:
     """Return every attack's mean and least success over the batch sizes, a line a dataset and way to draw."""
     lines = []
     frame = record.frame()
+    frame = frame[frame["part"] != "gradients"]
     for (dataset, balance), group in frame.groupby(["dataset", "balance"], sort=False):
         line = {"dataset": data.title(str(dataset)), "batches": str(balance)}
         for name in SHOWN:
@@ -157,7 +209,7 @@ def table(record: Record) -> pd.DataFrame:
 
 
 def time_table(record: Record) -> pd.DataFrame:
-    """Return the time that an attack takes for a batch, a line an attack and a column a dataset."""
+    """Return the time that an attack takes for a batch, and the gradients themselves; a column a dataset."""
     frame = record.frame()
     sums = frame.groupby(["attack", "dataset"], sort=False)[["seconds", "count"]].sum()
     times = (1000 * sums["seconds"] / sums["count"]).unstack()
@@ -165,7 +217,7 @@ def time_table(record: Record) -> pd.DataFrame:
         [
             {"attack": name}
             | {f"{data.title(str(dataset))}, ms": f"{value:.2g}" for dataset, value in times.loc[name].dropna().items()}
-            for name in SHOWN
+            for name in (*SHOWN, GRADIENTS)
             if name in times.index
         ]
     ).fillna("–")

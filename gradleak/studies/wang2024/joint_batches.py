@@ -35,6 +35,8 @@ FEATURES = 256
 NEAR_FEATURE = 1e-2
 # Starts cost with the fifth power of the batch size; so fewer are taken for batches of more than so many samples.
 LARGEST, FEWEST = 8, 4
+# And so few batches of more than so many samples: minutes each.
+MANY, FEW = 40, 3
 # What the classes of a cell's samples are, in the table's words.
 KINDS = {"repeated": "repeated", "mixed": "mixed, two each"}
 
@@ -89,6 +91,9 @@ class Parameters(studies.Parameters):
             "20/14/repeated/told",
             "50/30/distinct/told",
             "50/36/distinct/told",
+            "50/44/distinct/told",
+            "100/50/distinct/told",
+            "100/60/distinct/told",
             *(f"10/{size}/mixed/told" for size in (4, 6, 7)),
             "20/14/mixed/told",
             "5/3/distinct/told",
@@ -110,7 +115,9 @@ class Parameters(studies.Parameters):
 
 def scale(parameters: Parameters) -> str:
     """Return in a few words how many samples of what a run is about."""
-    return f"{parameters.batches} batches a cell, {parameters.starts} starts each"
+    fewer = any(cell.size > MANY for cell in parameters.cells) and parameters.batches > FEW
+    few = f"{FEW} of more than {MANY} samples, " if fewer else ""
+    return f"{parameters.batches} batches a cell, {few}{parameters.starts} starts each"
 
 
 def datasets(parameters: Parameters) -> list[str]:
@@ -121,10 +128,18 @@ def datasets(parameters: Parameters) -> list[str]:
 
 def trials(parameters: Parameters) -> list[dict[str, Any]]:
     """Return the inputs of every trial: a cell in a precision each, or a network."""
-    common = {name: getattr(parameters, name) for name in ("batches", "starts", "seed")}
+    common: dict[str, Any] = {"starts": parameters.starts, "seed": parameters.seed}
     common["device"] = studies.resolve_device(parameters.device)
-    made = [{"cell": str(cell), "dtype": dtype} | common for cell in parameters.cells for dtype in DTYPES]
-    return made + [{"cell": str(one), "dtype": "float32"} | common for one in parameters.networks]
+
+    def batches(size: int) -> dict[str, int]:
+        return {"batches": parameters.batches if size <= MANY else min(parameters.batches, FEW)}
+
+    made = [
+        {"cell": str(cell), "dtype": dtype} | common | batches(cell.size)
+        for cell in parameters.cells
+        for dtype in DTYPES
+    ]
+    return made + [{"cell": str(one), "dtype": "float32"} | common | batches(one.size) for one in parameters.networks]
 
 
 def trial(cell: str, dtype: str, batches: int, starts: int, seed: int, device: str) -> list[dict[str, Any]]:

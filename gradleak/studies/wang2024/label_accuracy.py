@@ -37,11 +37,15 @@ class Parameters(studies.Parameters):
     searches: int = Field(2, ge=1, le=100_000, description="of these, how many the published search is run on")
     datasets: list[str] = Field(["photos"], description="private images, test split")
     network: str = Field("resnet50", description="the network, all its parameters random")
+    draws: int = Field(2, ge=0, le=1000, description="further networks, their parameters and images drawn anew")
+    drawn: int = Field(5, ge=2, le=100_000, description="images that each of these is shown, a kind of label")
 
     paper: ClassVar[dict[str, Any]] = {
         "samples": 1000,
         "searches": 100,
         "datasets": ["tinyimagenet32", "flowers17", "imagenet-sample"],
+        "draws": 10,
+        "drawn": 25,
     }
 
     def sees(self) -> list[Sees]:
@@ -61,21 +65,26 @@ def datasets(parameters: Parameters) -> list[str]:
 
 
 def trials(parameters: Parameters) -> list[dict[str, Any]]:
-    """Return the inputs of every trial: a dataset and a kind of label each."""
+    """Return the inputs of every trial: a dataset and a kind of label each, and each of them with other networks."""
     names = ("samples", "searches", "network", "seed")
     common = {name: getattr(parameters, name) for name in names}
     device = studies.resolve_device(parameters.device)
-    return [
+    cells = [
         {"dataset": dataset, "labels": labels, "device": device, **common}
         for dataset in parameters.datasets
         for labels in LABELS
     ]
+    fewer = {"samples": parameters.drawn, "searches": 0}
+    # A one-hot label is found wherever there is a gradient, whatever the weights.
+    soft = [cell | fewer for cell in cells if cell["labels"] != "onehot"]
+    return cells + [cell | {"draw": draw} for draw in range(1, parameters.draws + 1) for cell in soft]
 
 
 def trial(
-    *, dataset: str, labels: str, samples: int, searches: int, network: str, seed: int, device: str
+    *, dataset: str, labels: str, samples: int, searches: int, network: str, seed: int, device: str, draw: int = 0
 ) -> list[dict[str, Any]]:
-    """Recover the labels of all samples; one row."""
+    """Recover the labels of all samples; one row. Of a further `draw` of the network only the paper's count is told."""
+    seed += draw
     private = data.load(dataset, "test")
     inputs, targets = private_samples(private, labels, samples, seed)
     model = built(network, private, seed, device, bias=False)
@@ -91,18 +100,21 @@ def trial(
         status += labelled.status
         zero.append((leaks.weight_gradients.flatten(1).abs().amax(dim=1) == 0).cpu())
         rows.append(idlg(leaks.weight_gradients).cpu())
-    few = observe_heads(model, inputs[:searches].to(device), targets[:searches].to(device))
-    published = searched(few.weight_gradients.cpu(), few.weight.cpu(), targets[:searches], labels)
     label, none = torch.cat(found), torch.cat(zero)
     right = metrics.label_error(label, targets) < KNOWN
+    # The published code returns 0 for a zero gradient, and 0 counts as a success there.
+    counted = 100 * float((right | none).double().mean())
+    if draw:
+        return [{"drawn": counted, "count": samples}]
+    few = observe_heads(model, inputs[:searches].to(device), targets[:searches].to(device))
+    published = searched(few.weight_gradients.cpu(), few.weight.cpu(), targets[:searches], labels)
     top = targets.argmax(dim=1)
     return [
         {
             "classes": private.classes,
             **judged(label, status, targets),
             "zero": 100 * float(none.double().mean()),
-            # The published code returns 0 for a zero gradient, and 0 counts as a success there.
-            "counted_zero": 100 * float((right | none).double().mean()),
+            "counted_zero": counted,
             "class_right": 100
             * float((label.nan_to_num(-1).argmax(dim=1).eq(top) & ~label[:, 0].isnan()).double().mean()),
             "idlg": 100 * float((torch.cat(rows) == top).double().mean()),
@@ -122,7 +134,7 @@ def searched(gradients: Tensor, weight: Tensor, targets: Tensor, prior: str) -> 
 
 def table(record: Record) -> pd.DataFrame:
     """Return Table 1, a line a dataset and kind of label."""
-    frame = record.frame()
+    frame = _frame(record)
     return pd.DataFrame(
         {
             "images": frame["dataset"].map(data.title),
@@ -137,9 +149,29 @@ def table(record: Record) -> pd.DataFrame:
     )
 
 
+def draws_table(record: Record) -> pd.DataFrame:
+    """Return what comes out when the network is drawn again, counted as in the code, a line a dataset."""
+    frame = record.frame()
+    lines = []
+    for dataset, group in frame.groupby("dataset", sort=False):
+        line = {"images": data.title(str(dataset))}
+        for labels, own in group.groupby("labels", sort=False):
+            drawn = own["drawn"].dropna()
+            if len(drawn):
+                line[str(labels)] = f"{drawn.mean():.1f} ± {drawn.std():.1f} ({drawn.min():.0f} … {drawn.max():.0f}) %"
+        lines.append(line)
+    return pd.DataFrame(lines)
+
+
+def _frame(record: Record) -> pd.DataFrame:
+    """Return the rows of the first network."""
+    frame = record.frame()
+    return frame[frame["drawn"].isna()] if "drawn" in frame else frame
+
+
 def rival_table(record: Record) -> pd.DataFrame:
     """Return what the exact solver and others make of the same gradients, a line a dataset and kind of label."""
-    frame = record.frame()
+    frame = _frame(record)
     return pd.DataFrame(
         {
             "images": frame["dataset"].map(data.title),
@@ -164,7 +196,7 @@ def _text(row: dict[Any, Any]) -> str:
 
 def figure_statuses(record: Record) -> Figure:
     """Draw how the samples of each dataset and kind of label divide."""
-    frame = record.frame()
+    frame = _frame(record)
     figure, axes = figures.panels(1, 1, height=0.38 * len(frame) + 1.1)
     axis = axes[0][0]
     names = frame["dataset"].map(data.title) + ", " + frame["labels"]

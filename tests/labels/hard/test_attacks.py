@@ -193,6 +193,37 @@ def test_the_posterior_attack_knows_losses_and_smoothing(loss: CrossEntropy | Fo
     assert torch.equal(found, counts)
 
 
+@pytest.mark.parametrize("method", ["llg*", "llg+", "ilrg"])
+@pytest.mark.parametrize(
+    ("loss", "epsilon"),
+    [(Focal(1.0, 2.0, 0.8), 0.0), (Focal(2.0), 0.0), (CrossEntropy(0.5), 0.0), (CrossEntropy(), 0.3)],
+)
+def test_counting_follows_the_loss_where_it_is_told(method: str, loss: CrossEntropy | Focal, epsilon: float) -> None:
+    counts = torch.tensor([3, 0, 6, 4])
+    model, (inputs, labels) = network(4), batch(counts, 4)
+    hot = F.one_hot(labels, 4).float()
+    leak = observe(model, inputs, hot * (1 - epsilon) + (1 - hot) * epsilon / 3, loss=loss)
+    assert torch.equal(count_labels(leak, method, auxiliary=auxiliary(4), loss=loss, epsilon=epsilon), counts)
+    assert not torch.equal(count_labels(leak, method, auxiliary=auxiliary(4)), counts)
+
+
+def test_smoothed_labels_make_no_class_of_many_seem_present() -> None:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(12, 40), nn.Sigmoid(), nn.Linear(40, 4))
+    with torch.no_grad():
+        model[3].weight.mul_(0.02)
+        # Of absent classes the model predicts less than what smoothing gives them.
+        model[3].bias.copy_(torch.tensor([4.0, 0.0, 0.0, 0.0]))
+    counts = torch.tensor([8, 4, 0, 0])
+    inputs, labels = batch(counts, 4)
+    hot = F.one_hot(labels, 4).float()
+    leak = observe(model, inputs, hot * 0.7 + (1 - hot) * 0.1)
+    assert (leak.weight_gradient.sum(dim=1)[2:] < 0).all()
+    found = count_labels(leak, "llg*", epsilon=0.3)
+    assert float(metrics.count_overlap(found[None], counts[None])) > float(
+        metrics.count_overlap(count_labels(leak, "llg*")[None], counts[None])
+    )
+
+
 def test_posterior_values_are_exact_with_exact_posteriors() -> None:
     generator = torch.Generator().manual_seed(3)
     scores, labels = torch.randn(30, 5, generator=generator).double(), torch.arange(5).repeat_interleave(6)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -14,6 +15,9 @@ from torch.nn import functional as F
 from gradleak import augment, metrics
 from gradleak.errors import InputError
 from gradleak.labels import BatchLabels, Prior, recover_batch
+from gradleak.labels.soft.batch import recover as recovery
+from gradleak.labels.soft.batch.rounds import Search
+from gradleak.labels.soft.batch.whole import Whole
 from gradleak.labels.verdict import KNOWN
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
@@ -137,6 +141,37 @@ def test_a_bias_is_a_feature_that_is_always_one() -> None:
     assert found.features.shape == (7, 256)
     assert labels.max() < 1e-10
     assert features.max() < 1e-10
+
+
+def test_a_feature_that_should_be_one_and_is_not_is_told() -> None:
+    made = batch(40, 3, features=33)
+    weight, hidden = made["weight"], made["hidden"].clone()
+    hidden[:, -1] = 2
+    gradient = ((hidden @ weight.T).softmax(dim=1) - made["labels"]).T @ hidden / 3
+    found = recover_batch(gradient[:, :-1], weight[:, :-1], bias=weight[:, -1], bias_gradient=gradient[:, -1])
+    assert found.status == "failed"
+    assert "a bias of 2.0e+00 where it is 1" in found.reason
+
+
+def test_samples_so_large_that_their_rounding_explains_any_gradient_are_not_unique(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fitted = recovery.fitted
+
+    def far(search: Search) -> Whole:
+        # Predictions that agree with their labels leave a gradient of zero, and large features much rounding.
+        whole = fitted(search)
+        certain = F.one_hot((whole.places @ search.span.logits.T).argmax(dim=1), 10).double()
+        return replace(whole, labels=certain, places=1e3 * whole.places, scale=1e4)
+
+    made = batch(10, 2, dtype="float32")
+    assert recover_batch(made["gradient"], made["weight"], scale=None).status == "unique"
+    monkeypatch.setattr(recovery, "fitted", far)
+    found = recover_batch(made["gradient"], made["weight"], scale=None)
+    assert found.residual > 0.9
+    assert found.status == "ambiguous"
+    assert "hides the gradient" in found.reason
+    assert found.open.min() == 2
 
 
 def test_known_labels_give_the_features_and_wrong_ones_nothing() -> None:

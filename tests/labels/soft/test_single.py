@@ -225,6 +225,22 @@ def test_a_prior_of_three_and_a_score_of_ones_own() -> None:
     assert negative.status.count("unique") == 0
 
 
+@pytest.mark.parametrize("noise", [1e-6, 1e-5, 1e-4])
+def test_a_score_of_ones_own_does_not_take_noise_for_digits(noise: float) -> None:
+    # Flat logits say little of the scalar, and nothing but the score gives the label a shape.
+    made = sent(4, 64, 0.01, "smoothing", "float64", 3, 30)
+    generator = torch.Generator().manual_seed(0)
+    disturbed = torch.randn(made["gradients"].shape, generator=generator, dtype=torch.float64)
+    found = recover_soft_labels(
+        made["gradients"] + noise * disturbed,
+        made["weight"],
+        prior=lambda labels: label_loss(labels, "smoothing"),
+        noise=noise,
+    )
+    assert not wrong(found, made["label"]).any()
+    assert float((found.labels - made["label"]).abs().sum(dim=1).max()) > KNOWN
+
+
 def test_a_batch_is_recognised_and_not_fitted() -> None:
     made = sent(10, 64, 2.0, "smoothing", "float32", 2, 2)
     batch = made["gradients"].mean(dim=0)

@@ -16,6 +16,8 @@ CHOSEN = {
     "networks": 2,
     "batches": 3,
     "auxiliary": 5,
+    "told": ["photos/lenet5/tanh/16"],
+    "begun": ["photos/lenet5/tanh/16/kaiming"],
     "variants": ["ce/0.8/0", "ce/1/0.1", "focal/1.2/0"],
     "sizes": [16],
     "shares": [0.5],
@@ -40,9 +42,22 @@ def test_losses_are_told_to_the_attack(record: Record) -> None:
     assert variants["instances"].eq(1).all()
 
 
+def test_who_is_told_the_loss_is_on_the_same_batches(record: Record) -> None:
+    frame = record.frame()
+    told = frame[(frame["part"] == "told") & (frame["activation"] == "sigmoid")]
+    plain = frame[frame["part"] == "table 3"]
+    keys = ["loss", "temperature", "epsilon", "attack"]
+    both = told.set_index(keys)["instances"], plain.set_index(keys)["instances"]
+    assert both[0].xs("guess", level="attack").equals(both[1].xs("guess", level="attack"))
+    assert (both[0] - both[1]).xs("iLRG", level="attack").ge(0).all()
+    assert both[0].xs("LLG", level="attack").min() > 0.9
+
+
 def test_tables_and_figures(record: Record) -> None:
     assert len(posterior_attack.table(record)) == 2
     assert list(posterior_attack.variant_table(record)["loss"]) == ["ce", "ce", "focal"]
+    assert list(posterior_attack.told_table(record)["LLG, told"].str.len()) == [5] * 4
+    assert list(posterior_attack.begun_table(record)["weights"]) == ["torch", "kaiming"]
     assert records.scale(record) == "2 networks a row with 3 batches each; photos"
     figure = posterior_attack.figure_settings(record)
     assert figures.gray_table(figure).std() > 0.02

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import matplotlib.pyplot as plt
+import pytest
 
 from gradleak.book import figures, records
 from gradleak.book.records import Record
@@ -11,6 +12,7 @@ from gradleak.studies.wainakh2021 import label_attacks_compared as compared
 STUDY = "label-attacks-compared"
 CHOSEN = {
     "networks": ["llg-cnn/", "lenet5/tanh"],
+    "told": ["llg-cnn/", "lenet5/tanh"],
     "epochs": [0, 1],
     "defenses": ["none/0", "grad-drop/0.9"],
     "sizes": [1, 12],
@@ -20,13 +22,23 @@ CHOSEN = {
 
 def test_every_attack_in_every_setting(record: Record) -> None:
     frame = record.frame()
-    assert len(frame) == 2 * 2 * 2 * len(compared.ATTACKS) * 2
+    assert len(frame) == 2 * 2 * 2 * len(compared.ATTACKS) * 2 + 2 * 2 * 2
     clean = frame[(frame["defense"] == "none") & (frame["epochs"] == 0)]
     own = clean[clean["network"] == "llg-cnn"].groupby("attack")["success"].mean()
     assert own["LLG+"] > 95
     assert own["guess"] < 60
     signs = clean[clean["activation"] == "tanh"].groupby("attack")["success"].mean()
     assert signs["posterior"] > signs["LLG+"]
+
+
+def test_a_normalised_dummy_is_beside_llg_on_the_same_batches(record: Record) -> None:
+    frame = record.frame()
+    told, clean = frame[frame["attack"] == compared.IN_RANGE], frame[frame["defense"] == "none"]
+    keys = ["network", "epochs", "size"]
+    llg = clean[clean["attack"] == "LLG"].set_index(keys)["success"]
+    own = told.set_index(keys)
+    assert (own["success"] - llg).sub(own["over_llg"]).abs().max() == pytest.approx(0)
+    assert list(compared.told_table(record)["network"].unique()) == ["llg-cnn", "lenet5 tanh"]
 
 
 def test_who_refuses_finds_nothing(record: Record) -> None:

@@ -6,8 +6,10 @@ import matplotlib.pyplot as plt
 import pytest
 import torch
 
+from gradleak import data
 from gradleak.book import figures, records
 from gradleak.book.records import Record
+from gradleak.data import Dataset
 from gradleak.errors import UnknownName
 from gradleak.studies.shared import tally
 from gradleak.studies.wainakh2021 import llg_attack
@@ -48,6 +50,37 @@ def test_tables_and_figures(record: Record) -> None:
         figure = draw(record)
         assert figures.gray_table(figure).std() > 0.02
         plt.close(figure)
+
+
+def test_gradients_are_timed_by_themselves(record: Record) -> None:
+    frame = record.frame()
+    timed = frame[frame["part"] == "gradients"]
+    assert list(timed["size"]) == [1, 8, 32]
+    assert timed["count"].eq(6).all()
+    assert timed["seconds"].gt(0).all()
+    assert llg_attack.time_table(record)["attack"].iloc[-1] == llg_attack.GRADIENTS
+
+
+@pytest.mark.parametrize(("name", "classes", "each"), [("flowers17", 5, (64, 16)), ("tinyimagenet32", 100, (8, 4))])
+def test_stand_ins_have_the_papers_classes_and_share_no_image(
+    name: str, classes: int, each: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def made(asked: str, split: str = "train", *, size: int | None = None) -> Dataset:
+        assert asked == name
+        # Flowers-17 is served whole under both names.
+        count = 17 if name == "flowers17" else 200
+        numbers = torch.arange(count * (80 if name == "flowers17" else 12))
+        if name != "flowers17":
+            numbers = numbers[8 * count :] if split == "test" else numbers[: 8 * count]
+        images = numbers[:, None, None, None].float().expand(-1, 3, 1, 1)
+        return Dataset(name, split, images, numbers % count, tuple(map(str, range(count))), "made up")
+
+    monkeypatch.setattr(data, "load", made)
+    private, public = (llg_attack.images(name, split, classes) for split in ("train", "test"))
+    for own, count in zip((private, public), each, strict=True):
+        assert own.classes == classes
+        assert own.labels.bincount().tolist() == [count] * classes
+    assert not set(private.images[:, 0, 0, 0].tolist()) & set(public.images[:, 0, 0, 0].tolist())
 
 
 def test_batches_are_drawn_as_the_paper_says() -> None:

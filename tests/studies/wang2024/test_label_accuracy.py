@@ -10,11 +10,11 @@ from gradleak.book.records import Record
 from gradleak.studies.wang2024 import label_accuracy
 
 STUDY = "label-accuracy"
-CHOSEN = {"samples": 60, "searches": 2}
+CHOSEN = {"samples": 60, "searches": 2, "draws": 2, "drawn": 10}
 
 
 def test_what_is_not_recovered_is_said_to_be_open(record: Record) -> None:
-    frame = record.frame().set_index("labels")
+    frame = label_accuracy._frame(record).set_index("labels")
     assert (frame["silent"] == 0).all()
     assert (frame["accuracy"] > 60).all()
     assert (frame["accuracy"] < 100).all(), "a saturated network guesses some images rightly"
@@ -23,6 +23,21 @@ def test_what_is_not_recovered_is_said_to_be_open(record: Record) -> None:
     assert frame.loc["onehot", "counted_zero"] == 100
     assert frame.loc["smoothing", "class_right"] > 95
     assert frame.loc["onehot", "idlg"] == frame.loc["onehot", "accuracy"]
+
+
+def test_every_draw_is_another_network(record: Record) -> None:
+    frame = record.frame()
+    drawn = frame[frame["drawn"].notna()]
+    assert len(drawn) == 2 * 2
+    assert drawn["drawn"].between(60, 100).all()
+    for labels, own in drawn.groupby("labels"):
+        text = label_accuracy.draws_table(record)[labels].iloc[0]
+        assert text.startswith(f"{own['drawn'].mean():.1f} ± ")
+    first, again = (
+        label_accuracy.trial(**trial.inputs | {"draw": 1})[0] for trial in (record.trials[0], record.trials[3])
+    )
+    assert first["count"] == 60
+    assert again["drawn"] == record.trials[3].rows[0]["drawn"]
 
 
 def test_table_figure_and_the_claims_on_data_that_is_not_at_hand(record: Record) -> None:

@@ -37,6 +37,8 @@ FINEST = 2e-15
 REBUILT = 16.0
 # Samples that a lost direction leaves anywhere on a line are not brought nearer than this.
 NEARLY = 1e-3
+# Samples whose own rounding is more than this share of the gradient explain any gradient.
+HIDES = 0.1
 # With this many equations to spare a further explanation would be an accident of many digits.
 SPARE = 3
 
@@ -211,7 +213,8 @@ def _certified(search: Search, sent: Sent, basis: Tensor, lost: _Lost) -> BatchL
     hidden = whole.places @ basis.T
     logits = hidden @ sent.weight.T
     rest = sent.gradient - (logits.softmax(dim=1) - whole.labels).T @ hidden * whole.scale / count
-    fits = float((search.span.rows[:, None] * rest).norm()) <= REBUILT * _rounding(search, whole, hidden, logits)
+    allowed = REBUILT * _rounding(search, whole, hidden, logits)
+    fits = float((search.span.rows[:, None] * rest).norm()) <= allowed
     residual = float(rest.norm() / sent.gradient.norm()) if found == count else math.inf
     status: Status = "ambiguous"
     reason = ""
@@ -221,10 +224,15 @@ def _certified(search: Search, sent: Sent, basis: Tensor, lost: _Lost) -> BatchL
         status, reason = "failed", f"{found} of {count} samples were found"
     elif not fits and (residual > NEARLY or float(whole.open.max()) < KNOWN):
         status, reason = "failed", f"the samples found miss the gradient by {residual:.1e}, more than rounding"
+    elif allowed > HIDES * search.size:
+        whole = replace(whole, open=torch.full_like(whole.open, 2.0))
+        reason = "the rounding of samples as large as those found hides the gradient"
     elif float(whole.open.max()) > KNOWN:
         reason = f"the gradient's digits leave a label open by {float(whole.open.max()):.1g} (L1)"
     elif float(whole.loose.max()) > KNOWN_FEATURE:
         reason = f"the gradient's digits leave a feature open by {float(whole.loose.max()):.0%}"
+    elif strange := _no_bias(sent, hidden):
+        status, reason = "failed", strange
     else:
         status = "unique"
     order = sorted(range(found), key=lambda n: (int(whole.labels[n].argmax()), -float(whole.labels[n].max())))[:count]
@@ -235,6 +243,15 @@ def _certified(search: Search, sent: Sent, basis: Tensor, lost: _Lost) -> BatchL
     ):
         empty[: len(order)] = value[order][..., : empty.shape[-1]] if empty.ndim > 1 else value[order]
     return replace(result, residual=residual, status=status, scale=whole.scale)
+
+
+def _no_bias(sent: Sent, hidden: Tensor) -> str:
+    """Say so where the feature of the bias, which is always 1, is something else."""
+    if hidden.shape[1] == sent.features:
+        return ""
+    last = hidden[:, -1]
+    wrong = (last - 1).abs() > KNOWN_FEATURE * hidden.norm(dim=1).clamp(min=1)
+    return f"a sample found has a bias of {float(last[wrong][0]):.1e} where it is 1" if wrong.any() else ""
 
 
 def _rounding(search: Search, whole: Whole, hidden: Tensor, logits: Tensor) -> float:
