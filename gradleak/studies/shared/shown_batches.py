@@ -82,5 +82,6 @@ def strips(record: Record, part: str, **where: object) -> Figure:
     first = pictures[pictures["first"] == pictures["first"].min()]
     own = first.set_index("run")["picture"]
     figure, axes = figures.panels(1, 1, height=0.55 * len(own) + 0.4)
+    figure.set_layout_engine("compressed")
     show(axes[0][0], list(own), list(own.index))
     return figure
