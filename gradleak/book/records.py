@@ -278,7 +278,7 @@ def _described(record: Record) -> dict[str, str]:
     facts = record.provenance
     return {
         "profile": record.profile,
-        "data": "; ".join(facts.data) or "none",
+        "data": "; ".join(map(_at_hand, facts.data)) or "none",
         "device": facts.device,
         "trials": f"{len(record.trials)}, {sum(trial.seconds for trial in record.trials):.1f} s in all",
         "date": " to ".join(span(record)),
@@ -289,6 +289,15 @@ def _described(record: Record) -> dict[str, str]:
         "digest": record.digest()[:16],
         "parameters": ", ".join(f"{name} = {value}" for name, value in record.parameters.items()),
     }
+
+
+def _at_hand(source: str) -> str:
+    """Return where data came from, and what is to know of a copy that is a file: what it lacks, how it was made."""
+    from gradleak.data.files import FILES
+
+    name = source.partition(":")[0]
+    notes = FILES[name].notes if name in FILES and "$GRADLEAK_DATA" in source else ""
+    return f"{source} ({notes})" if notes else source
 
 
 def _device(device: str) -> str:

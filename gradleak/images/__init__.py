@@ -2,6 +2,7 @@
 
 from gradleak.images.cocktail import unmix_features
 from gradleak.images.gradinversion.attack import restore_batches
+from gradleak.images.gradinversion.learned import project_batches, restore_denoised
 from gradleak.images.gradinversion.settings import GradInversion
 from gradleak.images.gradinversion.statistics import observe_statistics
 from gradleak.images.inversion.convolutional import invert_convolutional, trace_convolutional
@@ -43,7 +44,9 @@ __all__ = [
     "peel",
     "peeling_counts",
     "polished",
+    "project_batches",
     "restore_batches",
+    "restore_denoised",
     "spear",
     "total_variation",
     "trace_convolutional",

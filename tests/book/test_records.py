@@ -158,6 +158,18 @@ def test_recorded_results_and_the_provenance_table(checkout: Toy) -> None:
     assert "recorded" not in records.provenance_table(kept).frame
 
 
+@pytest.mark.usefixtures("checkout")
+def test_a_page_says_what_is_to_know_of_the_copies_that_it_ran_on() -> None:
+    data = ["cifar10: $GRADLEAK_DATA/cifar10.npz", "imagenet-sample: $GRADLEAK_DATA/imagenet_sample.npz"]
+    own = record(trial(1), provenance=PROVENANCE.model_copy(update={"data": data}))
+    text = records.provenance_table(own).frame.set_index("").loc["data", "this run"]
+    assert "cifar10.npz (lossless; part of the training set and the first of the test set); imagenet" in text
+    assert text.endswith("imagenet_sample.npz (one image a class, one split only)")
+    whole = PROVENANCE.model_copy(update={"data": ["cifar10: torchvision"]})
+    text = records.provenance_table(record(trial(1), provenance=whole)).frame.set_index("").loc["data", "this run"]
+    assert text == "cifar10: torchvision"
+
+
 def test_a_record_of_many_runs_shows_their_span() -> None:
     days = ("2026-01-05T10:00:00Z", None, "2026-01-03T23:59:59Z")
     trials = [trial(n).model_copy(update={"date": day, "commit": day and "def"}) for n, day in enumerate(days)]

@@ -47,7 +47,8 @@ def test_a_guess_fails_what_is_said_of_attacks() -> None:
         # A claim that an attack finds little is one about a defence, and a guess may well meet it.
         if attack is None or attack in GUESSES or claim.rule.at_least is None:
             continue
-        found = {row.get("attack") for trial in record.trials for row in trial.rows}
+        rows = [row for trial in record.trials for row in trial.rows]
+        found = {row.get("attack") for row in rows if row.get(claim.measure.column) is not None}
         for guess in found.intersection(GUESSES):
             tried += 1
             if judge(of_a_guess(claim, guess), record).agrees:

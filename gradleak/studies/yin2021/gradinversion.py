@@ -15,21 +15,19 @@ import pandas as pd
 import torch
 from matplotlib.figure import Figure
 from pydantic import Field, model_validator
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
-from gradleak import augment, data, metrics, studies
+from gradleak import data, metrics, studies
 from gradleak.book import figures
 from gradleak.book.records import Record
-from gradleak.images import GradInversion, match, observe_statistics, restore_batches
-from gradleak.images.gradinversion.attack import Known, known_of
+from gradleak.images import GradInversion
 from gradleak.images.gradinversion.settings import preset
-from gradleak.images.presets import preset as published
-from gradleak.leak import observe
 from gradleak.studies.fitting import Sees
-from gradleak.studies.shared.deep_networks import NAMES, SMALL, made, pooled
+from gradleak.studies.shared.deep_networks import NAMES, SMALL
 from gradleak.studies.shared.matched_runs import paired
-from gradleak.studies.shared.mosaics import packed, show
+from gradleak.studies.shared.restored_batches import AVERAGED, FLOORS, drawn, scaled
+from gradleak.studies.shared.shown_batches import interval, rows_of, strips
 
 PLACE = "Section 4, Tables 2 and 4"
 SMALLEST: dict[str, Any] = {"steps": 2, "alone_steps": 2, "group_batches": 1, "singles": 2}
@@ -49,7 +47,6 @@ ROWS: dict[str, tuple[GradInversion, bool]] = {
     "DeepInversion": (preset("deepinversion"), False),
 }
 BASELINES = ("inverting gradients", "DLG")
-FLOORS = ("noise", "unrelated", "mean colour")
 SEEDED = "independent seeds"
 GROUPS: dict[str, GradInversion] = {
     SEEDED: FIDELITY,
@@ -70,7 +67,6 @@ PAIRS = (
     ("+ BN, exact", "DeepInversion"),
     ("+ features", "mean colour"),
 )
-AVERAGED = ", averaged"
 GROUP_PAIRS = (
     ("lazy group", SEEDED),
     ("registered group", "lazy group"),
@@ -83,17 +79,14 @@ ALONE_PAIRS = (
     ("+ features", "+ BN, exact"),
     ("+ features, pyramid", "+ features"),
 )
-# Batches that run as one program, images side by side in a strip, and how many times LPIPS sees them enlarged.
-TOGETHER, SHOWN, ENLARGED = 4, 8, 4
-# The least share of `steps` that warms up, in the published schedule: 50 of 20,000.
-PRINTED_WARMUP = 50 / 20_000
+# Batches that run as one program.
+TOGETHER = 4
 # The row of pure noise in Table 2, and ImageNet's pixel statistics.
 NOISE = {"FFT2D": 0.706, "PSNR": 9.964, "LPIPS": 1.351}
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 PICTURES = "imagenet-sample"
 # The attack whose images are held against how loud each is in its batch's gradient.
 LOUD = "+ features"
-DRAWS = 4000
 # FFT2D / PSNR / LPIPS of Tables 2 and 4: ImageNet, ResNet-50, batches of 8, 20,000 steps.
 PUBLISHED = {
     "noise": ".706 / 9.964 / 1.351",
@@ -105,7 +98,8 @@ PUBLISHED = {
     "DLG": ".602 / 10.252 / 1.319",
 }
 NOT_RUN = {
-    "latent projection (BigGAN)": "needs a generator trained on ImageNet, which is not at hand",
+    "latent projection (BigGAN)": "needs a generator trained on ImageNet, which is not at hand; a small one stands in "
+    "on the page of baselines",
     "ResNet-50, MoCo v2 features": "its weights are not at hand; a head tuned anew on ResNet-20 stands in",
 }
 
@@ -200,145 +194,8 @@ def trial(part: str, **inputs: Any) -> list[dict[str, Any]]:
     return parts[part](**inputs)
 
 
-class Case:
-    """Private batches, what is sent of them, and what tells restored images from each other."""
-
-    def __init__(
-        self, network: str, judge: str, dataset: str, size: int, first: int, batches: int, seed: int, device: str
-    ) -> None:
-        private = data.load(dataset, "test")
-        self.seed, self.size, self.device = seed, size, device
-        self.model = made(network, dataset, seed).to(device)
-        self.places = chosen(private, size, first + batches, seed)[first:].flatten()
-        self.truth, labels = private.images[self.places], private.labels[self.places]
-        self.numbers = range(first * size, (first + batches) * size)
-        inputs = data.normalise(self.truth).to(device)
-        parts = list(zip(inputs.split(size), labels.to(device).split(size), strict=True))
-        self.leaks = [observe(self.model, *part) for part in parts]
-        self.statistics = [observe_statistics(self.model, part) for part, _ in parts]
-        self.known: Known = known_of(self.leaks, "recovered")
-        hot = augment.one_hot(labels, private.classes)
-        self.order = torch.cat(
-            [
-                n * size + metrics.match_batch(own.cpu(), theirs)
-                for n, (own, theirs) in enumerate(zip(self.known.labels, hot.split(size), strict=True))
-            ]
-        )
-        self.right = (self.known.labels.flatten(0, 1).cpu()[self.order] * hot).sum(dim=1) > 0.5
-        counted = known_of(self.leaks, "counted").labels.sum(dim=1).cpu()
-        self.counted = metrics.count_overlap(counted, torch.stack([part.sum(dim=0) for part in hot.split(size)]))
-        with torch.no_grad():
-            self.loud = (self.model(inputs).softmax(dim=1).cpu() - hot).norm(dim=1)
-        # Who is asked which image it was: another network, for the attacked one's features may be a target.
-        judges = {"identified": made(judge, dataset, seed), "identified_by_own": self.model.cpu()}
-        self.judges: dict[str, tuple[nn.Module, Tensor]] = {
-            name: (one, pooled(one, private.images)) for name, one in judges.items()
-        }
-        self.model.to(device)
-        self.colours = self.truth.mean(dim=(2, 3), keepdim=True).expand_as(self.truth)
-        others = torch.randperm(len(private), generator=torch.Generator().manual_seed(seed + 1))
-        self.others = private.images[others[first * size :][: len(self.places)]]
-
-    def measured(self, run: str, images: Tensor, losses: Tensor | None = None) -> list[dict[str, Any]]:
-        """Return a row an image (N·B, C, H, W), in the batches' order, and a strip of the first ones."""
-        images = images.detach().cpu()
-        columns = {
-            "psnr": metrics.psnr(images, self.truth),
-            "ssim": metrics.ssim(images, self.truth),
-            "fft2d": metrics.fft2d(images, self.truth),
-        }
-        shown = images.nan_to_num(0.5, 0.5, 0.5).clamp(0, 1)
-        for name, (judge, gallery) in self.judges.items():
-            features = pooled(judge.cpu(), shown)
-            columns[name] = metrics.identified(features, gallery, self.places)
-        self.model.to(self.device)
-        lpips = metrics.lpips(enlarged(shown), enlarged(self.truth)).values
-        rows = []
-        for n, number in enumerate(self.numbers):
-            row: dict[str, Any] = {"what": "image", "run": run, "image": number}
-            row |= {name: values[n].item() for name, values in columns.items()}
-            row |= {"lpips": None if lpips is None else float(lpips[n]), "loud": float(self.loud[n])}
-            row |= {"right_label": bool(self.right[n]), "known_feature": bool(self.known.there[n // self.size])}
-            row["loss"] = None if losses is None else float(losses[n // self.size])
-            rows.append(row)
-        picture = packed(shown[:SHOWN], min(SHOWN, len(shown)))
-        return [*rows, {"what": "picture", "run": run, "picture": picture}]
-
-    def floors(self) -> list[dict[str, Any]]:
-        """Return the rows of what is no reconstruction: noise, another image, and the image's own mean colour."""
-        noise = torch.randn(self.truth.shape, generator=torch.Generator().manual_seed(self.seed))
-        images = (data.denormalise(noise), self.others, self.colours)
-        return [row for name, own in zip(FLOORS, images, strict=True) for row in self.measured(name, own)]
-
-    def restored(self, name: str, settings: GradInversion, *, exact: bool, seeds: int = 1) -> list[dict[str, Any]]:
-        """Return the rows of an attack: of its first seed and, where there are several, of their mean."""
-        found = restore_batches(
-            self.leaks,
-            "recovered",
-            settings=settings,
-            statistics=self.statistics if exact else None,
-            seeds=seeds,
-            seed=self.seed,
-        )
-        attempts = data.denormalise(found.attempts.flatten(0, 2)).cpu().unflatten(0, found.attempts.shape[:3])
-        rows = self.measured(name, attempts[:, 0].flatten(0, 1)[self.order], found.losses[:, 0])
-        if seeds > 1:
-            rows += self.measured(name + AVERAGED, attempts.mean(dim=1).flatten(0, 1)[self.order])
-        return rows
-
-    def matched(self, name: str, steps: int) -> list[dict[str, Any]]:
-        """Return the rows of a published attack that the matching engine runs, labels recovered as for all others."""
-        if name == "DLG":
-            own = published("dlg")
-            own["optimizer"] = replace(own["optimizer"], steps=max(1, steps // own["optimizer"].inner))
-        else:
-            own = published("inverting-gradients")
-            own["optimizer"] = replace(own["optimizer"], steps=steps)
-        own["labels"] = self.known.labels.flatten(0, 1)
-        found = match(self.leaks, seed=self.seed, **own)
-        return self.measured(name, data.denormalise(found.images.cpu())[self.order], found.losses[:, 0])
-
-    def private(self) -> list[dict[str, Any]]:
-        """Return the private images' strip, and how many labels the paper's rule finds."""
-        picture = packed(self.truth[:SHOWN], min(SHOWN, len(self.truth)))
-        gallery = len(self.judges["identified"][1])
-        labels = {"counted": 100 * float(self.counted.mean()), "recovered": 100 * float(self.right.double().mean())}
-        return [
-            {"what": "picture", "run": "private", "picture": picture},
-            {"what": "batches", "chance": 100 / gallery, "gallery": gallery, "count": len(self.truth)} | labels,
-        ]
-
-
-def chosen(private: data.Dataset, size: int, count: int, seed: int) -> Tensor:
-    """Return which images make up so many batches (count, size): no class twice in one, classes in rising order."""
-    generator = torch.Generator().manual_seed(seed)
-    # Every class's images in an order of their own, so that more batches leave the first ones what they are.
-    orders = [
-        (members := (private.labels == label).nonzero()[:, 0])[torch.randperm(len(members), generator=generator)]
-        for label in range(private.classes)
-    ]
-    taken = [0] * private.classes
-    places = []
-    for _ in range(count):
-        for label in torch.randperm(private.classes, generator=generator)[:size].sort().values.tolist():
-            places.append(orders[label][taken[label] % len(orders[label])])
-            taken[label] += 1
-    return torch.stack(places).reshape(count, size)
-
-
-def enlarged(images: Tensor) -> Tensor:
-    """Return images (N, C, H, W) so large that LPIPS tells them apart."""
-    return F.interpolate(images, scale_factor=ENLARGED, mode="bilinear")
-
-
-def scaled(settings: GradInversion, steps: int) -> GradInversion:
-    """Return an attack with so many steps, its warm-up as long a part of them."""
-    warmup = math.ceil(PRINTED_WARMUP * steps) if settings.warmup else 0
-    return replace(settings, steps=steps, warmup=warmup)
-
-
 def _rows(steps: int, **inputs: Any) -> list[dict[str, Any]]:
-    case = Case(**inputs)
+    case = drawn(**inputs)
     rows = [*case.private(), *case.floors()]
     for name, (settings, exact) in ROWS.items():
         rows += case.restored(name, scaled(settings, steps), exact=exact)
@@ -348,7 +205,7 @@ def _rows(steps: int, **inputs: Any) -> list[dict[str, Any]]:
 
 
 def _seeds(steps: int, seeds: int, registrations: int, **inputs: Any) -> list[dict[str, Any]]:
-    case = Case(**inputs)
+    case = drawn(**inputs)
     rows = case.private()
     for name, settings in GROUPS.items():
         own = replace(scaled(settings, steps), registrations=registrations)
@@ -357,7 +214,7 @@ def _seeds(steps: int, seeds: int, registrations: int, **inputs: Any) -> list[di
 
 
 def _alone(steps: int, **inputs: Any) -> list[dict[str, Any]]:
-    case = Case(**inputs)
+    case = drawn(**inputs)
     rows = [*case.private(), *case.floors()]
     for name in ALONE:
         settings, exact = ROWS[name]
@@ -428,24 +285,6 @@ def definitions(images: Tensor, noise: Tensor) -> dict[tuple[str, str], Tensor]:
         if values is not None:
             found["LPIPS", f"{name}, clipped pixels"] = values
     return found
-
-
-def rows_of(record: Record, what: str, part: str) -> pd.DataFrame:
-    """Return a record's rows of one sort in one of its parts; there may be none.
-
-    The picture drawn as an unrelated one may by chance be the private one, and is left out then.
-    """
-    frame = record.frame()
-    own = frame[(frame["what"] == what) & (frame["part"] == part)]
-    return own[~((own["run"] == "unrelated") & (own["psnr"].astype(float) == math.inf))] if what == "image" else own
-
-
-def interval(values: pd.Series, seed: int) -> str:
-    """Return a mean, and where 95 % of a bootstrap over images put it; what is lost counts as nothing."""
-    own = values.astype(float).clip(0, 200).to_numpy()
-    draws = own[np.random.default_rng(seed).integers(len(own), size=(DRAWS, len(own)))].mean(axis=1)
-    low, high = np.quantile(draws, [0.025, 0.975])
-    return f"{own.mean():.1f} ({low:.1f} … {high:.1f})"
 
 
 def table(record: Record, part: str = "rows") -> pd.DataFrame:
@@ -524,14 +363,7 @@ def noise_table(record: Record) -> pd.DataFrame:
 
 def figure_images(record: Record, part: str = "rows") -> Figure:
     """Draw the first images of a part, the private ones above each attack's and the floors."""
-    pictures = rows_of(record, "picture", part)
-    if pictures.empty:
-        return figures.nothing("Not run with these parameters")
-    first = pictures[pictures["first"] == pictures["first"].min()]
-    strips = first.set_index("run")["picture"]
-    figure, axes = figures.panels(1, 1, height=0.55 * len(strips) + 0.4)
-    show(axes[0][0], list(strips), list(strips.index))
-    return figure
+    return strips(record, part)
 
 
 def figure_quality(record: Record) -> Figure:

@@ -47,7 +47,7 @@ def test_table_figure_and_the_claims_on_data_that_is_not_at_hand(record: Record)
     assert figures.gray_table(figure).std() > 0.02
     plt.close(figure)
     stand_ins = [claim for claim in claims.load("label-accuracy") if claim.stand_in]
-    assert len(stand_ins) == 4
+    assert len(stand_ins) == 6
     for claim in stand_ins:
         assert not claims.reaches(claim, studies.parameters("label-accuracy", "paper").model_dump())
     shown = claims.verdicts(record)

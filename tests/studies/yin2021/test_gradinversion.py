@@ -10,6 +10,8 @@ from gradleak import data, studies
 from gradleak.book import figures, records
 from gradleak.book.records import Record
 from gradleak.errors import InputError
+from gradleak.studies.shared.restored_batches import AVERAGED, FLOORS, chosen, unrelated
+from gradleak.studies.shared.shown_batches import rows_of
 from gradleak.studies.yin2021 import gradinversion
 
 STUDY = "gradinversion"
@@ -17,12 +19,12 @@ CHOSEN = {"steps": 40, "alone_steps": 40}
 
 
 def test_every_row_is_there_and_floors_do_not_depend_on_the_attack(record: Record) -> None:
-    images = gradinversion.rows_of(record, "image", "rows")
-    names = [*gradinversion.FLOORS, *gradinversion.ROWS, *gradinversion.BASELINES]
+    images = rows_of(record, "image", "rows")
+    names = [*FLOORS, *gradinversion.ROWS, *gradinversion.BASELINES]
     assert list(images["run"].unique()) == names
     assert images.groupby("run").size().eq(2).all()
     private = data.load("photos", "test")
-    first = gradinversion.chosen(private, 2, 1, record.parameters["seed"])[0]
+    first = chosen(private, 2, 1, record.parameters["seed"])[0]
     flat = private.images[first].double().var(dim=(2, 3), correction=0).mean(dim=1)
     expected = (-10 * flat.log10()).tolist()
     assert images[images["run"] == "mean colour"]["psnr"].tolist() == pytest.approx(expected, abs=1e-4)
@@ -31,32 +33,43 @@ def test_every_row_is_there_and_floors_do_not_depend_on_the_attack(record: Recor
 def test_attacks_see_something(record: Record) -> None:
     """More than noise does, and a single image more than none of its gradient gives."""
     for part in ("rows", "alone"):
-        images = gradinversion.rows_of(record, "image", part).groupby("run")["psnr"].mean()
+        images = rows_of(record, "image", part).groupby("run")["psnr"].mean()
         assert images["+ BN, exact"] > images["noise"] + 1
-    alone = gradinversion.rows_of(record, "image", "alone").groupby("run")["psnr"].mean()
+    alone = rows_of(record, "image", "alone").groupby("run")["psnr"].mean()
     assert alone["+ features"] > alone["DeepInversion"] + 1
 
 
 def test_labels_and_features_are_recovered_and_chance_is_one_in_the_gallery(record: Record) -> None:
-    batches = gradinversion.rows_of(record, "batches", "rows")
+    batches = rows_of(record, "batches", "rows")
     assert batches["recovered"].tolist() == [100]
     assert batches["chance"].tolist() == [100 / 600]
-    images = gradinversion.rows_of(record, "image", "rows")
+    images = rows_of(record, "image", "rows")
     assert images["known_feature"].all()
 
 
 def test_every_group_has_a_first_seed_and_an_average(record: Record) -> None:
-    seeds = gradinversion.rows_of(record, "image", "seeds")
-    assert set(seeds["run"]) == {name + more for name in gradinversion.GROUPS for more in ("", gradinversion.AVERAGED)}
+    seeds = rows_of(record, "image", "seeds")
+    assert set(seeds["run"]) == {name + more for name in gradinversion.GROUPS for more in ("", AVERAGED)}
 
 
 def test_batches_have_no_class_twice_and_more_of_them_leave_the_first_as_they_are() -> None:
     private = data.load("photos", "test")
-    many = gradinversion.chosen(private, 4, 40, 5)
+    many = chosen(private, 4, 40, 5)
     assert all(len(set(private.labels[batch].tolist())) == 4 for batch in many)
-    assert torch.equal(gradinversion.chosen(private, 4, 7, 5), many[:7])
+    assert torch.equal(chosen(private, 4, 7, 5), many[:7])
     assert len(many.flatten().unique()) == 160
     assert all(torch.equal(private.labels[batch].sort().values, private.labels[batch]) for batch in many)
+
+
+def test_an_unrelated_picture_is_none_of_the_private_ones() -> None:
+    private = data.load("photos", "test")
+    for seed in range(40):
+        places = chosen(private, 4, 8, seed).flatten()
+        others = unrelated(private, places, 0, seed)
+        assert len(others.unique()) == len(places)
+        assert not torch.isin(others, places).any()
+        more = unrelated(private, places, 900, seed)
+        assert len(more) == len(places)
 
 
 def test_louder_half_is_told_from_the_quieter() -> None:

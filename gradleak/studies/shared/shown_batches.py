@@ -1,0 +1,105 @@
+"""Restored batches as tables and strips: what several pages show of their records in one way."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from gradleak.book import figures
+from gradleak.book.records import Record
+from gradleak.studies.shared.mosaics import show
+from gradleak.studies.shared.restored_batches import DRAWS, interval_of, values_of
+
+# The measures whose gains are shown: what they are called, what makes a difference a gain in that unit, and digits.
+MEASURES = {
+    "psnr": ("PSNR", ", dB", 1, 2),
+    "lpips": ("LPIPS", "", -1, 3),
+    "identified": ("IIP", ", %", 100, 0),
+    "identified_by_own": ("IIP by the attacked network", ", %", 100, 0),
+}
+
+
+def rows_of(record: Record, what: str, part: str) -> pd.DataFrame:
+    """Return a record's rows of one sort in one of its parts; there may be none.
+
+    The picture drawn as an unrelated one may by chance be the private one, and is left out then.
+    """
+    frame = record.frame()
+    own = frame[(frame["what"] == what) & (frame["part"] == part)]
+    return own[~((own["run"] == "unrelated") & (own["psnr"].astype(float) == math.inf))] if what == "image" else own
+
+
+def interval(values: pd.Series, seed: int) -> str:
+    """Return a mean, and where 95 % of a bootstrap over images put it; what is lost counts as nothing."""
+    own = values.astype(float).clip(0, 200).to_numpy()
+    draws = own[np.random.default_rng(seed).integers(len(own), size=(DRAWS, len(own)))].mean(axis=1)
+    low, high = np.quantile(draws, [0.025, 0.975])
+    return f"{own.mean():.1f} ({low:.1f} … {high:.1f})"
+
+
+def quality_line(images: pd.DataFrame, size: int, seed: int) -> dict[str, str]:
+    """Return the cells of a table's line: every measure of some images, what is sure of PSNR, and how many they are."""
+    rows: list[Any] = images.to_dict("records")
+    run = rows[0]["run"]
+    psnr = values_of(rows, run, "psnr")
+    lpips = values_of(rows, run, "lpips")
+    assert psnr is not None
+    low, high = interval_of(psnr, size, seed)
+    return {
+        "FFT2D": f"{images['fft2d'].astype(float).median():.2f}",
+        "PSNR, dB": f"{psnr.mean():.1f} ({low:.1f} … {high:.1f})",
+        "SSIM": f"{images['ssim'].astype(float).mean():.3f}",
+        "LPIPS": "n/a" if lpips is None else f"{lpips.mean():.3f}",
+        "IIP, %": f"{100 * images['identified'].astype(float).mean():.0f}",
+        "by the attacked network, %": f"{100 * images['identified_by_own'].astype(float).mean():.0f}",
+        "n": f"{len(images)}",
+    }
+
+
+def gain_table(
+    images: pd.DataFrame,
+    pairs: Sequence[tuple[str, str]],
+    size: int,
+    seed: int,
+    measures: Sequence[str] = tuple(MEASURES),
+) -> pd.DataFrame:
+    """Return what the first of each pair gains, measure by measure, and by which of them it is decided."""
+    rows: list[Any] = images.to_dict("records")
+    lines = []
+    for first, second in pairs:
+        line: dict[str, Any] = {"compared": f"{first} against {second}"}
+        decided = []
+        for measure in measures:
+            name, unit, scale, digits = MEASURES[measure]
+            own, other = (values_of(rows, run, measure) for run in (first, second))
+            if own is None or other is None:
+                continue
+            gain = scale * (own - other)
+            low, high = interval_of(gain, size, seed)
+            line |= {name + unit: f"{gain.mean():+.{digits}f} ({low:+.{digits}f} … {high:+.{digits}f})", "n": len(gain)}
+            if low > 0 or high < 0:
+                decided.append(f"{name} {'better' if low > 0 else 'worse'}")
+        if "n" in line:
+            count = line.pop("n")
+            lines.append(line | {"n": count, "decided": ", ".join(decided) or "–"})
+    return pd.DataFrame(lines)
+
+
+def strips(record: Record, part: str, **where: object) -> Figure:
+    """Draw the first images of a part, the private ones above each attack's and the floors."""
+    pictures = rows_of(record, "picture", part)
+    for column, value in where.items():
+        pictures = pictures[pictures[column] == value]
+    if pictures.empty:
+        return figures.nothing("Not run with these parameters")
+    first = pictures[pictures["first"] == pictures["first"].min()]
+    own = first.set_index("run")["picture"]
+    figure, axes = figures.panels(1, 1, height=0.55 * len(own) + 0.4)
+    figure.set_layout_engine("compressed")
+    show(axes[0][0], list(own), list(own.index))
+    return figure

@@ -1,0 +1,210 @@
+"""GradInversion beside its baselines, and what a learned prior makes plausible
+
+yin2021, Table 4 and Figure 4.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import pandas as pd
+import torch
+from matplotlib.figure import Figure
+from pydantic import Field, model_validator
+
+from gradleak import data, studies
+from gradleak.book import figures
+from gradleak.book.records import Record
+from gradleak.images import project_batches, restore_batches, restore_denoised
+from gradleak.images.gradinversion.learned import PROJECTION
+from gradleak.images.gradinversion.settings import preset
+from gradleak.models.picture_training import PictureRecipe, learned, trained_generator
+from gradleak.studies.fitting import Sees
+from gradleak.studies.shared.deep_networks import NAMES, SMALL
+from gradleak.studies.shared.restored_batches import FLOORS, drawn, gained, scaled
+from gradleak.studies.shared.shown_batches import gain_table, quality_line, rows_of, strips
+
+PLACE = "Table 4, Figure 4"
+SMALLEST: dict[str, Any] = {"steps": 2, "depth": 4}
+
+PYRAMID = preset("gradinversion+pyramid")
+FIDELITY = replace(PYRAMID, levels=1)
+LATENT, DEEP, INVERTING, DLG = "latent projection", "DeepInversion", "inverting gradients", "DLG"
+RUNNING, EXACT, COARSE, DENOISED = "ours, BN running", "ours, BN exact", "BN exact, pyramid", "BN exact, denoiser"
+# What was restored for another batch; and an attack's start, of which nothing is known.
+OF_ANOTHER, GREY = ", of another batch", "grey"
+RUNS = (LATENT, DEEP, INVERTING, DLG, RUNNING, EXACT, COARSE, DENOISED)
+CONTROLS = (LATENT, EXACT, DENOISED)
+PAIRS = (
+    (EXACT, RUNNING),
+    (EXACT, INVERTING),
+    (EXACT, LATENT),
+    (EXACT, DEEP),
+    (INVERTING, DLG),
+    (DLG, "noise"),
+    (LATENT, "noise"),
+    (RUNNING, DEEP),
+    (COARSE, EXACT),
+    (DENOISED, EXACT),
+    (LATENT, LATENT + OF_ANOTHER),
+    (EXACT, EXACT + OF_ANOTHER),
+    (DENOISED, DENOISED + OF_ANOTHER),
+    (EXACT, GREY),
+    (DENOISED, "mean colour"),
+)
+# FFT2D / PSNR / LPIPS of Table 4: ImageNet, ResNet-50, batches of 8, 20,000 steps.
+PUBLISHED = {
+    "noise": ".706 / 9.964 / 1.351",
+    LATENT: ".275 / 10.149 / .722, by BigGAN",
+    DEEP: ".238 / 10.131 / .728",
+    INVERTING: ".365 / 11.703 / .749",
+    DLG: ".602 / 10.252 / 1.319",
+    RUNNING: ".232 / 11.235 / .633",
+    EXACT: ".175 / 12.929 / .484",
+}
+NOT_RUN = {
+    "latent projection by BigGAN": "needs a generator trained on ImageNet, which is not at hand; a small one that is "
+    "trained here on public images stands in, and is no BigGAN",
+    "ResNet-50, MoCo-v2 features": "its weights are not at hand; a small network that is trained here stands in",
+}
+
+
+class Parameters(studies.Parameters):
+    """What a rerun may change."""
+
+    network: str = Field(SMALL, description=f"the network that is attacked: {', '.join(NAMES)}")
+    judge: str = Field(SMALL, description="the network whose features tell images apart")
+    dataset: str = Field("photos", description="private images, test split; the training split is public")
+    size: int = Field(2, ge=1, le=64, description="images in a batch, no class twice")
+    batches: int = Field(2, ge=2, le=10_000, description="batches of every row")
+    together: int = Field(2, ge=2, le=1000, description="batches that one trial restores and compares")
+    steps: int = Field(5, ge=2, le=1_000_000, description="gradients an attack may ask for")
+    epochs: int = Field(1, ge=1, le=1000, description="how often generator and denoiser see the public images")
+    depth: int = Field(8, ge=4, le=512, description="channels of generator and denoiser")
+    width: int = Field(64, ge=2, le=1024, description="latents of the generator")
+
+    paper: ClassVar[dict[str, Any]] = {
+        "judge": "cifar10-resnet56",
+        "dataset": "cifar10",
+        "size": 8,
+        "batches": 4,
+        "together": 4,
+        "steps": 200,
+        "epochs": 8,
+        "depth": 24,
+    }
+
+    def sees(self) -> list[Sees]:
+        """Return the network that is built here, and the images that it is shown."""
+        return [Sees(SMALL, self.dataset, learns=self.dataset)] if SMALL in (self.network, self.judge) else []
+
+    @model_validator(mode="after")
+    def _together(self) -> Self:
+        for name in (self.network, self.judge):
+            if name not in NAMES:
+                raise ValueError(f"'{name}' is none of the networks: {', '.join(NAMES)}")
+            if name != SMALL and self.dataset != "cifar10":
+                raise ValueError(f"'{name}' knows CIFAR-10's classes, and is shown '{self.dataset}'")
+        if self.batches % self.together:
+            raise ValueError(f"{self.batches} batches are not restored {self.together} at a time")
+        return self
+
+
+def datasets(parameters: Parameters) -> list[str]:
+    """Return the names of the datasets this study reads."""
+    return [parameters.dataset]
+
+
+def scale(parameters: Parameters) -> str:
+    """Return in a few words how many samples of what a run is about."""
+    return (
+        f"{parameters.batches} batches of {parameters.size}, {parameters.steps} steps, "
+        f"{data.title(parameters.dataset)}, {parameters.network}"
+    )
+
+
+def trials(parameters: Parameters) -> list[dict[str, Any]]:
+    """Return the inputs of every trial: some batches by every row of the table."""
+    common = parameters.model_dump(exclude={"device", "batches", "together"})
+    common |= {"device": studies.resolve_device(parameters.device), "batches": parameters.together}
+    return [{"first": n} | common for n in range(0, parameters.batches, parameters.together)]
+
+
+def trial(steps: int, epochs: int, depth: int, width: int, **inputs: Any) -> list[dict[str, Any]]:
+    """Restore some batches by every row of Table 4, and measure what came out."""
+    case = drawn(**inputs)
+    rows = [*case.private(), *case.floors()]
+    rows += case.measured(GREY, data.denormalise(torch.zeros_like(case.truth)))
+    recipe = PictureRecipe(kind="generator", dataset=inputs["dataset"], epochs=epochs, depth=depth, width=width)
+    generator, labels = trained_generator(recipe).to(case.device), case.known.labels.flatten(0, 1)
+    found = project_batches(
+        case.leaks, labels, generator=generator, width=width, settings=replace(PROJECTION, steps=steps), seed=case.seed
+    )
+    rows += [*case.judged(LATENT, found), *case.of_another(LATENT + OF_ANOTHER, found)]
+    rows += case.restored(DEEP, scaled(preset("deepinversion"), steps), exact=False)
+    for name in (INVERTING, DLG):
+        rows += case.matched(name, steps)
+    rows += case.restored(RUNNING, scaled(FIDELITY, steps), exact=False)
+    held: dict[str, Any] = {"settings": scaled(FIDELITY, steps), "statistics": case.statistics, "seed": case.seed}
+    found = restore_batches(case.leaks, labels, **held)
+    rows += [*case.judged(EXACT, found), *case.of_another(EXACT + OF_ANOTHER, found)]
+    rows += case.restored(COARSE, scaled(PYRAMID, steps), exact=True)
+    denoiser = learned(recipe.model_copy(update={"kind": "denoiser"})).to(case.device)
+    found = restore_denoised(case.leaks, labels, denoiser=denoiser, **held)
+    rows += [*case.judged(DENOISED, found), *case.of_another(DENOISED + OF_ANOTHER, found)]
+    rows = [{"part": "rows"} | row for row in rows]
+    return [*rows, *gained(rows, PAIRS, case.size, case.seed)]
+
+
+def table(record: Record) -> pd.DataFrame:
+    """Return Table 4: a line a floor, an attack or a control, and the paper's beside it."""
+    size, seed = record.parameters["size"], record.parameters["seed"]
+    return pd.DataFrame(
+        [
+            {"attack": run}
+            | quality_line(images, size, seed)
+            | {"paper: FFT2D / PSNR / LPIPS": PUBLISHED.get(str(run), "–")}
+            for run, images in rows_of(record, "image", "rows").groupby("run", sort=False)
+        ]
+    )
+
+
+def gains(record: Record) -> pd.DataFrame:
+    """Return what one attack gains over another on the same images, over all batches, and whether it is decided."""
+    return gain_table(rows_of(record, "image", "rows"), PAIRS, record.parameters["size"], record.parameters["seed"])
+
+
+def not_run() -> pd.DataFrame:
+    """Return the rows of the paper that are not run, and why."""
+    return pd.DataFrame([{"paper's row": name, "why": why} for name, why in NOT_RUN.items()])
+
+
+def figure_images(record: Record) -> Figure:
+    """Draw the first images, the private ones above the floors and what each attack restored."""
+    return strips(record, "rows")
+
+
+def figure_quality(record: Record) -> Figure:
+    """Draw PSNR and LPIPS of every image by every attack; grey are the floors, and light the controls."""
+    images = rows_of(record, "image", "rows")
+    figure, axes = figures.panels(1, 2, height=0.3 * images["run"].nunique() + 0.9, sharey=True)
+    names = list(dict.fromkeys(images["run"]))
+    for axis, column, label in zip(axes[0], ("psnr", "lpips"), ("PSNR, dB", "LPIPS"), strict=True):
+        for place, name in enumerate(names):
+            values = images[images["run"] == name][column].dropna().astype(float).clip(0, 200)
+            known = name in (*FLOORS, GREY) or name.endswith(OF_ANOTHER)
+            colour = "0.6" if known else figures.COLOURS[0 if "BN" in name else 1]
+            axis.scatter(values, np.full(len(values), place), s=9, color=colour, alpha=0.55)
+            if len(values):
+                axis.scatter(values.mean(), place, s=150, marker="|", color=colour, linewidth=2.4)
+        floor = images[images["run"] == "mean colour"][column].dropna().astype(float)
+        if len(floor):
+            style = {"color": figures.TRUTH, "linestyle": (0, (4, 2)), "linewidth": 1.4}
+            axis.axvline(floor.mean(), label="mean colour", **style)
+        axis.set_xlabel(label)
+    axes[0][0].set_yticks(range(len(names)), names)
+    axes[0][0].invert_yaxis()
+    figures.legend_below(figure, 1)
+    return figure

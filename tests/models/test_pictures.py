@@ -1,0 +1,79 @@
+"""What is learned of pictures: repeatable, cached, better than nothing, and clear about what it cannot do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from gradleak import data
+from gradleak.errors import InputError
+from gradleak.models.picture_training import PictureRecipe, learned, trained_generator
+from gradleak.models.pictures import Autoencoder, Denoiser, Generator
+
+TINY = PictureRecipe(kind="generator", dataset="photos", width=16, depth=8, epochs=2, batch_size=32)
+
+
+@pytest.fixture
+def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("GRADLEAK_CACHE", str(tmp_path))
+    return tmp_path
+
+
+def test_a_generator_makes_images_in_range_and_knows_unseen_ones(empty_cache: Path) -> None:
+    model = learned(TINY)
+    assert isinstance(model, Autoencoder)
+    assert not model.training
+    unseen = data.normalise(data.load("photos", "test").images[:100])
+    again = model(unseen)
+    # Better than one image for all of them.
+    assert (again - unseen).square().mean() < 0.7 * (unseen - unseen.mean(dim=0)).square().mean()
+    made = model.generator(3 * torch.randn(7, 16, generator=torch.Generator().manual_seed(0)))
+    assert made.shape == (7, 3, 32, 32)
+    pixels = data.denormalise(made)
+    assert pixels.min() > -1e-6
+    assert pixels.max() < 1 + 1e-6
+
+
+def test_a_denoiser_takes_noise_off(empty_cache: Path) -> None:
+    model = learned(PictureRecipe(kind="denoiser", dataset="photos", depth=12, epochs=1, batch_size=16))
+    assert isinstance(model, Denoiser)
+    unseen = data.normalise(data.load("photos", "test").images[:100])
+    noise = torch.randn(unseen.shape, generator=torch.Generator().manual_seed(0))
+    left = (model(unseen + noise) - unseen).square().mean()
+    assert left < 0.8 * noise.square().mean()
+
+
+def test_two_trainings_are_bit_identical_and_cached(empty_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    state = torch.get_rng_state()
+    first = trained_generator(TINY).state_dict()
+    assert torch.equal(state, torch.get_rng_state())
+    (kept,) = (empty_cache / "networks").glob("pictures-*.pt")
+    written = kept.stat().st_mtime_ns
+    second = trained_generator(TINY).state_dict()
+    assert kept.stat().st_mtime_ns == written
+    monkeypatch.setenv("GRADLEAK_CACHE", str(empty_cache / "other"))
+    third = trained_generator(TINY).state_dict()
+    for name, value in first.items():
+        assert torch.equal(value, second[name])
+        assert torch.equal(value, third[name])
+
+
+def test_every_field_of_a_recipe_changes_its_key() -> None:
+    changes = {
+        "kind": "denoiser",
+        "width": 8,
+        "depth": 4,
+        "epochs": 9,
+        "batch_size": 2,
+        "learning_rate": 1.0,
+        "seed": 1,
+    }
+    keys = {TINY.key("x"), TINY.key("y"), *(TINY.model_copy(update={k: v}).key("x") for k, v in changes.items())}
+    assert len(keys) == 2 + len(changes)
+
+
+def test_images_that_cannot_be_halved_are_refused() -> None:
+    with pytest.raises(InputError, match="28 pixels cannot be"):
+        Generator(4, 1, 28, 8)
