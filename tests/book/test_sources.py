@@ -285,6 +285,7 @@ def test_a_change_to_a_solver_drops_the_studies_that_use_it_and_no_others() -> N
         ("posterior-attack", ("part", "network"), ""),
         ("fcn-inversion", ("part",), "matching"),
         ("gradinversion", ("part",), ""),
+        ("gradinversion-baselines", (), ""),
     ],
 )
 def test_all_that_runs_is_known(name: str, by: tuple[str, ...], without: str) -> None:

@@ -13,10 +13,15 @@ from matplotlib.figure import Figure
 from gradleak.book import figures
 from gradleak.book.records import Record
 from gradleak.studies.shared.mosaics import show
-from gradleak.studies.shared.restored_batches import DRAWS, gained, interval_of, values_of
+from gradleak.studies.shared.restored_batches import DRAWS, interval_of, values_of
 
-# The measures whose gains are shown, what they are called, and their digits.
-MEASURES = {"psnr": ("PSNR, dB", 2), "lpips": ("LPIPS", 3), "identified": ("IIP, %", 0)}
+# The measures whose gains are shown: what they are called, what makes a difference a gain in that unit, and digits.
+MEASURES = {
+    "psnr": ("PSNR", ", dB", 1, 2),
+    "lpips": ("LPIPS", "", -1, 3),
+    "identified": ("IIP", ", %", 100, 0),
+    "identified_by_own": ("IIP by the attacked network", ", %", 100, 0),
+}
 
 
 def rows_of(record: Record, what: str, part: str) -> pd.DataFrame:
@@ -51,25 +56,38 @@ def quality_line(images: pd.DataFrame, size: int, seed: int) -> dict[str, str]:
         "SSIM": f"{images['ssim'].astype(float).mean():.3f}",
         "LPIPS": "n/a" if lpips is None else f"{lpips.mean():.3f}",
         "IIP, %": f"{100 * images['identified'].astype(float).mean():.0f}",
+        "by the attacked network, %": f"{100 * images['identified_by_own'].astype(float).mean():.0f}",
         "n": f"{len(images)}",
     }
 
 
-def gain_table(images: pd.DataFrame, pairs: Sequence[tuple[str, str]], size: int, seed: int) -> pd.DataFrame:
+def gain_table(
+    images: pd.DataFrame,
+    pairs: Sequence[tuple[str, str]],
+    size: int,
+    seed: int,
+    measures: Sequence[str] = tuple(MEASURES),
+) -> pd.DataFrame:
     """Return what the first of each pair gains, measure by measure, and by which of them it is decided."""
-    known = set(images["run"])
     rows: list[Any] = images.to_dict("records")
-    lines: dict[str, dict[str, Any]] = {}
-    decided: dict[str, list[str]] = {}
-    for row in gained(rows, [pair for pair in pairs if known.issuperset(pair)], size, seed):
-        if row["measure"] not in MEASURES:
-            continue
-        line = lines.setdefault(row["run"], {"compared": row["run"], "n": row["count"]})
-        name, digits = MEASURES[row["measure"]]
-        line[name] = f"{row['gain']:+.{digits}f} ({row['low']:+.{digits}f} … {row['high']:+.{digits}f})"
-        if row["low"] > 0 or row["high"] < 0:
-            decided.setdefault(row["run"], []).append(f"{name.split(',')[0]} {'better' if row['low'] > 0 else 'worse'}")
-    return pd.DataFrame([line | {"decided": ", ".join(decided.get(run, ["–"]))} for run, line in lines.items()])
+    lines = []
+    for first, second in pairs:
+        line: dict[str, Any] = {"compared": f"{first} against {second}"}
+        decided = []
+        for measure in measures:
+            name, unit, scale, digits = MEASURES[measure]
+            own, other = (values_of(rows, run, measure) for run in (first, second))
+            if own is None or other is None:
+                continue
+            gain = scale * (own - other)
+            low, high = interval_of(gain, size, seed)
+            line |= {name + unit: f"{gain.mean():+.{digits}f} ({low:+.{digits}f} … {high:+.{digits}f})", "n": len(gain)}
+            if low > 0 or high < 0:
+                decided.append(f"{name} {'better' if low > 0 else 'worse'}")
+        if "n" in line:
+            count = line.pop("n")
+            lines.append(line | {"n": count, "decided": ", ".join(decided) or "–"})
+    return pd.DataFrame(lines)
 
 
 def strips(record: Record, part: str, **where: object) -> Figure:

@@ -67,7 +67,7 @@ PUBLISHED = {
 NOT_RUN = {
     "latent projection by BigGAN": "needs a generator trained on ImageNet, which is not at hand; a small one that is "
     "trained here on public images stands in, and is no BigGAN",
-    "ResNet-50, MoCo-v2 features": "its weights are not at hand; a head tuned anew on ResNet-20 stands in",
+    "ResNet-50, MoCo-v2 features": "its weights are not at hand; a small network that is trained here stands in",
 }
 
 

@@ -207,8 +207,7 @@ def networks_table(record: Record) -> pd.DataFrame:
         known = run in names
         stated = dict(zip(names, PUBLISHED, strict=False)).get(str(run), "–") if len(names) == len(PUBLISHED) else "–"
         accuracy = f"{images['accuracy'].iloc[0]:.1f}" if known else "–"
-        # Who tells the images apart may be one of the networks itself.
-        own.pop("IIP, %")
+        del own["IIP, %"], own["by the attacked network, %"]
         lines.append({"network": run, "accuracy, %": accuracy} | own | {"paper: FFT2D / PSNR / LPIPS": stated})
     return pd.DataFrame(lines)
 
@@ -216,11 +215,12 @@ def networks_table(record: Record) -> pd.DataFrame:
 def gains(record: Record, part: str = "sizes") -> pd.DataFrame:
     """Return what each pair of runs differs by, over all images of a part, and whether that is decided."""
     parameters = record.parameters
+    images = rows_of(record, "image", part)
     if part == "sizes":
-        own, size = pairs(parameters["sizes"]), max(parameters["sizes"])
-    else:
-        own, size = list(itertools.pairwise(parameters["networks"])), parameters["network_size"]
-    return gain_table(rows_of(record, "image", part), own, size, parameters["seed"])
+        return gain_table(images, pairs(parameters["sizes"]), max(parameters["sizes"]), parameters["seed"])
+    own = list(itertools.pairwise(parameters["networks"]))
+    # Who tells the images apart may be one of the networks itself.
+    return gain_table(images, own, parameters["network_size"], parameters["seed"], ("psnr", "lpips"))
 
 
 def figure_images(record: Record, kind: str = "random") -> Figure:
@@ -238,9 +238,13 @@ def figure_sizes(record: Record) -> Figure:
     most, seed = max(record.parameters["sizes"]), record.parameters["seed"]
     images = rows_of(record, "image", "sizes")
     sizes = sorted(record.parameters["sizes"])
-    figure, axes = figures.panels(1, 2, height=3.2)
+    figure, axes = figures.panels(1, 3, height=3.2)
     for axis, column, scale, label in zip(
-        axes[0], ("identified", "psnr"), (100, 1), ("images identified, %", "PSNR, dB"), strict=True
+        axes[0],
+        ("identified", "identified_by_own", "psnr"),
+        (100, 100, 1),
+        ("IIP by another network, %", "IIP by the attacked network, %", "PSNR, dB"),
+        strict=True,
     ):
         for number, kind in enumerate(KINDS):
             rows: list[Any] = images[images["kind"] == kind].to_dict("records")
@@ -261,8 +265,9 @@ def figure_sizes(record: Record) -> Figure:
         axis.set_ylabel(label)
     style = {"color": figures.TRUTH, "linestyle": (0, (4, 2)), "linewidth": 1.4}
     gallery = rows_of(record, "batches", "sizes")["chance"].astype(float)
-    axes[0][0].axhline(gallery.iloc[0], label="chance, and mean colour", **style)
+    for axis in axes[0][:2]:
+        axis.axhline(gallery.iloc[0], label="chance, and mean colour", **style)
     floor = images[images["run"] == "mean colour"]["psnr"].astype(float)
-    axes[0][1].axhline(floor.mean(), label="chance, and mean colour", **style)
+    axes[0][2].axhline(floor.mean(), label="chance, and mean colour", **style)
     figures.legend_below(figure, 3)
     return figure
