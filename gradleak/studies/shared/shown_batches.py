@@ -39,7 +39,7 @@ def interval(values: pd.Series, seed: int) -> str:
     own = values.astype(float).clip(0, 200).to_numpy()
     draws = own[np.random.default_rng(seed).integers(len(own), size=(DRAWS, len(own)))].mean(axis=1)
     low, high = np.quantile(draws, [0.025, 0.975])
-    return f"{own.mean():.1f} ({low:.1f} … {high:.1f})"
+    return f"{own.mean():.1f} ({low:.1f} … {high:.1f})"
 
 
 def quality_line(images: pd.DataFrame, size: int, seed: int) -> dict[str, str]:
@@ -52,7 +52,7 @@ def quality_line(images: pd.DataFrame, size: int, seed: int) -> dict[str, str]:
     low, high = interval_of(psnr, size, seed)
     return {
         "FFT2D": f"{images['fft2d'].astype(float).median():.2f}",
-        "PSNR, dB": f"{psnr.mean():.1f} ({low:.1f} … {high:.1f})",
+        "PSNR, dB": f"{psnr.mean():.1f} ({low:.1f} … {high:.1f})",
         "SSIM": f"{images['ssim'].astype(float).mean():.3f}",
         "LPIPS": "n/a" if lpips is None else f"{lpips.mean():.3f}",
         "IIP, %": f"{100 * images['identified'].astype(float).mean():.0f}",
@@ -81,7 +81,7 @@ def gain_table(
                 continue
             gain = scale * (own - other)
             low, high = interval_of(gain, size, seed)
-            line |= {name + unit: f"{gain.mean():+.{digits}f} ({low:+.{digits}f} … {high:+.{digits}f})", "n": len(gain)}
+            line |= {name + unit: f"{gain.mean():+.{digits}f} ({low:+.{digits}f} … {high:+.{digits}f})", "n": len(gain)}
             if low > 0 or high < 0:
                 decided.append(f"{name} {'better' if low > 0 else 'worse'}")
         if "n" in line:

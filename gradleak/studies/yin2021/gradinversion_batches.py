@@ -187,13 +187,9 @@ def sizes_table(record: Record) -> pd.DataFrame:
     most, seed = max(record.parameters["sizes"]), record.parameters["seed"]
     lines = []
     for (kind, run), images in rows_of(record, "image", "sizes").groupby(["kind", "run"], sort=False):
-        size = "–" if run in FLOORS else f"{images['batch_size'].iloc[0]:.0f}"
+        size = run if run in FLOORS else f"{images['batch_size'].iloc[0]:.0f}"
         labels = "–" if run in FLOORS else f"{100 * images['labels'].astype(float).mean():.0f}"
-        lines.append(
-            {"images": kind, "B": size, "floor": run if run in FLOORS else "–"}
-            | quality_line(images, most, seed)
-            | {"labels by the lowest rows, %": labels}
-        )
+        lines.append({"images": kind, "B, or floor": size} | quality_line(images, most, seed) | {"labels, %": labels})
     return pd.DataFrame(lines)
 
 
