@@ -5,20 +5,22 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
+from pydantic import Field, model_validator
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional as F
 
-from gradleak import augment, data, metrics
+from gradleak import augment, data, metrics, studies
 from gradleak.images import GradInversion, Reconstruction, match, observe_statistics, restore_batches
 from gradleak.images.gradinversion.attack import Known, known_of
 from gradleak.images.presets import preset as published
 from gradleak.leak import observe
-from gradleak.studies.shared.deep_networks import made, pooled
+from gradleak.studies.fitting import Sees
+from gradleak.studies.shared.deep_networks import NAMES, SMALL, made, pooled
 from gradleak.studies.shared.mosaics import packed
 
 FLOORS = ("noise", "unrelated", "mean colour")
@@ -32,6 +34,32 @@ DRAWS = 4000
 # Images whose gradients are taken as one program.
 TOGETHER = 32
 GAINS = {"psnr": 1.0, "ssim": 1.0, "lpips": -1.0, "identified": 100.0}
+
+
+class Parameters(studies.Parameters):
+    """What a rerun of every page of restored batches may change."""
+
+    network: str = Field(SMALL, description=f"the network that is attacked: {', '.join(NAMES)}")
+    judge: str = Field(SMALL, description="the network whose features tell images apart")
+    dataset: str = Field("photos", description="private images, test split")
+
+    @property
+    def every(self) -> list[str]:
+        """The names of all networks."""
+        return [self.network, self.judge]
+
+    def sees(self) -> list[Sees]:
+        """Return the network that is built here, and the images that it is shown."""
+        return [Sees(SMALL, self.dataset, learns=self.dataset)] if SMALL in self.every else []
+
+    @model_validator(mode="after")
+    def _known(self) -> Self:
+        for name in self.every:
+            if name not in NAMES:
+                raise ValueError(f"'{name}' is none of the networks: {', '.join(NAMES)}")
+            if name != SMALL and self.dataset != "cifar10":
+                raise ValueError(f"'{name}' knows CIFAR-10's classes, and is shown '{self.dataset}'")
+        return self
 
 
 class Scene:

@@ -8,13 +8,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
 import torch
 from matplotlib.figure import Figure
-from pydantic import Field, model_validator
+from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -23,8 +23,7 @@ from gradleak.book import figures
 from gradleak.book.records import Record
 from gradleak.images import GradInversion
 from gradleak.images.gradinversion.settings import preset
-from gradleak.studies.fitting import Sees
-from gradleak.studies.shared.deep_networks import NAMES, SMALL
+from gradleak.studies.shared import restored_batches
 from gradleak.studies.shared.matched_runs import paired
 from gradleak.studies.shared.restored_batches import AVERAGED, FLOORS, drawn, scaled
 from gradleak.studies.shared.shown_batches import interval, rows_of, strips
@@ -104,12 +103,9 @@ NOT_RUN = {
 }
 
 
-class Parameters(studies.Parameters):
+class Parameters(restored_batches.Parameters):
     """What a rerun may change."""
 
-    network: str = Field(SMALL, description=f"the network that is attacked: {', '.join(NAMES)}")
-    judge: str = Field(SMALL, description="the network whose features tell images apart")
-    dataset: str = Field("photos", description="private images, test split")
     size: int = Field(2, ge=1, le=64, description="images in a batch, no class twice")
     batches: int = Field(1, ge=1, le=10_000, description="batches of each row of Table 2")
     group_batches: int = Field(1, ge=0, le=10_000, description="of these, how many are restored from several seeds")
@@ -134,19 +130,6 @@ class Parameters(studies.Parameters):
         "alone_steps": 500,
         "pictures": 1000,
     }
-
-    def sees(self) -> list[Sees]:
-        """Return the network that is built here, and the images that it is shown."""
-        return [Sees(SMALL, self.dataset, learns=self.dataset)] if SMALL in (self.network, self.judge) else []
-
-    @model_validator(mode="after")
-    def _together(self) -> Self:
-        for name in (self.network, self.judge):
-            if name not in NAMES:
-                raise ValueError(f"'{name}' is none of the networks: {', '.join(NAMES)}")
-            if name != SMALL and self.dataset != "cifar10":
-                raise ValueError(f"'{name}' knows CIFAR-10's classes, and is shown '{self.dataset}'")
-        return self
 
 
 def datasets(parameters: Parameters) -> list[str]:

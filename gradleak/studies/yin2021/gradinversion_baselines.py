@@ -21,8 +21,7 @@ from gradleak.images import project_batches, restore_batches, restore_denoised
 from gradleak.images.gradinversion.learned import PROJECTION
 from gradleak.images.gradinversion.settings import preset
 from gradleak.models.picture_training import PictureRecipe, learned, trained_generator
-from gradleak.studies.fitting import Sees
-from gradleak.studies.shared.deep_networks import NAMES, SMALL
+from gradleak.studies.shared import restored_batches
 from gradleak.studies.shared.restored_batches import FLOORS, drawn, gained, scaled
 from gradleak.studies.shared.shown_batches import gain_table, quality_line, rows_of, strips
 
@@ -71,11 +70,9 @@ NOT_RUN = {
 }
 
 
-class Parameters(studies.Parameters):
+class Parameters(restored_batches.Parameters):
     """What a rerun may change."""
 
-    network: str = Field(SMALL, description=f"the network that is attacked: {', '.join(NAMES)}")
-    judge: str = Field(SMALL, description="the network whose features tell images apart")
     dataset: str = Field("photos", description="private images, test split; the training split is public")
     size: int = Field(2, ge=1, le=64, description="images in a batch, no class twice")
     batches: int = Field(2, ge=2, le=10_000, description="batches of every row")
@@ -96,17 +93,8 @@ class Parameters(studies.Parameters):
         "depth": 24,
     }
 
-    def sees(self) -> list[Sees]:
-        """Return the network that is built here, and the images that it is shown."""
-        return [Sees(SMALL, self.dataset, learns=self.dataset)] if SMALL in (self.network, self.judge) else []
-
     @model_validator(mode="after")
     def _together(self) -> Self:
-        for name in (self.network, self.judge):
-            if name not in NAMES:
-                raise ValueError(f"'{name}' is none of the networks: {', '.join(NAMES)}")
-            if name != SMALL and self.dataset != "cifar10":
-                raise ValueError(f"'{name}' knows CIFAR-10's classes, and is shown '{self.dataset}'")
         if self.batches % self.together:
             raise ValueError(f"{self.batches} batches are not restored {self.together} at a time")
         return self

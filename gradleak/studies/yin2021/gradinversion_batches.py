@@ -17,8 +17,8 @@ from gradleak import data, studies
 from gradleak.book import figures
 from gradleak.book.records import Record
 from gradleak.images.gradinversion.settings import preset
-from gradleak.studies.fitting import Sees
-from gradleak.studies.shared.deep_networks import NAMES, SMALL
+from gradleak.studies.shared import restored_batches
+from gradleak.studies.shared.deep_networks import SMALL
 from gradleak.studies.shared.restored_batches import (
     FLOORS,
     Case,
@@ -47,12 +47,9 @@ PUBLISHED = (
 )
 
 
-class Parameters(studies.Parameters):
+class Parameters(restored_batches.Parameters):
     """What a rerun may change."""
 
-    network: str = Field(SMALL, description=f"the network that is attacked: {', '.join(NAMES)}")
-    judge: str = Field(SMALL, description="the network whose features tell images apart")
-    dataset: str = Field("photos", description="private images, test split")
     sizes: list[int] = Field([1, 2], min_length=1, description="images in a batch; each divides the largest")
     groups: int = Field(1, ge=1, le=10_000, description="groups of as many images as the largest batch, of each kind")
     together: int = Field(1, ge=1, le=1000, description="groups that one trial restores and compares")
@@ -76,18 +73,13 @@ class Parameters(studies.Parameters):
         "network_steps": 60,
     }
 
-    def sees(self) -> list[Sees]:
-        """Return the network that is built here, and the images that it is shown."""
-        built = SMALL in (self.network, self.judge, *self.networks)
-        return [Sees(SMALL, self.dataset, learns=self.dataset)] if built else []
+    @property
+    def every(self) -> list[str]:
+        """The names of all networks."""
+        return [self.network, self.judge, *self.networks]
 
     @model_validator(mode="after")
     def _together(self) -> Self:
-        for name in (self.network, self.judge, *self.networks):
-            if name not in NAMES:
-                raise ValueError(f"'{name}' is none of the networks: {', '.join(NAMES)}")
-            if name != SMALL and self.dataset != "cifar10":
-                raise ValueError(f"'{name}' knows CIFAR-10's classes, and is shown '{self.dataset}'")
         if min(self.sizes) < 1 or any(max(self.sizes) % size for size in self.sizes):
             raise ValueError(f"every size of a batch divides the largest; got {self.sizes}")
         if self.groups % self.together:
