@@ -9,6 +9,8 @@ from gradleak import studies
 from gradleak.book import runner
 
 STUDY, WORKERS = "theorem1", (1, 2)
+# As many samples as give a trial a second or so, so that handing it out is little beside it.
+SIZES = {"samples": 6000, "images": 100}
 
 
 def scaled() -> list[dict[str, Any]]:
@@ -16,7 +18,7 @@ def scaled() -> list[dict[str, Any]]:
     from distributed import LocalCluster
 
     study = studies.load(STUDY)
-    parameters = studies.parameters(study, "quick")
+    parameters = studies.parameters(study, "quick", SIZES)
     inputs = list(study.module.trials(parameters))
     rows = []
     for workers in WORKERS:
