@@ -71,7 +71,9 @@ def run(
     study: Annotated[str, typer.Argument(help="A study's name; see `gradleak list`.")],
     parameter: Settings = None,
     profile: ProfileOption = "quick",
-    jobs: Jobs = None,
+    jobs: Annotated[
+        int | None, typer.Option("--jobs", min=1, help="Processes at once; default: one a core, one at `quick`.")
+    ] = None,
     out: Annotated[Path | None, typer.Option("--out", help="Folder for the executed page; default runs/STUDY.")] = None,
     cluster: Cluster = None,
     show: Annotated[bool, typer.Option("--show", help="Only show the parameters, with their defaults.")] = False,

@@ -40,9 +40,10 @@ def run_study(
 ) -> Record:
     """Run all trials of a study that are not in the cache, and return the record of all.
 
-    `jobs`: processes on this machine ($GRADLEAK_JOBS, else one a core); `cluster`: the address of a Dask scheduler
-    ($GRADLEAK_CLUSTER). A run that was killed continues where it stopped: finished trials are in the cache.
-    `finished`: more trials that need not run; `rules`: the rules of the claims, for the record to keep.
+    `jobs`: processes on this machine ($GRADLEAK_JOBS, else one for a quick run and one a core for others); `cluster`:
+    the address of a Dask scheduler ($GRADLEAK_CLUSTER). A run that was killed continues where it stopped: finished
+    trials are in the cache. `finished`: more trials that need not run; `rules`: the rules of the claims, for the
+    record to keep.
     """
     study = studies.load(study) if isinstance(study, str) else study
     started = time.perf_counter()
@@ -58,14 +59,15 @@ def run_study(
     others = {known(trial.inputs): trial for trial in finished}
     done = [kept.get(one) or others.get(known(one)) for one in inputs]
     missing = [index for index, trial in enumerate(done) if trial is None]
-    commit = records.commit()
-    for place, trial in run_trials(study, [inputs[index] for index in missing], jobs=jobs, cluster=cluster):
+    commit, profile = records.commit(), _profile(study, parameters)
+    todo = [inputs[index] for index in missing]
+    for place, trial in run_trials(study, todo, jobs=jobs, cluster=cluster, quick=profile == "quick"):
         trial = trial.model_copy(update={"commit": commit})
         kept.put(trial)
         done[missing[place]] = trial
     record = Record(
         study=study.name,
-        profile=_profile(study, parameters),
+        profile=profile,
         parameters=parameters.model_dump(),
         trials=[trial for trial in done if trial is not None],
         provenance=records.provenance(device, parameters.seed, time.perf_counter() - started, data_sources),
@@ -104,7 +106,12 @@ def _alike(kept: dict[str, str], now: dict[str, str]) -> bool:
 
 
 def run_trials(
-    study: Study, inputs: Sequence[dict[str, Any]], *, jobs: int | None = None, cluster: str | None = None
+    study: Study,
+    inputs: Sequence[dict[str, Any]],
+    *,
+    jobs: int | None = None,
+    cluster: str | None = None,
+    quick: bool = False,
 ) -> Iterator[tuple[int, Trial]]:
     """Run trials, and give each with its place among the inputs, in the order in which they end."""
     import joblib
@@ -112,7 +119,7 @@ def run_trials(
     cluster = cluster or os.environ.get("GRADLEAK_CLUSTER")
     threads = getattr(study.module, "THREADS", 1)
     accelerated = any(one.get("device") == "cuda" for one in inputs)
-    workers = processes(jobs, len(inputs), "cuda" if accelerated else "cpu", threads)
+    workers = processes(jobs, len(inputs), "cuda" if accelerated else "cpu", threads, quick)
     if not inputs:
         return
     alone = cluster is None and workers <= 1
@@ -210,8 +217,11 @@ def _settled(threads: int, accelerated: bool) -> Iterator[None]:
             torch.use_deterministic_algorithms(deterministic[0], warn_only=deterministic[1])
 
 
-def processes(jobs: int | None, trials: int, device: str, threads: int = 1) -> int:
-    """Return how many trials run at once: `jobs`, else $GRADLEAK_JOBS, else one a core or one a GPU."""
+def processes(jobs: int | None, trials: int, device: str, threads: int = 1, quick: bool = False) -> int:
+    """Return how many trials run at once: `jobs`, else $GRADLEAK_JOBS, else one a core or one a GPU.
+
+    Unasked, a quick run has one: it is over before others have imported what they need.
+    """
     asked = jobs
     if asked is None and (text := os.environ.get("GRADLEAK_JOBS")):
         if not text.isdigit():
@@ -221,7 +231,7 @@ def processes(jobs: int | None, trials: int, device: str, threads: int = 1) -> i
         raise InputError(f"jobs must be a positive number; got {asked}")
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     # One GPU is shared by as many processes as asked for, and by one unasked.
-    workers = min(asked or (1 if device == "cuda" else cores), trials)
+    workers = min(asked or (1 if quick or device == "cuda" else cores), trials)
     return workers if threads == 1 else max(1, min(workers, cores // threads))
 
 
