@@ -103,7 +103,15 @@ def _batch(case: Case) -> Found:
             break
         again = _searched(case, case.seed + start)
         found = found if again.status == "failed" else again
-    return Found(found.status, found.reason, labels=found.labels, features=found.features, scale=found.scale)
+    told = Found(found.status, found.reason, labels=found.labels, features=found.features, scale=found.scale)
+    return _assured(told, case)
+
+
+def _assured(found: Found, case: Case) -> Found:
+    """Return what holds if all samples were rescaled by one factor, without a certificate where each has its own."""
+    if not case.apart or found.certificate not in ("unique", "exact"):
+        return found
+    return replace(found, certificate="partial", remark="as if one factor were left on all samples; each has its own")
 
 
 def _searched(case: Case, seed: int) -> BatchLabels:
@@ -171,12 +179,12 @@ def _classes(case: Case) -> Found:
 
 
 # ---------------------------------------------------------------------------------------------------- inputs, directly
-def _traced(found: Inversion) -> Found:
-    return Found(found.status, found.reason, labels=None, inputs=found.inputs)
+def _traced(found: Inversion, case: Case) -> Found:
+    return _assured(Found(found.status, found.reason, labels=None, inputs=found.inputs), case)
 
 
 def _linear(case: Case) -> Found:
-    return _traced(trace_fully_connected(case.rescaled(), prior=case.prior, noise=case.noise))
+    return _traced(trace_fully_connected(case.rescaled(), prior=case.prior, noise=case.noise), case)
 
 
 def _no_linear(case: Case) -> str:
@@ -186,7 +194,7 @@ def _no_linear(case: Case) -> str:
 
 
 def _convolutional(case: Case) -> Found:
-    return _traced(trace_convolutional(case.rescaled(), prior=case.prior, noise=case.noise or 0.0))
+    return _traced(trace_convolutional(case.rescaled(), prior=case.prior, noise=case.noise or 0.0), case)
 
 
 def _no_convolutional(case: Case) -> str:
@@ -242,7 +250,7 @@ def _peeled(case: Case) -> Found:
     remark = "; ".join(part for part in (followed, found.reason) if part)
     if found.status == "failed":
         return Found("partial" if found.layers else "failed", remark, labels=labels)
-    return Found(found.status, remark, labels=labels, inputs=found.images.nan_to_num(0.0))
+    return _assured(Found(found.status, remark, labels=labels, inputs=found.images.nan_to_num(0.0)), case)
 
 
 def _no_peeling(case: Case) -> str:

@@ -97,6 +97,11 @@ class Case:
         return None if self.defense.partition("/")[0] in ("clip", "clip-share", "dp", "dp-sgd") else 1.0
 
     @property
+    def apart(self) -> bool:
+        """Whether the defence rescales each of several samples by a factor of its own, and not all by one."""
+        return self.size > 1 and self.defense.partition("/")[0] == "dp-sgd"
+
+    @property
     def plain(self) -> bool:
         """Whether the loss is the cross-entropy that most attacks are made for."""
         return self.loss == CrossEntropy()
@@ -105,7 +110,7 @@ class Case:
         """Return the leak at its own scale, which an attack before this one has found where a defence rescales."""
         if self.scale is not None:
             return self.leak
-        known = [one.scale for one in self.found if one.scale and one.certificate == "unique"]
+        known = [one.scale for one in self.found if one.scale and one.certificate in ("unique", "partial")]
         if not known:
             raise InputError("the defence rescales the gradient, and no attack before has found by how much")
         own = {name: value / known[0] for name, value in self.leak.gradients.items()}

@@ -65,3 +65,19 @@ def test_a_single_sample_s_factor_is_found_and_large_noise_hides_it() -> None:
         told.append(audit_update(sent.leak, defense=sent.defense, steps=2, images=False, **known))
     assert told[0].worst("inputs") == told[0].worst("labels") == 1
     assert told[1].worst("features") == told[1].worst("inputs") == 0
+
+
+def test_nothing_is_certain_of_samples_that_were_clipped_each_by_itself() -> None:
+    """Under little noise one factor for both fits; their features are off by the factors that it is not."""
+    digits, model = data.load("digits", "train"), digit_network(2023)
+    inputs, targets = digits.images[:500], digits.labels[:500]
+    sent = opacus.private_update(model, inputs, targets, batch_size=1, noise_multiplier=1e-4, seed=2027)
+    assert len(sent.drawn) == 2
+    known = {"inputs": inputs[sent.drawn], "targets": targets[sent.drawn]}
+    report = audit_update(sent.leak, defense=sent.defense, steps=2, images=False, **known)
+    of_batch = next(one for one in report.findings if one.attack == "labels and features of a batch")
+    assert of_batch.measures["labels"] == 1
+    assert of_batch.measures["features"] < 1
+    assert of_batch.certificate == "partial"
+    assert not [one for one in report.findings if one.certificate in ("unique", "exact")]
+    assert report.worst("image-psnr") > 20
