@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 pytest_plugins = ["tests.checkout"]
@@ -13,6 +14,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Workers keep a GiB that they have freed: half the time of a large network's gradients is asking for memory anew.
 os.environ.setdefault("MALLOC_MMAP_MAX_", "0")
 os.environ.setdefault("MALLOC_TRIM_THRESHOLD_", str(2**30))
+# How long an example takes says how busy the machine is.
+hypothesis.settings.register_profile("gradleak", deadline=None)
+hypothesis.settings.load_profile("gradleak")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -11,7 +11,7 @@ from gradleak.augment import as_probabilities, balanced, mixup, one_hot, smooth,
 from gradleak.errors import InputError, UnknownName
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(classes=st.integers(2, 30), epsilon=st.floats(0, 1), seed=st.integers(0, 99))
 def test_both_smoothings_are_probabilities_and_each_the_others_rescaling(
     classes: int, epsilon: float, seed: int
@@ -29,7 +29,7 @@ def test_smoothing_by_sample() -> None:
     torch.testing.assert_close(labels, torch.tensor([[1, 0, 0, 0], [0.1, 0.7, 0.1, 0.1]]))
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(parts=st.integers(2, 4), seed=st.integers(0, 99))
 def test_mixtures_hold_the_weights_of_different_classes(parts: int, seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)

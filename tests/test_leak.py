@@ -111,7 +111,7 @@ def test_a_bare_linear_layer_is_a_model() -> None:
     assert leak.weight_gradient.shape == (3, 4)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     count=st.integers(1, 7),
     classes=st.integers(2, 12),

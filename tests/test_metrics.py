@@ -24,7 +24,7 @@ def pair(seed: int, count: int = 3, side: int = 9, noise: float = 0.1) -> tuple[
     return truth + noise * torch.randn(truth.shape, generator=generator), truth
 
 
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(seed=st.integers(0, 999), noise=st.floats(0.001, 3))
 def test_psnr_and_ssim_are_those_of_scikit_image_on_clipped_images(seed: int, noise: float) -> None:
     recovered, truth = pair(seed, noise=noise)
@@ -91,7 +91,7 @@ def test_lpips_gives_the_published_distances(trunk: str, expected: tuple[float, 
         assert float(values[0]) == pytest.approx(distance, abs=5e-4)
 
 
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(seed=st.integers(0, 999), count=st.integers(1, 8))
 def test_a_shuffled_batch_is_put_in_order(seed: int, count: int) -> None:
     recovered, truth = pair(seed, count=count, noise=0.01)

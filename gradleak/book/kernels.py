@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from multiprocessing import forkserver
 from multiprocessing.context import BaseContext
 from typing import Any, cast
 
@@ -19,7 +20,10 @@ from jupyter_client.provisioning.local_provisioner import LocalProvisioner
 
 NAME = "gradleak-forked"
 # What a kernel and the process that runs it need, whatever the page.
-IMPORTS = ("ipykernel.kernelapp", "IPython", "papermill", "nbformat", "pandas", "seaborn", "matplotlib.pyplot", "scipy")
+IMPORTS = (
+    "ipykernel.kernelapp", "ipykernel.pylab.backend_inline", "IPython", "papermill", "nbformat", "pandas", "seaborn",
+    "matplotlib.pyplot", "scipy", "skimage.metrics", "gradleak.claims", "gradleak.book.pages",
+)  # fmt: skip
 
 # Elsewhere a copy of a process in which libraries are loaded may not work.
 FORKS = sys.platform == "linux"
@@ -40,6 +44,10 @@ def use() -> None:
         return
     from jupyter_client.provisioning.factory import KernelProvisionerFactory
 
+    own: Any = vars(forkserver)["_forkserver"]
+    if forkserver.get_inherited_fds() is not None:
+        # multiprocessing means a forked process to use the server that it comes from, and starts another one.
+        own.ensure_running = lambda: None
     factory = KernelProvisionerFactory.instance()
     place = f"{__name__}:{Forked.__name__}"
     factory.provisioners[NAME] = importlib.metadata.EntryPoint(NAME, place, factory.GROUP_NAME)
@@ -96,6 +104,9 @@ class _Handle:
 def _kernel(connection: str, folder: str | None, environment: dict[str, str]) -> None:
     """Be a kernel: in a session, a folder and an environment as if the command had been started."""
     os.setsid()
+    # A server lives as long as one whom it serves holds this; a kernel, which ends with its server, must not be one.
+    own: Any = vars(forkserver)["_forkserver"]
+    os.close(own._forkserver_alive_fd)
     os.environ.clear()
     os.environ.update(environment)
     if folder:

@@ -9,6 +9,7 @@ import importlib.metadata
 import json
 import platform
 import subprocess
+from collections.abc import Hashable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -91,17 +92,42 @@ class Record(_Strict):
     rules: dict[str, Any] | None = None
     trials: list[Trial]
 
+    @functools.cached_property
+    def lines(self) -> tuple[dict[str, Any], ...]:
+        """A line a row, with its trial's inputs beside it: shared by all who ask, and not to be changed."""
+        return tuple(trial.inputs | row for trial in self.trials for row in trial.rows)
+
+    @functools.cached_property
+    def columns(self) -> frozenset[str]:
+        """The names that lines have."""
+        return frozenset(name for line in self.lines for name in line)
+
+    @functools.cached_property
+    def _places(self) -> dict[str, dict[Any, list[int]]]:
+        return {}
+
+    def places(self, name: str, values: Iterable[Hashable]) -> list[int]:
+        """Return the places of the lines that have a value equal to one of these under a name."""
+        if name not in self._places:
+            own = self._places[name] = {}
+            for place, line in enumerate(self.lines):
+                if isinstance(value := line.get(name), Hashable):
+                    own.setdefault(value, []).append(place)
+        return sorted({place for value in values for place in self._places[name].get(value, ())})
+
     def frame(self) -> pd.DataFrame:
         """Return a line a row, with its trial's inputs beside it."""
+        return self._frame.copy()
+
+    @functools.cached_property
+    def _frame(self) -> pd.DataFrame:
         import pandas as pd
 
-        lines = [trial.inputs | row for trial in self.trials for row in trial.rows]
-        return pd.DataFrame(lines)
+        return pd.DataFrame(self.lines)
 
     def part(self, name: str) -> pd.DataFrame:
         """Return the rows of the trials whose `part` is this one, as `frame` does."""
-        frame = self.frame()
-        return frame[frame["part"] == name]
+        return self._frame[self._frame["part"] == name].copy()
 
     def digest(self) -> str:
         """Return a hash of what was asked and found; times, dates and machines are left out."""

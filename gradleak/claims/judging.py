@@ -127,15 +127,17 @@ def _selected(claim: Claim, record: Record, *, may_lack: bool) -> list[dict[str,
     There may be none: a smaller run that leaves the claim's network out, say, has not run the claim, and that is no
     mistake.
     """
-    column, where = claim.measure.column, claim.measure.where
-    lines = [trial.inputs | row for trial in record.trials for row in trial.rows]
-    names = {name for line in lines for name in line}
+    column, where, lines = claim.measure.column, claim.measure.where, record.lines
     for name, verb in (*((name, "selects by") for name in where), (column, "measures")):
-        if name not in names and not may_lack:
-            known = ", ".join(sorted(names))
+        if name not in record.columns and not may_lack:
+            known = ", ".join(sorted(record.columns))
             raise InputError(f"claim '{claim.id}' {verb} '{name}', which its study does not report: it has {known}")
     wanted = {name: value if isinstance(value, list) else [value] for name, value in where.items()}
-    chosen = [line for line in lines if all(among(line.get(name), values) for name, values in wanted.items())]
+    # The condition that most lines fail leaves few to look at.
+    few = min((record.places(name, values) for name, values in wanted.items()), key=len, default=range(len(lines)))
+    chosen = [
+        lines[place] for place in few if all(among(lines[place].get(name), values) for name, values in wanted.items())
+    ]
     # A row of another part of the study has no such column; that is not a NaN that was measured.
     chosen = [line for line in chosen if line.get(column) is not None]
     if not chosen and not may_lack:

@@ -37,7 +37,7 @@ QUIET = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 
 def tried(count: int) -> settings:
     """Return how many examples a test has: so many, always the same; and many more, of chance, when asked for."""
-    options = {"deadline": None, "suppress_health_check": QUIET, "derandomize": TIMES == 1}
+    options = {"suppress_health_check": QUIET, "derandomize": TIMES == 1}
     return settings(max_examples=count * TIMES, **options)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import signal
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import nbformat
@@ -24,6 +26,27 @@ def forked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(factory, "default_provisioner_name", factory.default_provisioner_name)
     kernels.server(["numpy"])
     kernels.use()
+
+
+def in_a_kernel(code: str) -> str:
+    """Return what code says that a kernel runs which is started here."""
+    page = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(code)])
+    NotebookClient(page, kernel_name="python3").execute()
+    return str(page.cells[0].outputs[0]["text"])
+
+
+def here_and_in_a_kernel(code: str) -> tuple[int, str]:
+    """Return who the parent of this process is, and what a kernel says."""
+    return os.getppid(), in_a_kernel(code)
+
+
+@pytest.mark.skipif(not kernels.FORKS, reason="kernels are forked on Linux alone")
+def test_a_process_that_was_forked_has_its_kernels_from_the_same_server() -> None:
+    code = "import os, sys; print(os.getppid(), 'nbformat' in sys.modules)"
+    context = kernels.server([])
+    with ProcessPoolExecutor(1, mp_context=context, initializer=kernels.use) as pool:
+        server, told = pool.submit(here_and_in_a_kernel, code).result()
+    assert told.split() == [str(server), "True"]
 
 
 @pytest.mark.skipif(not kernels.FORKS, reason="kernels are forked on Linux alone")

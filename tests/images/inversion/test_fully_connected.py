@@ -45,7 +45,7 @@ def error(found: Tensor, truth: Tensor) -> float:
     return float((found[metrics.match_batch(found, truth)] - truth).norm() / truth.norm())
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     st.sampled_from(sorted(ACTIVATIONS)),
     st.booleans(),

@@ -16,7 +16,7 @@ from tests.images.matching.attacked import plain, small
 KINDS = ("l2", "cosine", "layers")
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     seed=st.integers(0, 10**6),
     count=st.integers(1, 3),

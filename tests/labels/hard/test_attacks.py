@@ -115,7 +115,7 @@ def test_every_attack_has_a_line_in_the_table() -> None:
     assert {method for method, _ in EXPECTED} == set(METHODS)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @example(counts=[1, 1], seed=39970)
 @given(counts=st.lists(st.integers(0, 6), min_size=2, max_size=12).filter(any), seed=st.integers(0, 2**16))
 def test_counts_are_right_where_the_assumptions_hold(counts: list[int], seed: int) -> None:

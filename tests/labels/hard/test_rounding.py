@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from gradleak.labels.hard.rounding import raised, rounded
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     levels=st.lists(st.floats(-5, 5), min_size=1, max_size=6),
     step=st.floats(0.01, 3),

@@ -234,7 +234,7 @@ def test_what_is_asked_wrongly_is_one_line() -> None:
             call()
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     st.integers(8, 60),
     st.integers(1, 8),

@@ -55,7 +55,7 @@ def problem(gradients: Tensor, weight: Tensor, noise: float = 0.0, bias: Tensor 
     biased=st.booleans(),
     seed=st.integers(0, 2**20),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_no_range_with_an_answer_is_excluded(
     classes: int, spread: float, labels: str, dtype: str, noisy: bool, biased: bool, seed: int
 ) -> None:

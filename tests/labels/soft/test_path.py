@@ -45,7 +45,7 @@ def truth_of(path: LabelPath, error: Tensor) -> Tensor:
     return 1 / error.gather(1, path.row[:, None])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     classes=st.integers(2, 40),
     features=st.integers(1, 50),
@@ -73,7 +73,7 @@ def test_true_scalar_gives_the_true_label_and_any_scalar_a_sum_of_one(
     assert (path.least <= truth[:, 0].abs() * (1 + 1e-9)).all()
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     classes=st.integers(3, 20),
     spread=st.floats(0.05, 6),
@@ -118,7 +118,7 @@ def test_an_interval_without_end_is_one() -> None:
     assert path.labels(torch.tensor([[1e3, 1e6]], dtype=torch.float64)).amin() >= 0
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(
     classes=st.integers(5, 20),
     spread=st.floats(0.05, 3),

@@ -73,7 +73,7 @@ def wrong(found: SoftLabels, label: Tensor) -> Tensor:
     return found.where("unique") & ~((found.labels - label).abs().sum(dim=1) < 2 * KNOWN)
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(
     classes=st.one_of(st.integers(2, 40), st.sampled_from([100, 200])),
     features=st.integers(2, 80),
@@ -385,7 +385,7 @@ def test_two_classes_have_no_smoothed_shape_but_a_one_hot_one() -> None:
     assert len(found) == 10
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     classes=st.one_of(st.integers(3, 12), st.sampled_from([50])),
     features=st.integers(2, 64),
