@@ -137,9 +137,9 @@ def _sentences(words: int) -> Work:
 
 def _peeled(samples: int) -> Work:
     photos = data.load("photos", "test")
-    model = models.build("resnet18-cifar", classes=100, in_channels=3, image_size=32)
-    images = photos.images[: 10 * samples : 10]
-    leak = observe(model, data.normalise(images), 7 * torch.arange(samples))
+    model = models.build("resnet18-cifar", classes=100, in_channels=3, image_size=16)
+    images = nn.functional.adaptive_avg_pool2d(photos.images[: 10 * samples : 10].double(), 16)
+    leak = observe(model, data.normalise(images).float(), 7 * torch.arange(samples))
     return lambda: _whole(peel(leak, steps=1))
 
 
@@ -161,6 +161,6 @@ ALL = (
     Series("a step of matching, 25,000 parameters", "attacks", (4, 16, 64, 256), lambda n: _matching(n, 8)),
     Series("a step of matching, 4 attacks", "hidden units", (8, 32, 128, 512), lambda w: _matching(4, w)),
     Series("sentences, LSTM of 256", "words", (16, 32, 64, 128, 256), _sentences),
-    Series("peeling, ResNet18, 32 × 32", "B", (1, 2, 4), _peeled),
+    Series("peeling, ResNet18, 16 × 16", "B", (1, 2), _peeled),
     Series("gradient and LLG, LeNet", "B", (1, 2, 4, 8, 16, 32, 64, 128), _llg),
 )
