@@ -213,6 +213,8 @@ def failing_table(judged: Iterable[Line]) -> Table:
     bad = sorted((line for line in judged if line.failing), key=lambda line: (line.claim.paper, line.claim.study))
     pages = [line.claim.study for line in bad]
     reasons = [line.claim.note or UNEXPLAINED for line in bad]
+    # A reason is the one above only where that is another line of the same list or table of a page.
+    said = [(line.claim.study, line.claim.table, reason) for line, reason in zip(bad, reasons, strict=True)]
     frame = pd.DataFrame(
         {
             "page": [page if not n or page != pages[n - 1] else "" for n, page in enumerate(pages)],
@@ -220,9 +222,10 @@ def failing_table(judged: Iterable[Line]) -> Table:
             "paper": [_published(line.claim) for line in bad],
             "holds if": [line.claim.rule_text for line in bad],
             "measured": [line.deciding.claim.shown(line.deciding.value) for line in bad],
-            "reason": ["as above" if n and reason == reasons[n - 1] else reason for n, reason in enumerate(reasons)],
+            "reason": ["as above" if n and own == said[n - 1] else own[-1] for n, own in enumerate(said)],
         }
     )
     open_ones = reasons.count(UNEXPLAINED)
-    caption = f"The {len(bad)} claims that fail at the scale they need, by page; {open_ones} of them are not explained."
+    told = f"; {open_ones} of them are not explained." if open_ones else ", each with its reason."
+    caption = f"The {len(bad)} claims that fail at the scale they need, by page{told}"
     return Table(frame, caption, "tab-scoreboard-failing", kind="failing")

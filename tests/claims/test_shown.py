@@ -83,3 +83,17 @@ def test_the_scoreboard_counts_draws_and_says_why() -> None:
     widths = {round(patch.get_width(), 6) for patch in figure.axes[0].patches if patch.get_width()}
     assert widths == {1.0, round(1 / 3, 6), round(2 / 3, 6)}
     plt.close(figure)
+
+
+def test_a_reason_is_as_above_only_within_one_list_or_table_of_a_page() -> None:
+    placed = [("a", ""), ("a", ""), ("a", "T"), ("a", "T"), ("b", "T"), ("b", ""), ("b", "")]
+    judged = [
+        line(id=str(n), study=study, table=table, published=9.0, note="because" if n < 6 else "otherwise")
+        for n, (study, table) in enumerate(placed)
+    ]
+    failing = claims.failing_table(judged)
+    assert list(failing.frame["reason"]) == [
+        "because", "as above", "because", "as above", "because", "because", "otherwise",
+    ]  # fmt: skip
+    assert list(failing.frame["page"]) == ["a", "", "", "", "b", "", ""]
+    assert failing.caption.endswith("7 claims that fail at the scale they need, by page, each with its reason.")
