@@ -81,6 +81,7 @@ class Parameters(studies.Parameters):
             "flowers17/resnet18/untrained",
             "cifar10/lenet/trained",
             "cifar10/resnet20/trained",
+            "cifar10/resnet18/trained",
         ],
     }
 
