@@ -6,8 +6,10 @@ Beyond dang2021, section 4: what the closed form of a single utterance does not 
 from __future__ import annotations
 
 import itertools
+import math
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
 import pandas as pd
@@ -15,14 +17,14 @@ import torch
 from matplotlib.figure import Figure
 from pydantic import Field
 
-from gradleak import studies
+from gradleak import defenses, studies
 from gradleak.book import figures
 from gradleak.book.records import Record
 from gradleak.data import text
 from gradleak.data.speech import pseudo_speech
 from gradleak.defenses import utility
 from gradleak.errors import InputError
-from gradleak.leak import Defense, Leak
+from gradleak.leak import Defense, Gradients, Leak
 from gradleak.models.recogniser import SIZES, Recogniser
 from gradleak.sequences import Transcripts, observe_speech, read_defended, read_output, read_sharing, read_transcripts
 from gradleak.sequences.observed import FIRST
@@ -38,6 +40,7 @@ SMALLEST: dict[str, Any] = {
     "local": ["2/1"],
     "defended": 1,
     "defenses": ["noise/0.1"],
+    "releases": ["0.5/0.001"],
     "stages": [0],
 }
 SIZE = "small"
@@ -98,6 +101,13 @@ class Local(Form):
             raise InputError("local steps and utterances are 1 at least")
 
 
+class Release(Form):
+    """The norm that an utterance's gradient is clipped to, and the deviation of its noise in parts of that norm."""
+
+    clip: float = Field(gt=0)
+    noise: float = Field(ge=0)
+
+
 class Parameters(studies.Parameters):
     """What a rerun may change."""
 
@@ -114,6 +124,11 @@ class Parameters(studies.Parameters):
     stages: list[int] = Field([0], min_length=1, description="steps of training, behind defences")
     defended: int = Field(1, ge=1, description="utterances a defence")
     defenses: list[Behind] = Field(["noise/0.1", "sign/0"], validate_default=True, description="defence/level")
+    releases: list[Release] = Field(
+        ["0.5/1e-5", "0.5/1e-3"],
+        validate_default=True,
+        description="clipping norm/deviation of noise, in parts of that norm",
+    )
 
     paper: ClassVar[dict[str, Any]] = {
         "source": "librispeech",
@@ -157,7 +172,12 @@ def trials(parameters: Parameters) -> list[dict[str, Any]]:
         for trained in parameters.stages
         for form in parameters.defenses
     ]
-    return [inputs | common for inputs in alone + alike + local + behind]
+    released = [
+        {"part": "released", "form": str(form), "utterances": parameters.defended, "trained": trained}
+        for trained in parameters.stages
+        for form in parameters.releases
+    ]
+    return [inputs | common for inputs in alone + alike + local + behind + released]
 
 
 def trial(
@@ -176,7 +196,11 @@ def trial(
     chosen = spoken(source, utterances)
     if part == "local":
         return [row for said in chosen for row in _local(model, source, said, Local.of(form).steps)]
-    behind, generator = Behind.of(form), torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(seed)
+    if part == "released":
+        release = Release.of(form)
+        return [row for said in chosen for row in _released(model, source, said, release, generator)]
+    behind = Behind.of(form)
     defense = made(behind.defense, behind.level, generator)
     return [row for said in chosen for row in _defended(model, source, said, defense)]
 
@@ -250,17 +274,35 @@ def _local(model: Recogniser, source: str, said: str, steps: int) -> list[dict[s
 
 
 def _defended(model: Recogniser, source: str, said: str, defense: Defense) -> list[dict[str, Any]]:
-    """Read an utterance behind a defence: in closed form, and by the nearest words, the length told or not."""
+    """Read an utterance behind a defence."""
     (tokens,) = tokens_of(source, [said])
     clean = observe_speech(model, [pseudo_speech(said)], [tokens], only=FIRST)
-    leak = Leak(model, defense(clean.gradients), clean.head, clean.batch_size)
-    sent = utility(clean.gradients, leak.gradients)
+    return _behind(clean, defense(clean.gradients), tokens)
+
+
+def _released(
+    model: Recogniser, source: str, said: str, release: Release, generator: torch.Generator
+) -> list[dict[str, Any]]:
+    """Read an utterance from DP-SGD's release (abadi2016) of its whole gradient; of it, what the readers look at."""
+    (tokens,) = tokens_of(source, [said])
+    whole = observe_speech(model, [pseudo_speech(said)], [tokens])
+    clean = replace(whole, gradients={name: whole.gradients[name] for name in FIRST})
+    clipped = defenses.clip(release.clip)(whole.gradients)
+    noisy = defenses.gaussian(release.noise * release.clip, generator)({name: clipped[name] for name in FIRST})
+    norm = math.sqrt(sum(float(value.double().square().sum()) for value in whole.gradients.values()))
+    return [row | {"norm": norm} for row in _behind(clean, noisy, tokens)]
+
+
+def _behind(clean: Leak, sent: Gradients, tokens: Sequence[int]) -> list[dict[str, Any]]:
+    """Read what was sent: in closed form, and by the nearest words, the length told or not."""
+    leak = Leak(clean.model, sent, clean.head, clean.batch_size)
+    left = utility(clean.gradients, sent)
     readers = {
         "closed form": lambda: read_transcripts(leak),
         "nearest words": lambda: read_defended(leak),
         "length told": lambda: read_defended(leak, steps=len(tokens)),
     }
-    return [{"reader": name, "utility": sent} | _judged(reader, [tokens[:-1]]) for name, reader in readers.items()]
+    return [{"reader": name, "utility": left} | _judged(reader, [tokens[:-1]]) for name, reader in readers.items()]
 
 
 def _judged(reader: Callable[[], Transcripts], truth: Sequence[Sequence[int]]) -> dict[str, Any]:
