@@ -28,6 +28,7 @@ from gradleak.leak import Defense, Gradients, Leak
 from gradleak.models.recogniser import SIZES, Recogniser
 from gradleak.sequences import Transcripts, observe_speech, read_defended, read_output, read_sharing, read_transcripts
 from gradleak.sequences.observed import FIRST
+from gradleak.studies.dang2021.defended_sentences import noise_axis, private_level
 from gradleak.studies.dang2021.matched_transcripts import interval, share
 from gradleak.studies.dang2021.sentences import Behind, made
 from gradleak.studies.dang2021.words import RATE, recogniser_of, spoken, stage_of, tokens_of
@@ -287,14 +288,20 @@ def _defended(model: Recogniser, source: str, said: str, defense: Defense) -> li
 def _released(
     model: Recogniser, source: str, said: str, release: Release, generator: torch.Generator
 ) -> list[dict[str, Any]]:
-    """Read an utterance from DP-SGD's release (abadi2016) of its whole gradient; of it, what the readers look at."""
+    """Read an utterance from DP-SGD's release of its whole gradient."""
     (tokens,) = tokens_of(source, [said])
     whole = observe_speech(model, [pseudo_speech(said)], [tokens])
     clean = replace(whole, gradients={name: whole.gradients[name] for name in FIRST})
-    clipped = defenses.clip(release.clip)(whole.gradients)
-    noisy = defenses.gaussian(release.noise * release.clip, generator)({name: clipped[name] for name in FIRST})
     norm = math.sqrt(sum(float(value.double().square().sum()) for value in whole.gradients.values()))
-    return [row | {"norm": norm} for row in _behind(clean, noisy, tokens)]
+    rows = _behind(clean, released(whole.gradients, release, generator), tokens)
+    return [row | {"norm": norm} for row in rows]
+
+
+def released(gradients: Gradients, release: Release, generator: torch.Generator) -> Gradients:
+    """Return what DP-SGD (abadi2016) sends of a single utterance's gradients: all clipped; what the readers look at."""
+    clipped = defenses.clip(release.clip)(gradients)
+    noisy = defenses.gaussian(release.noise * release.clip, generator)
+    return noisy({name: clipped[name] for name in FIRST})
 
 
 def _behind(clean: Leak, sent: Gradients, tokens: Sequence[int]) -> list[dict[str, Any]]:
@@ -382,16 +389,29 @@ def _named(form: Any) -> str:
 
 def defense_table(record: Record) -> pd.DataFrame:
     """Return what defences leave of single transcripts, a line a stage and defence."""
+    groups = record.part("defended").groupby(["trained", "form"], sort=False)
+    return pd.DataFrame(
+        [{"stage": stage_of(trained), "defence": _named(form)} | _readers(group) for (trained, form), group in groups]
+    )
+
+
+def release_table(record: Record) -> pd.DataFrame:
+    """Return what DP-SGD's releases leave of single transcripts, a line a stage and level of noise."""
     lines = []
-    for (trained, form), group in record.part("defended").groupby(["trained", "form"], sort=False):
-        by_reader = dict(list(group.groupby("reader")))
-        lines.append(
-            {"stage": stage_of(trained), "defence": _named(form), "cosine": f"{group['utility'].mean():.4f}"}
-            | {name: f"{own['exact'].sum():.0f} of {len(own)}" for name, own in by_reader.items()}
-            | {"called failed": f"{by_reader['nearest words']['failed'].sum():.0f}"}
-        )
-    columns = ["stage", "defence", "cosine", "closed form", "nearest words", "called failed", "length told"]
-    return pd.DataFrame(lines, columns=columns)
+    for (trained, form), group in record.part("released").groupby(["trained", "form"], sort=False):
+        noise = Release.of(str(form)).noise
+        about = {"stage": stage_of(trained), "noise": f"{noise:g}", "ε": private_level(noise)}
+        lines.append(about | _readers(group))
+    return pd.DataFrame(lines)
+
+
+def _readers(group: pd.DataFrame) -> dict[str, str]:
+    """Return what is left of a gradient, and how many transcripts each reader has exactly."""
+    exact = {str(name): f"{own['exact'].sum():.0f} of {len(own)}" for name, own in group.groupby("reader", sort=False)}
+    failed = group.loc[group["reader"] == "nearest words", "failed"].sum()
+    told = exact.pop("length told")
+    cosine = {"cosine": f"{group['utility'].mean():.4f}"}
+    return cosine | exact | {"called failed": f"{failed:.0f}", "length told": told}
 
 
 def figure_defenses(record: Record) -> Figure:
@@ -415,4 +435,30 @@ def figure_defenses(record: Record) -> Figure:
     axes[0][0].set_yticks(range(len(forms)), [_named(form) for form in forms])
     axes[0][0].invert_yaxis()
     figures.legend_below(figure, 3)
+    return figure
+
+
+def figure_frontier(record: Record) -> Figure:
+    """Draw the share of transcripts exact against the noise of a release, its ε below, a line a stage and reader."""
+    frame = record.part("released")
+    frame = frame.assign(noise=[Release.of(str(form)).noise for form in frame["form"]])
+    levels = sorted(frame["noise"].unique())
+    figure, axes = figures.panels(1, 1, height=3.4)
+    axis = axes[0][0]
+    readers = {"nearest words": "nothing told", "length told": "length told"}
+    groups = frame[frame["reader"].isin(list(readers))].groupby(["trained", "reader"], sort=False)
+    for number, ((trained, reader), group) in enumerate(groups):
+        shares = group.groupby("noise")["exact"].mean()
+        # A little aside, for curves that lie on one another.
+        axis.plot(
+            [levels.index(level) + 0.05 * (number - (len(groups) - 1) / 2) for level in shares.index],
+            shares.astype(float),
+            marker="osDv^x"[number % 6],
+            color=figures.COLOURS[number % 6],
+            linestyle=figures.DASHES[number % 6],
+            label=f"{stage_of(trained)}, {readers[str(reader)]}",
+        )
+    noise_axis(axis, levels)
+    axis.set(ylim=(-0.03, 1.05), ylabel="transcripts exact")
+    figures.legend_below(figure, 2)
     return figure
