@@ -155,12 +155,12 @@ def _llg(samples: int) -> Work:
 ALL = (
     Series("soft labels, exact, N = 32", "C", (10, 32, 100, 320, 1000), lambda c: _exact(c, 32)),
     Series("soft labels, exact, C = 10", "N", (16, 64, 256, 1024, 4096), lambda n: _exact(10, n)),
-    Series("a batch, C = 100", "B", (2, 4, 8, 16), lambda b: _batch(100, b)),
+    Series("a batch, C = 100", "B", (2, 4, 8, 16, 32), lambda b: _batch(100, b)),
     Series("a batch, B = 4", "C", (20, 50, 100, 200), lambda c: _batch(c, 4)),
     Series("classes by RLG, B = 40", "C", (1000, 2000, 4000, 8000, 16_328), _rlg),
     Series("a step of matching, 25,000 parameters", "attacks", (4, 16, 64, 256), lambda n: _matching(n, 8)),
     Series("a step of matching, 4 attacks", "hidden units", (8, 32, 128, 512), lambda w: _matching(4, w)),
-    Series("sentences, LSTM of 256", "words", (8, 16, 32, 64), _sentences),
+    Series("sentences, LSTM of 256", "words", (16, 32, 64, 128, 256), _sentences),
     Series("peeling, ResNet18, 16 × 16", "B", (1, 2), _peeled),
     Series("gradient and LLG, LeNet", "B", (1, 2, 4, 8, 16, 32, 64, 128), _llg),
 )

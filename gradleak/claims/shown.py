@@ -126,14 +126,36 @@ def _list(judged: list[Line], caption: str, name: str) -> Table:
 
 
 def _remarks(judged: Iterable[Line]) -> str:
-    """Return what is said beside claims: once, with the places or rows it is said of where these are few."""
-    said: dict[str, dict[str, None]] = {}
-    for line in judged:
-        claim = line.claim
-        of = (claim.group or claim.row) if claim.table else claim.place
-        for text in claim.remarks:
-            said.setdefault(text, {})[of] = None
-    return " ".join(f"{'; '.join(of)}: {text}" if len(of) < FEW else text for text, of in said.items())
+    """Return what is said beside claims, each remark once, with what it is said of where that is few."""
+    claims = [line.claim for line in judged]
+    said = dict.fromkeys(text for claim in claims for text in claim.remarks)
+    return " ".join(_said_of(text, claims) + text for text in said)
+
+
+def _said_of(text: str, claims: Sequence[Claim]) -> str:
+    """Return the places or rows that a remark is said of; where others share these, the columns, cells or claims.
+
+    Of all of them, or of many, it is said without naming them.
+    """
+    if all(text in claim.remarks for claim in claims):
+        return ""
+    levels = [list(zip(names, claims, strict=True)) for names in zip(*map(_names, claims), strict=True)]
+    of = [dict.fromkeys(name for name, claim in level if text in claim.remarks) for level in levels]
+    apart = (
+        own
+        for own, level in zip(of, levels, strict=True)
+        if len(own) < FEW and all(text in claim.remarks for name, claim in level if name in own)
+    )
+    chosen = next(apart, of[0])
+    return f"{'; '.join(chosen)}: " if len(chosen) < FEW else ""
+
+
+def _names(claim: Claim) -> list[str]:
+    """Return what a claim can be called beside others of its list or table, from the coarsest name to its own."""
+    if not claim.table:
+        return [claim.place, claim.statement]
+    row = [claim.group, claim.row] if claim.group else [claim.row]
+    return [row[0], ", ".join(row), claim.column, ", ".join([*row, claim.column])]
 
 
 def _published(claim: Claim) -> str:
@@ -213,6 +235,8 @@ def failing_table(judged: Iterable[Line]) -> Table:
     bad = sorted((line for line in judged if line.failing), key=lambda line: (line.claim.paper, line.claim.study))
     pages = [line.claim.study for line in bad]
     reasons = [line.claim.note or UNEXPLAINED for line in bad]
+    # A reason is the one above only where that is another line of the same list or table of a page.
+    said = [(line.claim.study, line.claim.table, reason) for line, reason in zip(bad, reasons, strict=True)]
     frame = pd.DataFrame(
         {
             "page": [page if not n or page != pages[n - 1] else "" for n, page in enumerate(pages)],
@@ -220,9 +244,10 @@ def failing_table(judged: Iterable[Line]) -> Table:
             "paper": [_published(line.claim) for line in bad],
             "holds if": [line.claim.rule_text for line in bad],
             "measured": [line.deciding.claim.shown(line.deciding.value) for line in bad],
-            "reason": ["as above" if n and reason == reasons[n - 1] else reason for n, reason in enumerate(reasons)],
+            "reason": ["as above" if n and own == said[n - 1] else own[-1] for n, own in enumerate(said)],
         }
     )
     open_ones = reasons.count(UNEXPLAINED)
-    caption = f"The {len(bad)} claims that fail at the scale they need, by page; {open_ones} of them are not explained."
+    told = f"; {open_ones} of them are not explained." if open_ones else ", each with its reason."
+    caption = f"The {len(bad)} claims that fail at the scale they need, by page{told}"
     return Table(frame, caption, "tab-scoreboard-failing", kind="failing")

@@ -25,6 +25,8 @@ pytestmark = [
     pytest.mark.skipif(not REQUIRED and (executable() is None or not (BOOK / "index.html").is_file()), reason=MISSING),
 ]
 WIDTHS = (1400, 400)
+# The narrowest window in which a page stands beside its list of pages and all its tables have room.
+SCREEN = 1200
 SCHEMES = ("light", "dark")
 
 TABLES = "main table.claims, main table.status, main table.leaks"
@@ -35,6 +37,15 @@ CUT = """all => all.flatMap(table => {
     return [...table.querySelectorAll('td, th, .badge')]
         .filter(cell => cell.offsetParent && cell.getBoundingClientRect().right > right)
         .map(cell => cell.textContent.trim().slice(0, 40))
+})"""
+
+# Tables wider than the box that scrolls them: by how much, and what they are.
+OVER = """all => all.flatMap(table => {
+    let box = table.parentElement
+    const scrolls = one => ['auto', 'scroll'].includes(getComputedStyle(one).overflowX)
+    while (box.tagName !== 'MAIN' && !scrolls(box)) box = box.parentElement
+    const over = box.scrollWidth - box.clientWidth
+    return over > 1 ? [`${over}: ${table.caption?.textContent.trim().slice(0, 40)}`] : []
 })"""
 
 
@@ -73,6 +84,8 @@ def visits(site: tuple[str, Any]) -> dict[str, dict[str, Any]]:
         }
         view.eval_on_selector_all("main details", "all => all.forEach(one => { one.open = true })")
         found[page]["cut"] = view.eval_on_selector_all(TABLES, CUT)
+        view.set_viewport_size({"width": SCREEN, "height": 900})
+        found[page]["over"] = view.eval_on_selector_all("main table", OVER)
     context.close()
     return found
 
@@ -114,6 +127,27 @@ def test_every_internal_link_leads_somewhere(visits: dict[str, Any], site: tuple
             if not (BOOK / path).is_file() or (anchor and path in visits and anchor not in visits[path]["anchors"]):
                 broken.append((page, link))
     assert broken == []
+
+
+@pytest.mark.parametrize(
+    ("width", "kind", "opens"),
+    [(400, "primary", "Scoreboard"), (400, "secondary", "Verdict"), (1400, "secondary", "Verdict")],
+)
+def test_where_a_list_of_pages_or_contents_has_no_room_a_button_opens_it(
+    site: tuple[str, Any], width: int, kind: str, opens: str
+) -> None:
+    address, browser = site
+    view = browser.new_page(viewport={"width": width, "height": 900})
+    view.goto(f"{address}/book/executed/wang2024/theorem1.html", wait_until="networkidle")
+    places = view.locator(f".bd-sidebar-{kind} a", has_text=opens)
+    assert not places.first.is_visible()
+    view.locator(f".bd-header-article .{kind}-toggle").click()
+    places.first.wait_for(state="visible")
+    view.close()
+
+
+def test_no_table_scrolls_on_a_screen(visits: dict[str, Any]) -> None:
+    assert {page: visit["over"] for page, visit in visits.items() if visit["over"]} == {}
 
 
 def test_formulas_are_drawn_without_a_network(visits: dict[str, Any]) -> None:

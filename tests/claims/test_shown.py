@@ -47,7 +47,7 @@ def test_a_published_table_is_shown_cell_by_cell() -> None:
     assert [list(row) for row in table.marks] == [["", "", "reproduced", "not reproduced"], ["", "", "better", ""]]
     assert table.caption.startswith("Table 1: nets: 3 claims, 1 reproduced, 1 not reproduced, 1 better.")
     assert "green reproduced, red not reproduced." in table.caption
-    assert table.notes == "Holds if value ± 0.5, ± 0.5 or higher; other ± 0.5. g: a reason"
+    assert table.notes == "Holds if value ± 0.5, ± 0.5 or higher; other ± 0.5. g, a, other; g, b, value: a reason"
     assert (table.name, rest.name) == ("tab-x-1", "tab-x")
     text, page = both._repr_markdown_(), both._repr_html_()
     assert "| g | a | [2 (2)]{.badge .badge-reproduced} | [2 (9)]{.badge .badge-not-reproduced} |" in text
@@ -55,6 +55,26 @@ def test_a_published_table_is_shown_cell_by_cell() -> None:
     assert '<td style="text-align:right"><span class="badge badge-better">2 (1)</span></td>' in page
     assert page.count("<table>") == text.count(":::{table}") == 2
     assert "2 (9)" in repr(both)
+
+
+def test_a_remark_names_what_it_is_said_of_and_nothing_else() -> None:
+    def notes(*judged: Line) -> str:
+        return shown.tables(list(judged), "All.", "tab-x").tables[0].notes
+
+    assert notes(line(note="why"), line(id="d", place="Table 2")) == "Table 1: why"
+    assert notes(line(note="why"), line(id="d", statement="other")) == "s: why"
+    both = [line(id=name, statement=name, note="why") for name in "ab"]
+    assert notes(*both) == "why"
+    assert notes(*both, line(id="c", place="Table 2")) == "Table 1: why"
+    assert notes(*both, line(id="c", statement="c")) == "a; b: why"
+    rest = [line(id=name, statement=name, note="why") for name in "de"]
+    assert notes(*both, *rest, line(id="c", statement="c")) == "Table 1: why"
+    assert notes(*(line(id=name, place=name, statement=name, note="why") for name in "abc")) == "why"
+    row = [cell("a", name, note="why") for name in ("v", "w")]
+    assert notes(*row) == "Holds if v ± 0.5; w ± 0.5. why"
+    assert notes(*row, cell("b", "v")) == "Holds if v ± 0.5; w ± 0.5. g, a: why"
+    column = [cell(name, "v", note="why") for name in "abc"]
+    assert notes(*column, cell("a", "w")) == "Holds if v ± 0.5; w ± 0.5. v: why"
 
 
 def test_the_scoreboard_counts_draws_and_says_why() -> None:
@@ -83,3 +103,17 @@ def test_the_scoreboard_counts_draws_and_says_why() -> None:
     widths = {round(patch.get_width(), 6) for patch in figure.axes[0].patches if patch.get_width()}
     assert widths == {1.0, round(1 / 3, 6), round(2 / 3, 6)}
     plt.close(figure)
+
+
+def test_a_reason_is_as_above_only_within_one_list_or_table_of_a_page() -> None:
+    placed = [("a", ""), ("a", ""), ("a", "T"), ("a", "T"), ("b", "T"), ("b", ""), ("b", "")]
+    judged = [
+        line(id=str(n), study=study, table=table, published=9.0, note="because" if n < 6 else "otherwise")
+        for n, (study, table) in enumerate(placed)
+    ]
+    failing = claims.failing_table(judged)
+    assert list(failing.frame["reason"]) == [
+        "because", "as above", "because", "as above", "because", "because", "otherwise",
+    ]  # fmt: skip
+    assert list(failing.frame["page"]) == ["a", "", "", "", "b", "", ""]
+    assert failing.caption.endswith("7 claims that fail at the scale they need, by page, each with its reason.")
