@@ -21,8 +21,8 @@ from jupyter_client.provisioning.local_provisioner import LocalProvisioner
 NAME = "gradleak-forked"
 # What a kernel and the process that runs it need, whatever the page.
 IMPORTS = (
-    "ipykernel.kernelapp", "ipykernel.pylab.backend_inline", "IPython", "papermill", "nbformat", "pandas", "seaborn",
-    "matplotlib.pyplot", "scipy", "skimage.metrics", "gradleak.claims", "gradleak.book.pages",
+    "ipykernel.kernelapp", "IPython", "papermill", "nbformat", "pandas", "seaborn", "matplotlib.pyplot", "scipy",
+    "skimage.metrics", "gradleak.claims", "gradleak.book.pages",
 )  # fmt: skip
 
 # Elsewhere a copy of a process in which libraries are loaded may not work.
@@ -113,5 +113,7 @@ def _kernel(connection: str, folder: str | None, environment: dict[str, str]) ->
         os.chdir(folder)
     from ipykernel.kernelapp import IPKernelApp
 
-    # It ends with its parent, which is the server; told of none, it would greet whoever started it by hand.
-    IPKernelApp.launch_instance(argv=["-f", connection, f"--IPKernelApp.parent_handle={os.getppid()}"])
+    # It ends with its parent, which is the server; told of none, it would greet whoever started it by hand. And a new
+    # interpreter learns where figures go when it imports matplotlib, which is imported here already.
+    told = [f"--IPKernelApp.parent_handle={os.getppid()}", "--matplotlib=inline"]
+    IPKernelApp.launch_instance(argv=["-f", connection, *told])

@@ -50,6 +50,19 @@ def test_a_process_that_was_forked_has_its_kernels_from_the_same_server() -> Non
 
 
 @pytest.mark.skipif(not kernels.FORKS, reason="kernels are forked on Linux alone")
+def test_figures_are_shown_as_an_ordinary_kernel_shows_them(forked: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    code = "import matplotlib.pyplot as plt\nfigure, axis = plt.subplots(figsize=(2, 1)); lines = axis.plot([1, 2])"
+    shown = []
+    for provisioner in (kernels.NAME, "local-provisioner"):
+        monkeypatch.setattr(KernelProvisionerFactory.instance(), "default_provisioner_name", provisioner)
+        page = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(code)])
+        NotebookClient(page, kernel_name="python3").execute()
+        shown.append([output["data"] for output in page.cells[0].outputs])
+    assert "image/png" in shown[1][0]
+    assert shown[0] == shown[1]
+
+
+@pytest.mark.skipif(not kernels.FORKS, reason="kernels are forked on Linux alone")
 def test_it_runs_cells_where_it_is_told_and_ends(forked: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORD", "passed on")
     page = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(CELL)])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -140,6 +142,17 @@ def test_texts() -> None:
     model = model_of("lstm", pieces=len(vocabulary))
     found = read_sentences(leak_of(model, [vocabulary.encode(text)]), vocabulary=vocabulary)
     assert found.texts == [text]
+    unknown = read_sentences(leak_of(model, [vocabulary.encode("a ñandú")]), vocabulary=vocabulary)
+    assert (unknown.status, unknown.texts) == ("unique", ["a <unk>and<unk>"])
+
+
+@pytest.mark.parametrize("name", ["lstm", "gru", "transformer"])
+def test_another_token_may_be_the_start(name: str) -> None:
+    sentences = [[5, 6, 7], [9, 5], [6]]
+    leak = observe(model_of(name), *batch_of(sentences, start=9))
+    found = read_sentences(leak, start=9)
+    assert (found.status, found.all()) == ("unique", sorted(sentences))
+    assert read_sentences(leak).status == "failed"
 
 
 @pytest.mark.parametrize("text", ["gaussian/0.0001", "gaussian/0.01", "sign", "prune/0.9", "quantize/8", "half"])
@@ -183,6 +196,34 @@ class Normalised(nn.Module):
 )
 def test_what_is_not_read_is_refused_by_name(model: nn.Module, message: str) -> None:
     leak = leak_of(model, [[5, 6]])
+    with pytest.raises(InputError, match=message):
+        read_sentences(leak)
+
+
+class Mixed(nn.Module):
+    """A model of Linear layers with something before the first that mixes places."""
+
+    def __init__(self, mix: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.embedding, self.mix = nn.Embedding(PIECES, 16), mix
+        self.first, self.head = nn.Linear(16, 16), nn.Linear(16, PIECES)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        logits: Tensor = self.head(self.first(self.mix(self.embedding(tokens))).relu())
+        return logits
+
+
+@pytest.mark.parametrize(
+    ("mix", "message"),
+    [
+        (nn.TransformerEncoderLayer(16, 2, 32, batch_first=True), "'mix.self_attn' is a MultiheadAttention"),
+        (nn.BatchNorm1d(3), "'mix' is a BatchNorm1d"),
+        (lambda words: words + words.mean(dim=1, keepdim=True), "Mixed looks ahead"),
+        (lambda words: words.cumsum(dim=1), "'first' is given more than one word and its place"),
+    ],
+)
+def test_other_networks_of_linear_layers_are_refused_by_name(mix: Callable[[Tensor], Tensor], message: str) -> None:
+    leak = leak_of(Mixed(mix).eval(), [[5, 6]])
     with pytest.raises(InputError, match=message):
         read_sentences(leak)
 

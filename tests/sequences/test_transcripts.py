@@ -56,6 +56,18 @@ def test_all_embedded_sentences(model: Recogniser) -> None:
         assert found.status == ["unique"]
 
 
+def test_words_outside_the_vocabulary_and_another_start() -> None:
+    words = text.vocabulary("sentences")
+    model = recogniser("small", len(words), seed=3)
+    said = [*words.encode("a ñandú"), words.end]
+    found = read_transcripts(observe_speech(model, [pseudo_speech("abc")], [said]), vocabulary=words)
+    assert (found.status, found.texts) == (["unique"], ["a <unk>and<unk>"])
+    leak = observe_speech(model, [pseudo_speech("abc")], [said], start=9)
+    found = read_transcripts(leak, start=9)
+    assert (found.status, found.tokens) == (["unique"], [said[:-1]])
+    assert read_transcripts(leak).status == ["failed"]
+
+
 def test_several_utterances_that_begin_with_other_words(model: Recogniser) -> None:
     said = [[10, 20, 30, 40], [11, 20, 30], [12], [13, 10, 11, 12, 13], [14, 14]]
     found = read(model, *said)

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
 import pandas as pd
 import torch
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from pydantic import Field
 from torch import nn
@@ -246,10 +248,16 @@ def figure_frontier(record: Record) -> Figure:
             linestyle=dashes,
             label=f"{SHOWN[str(kind)]}, {stage}",
         )
-    axis.set_xticks(range(len(levels)), [f"{level:g}\nε {private_level(float(level))}" for level in levels])
-    axis.set(ylim=(-0.03, 1.05), ylabel="sentences exact", xlabel="noise, in parts of the clipping norm; its ε")
+    noise_axis(axis, levels)
+    axis.set(ylim=(-0.03, 1.05), ylabel="sentences exact")
     figures.legend_below(figure, 4)
     return figure
+
+
+def noise_axis(axis: Axes, levels: Sequence[float]) -> None:
+    """Write levels of noise below places 0, 1, 2 …, each with its ε."""
+    axis.set_xticks(range(len(levels)), [f"{level:g}\nε {private_level(float(level))}" for level in levels])
+    axis.set_xlabel("noise, in parts of the clipping norm; its ε")
 
 
 def figure_sizes(record: Record) -> Figure:

@@ -6,8 +6,10 @@ Beyond dang2021, section 4: what the closed form of a single utterance does not 
 from __future__ import annotations
 
 import itertools
+import math
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
 import pandas as pd
@@ -15,17 +17,18 @@ import torch
 from matplotlib.figure import Figure
 from pydantic import Field
 
-from gradleak import studies
+from gradleak import defenses, studies
 from gradleak.book import figures
 from gradleak.book.records import Record
 from gradleak.data import text
 from gradleak.data.speech import pseudo_speech
 from gradleak.defenses import utility
 from gradleak.errors import InputError
-from gradleak.leak import Defense, Leak
+from gradleak.leak import Defense, Gradients, Leak
 from gradleak.models.recogniser import SIZES, Recogniser
 from gradleak.sequences import Transcripts, observe_speech, read_defended, read_output, read_sharing, read_transcripts
 from gradleak.sequences.observed import FIRST
+from gradleak.studies.dang2021.defended_sentences import noise_axis, private_level
 from gradleak.studies.dang2021.matched_transcripts import interval, share
 from gradleak.studies.dang2021.sentences import Behind, made
 from gradleak.studies.dang2021.words import RATE, recogniser_of, spoken, stage_of, tokens_of
@@ -38,6 +41,7 @@ SMALLEST: dict[str, Any] = {
     "local": ["2/1"],
     "defended": 1,
     "defenses": ["noise/0.1"],
+    "releases": ["0.5/0.001"],
     "stages": [0],
 }
 SIZE = "small"
@@ -98,6 +102,13 @@ class Local(Form):
             raise InputError("local steps and utterances are 1 at least")
 
 
+class Release(Form):
+    """The norm that an utterance's gradient is clipped to, and the deviation of its noise in parts of that norm."""
+
+    clip: float = Field(gt=0)
+    noise: float = Field(ge=0)
+
+
 class Parameters(studies.Parameters):
     """What a rerun may change."""
 
@@ -114,6 +125,11 @@ class Parameters(studies.Parameters):
     stages: list[int] = Field([0], min_length=1, description="steps of training, behind defences")
     defended: int = Field(1, ge=1, description="utterances a defence")
     defenses: list[Behind] = Field(["noise/0.1", "sign/0"], validate_default=True, description="defence/level")
+    releases: list[Release] = Field(
+        ["0.5/1e-5", "0.5/1e-3"],
+        validate_default=True,
+        description="clipping norm/deviation of noise, in parts of that norm",
+    )
 
     paper: ClassVar[dict[str, Any]] = {
         "source": "librispeech",
@@ -122,9 +138,13 @@ class Parameters(studies.Parameters):
         ],
         "alike": ["2/12", "4/6"],
         "local": ["4/8", "8/8"],
-        "stages": [0],
+        "stages": [0, 400],
         "defended": 16,
-        "defenses": ["noise/0.1", "half/0", "bfloat16/0", "quantize/8", "grad-drop/0.5", "grad-drop/0.9", "sign/0"],
+        "defenses": [
+            *("noise/0.1", "half/0", "bfloat16/0", "quantize/8", "grad-drop/0.5", "grad-drop/0.9", "sign/0"),
+            "noise/1",
+        ],
+        "releases": [f"0.5/{noise}" for noise in ("1e-5", "1e-4", "1e-3", "3e-3", "1e-2", "1")],
     }
 
 
@@ -157,7 +177,12 @@ def trials(parameters: Parameters) -> list[dict[str, Any]]:
         for trained in parameters.stages
         for form in parameters.defenses
     ]
-    return [inputs | common for inputs in alone + alike + local + behind]
+    released = [
+        {"part": "released", "form": str(form), "utterances": parameters.defended, "trained": trained}
+        for trained in parameters.stages
+        for form in parameters.releases
+    ]
+    return [inputs | common for inputs in alone + alike + local + behind + released]
 
 
 def trial(
@@ -176,7 +201,11 @@ def trial(
     chosen = spoken(source, utterances)
     if part == "local":
         return [row for said in chosen for row in _local(model, source, said, Local.of(form).steps)]
-    behind, generator = Behind.of(form), torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(seed)
+    if part == "released":
+        release = Release.of(form)
+        return [row for said in chosen for row in _released(model, source, said, release, generator)]
+    behind = Behind.of(form)
     defense = made(behind.defense, behind.level, generator)
     return [row for said in chosen for row in _defended(model, source, said, defense)]
 
@@ -250,17 +279,41 @@ def _local(model: Recogniser, source: str, said: str, steps: int) -> list[dict[s
 
 
 def _defended(model: Recogniser, source: str, said: str, defense: Defense) -> list[dict[str, Any]]:
-    """Read an utterance behind a defence: in closed form, and by the nearest words, the length told or not."""
+    """Read an utterance behind a defence."""
     (tokens,) = tokens_of(source, [said])
     clean = observe_speech(model, [pseudo_speech(said)], [tokens], only=FIRST)
-    leak = Leak(model, defense(clean.gradients), clean.head, clean.batch_size)
-    sent = utility(clean.gradients, leak.gradients)
+    return _behind(clean, defense(clean.gradients), tokens)
+
+
+def _released(
+    model: Recogniser, source: str, said: str, release: Release, generator: torch.Generator
+) -> list[dict[str, Any]]:
+    """Read an utterance from DP-SGD's release of its whole gradient."""
+    (tokens,) = tokens_of(source, [said])
+    whole = observe_speech(model, [pseudo_speech(said)], [tokens])
+    clean = replace(whole, gradients={name: whole.gradients[name] for name in FIRST})
+    norm = math.sqrt(sum(float(value.double().square().sum()) for value in whole.gradients.values()))
+    rows = _behind(clean, released(whole.gradients, release, generator), tokens)
+    return [row | {"norm": norm} for row in rows]
+
+
+def released(gradients: Gradients, release: Release, generator: torch.Generator) -> Gradients:
+    """Return what DP-SGD (abadi2016) sends of a single utterance's gradients: all clipped; what the readers look at."""
+    clipped = defenses.clip(release.clip)(gradients)
+    noisy = defenses.gaussian(release.noise * release.clip, generator)
+    return noisy({name: clipped[name] for name in FIRST})
+
+
+def _behind(clean: Leak, sent: Gradients, tokens: Sequence[int]) -> list[dict[str, Any]]:
+    """Read what was sent: in closed form, and by the nearest words, the length told or not."""
+    leak = Leak(clean.model, sent, clean.head, clean.batch_size)
+    left = utility(clean.gradients, sent)
     readers = {
         "closed form": lambda: read_transcripts(leak),
         "nearest words": lambda: read_defended(leak),
         "length told": lambda: read_defended(leak, steps=len(tokens)),
     }
-    return [{"reader": name, "utility": sent} | _judged(reader, [tokens[:-1]]) for name, reader in readers.items()]
+    return [{"reader": name, "utility": left} | _judged(reader, [tokens[:-1]]) for name, reader in readers.items()]
 
 
 def _judged(reader: Callable[[], Transcripts], truth: Sequence[Sequence[int]]) -> dict[str, Any]:
@@ -336,16 +389,29 @@ def _named(form: Any) -> str:
 
 def defense_table(record: Record) -> pd.DataFrame:
     """Return what defences leave of single transcripts, a line a stage and defence."""
+    groups = record.part("defended").groupby(["trained", "form"], sort=False)
+    return pd.DataFrame(
+        [{"stage": stage_of(trained), "defence": _named(form)} | _readers(group) for (trained, form), group in groups]
+    )
+
+
+def release_table(record: Record) -> pd.DataFrame:
+    """Return what DP-SGD's releases leave of single transcripts, a line a stage and level of noise."""
     lines = []
-    for (trained, form), group in record.part("defended").groupby(["trained", "form"], sort=False):
-        by_reader = dict(list(group.groupby("reader")))
-        lines.append(
-            {"stage": stage_of(trained), "defence": _named(form), "cosine": f"{group['utility'].mean():.4f}"}
-            | {name: f"{own['exact'].sum():.0f} of {len(own)}" for name, own in by_reader.items()}
-            | {"called failed": f"{by_reader['nearest words']['failed'].sum():.0f}"}
-        )
-    columns = ["stage", "defence", "cosine", "closed form", "nearest words", "called failed", "length told"]
-    return pd.DataFrame(lines, columns=columns)
+    for (trained, form), group in record.part("released").groupby(["trained", "form"], sort=False):
+        noise = Release.of(str(form)).noise
+        about = {"stage": stage_of(trained), "noise": f"{noise:g}", "ε": private_level(noise)}
+        lines.append(about | _readers(group))
+    return pd.DataFrame(lines)
+
+
+def _readers(group: pd.DataFrame) -> dict[str, str]:
+    """Return what is left of a gradient, and how many transcripts each reader has exactly."""
+    exact = {str(name): f"{own['exact'].sum():.0f} of {len(own)}" for name, own in group.groupby("reader", sort=False)}
+    failed = group.loc[group["reader"] == "nearest words", "failed"].sum()
+    told = exact.pop("length told")
+    cosine = {"cosine": f"{group['utility'].mean():.4f}"}
+    return cosine | exact | {"called failed": f"{failed:.0f}", "length told": told}
 
 
 def figure_defenses(record: Record) -> Figure:
@@ -369,4 +435,30 @@ def figure_defenses(record: Record) -> Figure:
     axes[0][0].set_yticks(range(len(forms)), [_named(form) for form in forms])
     axes[0][0].invert_yaxis()
     figures.legend_below(figure, 3)
+    return figure
+
+
+def figure_frontier(record: Record) -> Figure:
+    """Draw the share of transcripts exact against the noise of a release, its ε below, a line a stage and reader."""
+    frame = record.part("released")
+    frame = frame.assign(noise=[Release.of(str(form)).noise for form in frame["form"]])
+    levels = sorted(frame["noise"].unique())
+    figure, axes = figures.panels(1, 1, height=3.4)
+    axis = axes[0][0]
+    readers = {"nearest words": "nothing told", "length told": "length told"}
+    groups = frame[frame["reader"].isin(list(readers))].groupby(["trained", "reader"], sort=False)
+    for number, ((trained, reader), group) in enumerate(groups):
+        shares = group.groupby("noise")["exact"].mean()
+        # A little aside, for curves that lie on one another.
+        axis.plot(
+            [levels.index(level) + 0.05 * (number - (len(groups) - 1) / 2) for level in shares.index],
+            shares.astype(float),
+            marker="osDv^x"[number % 6],
+            color=figures.COLOURS[number % 6],
+            linestyle=figures.DASHES[number % 6],
+            label=f"{stage_of(trained)}, {readers[str(reader)]}",
+        )
+    noise_axis(axis, levels)
+    axis.set(ylim=(-0.03, 1.05), ylabel="transcripts exact")
+    figures.legend_below(figure, 2)
     return figure

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import math
+
 import matplotlib.pyplot as plt
 import pytest
+import torch
 
 from gradleak.book import figures
 from gradleak.book.records import Record
 from gradleak.data import text
+from gradleak.data.speech import pseudo_speech
 from gradleak.errors import InputError
+from gradleak.models.recogniser import recogniser
+from gradleak.sequences.observed import FIRST, observe_speech
 from gradleak.studies.dang2021 import harder_transcripts as study
 from gradleak.studies.dang2021.words import tokens_of
 
@@ -19,7 +25,8 @@ CHOSEN = {
     "local": ["2/1"],
     "defended": 1,
     "defenses": ["noise/0.1", "noise/30"],
-    "stages": [0],
+    "releases": ["0.5/1e-5", "0.5/1"],
+    "stages": [0, 4],
 }
 
 
@@ -35,10 +42,15 @@ def test_each_reader_where_it_is_made_for(record: Record) -> None:
     local = record.part("local").set_index("reader")
     assert local["exact"].all()
     assert not local["unique"].any()
-    defended = record.part("defended").set_index(["form", "reader"])
-    assert list(defended.loc["noise/0.1", "exact"]) == [False, True, True]
-    assert not defended.loc["noise/30", "exact"].any()
-    assert defended.loc[("noise/30", "nearest words"), "failed"]
+    for part, little, much in (("defended", "noise/0.1", "noise/30"), ("released", "0.5/1e-5", "0.5/1")):
+        frame = record.part(part)
+        for trained in CHOSEN["stages"]:
+            changed = frame[frame["trained"] == trained].set_index(["form", "reader"])
+            assert list(changed.loc[little, "exact"]) == [False, True, True]
+            assert not changed.loc[much, "exact"].any()
+            assert changed.loc[(much, "nearest words"), "failed"]
+    # A release is one of DP-SGD only where its gradient is clipped.
+    assert (record.part("released")["norm"] > 0.5).all()
     assert not record.frame()["wrongly_sure"].any()
 
 
@@ -46,10 +58,29 @@ def test_tables_and_figure(record: Record) -> None:
     assert list(study.alone_table(record)["tokens"]) == ["30", "6"]
     assert list(study.alike_table(record)["reader"]) == ["closed form", "root"]
     assert list(study.local_table(record)["local steps"]) == ["2", "2"]
-    assert list(study.defense_table(record)["nearest words"]) == ["1 of 1", "0 of 1"]
-    figure = study.figure_defenses(record)
-    assert figures.gray_table(figure).std() > 0.02
-    plt.close(figure)
+    assert list(study.defense_table(record)["nearest words"]) == ["1 of 1", "0 of 1"] * 2
+    releases = study.release_table(record)
+    assert list(releases["length told"]) == ["1 of 1", "0 of 1"] * 2
+    assert list(releases["ε"]) == ["5e+09", "4.4"] * 2
+    for draw in (study.figure_defenses, study.figure_frontier):
+        figure = draw(record)
+        assert figures.gray_table(figure).std() > 0.02
+        plt.close(figure)
+
+
+def test_a_release_is_clipped_whole() -> None:
+    """What the readers see of it is shorter than the clipping norm by what the other layers have of it."""
+    model, (said,) = recogniser("small", len(text.vocabulary("sentences"))), text.texts("sentences", "test")[:1]
+    (tokens,) = tokens_of("sentences", [said])
+    whole = observe_speech(model, [pseudo_speech(said)], [tokens]).gradients
+    norm = math.sqrt(sum(float(value.square().sum()) for value in whole.values()))
+    sent = study.released(whole, study.Release.of("0.25/0"), torch.Generator())
+    assert set(sent) == set(FIRST)
+    for name, value in sent.items():
+        torch.testing.assert_close(value, whole[name] * 0.25 / norm)
+    noisy = study.released(whole, study.Release.of("0.25/2"), torch.Generator().manual_seed(0))
+    added = torch.cat([(noisy[name] - sent[name]).flatten() for name in FIRST])
+    assert float(added.std()) == pytest.approx(0.5, rel=0.01)
 
 
 def test_utterances_of_any_length() -> None:
@@ -73,7 +104,14 @@ def test_two_and_no_more_begin_alike() -> None:
 
 
 @pytest.mark.parametrize(
-    "form", [(study.Alone, "large/0/9/1"), (study.Alike, "1/1"), (study.Local, "0/1"), (study.Behind, "noise")]
+    "form",
+    [
+        (study.Alone, "large/0/9/1"),
+        (study.Alike, "1/1"),
+        (study.Local, "0/1"),
+        (study.Behind, "noise"),
+        (study.Release, "0/1"),
+    ],
 )
 def test_parameters_that_make_no_sense(form: tuple[type[study.Alike], str]) -> None:
     kind, written = form
