@@ -9,7 +9,7 @@ from gradleak import studies
 from gradleak.book import runner
 
 STUDY, WORKERS = "theorem1", (1, 2)
-# As many samples as give a trial a second or so, so that handing it out is little beside it.
+# As many samples as give a trial half a second or so, so that handing it out is little beside it.
 SIZES = {"samples": 6000, "images": 100}
 
 

@@ -25,6 +25,9 @@ IMPORTS = (
     "skimage.metrics", "gradleak.claims", "gradleak.book.pages",
 )  # fmt: skip
 
+# What multiprocessing knows in a process of the server that forks.
+SERVER: Any = vars(forkserver)["_forkserver"]
+
 # Elsewhere a copy of a process in which libraries are loaded may not work.
 FORKS = sys.platform == "linux"
 
@@ -44,10 +47,9 @@ def use() -> None:
         return
     from jupyter_client.provisioning.factory import KernelProvisionerFactory
 
-    own: Any = vars(forkserver)["_forkserver"]
     if forkserver.get_inherited_fds() is not None:
         # multiprocessing means a forked process to use the server that it comes from, and starts another one.
-        own.ensure_running = lambda: None
+        SERVER.ensure_running = lambda: None
     factory = KernelProvisionerFactory.instance()
     place = f"{__name__}:{Forked.__name__}"
     factory.provisioners[NAME] = importlib.metadata.EntryPoint(NAME, place, factory.GROUP_NAME)
@@ -105,8 +107,7 @@ def _kernel(connection: str, folder: str | None, environment: dict[str, str]) ->
     """Be a kernel: in a session, a folder and an environment as if the command had been started."""
     os.setsid()
     # A server lives as long as one whom it serves holds this; a kernel, which ends with its server, must not be one.
-    own: Any = vars(forkserver)["_forkserver"]
-    os.close(own._forkserver_alive_fd)
+    os.close(SERVER._forkserver_alive_fd)
     os.environ.clear()
     os.environ.update(environment)
     if folder:

@@ -190,8 +190,7 @@ def _accepted_wrong(minima: Minima, truth: float) -> bool:
 
 def _samples(record: Record) -> pd.DataFrame:
     """Return a line a sample and kind of label."""
-    lines = [trial.inputs | row for trial in record.trials for row in trial.rows]
-    return pd.DataFrame([line for line in lines if line.get("what") != "example"])
+    return pd.DataFrame([line for line in record.lines if line.get("what") != "example"])
 
 
 def table(record: Record) -> pd.DataFrame:
