@@ -127,9 +127,9 @@ def peel(
 
     `prior`: the shape of the labels. `noise`: the standard deviation of what was added to every entry, None to estimate
     it. `scale`: the factor on the gradient, None to find it. `steps`: how many the search for the images in front of
-    the deepest map may take, restarts among them, from random starts that `seed` decides. The network: convolutions,
-    batch norm in eval mode, activations, average pooling, residual sums and Linear layers; what else it holds ends the
-    way down, and is named.
+    the deepest maps may take, from random starts that `seed` decides. The network: convolutions, batch norm in eval
+    mode, activations, average pooling, residual sums and Linear layers, and factors and shifts of its own; what else it
+    holds ends the way down, and is named.
     """
     if leak.input_shape is None:
         raise InputError("the leak does not say what shape the clients' inputs have")

@@ -17,13 +17,11 @@ Run = Callable[[Tensor], tuple[Tensor, Tensor]]
 RATE, MEMORY, TINY, LEAST = 0.1, (0.9, 0.99), 1e-16, 1e-36
 # The rate falls with the misfit from here on, so that the last digits are reached in the time of the first.
 NEAR = 0.1
-# So many steps without a fall by a tenth end a search; where the misfit is not small by then, it starts elsewhere.
-PATIENCE, FALL = 150, 0.9
-FITS = 1e-2
-# A search hands over to Gauss–Newton steps here.
-GOAL = 3e-4
-LEVELS, SPREAD, VARIATION = 4, 0.1, 0.3
+# A search ends at this misfit, and Gauss–Newton steps go on where it came as near as the other.
+GOAL, FITS = 3e-4, 1e-2
 PRODUCTS = 60
+# An image is a sum of so many resolutions, starts small, and is held smooth by so much for the first half of the steps.
+LEVELS, SPREAD, VARIATION = 4, 0.1, 0.3
 
 
 @dataclass(frozen=True)
@@ -36,10 +34,7 @@ class Fronts:
 
 
 def matched(run: Run, precise: Run, maps: Tensor, shape: tuple[int, ...], steps: int, seed: int) -> Fronts:
-    """Search for inputs, of this shape, that `run` takes to the maps (B, …); `precise` does so in float64.
-
-    Searches that end in a wrong place are started again until all `steps` are spent.
-    """
+    """Search for inputs, of this shape, that `run` takes to the maps (B, …); `precise` does so in float64."""
     generator = torch.Generator().manual_seed(seed)
     wanted = maps.float()
     best, misfit = _searched(run, wanted, shape, steps, generator)
@@ -62,18 +57,14 @@ def _searched(
     channels = math.prod(shape[:-2])
     sizes = [channels * math.prod(side) for side in sides]
 
-    def start(number: int) -> Tensor:
-        return (SPREAD * torch.randn(number, sum(sizes), generator=generator)).to(wanted.device)
-
     def images(at: Tensor) -> Tensor:
         parts = [part.view(-1, channels, *side) for part, side in zip(at.split(sizes, dim=1), sides, strict=True)]
         coarse = [F.interpolate(part, size=sides[0], mode="bilinear") for part in parts[1:]]
         return sum(coarse, parts[0]).view(-1, *shape)
 
-    place = start(count)
+    place = (SPREAD * torch.randn(count, sum(sizes), generator=generator)).to(wanted.device)
     first, second = torch.zeros_like(place), torch.zeros_like(place)
     best, least = images(place), wanted.new_full((count,), torch.inf)
-    mark, age, waited = least.clone(), least.new_zeros(count), least.new_zeros(count)
     active = torch.ones(count, dtype=torch.bool, device=wanted.device)
     for step in range(steps):
         rows = active.nonzero()[:, 0]
@@ -84,20 +75,16 @@ def _searched(
             seen = images(some)
             own, others = run(seen)
             missed = (own - wanted[rows]).flatten(1).square().sum(dim=1) / size[rows].square()
-            smooth = max(0, 1 - 2 * step / steps) * missed.detach().clamp(max=1) * total_variation(seen[:, None])
-            (slope,) = torch.autograd.grad((missed + others + VARIATION * smooth).sum(), some)
+            held = VARIATION * max(0, 1 - 2 * step / steps) * missed.detach().clamp(max=1)
+            smooth = held * total_variation(seen[:, None])
+            (slope,) = torch.autograd.grad((missed + others + smooth).sum(), some)
         misfit = missed.detach().sqrt()
         better = misfit < least[rows]
         least[rows[better]], best[rows[better]] = misfit[better], seen.detach()[better]
-        fallen = misfit < FALL * mark[rows]
-        mark[rows[fallen]] = misfit[fallen]
-        waited[rows] = torch.where(fallen, 0, waited[rows] + 1)
-        age[rows] += 1
         first[rows] += (1 - MEMORY[0]) * (slope - first[rows])
         second[rows] += (1 - MEMORY[1]) * (slope.square() - second[rows])
-        old = age[rows][:, None]
         rate = RATE * (misfit / NEAR).clamp(max=1)[:, None] * (0.5 + 0.5 * math.cos(math.pi * step / steps))
-        bias = (1 - MEMORY[0] ** old, 1 - MEMORY[1] ** old)
+        bias = [1 - memory ** (step + 1) for memory in MEMORY]
         place[rows] -= rate * (first[rows] / bias[0]) / ((second[rows] / bias[1]).sqrt() + TINY)
         active[rows[misfit < GOAL]] = False
     return best, least
