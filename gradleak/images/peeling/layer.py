@@ -152,35 +152,35 @@ def completed(equations: list[Equations], shape: tuple[int, ...], seen: Seen, un
     # (I, B·H·W): every channel has its own unknowns.
     there = seen.there.movedim(1, 0).flatten(1)
     given = (seen.value * seen.there).movedim(1, 0).flatten(1)
-    open_ = int((~there).sum(dim=1).max())
-    if equal <= open_:
-        return lost(short(equal, open_))
+    most = int((~there).sum(dim=1).max())
+    if equal <= most:
+        return lost(short(equal, most))
     size = float(matrix.norm()) / unknowns**0.5
-    values, deviations, missed = [], [], side.new_zeros(())
-    for part in torch.arange(len(there)).split(max(1, AT_ONCE // ((equal + unknowns) * unknowns))):
-        mask, known = there[part, None].to(matrix), given[part]
-        rest = (side[:, part] - matrix @ known.T).T
-        # A seen entry's column is one of its own, so that all channels' systems have one shape.
-        columns = torch.cat([matrix * (1 - mask), size * torch.diag_embed(mask[:, 0])], dim=1)
-        basis, triangle = torch.linalg.qr(columns)
+    value, deviation, missed = given.clone(), torch.empty_like(given), side.new_zeros(())
+    for part in torch.arange(len(there)).split(max(1, AT_ONCE // ((equal + most) * most))):
+        # As many places of every channel as the most open one has: its own open ones first.
+        places = there[part].to(matrix).argsort(dim=1, stable=True)[:, :most]
+        known = there[part].gather(1, places)
+        rest = (side[:, part] - matrix @ given[part].T).T
+        # The column of a place that is seen is one of its own, so that all channels' systems have one shape.
+        columns = matrix[:, places].transpose(0, 1) * ~known[:, None]
+        basis, triangle = torch.linalg.qr(torch.cat([columns, size * torch.diag_embed(known.to(matrix))], dim=1))
         diagonal = triangle.diagonal(dim1=1, dim2=2).abs()
         if float((diagonal.amin(dim=1) / diagonal.amax(dim=1)).min()) <= SINGULAR:
             return lost("its δ leave a mixture of positions open")
         along = basis[:, :equal].mT @ rest[..., None]
-        value = torch.linalg.solve_triangular(triangle, along, upper=True)[..., 0]
+        found = torch.linalg.solve_triangular(triangle, along, upper=True)[..., 0]
         left = rest - (basis[:, :equal] @ along)[..., 0]
-        freedom = equal - (~there[part]).sum(dim=1)
+        freedom = equal - (~known).sum(dim=1)
         noise = torch.maximum(left.square().sum(dim=1) / freedom, unit**2 * side[:, part].square().mean(dim=0))
-        inverse = torch.linalg.solve_triangular(triangle, torch.eye(unknowns).to(triangle), upper=True)
+        inverse = torch.linalg.solve_triangular(triangle, torch.eye(most).to(triangle), upper=True)
         spread = (inverse.square().sum(dim=2) * noise[:, None]).sqrt()
-        values.append(torch.where(there[part], known, value))
-        deviations.append(spread)
+        value[part] = given[part].scatter(1, places, torch.where(known, given[part].gather(1, places), found))
+        deviation[part] = (noise.sqrt() / size)[:, None].expand_as(given[part]).scatter(1, places, spread)
         missed = missed + left.square().sum()
-    deviation = torch.cat(deviations).clamp(min=TINY)
-    folded = (len(seen.value), *shape[1:])
-    misfit = float(missed.sqrt() / side.norm())
-    empty = ((),) * len(equations)
-    return Solution(_folded(torch.cat(values).T, folded), _folded(deviation.T, folded), misfit, empty)
+    folded, deviation = (len(seen.value), *shape[1:]), deviation.clamp(min=TINY)
+    misfit, empty = float(missed.sqrt() / side.norm()), ((),) * len(equations)
+    return Solution(_folded(value.T, folded), _folded(deviation.T, folded), misfit, empty)
 
 
 def _stacked(equations: list[Equations], shape: tuple[int, ...]) -> tuple[Tensor, Tensor, list[tuple[int, int, int]]]:

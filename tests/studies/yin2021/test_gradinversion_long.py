@@ -17,7 +17,7 @@ from gradleak.studies.yin2021 import gradinversion_long as study
 from tests.images.peeling.test_attack import joined
 
 STUDY = "gradinversion-long"
-CHOSEN = {"steps": 20, "singles": 2}
+CHOSEN = {"steps": 8, "singles": 2}
 
 
 def test_what_is_not_peeled_is_matched(record: Record) -> None:
