@@ -98,7 +98,7 @@ def counts_of(network: Network, batch_size: int) -> tuple[Count, ...]:
             equations, unknowns = counted(layers, size, batch_size)
             reason = "" if equations > unknowns else short(equations, unknowns)
             if reason and shown(network, step.name):
-                reason = f"{reason}, but for what the joint above shows"
+                reason = f"{reason}, joints aside"
             name = "+".join(user.parameter for user in users if user.layer is not None)
             found.append(Count(name, equations, unknowns, reason))
         elif step.kind == "activation" and not opened and step.name != told and len(step.shape) == 3:

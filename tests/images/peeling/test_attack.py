@@ -123,7 +123,7 @@ def test_a_joint_shows_what_the_count_leaves_open(seed: int) -> None:
     inputs, leak = sent(model := joined(seed), 1, torch.float32)
     count = next(one for one in peeling_counts(model, (3, SIDE, SIDE), 1) if one.reason)
     assert (count.name, count.equations, count.unknowns) == ("2.conv1", 16, 16)
-    assert count.reason == "16 equations for 16 unknowns a channel, but for what the joint above shows"
+    assert count.reason == "16 equations for 16 unknowns a channel, joints aside"
     found = peel(leak)
     layer = next(one for one in found.layers if one.name == "2.conv1")
     assert not layer.reason
