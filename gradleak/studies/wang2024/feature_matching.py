@@ -5,7 +5,7 @@ wang2024, section 5.1: Table 4.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import pandas as pd
 from matplotlib.figure import Figure
@@ -44,6 +44,14 @@ PAIRS = (
     *((BEST, name) for name in WEIGHTS if name not in (BASE, BEST)),
     ("α=0 β=1", "α=1 β=1"),
 )
+# What the paper's code runs in the place of the last column: its α is not applied and stays 1.
+CODED: dict[str, tuple[float, float]] = {"α=1 β=2": (1, 2)}
+Which = Literal["as stated", "as coded", "whole steps"]
+RUNS: dict[Which, dict[str, tuple[float, float]]] = {
+    "as stated": WEIGHTS,
+    "as coded": CODED,
+    "whole steps": {BASE: WEIGHTS[BASE], BEST: WEIGHTS[BEST]} | CODED,
+}
 
 
 class Parameters(matched_runs.Parameters):
@@ -63,8 +71,11 @@ def datasets(parameters: Parameters) -> list[str]:
 
 
 def trials(parameters: Parameters) -> list[dict[str, Any]]:
-    """Return the inputs of every trial: one a row of Table 4."""
-    return row_trials(parameters)
+    """Return the inputs of every trial: rows of Table 4 with the paper's weights, its code's, and its whole steps."""
+    rows = row_trials(parameters)
+    coded = [inputs | {"which": "as coded"} for inputs in rows]
+    whole = [inputs | {"which": "whole steps"} for inputs in rows if inputs["distance"] == "l2"]
+    return rows + coded + whole
 
 
 def trial(
@@ -78,16 +89,27 @@ def trial(
     dataset: str,
     seed: int,
     device: str,
+    which: Which = "as stated",
 ) -> list[dict[str, Any]]:
-    """Match gradients and features of one row of the table with every pair of weights, labels recovered."""
+    """Match gradients and features of one row of the table with pairs of weights, labels recovered.
+
+    `which`: the paper's five with steps that are searched along, what its code runs as the last of them, or three of
+    these with whole L-BFGS steps, as the code has them.
+    """
     model, accuracy, inputs, targets = private(labels, stage, samples, dataset, seed, device)
-    common = {"labels": "recovered", "prior": prior(stage), "optimizer": optimizer(distance, steps)}
+    chosen = optimizer(distance, steps, whole=which == "whole steps")
+    common = {"labels": "recovered", "prior": prior(stage), "optimizer": chosen}
+    told = ", whole steps" if which == "whole steps" else ""
     runs = {
-        name: common | {"distance": Distance(distance, head=head, feature=feature)}  # type: ignore[arg-type]
-        for name, (head, feature) in WEIGHTS.items()
+        f"{name}{told}": common | {"distance": Distance(distance, head=head, feature=feature)}  # type: ignore[arg-type]
+        for name, (head, feature) in RUNS[which].items()
     }
     rows = compared(model, inputs, targets, runs, label_prior=labels, restarts=restarts, seed=seed)
-    return [*rows, *paired(rows, PAIRS, seed), {"what": "network", "accuracy": accuracy}]
+    if which == "as stated":
+        return [*rows, *paired(rows, PAIRS, seed), {"what": "network", "accuracy": accuracy}]
+    pairs = [(f"{BEST}{told}", f"{BASE}{told}")] if told else []
+    # The private images stand among the rows of the paper's weights.
+    return [row for row in rows if row["run"] != "private"] + paired(rows, pairs, seed)
 
 
 def table(record: Record) -> pd.DataFrame:
