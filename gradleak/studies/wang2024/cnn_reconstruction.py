@@ -80,8 +80,6 @@ class Parameters(matched_runs.Parameters):
 
     again: int = Field(0, ge=0, le=10_000, description="images of each row that are tried from many starts")
     again_restarts: int = Field(2, ge=2, le=100, description="how many starts those get")
-    whole: int = Field(0, ge=0, le=10_000, description="images of each L2 row that every label gets with whole steps")
-    whole_starts: int = Field(1, ge=1, le=100, description="random starts of those")
     second_order: int = Field(0, ge=0, le=10_000, description="of the smoothed images, how many get second order")
     second_order_steps: int = Field(1, ge=1, le=1000, description="Levenberg-Marquardt's Jacobians")
     second_order_starts: list[Start] = Field(
@@ -93,8 +91,6 @@ class Parameters(matched_runs.Parameters):
     paper: ClassVar[dict[str, Any]] = matched_runs.Parameters.paper | {
         "again": 3,
         "again_restarts": 5,
-        "whole": 45,
-        "whole_starts": 10,
         "second_order": 30,
         "second_order_steps": 40,
         "second_order_starts": ["untrained/random", "trained/closed form", "trained/random/2"],

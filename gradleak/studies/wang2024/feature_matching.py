@@ -74,7 +74,12 @@ def trials(parameters: Parameters) -> list[dict[str, Any]]:
     """Return the inputs of every trial: rows of Table 4 with the paper's weights, its code's, and its whole steps."""
     rows = row_trials(parameters)
     coded = [inputs | {"which": "as coded"} for inputs in rows]
-    whole = [inputs | {"which": "whole steps"} for inputs in rows if inputs["distance"] == "l2"]
+    most, starts = parameters.whole, parameters.whole_starts
+    whole = [
+        inputs | {"which": "whole steps", "samples": min(most, inputs["samples"]), "restarts": starts}
+        for inputs in rows
+        if most and inputs["distance"] == "l2"
+    ]
     return rows + coded + whole
 
 

@@ -9,7 +9,7 @@ from gradleak.book.records import Record
 from gradleak.studies.wang2024 import feature_matching
 
 STUDY = "feature-matching"
-CHOSEN = {"l2_steps": 10, "cosine_steps": 20}
+CHOSEN = {"l2_steps": 10, "cosine_steps": 20, "whole": 2}
 
 
 def test_every_weight_is_run_on_every_image(record: Record) -> None:
