@@ -45,7 +45,7 @@ class Parameters(studies.Parameters):
     restarts: int = Field(1, ge=1, le=100, description="random starts an image")
     l2_steps: int = Field(1, ge=1, le=100_000, description="L-BFGS steps of L2 matching, 20 gradients each")
     cosine_steps: int = Field(10, ge=1, le=1_000_000, description="Adam steps of cosine matching")
-    whole: int = Field(0, ge=0, le=10_000, description="images of each untrained L2 row that get whole L-BFGS steps as well")
+    whole: int = Field(0, ge=0, le=10_000, description="images of each untrained L2 row that get whole steps")
     whole_starts: int = Field(1, ge=1, le=100, description="random starts of those")
     stages: list[Stage] = Field(["untrained"], description="networks: untrained, trained")
     dataset: str = Field("photos", description="private images, test split")
