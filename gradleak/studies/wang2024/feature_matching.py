@@ -17,6 +17,7 @@ from gradleak.studies.shared.matched_runs import (
     compared,
     draw_curves,
     draw_strips,
+    interval_table,
     optimizer,
     paired,
     paired_table,
@@ -123,6 +124,12 @@ def trial(
 def table(record: Record) -> pd.DataFrame:
     """Return Table 4's PSNR."""
     return psnr_table(record, list(WEIGHTS))
+
+
+def coded_table(record: Record) -> pd.DataFrame:
+    """Return where the means of the code's own runs lie: α of 1 beside the last column's 2, and steps taken whole."""
+    whole = [f"{name}, whole steps" for name in RUNS["whole steps"]]
+    return interval_table(record, ["α=2 β=2", *CODED, *whole], "weights")
 
 
 def detail_table(record: Record) -> pd.DataFrame:

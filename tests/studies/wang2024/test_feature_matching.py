@@ -29,6 +29,9 @@ def test_the_feature_helps_with_l2(record: Record) -> None:
 def test_tables_and_figures(record: Record) -> None:
     assert list(feature_matching.table(record).columns)[3:8] == list(feature_matching.WEIGHTS)
     assert feature_matching.table(record)["α=0 β=2"].str.endswith(" / 34.18").any()
+    coded = feature_matching.coded_table(record)
+    assert len(coded) == 2 * (2 + 1 + 3)
+    assert set(coded[coded["weights"] == "α=1 β=2"]["distance"]) == {"cosine"}
     assert len(feature_matching.detail_table(record)) == 28
     assert len(feature_matching.paired_table(record)) == 22
     for draw in (feature_matching.figure_images, feature_matching.figure_curves, feature_matching.figure_losses):
