@@ -1,26 +1,24 @@
 """Soft labels from a deep network
 
-wang2024, section 4.1, Table 1: a ResNet50 with all weights at random, and why a few of its labels cannot be had; a
-pretrained trunk beside it.
+wang2024, section 4.1, Table 1: a ResNet50 with all weights at random, and why a few of its labels cannot be had.
 """
 
 from __future__ import annotations
 
 import time
-from collections import OrderedDict
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import pandas as pd
 import torch
 from matplotlib.figure import Figure
 from pydantic import Field
-from torch import Tensor, nn
+from torch import Tensor
 
-from gradleak import data, metrics, models, studies
+from gradleak import data, metrics, studies
 from gradleak.book import figures
 from gradleak.book.records import Record
 from gradleak.labels import idlg, recover_soft_labels
-from gradleak.leak import head_inputs, observe_heads
+from gradleak.leak import observe_heads
 from gradleak.studies.fitting import Sees
 from gradleak.studies.shared.attacked_networks import built
 from gradleak.studies.shared.samples import LABELS, private_samples
@@ -41,10 +39,6 @@ class Parameters(studies.Parameters):
     network: str = Field("resnet50", description="the network, all its parameters random")
     draws: int = Field(2, ge=0, le=1000, description="further networks, their parameters and images drawn anew")
     drawn: int = Field(5, ge=2, le=100_000, description="images that each of these is shown, a kind of label")
-    trunk: Literal["efficientnet-lite0"] = Field(
-        "efficientnet-lite0", description="a network that is trained but for its last layer"
-    )
-    on_trunk: int = Field(0, ge=0, le=100_000, description="images that it is shown, a kind of label")
 
     paper: ClassVar[dict[str, Any]] = {
         "samples": 1000,
@@ -52,13 +46,11 @@ class Parameters(studies.Parameters):
         "datasets": ["tinyimagenet32", "flowers17", "imagenet-sample"],
         "draws": 10,
         "drawn": 25,
-        "on_trunk": 100,
     }
 
     def sees(self) -> list[Sees]:
-        """Return the networks and the images that they are shown."""
-        trunk = [Sees(self.trunk, dataset, channels=3) for dataset in self.datasets if self.on_trunk]
-        return [Sees(self.network, dataset) for dataset in self.datasets] + trunk
+        """Return the network and the images that it is shown."""
+        return [Sees(self.network, dataset) for dataset in self.datasets]
 
 
 def scale(parameters: Parameters) -> str:
@@ -85,34 +77,17 @@ def trials(parameters: Parameters) -> list[dict[str, Any]]:
     fewer = {"samples": parameters.drawn, "searches": 0}
     # A one-hot label is found wherever there is a gradient, whatever the weights.
     soft = [cell | fewer for cell in cells if cell["labels"] != "onehot"]
-    others = [cell | {"draw": draw} for draw in range(1, parameters.draws + 1) for cell in soft]
-    own = {"network": parameters.trunk, "samples": parameters.on_trunk, "searches": 0, "trained": True}
-    return cells + others + [cell | own for cell in cells if parameters.on_trunk]
+    return cells + [cell | {"draw": draw} for draw in range(1, parameters.draws + 1) for cell in soft]
 
 
 def trial(
-    *,
-    dataset: str,
-    labels: str,
-    samples: int,
-    searches: int,
-    network: str,
-    seed: int,
-    device: str,
-    draw: int = 0,
-    trained: bool = False,
+    *, dataset: str, labels: str, samples: int, searches: int, network: str, seed: int, device: str, draw: int = 0
 ) -> list[dict[str, Any]]:
-    """Recover the labels of all samples; one row.
-
-    Of a further `draw` of the network only the paper's count is told, and of one whose trunk is `trained`.
-    """
+    """Recover the labels of all samples; one row. Of a further `draw` of the network only the paper's count is told."""
     seed += draw
     private = data.load(dataset, "test")
     inputs, targets = private_samples(private, labels, samples, seed)
-    if trained:
-        model, inputs = loaded(inputs.to(device), private.classes, seed)
-    else:
-        model = built(network, private, seed, device, bias=False)
+    model = built(network, private, seed, device, bias=False)
     size = max(1, CHUNK_ELEMENTS // model.get_parameter("head.weight").numel())
     found, zero, rows, seconds = [], [], [], 0.0
     status: list[str] = []
@@ -129,8 +104,8 @@ def trial(
     right = metrics.label_error(label, targets) < KNOWN
     # The published code returns 0 for a zero gradient, and 0 counts as a success there.
     counted = 100 * float((right | none).double().mean())
-    if draw or trained:
-        return [{"trunk" if trained else "drawn": counted, "count": samples}]
+    if draw:
+        return [{"drawn": counted, "count": samples}]
     few = observe_heads(model, inputs[:searches].to(device), targets[:searches].to(device))
     published = searched(few.weight_gradients.cpu(), few.weight.cpu(), targets[:searches], labels)
     top = targets.argmax(dim=1)
@@ -147,15 +122,6 @@ def trial(
             **published,
         }
     ]
-
-
-def loaded(inputs: Tensor, classes: int, seed: int) -> tuple[nn.Module, Tensor]:
-    """Return a random last layer without bias, and what EfficientNet-Lite0's trained trunk gives it to see."""
-    features, _ = head_inputs(models.efficientnet_lite0().to(inputs.device), inputs, chunk=50)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        head = nn.Linear(features.shape[1], classes, bias=False)
-    return nn.Sequential(OrderedDict(head=head)).to(inputs.device), features
 
 
 def searched(gradients: Tensor, weight: Tensor, targets: Tensor, prior: str) -> dict[str, Any]:
@@ -197,21 +163,10 @@ def draws_table(record: Record) -> pd.DataFrame:
     return pd.DataFrame(lines)
 
 
-def trunk_table(record: Record) -> pd.DataFrame:
-    """Return what comes out on a trained trunk with a random last layer, counted as in the code, a line a dataset."""
-    frame = record.frame()
-    frame = frame.reindex(columns=list(dict.fromkeys([*frame.columns, "trunk"]))).dropna(subset="trunk")
-    lines = [
-        {"images": data.title(str(dataset)), "n": f"{group['count'].iloc[0]:.0f}"}
-        | {str(row["labels"]): f"{row['trunk']:.1f} %" for row in group.to_dict("records")}
-        for dataset, group in frame.groupby("dataset", sort=False)
-    ]
-    return pd.DataFrame(lines, columns=["images", "n", *LABELS])
-
-
 def _frame(record: Record) -> pd.DataFrame:
     """Return the rows of the first network."""
-    return record.frame().dropna(subset="classes")
+    frame = record.frame()
+    return frame[frame["drawn"].isna()] if "drawn" in frame else frame
 
 
 def rival_table(record: Record) -> pd.DataFrame:

@@ -10,7 +10,7 @@ from gradleak.book.records import Record
 from gradleak.studies.wang2024 import label_accuracy
 
 STUDY = "label-accuracy"
-CHOSEN = {"samples": 60, "searches": 2, "draws": 2, "drawn": 10, "on_trunk": 8}
+CHOSEN = {"samples": 60, "searches": 2, "draws": 2, "drawn": 10}
 
 
 def test_what_is_not_recovered_is_said_to_be_open(record: Record) -> None:
@@ -40,12 +40,6 @@ def test_every_draw_is_another_network(record: Record) -> None:
     assert again["drawn"] == record.trials[3].rows[0]["drawn"]
 
 
-def test_a_trunk_that_is_trained_is_certain_of_nothing(record: Record) -> None:
-    line = label_accuracy.trunk_table(record).iloc[0]
-    assert line["n"] == "8"
-    assert [line[labels] for labels in ("smoothing", "mixup", "onehot")] == ["100.0 %"] * 3
-
-
 def test_table_figure_and_the_claims_on_data_that_is_not_at_hand(record: Record) -> None:
     assert list(label_accuracy.table(record)["labels"]) == ["smoothing", "mixup", "onehot"]
     assert list(label_accuracy.rival_table(record)["iDLG, class right"][:2]) == ["–", "–"]
@@ -53,7 +47,7 @@ def test_table_figure_and_the_claims_on_data_that_is_not_at_hand(record: Record)
     assert figures.gray_table(figure).std() > 0.02
     plt.close(figure)
     stand_ins = [claim for claim in claims.load("label-accuracy") if claim.stand_in]
-    assert len(stand_ins) == 4 + 2 + 9
+    assert len(stand_ins) == 6
     for claim in stand_ins:
         assert not claims.reaches(claim, studies.parameters("label-accuracy", "paper").model_dump())
     shown = claims.verdicts(record)
