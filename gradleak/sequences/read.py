@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -25,6 +25,8 @@ MOST = 4000
 SAME = 1e-3
 # Tensors below this share of the whole gradient are measured by it.
 SMALL = 1e-3
+# Gradients are compared by so many entries at a time.
+PART = 131_072
 
 
 @dataclass(frozen=True)
@@ -83,7 +85,7 @@ def read_sentences(
                 f"the gradient of '{counted}' is not sent: counts are read from it (read_prefixes asks none)"
             )
     for name, gradient in leak.gradients.items():
-        if not torch.isfinite(gradient).all():
+        if gradient.numel() and not torch.stack(gradient.aminmax()).isfinite().all():
             raise InputError(f"the gradient of '{name}' holds NaN or infinite values")
     failed = Sentences([], [], "failed", "")
     for tried in _tried(leak, model, words):
@@ -162,11 +164,11 @@ def _ended(tree: Tree, counts: Counts) -> Tensor:
 
 
 def _head(leak: Leak, model: Model) -> Head:
-    weight = leak.model.get_parameter(model.head_weight).detach().double()
+    weight = leak.model.get_parameter(model.head_weight).detach()
     bias = model.head_bias
     return Head(
         weight,
-        weight.new_zeros(len(weight)) if bias is None else leak.model.get_parameter(bias).detach().double(),
+        weight.new_zeros(len(weight)) if bias is None else leak.model.get_parameter(bias).detach(),
         leak.gradients[model.head_weight],
         None if bias is None else leak.gradients[bias],
         model.tied,
@@ -181,11 +183,32 @@ def _compared(leak: Leak, tokens: list[list[int]], times: list[int], start: int,
     whole = [own for own, number in zip(tokens, times, strict=True) for _ in range(number)]
     device = next(leak.model.parameters()).device
     own = observe(leak.model, *batch_of(whole, start, end, device=device), head=leak.head).gradients
-    pairs = [(seen.double(), own[name].double()) for name, seen in leak.gradients.items()]
-    power = sum(float(mine.square().sum()) for _, mine in pairs)
-    factor = sum(float((seen * mine).sum()) for seen, mine in pairs) / power if power else 1.0
-    sizes = [float(seen.norm()) for seen, _ in pairs]
+    pairs = [(seen, own[name]) for name, seen in leak.gradients.items()]
+    products = torch.stack([_products(seen, mine) for seen, mine in pairs])
+    power = float(products[:, 1, 1].sum())
+    factor = float(products[:, 0, 1].sum()) / power if power else 1.0
+    sizes = products[:, 0, 0].sqrt().tolist()
     # Of a tensor that is next to nothing, a key's bias say, rounding is all there is.
     least = SMALL * math.hypot(*sizes) or 1.0
-    misses = [float((seen - factor * mine).norm()) for seen, mine in pairs]
+    misses = [_missed(seen, mine, factor) for seen, mine in pairs]
     return factor, max(miss / max(size, least) for miss, size in zip(misses, sizes, strict=True))
+
+
+def _products(seen: Tensor, mine: Tensor) -> Tensor:
+    """Return the products (2, 2) of two tensors with themselves and each other."""
+    total = torch.zeros(2, 2, dtype=torch.float64, device=seen.device)
+    for parts in _parts(seen, mine):
+        both = torch.stack(parts)
+        total += both @ both.T
+    return total
+
+
+def _missed(seen: Tensor, mine: Tensor, factor: float) -> float:
+    """Return how far a multiple of one tensor is from another."""
+    return math.sqrt(sum(float((seen - factor * mine).square().sum()) for seen, mine in _parts(seen, mine)))
+
+
+def _parts(seen: Tensor, mine: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """Return two tensors in float64 and in parts: a copy of all that a large layer has costs more than its sums."""
+    for one, other in zip(seen.flatten().split(PART), mine.flatten().split(PART), strict=True):
+        yield one.double(), other.double()
