@@ -129,10 +129,12 @@ def _read(leak: Leak, model: Model, words: Tensor, start: int, end: int, equalis
     if not found:
         return replace(failed, reason="no sentence ends")
     tokens, times = [own for own, _ in found], [number for _, number in found]
-    # The batch size is public: it tells a batch from the same batch twice.
-    again = max(1, leak.batch_size // sum(times)) if leak.batch_size % sum(times) == 0 else 1
-    times = [again * number for number in times]
     factor, misfit = _compared(leak, tokens, times, start, end)
+    # The batch size is public: it tells a batch from the same batch twice. But a sentence of which the model is sure
+    # leaves no trace, and where the gradient is less than that of those that are read, it may stand for such.
+    again = max(1, leak.batch_size // sum(times)) if leak.batch_size % sum(times) == 0 else 1
+    again = again if abs(factor - 1) * (again * counts.total + 1) < 0.5 else 1
+    times = [again * number for number in times]
     read = replace(
         failed,
         tokens=tokens,
@@ -147,7 +149,10 @@ def _read(leak: Leak, model: Model, words: Tensor, start: int, end: int, equalis
     if not misfit < SAME:
         return replace(read, reason=f"the sentences' own gradient is the one seen but for {misfit:.1g} of its size")
     if sum(times) != leak.batch_size:
-        reason = f"the counts make {sum(times)} sentences of a batch of {leak.batch_size}: each has a weight of its own"
+        reason = (
+            f"the counts make {sum(times)} sentences of a batch of {leak.batch_size}: "
+            "each has a weight of its own, or others leave no trace"
+        )
         return replace(read, reason=reason)
     if not counts.known:
         return replace(read, reason="other counts of the same prefixes give the same gradient")
