@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+import time
+
 import pytest
 import torch
 
@@ -9,10 +12,12 @@ from gradleak import defenses
 from gradleak.data import text
 from gradleak.data.speech import pseudo_speech
 from gradleak.errors import InputError
+from gradleak.labels.hard.rlg import candidates, rlg
 from gradleak.labels.hard.rlg_as_coded import rlg_as_coded
 from gradleak.models.recogniser import Recogniser, recogniser
 from gradleak.sequences import observe_speech, reveal_words
 from gradleak.sequences.words import outlying_words, rounded_rank
+from gradleak.spans import classes_span
 
 WORDS = text.vocabulary("sentences")
 SAID = [one for one in text.texts("sentences", "test") if len(one) > 25][::12]
@@ -31,9 +36,33 @@ def test_words_and_their_number(model: Recogniser) -> None:
     for said in SAID:
         tokens = tokens_of(said)
         found = reveal_words(observe_speech(model, [pseudo_speech(said)], [tokens]), vocabulary=WORDS)
-        assert found.tokens == set(tokens)
-        assert found.count == len(tokens)
-        assert found.pieces == [WORDS.pieces[token] for token in sorted(set(tokens))]
+        assert found.tokens == [sorted(set(tokens))]
+        assert (found.count, found.counts) == (len(tokens), [1])
+        assert found.texts == [" ".join(WORDS.pieces[token] for token in sorted(set(tokens)))]
+        assert found.status == ["ambiguous"]
+
+
+def test_a_gradient_that_was_changed_is_given_up_in_time(model: Recogniser) -> None:
+    tokens = tokens_of(SAID[0])
+    clean = observe_speech(model, [pseudo_speech(SAID[0])], [tokens], only=["head.weight"])
+    signs = defenses.sign()(clean.gradients)["head.weight"]
+    began = time.process_time()
+    # Its rank means nothing, and all rows would have to be looked at, one after the other.
+    with pytest.raises(InputError, match=r"gives up after 0\.5 seconds"):
+        rlg(signs, seconds=0.5)
+    assert time.process_time() - began < 5
+    assert rlg(clean.weight_gradient, seconds=0.5) == set(tokens)
+
+
+def test_a_linear_program_without_an_answer_in_time_drops_no_word(
+    model: Recogniser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokens = tokens_of(SAID[0])
+    gradient = observe_speech(model, [pseudo_speech(SAID[0])], [tokens], only=["head.weight"]).weight_gradient
+    points = classes_span(gradient).vectors.numpy()
+    assert len(candidates(points)) < len(points)
+    monkeypatch.setattr(sys.modules[rlg.__module__], "PROGRAM", 0.0)
+    assert len(candidates(points)) == len(points)
 
 
 def test_as_coded_is_told_the_length(model: Recogniser) -> None:
