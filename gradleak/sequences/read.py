@@ -69,10 +69,10 @@ def read_sentences(
     """Read the sentences of a batch from the gradient of a language model.
 
     The model: an Embedding, LSTM or GRU layers and a Linear layer, or causal attention between Linear layers; others
-    are refused by name. A sentence is `start`, its words and `end`, both marks public; each token but the end is an
-    input, and the next is its target. `vocabulary` turns tokens into texts. `words`: the tokens that are tried; where
-    not said, those whose row of the embedding's gradient is not zero, and all where that explains nothing.
-    `most`: of how many prefixes the search gives up.
+    are refused by name. A sentence is `start`, its words and `end`, both marks public, the end mark none of its words;
+    each token but the end is an input, and the next is its target. `vocabulary` turns tokens into texts. `words`: the
+    tokens that are tried; where not said, those whose row of the embedding's gradient is not zero, and all where that
+    explains nothing. `most`: of how many prefixes the search gives up.
     """
     model = recognise(leak.model, leak.head)
     pieces = len(model.embedding)

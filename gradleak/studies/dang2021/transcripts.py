@@ -32,7 +32,7 @@ PLACE = "Section 4, Table 5, Figure 2"
 SMALLEST: dict[str, Any] = {"rows": ["small/0/2"], "batches": ["2/1"]}
 CHUNK = 50  # utterances a trial
 # What reads the first layer's states, with one layer of decoder and with two.
-NEXT = (("head.weight",), ("cells.1.weight_ih",))
+NEXT = (("head.weight",), ("cells.1.weight_ih", "head.weight"))
 SHOWN = 0.7  # the figure's utterance, as a share of a list sorted by length
 
 
