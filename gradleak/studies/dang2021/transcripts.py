@@ -64,7 +64,7 @@ class Parameters(studies.Parameters):
     paper: ClassVar[dict[str, Any]] = {
         "source": "librispeech",
         "rows": ["paper/0/101", "small/0/402", "small/100/101", "small/400/402", "small-2/0/101"],
-        "batches": ["2/24", "4/24", "8/12"],
+        "batches": ["2/24", "4/24", "8/12", "16/6", "32/3"],
     }
 
 
