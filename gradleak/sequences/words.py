@@ -17,6 +17,8 @@ from gradleak.spans import classes_span
 NOISE = 1.05
 # Rows that may lie apart, at most.
 APART = 200
+# The rows of a gradient add up to nothing, as a share of its size, but for so many times its precision.
+SUMMED = 64
 
 
 @dataclass(frozen=True)
@@ -42,10 +44,27 @@ def reveal_words(leak: Leak, start: int = 1, *, vocabulary: Vocabulary | None = 
     """
     del start
     gradient = leak.weight_gradient
-    tokens = sorted(rlg(gradient))
+    tokens = sorted(bag(gradient))
     texts = None if vocabulary is None else [" ".join(vocabulary.pieces[token] for token in tokens)]
     status = ["ambiguous" if tokens else "failed"]
     return Words([tokens], texts, [1], status, classes_span(gradient).rank)
+
+
+def bag(gradient: Tensor) -> set[int]:
+    """Return the classes that occur in a gradient (C, I), by RLG; refuse one that was changed before it was sent.
+
+    Probabilities and labels each add up to one, so that the rows add up to nothing but for rounding. Where they do not,
+    the rank is no number of words, no few rows' cone is the whole space, and every row would be a program of its own:
+    hours, for nothing.
+    """
+    sizes = gradient.double().norm()
+    share = float(gradient.sum(dim=0, dtype=torch.float64).norm() / sizes) if sizes > 0 else 0.0
+    if share > SUMMED * torch.finfo(gradient.dtype).eps:
+        raise InputError(
+            f"the rows of this gradient add up to {share:.1g} of its size, and not to nothing: it was changed before "
+            "it was sent, or is not of a last layer and cross-entropy alone"
+        )
+    return rlg(gradient)
 
 
 def rounded_rank(difference: Tensor, weight: Tensor, rate: float, steps: int = 1) -> int:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -20,21 +18,16 @@ MARGIN = {torch.float32: 1e-4, torch.float64: 1e-8}
 LARGE, SOME = 4_000_000, 2000
 # Directions beyond the rank that a decomposition by random products carries along.
 SPARE = 8
-# Seconds that a linear program may take, and a processor's seconds for all that is done to one gradient.
-PROGRAM, SECONDS = 60.0, 600.0
 
 
-def rlg(weight_gradient: Tensor, rank: int | None = None, *, seconds: float = SECONDS) -> set[int]:
+def rlg(weight_gradient: Tensor, rank: int | None = None) -> set[int]:
     """Return the classes, each once, that occur in the batch whose gradient (C, I) this is.
 
     Threat model: gradients only. Known: nothing, not the batch size; one-hot labels; fewer samples than features and
     than classes, so that the gradient's rank is the number of samples. Features may have any sign.
     `rank`: the batch's size, if it is known; otherwise how many singular values stand out of the rounding, rows divided
     by their size (`gradleak.spans`): the small rows tell that a class comes again.
-    `seconds`: after so many of a processor it gives up. What was made of a gradient, signs say, has a rank that means
-    nothing, and each of its rows may have to be looked at.
     """
-    started = time.process_time()
     if weight_gradient.ndim != 2:
         raise InputError(f"RLG reads one gradient (C, I); got {tuple(weight_gradient.shape)}")
     points = _points(weight_gradient, rank)
@@ -54,16 +47,8 @@ def rlg(weight_gradient: Tensor, rank: int | None = None, *, seconds: float = SE
     there = np.flatnonzero(sizes > np.finfo(np.float64).eps * sizes.max())
     q = q[there] / sizes[there, None]
     margin = MARGIN.get(weight_gradient.dtype, 1e-2)
-    found = set()
-    for row in _candidates(q, _heaviest(weight_gradient, there)):
-        if time.process_time() - started > seconds:
-            raise InputError(
-                f"RLG gives up after {seconds:g} seconds: this gradient has rank {rank}, which is not the number of "
-                "samples where it was changed before it was sent"
-            )
-        if _distance(q, int(row)) > margin:
-            found.add(int(there[row]))
-    return found
+    kept = _candidates(q, _heaviest(weight_gradient, there))
+    return {int(there[row]) for row in kept if _distance(q, int(row)) > margin}
 
 
 def _points(gradient: Tensor, rank: int | None) -> Tensor:
@@ -114,20 +99,13 @@ def candidates(q: Array) -> NDArray[np.intp]:
 
     If some rows' cone is the whole space, any other row lies in it, and no plane parts that row from them. Such rows
     are those that carry one direction b, and those that carry −b: each direction is a positive sum of as many rows as
-    the space has dimensions. If there is no such sum, or none is found in time, every row is a candidate.
+    the space has dimensions. If there is no such sum, every row is a candidate.
     """
     generator = np.random.default_rng(0)
     direction = generator.standard_normal(q.shape[1])
     found = []
     for side in (direction, -direction):
-        answer = linprog(
-            np.ones(len(q)),
-            A_eq=q.T,
-            b_eq=side,
-            bounds=(0, None),
-            method="highs-ds",
-            options={"time_limit": PROGRAM},
-        )
+        answer = linprog(np.ones(len(q)), A_eq=q.T, b_eq=side, bounds=(0, None), method="highs-ds")
         if answer.status != 0:
             return np.arange(len(q))
         found.append(np.flatnonzero(answer.x > 0))

@@ -37,7 +37,7 @@ def test_signs_stop_the_planes_and_not_who_knows_of_them(record: Record) -> None
     assert f1["as coded"] < 0.9
     ours = behind[behind["attack"] == "ours"]
     assert (ours["f1"] == 0).all()
-    assert (ours["seconds"] < words.BOUND + 4).all()
+    assert (ours["seconds"] < 1).all()
 
 
 def test_sums_of_steps_are_counted(record: Record) -> None:
