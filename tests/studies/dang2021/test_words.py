@@ -35,9 +35,6 @@ def test_signs_stop_the_planes_and_not_who_knows_of_them(record: Record) -> None
     f1 = behind.groupby("attack")["f1"].mean()
     assert f1["outlying rows"] == 1
     assert f1["as coded"] < 0.9
-    ours = behind[behind["attack"] == "ours"]
-    assert (ours["f1"] == 0).all()
-    assert (ours["seconds"] < 1).all()
 
 
 def test_sums_of_steps_are_counted(record: Record) -> None:
