@@ -4,12 +4,16 @@
 2. The last convolution's gradient gives the slopes of that map's units (`opening`).
 3. With the slopes known each convolution's inputs are a linear problem, channel by channel (`layer`); they give the
    slopes of the layer above it, as far down as there are more equations than unknowns (`sweep`).
-4. What is left in front is inverted by matching the deepest map that was reached, sample by sample (`front`).
+4. At a joint x + f(x) what came out less f(x) is x wherever the unit is on: entries that no equation has to give
+   (`joints`).
+5. What is left in front is inverted by matching the deepest maps that were reached, sample by sample, and the gradients
+   of the layers in front of them (`front`).
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
@@ -18,6 +22,7 @@ from torch import Tensor, nn
 from gradleak.errors import InputError
 from gradleak.images.inversion.fully_connected import LayerReport
 from gradleak.images.peeling.front import Fronts, matched
+from gradleak.images.peeling.joints import shown
 from gradleak.images.peeling.layer import counted, short
 from gradleak.images.peeling.network import Network
 from gradleak.images.peeling.opening import refused
@@ -45,8 +50,9 @@ FOUND = 10.0
 class Peeled:
     """A batch out of its gradient: `images` (B, …) and `labels` (B, C) in float64, NaN where they are lost.
 
+    `nearest` (B, …): the images nearest to the deepest maps, whether or not they explain them; NaN where no map tells.
     `layers`: from the last to the first, what each layer's equations gave: its inputs, and the relative error that is
-    claimed for them. `matched`: the step whose value was matched for the images, `misfits` (B,) by how much each
+    claimed for them. `matched`: the steps whose values were matched for the images, `misfits` (B,) by how much each
     sample misses it, relatively, and `errors` (B,) the claimed error of each image, root mean square, inf where it was
     not found. `residual`: relative error of the gradient that images and labels give. `status`: "unique" where they
     explain it and are known to a thousandth; "found" where not all images could be had so well; "failed"; and the
@@ -54,6 +60,7 @@ class Peeled:
     """
 
     images: Tensor
+    nearest: Tensor
     labels: Tensor
     layers: tuple[LayerReport, ...]
     matched: str
@@ -90,6 +97,8 @@ def counts_of(network: Network, batch_size: int) -> tuple[Count, ...]:
             size = step.shape if len(step.shape) == 3 else (*step.shape, 1, 1)
             equations, unknowns = counted(layers, size, batch_size)
             reason = "" if equations > unknowns else short(equations, unknowns)
+            if reason and shown(network, step.name):
+                reason = f"{reason}, but for what the joint above shows"
             name = "+".join(user.parameter for user in users if user.layer is not None)
             found.append(Count(name, equations, unknowns, reason))
         elif step.kind == "activation" and not opened and step.name != told and len(step.shape) == 3:
@@ -118,9 +127,9 @@ def peel(
 
     `prior`: the shape of the labels. `noise`: the standard deviation of what was added to every entry, None to estimate
     it. `scale`: the factor on the gradient, None to find it. `steps`: how many the search for the images in front of
-    the deepest map may take, restarts among them, from random starts that `seed` decides. The network: convolutions,
-    batch norm in eval mode, activations, average pooling, residual sums and Linear layers; what else it holds ends the
-    way down, and is named.
+    the deepest maps may take, from random starts that `seed` decides. The network: convolutions, batch norm in eval
+    mode, activations, average pooling, residual sums and Linear layers, and factors and shifts of its own; what else it
+    holds ends the way down, and is named.
     """
     if leak.input_shape is None:
         raise InputError("the leak does not say what shape the clients' inputs have")
@@ -132,17 +141,20 @@ def peel(
         nothing = top.labels.new_full((leak.batch_size, *leak.input_shape), torch.nan)
         lost = top.labels.new_full((leak.batch_size,), torch.inf)
         if top.status == "failed":
-            return Peeled(nothing, top.labels, (), "", lost, lost, torch.inf, "failed", f"labels: {top.reason}")
+            return Peeled(
+                nothing, nothing, top.labels, (), "", lost, lost, torch.inf, "failed", f"labels: {top.reason}"
+            )
         unit = torch.finfo(leak.weight_gradient.dtype).eps / 2
         errors, loose = errors_of(leak, top, unit)
         leak = replace(leak, gradients={name: value / top.scale for name, value in leak.gradients.items()})
         sweep = Sweep(network, leak, top.features, errors, loose, unit)
         sweep.run()
-        layers, name = tuple(sweep.reports), _deepest(network, sweep)
-        if not name:
-            return Peeled(nothing, top.labels, layers, "", lost, lost, torch.inf, "failed", sweep.reason)
-        found = _in_front(leak, network, sweep, name, steps, seed)
-        good = found.misfit < FOUND * sweep.values[name].error
+        layers, names = tuple(sweep.reports), _deepest(network, sweep)
+        if not names:
+            return Peeled(nothing, nothing, top.labels, layers, "", lost, lost, torch.inf, "failed", sweep.reason)
+        name = "+".join(names)
+        found = _in_front(leak, network, sweep, names, steps, seed)
+        good = found.misfit < FOUND * _error_of(sweep, names)
         images = torch.where(good.view(-1, *[1] * (nothing.ndim - 1)), found.images, nothing)
         claimed = torch.where(good, found.error, lost)
         whole = bool(good.all())
@@ -154,7 +166,7 @@ def peel(
     if not whole:
         status = "found" if bool(good.any()) else "failed"
         reason = f"{int((~good).sum())} of {len(good)} samples' maps were not matched at '{name}'"
-    return Peeled(images, top.labels, layers, name, found.misfit, claimed, residual, status, reason)
+    return Peeled(images, found.images, top.labels, layers, name, found.misfit, claimed, residual, status, reason)
 
 
 def _last_layer(leak: Leak, prior: str | LabelPrior, noise: float | None, scale: float | None) -> BatchLabels:
@@ -194,33 +206,56 @@ def errors_of(leak: Leak, top: BatchLabels, unit: float) -> tuple[Tensor, Tensor
     return errors, ((share.sqrt() * loose).norm(dim=1).square() + apart.square()).sqrt() / errors.norm(dim=1)
 
 
-def _in_front(leak: Leak, network: Network, sweep: Sweep, name: str, steps: int, seed: int) -> Fronts:
-    """Return the images in front of a known value, which may be the images themselves."""
-    known, step = sweep.values[name], network.steps[name]
-    if step.kind == "input":
+def _in_front(leak: Leak, network: Network, sweep: Sweep, names: list[str], steps: int, seed: int) -> Fronts:
+    """Return the images in front of known values, which may be the images themselves."""
+    shape = network.inputs.shape
+    if names == [network.inputs.name]:
+        known = sweep.values[names[0]]
         size = known.value.flatten(1).square().mean(dim=1).sqrt()
         return Fronts(known.value, torch.zeros_like(size), known.error * size)
-    shape = network.inputs.shape
+    maps = [sweep.values[name].value.flatten(1) for name in names]
+    # A batch of one has the gradients of the layers in front to itself.
+    front = sweep.unsolved() if leak.batch_size == 1 else []
+    sizes = [one.norm(dim=1).mean().clamp(min=TINY) for one in maps]
+
+    def run_by(own: Network) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
+        def run(inputs: Tensor) -> tuple[Tensor, Tensor]:
+            values = own.values_at([*names, *(name for name, _ in front)], inputs)
+            given = [values[name].flatten(1) / size.to(inputs) for name, size in zip(names, sizes, strict=True)]
+            missed = inputs.new_zeros(len(inputs))
+            for name, one in front:
+                missed = missed + one.missed(values[name])
+            return torch.cat(given, dim=1), missed
+
+        return run
+
+    wanted = torch.cat([one / size for one, size in zip(maps, sizes, strict=True)], dim=1)
     single = Network(leak.model, shape, torch.float32)
-    return matched(
-        lambda inputs: single.value_at(name, inputs),
-        lambda inputs: network.value_at(name, inputs),
-        known.value,
-        shape,
-        steps,
-        seed,
-    )
+    return matched(run_by(single), run_by(network), wanted, shape, steps, seed)
 
 
-def _deepest(network: Network, sweep: Sweep) -> str:
-    """Return the first step whose value is known well, if it determines the images by its count."""
+def _error_of(sweep: Sweep, names: list[str]) -> Tensor:
+    """Return how far some known values may be off, relatively (B,)."""
+    return torch.stack([sweep.values[name].error for name in names]).amax(dim=0)
+
+
+def _deepest(network: Network, sweep: Sweep) -> list[str]:
+    """Return the steps known well that the inputs reach first, if their values determine the images by their count."""
     wanted = math.prod(network.inputs.shape)
-    for step in network.steps.values():
-        known = sweep.values.get(step.name)
-        if known is not None and float(known.error.max()) < GOOD:
-            told = (known.value != 0).flatten(1).sum(dim=1)
-            return step.name if step.kind == "input" or int(told.min()) >= wanted else ""
-    return ""
+    good = {name for name, known in sweep.values.items() if float(known.error.max()) < GOOD}
+    open_, passed, found = [network.inputs.name], set[str](), list[str]()
+    while open_:
+        name = open_.pop(0)
+        if name in passed:
+            continue
+        passed.add(name)
+        if name in good:
+            found.append(name)
+        else:
+            open_ += network.steps[name].users
+    told = sum((sweep.values[name].value != 0).flatten(1).sum(dim=1) for name in found)
+    enough = torch.is_tensor(told) and int(told.min()) >= wanted
+    return found if found == [network.inputs.name] or enough else []
 
 
 def _residual(leak: Leak, network: Network, images: Tensor, labels: Tensor) -> float:

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
-Run = Callable[[Tensor], Tensor]
+from gradleak.images.matching.objective import total_variation
+
+# The maps (B, …) of some inputs, and by how much these miss all else that is known (B,).
+Run = Callable[[Tensor], tuple[Tensor, Tensor]]
 RATE, MEMORY, TINY, LEAST = 0.1, (0.9, 0.99), 1e-16, 1e-36
 # The rate falls with the misfit from here on, so that the last digits are reached in the time of the first.
 NEAR = 0.1
-# So many steps without a fall by a tenth end a search; where the misfit is not small by then, it starts elsewhere.
-PATIENCE, FALL = 150, 0.9
-FITS = 1e-2
-# A search hands over to Gauss–Newton steps here.
-GOAL = 3e-4
+# A search ends at this misfit, and Gauss–Newton steps go on where it came as near as the other.
+GOAL, FITS = 3e-4, 1e-2
 PRODUCTS = 60
+# An image is a sum of so many resolutions, starts small, and is held smooth by so much for the first half of the steps.
+LEVELS, SPREAD, VARIATION = 4, 0.1, 0.3
 
 
 @dataclass(frozen=True)
@@ -30,10 +34,7 @@ class Fronts:
 
 
 def matched(run: Run, precise: Run, maps: Tensor, shape: tuple[int, ...], steps: int, seed: int) -> Fronts:
-    """Search for inputs, of this shape, that `run` takes to the maps (B, …); `precise` does so in float64.
-
-    Searches that end in a wrong place are started again until all `steps` are spent.
-    """
+    """Search for inputs, of this shape, that `run` takes to the maps (B, …); `precise` does so in float64."""
     generator = torch.Generator().manual_seed(seed)
     wanted = maps.float()
     best, misfit = _searched(run, wanted, shape, steps, generator)
@@ -43,51 +44,49 @@ def matched(run: Run, precise: Run, maps: Tensor, shape: tuple[int, ...], steps:
     if done.any():
         images[done], error[done] = _polished(run, precise, maps[done], images[done], generator)
     size = maps.flatten(1).norm(dim=1)
-    final = (precise(images) - maps).flatten(1).norm(dim=1) / size
+    final = (precise(images)[0] - maps).flatten(1).norm(dim=1) / size
     return Fronts(images, final, error)
 
 
 def _searched(
     run: Run, wanted: Tensor, shape: tuple[int, ...], steps: int, generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
+    """Return the best images by Adam and their misfits (B,): sums of resolutions, smooth while they are far off."""
     count, size = len(wanted), wanted.flatten(1).norm(dim=1)
-    each = (count, *[1] * len(shape))
+    sides = [tuple(-(-side // 2**level) for side in shape[-2:]) for level in range(LEVELS)]
+    channels = math.prod(shape[:-2])
+    sizes = [channels * math.prod(side) for side in sides]
 
-    def start(number: int) -> Tensor:
-        return torch.randn(number, *shape, generator=generator).to(wanted.device)
+    def images(at: Tensor) -> Tensor:
+        parts = [part.view(-1, channels, *side) for part, side in zip(at.split(sizes, dim=1), sides, strict=True)]
+        coarse = [F.interpolate(part, size=sides[0], mode="bilinear") for part in parts[1:]]
+        return sum(coarse, parts[0]).view(-1, *shape)
 
-    place, first, second = start(count), wanted.new_zeros(count, *shape), wanted.new_zeros(count, *shape)
-    best, least = place.clone(), wanted.new_full((count,), torch.inf)
-    mark, age, waited = least.clone(), least.new_zeros(count), least.new_zeros(count)
+    place = (SPREAD * torch.randn(count, sum(sizes), generator=generator)).to(wanted.device)
+    first, second = torch.zeros_like(place), torch.zeros_like(place)
+    best, least = images(place), wanted.new_full((count,), torch.inf)
     active = torch.ones(count, dtype=torch.bool, device=wanted.device)
-    for _ in range(steps):
+    for step in range(steps):
         rows = active.nonzero()[:, 0]
         if not len(rows):
             break
         some = place[rows].requires_grad_()
         with torch.enable_grad():
-            missed = (run(some) - wanted[rows]).flatten(1).square().sum(dim=1) / size[rows].square()
-            (slope,) = torch.autograd.grad(missed.sum(), some)
+            seen = images(some)
+            own, others = run(seen)
+            missed = (own - wanted[rows]).flatten(1).square().sum(dim=1) / size[rows].square()
+            held = VARIATION * max(0, 1 - 2 * step / steps) * missed.detach().clamp(max=1)
+            smooth = held * total_variation(seen[:, None])
+            (slope,) = torch.autograd.grad((missed + others + smooth).sum(), some)
         misfit = missed.detach().sqrt()
         better = misfit < least[rows]
-        least[rows[better]], best[rows[better]] = misfit[better], place[rows[better]]
-        fallen = misfit < FALL * mark[rows]
-        mark[rows[fallen]] = misfit[fallen]
-        waited[rows] = torch.where(fallen, 0, waited[rows] + 1)
-        age[rows] += 1
+        least[rows[better]], best[rows[better]] = misfit[better], seen.detach()[better]
         first[rows] += (1 - MEMORY[0]) * (slope - first[rows])
         second[rows] += (1 - MEMORY[1]) * (slope.square() - second[rows])
-        old = age[rows].view(-1, *each[1:])
-        rate = RATE * (misfit / NEAR).clamp(max=1).view_as(old)
-        bias = (1 - MEMORY[0] ** old, 1 - MEMORY[1] ** old)
+        rate = RATE * (misfit / NEAR).clamp(max=1)[:, None] * (0.5 + 0.5 * math.cos(math.pi * step / steps))
+        bias = [1 - memory ** (step + 1) for memory in MEMORY]
         place[rows] -= rate * (first[rows] / bias[0]) / ((second[rows] / bias[1]).sqrt() + TINY)
-        tired = waited[rows] > PATIENCE
-        active[rows[(misfit < GOAL) | (tired & (least[rows] < FITS))]] = False
-        again = rows[tired & (least[rows] >= FITS)]
-        place[again] = start(len(again))
-        for state in (first, second, age, waited):
-            state[again] = 0
-        mark[again] = torch.inf
+        active[rows[misfit < GOAL]] = False
     return best, least
 
 
@@ -96,9 +95,9 @@ def _polished(
 ) -> tuple[Tensor, Tensor]:
     """Return the images after a Gauss–Newton step, and their errors: what the rest does with other signs."""
     for _ in range(2):
-        left = precise(images) - maps
+        left = precise(images)[0] - maps
         images = images - _stepped(run, images, left)
-    left = precise(images) - maps
+    left = precise(images)[0] - maps
     signs = torch.randint(2, left.shape, generator=generator).to(left) * 2 - 1
     error = _stepped(run, images, left * signs)
     return images, error.flatten(1).square().mean(dim=1).sqrt()
@@ -110,7 +109,7 @@ def _stepped(run: Run, images: Tensor, left: Tensor) -> Tensor:
     scale = left.flatten(1).norm(dim=1).clamp(min=TINY)
     with torch.enable_grad():
         at = images.float().requires_grad_()
-        maps = run(at)
+        maps, _ = run(at)
         # The gradient J ᵀu is linear in u, so that its own gradient gives J v.
         dummy = torch.zeros_like(maps, requires_grad=True)
         (linear,) = torch.autograd.grad(maps, at, dummy, create_graph=True)

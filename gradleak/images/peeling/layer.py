@@ -8,6 +8,9 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
+
+from gradleak.images.peeling.joints import Seen
 
 # A channel whose equations miss by this many times what a usual one misses has a gradient that is not its δ's.
 OUTLIER = 30.0
@@ -19,6 +22,8 @@ MIXED = 32
 # Smaller ones on the diagonal of the triangle are rounding.
 SINGULAR = 1e-9
 TINY = 1e-100
+# Entries of the channels' systems that are solved together.
+AT_ONCE = 16_000_000
 
 
 @dataclass(frozen=True)
@@ -28,6 +33,18 @@ class Equations:
     module: nn.Conv2d | nn.Linear
     delta: Tensor
     gradient: Tensor
+
+    def missed(self, inputs: Tensor) -> Tensor:
+        """Return by what share, squared, the inputs (1, I, H, W) of a batch of one miss the gradient (1,)."""
+        module = self.module
+        assert isinstance(module, nn.Conv2d)
+        assert not isinstance(module.padding, str)
+        patches = F.unfold(inputs, module.kernel_size, padding=module.padding, stride=module.stride)
+        # δ is as small as the client was sure: in units of its own gradient.
+        size = self.gradient.norm().clamp(min=TINY)
+        given = (self.delta[0].flatten(1) / size).to(inputs) @ patches[0].T
+        missed: Tensor = (given - (self.gradient.flatten(1) / size).to(inputs)).square().sum()
+        return missed[None]
 
     def matrix(self, shape: tuple[int, ...]) -> Tensor:
         """Return them as a matrix (O, k·k, B·H·W), for inputs of shape (I, H, W)."""
@@ -104,18 +121,7 @@ def lost(reason: str) -> Solution:
 
 def solved(equations: list[Equations], shape: tuple[int, ...], unit: float) -> Solution:
     """Return the inputs, of shape (I, H, W) each, that explain all gradients; `unit`: their rounding."""
-    kept, rows, sides = [], [], []
-    for number, one in enumerate(equations):
-        lengths = one.gradient.flatten(1).norm(dim=1)
-        good = (lengths > LEAST_ROW * lengths.max()).nonzero()[:, 0]
-        # A channel's rounding is relative to its gradient; the errors of δ are alike for all channels.
-        weights = (lengths[good].square() + lengths[good].square().mean()).rsqrt()
-        rows.append((one.matrix(shape)[good] * weights[:, None, None]).flatten(0, 1))
-        flat = one.gradient.flatten(2)[good] * weights[:, None, None]
-        sides.append(flat.transpose(1, 2).flatten(0, 1))
-        kept += [(number, int(channel), flat.shape[2]) for channel in good]
-    matrix, side = torch.cat(rows), torch.cat(sides)
-    del rows, sides
+    matrix, side, kept = _stacked(equations, shape)
     equal, unknowns = matrix.shape
     if equal < unknowns:
         return lost(short(equal, unknowns))
@@ -137,6 +143,59 @@ def solved(equations: list[Equations], shape: tuple[int, ...], unit: float) -> S
     dropped = tuple(tuple(kept[n][1] for n in wrong if kept[n][0] == number) for number in range(len(equations)))
     misfit = float(left.norm() / mended.norm())
     return Solution(_folded(value, size), _folded(deviation, size), misfit, dropped)
+
+
+def completed(equations: list[Equations], shape: tuple[int, ...], seen: Seen, unit: float) -> Solution:
+    """Return the inputs, of shape (I, H, W) each, that explain all gradients, some entries being seen already."""
+    matrix, side, _ = _stacked(equations, shape)
+    equal, unknowns = matrix.shape
+    # (I, B·H·W): every channel has its own unknowns.
+    there = seen.there.movedim(1, 0).flatten(1)
+    given = (seen.value * seen.there).movedim(1, 0).flatten(1)
+    open_ = int((~there).sum(dim=1).max())
+    if equal <= open_:
+        return lost(short(equal, open_))
+    size = float(matrix.norm()) / unknowns**0.5
+    values, deviations, missed = [], [], side.new_zeros(())
+    for part in torch.arange(len(there)).split(max(1, AT_ONCE // ((equal + unknowns) * unknowns))):
+        mask, known = there[part, None].to(matrix), given[part]
+        rest = (side[:, part] - matrix @ known.T).T
+        # A seen entry's column is one of its own, so that all channels' systems have one shape.
+        columns = torch.cat([matrix * (1 - mask), size * torch.diag_embed(mask[:, 0])], dim=1)
+        basis, triangle = torch.linalg.qr(columns)
+        diagonal = triangle.diagonal(dim1=1, dim2=2).abs()
+        if float((diagonal.amin(dim=1) / diagonal.amax(dim=1)).min()) <= SINGULAR:
+            return lost("its δ leave a mixture of positions open")
+        along = basis[:, :equal].mT @ rest[..., None]
+        value = torch.linalg.solve_triangular(triangle, along, upper=True)[..., 0]
+        left = rest - (basis[:, :equal] @ along)[..., 0]
+        freedom = equal - (~there[part]).sum(dim=1)
+        noise = torch.maximum(left.square().sum(dim=1) / freedom, unit**2 * side[:, part].square().mean(dim=0))
+        inverse = torch.linalg.solve_triangular(triangle, torch.eye(unknowns).to(triangle), upper=True)
+        spread = (inverse.square().sum(dim=2) * noise[:, None]).sqrt()
+        values.append(torch.where(there[part], known, value))
+        deviations.append(spread)
+        missed = missed + left.square().sum()
+    deviation = torch.cat(deviations).clamp(min=TINY)
+    folded = (len(seen.value), *shape[1:])
+    misfit = float(missed.sqrt() / side.norm())
+    empty = ((),) * len(equations)
+    return Solution(_folded(torch.cat(values).T, folded), _folded(deviation.T, folded), misfit, empty)
+
+
+def _stacked(equations: list[Equations], shape: tuple[int, ...]) -> tuple[Tensor, Tensor, list[tuple[int, int, int]]]:
+    """Return the equations as one matrix (E, B·H·W) and its right sides (E, I), and of whom how many are each row's."""
+    kept, rows, sides = [], [], []
+    for number, one in enumerate(equations):
+        lengths = one.gradient.flatten(1).norm(dim=1)
+        good = (lengths > LEAST_ROW * lengths.max()).nonzero()[:, 0]
+        # A channel's rounding is relative to its gradient; the errors of δ are alike for all channels.
+        weights = (lengths[good].square() + lengths[good].square().mean()).rsqrt()
+        rows.append((one.matrix(shape)[good] * weights[:, None, None]).flatten(0, 1))
+        flat = one.gradient.flatten(2)[good] * weights[:, None, None]
+        sides.append(flat.transpose(1, 2).flatten(0, 1))
+        kept += [(number, int(channel), flat.shape[2]) for channel in good]
+    return torch.cat(rows), torch.cat(sides), kept
 
 
 def _folded(columns: Tensor, size: tuple[int, ...]) -> Tensor:

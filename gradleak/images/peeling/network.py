@@ -21,6 +21,8 @@ AFFINE: tuple[Any, ...] = (
     nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.Linear, operator.add, operator.iadd, torch.add, F.pad, F.avg_pool2d,
     F.adaptive_avg_pool2d, operator.getitem,
 )  # fmt: skip
+# What is affine where all but one factor are numbers of the network.
+PRODUCTS: tuple[Any, ...] = (operator.mul, operator.imul, torch.mul)
 # The slope of ReLU6, whose upper corner is met up to this.
 CORNER = 1e-3
 RELU6 = Activation(lambda x: ((x > 0) & (x < 6 - CORNER)).to(x), None)
@@ -97,6 +99,7 @@ class Network:
         for node in graph.nodes:
             if node.op == "output":
                 self.output = node.args[0].name
+            if node.op in ("output", "get_attr"):
                 continue
             step = self._step(node)
             example = torch.zeros(1, *shape, dtype=dtype, device=self.device)
@@ -111,13 +114,14 @@ class Network:
         return next(step for step in self.steps.values() if step.kind == "input")
 
     def _step(self, node: fx.Node) -> Step:
-        inputs = tuple(one.name for one in node.all_input_nodes)
+        fixed = {one.name: self._constant(one) for one in node.all_input_nodes if one.op == "get_attr"}
+        inputs = tuple(one.name for one in node.all_input_nodes if one.name not in fixed)
         users = tuple(one.name for one in node.users if one.op != "output")
         module: nn.Module | None = self.modules[str(node.target)] if node.op == "call_module" else None
         operation = type(module) if module is not None else node.target
 
         def run(*values: Tensor) -> Tensor:
-            known = dict(zip(inputs, values, strict=True))
+            known = dict(zip(inputs, values, strict=True)) | fixed
             args = fx.node.map_arg(node.args, lambda one: known[one.name])
             kwargs = fx.node.map_arg(node.kwargs, lambda one: known[one.name])
             if module is not None:
@@ -131,9 +135,9 @@ class Network:
         activation = RELU6 if isinstance(candidate, nn.ReLU6) else None
         if activation is None and candidate is not None:
             activation = activation_of(candidate)
-        affine = operation in (*AFFINE, nn.Conv2d) or (
-            isinstance(module, nn.BatchNorm2d) and module.track_running_stats
-        )
+        scaled = operation in PRODUCTS and len(inputs) == 1
+        normed = isinstance(module, nn.BatchNorm2d) and module.track_running_stats
+        affine = operation in (*AFFINE, nn.Conv2d) or scaled or normed
         kind: Kind = (
             "input" if node.op == "placeholder"
             else "reshaped" if operation in RESHAPED
@@ -143,6 +147,15 @@ class Network:
         )  # fmt: skip
         parameter = str(node.target) if module is not None else ""
         return Step(node.name, kind, inputs, users, (), operation, run, parameter, module, activation)
+
+    def _constant(self, node: fx.Node) -> Tensor:
+        """Return a number of the network itself."""
+        found: Any = self.model
+        for part in str(node.target).split("."):
+            found = getattr(found, part)
+        if not torch.is_tensor(found):
+            raise InputError(f"'{node.target}' is no tensor: peeling takes networks of tensors")
+        return found
 
     def source(self, name: str) -> Step:
         """Return the step whose value this one is, but for its shape."""
@@ -159,16 +172,20 @@ class Network:
 
     def value_at(self, name: str, inputs: Tensor) -> Tensor:
         """Return the value of one step for a batch of the network's inputs."""
-        wanted = self._behind(name)
+        return self.values_at([name], inputs)[name]
+
+    def values_at(self, names: Iterable[str], inputs: Tensor) -> dict[str, Tensor]:
+        """Return the values of the steps that some steps need, and their own, for a batch of the network's inputs."""
+        wanted = self._behind(set(names))
         values: dict[str, Tensor] = {}
         for step in self.steps.values():
             if step.name in wanted:
                 given = [values[one] for one in step.inputs]
                 values[step.name] = inputs if step.kind == "input" else step.run(*given)
-        return values[name]
+        return values
 
-    def _behind(self, name: str) -> set[str]:
-        wanted, open_ = {name}, [name]
+    def _behind(self, names: set[str]) -> set[str]:
+        wanted, open_ = set(names), [*names]
         while open_:
             new = [one for one in self.steps[open_.pop()].inputs if one not in wanted]
             wanted.update(new)

@@ -25,6 +25,9 @@ NEAR = 0.25
 # Singular values below so many rounding units of the largest are rounding.
 RANK = 8.0
 LARGEST, MOST = 4608, 16
+# Of larger forms only the least eigenvalues are looked for, by rounds of inverse iteration with vectors to spare, the
+# form lifted by this share of its diagonal.
+SMALL, ROUNDS, SPARE, LIFT = 256, 12, 8, 1e-13
 CHECKED, GUESSES = 512, 4096
 
 
@@ -79,7 +82,9 @@ def opened(
     left, values, right = torch.linalg.svd(gradient[rows].flatten(1) / lengths[rows, None], full_matrices=False)
     if (found := int((values > RANK * unit * values[0]).sum())) < rank:
         return Opened(None, reason=f"its gradient has rank {found}, for {rank} positions")
-    failing, mixing = _mixtures(module, right[:rank].unflatten(1, gradient.shape[1:]), (shape[0], shape[1]), size)
+    failing, mixing = _mixtures(
+        module, right[:rank].unflatten(1, gradient.shape[1:]), (shape[0], shape[1]), size, count
+    )
     following = float(failing[count]) if len(failing) > count else 1.0
     if not float(failing[count - 1].abs()) < GAP * following:
         return Opened(None, reason="its overlapping patches do not tell the positions apart")
@@ -94,8 +99,10 @@ def opened(
     return Opened(whole.unflatten(2, shape), off)
 
 
-def _mixtures(module: nn.Conv2d, rows: Tensor, shape: tuple[int, int], size: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-    """Return, in ascending order, how much every combination of the row space fails to overlap, and those (P·R, …)."""
+def _mixtures(
+    module: nn.Conv2d, rows: Tensor, shape: tuple[int, int], size: tuple[int, ...], count: int
+) -> tuple[Tensor, Tensor]:
+    """Return how much the `count` + 1 best combinations of the row space fail to overlap, and those (P·R, …)."""
     rank = len(rows)
     assert not isinstance(module.padding, str)
     places: dict[tuple[int, int] | None, list[tuple[int, int]]] = {}
@@ -114,8 +121,23 @@ def _mixtures(module: nn.Conv2d, rows: Tensor, shape: tuple[int, int], size: tup
         if place is not None:
             for (p, o), (q, u) in itertools.product(seen, seen):
                 form[p, :, q] -= products[o, :, u] / len(seen)
-    found = torch.linalg.eigh(form.flatten(2).flatten(0, 1))
-    return found.eigenvalues, found.eigenvectors
+    return _least(form.flatten(2).flatten(0, 1), count + 1)
+
+
+def _least(form: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Return the `count` least eigenvalues of a form that is never negative, ascending, and their vectors."""
+    side, several = len(form), count + SPARE
+    if side <= SMALL or several >= side:
+        values, vectors = torch.linalg.eigh(form)
+        return values[:count], vectors[:, :count]
+    shift = LIFT * form.diagonal().mean()
+    factor = torch.linalg.cholesky(form + shift * torch.eye(side).to(form))
+    generator = torch.Generator().manual_seed(0)
+    block = torch.randn(side, several, generator=generator, dtype=form.dtype).to(form)
+    for _ in range(ROUNDS):
+        block = torch.linalg.qr(torch.cholesky_solve(block, factor)).Q
+    found = torch.linalg.eigh(block.T @ (form @ block))
+    return found.eigenvalues[:count], block @ found.eigenvectors[:, :count]
 
 
 def _told(known: Tensor, arrived: Tensor, levels: tuple[float, float]) -> tuple[Tensor, float]:

@@ -12,7 +12,8 @@ from torch.nn import functional as F
 
 from gradleak.images.inversion.convolutional import FEATURE
 from gradleak.images.inversion.fully_connected import LayerReport
-from gradleak.images.peeling.layer import Equations, Solution, counted, lost, short, solved
+from gradleak.images.peeling.joints import seen
+from gradleak.images.peeling.layer import Equations, Solution, completed, counted, lost, short, solved
 from gradleak.images.peeling.network import Network, Step
 from gradleak.images.peeling.opening import opened, refused
 from gradleak.leak import Leak
@@ -126,24 +127,45 @@ class Sweep:
         gradient = self.leak.gradients[f"{step.parameter}.weight"].double()
         return gradient if gradient.ndim == 4 else gradient[:, :, None, None]
 
+    def _equations(self, above: list[Step]) -> list[tuple[Step, Equations]]:
+        """Return which layers of these, that all take one value, have a known δ, and so what their gradients say."""
+        known = [(user, self.delta(user.name), user.layer) for user in above]
+        return [
+            (user, Equations(layer, delta, self._gradient(user)))
+            for user, delta, layer in known
+            if layer is not None and delta is not None
+        ]
+
+    def unsolved(self) -> list[tuple[str, Equations]]:
+        """Return the convolutions with a known δ whose inputs did not follow: the inputs' step, and what is known."""
+        return [
+            (step.name, one)
+            for step in self.network.steps.values()
+            if step.name not in self.values
+            for _, one in self._equations([self.network.steps[user] for user in step.users])
+            if isinstance(one.module, nn.Conv2d) and one.module.groups == 1
+        ]
+
     def _solve(self, step: Step, above: list[Step]) -> None:
-        layers, equations = [], []
-        for user in above:
-            delta = self.delta(user.name)
-            if user.layer is not None and delta is not None:
-                layers.append(user)
-                equations.append(Equations(user.layer, delta, self._gradient(user)))
-        if not equations:
+        own = self._equations(above)
+        if not own:
             return
+        layers, equations = [layer for layer, _ in own], [one for _, one in own]
         shape = step.shape if len(step.shape) == 3 else (*step.shape, 1, 1)
         name = "+".join(layer.parameter for layer in layers)
         count, unknowns = counted([one.module for one in equations], shape, self.count)
+        apart = any(isinstance(one.module, nn.Conv2d) and one.module.groups > 1 for one in equations)
         if count <= unknowns:
             found = lost(short(count, unknowns))
-        elif any(isinstance(one.module, nn.Conv2d) and one.module.groups > 1 for one in equations):
+        elif apart:
             found = lost("its channels are convolved apart, which is not solved here")
         else:
             found = solved(equations, shape, self.unit)
+        if found.value is None and not apart:
+            known = {name: one.value for name, one in self.values.items()}
+            joint = seen(self.network, known, step.name)
+            whole = None if joint is None else completed(equations, shape, joint, self.unit)
+            found = found if whole is None or whole.value is None else whole
         reason, error = found.reason, math.inf
         value = found.value
         if value is not None and found.deviation is not None:

@@ -99,6 +99,41 @@ def test_what_is_in_front_of_the_last_map_reached_is_searched() -> None:
     assert float(off(found, inputs).max()) < 1e-4
 
 
+class Picked(Block):
+    """The same with a shortcut that takes every second pixel as it is, and zeros for the channels it lacks."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the block's output."""
+        short = F.pad(x[:, :, ::2, ::2], (0, 0, 0, 0, 0, self.conv2.out_channels - self.conv1.in_channels))
+        return F.relu(self.bn2(self.conv2(F.relu(self.bn1(self.conv1(x))))) + short)
+
+
+def joined(seed: int) -> nn.Sequential:
+    """Return a network with a joint of which the layer below has as many equations as unknowns, and no more."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return nn.Sequential(
+            nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), Picked(8, 16, 2), nn.Conv2d(16, 40, 3, padding=1), nn.ReLU(),
+            nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(40, CLASSES, bias=False),
+        ).eval()  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_joint_shows_what_the_count_leaves_open(seed: int) -> None:
+    inputs, leak = sent(model := joined(seed), 1, torch.float32)
+    count = next(one for one in peeling_counts(model, (3, SIDE, SIDE), 1) if one.reason)
+    assert (count.name, count.equations, count.unknowns) == ("2.conv1", 16, 16)
+    assert count.reason == "16 equations for 16 unknowns a channel, but for what the joint above shows"
+    found = peel(leak)
+    layer = next(one for one in found.layers if one.name == "2.conv1")
+    assert not layer.reason
+    assert layer.found is not None
+    true = model[1](model[0](inputs.float())).detach().double()
+    error = float((layer.found - true).norm() / true.norm())
+    assert error < 1e-4
+    assert 0.1 < (layer.claimed or 0) / error < 10
+
+
 @pytest.mark.parametrize(("loudness", "status"), [(1e-3, "unique"), (1e-5, "found")])
 def test_an_image_that_is_not_known_well_is_not_called_unique(loudness: float, status: str) -> None:
     model = small(width=48)
@@ -266,3 +301,20 @@ def test_local_steps_and_unknown_shapes_are_refused() -> None:
         peel(replace(leak, local_steps=2))
     with pytest.raises(InputError, match="what shape"):
         peel(replace(leak, input_shape=None))
+
+
+def test_numbers_of_the_network_itself_are_walked_through() -> None:
+    class Rescaled(nn.Module):
+        def __init__(self, inner: nn.Module) -> None:
+            super().__init__()
+            self.inner = inner
+            self.register_buffer("scale", torch.tensor([2.0, 0.5, 1.0]).view(1, 3, 1, 1))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.inner(x * self.scale + self.scale)  # type: ignore[no-any-return]
+
+    inputs, leak = sent(Rescaled(small(width=48, seed=1)), 1, torch.float32)
+    found = peel(leak)
+    assert found.status == "unique", found.reason
+    assert float(off(found, inputs).max()) < 1e-4
+    assert torch.equal(found.images, found.nearest)

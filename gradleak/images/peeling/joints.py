@@ -1,0 +1,78 @@
+"""What a joint shows: behind x + f(x), wherever a unit is on, x is what came out less f(x)."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from gradleak.images.peeling.network import Network, Step
+
+SUMS = (operator.add, operator.iadd, torch.add)
+# What takes some entries of one value as they are, so that its transpose puts them back.
+PICKED = (operator.getitem, F.pad)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """Entries of a step's value (B, …), and where they are known."""
+
+    value: Tensor
+    there: Tensor
+
+
+def seen(network: Network, values: Mapping[str, Tensor], name: str) -> Seen | None:
+    """Return what the known values above a step tell of its own, None where that is nothing."""
+    found: Seen | None = None
+    for user in network.steps[name].users:
+        one = _below(network, values, network.steps[user], name)
+        if one is not None and found is not None:
+            one = Seen(torch.where(one.there, one.value, found.value), one.there | found.there)
+        found = one or found
+    return found if found is not None and bool(found.there.any()) else None
+
+
+def _below(network: Network, values: Mapping[str, Tensor], user: Step, name: str) -> Seen | None:
+    """Return what a user's value tells of the value of one of its inputs."""
+    if user.rectifies:
+        if user.name not in values or user.activation is None:
+            return None
+        value = values[user.name]
+        return Seen(value, user.activation.slope(value) == 1)
+    if user.kind != "reshaped" and user.operation not in (*SUMS, *PICKED):
+        return None
+    whole = seen(network, values, user.name)
+    if whole is None:
+        return None
+    if user.operation in SUMS:
+        others = [one for one in user.inputs if one != name]
+        other = forward(network, values, others[0]) if len(others) == 1 and len(user.inputs) == 2 else None
+        return None if other is None else Seen(whole.value - other, whole.there)
+    back = [network.pushed(user.name, one)[name] for one in (whole.value * whole.there, whole.there.to(whole.value))]
+    return Seen(back[0], back[1] > 0)
+
+
+def forward(network: Network, values: Mapping[str, Tensor], name: str) -> Tensor | None:
+    """Return a step's value, computed from known ones, None where they do not suffice."""
+    if name in values:
+        return values[name]
+    step = network.steps[name]
+    if step.kind == "input":
+        return None
+    given = [forward(network, values, one) for one in step.inputs]
+    known = [one for one in given if one is not None]
+    return step.run(*known) if known and len(known) == len(given) else None
+
+
+def shown(network: Network, name: str) -> bool:
+    """Return whether a joint above a step may show some of its value."""
+    for user in (network.steps[one] for one in network.steps[name].users):
+        if user.operation in SUMS and len(user.inputs) == 2:
+            return True
+        if (user.kind == "reshaped" or user.operation in PICKED) and shown(network, user.name):
+            return True
+    return False

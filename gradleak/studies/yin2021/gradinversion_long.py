@@ -1,0 +1,247 @@
+"""How far a trained network's gradient goes: one image peeled, one and four matched at length
+
+Beyond yin2021, section 4: the setting of GradInversion, without a search where none is needed.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any, ClassVar
+
+import numpy as np
+import pandas as pd
+import torch
+from matplotlib.figure import Figure
+from pydantic import Field
+
+from gradleak import data, studies
+from gradleak.book import figures
+from gradleak.book.records import Record
+from gradleak.images import peel, restore_batches
+from gradleak.images.gradinversion.settings import preset
+from gradleak.studies.shared import restored_batches
+from gradleak.studies.shared.deep_networks import SMALL
+from gradleak.studies.shared.peeled import layers_of
+from gradleak.studies.shared.restored_batches import Case, drawn, scaled
+from gradleak.studies.shared.shown_batches import gain_table, quality_line, rows_of, strips
+
+PLACE = "Beyond section 4"
+SMALLEST: dict[str, Any] = {"singles": 1, "steps": 2, "front": 2, "also_singles": 1}
+
+MATCHED, PEELED, EITHER = "matched", "peeled", "peeled, else matched"
+PAIRS = ((EITHER, MATCHED), (MATCHED, "mean colour"))
+
+
+class Parameters(restored_batches.Parameters):
+    """What a rerun may change."""
+
+    singles: int = Field(2, ge=1, le=10_000, description="images alone, B = 1")
+    size: int = Field(2, ge=1, le=64, description="images in a batch, no class twice")
+    batches: int = Field(1, ge=0, le=10_000, description="such batches")
+    together: int = Field(2, ge=1, le=1000, description="images or batches that one trial restores")
+    steps: int = Field(4, ge=2, le=1_000_000, description="gradients that matching may ask for")
+    front: int = Field(20, ge=1, le=100_000, description="steps of the search in front of the deepest maps peeled")
+    also: list[str] = Field([SMALL], description="other networks that single images are peeled from")
+    also_singles: int = Field(1, ge=0, le=10_000, description="images for each of them")
+
+    paper: ClassVar[dict[str, Any]] = {
+        "network": "cifar10-resnet20+head",
+        "judge": "cifar10-resnet56",
+        "dataset": "cifar10",
+        "singles": 30,
+        "size": 4,
+        "batches": 6,
+        "together": 6,
+        "steps": 1000,
+        "front": 1200,
+        "also": ["cifar10-resnet20", "cifar10-resnet56+head"],
+        "also_singles": 10,
+    }
+
+    @property
+    def every(self) -> list[str]:
+        """The names of all networks."""
+        return [self.network, self.judge, *self.also]
+
+
+def datasets(parameters: Parameters) -> list[str]:
+    """Return the names of the datasets this study reads."""
+    return [parameters.dataset]
+
+
+def scale(parameters: Parameters) -> str:
+    """Return in a few words how many samples of what a run is about."""
+    return (
+        f"{parameters.singles} images alone and {parameters.batches} batches of {parameters.size}, {parameters.steps} "
+        f"steps of matching, {data.title(parameters.dataset)}, {parameters.network}"
+    )
+
+
+def trials(parameters: Parameters) -> list[dict[str, Any]]:
+    """Return the inputs of every trial: a few images alone, a few batches, or images peeled from another network."""
+    common = parameters.model_dump(include={"judge", "dataset", "seed"})
+    common["device"] = studies.resolve_device(parameters.device)
+    own, front = {"network": parameters.network, "steps": parameters.steps}, {"front": parameters.front}
+    return [
+        *({"part": "one"} | few | own | front | common for few in _few(parameters.singles, parameters.together)),
+        *(
+            {"part": "many", "size": parameters.size} | few | own | common
+            for few in _few(parameters.batches, parameters.together)
+        ),
+        *(
+            {"part": "also", "network": name} | few | front | common
+            for name in parameters.also
+            for few in _few(parameters.also_singles, parameters.together)
+        ),
+    ]
+
+
+def _few(count: int, together: int) -> list[dict[str, int]]:
+    return [{"first": n, "batches": min(together, count - n)} for n in range(0, count, together)]
+
+
+def trial(part: str, **inputs: Any) -> list[dict[str, Any]]:
+    """Restore images alone, peeled and matched, batches by matching, or images alone peeled from another network."""
+    return _one(**inputs) if part == "one" else _many(**inputs) if part == "many" else _also(**inputs)
+
+
+def _one(steps: int, front: int, **inputs: Any) -> list[dict[str, Any]]:
+    case = drawn(size=1, **inputs)
+    settings = scaled(preset("gradinversion+features"), steps)
+    found = restore_batches(case.leaks, "recovered", settings=settings, statistics=case.statistics, seed=case.seed)
+    matched = data.denormalise(found.images).cpu()[case.order]
+    rows, nearest = _peeled(case, front)
+    either = torch.where(nearest.isnan().flatten(1).any(dim=1)[:, None, None, None], matched, nearest)
+    own = zip((MATCHED, PEELED, EITHER), (matched, nearest, either), strict=True)
+    return [
+        *case.private(),
+        *case.floors(),
+        *(row for name, images in own for row in case.measured(name, images)),
+        *rows,
+    ]
+
+
+def _many(steps: int, **inputs: Any) -> list[dict[str, Any]]:
+    case = drawn(**inputs)
+    rows = [*case.private(), *case.floors()]
+    return rows + case.restored(MATCHED, scaled(preset("gradinversion+features"), steps), exact=True)
+
+
+def _also(front: int, **inputs: Any) -> list[dict[str, Any]]:
+    case = drawn(size=1, **inputs)
+    rows, nearest = _peeled(case, front)
+    return [*case.private(), *case.floors(), *case.measured(PEELED, nearest), *rows]
+
+
+def _peeled(case: Case, front: int) -> tuple[list[dict[str, Any]], torch.Tensor]:
+    """Return a row an image and a layer that was peeled, and the nearest images in [0, 1], NaN where there are none."""
+    rows, nearest = list[dict[str, Any]](), []
+    for number, leak, image in zip(case.numbers, case.leaks, case.truth, strict=True):
+        started = time.process_time()
+        found = peel(leak, prior="onehot", steps=front, seed=case.seed)
+        seconds = time.process_time() - started
+        nearest.append(data.denormalise(found.nearest).float().cpu())
+        reached = [layer for layer in found.layers if not layer.reason]
+        row = {"what": "peeled", "run": PEELED, "image": number, "status": found.status, "reason": found.reason}
+        row |= {"layers": len(reached), "matched": found.matched, "opened": bool(reached), "cpu_seconds": seconds}
+        inputs = data.normalise(image[None].double()).to(case.device)
+        own = [layer | {"run": PEELED, "image": number} for layer in layers_of(case.model, found, inputs)]
+        rows += [row, *own]
+    return rows, torch.cat(nearest)
+
+
+def table(record: Record) -> pd.DataFrame:
+    """Return a line a size of batch and an attack or a floor, with what is sure of it."""
+    lines = []
+    for part, size in (("one", 1), ("many", record.parameters["size"])):
+        for run, images in rows_of(record, "image", part).groupby("run", sort=False):
+            lines.append({"B": f"{size}", "attack": run} | quality_line(images, size, record.parameters["seed"]))
+    return pd.DataFrame(lines)
+
+
+def gains(record: Record) -> pd.DataFrame:
+    """Return what one attack gains over another, or over a floor, on the same images."""
+    parts = []
+    for part, size in (("one", 1), ("many", record.parameters["size"])):
+        images = rows_of(record, "image", part)
+        if len(images):
+            parts.append(gain_table(images, PAIRS, size, record.parameters["seed"]).assign(B=f"{size}"))
+    return pd.concat(parts)
+
+
+def peeled_table(record: Record) -> pd.DataFrame:
+    """Return, network by network, how many single images were peeled, how far, and what came of them."""
+    frame, lines = record.frame(), []
+    for network, group in frame[frame["what"] == "peeled"].groupby("network", sort=False):
+        images = frame[(frame["what"] == "image") & (frame["run"] == PEELED) & (frame["network"] == network)]
+        psnr = images["psnr"].astype(float)
+        psnr = psnr[np.isfinite(psnr)]
+        opened = group[group["opened"].astype(bool)]
+        lines.append(
+            {
+                "network": network,
+                "n": f"{len(group)}",
+                "last map opened": f"{len(opened)}",
+                "layers then": f"{opened['layers'].astype(float).median():.0f}" if len(opened) else "–",
+                "images had": f"{len(psnr)}",
+                "their PSNR, dB": f"{psnr.median():.1f} ({psnr.min():.1f} … {psnr.max():.1f})" if len(psnr) else "–",
+                "CPU s": f"{group['cpu_seconds'].astype(float).median():.1f}",
+            }
+        )
+    return pd.DataFrame(lines)
+
+
+def layer_table(record: Record) -> pd.DataFrame:
+    """Return, layer by layer, how often its inputs were had, and by how much they are off."""
+    frame = record.frame()
+    frame = frame[(frame["what"] == "layer") & (frame["part"] == "one")]
+    if frame.empty:
+        return pd.DataFrame(columns=["layer", "equations", "unknowns", "had", "claimed", "true"])
+    lines = []
+    for (_, layer), group in frame.groupby(["number", "layer"]):
+        own = group[group["reason"] == ""]
+        lines.append(
+            {
+                "layer": str(layer).removeprefix("network."),
+                "equations": f"{group['equations'].iloc[0]:.0f}",
+                "unknowns": f"{group['unknowns'].iloc[0]:.0f}",
+                "had": f"{len(own)} of {len(group)}",
+                "claimed": f"{own['claimed'].max():.0e}" if len(own) else "–",
+                "true": f"{own['off'].max():.0e}" if len(own) else "–",
+            }
+        )
+    return pd.DataFrame(lines)
+
+
+def reasons(record: Record) -> pd.DataFrame:
+    """Return why images were not peeled to the end, and how many."""
+    frame = record.frame()
+    frame = frame[(frame["what"] == "peeled") & (frame["reason"] != "")]
+    rows: list[Any] = frame.groupby(["network", "reason"], sort=False, as_index=False).size().to_dict("records")
+    return pd.DataFrame([{"network": row["network"], "why": row["reason"], "images": f"{row['size']}"} for row in rows])
+
+
+def figure_images(record: Record, part: str = "one") -> Figure:
+    """Draw the first images of a part, the private ones above the floors and each attack's."""
+    return strips(record, part)
+
+
+def figure_quality(record: Record) -> Figure:
+    """Draw PSNR of every image by what matching gave it, and by what peeling did, with the floor of its mean colour."""
+    images = rows_of(record, "image", "one")
+    figure, axes = figures.panels(1, 1, height=3.2)
+    axis = axes[0][0]
+    by = {run: group.set_index("image")["psnr"].astype(float) for run, group in images.groupby("run")}
+    order = by[MATCHED].sort_values().index
+    for number, run in enumerate((MATCHED, PEELED)):
+        values = by[run].reindex(order).to_numpy()
+        places = np.arange(len(values))[np.isfinite(values)]
+        style = {"color": figures.COLOURS[number], "marker": "os"[number], "s": 22}
+        axis.scatter(places, values[np.isfinite(values)], label=run, **style)
+    floor = by["mean colour"].reindex(order).to_numpy()
+    axis.plot(floor, color=figures.TRUTH, linestyle=(0, (4, 2)), linewidth=1.4, label="mean colour")
+    axis.set_xlabel("images, by how well they are matched")
+    axis.set_ylabel("PSNR, dB")
+    axis.set_xticks([])
+    figures.legend_below(figure, 3)
+    return figure
