@@ -33,6 +33,8 @@ DISTANCES = ("l2", "cosine")
 VARIATION = {"untrained": 1e-2, "trained": 1e-3}
 # Points of a curve, images of a strip, draws of a bootstrap.
 POINTS, SHOWN, DRAWS = 20, 6, 4000
+# dB: what is under this is no image.
+LOST = 15
 
 
 class Parameters(studies.Parameters):
@@ -251,6 +253,36 @@ def psnr_table(record: Record, runs: Sequence[str]) -> pd.DataFrame:
             line[name] = f"{mean_text(own['eight_bit'])} / {stated}"
         lines.append(line)
     return pd.DataFrame(lines)
+
+
+def interval_table(record: Record, runs: Sequence[str], run: str = "label from") -> pd.DataFrame:
+    """Return where runs' mean PSNR of 8-bit pixels lies, by a bootstrap over images, beside the paper's."""
+    cells = claims.published(record.study, "eight_bit", ("labels", "distance", "stage", "run"))
+    lines = []
+    for keys, group in rows_of(record, "image").groupby(["labels", "distance", "stage", "run"], sort=False):
+        if keys[3] not in runs:
+            continue
+        psnr = group["eight_bit"].astype(float).clip(0, 200)
+        values = psnr.groupby(group["image"]).mean().to_numpy()
+        picked = np.random.default_rng(0).integers(len(values), size=(DRAWS, len(values)))
+        low, high = np.quantile(values[picked].mean(axis=1), [0.025, 0.975])
+        stated = cells.get(keys)
+        lines.append(
+            dict(zip(("labels", "distance", "LeNet", run), keys, strict=True))
+            | {
+                "n": f"{len(values)} × {group['restart'].nunique()}",
+                "mean": f"{values.mean():.1f}",
+                "95 %": f"{low:.1f} … {high:.1f}",
+                "paper": "–" if stated is None else f"{stated}",
+                "paper's lies": "–" if stated is None else _side(stated, low, high),
+                f"under {LOST} dB": f"{100 * (psnr < LOST).mean():.0f} %",
+            }
+        )
+    return pd.DataFrame(lines)
+
+
+def _side(value: float, low: float, high: float) -> str:
+    return "below" if value < low else "above" if value > high else "within"
 
 
 def detail_table(record: Record, run: str = "label from") -> pd.DataFrame:
