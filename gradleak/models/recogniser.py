@@ -12,6 +12,7 @@ from gradleak.errors import InputError, unknown
 
 BANDS = 80
 START = 1  # the token before a transcript, as in dang2021's vocabulary
+END = 2  # and the one behind
 LEAST = 4  # frames: the convolutions keep every fourth
 
 

@@ -17,6 +17,8 @@ from gradleak.sequences.tree import Tree
 
 # So many rows of words that no prefix holds are used beside the others.
 OTHERS = 512
+# So many classes at a time are predicted.
+CLASSES = 1024
 # Counts are read if all are as near to whole numbers: first closely, then as noise has it; beyond, nothing is said.
 WHOLE = (0.01, 0.05, 0.2)
 # The least eigenvalue, of counts in units in which each leaves a trace of size one, at which they are told apart:
@@ -93,8 +95,8 @@ def _normal_equations(tree: Tree, head: Head, end: int, equalise: bool) -> tuple
         features = torch.cat([features, features.new_ones(len(features), 1)], dim=1)
     else:
         gradient = gradient[:, :-1]
-    logits = tree.features @ head.weight.T + head.bias
-    predicted = logits.softmax(dim=1)[:, rows]
+    logits = [tree.features @ part.double().T for part in head.weight.split(CLASSES)]
+    predicted = (torch.cat(logits, dim=1) + head.bias).softmax(dim=1)[:, rows]
 
     place = torch.full((classes,), -1, device=device)
     place[rows] = torch.arange(len(rows), device=device)

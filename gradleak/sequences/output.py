@@ -17,7 +17,7 @@ from gradleak.data.text import Vocabulary
 from gradleak.errors import InputError
 from gradleak.labels.hard.rlg import rlg
 from gradleak.leak import Leak
-from gradleak.models.recogniser import START, Recogniser
+from gradleak.models.recogniser import END, START, Recogniser
 from gradleak.spans import inputs_span
 
 # A word follows where its state misses the span by less than this share of its size, and any other by so many times
@@ -46,11 +46,12 @@ class Ordered:
     misses: tuple[float, float]
 
 
-def read_output(leak: Leak, start: int = START, *, vocabulary: Vocabulary | None = None) -> Ordered:
+def read_output(leak: Leak, start: int = START, *, end: int = END, vocabulary: Vocabulary | None = None) -> Ordered:
     """Return one utterance's transcript, its end mark included, from the gradient of a recogniser's last layer alone.
 
     Which words it holds is told by RLG; in which order, and how often, by the decoder's own states. It is unique where
-    the gradient of what was read is the one that was seen, and no other word of the bag fits at any step.
+    the gradient of what was read is the one that was seen, no other word of the bag fits at any step, and the last is
+    the end mark: words of which the recogniser is sure leave no trace.
     """
     model = leak.model
     if not isinstance(model, Recogniser):
@@ -73,6 +74,8 @@ def read_output(leak: Leak, start: int = START, *, vocabulary: Vocabulary | None
         status, reason = "failed", f"the gradient of what was read misses the one that was seen by {misfit:.1g} of it"
     elif misses[1] < APART * misses[0]:
         status, reason = "ambiguous", "another word follows nearly as well"
+    elif tokens[-1] != end:
+        status, reason = "ambiguous", "the end mark is not there: words may follow of which the recogniser is sure"
     elif leak.batch_size * leak.local_steps > 1:
         status, reason = "ambiguous", "more than one utterance may have been said"
     return Ordered(tokens, vocabulary.decode(tokens) if vocabulary else None, status, reason, steps, misses)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -25,6 +25,8 @@ MOST = 4000
 SAME = 1e-3
 # Tensors below this share of the whole gradient are measured by it.
 SMALL = 1e-3
+# Gradients are compared by so many entries at a time.
+PART = 131_072
 
 
 @dataclass(frozen=True)
@@ -67,10 +69,10 @@ def read_sentences(
     """Read the sentences of a batch from the gradient of a language model.
 
     The model: an Embedding, LSTM or GRU layers and a Linear layer, or causal attention between Linear layers; others
-    are refused by name. A sentence is `start`, its words and `end`, both marks public; each token but the end is an
-    input, and the next is its target. `vocabulary` turns tokens into texts. `words`: the tokens that are tried; where
-    not said, those whose row of the embedding's gradient is not zero, and all where that explains nothing.
-    `most`: of how many prefixes the search gives up.
+    are refused by name. A sentence is `start`, its words and `end`, both marks public, the end mark none of its words;
+    each token but the end is an input, and the next is its target. `vocabulary` turns tokens into texts. `words`: the
+    tokens that are tried; where not said, those whose row of the embedding's gradient is not zero, and all where that
+    explains nothing. `most`: of how many prefixes the search gives up.
     """
     model = recognise(leak.model, leak.head)
     pieces = len(model.embedding)
@@ -83,7 +85,7 @@ def read_sentences(
                 f"the gradient of '{counted}' is not sent: counts are read from it (read_prefixes asks none)"
             )
     for name, gradient in leak.gradients.items():
-        if not torch.isfinite(gradient).all():
+        if gradient.numel() and not torch.stack(gradient.aminmax()).isfinite().all():
             raise InputError(f"the gradient of '{name}' holds NaN or infinite values")
     failed = Sentences([], [], "failed", "")
     for tried in _tried(leak, model, words):
@@ -127,10 +129,12 @@ def _read(leak: Leak, model: Model, words: Tensor, start: int, end: int, equalis
     if not found:
         return replace(failed, reason="no sentence ends")
     tokens, times = [own for own, _ in found], [number for _, number in found]
-    # The batch size is public: it tells a batch from the same batch twice.
-    again = max(1, leak.batch_size // sum(times)) if leak.batch_size % sum(times) == 0 else 1
-    times = [again * number for number in times]
     factor, misfit = _compared(leak, tokens, times, start, end)
+    # The batch size is public: it tells a batch from the same batch twice. But a sentence of which the model is sure
+    # leaves no trace, and where the gradient is less than that of those that are read, it may stand for such.
+    again = max(1, leak.batch_size // sum(times)) if leak.batch_size % sum(times) == 0 else 1
+    again = again if abs(factor - 1) * (again * counts.total + 1) < 0.5 else 1
+    times = [again * number for number in times]
     read = replace(
         failed,
         tokens=tokens,
@@ -145,7 +149,10 @@ def _read(leak: Leak, model: Model, words: Tensor, start: int, end: int, equalis
     if not misfit < SAME:
         return replace(read, reason=f"the sentences' own gradient is the one seen but for {misfit:.1g} of its size")
     if sum(times) != leak.batch_size:
-        reason = f"the counts make {sum(times)} sentences of a batch of {leak.batch_size}: each has a weight of its own"
+        reason = (
+            f"the counts make {sum(times)} sentences of a batch of {leak.batch_size}: "
+            "each has a weight of its own, or others leave no trace"
+        )
         return replace(read, reason=reason)
     if not counts.known:
         return replace(read, reason="other counts of the same prefixes give the same gradient")
@@ -162,11 +169,11 @@ def _ended(tree: Tree, counts: Counts) -> Tensor:
 
 
 def _head(leak: Leak, model: Model) -> Head:
-    weight = leak.model.get_parameter(model.head_weight).detach().double()
+    weight = leak.model.get_parameter(model.head_weight).detach()
     bias = model.head_bias
     return Head(
         weight,
-        weight.new_zeros(len(weight)) if bias is None else leak.model.get_parameter(bias).detach().double(),
+        weight.new_zeros(len(weight)) if bias is None else leak.model.get_parameter(bias).detach(),
         leak.gradients[model.head_weight],
         None if bias is None else leak.gradients[bias],
         model.tied,
@@ -181,11 +188,32 @@ def _compared(leak: Leak, tokens: list[list[int]], times: list[int], start: int,
     whole = [own for own, number in zip(tokens, times, strict=True) for _ in range(number)]
     device = next(leak.model.parameters()).device
     own = observe(leak.model, *batch_of(whole, start, end, device=device), head=leak.head).gradients
-    pairs = [(seen.double(), own[name].double()) for name, seen in leak.gradients.items()]
-    power = sum(float(mine.square().sum()) for _, mine in pairs)
-    factor = sum(float((seen * mine).sum()) for seen, mine in pairs) / power if power else 1.0
-    sizes = [float(seen.norm()) for seen, _ in pairs]
+    pairs = [(seen, own[name]) for name, seen in leak.gradients.items()]
+    products = torch.stack([_products(seen, mine) for seen, mine in pairs])
+    power = float(products[:, 1, 1].sum())
+    factor = float(products[:, 0, 1].sum()) / power if power else 1.0
+    sizes = products[:, 0, 0].sqrt().tolist()
     # Of a tensor that is next to nothing, a key's bias say, rounding is all there is.
     least = SMALL * math.hypot(*sizes) or 1.0
-    misses = [float((seen - factor * mine).norm()) for seen, mine in pairs]
+    misses = [_missed(seen, mine, factor) for seen, mine in pairs]
     return factor, max(miss / max(size, least) for miss, size in zip(misses, sizes, strict=True))
+
+
+def _products(seen: Tensor, mine: Tensor) -> Tensor:
+    """Return the products (2, 2) of two tensors with themselves and each other."""
+    total = torch.zeros(2, 2, dtype=torch.float64, device=seen.device)
+    for parts in _parts(seen, mine):
+        both = torch.stack(parts)
+        total += both @ both.T
+    return total
+
+
+def _missed(seen: Tensor, mine: Tensor, factor: float) -> float:
+    """Return how far a multiple of one tensor is from another."""
+    return math.sqrt(sum(float((seen - factor * mine).square().sum()) for seen, mine in _parts(seen, mine)))
+
+
+def _parts(seen: Tensor, mine: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """Return two tensors in float64 and in parts: a copy of all that a large layer has costs more than its sums."""
+    for one, other in zip(seen.flatten().split(PART), mine.flatten().split(PART), strict=True):
+        yield one.double(), other.double()

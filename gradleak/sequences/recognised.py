@@ -30,7 +30,7 @@ class Grown:
 
 @dataclass(frozen=True)
 class Model:
-    """A language model in float64: its embedding (V, E), how wide what the last layer is given, names in the leak."""
+    """A language model: its embedding (V, E), how wide what the last layer is given, names in the leak."""
 
     embedding: Tensor
     features: int
@@ -139,7 +139,7 @@ def recognise(model: nn.Module, head: str) -> Model:
     if embedding.max_norm is not None or embedding.scale_grad_by_freq:
         raise InputError("an Embedding with max_norm or scale_grad_by_freq is not read here")
     facts = (
-        embedding.weight.detach().double(),
+        embedding.weight.detach(),
         last.in_features,
         names[embedding.weight],
         names[last.weight],
@@ -157,10 +157,10 @@ def _check(model: nn.Module, own: Recurrent, last: nn.Linear) -> None:
     """Refuse a model that does something else between its modules."""
     generator = torch.Generator().manual_seed(0)
     tokens = torch.randint(len(own.embedding), (2, 5), generator=generator).to(own.embedding.device)
+    states = recurrent.run(own.layers, own.embedding[tokens].double())
     with torch.no_grad(), evaluating(model):
-        logits = model(tokens).double()
-    states = recurrent.run(own.layers, own.embedding[tokens])
-    mine = states @ last.weight.detach().double().T + (0 if last.bias is None else last.bias.detach().double())
+        logits = model(tokens)
+        mine = nn.functional.linear(states.to(last.weight.dtype), last.weight, last.bias)
     if logits.shape != mine.shape or float((logits - mine).norm()) > ALIKE * float(logits.norm()):
         raise InputError(
             f"{type(model).__name__} does more than its Embedding, recurrent layers and Linear layer one after the "

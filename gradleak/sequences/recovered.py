@@ -11,7 +11,7 @@ from gradleak.errors import InputError
 from gradleak.labels import recover_batch
 from gradleak.labels.hard.rlg import rlg
 from gradleak.leak import Leak
-from gradleak.models.recogniser import START, Recogniser
+from gradleak.models.recogniser import END, START, Recogniser
 from gradleak.sequences.output import Ordered, cell_after
 
 # A step follows where the decoder's own state misses the recovered one by less than this share of its size, and any
@@ -19,7 +19,7 @@ from gradleak.sequences.output import Ordered, cell_after
 FITS, APART = 1e-2, 10.0
 
 
-def read_recovered(leak: Leak, start: int = START, *, vocabulary: Vocabulary | None = None) -> Ordered:
+def read_recovered(leak: Leak, start: int = START, *, end: int = END, vocabulary: Vocabulary | None = None) -> Ordered:
     """Return one utterance's transcript from the gradient of a recogniser's last layer, and no other.
 
     Its bag of words makes the labels known but for their number and order, so `recover_batch` gives every step's
@@ -46,6 +46,8 @@ def read_recovered(leak: Leak, start: int = START, *, vocabulary: Vocabulary | N
         status, reason = "failed", batch.reason
     elif len(tokens) < len(batch):
         status, reason = "failed", f"{len(tokens)} of {len(batch)} steps follow from one another"
+    elif not tokens or tokens[-1] != end:
+        status, reason = "ambiguous", "the end mark is not there: words may follow of which the recogniser is sure"
     elif batch.status == "ambiguous" or misses[1] < APART * misses[0]:
         status, reason = "ambiguous", batch.reason or "another step follows nearly as well"
     return Ordered(tokens, text, status, reason, int(batch.found.sum()), misses)

@@ -20,6 +20,8 @@ from gradleak.sequences.tree import Tree
 # So many pairs of a prefix and a word are tried at once; of so many that are near the span each is looked at, and
 # where more are, noise hides which are in it.
 PAIRS, NEAR, LOOKED = 4_000_000, 100_000, 4096
+# All words are tried in single precision, so many at a time; squares are then off by less than this share.
+WORDS, ROUGH = 1024, 1e-5
 
 
 @dataclass(frozen=True)
@@ -45,8 +47,18 @@ class Layer:
 
     def step(self, inputs: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """Return the states after inputs (N, E)."""
-        new = inputs @ self.input_weight.T + self.input_bias
-        old = state[0] @ self.state_weight.T + self.state_bias
+        return self.after(self.read(inputs), self.carried(state), state)
+
+    def read(self, inputs: Tensor) -> Tensor:
+        """Return what inputs (N, E) add to the gates."""
+        return inputs @ self.input_weight.T + self.input_bias
+
+    def carried(self, state: tuple[Tensor, ...]) -> Tensor:
+        """Return what the states before add to the gates."""
+        return state[0] @ self.state_weight.T + self.state_bias
+
+    def after(self, new: Tensor, old: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """Return the states after a step whose parts of the gates are known."""
         if self.kind is nn.LSTM:
             write, forget, cell, show = (new + old).chunk(4, dim=1)
             kept = forget.sigmoid() * state[1] + write.sigmoid() * cell.tanh()
@@ -110,18 +122,23 @@ def grow(
 
     `embedding` (V, E); `words` (K,): which are tried. None where there are more than `most`.
     """
-    first = _Trial(layers[0], spans[0], embedding[words])
+    first = _Trial(layers[0], spans[0], embedding, words)
     states = [layer.start() for layer in layers]
-    tree = Tree(torch.empty(0, dtype=torch.long), torch.empty(0, dtype=torch.long), embedding.new_empty(0, 0))
-    parents, chosen = torch.tensor([-1]), torch.tensor([start])
+    tree = Tree(torch.empty(0, dtype=torch.long), torch.empty(0, dtype=torch.long), states[0][0].new_empty(0, 0))
+    parents, own, chosen = torch.tensor([-1]), torch.tensor([0]), torch.tensor([start])
     before = 0
     while True:
-        inputs, fits = embedding[chosen], torch.ones(len(chosen), dtype=torch.bool)
-        stepped = []
+        # Many follow one prefix, and many are one word: what each adds to the gates is computed once.
+        distinct, place = chosen.unique(return_inverse=True)
+        inputs, fits = embedding[distinct].double(), torch.ones(len(chosen), dtype=torch.bool)
+        new = layers[0].read(inputs)[place]
+        inputs = inputs[place]
+        stepped: list[tuple[Tensor, ...]] = []
         for index, (layer, state) in enumerate(zip(layers, states, strict=True)):
+            followed = tuple(part[own] for part in state)
             if index or before == 0:
-                fits &= spans[index].inside(layer.inputs(inputs, state[0]))
-            stepped.append(layer.step(inputs, state))
+                fits &= spans[index].inside(layer.inputs(inputs, followed[0]))
+            stepped.append(layer.after(new if index == 0 else layer.read(inputs), layer.carried(state)[own], followed))
             inputs = stepped[-1][0]
         fits &= head.inside(inputs)
         tree = Tree(
@@ -140,44 +157,50 @@ def grow(
         own, found = fitting
         parents, chosen = before + own, words[found]
         before = len(tree)
-        states = [tuple(part[own] for part in state) for state in states]
 
 
 class _Trial:
-    """All words after all states at once: what a word's part and a state's part miss is put together by products."""
+    """All words after all states at once: what a word's part and a state's part miss is put together by products.
 
-    def __init__(self, layer: Layer, span: Span, embedded: Tensor) -> None:
-        self.layer, self.span, self.embedded = layer, span, embedded
-        width = embedded.shape[1]
-        scaled = embedded / span.units[:width]
-        self.along = scaled @ span.basis[:width]
+    In single precision, with some to spare; what is near is looked at again.
+    """
+
+    def __init__(self, layer: Layer, span: Span, embedding: Tensor, words: Tensor) -> None:
+        self.layer, self.span, self.embedding, self.words = layer, span, embedding, words
+        width = embedding.shape[1]
+        # Only proportions matter, and these are no number that single precision does not hold.
+        units = (span.units / span.units.mean()).float()
+        basis = span.basis.float()
+        self.units, self.basis = units[width:], basis[width:]
+        parts = [embedding[some].float() / units[:width] for some in words.split(WORDS)]
+        self.along = torch.cat([part @ basis[:width] for part in parts])
+        self.lengths = torch.cat([part.square().sum(dim=1) for part in parts])
         # What the words' parts themselves miss; the products of both parts are what is left to take away.
-        self.missed = scaled.square().sum(dim=1) - self.along.square().sum(dim=1)
-        self.lengths = scaled.square().sum(dim=1)
+        self.missed = self.lengths - torch.cat([part.square().sum(dim=1) for part in self.along.split(WORDS)])
 
     def fitting(self, states: Tensor) -> tuple[Tensor, Tensor] | None:
         """Return the pairs of a state (N, H) and a word that lie in the span, as two lists of places."""
-        step = max(1, PAIRS // max(1, len(self.embedded)))
+        step = max(1, PAIRS // max(1, len(self.words)))
         owners, words = [], []
         for index, part in enumerate(states.split(step)):
             near = self._near(part)
             if len(near[0]) > NEAR:
                 return None
             for own, found in zip(near[0].split(LOOKED), near[1].split(LOOKED), strict=True):
-                fits = self.span.inside(self.layer.inputs(self.embedded[found], part[own]))
+                inputs = self.embedding[self.words[found]].double()
+                fits = self.span.inside(self.layer.inputs(inputs, part[own]))
                 owners.append(own[fits] + index * step)
                 words.append(found[fits])
         return torch.cat(owners), torch.cat(words)
 
     def _near(self, states: Tensor) -> tuple[Tensor, Tensor]:
         """Return the pairs that miss the span by no more than noise may ever explain."""
-        width = self.embedded.shape[1]
-        scaled = self.layer.inputs(states[:, :0], states) / self.span.units[width:]
-        along = scaled @ self.span.basis[width:]
-        # |x|² − |Vᵀx|², exact to about 1e-8 of |x|; what may fit is looked at again.
+        scaled = self.layer.inputs(states[:, :0], states).float() / self.units
+        along = scaled @ self.basis
+        # |x|² − |Vᵀx|² is at most this share of |x|².
         own_length = scaled.square().sum(dim=1, keepdim=True)
         own_missed = own_length - along.square().sum(dim=1, keepdim=True)
-        near = min(self.span.worst, 1.0) ** 2 + 1e-14
+        near = min(self.span.worst, 1.0) ** 2 + ROUGH
         beyond = torch.addmm(self.missed - near * self.lengths, along, self.along.T, alpha=-2)
         own, found = (beyond < near * own_length - own_missed).nonzero(as_tuple=True)
         return own, found

@@ -7,7 +7,7 @@ the right one a word fits: one equation in one unknown, of hundreds that must ho
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -15,7 +15,8 @@ from torch import Tensor
 
 from gradleak.data.text import Vocabulary
 from gradleak.leak import Leak
-from gradleak.models.recogniser import START
+from gradleak.models.recogniser import END, START
+from gradleak.sequences.ends import ended
 from gradleak.sequences.output import cell_after
 from gradleak.sequences.transcripts import APART, FITS, KNOWN, MOST, Transcripts, _Decoder, _outside, read_transcripts
 
@@ -43,13 +44,15 @@ class _Prefix:
     other: float
 
 
-def read_sharing(leak: Leak, start: int = START, *, vocabulary: Vocabulary | None = None) -> Transcripts:
+def read_sharing(
+    leak: Leak, start: int = START, *, end: int = END, vocabulary: Vocabulary | None = None
+) -> Transcripts:
     """Return the transcripts of a batch in which two utterances may begin with one word.
 
     Where all begin with words of their own, it is `read_transcripts`; so it is, ambiguous, where more than two begin
     alike, or where one of the two says nothing more.
     """
-    plain = read_transcripts(leak, start, vocabulary=vocabulary)
+    plain = read_transcripts(leak, start, end=end, vocabulary=vocabulary)
     if plain.inputs == 0 or all(status == "unique" for status in plain.status):
         return plain
     decoder = _Decoder(leak)
@@ -57,15 +60,26 @@ def read_sharing(leak: Leak, start: int = START, *, vocabulary: Vocabulary | Non
     if int((sizes <= KNOWN).sum()) != 1:
         return plain
     search = _Search(decoder, decoder.context @ right[-1])
-    ends, steps = search.run(start)
+    going, ends = search.run(start)
     sure = all(one.other >= APART * max(one.miss, decoder.rounding) for one in ends)
-    if steps != decoder.rank or not sure or decoder.utterances not in (None, len(ends)):
+    if len(going) + len(ends) != decoder.rank or not sure or decoder.utterances not in (None, len(ends)):
         return plain
+    reason = "" if _ended(decoder, going, ends, end) else "more words may follow"
     ends = sorted(ends, key=lambda one: one.words)
     tokens = [list(one.words) for one in ends]
     texts = None if vocabulary is None else [vocabulary.decode(words) for words in tokens]
     misses = [(one.miss, one.other) for one in ends]
-    return Transcripts(tokens, texts, ["unique"] * len(ends), [""] * len(ends), decoder.rank, misses)
+    status = "ambiguous" if reason else "unique"
+    return Transcripts(tokens, texts, [status] * len(ends), [reason] * len(ends), decoder.rank, misses)
+
+
+def _ended(decoder: _Decoder, going: Sequence[_Prefix], ends: Sequence[_Prefix], end: int) -> bool:
+    """Whether the steps behind which nothing fits were told the end mark; no, where none can tell."""
+    gradient = decoder.gradients.get("head.weight")
+    if gradient is None or len(decoder.model.cells) > 1 or decoder.passed_on is None:
+        return False
+    states = torch.stack([one.state[0] for one in (*going, *ends)])
+    return all(ended(gradient[:, : states.shape[1]], states, range(len(going), len(states)), end))
 
 
 @dataclass(frozen=True)
@@ -90,8 +104,8 @@ class _Search:
         self.weights = [value.detach().double() for value in decoder.cell.parameters()]
         self.multiples = torch.linspace(-FAR, FAR, PLACES, dtype=torch.float64)
 
-    def run(self, start: int) -> tuple[list[_Prefix], int]:
-        """Return the prefixes behind which nothing fits, and how many steps all make, the first one counted."""
+    def run(self, start: int) -> tuple[list[_Prefix], list[_Prefix]]:
+        """Return the prefixes that are gone on behind, the empty one first, and those behind which nothing fits."""
         nothing = self.decoder.words.new_zeros(self.decoder.cell.hidden_size)
         unheard = self.decoder.words.new_zeros(len(self.decoder.context))
         before = _Prefix((), unheard, (nothing, nothing), 0.0, float("inf"))
@@ -108,8 +122,7 @@ class _Search:
             left += [(longer, follower) for longer, followers in following for follower in followers]
             if not following:
                 ends.append(step)
-        found = [self._made(step, step.context, 0.0) for step in self._without_false(going, ends)]
-        return found, len(going) + len(found)
+        return going, [self._last(step) for step in self._without_false(going, ends)]
 
     def _without_false(self, going: list[_Prefix], ends: list[_Step]) -> list[_Step]:
         """Return the ends without those that steps add up to behind which it goes on, as with words of their own.
@@ -187,16 +200,26 @@ class _Search:
 
     def _passed_on(self, step: _Step) -> bool:
         """Whether with some multiple the next layer has read the state that a last word makes; True if unknown."""
+        found = self._read_on(step)
+        return found is None or found[1] < FITS[0]
+
+    def _last(self, step: _Step) -> _Prefix:
+        """Return the prefix that a last word makes, with the multiple that the next layer has read if that is known."""
+        found = self._read_on(step)
+        return self._made(step, step.context if found is None else step.context + found[0] * self.direction, 0.0)
+
+    def _read_on(self, step: _Step) -> tuple[float, float] | None:
+        """Return the multiple whose state is nearest to what the next layer has read, and how near; None if unknown."""
         span = self.decoder.passed_on
         if span is None:
-            return True
+            return None
 
         def outside(states: Tensor) -> Tensor:
             states = states / states.norm(dim=1, keepdim=True)
             return states - (states @ span) @ span.T
 
         best = int(outside(self._states(step, self.multiples)[0]).norm(dim=1).argmin())
-        return self._root(step, outside, float(self.multiples[best]))[1] < FITS[0]
+        return self._root(step, outside, float(self.multiples[best]))
 
     def _misses(self, states: Tensor) -> Tensor:
         """Return how far each word lies outside the span behind states (N, H), as a share of its length, (C, N)."""

@@ -11,6 +11,8 @@ from torch import Tensor
 # A gap is a step between neighbours that noise alone does not make, and begins above what is rounded. The last tenth of
 # the singular values of a matrix of noise falls off by itself: a step there must be a wide one.
 LEAST_GAP, ROUNDED, INNER, WIDE = 1.5, 3e-7, 0.9, 100
+# A gradient of more rows than so many times its width is folded to that many.
+FOLDED = 4
 # What one more check lets pass, as a share of a random vector's miss.
 SLACK = 0.03
 # The largest singular value of a matrix of noise is its deviation times the roots of its sides; uneven noise has more.
@@ -97,14 +99,10 @@ def span_of(gradient: Tensor, *, equalise: bool = True, least: int = 0) -> Span:
     much as another. Noise that was added is the same for all rows; they are left as they are then.
     """
     rounding = 4 * torch.finfo(gradient.dtype).eps
-    rows = gradient.double()
-    rows = rows[(rows != 0).any(dim=1)]
-    width = gradient.shape[1]
+    rows, width = _folded(gradient, equalise), gradient.shape[1]
     if len(rows) == 0:
         nothing = rows.new_zeros(width, 0), rows.new_zeros(0), rows.new_ones(width)
         return Span(*nothing, noise=0.0, rounding=rounding)
-    if equalise:
-        rows = rows / rows.norm(dim=1, keepdim=True)
     units = rows.square().mean(dim=0).sqrt()
     units = units.where(units > 0, units.max())
     if not equalise:
@@ -122,6 +120,23 @@ def span_of(gradient: Tensor, *, equalise: bool = True, least: int = 0) -> Span:
         rank, noise = width, 0.0
     slack = SLACK * math.sqrt(1 - rank / width) if least else 0.0
     return Span(vectors.flip(1)[:, :rank], sizes[:rank], units, noise, rounding, slack)
+
+
+def _folded(gradient: Tensor, equalise: bool) -> Tensor:
+    """Return the rows (R, D) of a gradient that are not zero, divided by their size if so asked; float64.
+
+    Where there are very many, several are added up, their signs drawn: that keeps their span, and noise stays noise.
+    """
+    rows = gradient[(gradient != 0).any(dim=1)]
+    most = FOLDED * gradient.shape[1]
+    signs = torch.randint(2, (len(rows), 1), generator=torch.Generator().manual_seed(0)).to(rows.device) * 2 - 1
+    total = torch.zeros(min(len(rows), most), gradient.shape[1], dtype=torch.float64, device=rows.device)
+    for part, sign in zip(rows.split(most), signs.split(most), strict=True):
+        own = part.double()
+        if equalise:
+            own = own / own.norm(dim=1, keepdim=True)
+        total[: len(own)] += sign * own
+    return total
 
 
 def _noise(sizes: Tensor, rank: int, rows: int) -> float:

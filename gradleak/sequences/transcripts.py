@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +13,8 @@ from torch import Tensor, nn
 from gradleak.data.text import Vocabulary
 from gradleak.errors import InputError
 from gradleak.leak import Leak
-from gradleak.models.recogniser import START, Recogniser
+from gradleak.models.recogniser import END, START, Recogniser
+from gradleak.sequences.ends import ended, ended_behind, top_states
 from gradleak.sequences.observed import FIRST
 from gradleak.sequences.output import cell_after
 from gradleak.spans import inputs_span, limit
@@ -33,9 +35,10 @@ KNOWN = 1e-4
 class Transcripts:
     """What was said in a batch: a list of tokens an utterance, its text where a vocabulary is given.
 
-    `status` an utterance: "unique" if the gradient leaves no other, "ambiguous" if more may fit, "failed" if the search
-    broke off; `reasons` say why it is not unique. `inputs`: how many steps the decoder made, the rank of its gradient.
-    `misses` an utterance: how far its worst word is from the span, and how far the best other word would have been.
+    `status` an utterance: "unique" if the gradient leaves no other, "ambiguous" if more may fit or follow, "failed" if
+    the search broke off; `reasons` say why it is not unique. `inputs`: how many steps the decoder made, the rank of its
+    gradient. `misses` an utterance: how far its worst word is from the span, and how far the best other would have
+    been.
     """
 
     tokens: list[list[int]]
@@ -51,7 +54,9 @@ class Transcripts:
         return [1] * len(self.tokens)
 
 
-def read_transcripts(leak: Leak, start: int = START, *, vocabulary: Vocabulary | None = None) -> Transcripts:
+def read_transcripts(
+    leak: Leak, start: int = START, *, end: int = END, vocabulary: Vocabulary | None = None
+) -> Transcripts:
     """Return the transcripts of the utterances in a recogniser's gradient, word by word.
 
     The gradient of the decoder's first layer is Σ_t δ_t [e(y_{t−1}); context_{t−1}; state_{t−1}; 1]ᵀ, so each of these
@@ -59,6 +64,9 @@ def read_transcripts(leak: Leak, start: int = START, *, vocabulary: Vocabulary |
     state are known, so the next word is the one whose vector lies in the span; the context follows linearly, and the
     layer itself gives the next state. Further layers of the decoder are not needed: nothing of theirs comes back.
     Several utterances are told apart where no two begin with the same word.
+
+    A word of which the recogniser is sure leaves no trace, and where it is sure of all that follow the transcript would
+    end too soon: it is unique only if the last layer's gradient is sent, and tells that the `end` mark follows.
     """
     decoder = _Decoder(leak)
     if decoder.rank == 0:
@@ -71,11 +79,13 @@ def read_transcripts(leak: Leak, start: int = START, *, vocabulary: Vocabulary |
         return _nothing("the start token does not lie in the gradient's span", decoder.rank, vocabulary)
     searches = []
     for fits in FITS:
-        ends, steps, whole = _searched(decoder, first, fits)
-        searches.append((ends, steps, whole))
-        if whole and steps == decoder.rank:
-            return _told(ends, steps, whole, decoder, vocabulary)
-    return _told(*searches[0], decoder, vocabulary)
+        nodes, whole = _searched(decoder, first, fits)
+        searches.append((nodes, whole))
+        if whole and len(nodes) == decoder.rank:
+            break
+    else:
+        nodes, whole = searches[0]
+    return _told(nodes, whole, decoder, end, vocabulary)
 
 
 def step_misses(leak: Leak, tokens: Sequence[int], start: int = START) -> list[Tensor]:
@@ -212,8 +222,8 @@ class _Decoder:
         return _Node(words, torch.cat([read, state[0], read.new_ones(1)]), cell_after(gates, state), miss, other)
 
 
-def _searched(decoder: _Decoder, first: _Node, fits: float) -> tuple[list[_Node], int, bool]:
-    """Return the ends of all chains of words, how many steps they make, and whether the search came to its end."""
+def _searched(decoder: _Decoder, first: _Node, fits: float) -> tuple[list[_Node], bool]:
+    """Return all steps of all chains of words, and whether the search came to its end."""
     nodes, place = [first], 0
     while place < len(nodes) <= MOST * decoder.rank:
         following, other = decoder.following(nodes[place], fits)
@@ -224,9 +234,7 @@ def _searched(decoder: _Decoder, first: _Node, fits: float) -> tuple[list[_Node]
         nodes += following
         place += 1
     whole = place == len(nodes)
-    nodes = _without_false(nodes, decoder)
-    goes_on = {node.words[:-1] for node in nodes[1:]}
-    return sorted((one for one in nodes if one.words not in goes_on), key=lambda one: one.words), len(nodes), whole
+    return _without_false(nodes, decoder), whole
 
 
 def _without_false(nodes: list[_Node], decoder: _Decoder) -> list[_Node]:
@@ -250,21 +258,23 @@ def _outside(vector: Tensor, basis: Tensor) -> float:
     return float((vector - basis @ (basis.T @ vector)).norm() / vector.norm())
 
 
-def _told(ends: list[_Node], steps: int, whole: bool, decoder: _Decoder, vocabulary: Vocabulary | None) -> Transcripts:
+def _told(nodes: list[_Node], whole: bool, decoder: _Decoder, end: int, vocabulary: Vocabulary | None) -> Transcripts:
     """Return what was read with what is sure of it."""
+    goes_on = {node.words[:-1] for node in nodes[1:]}
+    ends = sorted((one for one in nodes if one.words not in goes_on), key=lambda one: one.words)
     general = ""
     if not decoder.told:
         general = "several steps share word and state, so that their contexts mix: utterances begin with one word"
     elif not whole:
         general = "more words fit than the gradient has steps: noise"
-    elif steps != decoder.rank:
-        general = f"the gradient holds {decoder.rank} steps, and {steps} were read"
+    elif len(nodes) != decoder.rank:
+        general = f"the gradient holds {decoder.rank} steps, and {len(nodes)} were read"
     elif decoder.utterances not in (None, len(ends)):
         general = f"{decoder.utterances} utterances say {len(ends)} different things: some the same, or nothing"
-    reasons = []
-    for node in ends:
-        close = node.other < APART * max(node.miss, decoder.rounding)
-        reasons.append(general or ("another word fits nearly as well" if close else ""))
+    close = [node.other < APART * max(node.miss, decoder.rounding) for node in ends]
+    reasons = [general or ("another word fits nearly as well" if near else "") for near in close]
+    if not any(reasons):
+        reasons = _open(nodes, ends, decoder, end)
     tokens = [list(node.words) for node in ends]
     return Transcripts(
         tokens,
@@ -274,6 +284,29 @@ def _told(ends: list[_Node], steps: int, whole: bool, decoder: _Decoder, vocabul
         decoder.rank,
         [(node.miss, node.other) for node in ends],
     )
+
+
+def _open(nodes: list[_Node], ends: list[_Node], decoder: _Decoder, end: int) -> list[str]:
+    """Return, for each end, why more words may follow, or nothing."""
+    gradient = decoder.gradients.get("head.weight")
+    if gradient is None:
+        return ["the last layer, which tells whether more words follow, is not sent"] * len(ends)
+    gradient = gradient[:, : decoder.cell.hidden_size]
+    if len(decoder.model.cells) == 1:
+        places = {node.words: place for place, node in enumerate(nodes)}
+        states = torch.stack([node.state[0] for node in nodes])
+        told = ended(gradient, states, [places[one.words] for one in ends], end)
+    elif len(ends) == 1:
+        # One after the other; the context of the last is nowhere read.
+        context = slice(decoder.width, decoder.width + len(decoder.context))
+        states = decoder.words.new_zeros(len(nodes) - 1, decoder.cell.hidden_size)
+        contexts = decoder.words.new_zeros(len(nodes) - 1, len(decoder.context))
+        for place, (node, following) in enumerate(pairwise(nodes)):
+            states[place], contexts[place] = node.state[0], following.read[context]
+        told = [ended_behind(gradient, top_states(list(decoder.model.cells)[1:], states, contexts), end)]
+    else:
+        return ["there are several utterances and layers: whether another word follows is not told"] * len(ends)
+    return ["" if one else "words may follow of which the recogniser is sure" for one in told]
 
 
 def _nothing(reason: str, inputs: int, vocabulary: Vocabulary | None) -> Transcripts:

@@ -17,27 +17,54 @@ from gradleak.spans import classes_span
 NOISE = 1.05
 # Rows that may lie apart, at most.
 APART = 200
+# The rows of a gradient add up to nothing, as a share of its size, but for so many times its precision.
+SUMMED = 64
 
 
 @dataclass(frozen=True)
 class Words:
-    """The tokens that were said, each once; how many were said in all; and the tokens' pieces, with a vocabulary."""
+    """The bag of words of a text: the tokens that were said, each once, as one sorted list; `count` of them in all.
 
-    tokens: set[int]
+    `texts`: their pieces in one line, where a vocabulary is given. `status` is "ambiguous", for words of which the
+    model is sure leave no trace, or "failed" where there is nothing at all. `counts`: the text is there once.
+    """
+
+    tokens: list[list[int]]
+    texts: list[str] | None
+    counts: list[int]
+    status: list[str]
     count: int
-    pieces: list[str] | None
 
 
-def reveal_words(leak: Leak, *, vocabulary: Vocabulary | None = None) -> Words:
+def reveal_words(leak: Leak, start: int = 1, *, vocabulary: Vocabulary | None = None) -> Words:
     """Return the bag of words of a text whose gradient this is, end marks included, by RLG (dang2021).
 
     Two words alike are one in the bag and two in the count: it is the rank of the gradient, its rows divided by their
-    size (`gradleak.spans`).
+    size (`gradleak.spans`). `start` is asked by the other readers and not here: it is never predicted.
     """
+    del start
     gradient = leak.weight_gradient
-    tokens = rlg(gradient)
-    pieces = None if vocabulary is None else [vocabulary.pieces[token] for token in sorted(tokens)]
-    return Words(tokens, classes_span(gradient).rank, pieces)
+    tokens = sorted(bag(gradient))
+    texts = None if vocabulary is None else [" ".join(vocabulary.pieces[token] for token in tokens)]
+    status = ["ambiguous" if tokens else "failed"]
+    return Words([tokens], texts, [1], status, classes_span(gradient).rank)
+
+
+def bag(gradient: Tensor) -> set[int]:
+    """Return the classes that occur in a gradient (C, I), by RLG; refuse one that was changed before it was sent.
+
+    Probabilities and labels each add up to one, so that the rows add up to nothing but for rounding. Where they do not,
+    the rank is no number of words, no few rows' cone is the whole space, and every row would be a program of its own:
+    hours, for nothing.
+    """
+    sizes = gradient.double().norm()
+    share = float(gradient.sum(dim=0, dtype=torch.float64).norm() / sizes) if sizes > 0 else 0.0
+    if share > SUMMED * torch.finfo(gradient.dtype).eps:
+        raise InputError(
+            f"the rows of this gradient add up to {share:.1g} of its size, and not to nothing: it was changed before "
+            "it was sent, or is not of a last layer and cross-entropy alone"
+        )
+    return rlg(gradient)
 
 
 def rounded_rank(difference: Tensor, weight: Tensor, rate: float, steps: int = 1) -> int:

@@ -120,12 +120,33 @@ def test_identical_batches_have_one_gradient_and_the_batch_size_tells() -> None:
     assert read_sentences(unknown).counts == [1, 1]
 
 
-def test_the_gradient_may_be_scaled() -> None:
+@pytest.mark.parametrize("kind", ["lstm", "gru", "transformer"])
+def test_a_sentence_of_which_the_model_is_sure_is_not_taken_for_another_again(kind: str) -> None:
+    model, sure, other = model_of(kind), [7, 8, 9], [5, 6]
+    tokens, targets = batch_of([sure])
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    for _ in range(100):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(tokens).flatten(0, 1), targets.flatten()).backward()
+        optimizer.step()
+    with torch.no_grad():
+        for parameter in model.get_submodule("head").parameters():
+            parameter *= 30
+    found = read_sentences(leak_of(model, [other, sure]))
+    # What it is sure of leaves no trace: the other is read, once, and the mean's factor says that there is more.
+    assert (found.status, found.tokens, found.counts) == ("ambiguous", [other], [1])
+    assert found.factor == pytest.approx(3 / 7, rel=1e-4)
+    again = read_sentences(leak_of(model, [other, other]))
+    assert (again.status, again.counts) == ("unique", [2])
+
+
+@pytest.mark.parametrize("factor", [1e-20, 0.037, 1e15])
+def test_the_gradient_may_be_scaled(factor: float) -> None:
     leak = leak_of(model_of("gru"), BATCHES["shared prefixes"])
-    scaled = Leak(leak.model, {name: 0.037 * value for name, value in leak.gradients.items()}, leak.head, 5)
-    found = read_sentences(scaled)
+    scaled = Leak(leak.model, {name: factor * value for name, value in leak.gradients.items()}, leak.head, 5)
+    found = read_sentences(scaled, words=range(PIECES))
     assert (found.status, found.all()) == ("unique", sorted(BATCHES["shared prefixes"]))
-    assert found.factor == pytest.approx(0.037, rel=1e-4)
+    assert found.factor == pytest.approx(factor, rel=1e-4)
 
 
 def test_words_need_not_be_given_by_the_embedding() -> None:
@@ -278,3 +299,16 @@ def test_a_span_says_what_noise_it_saw() -> None:
     assert not noisy.inside(torch.randn(50, 20, generator=generator).double()).any()
     full = span_of(torch.randn(60, 20, generator=generator))
     assert full.power == 0
+
+
+def test_a_span_of_very_many_rows_is_that_of_their_sums() -> None:
+    generator = torch.Generator().manual_seed(0)
+    inside = torch.randn(5, 20, generator=generator)
+    # One direction is of a single row.
+    weights = torch.cat([torch.randn(3000, 4, generator=generator), torch.zeros(3000, 1)], dim=1)
+    weights[1234] = torch.tensor([0.0, 0.0, 0.0, 0.0, 1.0])
+    for equalise in (True, False):
+        span = span_of(weights @ inside, equalise=equalise)
+        assert span.rank == 5
+        assert span.inside(inside.double()).all()
+        assert not span.inside(torch.randn(50, 20, generator=generator).double()).any()

@@ -36,7 +36,8 @@ def test_two_that_begin_alike(size: str, said: list[list[int]]) -> None:
     assert "unique" not in read_transcripts(leak).status
     found = read_sharing(leak)
     assert found.tokens == sorted(said)
-    assert found.status == ["unique"] * len(said)
+    # Whether more words follow is not told where the last layer is behind another.
+    assert found.status == [{"small": "unique", "small-2": "ambiguous"}[size]] * len(said)
     assert found.inputs == sum(map(len, said)) + 1
     for miss, other in found.misses:
         assert miss < 1e-5

@@ -13,7 +13,7 @@ from gradleak.data.speech import pseudo_speech
 from gradleak.errors import InputError
 from gradleak.leak import Leak
 from gradleak.models.recogniser import Recogniser, recogniser
-from gradleak.sequences import Transcripts, observe_speech, read_transcripts
+from gradleak.sequences import Transcripts, observe_speech, read_sharing, read_transcripts
 from gradleak.sequences.observed import FIRST
 from gradleak.sequences.transcripts import step_misses
 
@@ -79,10 +79,42 @@ def test_several_utterances_that_begin_with_other_words(model: Recogniser) -> No
 def test_words_that_other_steps_add_up_to_are_left_out(model: Recogniser) -> None:
     # Behind 10, words 10 and 11 both fit: (11, behind 10) = (11, first) − (10, first) + (10, behind 10).
     leak = leaked(model, [[10, 10, 50, 2], [11, 60, 2]])
-    for gradients in (leak.gradients, {name: leak.gradients[name] for name in FIRST}):
+    for gradients, status in (
+        (leak.gradients, "unique"),
+        ({name: leak.gradients[name] for name in FIRST}, "ambiguous"),
+    ):
         found = read_transcripts(replace(leak, gradients=gradients))
         assert found.tokens == [[10, 10, 50], [11, 60]]
-        assert found.status == ["unique"] * 2
+        assert found.status == [status] * 2
+
+
+@pytest.mark.parametrize("size", ["small", "small-2"])
+def test_words_of_which_it_is_sure_are_missed_and_not_denied(size: str) -> None:
+    model, sound = recogniser(size, CLASSES, seed=1), pseudo_speech("abcdefgh")
+    before, told = torch.tensor([[1, 11, 20, 30, 40]]), torch.tensor([10, 20, 30, 40, 2])
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.003)
+    for _ in range(60):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(sound[None], before)[0], told).backward()
+        optimizer.step()
+    said = [11, 20, 30, 40]
+    learned = read_transcripts(observe_speech(model, [sound], [[*said, 2]]))
+    assert (learned.tokens, learned.status) == ([said], ["unique"])
+    with torch.no_grad():
+        for parameter in model.head.parameters():
+            parameter *= 10
+    # Now it is sure of all but the first word, and only that step leaves a trace.
+    leak = observe_speech(model, [sound], [[*said, 2]])
+    for found in (read_transcripts(leak), read_sharing(leak)):
+        assert found.tokens == [said[: found.inputs - 1]] != [said]
+        assert found.status == ["ambiguous"]
+        assert found.reasons == ["words may follow of which the recogniser is sure"]
+
+
+def test_several_utterances_and_layers_are_read_and_not_promised() -> None:
+    found = read(recogniser("small-2", CLASSES, seed=1), [10, 20], [11, 20, 30])
+    assert found.tokens == [[10, 20], [11, 20, 30]]
+    assert found.status == ["ambiguous"] * 2
 
 
 @pytest.mark.parametrize("said", [[[10, 20], [10, 20], [30]], [[10, 20], [10, 20]], [[10, 20], []]])

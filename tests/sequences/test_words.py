@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 import torch
 
@@ -12,7 +14,7 @@ from gradleak.errors import InputError
 from gradleak.labels.hard.rlg_as_coded import rlg_as_coded
 from gradleak.models.recogniser import Recogniser, recogniser
 from gradleak.sequences import observe_speech, reveal_words
-from gradleak.sequences.words import outlying_words, rounded_rank
+from gradleak.sequences.words import SUMMED, outlying_words, rounded_rank
 
 WORDS = text.vocabulary("sentences")
 SAID = [one for one in text.texts("sentences", "test") if len(one) > 25][::12]
@@ -31,9 +33,31 @@ def test_words_and_their_number(model: Recogniser) -> None:
     for said in SAID:
         tokens = tokens_of(said)
         found = reveal_words(observe_speech(model, [pseudo_speech(said)], [tokens]), vocabulary=WORDS)
-        assert found.tokens == set(tokens)
-        assert found.count == len(tokens)
-        assert found.pieces == [WORDS.pieces[token] for token in sorted(set(tokens))]
+        assert found.tokens == [sorted(set(tokens))]
+        assert (found.count, found.counts) == (len(tokens), [1])
+        assert found.texts == [" ".join(WORDS.pieces[token] for token in sorted(set(tokens)))]
+        assert found.status == ["ambiguous"]
+
+
+@pytest.mark.parametrize("defense", ["sign", "grad-drop/0.5", "grad-drop/0.9", "quantize/8", "gaussian/0.0001"])
+def test_a_gradient_that_was_changed_is_refused_at_once(model: Recogniser, defense: str) -> None:
+    tokens = tokens_of(SAID[0])
+    changed = defenses.named(defense, generator=torch.Generator().manual_seed(0))
+    leak = observe_speech(model, [pseudo_speech(SAID[0])], [tokens], only=["head.weight"], defense=changed)
+    began = time.process_time()
+    # Its rank means nothing, and all rows would have to be looked at, one after the other.
+    with pytest.raises(InputError, match="and not to nothing"):
+        reveal_words(leak)
+    assert time.process_time() - began < 1
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_fewer_or_more_digits_are_not_taken_for_a_change(model: Recogniser, dtype: torch.dtype) -> None:
+    tokens = tokens_of(SAID[0])
+    leak = observe_speech(model.to(torch.float64), [pseudo_speech(SAID[0]).double()], [tokens], only=["head.weight"])
+    model.to(torch.float32)
+    gradient = leak.weight_gradient.to(dtype)
+    assert float(gradient.double().sum(dim=0).norm() / gradient.double().norm()) < SUMMED * torch.finfo(dtype).eps
 
 
 def test_as_coded_is_told_the_length(model: Recogniser) -> None:

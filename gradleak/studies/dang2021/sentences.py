@@ -35,6 +35,7 @@ SMALLEST: dict[str, Any] = {"cells": ["lstm/64/1/untrained/2/2"], "free": 1, "de
 SHOWN = {"lstm": "LSTM", "gru": "GRU", "transformer": "transformer"}
 STAGES = ("untrained", "trained")
 RECURRENT = ("lstm/256/1", "gru/256/1", "lstm/256/2")
+SIZES = (1, 8, 32)
 # So many batches are a trial: what a killed run loses.
 CHUNK = 25
 # Of the words that do not fit, the figure shows so many nearest ones.
@@ -110,13 +111,17 @@ class Parameters(studies.Parameters):
     paper: ClassVar[dict[str, Any]] = {
         "text": "librispeech",
         "cells": [
-            *(f"{model}/{stage}/{size}/100" for size in (1, 8, 32) for model in RECURRENT for stage in STAGES),
+            *(f"{model}/{stage}/{size}/100" for size in SIZES for model in RECURRENT for stage in STAGES),
+            *(f"gru/256/2/{stage}/{size}/25" for size in SIZES for stage in STAGES),
+            *(f"{kind}/512/1/untrained/{size}/10" for size in SIZES for kind in ("lstm", "gru")),
             "lstm/512/1/untrained/64/10",
             "lstm/1024/1/untrained/64/4",
             "lstm/512/1/trained/64/10",
             "lstm/1024/1/trained/64/4",
-            *(f"transformer/256/2/untrained/{size}/3" for size in (1, 4, 16)),
-            "transformer/256/2/trained/16/1",
+            "gru/512/1/untrained/64/10",
+            "gru/1024/1/untrained/64/4",
+            *(f"transformer/256/2/untrained/{size}/10" for size in (1, 4, 16)),
+            "transformer/256/2/trained/16/5",
             *(f"transformer/768/2/untrained/{size}/1" for size in (32, 64)),
         ],
         "free": 3,

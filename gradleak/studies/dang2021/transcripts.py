@@ -32,7 +32,7 @@ PLACE = "Section 4, Table 5, Figure 2"
 SMALLEST: dict[str, Any] = {"rows": ["small/0/2"], "batches": ["2/1"]}
 CHUNK = 50  # utterances a trial
 # What reads the first layer's states, with one layer of decoder and with two.
-NEXT = (("head.weight",), ("cells.1.weight_ih",))
+NEXT = (("head.weight",), ("cells.1.weight_ih", "head.weight"))
 SHOWN = 0.7  # the figure's utterance, as a share of a list sorted by length
 
 
@@ -64,7 +64,7 @@ class Parameters(studies.Parameters):
     paper: ClassVar[dict[str, Any]] = {
         "source": "librispeech",
         "rows": ["paper/0/101", "small/0/402", "small/100/101", "small/400/402", "small-2/0/101"],
-        "batches": ["2/24", "4/24", "8/12"],
+        "batches": ["2/24", "4/24", "8/12", "16/6", "32/3"],
     }
 
 
