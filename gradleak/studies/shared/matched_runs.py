@@ -45,14 +45,19 @@ class Parameters(studies.Parameters):
     restarts: int = Field(1, ge=1, le=100, description="random starts an image")
     l2_steps: int = Field(1, ge=1, le=100_000, description="L-BFGS steps of L2 matching, 20 gradients each")
     cosine_steps: int = Field(10, ge=1, le=1_000_000, description="Adam steps of cosine matching")
+    whole: int = Field(0, ge=0, le=10_000, description="images of each untrained L2 row that get whole steps")
+    whole_starts: int = Field(1, ge=1, le=100, description="random starts of those")
     stages: list[Stage] = Field(["untrained"], description="networks: untrained, trained")
     dataset: str = Field("photos", description="private images, test split")
 
     paper: ClassVar[dict[str, Any]] = {
         "pairs": 45,
         "images": 30,
+        "restarts": 10,
         "l2_steps": 300,
         "cosine_steps": 4800,
+        "whole": 45,
+        "whole_starts": 10,
         "stages": list(STAGES),
         "dataset": "cifar10",
     }

@@ -9,7 +9,6 @@ from typing import Any, ClassVar, Literal
 
 import pandas as pd
 from matplotlib.figure import Figure
-from pydantic import Field
 
 from gradleak.book.records import Record
 from gradleak.images import Distance
@@ -59,15 +58,7 @@ RUNS: dict[Which, dict[str, tuple[float, float]]] = {
 class Parameters(matched_runs.Parameters):
     """What a rerun may change."""
 
-    whole: int = Field(0, ge=0, le=10_000, description="images of each L2 row that get whole steps")
-    whole_starts: int = Field(1, ge=1, le=100, description="random starts of those")
-
-    paper: ClassVar[dict[str, Any]] = matched_runs.Parameters.paper | {
-        "restarts": 10,
-        "whole": 45,
-        "whole_starts": 10,
-        "stages": ["untrained"],
-    }
+    paper: ClassVar[dict[str, Any]] = matched_runs.Parameters.paper | {"stages": ["untrained"]}
 
 
 def scale(parameters: Parameters) -> str:

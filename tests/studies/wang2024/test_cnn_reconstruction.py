@@ -18,6 +18,7 @@ CHOSEN = {
     "cosine_steps": 30,
     "again": 2,
     "again_restarts": 2,
+    "whole": 2,
     "second_order": 1,
     "second_order_steps": 1,
 }
@@ -26,7 +27,8 @@ CHOSEN = {
 def test_every_row_has_every_label(record: Record) -> None:
     frame = record.frame()
     images = frame[frame["what"] == "image"]
-    assert len(images) == 2 * (2 * 5 * 2) + 2 * 2  # two kinds of label: two distances of five labels, whole steps
+    # Two kinds of label: two distances of five labels, five labels with whole steps.
+    assert len(images) == 2 * (2 * 5 * 2) + 2 * (5 * 2)
     assert images["psnr"].gt(0).all()
     assert not images["status"].eq("diverged").any()
     errors = images.groupby("run")["label_error"].mean()
@@ -64,8 +66,8 @@ def test_restarts_differ_and_the_attackers_choice_is_one_of_them(record: Record)
 def test_tables_and_figures(record: Record) -> None:
     assert list(cnn_reconstruction.table(record).columns)[3:8] == list(cnn_reconstruction.MODES)
     assert cnn_reconstruction.table(record)["GT"].str.endswith(" / 28.27").any()
-    assert len(cnn_reconstruction.detail_table(record)) == 22
-    assert len(cnn_reconstruction.paired_table(record)) == 16
+    assert len(cnn_reconstruction.detail_table(record)) == 30
+    assert len(cnn_reconstruction.paired_table(record)) == 20
     assert list(cnn_reconstruction.second_order_table(record)["start"]) == ["random"]
     for draw in (
         cnn_reconstruction.figure_images,
@@ -76,6 +78,20 @@ def test_tables_and_figures(record: Record) -> None:
         figure = draw(record)
         assert figures.gray_table(figure).std() > 0.02
         plt.close(figure)
+
+
+def test_intervals_hold_the_mean_and_say_where_the_papers_lies(record: Record) -> None:
+    whole = cnn_reconstruction.whole_table(record)
+    assert len(whole) == 2 * 5
+    assert set(whole["label from"]) == set(cnn_reconstruction.WHOLE.values())
+    assert set(whole["n"]) == {"2 × 1"}
+    for line in whole.to_dict("records"):
+        low, high = map(float, line["95 %"].split(" … "))
+        assert low <= float(line["mean"]) <= high
+        stated = float(line["paper"])
+        wanted = "below" if stated < low else "above" if stated > high else "within"
+        assert line["paper's lies"] == wanted
+    assert len(cnn_reconstruction.all_table(record)) == 2 * 2 * 5
 
 
 def test_samples_are_the_papers() -> None:
