@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from typing import Any
 
+import pandas as pd
 import torch
 from torch import Tensor, nn
 
@@ -78,5 +79,18 @@ def decibels(value: Any) -> str:
 
 def short(layer: str) -> str:
     """Return a layer's name as a table shows it."""
-    first, _, joined = layer.replace("body.", "").partition("+")
+    first, _, joined = layer.removeprefix("network.").replace("body.", "").partition("+")
     return f"{first}, shortcut" if joined else first
+
+
+def layer_line(layer: str, group: pd.DataFrame) -> dict[str, str]:
+    """Return a table's line of one layer: how often its inputs were had, the largest claimed and true errors."""
+    own = group[group["reason"] == ""]
+    return {
+        "layer": short(layer),
+        "equations": f"{group['equations'].iloc[0]:.0f}",
+        "unknowns": f"{group['unknowns'].iloc[0]:.0f}",
+        "reached": f"{len(own)} of {len(group)}",
+        "claimed": f"{own['claimed'].max():.0e}" if len(own) else "–",
+        "true": f"{own['off'].max():.0e}" if len(own) else "–",
+    }

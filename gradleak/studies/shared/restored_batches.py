@@ -215,6 +215,11 @@ def drawn(network: str, judge: str, dataset: str, size: int, first: int, batches
     return Case(scene, chosen(scene.private, size, first + batches, seed)[first:], first)
 
 
+def few(count: int, together: int) -> list[dict[str, int]]:
+    """Return the first and the number of the batches of every trial, where so many in all are restored together."""
+    return [{"first": n, "batches": min(together, count - n)} for n in range(0, count, together)]
+
+
 def unrelated(private: data.Dataset, places: Tensor, first: int, seed: int) -> Tensor:
     """Return which images (N,) stand for unrelated ones beside those at `places` (N,): any but these."""
     others = torch.randperm(len(private), generator=torch.Generator().manual_seed(seed + 1))

@@ -26,7 +26,7 @@ from gradleak.leak import Leak, observe
 from gradleak.studies.fitting import Sees
 from gradleak.studies.shared.defended import sent_behind
 from gradleak.studies.shared.mosaics import packed, show
-from gradleak.studies.shared.peeled import FACTOR, decibels, judged, layers_of, short
+from gradleak.studies.shared.peeled import FACTOR, decibels, judged, layer_line, layers_of, short
 
 PLACE = "Beyond section 4.2"
 SMALLEST: dict[str, Any] = {}
@@ -170,18 +170,7 @@ def layer_table(record: Record) -> pd.DataFrame:
     frame = record.part("peeled")
     lines = []
     for (size, _, layer), group in frame[frame["what"] == "layer"].groupby(["size", "number", "layer"]):
-        own = group[group["reason"] == ""]
-        lines.append(
-            {
-                "B": f"{size:.0f}",
-                "layer": short(str(layer)),
-                "equations": f"{group['equations'].iloc[0]:.0f}",
-                "unknowns": f"{group['unknowns'].iloc[0]:.0f}",
-                "reached": f"{len(own)} of {len(group)}",
-                "claimed": f"{own['claimed'].max():.0e}" if len(own) else "–",
-                "true": f"{own['off'].max():.0e}" if len(own) else "–",
-            }
-        )
+        lines.append({"B": f"{size:.0f}"} | layer_line(str(layer), group))
     return pd.DataFrame(lines)
 
 

@@ -25,7 +25,7 @@ from gradleak.images import GradInversion
 from gradleak.images.gradinversion.settings import preset
 from gradleak.studies.shared import restored_batches
 from gradleak.studies.shared.matched_runs import paired
-from gradleak.studies.shared.restored_batches import AVERAGED, FLOORS, drawn, scaled
+from gradleak.studies.shared.restored_batches import AVERAGED, FLOORS, drawn, few, scaled
 from gradleak.studies.shared.shown_batches import interval, rows_of, strips
 
 PLACE = "Section 4, Tables 2 and 4"
@@ -155,19 +155,15 @@ def trials(parameters: Parameters) -> list[dict[str, Any]]:
     return [
         *pins,
         *(
-            {"part": "rows", "size": parameters.size} | few | steps | common
-            for few in _few(parameters.batches, TOGETHER)
+            {"part": "rows", "size": parameters.size} | part | steps | common
+            for part in few(parameters.batches, TOGETHER)
         ),
-        *({"part": "alone", "size": 1} | few | alone | common for few in _few(parameters.singles, 2 * TOGETHER)),
+        *({"part": "alone", "size": 1} | part | alone | common for part in few(parameters.singles, 2 * TOGETHER)),
         *(
-            {"part": "seeds", "size": parameters.size} | few | many | steps | common
-            for few in _few(min(parameters.group_batches, parameters.batches), TOGETHER)
+            {"part": "seeds", "size": parameters.size} | part | many | steps | common
+            for part in few(min(parameters.group_batches, parameters.batches), TOGETHER)
         ),
     ]
-
-
-def _few(count: int, together: int) -> list[dict[str, int]]:
-    return [{"first": n, "batches": min(together, count - n)} for n in range(0, count, together)]
 
 
 def trial(part: str, **inputs: Any) -> list[dict[str, Any]]:

@@ -21,8 +21,8 @@ from gradleak.images import peel, restore_batches
 from gradleak.images.gradinversion.settings import preset
 from gradleak.studies.shared import restored_batches
 from gradleak.studies.shared.deep_networks import SMALL
-from gradleak.studies.shared.peeled import layers_of
-from gradleak.studies.shared.restored_batches import Case, drawn, scaled
+from gradleak.studies.shared.peeled import layer_line, layers_of
+from gradleak.studies.shared.restored_batches import Case, drawn, few, scaled
 from gradleak.studies.shared.shown_batches import gain_table, quality_line, rows_of, strips
 
 PLACE = "Beyond section 4"
@@ -83,21 +83,17 @@ def trials(parameters: Parameters) -> list[dict[str, Any]]:
     common["device"] = studies.resolve_device(parameters.device)
     own, front = {"network": parameters.network, "steps": parameters.steps}, {"front": parameters.front}
     return [
-        *({"part": "one"} | few | own | front | common for few in _few(parameters.singles, parameters.together)),
+        *({"part": "one"} | part | own | front | common for part in few(parameters.singles, parameters.together)),
         *(
-            {"part": "many", "size": parameters.size} | few | own | common
-            for few in _few(parameters.batches, parameters.together)
+            {"part": "many", "size": parameters.size} | part | own | common
+            for part in few(parameters.batches, parameters.together)
         ),
         *(
-            {"part": "also", "network": name} | few | front | common
+            {"part": "also", "network": name} | part | front | common
             for name in parameters.also
-            for few in _few(parameters.also_singles, parameters.together)
+            for part in few(parameters.also_singles, parameters.together)
         ),
     ]
-
-
-def _few(count: int, together: int) -> list[dict[str, int]]:
-    return [{"first": n, "batches": min(together, count - n)} for n in range(0, count, together)]
 
 
 def trial(part: str, **inputs: Any) -> list[dict[str, Any]]:
@@ -196,20 +192,10 @@ def layer_table(record: Record) -> pd.DataFrame:
     frame = record.frame()
     frame = frame[(frame["what"] == "layer") & (frame["part"] == "one")]
     if frame.empty:
-        return pd.DataFrame(columns=["layer", "equations", "unknowns", "had", "claimed", "true"])
+        return pd.DataFrame(columns=["layer", "equations", "unknowns", "reached", "claimed", "true"])
     lines = []
     for (_, layer), group in frame.groupby(["number", "layer"]):
-        own = group[group["reason"] == ""]
-        lines.append(
-            {
-                "layer": str(layer).removeprefix("network."),
-                "equations": f"{group['equations'].iloc[0]:.0f}",
-                "unknowns": f"{group['unknowns'].iloc[0]:.0f}",
-                "had": f"{len(own)} of {len(group)}",
-                "claimed": f"{own['claimed'].max():.0e}" if len(own) else "–",
-                "true": f"{own['off'].max():.0e}" if len(own) else "–",
-            }
-        )
+        lines.append(layer_line(str(layer), group))
     return pd.DataFrame(lines)
 
 
