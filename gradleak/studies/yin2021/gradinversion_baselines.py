@@ -88,7 +88,7 @@ class Parameters(restored_batches.Parameters):
         "size": 8,
         "batches": 4,
         "together": 4,
-        "steps": 200,
+        "steps": 500,
         "epochs": 8,
         "depth": 24,
     }
