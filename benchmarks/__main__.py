@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import datetime
+import itertools
 import json
 import subprocess
 import sys
@@ -23,7 +24,10 @@ from benchmarks.growth import growths
 from benchmarks.scaling import scaled
 from gradleak import augment, data, metrics, models
 from gradleak.book import records
-from gradleak.images import Distance, Prior
+from gradleak.images import Distance, Prior, observe_statistics
+from gradleak.images.gradinversion.attack import Target, known_of
+from gradleak.images.gradinversion.settings import preset
+from gradleak.images.gradinversion.statistics import stacked
 from gradleak.images.matching.objective import Objective
 from gradleak.labels import (
     find_minima,
@@ -37,6 +41,8 @@ from gradleak.leak import observe, observe_heads
 
 OUT = Path(__file__).parent / "results.json"
 CLASSES, FEATURES = (10, 100, 1000), 64
+# Starts of one batch that are restored together.
+SEEDS = 8
 
 
 def seconds(work: Callable[[], Any], least: float = 0.5) -> float:
@@ -107,6 +113,32 @@ def matching() -> list[dict[str, Any]]:
     fast = seconds(lambda: objective.evaluate(places, owners)) / 64
     step = _row("step of gradient matching, LeNet, 64 attacks", fast, plain)
     return [step | {"training step ms": 1e3 * training, "times a training step": fast / training}]
+
+
+def restoring() -> list[dict[str, Any]]:
+    """A step of GradInversion: eight seeds of a batch at once, one by one, and beside a step of ordinary training."""
+    photos = data.load("photos", "test")
+    settings = preset("gradinversion+pyramid")
+    rows = []
+    for name, size in itertools.product(("lenet", "resnet20"), (1, 8)):
+        model = models.build(name).eval()
+        inputs, labels = data.normalise(photos.images[:size]), photos.labels[:size]
+        leak, parameters = observe(model, inputs, labels), list(model.parameters())
+        # LeNet has no batch norm, whose statistics could be a prior.
+        sent = None if name == "lenet" else stacked([observe_statistics(model, inputs)])
+        target = Target([leak], known_of([leak], labels), settings, sent)
+        places = settings.spread * torch.randn(SEEDS, target.size, generator=torch.Generator().manual_seed(0))
+        owners = torch.zeros(SEEDS, dtype=torch.long)
+
+        def train(m: Any = model, i: Any = inputs, t: Any = labels, p: Any = parameters) -> None:
+            torch.autograd.grad(torch.nn.functional.cross_entropy(m(i), t), p)
+
+        training = seconds(train)
+        plain = seconds(lambda t=target, p=places, o=owners: t.evaluate(p[:1], o[:1]))
+        fast = seconds(lambda t=target, p=places, o=owners: t.evaluate(p, o)) / SEEDS
+        step = _row(f"step of GradInversion, {name}, {SEEDS} seeds of B = {size}", fast, plain)
+        rows.append(step | {"training step ms": 1e3 * training, "times a training step": fast / training})
+    return rows
 
 
 def solvers() -> list[dict[str, Any]]:
@@ -243,7 +275,7 @@ def _solver(solver: str, classes: int, batch: int, measured: int, taken: float) 
 
 PARTS: dict[str, Callable[[], list[dict[str, Any]]]] = {
     "alone": lambda: [alone()],
-    "matching": matching,
+    "matching": lambda: [*matching(), *restoring()],
     "batching": lambda: [*heads(), *landscapes()],
     "solvers": lambda: [*solvers(), *revealed()],
     "together": together,

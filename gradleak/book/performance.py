@@ -47,6 +47,7 @@ def write_page(folder: Path) -> str:
             *([together_table(measured["together"])._repr_markdown_()] if "together" in measured else []),
             batching_table([*measured["matching"], *measured["batching"]])._repr_markdown_(),
             matching_text(measured["matching"][0]),
+            restoring_text(measured["matching"][1:]),
             *(_growth(measured["growth"], folder) if "growth" in measured else ()),
             *(_starts(measured["starts"]) if "starts" in measured else ()),
         ]
@@ -158,6 +159,18 @@ def matching_text(row: dict[str, Any]) -> str:
         "gradient; matching does that, and, to move the image, carries the gradient's misfit forward and back through "
         "every layer, two products each way. The rest is that every attack has a misfit of its own, so that half of "
         "these products share no matrix.\n"
+    )
+
+
+def restoring_text(rows: list[dict[str, Any]]) -> str:
+    """Return what it saves to restore several starts of a batch as one program; nothing where it was not measured."""
+    if not rows:
+        return ""
+    steps = ", ".join(f"{row['times a training step']:.2g}" for row in rows)
+    return (
+        f"For every seed such a step costs {steps} steps of training at its own batch size, in the order of the table. "
+        "Where a batch is one image, most of a step alone is the calls of it; where it is eight, the cores are busy "
+        "with one seed already.\n"
     )
 
 

@@ -16,7 +16,9 @@ SOLVERS = [
 ]
 MATCHING = [
     {"what": "matching", "ms a sample": 1.0, "plain loop ms": 6.0, "times faster": 6.0, "training step ms": 0.2}
-    | {"times a training step": 5.0}
+    | {"times a training step": 5.0},
+    {"what": "restoring", "ms a sample": 2.0, "plain loop ms": 5.0, "times faster": 2.5, "training step ms": 0.8}
+    | {"times a training step": 2.5},
 ]
 ALONE = {"ms": 1.5, "operations": 500, "product us": 1.0, "sum us": 2.0}
 TOGETHER = [
@@ -44,6 +46,8 @@ def test_the_page_shows_what_was_measured(tmp_path: Path, monkeypatch: pytest.Mo
     assert "| all minima | 1 | 3 | 3 |" in text
     assert "| matching | 1 | 6 | 6 |" in text
     assert "costs 5 times a step of training" in text
+    assert "| restoring | 2 | 5 | 2.5 |" in text
+    assert "For every seed such a step costs 2.5 steps of training" in text
     assert "| 10 | 6 | 42 | 0.25 | found | 5 of 8 starts end here | 2e-15 |" in text
     assert "takes 1.5 ms: 500 operations on tensors of a few dozen numbers, 3 µs each" in text
     assert "as many products would take 0.5 ms and as many sums 1 ms" in text

@@ -55,7 +55,6 @@ class Parameters(studies.Parameters):
         "scales": [1, 5, 10, 50, 100],
         "auxiliary": 100,
         "batches": 20,
-        "optimizers": ["adam"],
     }
 
     def sees(self) -> list[Sees]:

@@ -20,8 +20,13 @@ from torch import Tensor
 from gradleak import data, defenses, metrics, models, studies
 from gradleak.book import figures
 from gradleak.book.records import Record
-from gradleak.images import LBFGS, Adam, Inversion, match, trace_fully_connected
-from gradleak.leak import observe
+from gradleak.errors import InputError
+from gradleak.images import LBFGS, Adam, Distance, Inversion, Prior, trace_fully_connected
+from gradleak.images.matching.factored import FactoredObjective, factored, match_factored
+from gradleak.images.matching.objective import Objective
+from gradleak.images.matching.optimizers import DECAY
+from gradleak.labels import recover_soft_labels
+from gradleak.leak import Leak, observe
 from gradleak.studies.fitting import Sees
 from gradleak.studies.shared.defended import Defence, defended_trials, defense_cells, sent_behind
 from gradleak.studies.shared.mosaics import packed, show
@@ -33,8 +38,12 @@ SMALLEST: dict[str, Any] = {}
 SIZE = 64
 LABELS = ("smoothing", "mixup")
 VARIANTS = {"ours": "least-squares", "mean over rows": "mean", "as published": "published"}
-# The settings of the paper's comparison, but for the number of steps.
+# How matching comes by the label: with the image, as the demo in the paper's code has it, or as the closed form does.
+SOURCES = ("searched", "recovered")
+# That demo's settings, but for the number of steps; both rates decay.
 RATES = {"l2": 0.3, "cosine": 0.02}
+VARIATION = {"l2": 0.0, "cosine": 1e-6}
+TIMED = 3
 DEFENSES: dict[str, tuple[float, ...]] = {
     "gaussian": (1e-6, 1e-5, 1e-4, 1e-3, 1e-2),
     "clip": (0.5,),
@@ -58,9 +67,9 @@ class Parameters(studies.Parameters):
     paper: ClassVar[dict[str, Any]] = {
         "samples": 100,
         "doubles": 20,
-        "compared": 1,
-        "l2_steps": 20,
-        "cosine_steps": 400,
+        "compared": 5,
+        "l2_steps": 300,
+        "cosine_steps": 7000,
         "defended": 10,
         "defenses": list(DEFENSES),
         "dataset": "flowers17",
@@ -96,6 +105,7 @@ def trials(parameters: Parameters) -> list[dict[str, Any]]:
         for distance, count in steps.items()
         if parameters.compared
     ]
+    compared += [{"part": "cost", "attacks": len(SOURCES) * parameters.compared} | common] if compared else []
     defended = defended_trials(
         {name: DEFENSES[name] for name in parameters.defenses}, samples=parameters.defended, **common
     )
@@ -103,9 +113,9 @@ def trials(parameters: Parameters) -> list[dict[str, Any]]:
 
 
 def trial(part: str, **inputs: Any) -> list[dict[str, Any]]:
-    """Invert images in closed form, match their gradients, or defend them; a row an image and variant."""
+    """Invert images in closed form, match their gradients, time that, or defend them; a row an image and variant."""
     parts: dict[str, Callable[..., list[dict[str, Any]]]]
-    parts = {"closed": _closed, "matching": _matching, "defense": _defended}
+    parts = {"closed": _closed, "matching": _matching, "cost": _cost, "defense": _defended}
     return parts[part](**inputs)
 
 
@@ -146,25 +156,106 @@ def judge(image: Tensor, truth: Tensor) -> dict[str, Any]:
 
 
 def _matching(distance: str, steps: int, samples: int, dataset: str, seed: int, device: str) -> list[dict[str, Any]]:
+    """Match the gradients of single images, each with its label searched and recovered, from one start for both."""
     inputs, targets, classes = _private(dataset, "smoothing", samples, seed)
     model = models.build("fcn4", classes=classes, image_size=SIZE, seed=seed).to(device)
-    optimizer = (
-        LBFGS(steps=steps, rate=RATES["l2"], search=False)
-        if distance == "l2"
-        else Adam(steps=steps, rate=RATES["cosine"], decay=())
-    )
-    rows, images, now = [], [], clock(device)
+    truth = data.denormalise(inputs.double())
+    leaks, labels, closed = [], [], []
     for n in range(samples):
-        sent, target = inputs[n : n + 1].to(device), targets[n : n + 1].to(device)
-        leak = observe(model, sent, target)
-        started = now()
-        found = match(leak, target, distance=distance, optimizer=optimizer, seed=seed + n)  # type: ignore[arg-type]
-        seconds = now() - started
-        image = data.denormalise(found.images.double()).cpu()
-        images.append(image)
-        truth = data.denormalise(sent.double()).cpu()
-        rows.append({"image": n, "seconds": seconds, "status": "matched"} | judge(image, truth))
-    return [*rows, {"picture": packed(torch.cat(images), samples)}]
+        leak = observe(model, inputs[n : n + 1].to(device), targets[n : n + 1].to(device, torch.float32))
+        leaks.append(factored(leak))
+        labels.append(_recovered(leak))
+        closed.append(_image(trace_fully_connected(leak, prior="smoothing", rule="published")))
+    start = torch.randn(inputs.shape, generator=torch.Generator().manual_seed(seed)).repeat(len(SOURCES), 1, 1, 1)
+    curves: list[tuple[int, Tensor]] = []
+
+    def watch(step: int, best: Tensor) -> None:
+        shown = data.denormalise(best.double()).cpu()
+        curves.append((step, metrics.psnr(shown, truth.clamp(0, 1).repeat(len(SOURCES), 1, 1, 1))))
+
+    now = clock(device)
+    started = now()
+    found = match_factored(
+        leaks * len(SOURCES),
+        torch.stack([torch.full_like(label, torch.nan) for label in labels] + labels),
+        distance=Distance(distance),  # type: ignore[arg-type]
+        optimizer=_optimizer(distance, steps),
+        prior=Prior(variation=VARIATION[distance]),
+        seed=seed,
+        start=start,
+        watch=watch,
+    )
+    seconds = (now() - started) / len(start)
+    rows: list[dict[str, Any]] = [
+        {"picture": packed(images, samples), "shows": name}
+        for name, images in (("private", truth), ("closed form", torch.cat(closed)))
+    ]
+    for k, (source, images) in enumerate(zip(SOURCES, found.images.cpu().split(samples), strict=True)):
+        pictures = data.denormalise(images.double())
+        rows.append({"picture": packed(pictures, samples), "shows": f"{distance}, label {source}"})
+        for n in range(samples):
+            which = k * samples + n
+            row = judge(pictures[n : n + 1], truth[n : n + 1])
+            row |= {"image": n, "label": source, "seconds": seconds, "status": found.status[which][0]}
+            row |= {"loss": float(found.losses[which, 0]), "scaled": _scaled(images[n], inputs[n])}
+            row["label_error"] = float((found.labels[which].cpu() - targets[n]).abs().sum())
+            row["ahead"] = judge(closed[n], truth[n : n + 1])["eight_bit"] - row["eight_bit"]
+            row |= {"at": [step for step, _ in curves], "curve": [round(float(psnr[which]), 2) for _, psnr in curves]}
+            rows.append(row)
+    return rows
+
+
+def _recovered(leak: Leak) -> Tensor:
+    """Return the label (C,) that a server reads off the last layer, as matching takes it."""
+    found = recover_soft_labels(leak.weight_gradient, leak.weight, prior="smoothing")
+    if found.status[0] != "unique":
+        raise InputError(f"no label to match with, but one that is {found.status[0]}: {found.reasons[0]}")
+    return found.labels[0].to(leak.weight_gradient)
+
+
+def _optimizer(distance: str, steps: int) -> LBFGS | Adam:
+    if distance == "l2":
+        return LBFGS(steps=steps, rate=RATES["l2"], search=False, decay=DECAY)
+    return Adam(steps=steps, rate=RATES["cosine"], decay=DECAY)
+
+
+def _scaled(image: Tensor, truth: Tensor) -> float:
+    """Return the PSNR of an image with the length that brings it nearest to the truth, a number it may not know."""
+    image, truth = image.double().flatten(), truth.double().flatten()
+    nearest = (image * ((image @ truth) / (image @ image))).reshape(1, 3, SIZE, SIZE)
+    shown, wanted = (data.denormalise(part) for part in (nearest, truth.reshape(1, 3, SIZE, SIZE)))
+    return float(metrics.psnr(shown, wanted.clamp(0, 1)))
+
+
+def _cost(attacks: int, dataset: str, seed: int, device: str) -> list[dict[str, Any]]:
+    """Time a loss and its slope, L2, with all gradients written out and by their factors, which must be the same."""
+    inputs, targets, classes = _private(dataset, "smoothing", 1, seed)
+    model = models.build("fcn4", classes=classes, image_size=SIZE, seed=seed).to(device)
+    leak = observe(model, inputs.to(device), targets.to(device, torch.float32))
+    label, sent = _recovered(leak)[None, None], factored(leak)
+    places = torch.randn(attacks, inputs[0].numel(), generator=torch.Generator().manual_seed(seed)).to(device)
+    rows: list[dict[str, Any]] = []
+    seen, now = [], clock(device)
+    for engine, count in (("all gradients", 1), ("factors", 1), ("factors", attacks)):
+        labels, plain = label.repeat(count, 1, 1), (Distance("l2"), Prior())
+        objective: Objective = (
+            FactoredObjective([sent] * count, labels, *plain)
+            if engine == "factors"
+            else Objective([leak], labels, None, *plain)
+        )
+        owners, seconds = torch.arange(count, device=places.device), []
+        for _ in range(TIMED):
+            started = now()
+            loss, slope = objective.evaluate(places[:count], owners)
+            seconds.append((now() - started) / count)
+        seen.append((float(loss[0]), slope[0].double()))
+        rows.append({"engine": engine, "at_once": count, "seconds_each": min(seconds)})
+    slowest, (plain_loss, plain_slope) = rows[0]["seconds_each"], seen[0]
+    for row, (value, line) in zip(rows, seen, strict=True):
+        row["times_faster"] = slowest / row["seconds_each"]
+        row["loss_differs"] = abs(value / plain_loss - 1)
+        row["slope_differs"] = float((line - plain_slope).norm() / plain_slope.norm())
+    return rows
 
 
 def _defended(defense: str, level: float, samples: int, dataset: str, seed: int, device: str) -> list[dict[str, Any]]:
@@ -215,27 +306,55 @@ def _short(values: pd.Series[float]) -> str:
 
 def comparison_table(record: Record) -> pd.DataFrame:
     """Return Figure 3's numbers: matching and the closed form on the same images."""
-    frame = record.frame()
-    frame = frame.reindex(columns=list(dict.fromkeys([*frame.columns, "distance", "steps"])))
-    matching = frame[(frame["part"] == "matching") & frame["image"].notna()]
+    frame = _matched(record)
     lines = []
-    for (distance, steps), group in matching.groupby(["distance", "steps"], sort=False):
-        lines.append(_line(f"matching, {distance}, {steps:.0f} steps", group))
-    closed = frame[(frame["part"] == "closed") & (frame["dtype"] == "float32") & (frame["labels"] == "smoothing")]
-    closed = closed[closed["variant"] == "ours"]
-    if len(matching):
-        closed = closed[closed["image"].isin(matching["image"])]
-    return pd.DataFrame([*lines, _line("closed form", closed)])
+    for (distance, label, steps), group in frame.groupby(["distance", "label", "steps"], sort=False):
+        lines.append(_line(f"matching, {distance}, {steps:.0f} steps", f"{label}", group))
+    every = record.frame()
+    closed = every[(every["part"] == "closed") & (every["dtype"] == "float32") & (every["labels"] == "smoothing")]
+    if len(frame):
+        closed = closed[closed["image"].isin(frame["image"])]
+    named = {variant: closed[closed["variant"] == variant] for variant in ("as published", "ours")}
+    lines += [_line(f"closed form, {variant}", "recovered", group) for variant, group in named.items()]
+    return pd.DataFrame(lines)
 
 
-def _line(name: str, group: pd.DataFrame) -> dict[str, Any]:
+def _matched(record: Record) -> pd.DataFrame:
+    frame = record.frame()
+    columns = ["distance", "steps", "label", "scaled", "loss", "at", "curve"]
+    frame = frame.reindex(columns=list(dict.fromkeys([*frame.columns, *columns])))
+    return frame[(frame["part"] == "matching") & frame["image"].notna()]
+
+
+def _line(name: str, label: str, group: pd.DataFrame) -> dict[str, Any]:
+    scaled = group["scaled"] if "scaled" in group else pd.Series([math.nan])
     return {
         "attack": name,
+        "label": label,
         "n": len(group),
-        "mean PSNR": f"{group['psnr'].mean():.1f}",
         "8-bit PSNR": _short(group["eight_bit"].replace(float("inf"), float("nan"))),
+        "PSNR": f"{group['psnr'].mean():.1f} ({group['psnr'].min():.1f} … {group['psnr'].max():.1f})",
+        "at the best length": _short(scaled),
+        "SSIM": f"{group['ssim'].mean():.3f}",
         "seconds an image": f"{group['seconds'].mean():.3g}",
     }
+
+
+def cost_table(record: Record) -> pd.DataFrame:
+    """Return what a loss and its slope cost, with all gradients and by factors."""
+    frame = record.frame()
+    frame = frame[frame["part"] == "cost"]
+    return pd.DataFrame(
+        {
+            "engine": row["engine"],
+            "attacks at once": f"{row['at_once']:.0f}",
+            "ms a loss and slope": f"{1e3 * row['seconds_each']:.0f}",
+            "times faster": f"{row['times_faster']:.0f}",
+            "loss differs by": f"{row['loss_differs']:.0e}",
+            "slope differs by": f"{row['slope_differs']:.0e}",
+        }
+        for _, row in frame.iterrows()
+    )
 
 
 def defense_table(record: Record) -> pd.DataFrame:
@@ -266,6 +385,36 @@ def figure_mosaic(record: Record, labels: str) -> Figure:
     rows = -(-count // 20)
     figure, axes = figures.panels(1, 1, height=max(1.0, 8.4 * rows / min(20, count)))
     show(axes[0][0], picture)
+    return figure
+
+
+def figure_matching(record: Record) -> Figure:
+    """Redraw Figure 3: the private images above what each attack makes of them."""
+    frame = record.frame()
+    if "shows" not in frame:
+        return figures.nothing("Not run with these parameters")
+    pictures = frame[frame["shows"].notna()].drop_duplicates("shows").set_index("shows")["picture"]
+    order = ["private", "closed form", *(name for name in pictures.index if name not in ("private", "closed form"))]
+    figure, axes = figures.panels(1, 1, height=1.2 * len(order))
+    show(axes[0][0], [pictures[name] for name in order], order)
+    return figure
+
+
+def figure_curves(record: Record) -> Figure:
+    """Draw the PSNR of the best iterate so far over the steps, a line an image."""
+    frame = _matched(record)
+    if frame.empty:
+        return figures.nothing("Not run with these parameters")
+    figure, axes = figures.panels(1, 2, height=3.0, sharey=True)
+    looks = dict(zip(SOURCES, ((figures.COLOURS[1], figures.DASHES[1]), (figures.COLOURS[0], "-")), strict=True))
+    for axis, (distance, group) in zip(axes[0], frame.groupby("distance", sort=False), strict=True):
+        for _, row in group.iterrows():
+            colour, dashes = looks[row["label"]]
+            label = f"label {row['label']}"
+            axis.plot(row["at"], row["curve"], color=colour, linestyle=dashes, linewidth=1.2, label=label)
+        axis.set(title=str(distance), xlabel="steps")
+    axes[0][0].set_ylabel("PSNR, dB")
+    figures.legend_below(figure, 2)
     return figure
 
 

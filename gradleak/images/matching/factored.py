@@ -1,0 +1,202 @@
+"""Gradients of single samples matched by their factors: what the engine does to a fully connected network, in vectors.
+
+With one sample every layer's gradient is δ hᵀ, δ what arrives behind its linear map and h what went in. A distance of
+such matrices needs inner products of their factors alone, so that none of them is written out: with the observed one
+e h*ᵀ, e of length 1, and γ = e·δ, ‖δ hᵀ − e h*ᵀ‖² = ‖γ h − h*‖² + ‖δ − γ e‖² ‖h‖², a sum of what cannot be negative.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from gradleak.errors import InputError
+from gradleak.images.inversion import chain
+from gradleak.images.inversion.chain import Layer
+from gradleak.images.matching.engine import Reconstruction, gathered
+from gradleak.images.matching.objective import Distance, ImagePrior, Objective
+from gradleak.images.matching.optimizers import LBFGS, Adam, Track, adam, lbfgs
+from gradleak.leak import Leak
+
+# A gradient that its factors miss by more rounding units than this is of no single sample, or was defended.
+MISSED = 1000
+
+
+@dataclass(frozen=True)
+class Factors:
+    """The gradients of one leak as `errors` e (O,), of length 1, and `inputs` h* (I,), a pair a layer, in float64.
+
+    A layer with a bias has one more input, which is 1. `leak` is the leak without its gradients.
+    """
+
+    leak: Leak
+    errors: tuple[Tensor, ...]
+    inputs: tuple[Tensor, ...]
+
+
+def factored(leak: Leak) -> Factors:
+    """Take apart what a client with a single sample sent; refuses what is not of rank one, layer by layer."""
+    pairs = [_factors(leak, layer) for layer in _layers(leak.model)]
+    return Factors(replace(leak, gradients={}), tuple(e for e, _ in pairs), tuple(h for _, h in pairs))
+
+
+def _layers(model: nn.Module) -> list[Layer]:
+    first = next((module for module in model.modules() if isinstance(module, nn.Linear)), None)
+    return chain.layers(model, (nn.Linear,), (first.in_features if first is not None else 1,))
+
+
+def _gradient(leak: Leak, layer: Layer) -> Tensor:
+    """Return a layer's gradient, that of its bias as one more column."""
+    names = [f"{layer.name}.weight"] + ([] if layer.module.bias is None else [f"{layer.name}.bias"])
+    missing = [name for name in names if name not in leak.gradients]
+    if missing:
+        raise InputError(f"matching by factors needs every layer's gradient; the leak lacks {', '.join(missing)}")
+    weight, *bias = (leak.gradients[name] for name in names)
+    return torch.cat([weight, bias[0][:, None]], dim=1) if bias else weight
+
+
+def _factors(leak: Leak, layer: Layer) -> tuple[Tensor, Tensor]:
+    gradient = _gradient(leak, layer)
+    size = gradient.norm()
+    if size == 0:
+        return gradient.new_zeros(len(gradient)).double(), gradient.new_zeros(gradient.shape[1]).double()
+    error = (gradient @ gradient[gradient.norm(dim=1).argmax()]).double()
+    error = error / error.norm()
+    inputs = error.to(gradient) @ gradient
+    missed = float(torch.addr(gradient, error.to(gradient), inputs, alpha=-1).norm() / size)
+    if not missed <= MISSED * torch.finfo(gradient.dtype).eps:
+        raise InputError(
+            f"the gradient of '{layer.name}' is not of rank one, as that of a single undefended sample is: "
+            f"{leak.batch_size} samples, {missed:.1e} of it missed"
+        )
+    return error, inputs.double()
+
+
+class FactoredObjective(Objective):
+    """The loss of A attacks on N leaks of one fully connected network, and its gradient, from factors of gradients."""
+
+    def __init__(self, leaks: Sequence[Factors], labels: Tensor | None, distance: Distance, prior: ImagePrior) -> None:
+        if distance not in (Distance("l2"), Distance("cosine")):
+            raise InputError(f"matching by factors knows the plain distances l2 and cosine; got {distance}")
+        super().__init__([each.leak for each in leaks], labels, None, distance, prior)
+        self.layers = _layers(leaks[0].leak.model)
+        self.errors, self.hidden = (
+            [torch.stack(parts) for parts in zip(*(getattr(each, name) for each in leaks), strict=True)]
+            for name in ("errors", "inputs")
+        )
+
+    def labels_at(self, places: Tensor, owners: Tensor) -> Tensor:
+        """Return the labels (A, B, C) of places: known ones, or where those are NaN the softmax of the scores."""
+        if self.labels is None or places.shape[1] == self.size:
+            return super().labels_at(places, owners)
+        known, scores = self.labels[owners], places[:, self.size :].reshape(-1, 1, self.classes)
+        return torch.where(known.isnan(), scores.softmax(dim=2), known)
+
+    def factors(self, inputs: Tensor, labels: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """Return δ (A, O) and h (A, I) of every layer, for clients with inputs (A, D) and labels (A, C)."""
+        hidden, value = [], inputs
+        for layer in self.layers:
+            hidden.append(value)
+            bias = None if layer.module.bias is None else layer.module.bias.detach()
+            value = layer.activation_module(F.linear(value, layer.module.weight.detach(), bias))
+        error = value.softmax(dim=1) * labels.sum(dim=1, keepdim=True) - labels
+        errors = [error]
+        for above, layer, output in zip(self.layers[:0:-1], self.layers[-2::-1], hidden[:0:-1], strict=True):
+            error = (error @ above.module.weight.detach()) * layer.activation.slope(output)
+            errors.append(error)
+        ones = inputs.new_ones(len(inputs), 1)
+        return [
+            (error, value if layer.module.bias is None else torch.cat([value, ones], dim=1))
+            for error, value, layer in zip(reversed(errors), hidden, self.layers, strict=True)
+        ]
+
+    def losses(self, places: Tensor, owners: Tensor) -> Tensor:
+        """Return the loss (A,) at places."""
+        inputs, labels = self.inputs(places), self.labels_at(places, owners)
+        pairs = [
+            # Small beside the layers' products, and where gradients are nearly alike, digits count.
+            (error.double(), value.double(), seen[owners], held[owners])
+            for (error, value), seen, held in zip(
+                self.factors(inputs.flatten(1), labels[:, 0]), self.errors, self.hidden, strict=True
+            )
+        ]
+        if self.distance.kind == "l2":
+            value = torch.stack([_squared(*pair) for pair in pairs]).sum(dim=0)
+        else:
+            value = _one_minus_cosine(pairs)
+        return value.to(places) + self.prior.of(inputs)
+
+
+def _squared(error: Tensor, value: Tensor, seen: Tensor, held: Tensor) -> Tensor:
+    """Return ‖δ hᵀ − e h*ᵀ‖² (A,)."""
+    along = _dot(error, seen)[:, None]
+    return (along * value - held).square().sum(dim=1) + (error - along * seen).square().sum(dim=1) * _dot(value, value)
+
+
+def _one_minus_cosine(pairs: list[tuple[Tensor, Tensor, Tensor, Tensor]]) -> Tensor:
+    product, ours, theirs = (
+        torch.stack(parts).sum(dim=0)
+        for parts in zip(
+            *(
+                (_dot(error, seen) * _dot(value, held), _dot(error, error) * _dot(value, value), _dot(held, held))
+                for error, value, seen, held in pairs
+            ),
+            strict=True,
+        )
+    )
+    return 1 - product / (ours * theirs).sqrt().clamp(min=torch.finfo(product.dtype).tiny)
+
+
+def _dot(one: Tensor, other: Tensor) -> Tensor:
+    return (one * other).sum(dim=1)
+
+
+def match_factored(
+    leaks: Sequence[Factors],
+    labels: Tensor | None,
+    *,
+    distance: Distance,
+    optimizer: Adam | LBFGS,
+    prior: ImagePrior | None = None,
+    restarts: int = 1,
+    seed: int = 0,
+    start: Tensor | None = None,
+    watch: Callable[[int, Tensor], None] | None = None,
+) -> Reconstruction:
+    """Search as `match` does, all leaks and starts at once, for single samples of a fully connected network.
+
+    `labels` (N, C) as the attacker has them, NaN for a leak whose label is searched with the input; None to search all.
+    `start` (N, …): inputs to start from instead of random ones. `watch` is called with the step and the best inputs
+    (N·R, …) whenever the history is written.
+    """
+    given = None if labels is None else labels.unsqueeze(1)
+    objective = FactoredObjective(leaks, given, distance, prior or ImagePrior())
+    places = _starts(objective, len(leaks) * restarts, seed, optimizer.spread)
+    if start is not None:
+        places[:, : objective.size] = start.to(places).flatten(1).repeat_interleave(restarts, dim=0)
+    owners = torch.arange(len(leaks), device=places.device).repeat_interleave(restarts)
+    shown = None if watch is None else lambda step, best: watch(step, objective.inputs(best)[:, 0].clone())
+    track = Track.start(places, optimizer.steps, shown)
+
+    def evaluate(at: Tensor, which: Tensor) -> tuple[Tensor, Tensor]:
+        return objective.evaluate(at, owners[which])
+
+    if isinstance(optimizer, Adam):
+        adam(optimizer, evaluate, objective.boxed(places), track, objective.boxed, 0.0)
+    else:
+        lbfgs(optimizer, evaluate, places, track, 0.0)
+    everyone = torch.arange(len(places), device=places.device)
+    return gathered(objective, places, owners, [(everyone, track)], False, restarts)
+
+
+def _starts(objective: FactoredObjective, count: int, seed: int, spread: float) -> Tensor:
+    """Return random starts (A, P) as the engine draws them: inputs first, then the scores of searched labels."""
+    generator, like = torch.Generator().manual_seed(seed), objective.layers[0].module.weight.detach()
+    places = (spread * torch.randn(count, objective.size, generator=generator)).to(like)
+    if objective.labels is not None and not objective.labels.isnan().any():
+        return places
+    return torch.cat([places, torch.randn(count, objective.classes, generator=generator).to(like)], dim=1)
