@@ -6,14 +6,13 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
 from gradleak.book import figures
 from gradleak.book.records import Record
 from gradleak.studies.shared.mosaics import show
-from gradleak.studies.shared.restored_batches import DRAWS, interval_of, values_of
+from gradleak.studies.shared.restored_batches import interval_of, values_of
 
 # The measures whose gains are shown: what they are called, what makes a difference a gain in that unit, and digits.
 MEASURES = {
@@ -32,14 +31,6 @@ def rows_of(record: Record, what: str, part: str) -> pd.DataFrame:
     frame = record.frame()
     own = frame[(frame["what"] == what) & (frame["part"] == part)]
     return own[~((own["run"] == "unrelated") & (own["psnr"].astype(float) == math.inf))] if what == "image" else own
-
-
-def interval(values: pd.Series, seed: int) -> str:
-    """Return a mean, and where 95 % of a bootstrap over images put it; what is lost counts as nothing."""
-    own = values.astype(float).clip(0, 200).to_numpy()
-    draws = own[np.random.default_rng(seed).integers(len(own), size=(DRAWS, len(own)))].mean(axis=1)
-    low, high = np.quantile(draws, [0.025, 0.975])
-    return f"{own.mean():.1f} ({low:.1f} … {high:.1f})"
 
 
 def quality_line(images: pd.DataFrame, size: int, seed: int) -> dict[str, str]:

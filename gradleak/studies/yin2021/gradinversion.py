@@ -5,6 +5,7 @@ yin2021, section 4: Tables 2 and 4, Figures 2, 4 and 5.
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,6 +17,7 @@ import torch
 from matplotlib.figure import Figure
 from pydantic import Field
 from torch import Tensor
+from torch.func import replace_all_batch_norm_modules_
 from torch.nn import functional as F
 
 from gradleak import data, metrics, studies
@@ -24,46 +26,62 @@ from gradleak.book.records import Record
 from gradleak.images import GradInversion
 from gradleak.images.gradinversion.settings import preset
 from gradleak.studies.shared import restored_batches
-from gradleak.studies.shared.matched_runs import paired
-from gradleak.studies.shared.restored_batches import AVERAGED, FLOORS, drawn, few, scaled
-from gradleak.studies.shared.shown_batches import interval, rows_of, strips
+from gradleak.studies.shared.restored_batches import (
+    AVERAGED,
+    FLOORS,
+    Case,
+    Scene,
+    chosen,
+    drawn,
+    gained,
+    scaled,
+)
+from gradleak.studies.shared.shown_batches import gain_table, quality_line, rows_of, strips
 
 PLACE = "Section 4, Tables 2 and 4"
-SMALLEST: dict[str, Any] = {"steps": 2, "alone_steps": 2, "group_batches": 1, "singles": 2}
+SMALLEST: dict[str, Any] = {"steps": 2, "alone_steps": 2, "few_batches": 1, "group_batches": 1, "singles": 2}
 
 OURS = preset("gradinversion+pyramid")
 PLAIN = replace(OURS, levels=1, variation=0.0, statistics=0.0)
 FIDELITY = replace(OURS, levels=1)
-# What each row of Table 2 adds to the one before, and what goes beyond it; True: with the batch's own statistics.
+EXACT, TRAINING = "+ BN, exact", "+ BN, exact, train mode"
+# What each row of Table 2 adds to the one before, and whether with the batch's own statistics.
 ROWS: dict[str, tuple[GradInversion, bool]] = {
     "gradient": (PLAIN, False),
     "+ TV": (replace(PLAIN, variation=OURS.variation), False),
     "+ BN, running": (FIDELITY, False),
-    "+ BN, exact": (FIDELITY, True),
-    "+ features": (replace(FIDELITY, feature=preset("gradinversion+features").feature), True),
-    "+ features, pyramid": (preset("gradinversion+features"), True),
+    EXACT: (FIDELITY, True),
     "as printed": (replace(preset("gradinversion"), group="none", consistency=0.0), True),
     "DeepInversion": (preset("deepinversion"), False),
 }
 BASELINES = ("inverting gradients", "DLG")
+# What goes beyond the table, where batches are so small that features are found.
+BEYOND: dict[str, tuple[GradInversion, bool]] = {
+    EXACT: (FIDELITY, True),
+    "+ features": (replace(FIDELITY, feature=preset("gradinversion+features").feature), True),
+    "+ features, pyramid": (preset("gradinversion+features"), True),
+}
 SEEDED = "independent seeds"
 GROUPS: dict[str, GradInversion] = {
     SEEDED: FIDELITY,
     "lazy group": replace(FIDELITY, group="mean", consistency=0.01),
     "registered group": replace(FIDELITY, group="registered", consistency=0.01),
 }
-ALONE = ("+ BN, exact", "+ features", "+ features, pyramid", "DeepInversion")
 PAIRS = (
     ("gradient", "noise"),
     ("+ TV", "gradient"),
     ("+ BN, running", "+ TV"),
-    ("+ BN, exact", "+ BN, running"),
-    ("+ features", "+ BN, exact"),
-    ("+ features, pyramid", "+ features"),
-    ("+ BN, exact", "as printed"),
-    ("+ BN, exact", "inverting gradients"),
+    (EXACT, "+ BN, running"),
+    (EXACT, "as printed"),
+    (EXACT, "inverting gradients"),
     ("inverting gradients", "DLG"),
-    ("+ BN, exact", "DeepInversion"),
+    (EXACT, "DeepInversion"),
+    (EXACT, TRAINING),
+    (EXACT, "mean colour"),
+)
+BEYOND_PAIRS = (
+    ("+ features", EXACT),
+    ("+ features, pyramid", "+ features"),
     ("+ features", "mean colour"),
 )
 GROUP_PAIRS = (
@@ -74,12 +92,11 @@ GROUP_PAIRS = (
     ("registered group" + AVERAGED, SEEDED + AVERAGED),
 )
 ALONE_PAIRS = (
-    ("+ BN, exact", "DeepInversion"),
-    ("+ features", "+ BN, exact"),
+    (EXACT, "DeepInversion"),
+    ("+ features", EXACT),
     ("+ features, pyramid", "+ features"),
 )
-# Batches that run as one program.
-TOGETHER = 4
+COMPARED = {"rows": PAIRS, "few": BEYOND_PAIRS, "seeds": GROUP_PAIRS, "alone": ALONE_PAIRS}
 # The row of pure noise in Table 2, and ImageNet's pixel statistics.
 NOISE = {"FFT2D": 0.706, "PSNR": 9.964, "LPIPS": 1.351}
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -108,7 +125,9 @@ class Parameters(restored_batches.Parameters):
 
     size: int = Field(2, ge=1, le=64, description="images in a batch, no class twice")
     batches: int = Field(1, ge=1, le=10_000, description="batches of each row of Table 2")
-    group_batches: int = Field(1, ge=0, le=10_000, description="of these, how many are restored from several seeds")
+    few: int = Field(2, ge=1, le=64, description="images in a batch whose features are found")
+    few_batches: int = Field(1, ge=0, le=10_000, description="such batches")
+    group_batches: int = Field(1, ge=0, le=10_000, description="batches that are restored from several seeds")
     seeds: int = Field(2, ge=2, le=100, description="seeds a batch then")
     registrations: int = Field(2, ge=1, le=1000, description="how often seeds are registered")
     singles: int = Field(2, ge=0, le=10_000, description="images restored alone, B = 1")
@@ -120,13 +139,15 @@ class Parameters(restored_batches.Parameters):
         "network": "cifar10-resnet20+head",
         "judge": "cifar10-resnet56",
         "dataset": "cifar10",
-        "size": 4,
-        "batches": 8,
+        "size": 8,
+        "batches": 4,
+        "few": 4,
+        "few_batches": 8,
         "group_batches": 2,
         "seeds": 4,
         "registrations": 6,
         "singles": 8,
-        "steps": 200,
+        "steps": 500,
         "alone_steps": 500,
         "pictures": 1000,
     }
@@ -140,47 +161,68 @@ def datasets(parameters: Parameters) -> list[str]:
 def scale(parameters: Parameters) -> str:
     """Return in a few words how many samples of what a run is about."""
     return (
-        f"{parameters.batches} batches of {parameters.size}, {parameters.steps} steps, and {parameters.singles} images "
-        f"alone, {parameters.alone_steps} steps, {data.title(parameters.dataset)}, {parameters.network}"
+        f"{parameters.batches} batches of {parameters.size}, {parameters.few_batches} of {parameters.few}, "
+        f"{parameters.steps} steps, and {parameters.singles} images alone, {parameters.alone_steps} steps, "
+        f"{data.title(parameters.dataset)}, {parameters.network}"
     )
 
 
 def trials(parameters: Parameters) -> list[dict[str, Any]]:
-    """Return the inputs of every trial: Table 2's noise, and a few batches at a time by every row, or from seeds."""
+    """Return the inputs of every trial: Table 2's noise, and all batches of a part, for they are compared."""
     common = parameters.model_dump(include={"network", "judge", "dataset", "seed"})
     common["device"] = studies.resolve_device(parameters.device)
     steps, alone = {"steps": parameters.steps}, {"steps": parameters.alone_steps}
     pins = [{"part": "noise", "pictures": parameters.pictures, "seed": parameters.seed}] if parameters.pictures else []
-    many = parameters.model_dump(include={"seeds", "registrations"})
+    seeds = parameters.model_dump(include={"seeds", "registrations"}) | steps
+    parts = (
+        ("rows", parameters.size, parameters.batches, steps),
+        ("alone", 1, parameters.singles, alone),
+        ("few", parameters.few, parameters.few_batches, steps),
+        ("seeds", parameters.size, parameters.group_batches, seeds),
+    )
     return [
         *pins,
         *(
-            {"part": "rows", "size": parameters.size} | part | steps | common
-            for part in few(parameters.batches, TOGETHER)
-        ),
-        *({"part": "alone", "size": 1} | part | alone | common for part in few(parameters.singles, 2 * TOGETHER)),
-        *(
-            {"part": "seeds", "size": parameters.size} | part | many | steps | common
-            for part in few(min(parameters.group_batches, parameters.batches), TOGETHER)
+            {"part": part, "size": size, "first": 0, "batches": count} | options | common
+            for part, size, count, options in parts
+            if count
         ),
     ]
 
 
 def trial(part: str, **inputs: Any) -> list[dict[str, Any]]:
-    """Restore a few batches by every row of a table, and measure what came out; or measure noise."""
+    """Restore batches by every row of a table, and measure and compare what came out; or measure noise."""
     parts: dict[str, Callable[..., list[dict[str, Any]]]]
-    parts = {"noise": _noise, "alone": _alone, "rows": _rows, "seeds": _seeds}
+    parts = {"noise": _noise, "alone": _alone, "rows": _rows, "few": _few, "seeds": _seeds}
     return parts[part](**inputs)
 
 
-def _rows(steps: int, **inputs: Any) -> list[dict[str, Any]]:
-    case = drawn(**inputs)
+def _rows(steps: int, size: int, batches: int, **inputs: Any) -> list[dict[str, Any]]:
+    case = drawn(size=size, batches=batches, **inputs)
     rows = [*case.private(), *case.floors()]
     for name, (settings, exact) in ROWS.items():
         rows += case.restored(name, scaled(settings, steps), exact=exact)
+        if name == EXACT:
+            rows += in_train_mode(case, size, batches).restored(TRAINING, scaled(settings, steps), exact=exact)
     for name in BASELINES:
         rows += case.matched(name, steps)
-    return [*rows, *paired(rows, PAIRS, case.seed), *loudness(rows, LOUD)]
+    return [*rows, *gained(rows, PAIRS, size, case.seed)]
+
+
+def in_train_mode(case: Case, size: int, batches: int) -> Case:
+    """Return the same batches sent by clients whose batch norms take each batch's own statistics."""
+    scene: Scene = copy.copy(case.scene)
+    scene.model = copy.deepcopy(case.model)
+    replace_all_batch_norm_modules_(scene.model)
+    return Case(scene, chosen(scene.private, size, batches, scene.seed))
+
+
+def _few(steps: int, **inputs: Any) -> list[dict[str, Any]]:
+    case = drawn(**inputs)
+    rows = [*case.private(), *case.floors()]
+    for name, (settings, exact) in BEYOND.items():
+        rows += case.restored(name, scaled(settings, steps), exact=exact)
+    return [*rows, *gained(rows, BEYOND_PAIRS, case.size, case.seed), *loudness(rows, LOUD)]
 
 
 def _seeds(steps: int, seeds: int, registrations: int, **inputs: Any) -> list[dict[str, Any]]:
@@ -189,16 +231,15 @@ def _seeds(steps: int, seeds: int, registrations: int, **inputs: Any) -> list[di
     for name, settings in GROUPS.items():
         own = replace(scaled(settings, steps), registrations=registrations)
         rows += case.restored(name, own, exact=True, seeds=seeds)
-    return [*rows, *paired(rows, GROUP_PAIRS, case.seed)]
+    return [*rows, *gained(rows, GROUP_PAIRS, case.size, case.seed)]
 
 
 def _alone(steps: int, **inputs: Any) -> list[dict[str, Any]]:
     case = drawn(**inputs)
     rows = [*case.private(), *case.floors()]
-    for name in ALONE:
-        settings, exact = ROWS[name]
+    for name, (settings, exact) in {**BEYOND, "DeepInversion": ROWS["DeepInversion"]}.items():
         rows += case.restored(name, scaled(settings, steps), exact=exact)
-    return [*rows, *paired(rows, ALONE_PAIRS, case.seed)]
+    return [*rows, *gained(rows, ALONE_PAIRS, case.size, case.seed)]
 
 
 def loudness(rows: list[dict[str, Any]], run: str) -> list[dict[str, Any]]:
@@ -268,19 +309,10 @@ def definitions(images: Tensor, noise: Tensor) -> dict[tuple[str, str], Tensor]:
 
 def table(record: Record, part: str = "rows") -> pd.DataFrame:
     """Return Tables 2 and 4: a line a part of the attack, a baseline or a floor, and the paper's line beside it."""
+    seed = record.parameters["seed"]
     lines = []
-    for run, group in rows_of(record, "image", part).groupby("run", sort=False):
-        lpips = group["lpips"].dropna().astype(float)
-        line = {
-            "attack": run,
-            "FFT2D": f"{group['fft2d'].astype(float).median():.2f}",
-            "PSNR, dB": interval(group["psnr"], record.parameters["seed"]),
-            "SSIM": f"{group['ssim'].astype(float).mean():.3f}",
-            "LPIPS": f"{lpips.mean():.3f}" if len(lpips) else "n/a",
-            "IIP, %": f"{100 * group['identified'].astype(float).mean():.0f}",
-            "by the attacked network, %": f"{100 * group['identified_by_own'].astype(float).mean():.0f}",
-            "n": len(group),
-        }
+    for run, images in rows_of(record, "image", part).groupby("run", sort=False):
+        line = {"attack": run} | quality_line(images, int(images["size"].iloc[0]), seed)
         if part == "rows":
             line["paper: FFT2D / PSNR / LPIPS"] = PUBLISHED.get(str(run), "–")
         lines.append(line)
@@ -292,23 +324,18 @@ def not_run() -> pd.DataFrame:
     return pd.DataFrame([{"paper's row": name, "why": why} for name, why in NOT_RUN.items()])
 
 
-def paired_table(record: Record) -> pd.DataFrame:
-    """Return the differences in PSNR between two attacks on the same images, over all images of a part."""
-    lines: list[dict[str, Any]] = []
-    for part, pairs in (("rows", PAIRS), ("seeds", GROUP_PAIRS), ("alone", ALONE_PAIRS)):
-        images: list[Any] = rows_of(record, "image", part).to_dict("records")
-        lines += [
-            {"B": f"{images[0]['size']:.0f}", "compared": row["run"], "difference, dB": f"{row['difference']:+.2f}"}
-            | {"95 %": f"{row['low']:+.2f} … {row['high']:+.2f}", "n": int(row["images"])}
-            for row in (paired(images, pairs, record.parameters["seed"]) if images else [])
-        ]
-    return pd.DataFrame(lines)
+def gains(record: Record, part: str = "rows") -> pd.DataFrame:
+    """Return what one attack gains over another on the same images of a part, and whether that is decided."""
+    images = rows_of(record, "image", part)
+    if images.empty:
+        return pd.DataFrame()
+    return gain_table(images, COMPARED[part], int(images["size"].iloc[0]), record.parameters["seed"])
 
 
 def batch_table(record: Record) -> pd.DataFrame:
     """Return how many labels the paper's rule and the exact solver find in the batches, and what chance identifies."""
     lines = []
-    for part in ("alone", "rows"):
+    for part in ("alone", "few", "rows"):
         group = rows_of(record, "batches", part)
         if len(group):
             share = group["count"] / group["count"].sum()
@@ -356,7 +383,7 @@ def figure_quality(record: Record) -> Figure:
     figure, axes = figures.panels(1, 1, height=0.33 * len(groups) + 0.8)
     axis = axes[0][0]
     for place, (run, values) in enumerate(groups.items()):
-        colour = "0.6" if run in FLOORS else figures.COLOURS[0] if run in ROWS else figures.COLOURS[1]
+        colour = "0.6" if run in FLOORS else figures.COLOURS[1 if run in BASELINES else 0]
         axis.scatter(values, np.full(len(values), place), s=9, color=colour, alpha=0.55)
         axis.scatter(values.mean(), place, s=190, marker="|", color=colour, linewidth=2.4)
     style = {"color": figures.TRUTH, "linestyle": (0, (4, 2)), "linewidth": 1.4}
@@ -370,7 +397,7 @@ def figure_quality(record: Record) -> Figure:
 
 def figure_loudness(record: Record) -> Figure:
     """Draw the PSNR of every image against the length of its error ‖p − y‖, and which were identified."""
-    drawn = [(part, rows_of(record, "image", part)) for part in ("alone", "rows")]
+    drawn = [(part, rows_of(record, "image", part)) for part in ("alone", "few")]
     drawn = [(part, images[images["run"] == LOUD]) for part, images in drawn if len(images)]
     figure, axes = figures.panels(1, len(drawn), height=3.2, sharey=True)
     for axis, (_, images) in zip(axes[0], drawn, strict=True):

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import copy
+
 import matplotlib.pyplot as plt
 import pytest
 import torch
+from torch.nn import functional
 
 from gradleak import data, studies
 from gradleak.book import figures, records
 from gradleak.book.records import Record
 from gradleak.errors import InputError
-from gradleak.studies.shared.restored_batches import AVERAGED, FLOORS, chosen, unrelated
+from gradleak.studies.shared.restored_batches import AVERAGED, FLOORS, chosen, drawn, unrelated
 from gradleak.studies.shared.shown_batches import rows_of
 from gradleak.studies.yin2021 import gradinversion
 
@@ -20,8 +23,8 @@ CHOSEN = {"steps": 40, "alone_steps": 40}
 
 def test_every_row_is_there_and_floors_do_not_depend_on_the_attack(record: Record) -> None:
     images = rows_of(record, "image", "rows")
-    names = [*FLOORS, *gradinversion.ROWS, *gradinversion.BASELINES]
-    assert list(images["run"].unique()) == names
+    names = [*FLOORS, *gradinversion.ROWS, gradinversion.TRAINING, *gradinversion.BASELINES]
+    assert sorted(images["run"].unique()) == sorted(names)
     assert images.groupby("run").size().eq(2).all()
     private = data.load("photos", "test")
     first = chosen(private, 2, 1, record.parameters["seed"])[0]
@@ -32,7 +35,7 @@ def test_every_row_is_there_and_floors_do_not_depend_on_the_attack(record: Recor
 
 def test_attacks_see_something(record: Record) -> None:
     """More than noise does, and a single image more than none of its gradient gives."""
-    for part in ("rows", "alone"):
+    for part in ("rows", "few", "alone"):
         images = rows_of(record, "image", part).groupby("run")["psnr"].mean()
         assert images["+ BN, exact"] > images["noise"] + 1
     alone = rows_of(record, "image", "alone").groupby("run")["psnr"].mean()
@@ -43,8 +46,25 @@ def test_labels_and_features_are_recovered_and_chance_is_one_in_the_gallery(reco
     batches = rows_of(record, "batches", "rows")
     assert batches["recovered"].tolist() == [100]
     assert batches["chance"].tolist() == [100 / 600]
-    images = rows_of(record, "image", "rows")
+    images = rows_of(record, "image", "few")
     assert images["known_feature"].all()
+
+
+def test_train_mode_is_another_gradient_of_the_same_images() -> None:
+    case = drawn("small-cnn", "small-cnn", "photos", 2, 0, 1, 2023, "cpu")
+    training = gradinversion.in_train_mode(case, 2, 1)
+    assert torch.equal(training.truth, case.truth)
+    own, other = (one.leaks[0].weight_gradient for one in (case, training))
+    model = copy.deepcopy(case.model).train()
+    inputs = data.normalise(case.truth)
+    functional.cross_entropy(model(inputs), data.load("photos", "test").labels[case.places]).backward()
+    expected = model.get_submodule(case.leaks[0].head).weight.grad
+    torch.testing.assert_close(other, expected, rtol=1e-4, atol=1e-7)
+    assert (own - other).norm() > 0.05 * own.norm()
+    # The attacked network itself stays in eval mode.
+    assert any(
+        isinstance(module, torch.nn.BatchNorm2d) and module.track_running_stats for module in case.model.modules()
+    )
 
 
 def test_every_group_has_a_first_seed_and_an_average(record: Record) -> None:
@@ -95,15 +115,16 @@ def test_definitions_agree_where_they_must() -> None:
 
 def test_tables_and_figures(record: Record) -> None:
     table = gradinversion.table(record)
-    assert len(table) == 13
+    assert len(table) == 12
     assert table["paper: FFT2D / PSNR / LPIPS"].ne("–").sum() == 7
-    assert len(gradinversion.table(record, "alone")) == 7
-    assert len(gradinversion.paired_table(record)) == 19
-    assert list(gradinversion.batch_table(record)["B"]) == ["1", "2"]
+    assert len(gradinversion.table(record, "alone")) == len(gradinversion.table(record, "few")) + 1 == 7
+    for part, pairs in gradinversion.COMPARED.items():
+        assert len(gradinversion.gains(record, part)) == len(pairs)
+    assert list(gradinversion.batch_table(record)["B"]) == ["1", "2", "2"]
     assert gradinversion.noise_table(record).empty
     assert len(gradinversion.not_run()) == 2
-    assert records.scale(record) == "1 batches of 2, 40 steps, and 2 images alone, 40 steps, photos, small-cnn"
-    drawn = [gradinversion.figure_images(record, part) for part in ("rows", "seeds", "alone", "none")]
+    assert records.scale(record) == "1 batches of 2, 1 of 2, 40 steps, and 2 images alone, 40 steps, photos, small-cnn"
+    drawn = [gradinversion.figure_images(record, part) for part in ("rows", "few", "seeds", "alone", "none")]
     drawn += [gradinversion.figure_quality(record), gradinversion.figure_loudness(record)]
     for figure in drawn:
         assert figures.gray_table(figure).std() > 0.02
