@@ -288,7 +288,7 @@ def trained_table(record: Record) -> pd.DataFrame:
 
 
 def figure_found(record: Record) -> Figure:
-    """Draw what the search is counted for against how certain the network is: a dot a network or draw."""
+    """Draw what the search finds, blind, against how certain the network is: a dot a network or draw."""
     figure, axes = figures.panels(1, len(LABELS), height=3.0, sharey=True)
     frame = record.frame()
     exact = frame[frame["solver"] == "exact"].reset_index(drop=True)
@@ -299,10 +299,10 @@ def figure_found(record: Record) -> Figure:
         for (name, own), colour, marker in zip(kinds.items(), figures.COLOURS, "os^", strict=False):
             chosen = own & (exact["labels"] == labels)
             axis.plot(
-                exact["certain"][chosen], search["counted"][chosen], marker, color=colour, label=name,
+                exact["certain"][chosen], search["accuracy"][chosen], marker, color=colour, label=name,
                 markersize=5, alpha=0.8,
             )  # fmt: skip
-        axis.set(title=labels, xlabel="most likely class, %", xscale="log", ylim=(-4, 104))
+        axis.set(title=labels, xlabel="most likely class, %", xscale="log", xlim=(0.1, 130), ylim=(-4, 104))
         axis.xaxis.set_major_formatter("{x:g}")
         axis.minorticks_off()
     axes[0][0].set_ylabel("found by the search, %")
