@@ -150,7 +150,7 @@ def _restored(scene: Scene, places: Tensor, sizes: list[int], steps: int, kind: 
         if case.known.there.any():
             more = case.restored(named(kind, size, FEATURES), features, exact=True)
         told += [*plain, *more]
-        rows += [{"batch_size": size, "labels": float(case.counted.mean())} | row for row in told]
+        rows += [{"first": 0, "batch_size": size, "labels": float(case.counted.mean())} | row for row in told]
     return rows
 
 
