@@ -296,6 +296,7 @@ def sharing(record: Record) -> pd.DataFrame:
     images = images[~images["run"].isin(FLOORS)].drop_duplicates(["kind", "batch_size", "image"])
     lines = []
     for (kind, size), group in images.groupby(["kind", "batch_size"], sort=False):
-        batches = group.sort_values("image")["known_feature"].astype(float).to_numpy().reshape(-1, int(size))
+        side = int(group["batch_size"].iloc[0])
+        batches = group.sort_values("image")["known_feature"].astype(float).to_numpy().reshape(-1, side)
         lines.append({"images": kind, "B": f"{size:.0f}", "found": f"{batches.all(axis=1).sum()} of {len(batches)}"})
     return pd.DataFrame(lines)
