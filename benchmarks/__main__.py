@@ -111,8 +111,7 @@ def matching() -> list[dict[str, Any]]:
     plain = seconds(loop) / 64
     training = seconds(lambda: torch.autograd.grad(loss(inputs, labels), parameters)) / 64
     fast = seconds(lambda: objective.evaluate(places, owners)) / 64
-    step = _row("step of gradient matching, LeNet, 64 attacks", fast, plain)
-    return [step | {"training step ms": 1e3 * training, "times a training step": fast / training}]
+    return [_step("step of gradient matching, LeNet, 64 attacks", fast, plain, training)]
 
 
 def restoring() -> list[dict[str, Any]]:
@@ -136,8 +135,7 @@ def restoring() -> list[dict[str, Any]]:
         training = seconds(train)
         plain = seconds(lambda t=target, p=places, o=owners: t.evaluate(p[:1], o[:1]))
         fast = seconds(lambda t=target, p=places, o=owners: t.evaluate(p, o)) / SEEDS
-        step = _row(f"step of GradInversion, {name}, {SEEDS} seeds of B = {size}", fast, plain)
-        rows.append(step | {"training step ms": 1e3 * training, "times a training step": fast / training})
+        rows.append(_step(f"step of GradInversion, {name}, {SEEDS} seeds of B = {size}", fast, plain, training))
     return rows
 
 
@@ -266,6 +264,11 @@ def layer(classes: int, samples: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 def _row(what: str, fast: float, plain: float) -> dict[str, Any]:
     return {"what": what, "ms a sample": 1e3 * fast, "plain loop ms": 1e3 * plain, "times faster": plain / fast}
+
+
+def _step(what: str, fast: float, plain: float, training: float) -> dict[str, Any]:
+    beside = {"training step ms": 1e3 * training, "times a training step": fast / training}
+    return _row(what, fast, plain) | beside
 
 
 def _solver(solver: str, classes: int, batch: int, measured: int, taken: float) -> dict[str, Any]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from gradleak.book import figures
@@ -94,3 +95,35 @@ def strips(record: Record, part: str, **where: object) -> Figure:
     figure.set_layout_engine("compressed")
     show(axes[0][0], list(own), list(own.index))
     return figure
+
+
+def draw_sizes(
+    axis: Axes,
+    images: pd.DataFrame,
+    lines: Mapping[str, tuple[str, Callable[[int], str]]],
+    column: str,
+    sizes: Sequence[int],
+    most: int,
+    seed: int,
+) -> None:
+    """Draw a measure over the size of the batch, with what a bootstrap over groups of `most` images leaves open.
+
+    `lines`: by its label, the kind of images of a line, and the name of its run at every size.
+    """
+    scale = MEASURES[column][2]
+    for number, (label, (kind, run_of)) in enumerate(lines.items()):
+        rows: list[Any] = images[images["kind"] == kind].to_dict("records")
+        told = [(size, values_of(rows, run_of(size), column)) for size in sizes]
+        known = [(size, scale * values) for size, values in told if values is not None]
+        means = [values.mean() for _, values in known]
+        ends = [interval_of(values, most, seed) for _, values in known]
+        apart = [[mean - low for mean, (low, _) in zip(means, ends, strict=True)]]
+        apart += [[high - mean for mean, (_, high) in zip(means, ends, strict=True)]]
+        # Side by side, so that none hides another.
+        where = [size * (1 + 0.12 * ((number + 0.5) / len(lines) - 0.5)) for size, _ in known]
+        style: dict[str, Any] = {"color": figures.COLOURS[number], "marker": "osD^"[number], "capsize": 3}
+        axis.errorbar(where, means, apart, label=label, linestyle=figures.DASHES[number], **style)
+    axis.set_xscale("log", base=2)
+    axis.set_xticks(sizes, [str(size) for size in sizes])
+    axis.minorticks_off()
+    axis.set_xlabel("images in a batch, B")

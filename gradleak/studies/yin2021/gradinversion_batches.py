@@ -6,6 +6,7 @@ yin2021, Table 3 and Figures 5 to 8.
 from __future__ import annotations
 
 import itertools
+from functools import partial
 from typing import Any, ClassVar, Self
 
 import pandas as pd
@@ -27,11 +28,9 @@ from gradleak.studies.shared.restored_batches import (
     drawn,
     gained,
     gradient_norms,
-    interval_of,
     scaled,
-    values_of,
 )
-from gradleak.studies.shared.shown_batches import gain_table, quality_line, rows_of, strips
+from gradleak.studies.shared.shown_batches import draw_sizes, gain_table, quality_line, rows_of, strips
 
 PLACE = "Section 4, Table 3 and Figures 5 to 8"
 SMALLEST: dict[str, Any] = {"steps": 2, "network_steps": 2, "groups": 1, "network_batches": 1}
@@ -226,30 +225,15 @@ def figure_sizes(record: Record) -> Figure:
     most, seed = max(record.parameters["sizes"]), record.parameters["seed"]
     images = rows_of(record, "image", "sizes")
     sizes = sorted(record.parameters["sizes"])
+    lines = {kind: (kind, partial(named, kind)) for kind in KINDS}
+    columns = {
+        "identified": "IIP by another network, %",
+        "identified_by_own": "IIP by the attacked network, %",
+        "psnr": "PSNR, dB",
+    }
     figure, axes = figures.panels(1, 3, height=3.2)
-    for axis, column, scale, label in zip(
-        axes[0],
-        ("identified", "identified_by_own", "psnr"),
-        (100, 100, 1),
-        ("IIP by another network, %", "IIP by the attacked network, %", "PSNR, dB"),
-        strict=True,
-    ):
-        for number, kind in enumerate(KINDS):
-            rows: list[Any] = images[images["kind"] == kind].to_dict("records")
-            found = [(size, values_of(rows, named(kind, size), column)) for size in sizes]
-            known = [(size, scale * values) for size, values in found if values is not None]
-            means = [values.mean() for _, values in known]
-            ends = [interval_of(values, most, seed) for _, values in known]
-            style = {"color": figures.COLOURS[number], "marker": "os"[number], "capsize": 3}
-            apart = [[mean - low for mean, (low, _) in zip(means, ends, strict=True)]]
-            apart += [[high - mean for mean, (_, high) in zip(means, ends, strict=True)]]
-            # Side by side, so that neither hides the other.
-            where = [size * (0.97 + 0.06 * number) for size, _ in known]
-            axis.errorbar(where, means, yerr=apart, label=kind, linestyle=figures.DASHES[number], **style)
-        axis.set_xscale("log", base=2)
-        axis.set_xticks(sizes, [str(size) for size in sizes])
-        axis.minorticks_off()
-        axis.set_xlabel("images in a batch, B")
+    for axis, (column, label) in zip(axes[0], columns.items(), strict=True):
+        draw_sizes(axis, images, lines, column, sizes, most, seed)
         axis.set_ylabel(label)
     style = {"color": figures.TRUTH, "linestyle": (0, (4, 2)), "linewidth": 1.4}
     gallery = rows_of(record, "batches", "sizes")["chance"].astype(float)

@@ -5,8 +5,8 @@ yin2021, Figures 6 to 8, and beyond: where there are more classes than samples, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, ClassVar, Self
 
 import pandas as pd
@@ -30,11 +30,9 @@ from gradleak.studies.shared.restored_batches import (
     chosen,
     gained,
     gradient_norms,
-    interval_of,
     scaled,
-    values_of,
 )
-from gradleak.studies.shared.shown_batches import gain_table, quality_line, rows_of, strips
+from gradleak.studies.shared.shown_batches import draw_sizes, gain_table, quality_line, rows_of, strips
 
 PLACE = "Figures 6 to 8, and beyond"
 SMALLEST: dict[str, Any] = {"steps": 2, "sizes": [2]}
@@ -260,28 +258,12 @@ def figure_sizes(record: Record) -> Figure:
     most, seed = _most(record, "batches"), record.parameters["seed"]
     images = rows_of(record, "image", "batches")
     sizes = sorted(record.parameters["sizes"])
-    columns: Mapping[str, tuple[int, str]] = {
-        "identified": (100, "IIP by another network, %"),
-        "psnr": (1, "PSNR, dB"),
-    }
+    lines = {f"{kind}, {attack}": (kind, partial(named, kind, attack=attack)) for attack in ATTACKS for kind in KINDS}
+    columns = {"identified": "IIP by another network, %", "psnr": "PSNR, dB"}
     figure, axes = figures.panels(1, 2, height=3.3)
-    for axis, (column, (unit, label)) in zip(axes[0], columns.items(), strict=True):
-        for number, (attack, kind) in enumerate((attack, kind) for attack in ATTACKS for kind in KINDS):
-            rows: list[Any] = images[images["kind"] == kind].to_dict("records")
-            told = [(size, values_of(rows, named(kind, size, attack), column)) for size in sizes]
-            known = [(size, unit * values) for size, values in told if values is not None]
-            means = [values.mean() for _, values in known]
-            ends = [interval_of(values, most, seed) for _, values in known]
-            apart = [[mean - low for mean, (low, _) in zip(means, ends, strict=True)]]
-            apart += [[high - mean for mean, (_, high) in zip(means, ends, strict=True)]]
-            # Side by side, so that none hides another.
-            where = [size * (0.955 + 0.03 * number) for size, _ in known]
-            style = {"color": figures.COLOURS[number], "marker": "osD^"[number], "capsize": 3}
-            axis.errorbar(where, means, apart, label=f"{kind}, {attack}", linestyle=figures.DASHES[number], **style)
-        axis.set_xscale("log", base=2)
-        axis.set_xticks(sizes, [str(size) for size in sizes])
-        axis.minorticks_off()
-        axis.set(xlabel="images in a batch, B", ylabel=label)
+    for axis, (column, label) in zip(axes[0], columns.items(), strict=True):
+        draw_sizes(axis, images, lines, column, sizes, most, seed)
+        axis.set_ylabel(label)
     style = {"color": figures.TRUTH, "linestyle": (0, (4, 2)), "linewidth": 1.4}
     axes[0][0].axhline(rows_of(record, "batches", "batches")["chance"].astype(float).iloc[0], label="floor", **style)
     floor = images[(images["run"] == "mean colour") & (images["kind"] == KINDS[0])]["psnr"].astype(float)
