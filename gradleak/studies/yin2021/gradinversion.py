@@ -143,7 +143,7 @@ class Parameters(restored_batches.Parameters):
         "batches": 4,
         "few": 4,
         "few_batches": 8,
-        "group_batches": 2,
+        "group_batches": 4,
         "seeds": 4,
         "registrations": 6,
         "singles": 8,

@@ -65,11 +65,11 @@ class Parameters(restored_batches.Parameters):
         "sizes": [1, 2, 4, 8],
         "groups": 4,
         "together": 4,
-        "steps": 60,
+        "steps": 500,
         "networks": ["cifar10-resnet56+head", "cifar10-resnet20+head", SMALL],
         "network_size": 4,
         "network_batches": 4,
-        "network_steps": 60,
+        "network_steps": 500,
     }
 
     @property
