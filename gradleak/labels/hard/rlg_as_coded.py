@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -9,6 +11,7 @@ from scipy.optimize import linprog
 from torch import Tensor
 
 from gradleak.errors import InputError
+from gradleak.labels.hard.rlg import SECONDS as SCREENED
 from gradleak.labels.hard.rlg import Array, candidates, leading
 
 Rows = NDArray[np.bool_]
@@ -39,7 +42,7 @@ def rlg_as_coded(weight_gradient: Tensor, rank: int) -> tuple[set[int], int]:
     sizes = np.linalg.norm(q, axis=1)
     largest = np.argsort(-sizes, kind="stable")[: min(LARGEST, len(q))]
     there = largest[sizes[largest] > 0]
-    chosen = candidates(q[there] / sizes[there, None])
+    chosen = candidates(q[there] / sizes[there, None], time.monotonic() + SCREENED)
     if len(chosen) > MOST:
         chosen = chosen[:MOST]
     found = {int(there[row]) for row in chosen if _parted(q[there], int(row))}
@@ -97,5 +100,8 @@ def _accepted(others: Array, point: Array) -> bool:
     if np.linalg.norm(beside) > 1e-6 * np.linalg.norm(point):
         return True
     # By duality: no weights λ ≥ 0 with which the others add up to the point have a sum of 1 / LOOSE or less.
-    answer = linprog(np.ones(len(others)), A_eq=others.T, b_eq=point, bounds=(0, None), method="highs-ds")
+    options = {"time_limit": SECONDS}
+    answer = linprog(
+        np.ones(len(others)), A_eq=others.T, b_eq=point, bounds=(0, None), method="highs-ds", options=options
+    )
     return bool(answer.status == 2 or (answer.status == 0 and answer.fun > 1 / LOOSE))

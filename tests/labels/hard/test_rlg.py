@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 import torch
 from torch import Tensor
@@ -40,7 +42,7 @@ def test_rlg_screening_drops_no_class_that_can_be_parted() -> None:
         span = classes_span(gradient)
         rank = span.rank
         assert rank == 8
-        kept = candidates(span.vectors.numpy())
+        kept = candidates(span.vectors.numpy(), time.monotonic() + 60)
         assert len(kept) <= 2 * rank
         assert truth <= set(kept.tolist())
 
@@ -68,3 +70,13 @@ def test_rlg_tells_one_label_from_none_and_refuses_full_rank() -> None:
 def test_rlg_takes_thousands_of_classes() -> None:
     gradient, truth = synthetic(4000, 64, 20, 0, torch.float32, relu=False)
     assert rlg(gradient) == truth
+
+
+def test_rlg_gives_up_in_time_and_guesses_nothing() -> None:
+    generator = torch.Generator().manual_seed(0)
+    # Nothing but signs: every program is as hard as one of its size can be.
+    gradient = torch.randn(3000, 128, generator=generator).sign()
+    started = time.monotonic()
+    with pytest.raises(InputError, match=r"3000 classes in 100 dimensions in the time it is given"):
+        rlg(gradient, rank=100, seconds=0.3)
+    assert time.monotonic() - started < 5
