@@ -98,7 +98,7 @@ class Parameters(studies.Parameters):
     paper: ClassVar[dict[str, Any]] = {
         "source": "librispeech",
         "rows": ["paper/0/402", "small/0/402/4", "small/100/402/4", "small/400/402/4"],
-        "batches": ["4/1/4", "8/1/1", "1/4/4", "1/8/1", "2/2/4"],
+        "batches": ["4/1/8", "8/1/4", "1/4/8", "1/8/4", "2/2/8"],
         "defenses": ["none/0", "sign/0", "grad-drop/0.5", "grad-drop/0.9"],
         "defended": 21,
     }
