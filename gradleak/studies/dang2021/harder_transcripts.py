@@ -24,8 +24,9 @@ from gradleak.data import text
 from gradleak.data.speech import pseudo_speech
 from gradleak.defenses import utility
 from gradleak.errors import InputError
+from gradleak.labels.hard.rlg import rlg
 from gradleak.leak import Defense, Gradients, Leak
-from gradleak.models.recogniser import SIZES, Recogniser
+from gradleak.models.recogniser import END, SIZES, START, Recogniser
 from gradleak.sequences import Transcripts, observe_speech, read_defended, read_output, read_sharing, read_transcripts
 from gradleak.sequences.observed import FIRST
 from gradleak.studies.dang2021.defended_sentences import noise_axis, private_level
@@ -43,6 +44,7 @@ SMALLEST: dict[str, Any] = {
     "defenses": ["noise/0.1"],
     "releases": ["0.5/0.001"],
     "stages": [0],
+    "withheld": ["head"],
 }
 SIZE = "small"
 # What reads the states of the decoder's only layer: steps that are none of its own are told by it.
@@ -60,6 +62,21 @@ SHOWN = {
 
 # All that the last layer's own reader looks at.
 LAST = ("head.weight", "head.bias")
+# What a client may keep to itself, by what its parameters' names begin with, and how a table says so.
+LAYERS = {
+    "none": (),
+    "embedding": ("embedding.",),
+    "head": ("head.",),
+    "decoder": ("cells.",),
+    "decoder and head": ("cells.", "head."),
+}
+WITHHELD = {
+    "none": "all layers",
+    "embedding": "all but the embedding",
+    "head": "all but the last layer",
+    "decoder": "all but the decoder's own layers",
+    "decoder and head": "neither these nor the last layer",
+}
 
 
 class Alone(Form):
@@ -130,6 +147,9 @@ class Parameters(studies.Parameters):
         validate_default=True,
         description="clipping norm/deviation of noise, in parts of that norm",
     )
+    withheld: list[Literal["none", "embedding", "head", "decoder", "decoder and head"]] = Field(
+        ["head", "decoder"], description="layers that are not sent"
+    )
 
     paper: ClassVar[dict[str, Any]] = {
         "source": "librispeech",
@@ -137,7 +157,7 @@ class Parameters(studies.Parameters):
             *(f"{size}/{tokens}/8" for size in ("small/0", "small/400", "small-2/0") for tokens in (8, 20, 28, 40)),
         ],
         "alike": ["2/12", "4/6"],
-        "local": ["4/8", "8/8"],
+        "local": ["4/16", "8/16"],
         "stages": [0, 400],
         "defended": 16,
         "defenses": [
@@ -145,6 +165,7 @@ class Parameters(studies.Parameters):
             "noise/1",
         ],
         "releases": [f"0.5/{noise}" for noise in ("1e-5", "1e-4", "1e-3", "3e-3", "1e-2", "1")],
+        "withheld": list(WITHHELD),
     }
 
 
@@ -182,7 +203,12 @@ def trials(parameters: Parameters) -> list[dict[str, Any]]:
         for trained in parameters.stages
         for form in parameters.releases
     ]
-    return [inputs | common for inputs in alone + alike + local + behind + released]
+    shared = [
+        {"part": "withheld", "form": layers, "utterances": parameters.defended, "trained": trained}
+        for trained in parameters.stages
+        for layers in parameters.withheld
+    ]
+    return [inputs | common for inputs in alone + alike + local + behind + released + shared]
 
 
 def trial(
@@ -201,6 +227,8 @@ def trial(
     chosen = spoken(source, utterances)
     if part == "local":
         return [row for said in chosen for row in _local(model, source, said, Local.of(form).steps)]
+    if part == "withheld":
+        return [_withheld(model, source, said, form) for said in chosen]
     generator = torch.Generator().manual_seed(seed)
     if part == "released":
         release = Release.of(form)
@@ -304,6 +332,52 @@ def released(gradients: Gradients, release: Release, generator: torch.Generator)
     return noisy({name: clipped[name] for name in FIRST})
 
 
+def _withheld(model: Recogniser, source: str, said: str, layers: str) -> dict[str, Any]:
+    """Read an utterance from what is sent where some layers are not: in order, and its bag of words."""
+    (tokens,) = tokens_of(source, [said])
+    whole = observe_speech(model, [pseudo_speech(said)], [tokens])
+    # `startswith` takes several beginnings at once, and finds none of no beginnings.
+    sent = {name: value for name, value in whole.gradients.items() if not name.startswith(LAYERS[layers])}
+    leak = replace(whole, gradients=sent)
+    started = time.process_time()
+    read, status = _read(leak)
+    seconds = time.process_time() - started
+    return _row([read], [status], [tokens[:-1]], seconds) | {
+        "reader": _reader(leak),
+        "bag": _told(leak) == set(tokens[:-1]),
+    }
+
+
+def _reader(leak: Leak) -> str:
+    """Return what reads the order from the layers that are sent: the decoder's first, else the last, else nothing."""
+    if set(FIRST) <= set(leak.gradients):
+        return "the decoder's first layer"
+    return "the last layer" if set(LAST) <= set(leak.gradients) else "–"
+
+
+def _read(leak: Leak) -> tuple[list[int], str]:
+    """Return the transcript that is read from what is sent, and its status; nothing where no layer tells the order."""
+    reader = _reader(leak)
+    if reader == "the decoder's first layer":
+        found = read_transcripts(leak)
+        return found.tokens[0], found.status[0]
+    if reader == "the last layer":
+        alone = read_output(leak)
+        return alone.tokens[:-1], alone.status
+    return [], "failed"
+
+
+def _told(leak: Leak) -> set[int]:
+    """Return the words of an utterance in no order: rows of the embedding that have a gradient, else the last layer's.
+
+    The start and end marks are none.
+    """
+    if "embedding.weight" in leak.gradients:
+        rows = leak.gradients["embedding.weight"].any(dim=1).nonzero()
+        return {int(row) for row in rows} - {START}
+    return rlg(leak.weight_gradient) - {END}
+
+
 def _behind(clean: Leak, sent: Gradients, tokens: Sequence[int]) -> list[dict[str, Any]]:
     """Read what was sent: in closed form, and by the nearest words, the length told or not."""
     leak = Leak(clean.model, sent, clean.head, clean.batch_size)
@@ -403,6 +477,18 @@ def release_table(record: Record) -> pd.DataFrame:
         about = {"stage": stage_of(trained), "noise": f"{noise:g}", "ε": private_level(noise)}
         lines.append(about | _readers(group))
     return pd.DataFrame(lines)
+
+
+def withheld_table(record: Record) -> pd.DataFrame:
+    """Return what is read of single transcripts where layers are not sent, a line a stage and what is sent."""
+    return pd.DataFrame(
+        [
+            {"stage": stage_of(trained), "sent": WITHHELD[str(form)], "read from": group["reader"].iloc[0]}
+            | _line(group)
+            | {"words, in no order": share(group["bag"])}
+            for (trained, form), group in record.part("withheld").groupby(["trained", "form"], sort=False)
+        ]
+    )
 
 
 def _readers(group: pd.DataFrame) -> dict[str, str]:

@@ -27,6 +27,7 @@ CHOSEN = {
     "defenses": ["noise/0.1", "noise/30"],
     "releases": ["0.5/1e-5", "0.5/1"],
     "stages": [0, 4],
+    "withheld": ["none", "embedding", "head", "decoder", "decoder and head"],
 }
 
 
@@ -49,6 +50,12 @@ def test_each_reader_where_it_is_made_for(record: Record) -> None:
             assert list(changed.loc[little, "exact"]) == [False, True, True]
             assert not changed.loc[much, "exact"].any()
             assert changed.loc[(much, "nearest words"), "failed"]
+    shared = record.part("withheld").set_index(["trained", "form"])
+    for trained in CHOSEN["stages"]:
+        assert list(shared.loc[trained, "exact"]) == [True, True, True, True, False]
+        # Without the last layer nobody tells whether the recogniser was sure of words that follow.
+        assert list(shared.loc[trained, "unique"]) == [True, True, False, True, False]
+        assert shared.loc[trained, "bag"].all()
     # A release is one of DP-SGD only where its gradient is clipped.
     assert (record.part("released")["norm"] > 0.5).all()
     assert not record.frame()["wrongly_sure"].any()
@@ -61,6 +68,9 @@ def test_tables_and_figure(record: Record) -> None:
     assert list(study.defense_table(record)["nearest words"]) == ["1 of 1", "0 of 1"] * 2
     releases = study.release_table(record)
     assert list(releases["length told"]) == ["1 of 1", "0 of 1"] * 2
+    shared = study.withheld_table(record)
+    assert list(shared["read from"][:2]) == ["the decoder's first layer"] * 2
+    assert list(shared["exact"][4:5]) == ["0 of 1 (0% to 79%)"]
     assert list(releases["ε"]) == ["5e+09", "4.4"] * 2
     for draw in (study.figure_defenses, study.figure_frontier):
         figure = draw(record)
