@@ -35,6 +35,7 @@ CASES: dict[str, tuple[list[int], Defense | None]] = {
     "noise, one word": ([9], noise(0.1)),
     "8 bits, a word again and again": ([7, 7, 7, 8], named("quantize/8", generator=None)),
     "half dropped": (SAID, named("grad-drop/0.5", generator=None)),
+    "nine tenths dropped": ([17, 230, 17, 305, 44, 9, 17, 80], named("grad-drop/0.9", generator=None)),
 }
 
 
@@ -47,6 +48,11 @@ def test_it_is_read_behind_a_defence(name: str) -> None:
     assert found.inputs == len(said) + 1
     assert found.status == ["ambiguous"]
     assert name == "none" or read_transcripts(leak).status != ["unique"]
+
+
+@pytest.mark.parametrize("said", [[17, 230, 17, 305, 44, 9, 17, 80], [17, 230, 305, 44, 9, 80]])
+def test_words_are_read_behind_as_much_noise_as_there_is_gradient(said: list[int]) -> None:
+    assert read_defended(leaked(said, noise(1.0))).tokens == [said]
 
 
 def test_how_many_steps_there_are_may_be_told() -> None:
