@@ -61,7 +61,7 @@ def read_sharing(
         return plain
     search = _Search(decoder, decoder.context @ right[-1])
     going, ends = search.run(start)
-    sure = all(one.other >= APART * max(one.miss, decoder.rounding) for one in ends)
+    sure = all(one.other >= APART * max(one.miss, decoder.rounding) for one in ends) and _both(decoder, going, ends)
     if len(going) + len(ends) != decoder.rank or not sure or decoder.utterances not in (None, len(ends)):
         return plain
     reason = "" if _ended(decoder, going, ends, end) else "more words may follow"
@@ -71,6 +71,17 @@ def read_sharing(
     misses = [(one.miss, one.other) for one in ends]
     status = "ambiguous" if reason else "unique"
     return Transcripts(tokens, texts, [status] * len(ends), [reason] * len(ends), decoder.rank, misses)
+
+
+def _both(decoder: _Decoder, going: Sequence[_Prefix], ends: Sequence[_Prefix]) -> bool:
+    """Whether the two steps that differ in their contexts alone have both been read, each from the other's state.
+
+    Where one is missing, for nothing is said behind it, a false last word may stand in for it in the count of steps.
+    """
+    context = slice(decoder.width, decoder.width + len(decoder.context))
+    reads = torch.stack([one.read for one in (*going, *ends)])
+    reads[:, context] = 0
+    return len(reads.unique(dim=0)) == len(reads) - 1
 
 
 def _ended(decoder: _Decoder, going: Sequence[_Prefix], ends: Sequence[_Prefix], end: int) -> bool:
