@@ -164,7 +164,7 @@ class Parameters(studies.Parameters):
             *("noise/0.1", "half/16", "bfloat16/0", "quantize/8", "grad-drop/0.5", "grad-drop/0.9", "sign/0"),
             "noise/1",
         ],
-        "releases": [f"0.5/{noise}" for noise in ("1e-5", "1e-4", "1e-3", "3e-3", "1e-2", "1")],
+        "releases": [f"0.5/{noise}" for noise in ("1e-5", "1e-4", "1e-3", "3e-3", "1e-2", "3e-2", "1e-1", "1")],
         "withheld": list(WITHHELD),
     }
 
