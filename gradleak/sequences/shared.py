@@ -74,7 +74,7 @@ def read_sharing(
 
 
 def _both(decoder: _Decoder, going: Sequence[_Prefix], ends: Sequence[_Prefix]) -> bool:
-    """Whether the two steps that differ in their contexts alone have both been read, each from the other's state.
+    """Whether the two steps that differ in their contexts alone have both been read.
 
     Where one is missing, for nothing is said behind it, a false last word may stand in for it in the count of steps.
     """
