@@ -356,10 +356,14 @@ def table(record: Record) -> pd.DataFrame:
                 "exact": f"{group['exact'].sum():.0f}",
                 "said unique": f"{group['unique'].sum():.0f}",
                 "of these wrong": f"{group['wrongly_sure'].sum():.0f}",
-                "CPU-s": f"{group['seconds'].median():.2g}",
+                "CPU-s": _seconds(group["seconds"].median()),
             }
         )
     return pd.DataFrame(lines)
+
+
+def _seconds(value: float) -> str:
+    return f"{value:.2g}" if value < 100 else f"{value:.0f}"
 
 
 def free_table(record: Record) -> pd.DataFrame:
@@ -376,8 +380,8 @@ def free_table(record: Record) -> pd.DataFrame:
                 "batches": len(group),
                 "exact, words given": f"{group['exact_free'].sum():.0f}",
                 "exact, all tried": f"{group['exact_all'].sum():.0f}",
-                "CPU-s, words given": f"{group['seconds_free'].median():.2g}",
-                "CPU-s, all tried": f"{group['seconds_all'].median():.2g}",
+                "CPU-s, words given": _seconds(group["seconds_free"].median()),
+                "CPU-s, all tried": _seconds(group["seconds_all"].median()),
             }
             for (kind, layers, size), group in both.groupby(["kind", "layers", "size"], sort=False)
         ]
