@@ -1,0 +1,148 @@
+"""The pretended GPU refuses what a GPU refuses, lets through what it lets through, and counts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.func import grad, vmap
+
+from tests.pretended import Gpu, RefusedError, pretended_gpu
+
+
+@pytest.fixture
+def gpu() -> Iterator[Gpu]:
+    with pretended_gpu() as found:
+        yield found
+
+
+def there(*shape: int) -> Tensor:
+    return torch.arange(1.0, 1 + torch.Size(shape).numel()).reshape(shape).to("pretended")
+
+
+REFUSED: dict[str, Callable[[], object]] = {
+    "two devices": lambda: there(3, 4) + torch.ones(4),
+    "two devices in a product": lambda: there(3, 4) @ torch.ones(4, 2),
+    "two devices side by side": lambda: torch.cat([there(2), torch.ones(2)]),
+    "a layer on the CPU": lambda: nn.Linear(4, 2)(there(3, 4)),
+    "a CPU generator": lambda: torch.randn(3, device="pretended", generator=torch.Generator()),
+    "a CPU generator in place": lambda: there(3).normal_(generator=torch.Generator()),
+    "a CPU tensor by GPU indices": lambda: torch.ones(4)[torch.tensor([0, 1]).to("pretended")],
+    "a CPU tensor by a GPU mask": lambda: torch.ones(4)[there(4) > 2],
+    "values from the CPU": lambda: there(4).index_put_((torch.tensor([0, 1]),), torch.ones(2)),
+    "least squares": lambda: torch.linalg.lstsq(there(3, 2), there(3, 1)),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_it_refuses(gpu: Gpu, what: str) -> None:
+    with pytest.raises(RefusedError):
+        REFUSED[what]()
+
+
+def test_it_is_not_read_as_numpy(gpu: Gpu) -> None:
+    with pytest.raises(TypeError, match="can't convert pretended"):
+        there(3).numpy()
+
+
+ALLOWED: dict[str, tuple[Callable[[], object], object]] = {
+    "a number without a dimension": (lambda: (there(3) + torch.tensor(1.0)).cpu().tolist(), [2, 3, 4]),
+    "CPU indices": (lambda: there(4)[torch.tensor([0, 2])].cpu().tolist(), [1, 3]),
+    "a list of indices": (lambda: there(4)[[0, 2]].tolist(), [1, 3]),
+    "a mask": (lambda: there(4)[there(4) > 2].tolist(), [3, 4]),
+    "to the CPU": (lambda: there(2).cpu().device.type, "cpu"),
+    "one number": (lambda: there(1).item(), 1),
+    "a float": (lambda: float(there(2).sum()), 3),
+    "a list": (lambda: there(2, 2).tolist(), [[1, 2], [3, 4]]),
+    "made there": (lambda: torch.tensor([1.0, 2.0], device="pretended").sum().item(), 3),
+    "its own generator": (
+        lambda: torch.rand(2, device="pretended", generator=torch.Generator("pretended")).device.type,
+        "pretended",
+    ),
+    "a copy from the CPU": (lambda: there(2).copy_(torch.ones(2)).tolist(), [1, 1]),
+}
+
+
+@pytest.mark.parametrize("what", ALLOWED)
+def test_it_lets_through(gpu: Gpu, what: str) -> None:
+    done, expected = ALLOWED[what]
+    assert done() == expected
+
+
+def test_modules_and_gradients_are_those_of_the_cpu(gpu: Gpu) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(16, 2)).eval()
+    inputs = torch.randn(2, 3, 4, 4)
+    expected = torch.autograd.grad(model(inputs).square().sum(), list(model.parameters()))
+    moved = model.to(gpu.device)
+    found = torch.autograd.grad(moved(inputs.to(gpu.device)).square().sum(), list(moved.parameters()))
+    assert {one.device.type for one in found} == {gpu.device}
+    assert all(torch.equal(one.cpu(), other) for one, other in zip(found, expected, strict=True))
+    slopes = vmap(grad(lambda value: value.square().sum()))(there(3, 2))
+    assert slopes.device.type == gpu.device
+    assert slopes.tolist() == [[2, 4], [6, 8], [10, 12]]
+
+
+def test_what_is_drawn_there_is_not_what_is_drawn_on_the_cpu(gpu: Gpu) -> None:
+    """So a page that draws on its device gives other rows there, and its test fails."""
+    torch.manual_seed(0)
+    here = torch.rand(4)
+    torch.manual_seed(0)
+    assert not torch.equal(torch.rand(4, device=gpu.device).cpu(), here)
+    own = torch.rand(4, device=gpu.device, generator=torch.Generator(gpu.device).manual_seed(0)).cpu()
+    assert not torch.equal(own, torch.rand(4, generator=torch.Generator().manual_seed(0)))
+
+
+def test_recurrent_layers_have_no_gradient_in_eval_mode(gpu: Gpu) -> None:
+    layer, inputs = nn.LSTM(3, 4).to(gpu.device), there(5, 1, 3)
+    layer.train()(inputs)
+    with torch.no_grad():
+        layer.eval()(inputs)
+    with pytest.raises(RefusedError, match="training mode"):
+        layer(inputs)
+
+
+def test_it_counts_operations_but_no_views(gpu: Gpu) -> None:
+    matrix = there(4, 4)
+    before = gpu.operations
+    matrix.mT[1:].unsqueeze(0).detach()
+    assert gpu.operations == before
+    (matrix @ matrix + 1).sum()
+    assert gpu.operations == before + 3
+    torch.ones(3) + 1  # on the CPU
+    assert gpu.operations == before + 3
+
+
+@pytest.mark.parametrize(
+    ("read", "count"),
+    [
+        (lambda value: value.sum().item(), 1),
+        (lambda value: bool((value > 0).all()), 1),
+        (lambda value: value.cpu(), 1),
+        (lambda value: value.tolist(), 1),
+        (lambda value: value[value > 0], 1),
+        (lambda value: (value > 0).nonzero(), 1),
+        (lambda value: value.unique(), 1),
+        (lambda value: torch.equal(value, value), 1),
+        (lambda value: torch.ones(2, 2).copy_(value), 1),
+        (lambda value: value.where(value > 0, 0), 0),
+        (lambda value: value[torch.tensor([0])], 0),
+        (lambda value: value.to(torch.float64), 0),
+    ],
+)
+def test_it_counts_reads(gpu: Gpu, read: Callable[[Tensor], object], count: int) -> None:
+    value = there(2, 2)
+    before = gpu.reads
+    read(value)
+    assert gpu.reads == before + count
+
+
+def test_the_end_of_the_block_is_the_end_of_the_gpu() -> None:
+    generator, inference = torch.Generator, torch.inference_mode
+    with pretended_gpu():
+        assert torch.Generator is not generator
+    assert (torch.Generator, torch.inference_mode) == (generator, inference)
+    with pytest.raises((RuntimeError, NotImplementedError)):
+        torch.ones(2, device="pretended") + 1

@@ -1,0 +1,353 @@
+"""A pretended GPU: tensors that lie on a device of their own, compute on the CPU, and refuse what CUDA refuses.
+
+    with pretended_gpu() as gpu:
+        weight = torch.ones(3, 4, device=gpu.device)
+        weight + torch.ones(4)  # raises, as it does on a GPU: operands on two devices
+
+It refuses operands on two devices (numbers without a dimension aside), a CPU generator for a draw on the GPU, a CPU
+tensor indexed by a GPU tensor, reading as numpy, least squares by CUDA's driver (it takes matrices of full rank only),
+and gradients of cuDNN's recurrent layers in eval mode. A draw on the GPU gives other numbers than on the CPU. It counts
+the operations launched (a view launches nothing) and the reads for which the host would wait.
+
+What it does not pretend: CUDA's rounding, cuBLAS, cuDNN's convolutions, memory, time, warnings about operations that are
+not deterministic. It rests on torch's experimental backend for Python (`_setup_privateuseone_for_python_backend`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map
+
+NAME = "pretended"
+MEMORY = 8 * 2**30
+aten = torch.ops.aten
+# Operations that may take tensors of two devices: copies from one to the other, and questions about shapes.
+MOVING = {aten._to_copy.default, aten.copy_.default, aten._copy_from.default, aten.is_same_size.default}
+# Their indices may lie on the CPU.
+INDEXING = {
+    aten.index.Tensor,
+    aten.index_put.default,
+    aten.index_put_.default,
+    aten._index_put_impl_.default,
+    aten._unsafe_index.Tensor,
+}
+# The host waits for these: a number is read, a shape follows from values, or a routine reports success.
+READING = {
+    aten._local_scalar_dense.default,
+    aten.equal.default,
+    aten.nonzero.default,
+    aten.masked_select.default,
+    aten._unique2.default,
+    aten.unique_dim.default,
+    aten.unique_consecutive.default,
+    aten.repeat_interleave.Tensor,
+    aten.bincount.default,
+    aten._linalg_check_errors.default,
+}
+RECURRENT = {"lstm", "gru", "rnn_tanh", "rnn_relu"}
+
+
+class RefusedError(RuntimeError):
+    """What a GPU would not do."""
+
+
+class Gpu:
+    """The pretended GPU: the name of its `device`, the `operations` launched so far, and the `reads` waited for."""
+
+    device = NAME
+
+    def __init__(self) -> None:
+        self.operations = 0
+        self.reads = 0
+        self.draws = 0
+
+    def count(self, func: Any, args: tuple[Any, ...], result: Any) -> None:
+        """Count one operation that has run on the GPU."""
+        if not func.is_view:
+            self.operations += 1
+        masked = func in INDEXING and any(
+            isinstance(one, torch.Tensor) and one.dtype in (torch.bool, torch.uint8) for one in args[1]
+        )
+        moved = func is aten._to_copy.default and isinstance(result, torch.Tensor) and result.device.type == "cpu"
+        copied = func is aten.copy_.default and args[0].device.type == "cpu"
+        self.reads += int(func in READING or masked or moved or copied)
+
+
+class Pretended(torch.Tensor):
+    """A tensor on the pretended GPU; `held` is the same tensor on the CPU."""
+
+    held: torch.Tensor
+
+    @staticmethod
+    def __new__(cls, held: torch.Tensor) -> Pretended:
+        made = torch.Tensor._make_wrapper_subclass(
+            cls,
+            held.size(),
+            strides=held.stride(),
+            storage_offset=held.storage_offset(),
+            dtype=held.dtype,
+            layout=held.layout,
+            device=f"{NAME}:0",
+        )
+        made.held = held
+        return made
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:
+        return f"Pretended({self.held!r})"
+
+    __torch_function__ = torch._C._disabled_torch_function_impl
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return _run(func, args, kwargs or {})
+
+
+_Generator = torch.Generator
+# Where each generator is: torch hands generators on without their Python attributes.
+_places: dict[int, str] = {}
+_gpu = Gpu()
+
+
+class Generator(_Generator):
+    """A generator that may lie on the pretended GPU."""
+
+    def __new__(cls, device: Any = "cpu") -> Generator:
+        return super().__new__(cls, "cpu")
+
+    def __init__(self, device: Any = "cpu") -> None:
+        _places[self._cdata] = self.place = torch.device(device).type
+
+    @property
+    def device(self) -> torch.device:
+        """The device that its numbers are drawn on."""
+        return torch.device(f"{NAME}:0" if self.place == NAME else "cpu")
+
+
+def _run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Run one operation of torch: refuse it, or compute it on the CPU and say that its results are on the GPU."""
+    tensors = [one for one in tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor)]
+    ours = [one for one in tensors if isinstance(one, Pretended)]
+    asked = kwargs.get("device")
+    there = bool(ours) if asked is None else torch.device(asked).type == NAME
+    if not ours and not there:
+        return func(*args, **kwargs)
+    _check(func, args, ours, [one for one in tensors if not isinstance(one, Pretended)])
+    if "generator" in kwargs and kwargs["generator"] is not None:
+        place = _places.get(kwargs["generator"]._cdata, "cpu")
+        if place != NAME:
+            raise RefusedError(f"{func}: expected a generator on {NAME}, found one on {place}")
+    if func is aten.copy_.default:
+        _held(args[0]).copy_(_held(args[1]))
+        _gpu.count(func, args, args[0])
+        return args[0]
+    result = _computed(func, *tree_map(_held, (args, kwargs)))
+    if func._schema.is_mutable and any(one.size() != one.held.size() for one in ours):
+        raise RefusedError(f"{func} changes a shape in place, which is not pretended")
+    if there:
+        # An operation in place hands back the tensor that it was given.
+        same = {id(one.held): one for one in ours}
+        result = tree_map(functools.partial(_wrapped, same), result)
+    _gpu.count(func, args, result)
+    return result
+
+
+def _check(func: Any, args: tuple[Any, ...], ours: list[Pretended], others: list[torch.Tensor]) -> None:
+    if func is aten.linalg_lstsq.default:
+        raise RefusedError("CUDA's least squares take matrices of full rank only: use gradleak.devices.least_squares")
+    if func in MOVING or not ours:
+        return
+    strange = [tuple(one.shape) for one in others if one.dim() > 0]
+    if func in INDEXING:
+        if not isinstance(args[0], Pretended):
+            raise RefusedError(f"{func}: a tensor on the CPU is indexed by one on the GPU")
+        values = args[2] if len(args) > 2 else args[0]
+        strange = [] if isinstance(values, Pretended) or values.dim() == 0 else [tuple(values.shape)]
+    if strange:
+        raise RefusedError(f"{func}: tensors on the GPU, and on the CPU of shapes {strange}")
+
+
+def _computed(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Compute an operation on the CPU; what is drawn are other numbers than a CPU's generator gives."""
+    if kwargs.get("device") is not None and torch.device(kwargs["device"]).type == NAME:
+        kwargs = kwargs | {"device": torch.device("cpu")}
+    own = OWN.get(func)
+    if own is not None:
+        return own(*args, **kwargs)
+    if torch.Tag.nondeterministic_seeded not in func.tags:
+        return func(*args, **kwargs)
+    _gpu.draws += 1
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(2**40 + _gpu.draws)
+        if kwargs.get("generator") is not None:
+            kwargs = kwargs | {"generator": _Generator().manual_seed(2**40 + _gpu.draws)}
+        return func(*args, **kwargs)
+
+
+def _held(value: Any) -> Any:
+    return value.held if isinstance(value, Pretended) else value
+
+
+def _wrapped(same: dict[int, Pretended], value: Any) -> Any:
+    if not isinstance(value, torch.Tensor) or isinstance(value, Pretended):
+        return value
+    known = same.get(id(value))
+    return Pretended(value) if known is None else known
+
+
+def _lstm_cell(
+    read: torch.Tensor,
+    carried: torch.Tensor,
+    cell: torch.Tensor,
+    read_bias: torch.Tensor | None = None,
+    carried_bias: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """One step of an LSTM: torch has this operation for GPUs alone."""
+    gates = read + carried
+    for bias in (read_bias, carried_bias):
+        gates = gates if bias is None else gates + bias
+    write, forget, new, show = gates.chunk(4, 1)
+    write, forget, new, show = write.sigmoid(), forget.sigmoid(), new.tanh(), show.sigmoid()
+    kept = forget * cell + write * new
+    return show * kept.tanh(), kept, torch.cat([write, forget, new, show], 1)
+
+
+def _lstm_cell_backward(
+    grad_state: torch.Tensor | None,
+    grad_cell: torch.Tensor | None,
+    before: torch.Tensor,
+    after: torch.Tensor,
+    gates: torch.Tensor,
+    has_bias: bool,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    write, forget, new, show = gates.chunk(4, 1)
+    grad_state, grad_cell = (torch.zeros_like(after) if one is None else one for one in (grad_state, grad_cell))
+    top = after.tanh()
+    cell = grad_state * show * (1 - top * top) + grad_cell
+    grads = [cell * new * write * (1 - write), cell * before * forget * (1 - forget)]
+    grads += [cell * write * (1 - new * new), grad_state * top * show * (1 - show)]
+    whole = torch.cat(grads, 1)
+    return whole, cell * forget, whole.sum(0) if has_bias else torch.zeros(0)
+
+
+OWN: dict[Any, Callable[..., Any]] = {
+    aten._thnn_fused_lstm_cell.default: _lstm_cell,
+    aten._thnn_fused_lstm_cell_backward_impl.default: _lstm_cell_backward,
+}
+
+
+class _Operations(TorchDispatchMode):
+    """Sees every operation, those that make tensors from nothing among them."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return _run(func, args, kwargs or {})
+
+
+class _Functions(TorchFunctionMode):
+    """Sees torch's functions before they are taken apart, where a wrapped tensor alone would not do."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = dict(kwargs or {})
+        if func in (torch.tensor, torch.as_tensor, torch.asarray) and kwargs.get("device") is not None:
+            device = kwargs.pop("device")
+            return func(*args, **kwargs).to(device)
+        if func is torch.Tensor.new_tensor:
+            device = kwargs.pop("device", args[0].device)
+            return torch.tensor(*args[1:], **({"dtype": args[0].dtype} | kwargs)).to(device)
+        if func is torch.Tensor.tolist and isinstance(args[0], Pretended):
+            _gpu.reads += 1
+            return args[0].held.tolist()
+        if func is torch.Tensor.numpy and isinstance(args[0], Pretended):
+            raise TypeError(f"can't convert {NAME}:0 device type tensor to numpy. Use Tensor.cpu() first")
+        if func in (torch.Tensor.__getitem__, torch.Tensor.__setitem__):
+            return func(args[0], _indexed(args[1]), *args[2:])
+        if getattr(func, "__name__", "") in RECURRENT:
+            _check_recurrent(args)
+        return func(*args, **kwargs)
+
+
+def _indexed(index: Any) -> Any:
+    """Return an index whose lists are tensors."""
+    whole = isinstance(index, tuple)
+    parts = tuple(
+        torch.tensor(part, dtype=None if part else torch.long) if isinstance(part, list) else part
+        for part in (index if whole else (index,))
+    )
+    return parts if whole else parts[0]
+
+
+def _check_recurrent(args: tuple[Any, ...]) -> None:
+    """Refuse what cuDNN's recurrent layers refuse: gradients of a layer that is not in train mode."""
+    tensors = [one for one in tree_leaves(args) if isinstance(one, torch.Tensor)]
+    flags = [one for one in args if isinstance(one, bool)]
+    if not any(isinstance(one, Pretended) for one in tensors) or not torch.backends.cudnn.enabled:
+        return
+    # `has_biases`, then, after the numbers, `train`.
+    if torch.is_grad_enabled() and any(one.requires_grad for one in tensors) and not flags[1]:
+        raise RefusedError("cudnn RNN backward can only be called in training mode")
+
+
+class _Module:
+    """What torch asks a device's module for."""
+
+    def is_initialized(self) -> bool:
+        return True
+
+    def is_available(self) -> bool:
+        return True
+
+    def current_device(self) -> int:
+        return 0
+
+    def device_count(self) -> int:
+        return 1
+
+    def _is_in_bad_fork(self) -> bool:
+        return False
+
+    def manual_seed_all(self, seed: int) -> None:
+        return None
+
+    def empty_cache(self) -> None:
+        return None
+
+    def mem_get_info(self, device: Any = None) -> tuple[int, int]:
+        return MEMORY, MEMORY
+
+
+@functools.cache
+def _registered() -> None:
+    from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
+
+    _setup_privateuseone_for_python_backend(NAME, backend_module=_Module())
+
+
+@contextlib.contextmanager
+def pretended_gpu() -> Iterator[Gpu]:
+    """Let there be a GPU, until the end of the block; gives what it counts."""
+    global _gpu
+    _registered()
+    _gpu = Gpu()
+    overwrite = torch.__future__.get_overwrite_module_params_on_conversion()
+    inference = torch.inference_mode
+
+    def without_inference(mode: Any = True) -> Any:
+        if callable(mode):
+            return torch.no_grad()(mode)
+        return torch.no_grad() if mode else contextlib.nullcontext()
+
+    torch.__future__.set_overwrite_module_params_on_conversion(True)
+    torch.Generator, torch.inference_mode = Generator, without_inference
+    try:
+        with _Functions(), _Operations():
+            yield _gpu
+    finally:
+        torch.__future__.set_overwrite_module_params_on_conversion(overwrite)
+        torch.Generator, torch.inference_mode = _Generator, inference
+        _places.clear()
