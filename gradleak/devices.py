@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 # Share of a GPU's free memory that one chunk of work may take.
@@ -35,18 +35,31 @@ def entries_at_once(device: torch.device | str, on_cpu: int, bytes_each: int = 8
     return max(on_cpu, int(GPU_SHARE * free_memory(device)) // bytes_each)
 
 
-@contextlib.contextmanager
-def differentiable(model: nn.Module) -> Iterator[None]:
-    """Choose kernels whose gradients can be taken in eval mode, and differentiated again.
+def least_squares(matrix: Tensor, target: Tensor, driver: str | None = None) -> Tensor:
+    """Return the X that minimises ‖matrix X − target‖, the shortest one where there are several.
 
-    cuDNN's recurrent layers give gradients in train mode only and have no second derivative; fused attention has no
-    second derivative either. Both are left out for models that hold such layers: the plain kernels compute the same.
+    CUDA's only driver takes matrices of full rank. The systems that are solved here are small: from a GPU they go to
+    the CPU and back.
     """
-    recurrent = any(isinstance(module, nn.RNNBase) for module in model.modules())
+    if not accelerated(matrix.device):
+        return torch.linalg.lstsq(matrix, target, driver=driver).solution
+    return torch.linalg.lstsq(matrix.cpu(), target.cpu(), driver=driver).solution.to(matrix.device)
+
+
+@contextlib.contextmanager
+def differentiable(model: nn.Module, *, twice: bool = False) -> Iterator[None]:
+    """Choose kernels whose gradients can be taken in eval mode and, if asked, differentiated again (`twice`).
+
+    cuDNN's recurrent layers give gradients in train mode only and have no second derivative, so they are switched off
+    for models that hold such layers. Fused attention has no second derivative. The plain kernels compute the same.
+    """
     before = torch.backends.cudnn.enabled
-    torch.backends.cudnn.enabled = before and not recurrent
+    recurrent = before and any(isinstance(module, nn.RNNBase) for module in model.modules())
+    if recurrent:
+        torch.backends.cudnn.enabled = False
     try:
-        with sdpa_kernel(SDPBackend.MATH):
+        with sdpa_kernel(SDPBackend.MATH) if twice else contextlib.nullcontext():
             yield
     finally:
-        torch.backends.cudnn.enabled = before
+        if recurrent:
+            torch.backends.cudnn.enabled = before

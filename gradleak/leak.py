@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from gradleak.augment import as_probabilities
+from gradleak.devices import differentiable
 from gradleak.errors import InputError
 from gradleak.losses import PADDING, CrossEntropy, Loss
 
@@ -239,7 +240,8 @@ def evaluating(model: nn.Module) -> Iterator[None]:
     modes = {module: module.training for module in model.modules()}
     model.eval()
     try:
-        yield
+        with differentiable(model):
+            yield
     finally:
         for module, training in modes.items():
             module.training = training

@@ -9,8 +9,8 @@ tensor indexed by a GPU tensor, reading as numpy, least squares by CUDA's driver
 and gradients of cuDNN's recurrent layers in eval mode. A draw on the GPU gives other numbers than on the CPU. It counts
 the operations launched (a view launches nothing) and the reads for which the host would wait.
 
-What it does not pretend: CUDA's rounding, cuBLAS, cuDNN's convolutions, memory, time, warnings about operations that are
-not deterministic. It rests on torch's experimental backend for Python (`_setup_privateuseone_for_python_backend`).
+What it does not pretend: CUDA's rounding, cuBLAS, cuDNN's convolutions, memory, time, and warnings about operations
+that are not deterministic. It rests on torch's experimental backend in Python.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
 NAME = "pretended"
 MEMORY = 8 * 2**30
@@ -51,6 +52,7 @@ READING = {
     aten.bincount.default,
     aten._linalg_check_errors.default,
 }
+MATMUL = {torch.matmul, torch.Tensor.matmul, torch.Tensor.__matmul__}
 RECURRENT = {"lstm", "gru", "rnn_tanh", "rnn_relu"}
 
 
@@ -267,6 +269,9 @@ class _Functions(TorchFunctionMode):
             raise TypeError(f"can't convert {NAME}:0 device type tensor to numpy. Use Tensor.cpu() first")
         if func in (torch.Tensor.__getitem__, torch.Tensor.__setitem__):
             return func(args[0], _indexed(args[1]), *args[2:])
+        if func in MATMUL and args[0].dim() == 1 and args[1].dim() == 2:
+            # torch changes the product's shape in place, which a wrapped tensor cannot.
+            return (args[0].unsqueeze(0) @ args[1]).squeeze(0)
         if getattr(func, "__name__", "") in RECURRENT:
             _check_recurrent(args)
         return func(*args, **kwargs)
@@ -321,18 +326,14 @@ class _Module:
         return MEMORY, MEMORY
 
 
-@functools.cache
-def _registered() -> None:
-    from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
-
-    _setup_privateuseone_for_python_backend(NAME, backend_module=_Module())
+# Here and not when it is first used: autograd counts the devices at the first backward pass of a process.
+_setup_privateuseone_for_python_backend(NAME, backend_module=_Module())
 
 
 @contextlib.contextmanager
 def pretended_gpu() -> Iterator[Gpu]:
     """Let there be a GPU, until the end of the block; gives what it counts."""
     global _gpu
-    _registered()
     _gpu = Gpu()
     overwrite = torch.__future__.get_overwrite_module_params_on_conversion()
     inference = torch.inference_mode

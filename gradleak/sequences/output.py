@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from gradleak.data.text import Vocabulary
+from gradleak.devices import least_squares
 from gradleak.errors import InputError
 from gradleak.labels.hard.rlg import rlg
 from gradleak.leak import Leak
@@ -148,7 +149,7 @@ class _Decoder:
         for _ in range(ROUNDS if self.heard else 1):
             states, slope = self._above(first, inside, before)
             outside = states[-1][0] - inside @ self.tops.T
-            inside = inside - torch.linalg.lstsq(slope - self.tops, outside[:, :, None]).solution[:, :, 0]
+            inside = inside - least_squares(slope - self.tops, outside[:, :, None])[:, :, 0]
         states, _ = self._above(first, inside, before)
         top = states[-1][0]
         return _Followed(inside, (top - inside @ self.tops.T).norm(dim=1) / top.norm(dim=1), states)
@@ -193,7 +194,7 @@ def _explained(leak: Leak, features: Tensor) -> tuple[list[int], float]:
     weight, gradient = leak.weight.detach().double(), leak.weight_gradient.double()
     bias = 0 if leak.bias is None else leak.bias.detach().double()
     predicted = (features @ weight.T + bias).softmax(dim=1)
-    left = predicted - len(features) * torch.linalg.lstsq(features.T, gradient.T).solution
+    left = predicted - len(features) * least_squares(features.T, gradient.T)
     words = left.argmax(dim=1)
     predicted[torch.arange(len(words)), words] -= 1
     own = predicted.T @ features / len(features)

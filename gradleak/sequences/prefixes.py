@@ -31,6 +31,6 @@ def read_prefixes(
     tree = max((tree for tree in trees if tree is not None), key=len, default=None)
     if tree is None or len(tree) < 2:
         return []
-    ends = torch.ones(len(tree), dtype=torch.bool)
+    ends = torch.ones_like(tree.words, dtype=torch.bool)
     ends[tree.parents[1:]] = False
     return sorted(tree.path(node) for node in ends.nonzero()[:, 0].tolist())

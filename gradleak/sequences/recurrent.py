@@ -124,13 +124,13 @@ def grow(
     """
     first = _Trial(layers[0], spans[0], embedding, words)
     states = [layer.start() for layer in layers]
-    tree = Tree(torch.empty(0, dtype=torch.long), torch.empty(0, dtype=torch.long), states[0][0].new_empty(0, 0))
-    parents, own, chosen = torch.tensor([-1]), torch.tensor([0]), torch.tensor([start])
+    tree = Tree(words.new_empty(0), words.new_empty(0), states[0][0].new_empty(0, 0))
+    parents, own, chosen = words.new_tensor([-1]), words.new_tensor([0]), words.new_tensor([start])
     before = 0
     while True:
         # Many follow one prefix, and many are one word: what each adds to the gates is computed once.
         distinct, place = chosen.unique(return_inverse=True)
-        inputs, fits = embedding[distinct].double(), torch.ones(len(chosen), dtype=torch.bool)
+        inputs, fits = embedding[distinct].double(), torch.ones_like(chosen, dtype=torch.bool)
         new = layers[0].read(inputs)[place]
         inputs = inputs[place]
         stepped: list[tuple[Tensor, ...]] = []

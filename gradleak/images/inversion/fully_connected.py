@@ -15,6 +15,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from gradleak.devices import least_squares
 from gradleak.errors import GradleakWarning, InputError, unknown
 from gradleak.images.inversion import chain
 from gradleak.images.inversion.chain import Layer
@@ -263,15 +264,15 @@ def _mended(gradient: Tensor, sloped: Tensor) -> Tensor:
     size = mixed.norm(dim=1).square().mean().sqrt()
     weights = torch.ones_like(size).expand(len(mixed))
     for _ in range(REWEIGHTED):
-        held = torch.linalg.lstsq(weights[:, None] * sloped.T, weights[:, None] * mixed).solution
+        held = least_squares(weights[:, None] * sloped.T, weights[:, None] * mixed)
         missed = (mixed - sloped.T @ held).norm(dim=1) / size
         weights = missed.clamp(min=MISSED / 100).rsqrt()
     wrong = missed > MISSED
     if wrong.all() or (~wrong).sum() < count:
         return sloped
-    held = torch.linalg.lstsq(sloped.T[~wrong], mixed[~wrong]).solution
+    held = least_squares(sloped.T[~wrong], mixed[~wrong])
     mended = sloped.clone()
-    mended[:, wrong] = torch.linalg.lstsq(held.T, mixed[wrong].T).solution
+    mended[:, wrong] = least_squares(held.T, mixed[wrong].T)
     return mended
 
 

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from gradleak.devices import least_squares
+
 CHUNK = 4096
 # An entry is zero below this share of the largest, and a direction new if this share of it is outside of all others.
 ZERO, NEW = 1e-4, 1e-3
@@ -56,7 +58,7 @@ def spear(
         chosen = _sparsest(found, counts)
         found, counts = found[chosen], counts[chosen]
         if len(found) == batch_size:
-            lengths = torch.linalg.lstsq(factor @ found.T, bias_gradient.double()[:, None]).solution[:, 0]
+            lengths = least_squares(factor @ found.T, bias_gradient.double()[:, None])[:, 0]
             inputs = torch.linalg.solve(found.T * lengths, rest)
             delta = (factor @ found.T).abs()
             off = inputs @ weight.detach().double().T + bias.detach().double() <= 0

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional as F
 
+from gradleak.devices import differentiable
 from gradleak.errors import InputError, unknown
 from gradleak.leak import Gradients, Leak
 
@@ -174,7 +175,7 @@ class Objective:
 
     def evaluate(self, places: Tensor, owners: Tensor) -> tuple[Tensor, Tensor]:
         """Return the loss (A,) at places (A, P) and its gradient there."""
-        with torch.enable_grad():
+        with torch.enable_grad(), differentiable(self.model, twice=True):
             places = places.detach().requires_grad_()
             losses = self.losses(places, owners)
             (slopes,) = torch.autograd.grad(losses.sum(), [places])

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from gradleak.devices import least_squares
+
 # Mixtures whose equations fail by more than this share of the first that fail for sure are none.
 GAP = 1e-3
 # Rows of the gradient smaller than this share of the largest do not tell.
@@ -162,7 +164,7 @@ def _told(known: Tensor, arrived: Tensor, levels: tuple[float, float]) -> tuple[
                 best, chosen = float(missed.min()), solved[:, int(missed.argmin())]
         slope = _nearest(known @ chosen / own, levels)
         for _ in range(2):
-            chosen = torch.linalg.lstsq(known, (slope * own)[:, None]).solution[:, 0]
+            chosen = least_squares(known, (slope * own)[:, None])[:, 0]
             slope = _nearest(known @ chosen / own, levels)
         size = (slope * own).norm()
         slopes.append((slope, (known @ chosen - slope * own).norm() / size if size > 0 else torch.inf))

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from gradleak.defenses import Each
+from gradleak.devices import least_squares
 from gradleak.labels.hard.rounding import rounded
 from gradleak.leak import Defense, HeadLeaks, observe
 
@@ -54,7 +55,7 @@ def shadow(
         told = torch.cat([_statistics(leak.heads) for leak in leaks])
     counts = counted.sum(dim=1).double()
     middle, mean = told.mean(dim=0), counts.mean(dim=0)
-    slopes = torch.linalg.lstsq((told - middle).flatten(0, 1), (counts - mean).reshape(-1, 1), driver="gelsd").solution
+    slopes = least_squares((told - middle).flatten(0, 1), (counts - mean).reshape(-1, 1), driver="gelsd")
     return rounded((_statistics(heads) - middle) @ slopes[:, 0] + mean, heads.batch_size)
 
 

@@ -79,7 +79,8 @@ def lbfgs(objective: ScalarLoss) -> float:
 
 
 def _descend(objective: ScalarLoss, sign: float) -> float:
-    scalar = torch.full((1,), sign, dtype=objective.path.ratios.dtype, requires_grad=True)
+    ratios = objective.path.ratios
+    scalar = torch.full((1,), sign, dtype=ratios.dtype, device=ratios.device, requires_grad=True)
     optimizer = torch.optim.LBFGS([scalar], lr=RATE)
     losses: list[float] = []
     push = PUSH
@@ -131,7 +132,7 @@ def swarm_window(
     def losses(positions: np.ndarray) -> np.ndarray:
         with torch.no_grad():
             found = objective.values(torch.from_numpy(positions[:, 0]).to(objective.path.ratios))
-        return found.nan_to_num(math.inf).double().numpy()
+        return found.nan_to_num(math.inf).double().cpu().numpy()
 
     optimizer_class = _quiet_swarm()
     # pyswarms draws from numpy's global generator, which is put back as it was.

@@ -139,7 +139,8 @@ def trial(
 
 def clipped_sum(model: nn.Module, private: list[list[int]], clip: float) -> Gradients:
     """Return DP-SGD's sum (abadi2016) before its noise, over the number of sentences: each clipped by itself."""
-    own = [defenses.clip(clip)(observe(model, *batch_of([one])).gradients) for one in private]
+    device = next(model.parameters()).device
+    own = [defenses.clip(clip)(observe(model, *batch_of([one], device=device)).gradients) for one in private]
     return defenses.average(own)
 
 

@@ -16,6 +16,7 @@ from torch import Tensor
 from gradleak import augment, metrics, studies
 from gradleak.book import figures
 from gradleak.book.records import Record
+from gradleak.devices import least_squares
 from gradleak.labels.hard.posterior import Posteriors, posterior_values
 from gradleak.labels.hard.rounding import rounded
 from gradleak.losses import BinaryCrossEntropy, CrossEntropy, Focal, Loss
@@ -162,7 +163,7 @@ def _counts(gamma: float, cases: int, seed: int, device: str) -> list[dict[str, 
         paper = rounded(posterior_values(gradient, BATCH, Posteriors(sure, away), loss=loss), BATCH)
         system = torch.cat([pushes.T, p.new_ones(1, CLASSES)])
         right = torch.cat([BATCH * gradient, p.new_full((batches, 1), BATCH)], dim=1)
-        solved = rounded(torch.linalg.lstsq(system, right.T).solution.T, BATCH)
+        solved = rounded(least_squares(system, right.T).T, BATCH)
         for form, found in (("Theorem 2", paper), ("as a system", solved)):
             rows.append(
                 {"form": form, "confidence": confidence, "count": batches}

@@ -18,6 +18,7 @@ from torch import Tensor
 from gradleak import augment, metrics, studies
 from gradleak.book import figures
 from gradleak.book.records import Record
+from gradleak.devices import least_squares
 from gradleak.labels import idlg, recover_soft_labels
 from gradleak.studies.shared.samples import DTYPES, LABELS, random_layer, soft_labels
 from gradleak.studies.shared.searched import KNOWN, judged, search_both
@@ -114,7 +115,7 @@ def make_case(case: str, features: int, samples: int, seed: int) -> tuple[Tensor
         weight, _ = random_layer(10, features, samples, 1.0, generator)
         targets = soft_labels("smoothing", torch.randint(10, (samples,), generator=generator), 10, generator)
         logits = targets.log() + 3e-2 * torch.randn(samples, 10, generator=generator, dtype=torch.float64)
-        hidden = torch.linalg.lstsq(weight, logits.T).solution.T
+        hidden = least_squares(weight, logits.T).T
         return send(weight, hidden, targets, torch.float32), weight.float(), targets.float().double(), False
     if case == "disturbed":
         weight, hidden = random_layer(500, features, samples, 1e-3, generator)

@@ -214,7 +214,7 @@ def _network(
     generator = torch.Generator().manual_seed(seed)
     factor = 10 ** (torch.rand(samples, 16, generator=generator, dtype=torch.float64) * 4 - 2)
     factor[:, ::2] *= -1
-    drawn = path.labels((truth[:, None] * factor.to(truth)).to(path.ratios))
+    drawn = path.labels((truth[:, None] * factor.to(truth)).to(path.ratios)).cpu()
     return [_sums(drawn, 1 / factor.abs(), DTYPES[dtype])]
 
 

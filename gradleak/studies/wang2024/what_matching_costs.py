@@ -20,7 +20,7 @@ from matplotlib.ticker import FuncFormatter
 from pydantic import Field
 from torch import Tensor, nn
 
-from gradleak import data, metrics, studies
+from gradleak import data, devices, metrics, studies
 from gradleak.book import figures
 from gradleak.book.records import Record
 from gradleak.images import LBFGS, Adam, LevenbergMarquardt, match, polished, trace_convolutional
@@ -123,7 +123,7 @@ class _Clock:
 
     def __init__(self, truth: Tensor) -> None:
         self.truth, self.looked = truth, 0.0
-        self.now = time.perf_counter if truth.is_cuda else time.process_time
+        self.now = time.perf_counter if devices.accelerated(truth.device) else time.process_time
         self.started = self.now()
         self.seen: dict[int, tuple[float, Tensor]] = {}
 
@@ -133,7 +133,7 @@ class _Clock:
         # Whoever waits for the last attack of several parts has waited for all before.
         values = self.seen[step][1] if step in self.seen else torch.full((len(self.truth),), math.nan).double()
         found = metrics.psnr(data.denormalise(best.flatten(0, 1).double()), self.truth[_samples(who, best)])
-        values[_samples(who, best)] = found.cpu()
+        values[_samples(who, best).cpu()] = found.cpu()
         self.seen[step] = (now - self.started - self.looked, values)
         self.looked += self.now() - now
 
@@ -223,7 +223,7 @@ def _together(numbers: list[int], dataset: str, seed: int, device: str) -> list[
     targets = targets.to(inputs)
     leaks = [observe(model, inputs[n : n + 1], targets[n : n + 1]) for n in range(len(inputs))]
     rows: list[dict[str, Any]] = []
-    now = time.perf_counter if inputs.is_cuda else time.process_time
+    now = time.perf_counter if devices.accelerated(inputs.device) else time.process_time
     for number in numbers:
         own, known = leaks[:number], targets[:number]
         seconds = {

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from gradleak.devices import least_squares
 from gradleak.labels.soft.batch.families import Families
 from gradleak.labels.soft.batch.span import TINY, Span, descended
 from gradleak.labels.verdict import KNOWN
@@ -203,7 +204,7 @@ class Search:
     def _rounding(self, places: Tensor, errors: Tensor) -> Tensor:
         """Return by how much the span's own rounding lets a true error stick out of it, relative to its length."""
         weighted = self.span.rows * errors
-        scaled = torch.linalg.lstsq(self.span.rows[:, None] * self.reduced, weighted.T).solution.norm(dim=0)
+        scaled = least_squares(self.span.rows[:, None] * self.reduced, weighted.T).norm(dim=0)
         logits = places @ self.span.logits.T
         own = self.span.rows * logits.softmax(dim=1) * (1 + logits.abs().amax(dim=1, keepdim=True))
         allowed: Tensor = self.unit * (self.size * scaled + own.norm(dim=1)) / weighted.norm(dim=1).clamp(min=TINY)
