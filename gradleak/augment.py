@@ -108,10 +108,10 @@ def mixup(
     ):
         raise InputError(f"weights must be ({count}, {parts}) and sum to 1 in each row; got {tuple(weights.shape)}")
     share = weights.to(targets)
-    picked = torch.stack(partners, dim=1).to(inputs.device)
+    picked = torch.stack(partners, dim=1)
     shape = (count, parts, *[1] * (inputs.ndim - 1))
-    mixed = (share.to(inputs).reshape(shape) * inputs[picked]).sum(dim=1)
-    return mixed, (share.unsqueeze(2) * targets[picked]).sum(dim=1)
+    mixed = (share.to(inputs).reshape(shape) * inputs[picked.to(inputs.device)]).sum(dim=1)
+    return mixed, (share.unsqueeze(2) * targets[picked.to(targets.device)]).sum(dim=1)
 
 
 def balanced(labels: Tensor, batch_size: int, *, generator: Seed) -> Tensor:

@@ -1,9 +1,11 @@
-"""What differs between a CPU and a GPU, in one place: memory, precision, and derivatives that cuDNN does not have."""
+"""What differs between a CPU and a GPU, in one place: memory, precision, drivers, and derivatives that cuDNN lacks."""
 
 from __future__ import annotations
 
 import contextlib
+import subprocess
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -41,9 +43,10 @@ def least_squares(matrix: Tensor, target: Tensor, driver: str | None = None) -> 
     CUDA's only driver takes matrices of full rank. The systems that are solved here are small: from a GPU they go to
     the CPU and back.
     """
-    if not accelerated(matrix.device):
-        return torch.linalg.lstsq(matrix, target, driver=driver).solution
-    return torch.linalg.lstsq(matrix.cpu(), target.cpu(), driver=driver).solution.to(matrix.device)
+    here = not accelerated(matrix.device)
+    both = (matrix, target) if here else (matrix.cpu(), target.cpu())
+    found: Tensor = torch.linalg.lstsq(*both, driver=driver).solution
+    return found if here else found.to(matrix.device)
 
 
 @contextlib.contextmanager
@@ -63,3 +66,74 @@ def differentiable(model: nn.Module, *, twice: bool = False) -> Iterator[None]:
     finally:
         if recurrent:
             torch.backends.cudnn.enabled = before
+
+
+def _precisions() -> dict[str, Any]:
+    """Return the places where torch keeps how float32 is computed, by name, the general ones first."""
+    backends: Any = torch.backends
+    return {
+        "all": backends,
+        "matmul": backends.cuda.matmul,
+        "cudnn": backends.cudnn,
+        "convolutions": backends.cudnn.conv,
+        "recurrent layers": backends.cudnn.rnn,
+        "oneDNN": backends.mkldnn,
+        "oneDNN matmul": backends.mkldnn.matmul,
+        "oneDNN convolutions": backends.mkldnn.conv,
+        "oneDNN recurrent layers": backends.mkldnn.rnn,
+    }
+
+
+@contextlib.contextmanager
+def ieee() -> Iterator[None]:
+    """Compute float32 as IEEE 754 has it, and put every setting back as it was.
+
+    Left to itself torch rounds the operands of convolutions to ten bits (TF32) on GPUs since Ampere: too few for any
+    result here that is called exact. Half-precision products are summed in float32.
+    """
+    # torch has an older and a newer set of switches. Where they contradict each other the older cannot be read.
+    older: list[tuple[Any, str, bool]] = []
+    for owner, name in (
+        (torch.backends.cuda.matmul, "allow_tf32"),
+        (torch.backends.cudnn, "allow_tf32"),
+        (torch.backends.cuda.matmul, "allow_fp16_reduced_precision_reduction"),
+        (torch.backends.cuda.matmul, "allow_bf16_reduced_precision_reduction"),
+    ):
+        with contextlib.suppress(RuntimeError):
+            older.append((owner, name, getattr(owner, name)))
+    newer = {name: owner.fp32_precision for name, owner in _precisions().items()}
+    try:
+        for owner, name, _ in older:
+            setattr(owner, name, False)
+        for owner in _precisions().values():
+            owner.fp32_precision = "ieee"
+        yield
+    finally:
+        for owner, name, value in older:
+            setattr(owner, name, value)
+        for name, owner in _precisions().items():
+            owner.fp32_precision = newer[name]
+
+
+def precision() -> str:
+    """Return in a few words how float32 is computed now: "IEEE", or what is not."""
+    odd = {name: owner.fp32_precision for name, owner in _precisions().items()}
+    told = [f"{name} {value}" for name, value in odd.items() if value not in ("ieee", "none")]
+    return ", ".join(told) or "IEEE"
+
+
+def described(device: str) -> str:
+    """Return a GPU's name, its driver, and the versions of CUDA and cuDNN."""
+    name = torch.cuda.get_device_name(device)
+    cudnn = torch.backends.cudnn.version()
+    return f"{name}, driver {_driver()}, CUDA {torch.version.cuda}, cuDNN {cudnn}"
+
+
+def _driver() -> str:
+    """Return the version of NVIDIA's driver, which torch does not tell."""
+    command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    try:
+        found = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout.split()
+    except (OSError, subprocess.SubprocessError):
+        found = []
+    return found[0] if found else "unknown"

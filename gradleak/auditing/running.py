@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor, nn
 
-from gradleak import defenses, reporting
+from gradleak import defenses, devices, reporting
 from gradleak.auditing import drawing, sentences
 from gradleak.auditing.attacks import ATTACKS, Attack, silenced
 from gradleak.auditing.cases import Case, Found
@@ -61,6 +61,7 @@ class _Told:
     interrupted: bool = False
 
 
+@devices.ieee()
 def audit(
     model: nn.Module,
     inputs: Tensor,

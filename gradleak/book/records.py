@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 import gradleak
-from gradleak import paths, studies
+from gradleak import devices, paths, studies
 from gradleak.book import sources
 from gradleak.book.plain import restored, worded
 from gradleak.errors import GradleakError, InputError, MissingData, StorageError
@@ -327,10 +327,8 @@ def _at_hand(source: str) -> str:
 
 
 def _device(device: str) -> str:
-    if device == "cuda":
-        import torch
-
-        return str(torch.cuda.get_device_name())
+    if devices.accelerated(device):
+        return f"{devices.described(device)}, float32 as IEEE 754 has it"
     return f"CPU, {platform.machine()}"
 
 

@@ -16,7 +16,7 @@ from concurrent.futures import CancelledError
 from pathlib import Path
 from typing import Any
 
-from gradleak import data, studies
+from gradleak import data, devices, studies
 from gradleak.book import progress, records, sources
 from gradleak.book.plain import plain
 from gradleak.book.records import Record, Trial
@@ -118,7 +118,7 @@ def run_trials(
 
     cluster = cluster or os.environ.get("GRADLEAK_CLUSTER")
     threads = getattr(study.module, "THREADS", 1)
-    accelerated = any(one.get("device") == "cuda" for one in inputs)
+    accelerated = any(devices.accelerated(one.get("device", "cpu")) for one in inputs)
     workers = processes(jobs, len(inputs), "cuda" if accelerated else "cpu", threads, quick)
     if not inputs:
         return
@@ -159,7 +159,12 @@ def _work(study: str, index: int, inputs: dict[str, Any], threads: int, alone: b
 
     module = studies.load(study).module
     bars = contextlib.nullcontext() if alone else progress.quiet()
-    with bars, _settled(threads, inputs.get("device") == "cuda"), torch.random.fork_rng(), _interruptible():
+    with (
+        bars,
+        _settled(threads, devices.accelerated(inputs.get("device", "cpu"))),
+        torch.random.fork_rng(),
+        _interruptible(),
+    ):
         # Trials draw from their own generators; should a library not, the order of the trials still must not matter.
         torch.manual_seed(int.from_bytes(hashlib.sha256(known(inputs).encode()).digest()[:4]))
         started = time.perf_counter()
@@ -205,10 +210,11 @@ def _settled(threads: int, accelerated: bool) -> Iterator[None]:
     before = torch.get_num_threads()
     deterministic = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
     # The number of threads decides in which order sums are taken, so it must not depend on the number of jobs.
-    with threadpool_limits(threads):
+    with threadpool_limits(threads), devices.ieee(), warnings.catch_warnings():
+        # Asked for deterministic operations, CUDA warns of each that it does not have; such rows agree to rounding.
+        warnings.filterwarnings("ignore", ".*does not have a deterministic implementation", UserWarning)
         torch.set_num_threads(threads)
         if accelerated:
-            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
             torch.use_deterministic_algorithms(True, warn_only=True)
         try:
             yield

@@ -17,6 +17,7 @@ import ast
 import importlib
 import io
 import json
+import os
 import tokenize
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -179,7 +180,11 @@ def resolve_device(device: str) -> str:
     present = torch.cuda.is_available()
     if device == "cuda" and not present:
         raise InputError("device 'cuda' was asked for, but no GPU is at hand: use 'auto' or 'cpu'")
-    return "cuda" if present and device != "cpu" else "cpu"
+    if not present or device == "cpu":
+        return "cpu"
+    # cuBLAS reads this once, when it is first used: without it products are not the same from run to run.
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    return "cuda"
 
 
 def check_notebook(study: Study) -> None:

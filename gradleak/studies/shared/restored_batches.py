@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -69,8 +70,8 @@ class Scene:
         self.seed, self.device = seed, device
         self.private = data.load(dataset, "test")
         self.model = made(network, dataset, seed)
-        # Who is asked is another network, for the attacked one's features may be a target.
-        judges = {"identified": made(judge, dataset, seed), "identified_by_own": self.model}
+        # Who is asked is another network, for the attacked one's features may be a target. It stays on the CPU.
+        judges = {"identified": made(judge, dataset, seed), "identified_by_own": copy.deepcopy(self.model)}
         self.judges: dict[str, tuple[nn.Module, Tensor]] = {
             name: (one, pooled(one, self.private.images)) for name, one in judges.items()
         }
@@ -119,9 +120,8 @@ class Case:
         }
         shown = images.nan_to_num(0.5, 0.5, 0.5).clamp(0, 1)
         for name, (judge, gallery) in self.judges.items():
-            features = pooled(judge.cpu(), shown)
+            features = pooled(judge, shown)
             columns[name] = metrics.identified(features, gallery, self.places)
-        self.model.to(self.device)
         lpips = metrics.lpips(enlarged(shown), enlarged(self.truth)).values
         rows = []
         for n, number in enumerate(self.numbers):

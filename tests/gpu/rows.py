@@ -1,0 +1,67 @@
+"""The smallest trial of every part of every page, on the CPU and on the pretended GPU."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from gradleak import studies
+from gradleak.book import runner
+from gradleak.book.plain import plain
+from gradleak.book.spot import TIMES
+from tests.pretended import pretended_gpu
+
+# The pretended GPU runs the CPU's own kernels, so that rows are the same to the last bit, but for these pages.
+ROUNDED = {
+    "sentences": "the CPU's recurrent layers are oneDNN's, a GPU's are made of single steps",
+    "defended-sentences": "the CPU's recurrent layers are oneDNN's, a GPU's are made of single steps",
+    "exact-batch": "least squares come back from the CPU with their numbers in another order in memory",
+    "audit": "least squares come back from the CPU with their numbers in another order in memory",
+}
+RELATIVE, ABSOLUTE = 1e-6, 1e-8
+
+
+def parts() -> list[tuple[str, str]]:
+    """Return every page with each of its parts; "" for a page that has none."""
+    return [(name, part) for name in studies.names() for part in _trials(name)]
+
+
+def _trials(name: str) -> dict[str, dict[str, Any]]:
+    """Return a page's first trial of each part, at its smallest parameters."""
+    study = studies.load(name)
+    first: dict[str, dict[str, Any]] = {}
+    for inputs in study.module.trials(studies.parameters(study, "quick", study.module.SMALLEST | {"device": "cpu"})):
+        first.setdefault(str(inputs.get("part", "")), inputs)
+    return first
+
+
+def compared(name: str, part: str) -> list[str]:
+    """Return where the rows of a trial on the GPU differ from those on the CPU, times aside."""
+    study, inputs = studies.load(name), _trials(name)[part]
+    times = TIMES | frozenset(getattr(study.module, "TIMES", ()))
+
+    def rows(device: str) -> list[dict[str, Any]]:
+        with runner._settled(1, accelerated=False):
+            found = plain(study.module.trial(**inputs | {"device": device}), name)
+        return [{key: one for key, one in row.items() if not set(key.split("_")) & times} for row in found]
+
+    expected = rows("cpu")
+    with pretended_gpu() as gpu:
+        found = rows(gpu.device)
+    return different(found, expected, rounded=name in ROUNDED)
+
+
+def different(found: Any, expected: Any, place: str = "", *, rounded: bool = False) -> list[str]:
+    """Return where two results differ, and by what; NaN is itself. `rounded`: numbers may differ by rounding."""
+    if isinstance(found, list | dict) and type(found) is type(expected) and len(found) == len(expected):
+        if isinstance(found, dict) and found.keys() != expected.keys():
+            return [f"{place}: {sorted(found)} is not {sorted(expected)}"]
+        keys = found.keys() if isinstance(found, dict) else range(len(found))
+        return [
+            told for key in keys for told in different(found[key], expected[key], f"{place}.{key}", rounded=rounded)
+        ]
+    same = found == expected and type(found) is type(expected)
+    if not same and isinstance(found, float) and isinstance(expected, float):
+        nothing = math.isnan(found) and math.isnan(expected)
+        same = nothing or (rounded and math.isclose(found, expected, rel_tol=RELATIVE, abs_tol=ABSOLUTE))
+    return [] if same else [f"{place}: {found!r} is not {expected!r}"]

@@ -1,0 +1,29 @@
+"""Rows are compared whole."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from tests.gpu.rows import different
+
+
+@pytest.mark.parametrize(
+    ("found", "expected", "rounded", "count"),
+    [
+        ([{"a": 1.0, "b": "x"}], [{"a": 1.0, "b": "x"}], False, 0),
+        ([{"a": math.nan}], [{"a": math.nan}], False, 0),
+        ([{"a": 1.0 + 1e-15}], [{"a": 1.0}], False, 1),
+        ([{"a": 1.0 + 1e-15}], [{"a": 1.0}], True, 0),
+        ([{"a": 1.001}], [{"a": 1.0}], True, 1),
+        ([{"a": 1}], [{"a": 2}], True, 1),
+        ([{"a": "unique"}], [{"a": "failed"}], True, 1),
+        ([{"a": True}], [{"a": 1}], False, 1),
+        ([{"a": 1.0}], [{"b": 1.0}], False, 1),
+        ([{"a": 1.0}], [{"a": 1.0}, {"a": 1.0}], False, 1),
+    ],
+)
+def test_differences(found: Any, expected: Any, rounded: bool, count: int) -> None:
+    assert len(different(found, expected, rounded=rounded)) == count

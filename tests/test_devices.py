@@ -1,0 +1,108 @@
+"""What differs between a CPU and a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+
+from gradleak import devices
+
+
+def settings() -> dict[str, object]:
+    """Return all that torch says of float32, by the older switches where they can be read, and by the newer."""
+    newer: dict[str, object] = {name: owner.fp32_precision for name, owner in devices._precisions().items()}
+    for name, read in {
+        "matmul": lambda: torch.backends.cuda.matmul.allow_tf32,
+        "convolutions": lambda: torch.backends.cudnn.allow_tf32,
+        "half": lambda: torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction,
+        "bfloat": lambda: torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction,
+        "products": torch.get_float32_matmul_precision,
+    }.items():
+        try:
+            newer[f"older {name}"] = read()
+        except RuntimeError:
+            newer[f"older {name}"] = "contradicts the newer"
+    return newer
+
+
+def _older(owner: object, value: bool) -> Callable[[], None]:
+    return lambda: setattr(owner, "allow_tf32", value)
+
+
+def _newer() -> None:
+    torch.backends.cudnn.conv.fp32_precision = "ieee"
+    torch.backends.cuda.matmul.fp32_precision = "tf32"
+
+
+SET = {
+    "as torch has it": lambda: None,
+    "products in TF32": _older(torch.backends.cuda.matmul, True),
+    "convolutions in IEEE": _older(torch.backends.cudnn, False),
+    "by the newer switches": _newer,
+}
+
+
+@pytest.mark.parametrize("how", SET)
+def test_float32_is_ieee_inside_and_as_it_was_after(how: str) -> None:
+    at_first = {name: owner.fp32_precision for name, owner in devices._precisions().items()}
+    matmul, cudnn = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+    try:
+        SET[how]()
+        before = settings()
+        with devices.ieee():
+            assert {owner.fp32_precision for owner in devices._precisions().values()} == {"ieee"}
+            assert devices.precision() == "IEEE"
+            assert not torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction
+        assert settings() == before
+        with pytest.raises(ZeroDivisionError), devices.ieee():
+            raise ZeroDivisionError
+        assert settings() == before
+    finally:
+        torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = matmul, cudnn
+        for name, owner in devices._precisions().items():
+            owner.fp32_precision = at_first[name]
+
+
+def test_what_torch_does_by_itself_is_told() -> None:
+    assert "convolutions tf32" in devices.precision()
+
+
+def test_recurrent_layers_are_not_cudnns_while_they_are_differentiated() -> None:
+    for model, used in ((nn.Sequential(nn.LSTM(2, 3)), False), (nn.Linear(2, 3), True)):
+        with devices.differentiable(model):
+            assert torch.backends.cudnn.enabled is used
+        assert torch.backends.cudnn.enabled
+        with pytest.raises(ZeroDivisionError), devices.differentiable(model):
+            raise ZeroDivisionError
+        assert torch.backends.cudnn.enabled
+
+
+def test_attention_has_a_second_derivative_where_it_is_asked_for() -> None:
+    model = nn.MultiheadAttention(4, 2, batch_first=True).double()
+    inputs = torch.randn(1, 3, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    attend = nn.functional.scaled_dot_product_attention
+
+    def second() -> torch.Tensor:
+        (slope,) = torch.autograd.grad(attend(inputs, inputs, inputs).square().sum(), inputs, create_graph=True)
+        return torch.autograd.grad(slope.square().sum(), inputs)[0]
+
+    with devices.differentiable(model, twice=True):
+        assert second().abs().sum() > 0
+
+
+def test_least_squares_take_the_shortest_where_there_are_several() -> None:
+    matrix = torch.tensor([[1.0, 1.0], [1.0, 1.0], [0.0, 0.0]], dtype=torch.float64)
+    found = devices.least_squares(matrix, torch.tensor([[2.0], [2.0], [5.0]], dtype=torch.float64), driver="gelsd")
+    assert torch.allclose(found, torch.ones(2, 1, dtype=torch.float64))
+
+
+def test_a_chunk_is_a_constant_on_a_cpu_and_a_share_of_what_is_free_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert devices.entries_at_once("cpu", 1000) == 1000
+    monkeypatch.setattr(devices, "free_memory", lambda _: 8_000_000)
+    assert devices.entries_at_once("cuda", 1000) == 400_000
+    assert devices.entries_at_once("cuda", 1000, bytes_each=4) == 800_000
+    monkeypatch.setattr(devices, "free_memory", lambda _: 10)
+    assert devices.entries_at_once("cuda", 1000) == 1000
