@@ -6,7 +6,7 @@ RUN := $(VENV)/bin/python
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help book test lint fuzz faults bench clean pdf wheel-check
+.PHONY: help book test lint fuzz faults bench clean pdf wheel-check gpu-check
 
 help: ## show the targets
 	@grep -E '^[a-z-]+:.*##' Makefile | sed 's/:.*##/\t/'
@@ -40,6 +40,9 @@ fuzz: $(READY) ## try many more damaged files and odd texts than the tests do
 
 faults: $(READY) ## kill runs at random moments, fill disks, run twice at once
 	@GRADLEAK_FAULTS=20 $(RUN) -m pytest -n 0 tests/book/test_faults.py $(ARGS)
+
+gpu-check: $(READY) ## try every page on a GPU, beside the CPU; minutes
+	@$(RUN) -m tests.gpu.check $(ARGS)
 
 bench: $(READY) ## measure speed; a table and benchmarks/results.json
 	@$(RUN) -m benchmarks

@@ -35,19 +35,20 @@ def _trials(name: str) -> dict[str, dict[str, Any]]:
     return first
 
 
-def compared(name: str, part: str) -> list[str]:
-    """Return where the rows of a trial on the GPU differ from those on the CPU, times aside."""
-    study, inputs = studies.load(name), _trials(name)[part]
+def rows_on(device: str, name: str, part: str) -> list[dict[str, Any]]:
+    """Return the rows of a trial on a device, without the columns that tell times."""
+    study = studies.load(name)
     times = TIMES | frozenset(getattr(study.module, "TIMES", ()))
+    with runner._settled(1, accelerated=device == "cuda"):
+        found = plain(study.module.trial(**_trials(name)[part] | {"device": device}), name)
+    return [{key: one for key, one in row.items() if not set(key.split("_")) & times} for row in found]
 
-    def rows(device: str) -> list[dict[str, Any]]:
-        with runner._settled(1, accelerated=False):
-            found = plain(study.module.trial(**inputs | {"device": device}), name)
-        return [{key: one for key, one in row.items() if not set(key.split("_")) & times} for row in found]
 
-    expected = rows("cpu")
+def compared(name: str, part: str) -> list[str]:
+    """Return where the rows of a trial on the pretended GPU differ from those on the CPU."""
+    expected = rows_on("cpu", name, part)
     with pretended_gpu() as gpu:
-        found = rows(gpu.device)
+        found = rows_on(gpu.device, name, part)
     return different(found, expected, rounded=name in ROUNDED)
 
 
