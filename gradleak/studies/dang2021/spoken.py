@@ -196,7 +196,7 @@ def figure_sounds(sounds: dict[str, Tensor]) -> Figure:
     """Draw log-mel bands over time, a panel a sound."""
     figure, axes = figures.panels(1, len(sounds), height=2.4)
     for axis, (name, sound) in zip(axes[0], sounds.items(), strict=True):
-        axis.imshow(sound.T, origin="lower", aspect="auto", cmap="magma", interpolation="nearest")
+        axis.imshow(sound.T.cpu().numpy(), origin="lower", aspect="auto", cmap="magma", interpolation="nearest")
         axis.set(title=name, xlabel="frames of 10 ms")
         axis.grid(visible=False)
     axes[0][0].set_ylabel("bands")
