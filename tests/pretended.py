@@ -322,6 +322,12 @@ class _Module:
     def empty_cache(self) -> None:
         return None
 
+    def get_rng_state(self, device: Any = None) -> torch.Tensor:
+        return torch.zeros(0, dtype=torch.uint8)
+
+    def set_rng_state(self, state: torch.Tensor, device: Any = None) -> None:
+        return None
+
     def mem_get_info(self, device: Any = None) -> tuple[int, int]:
         return MEMORY, MEMORY
 

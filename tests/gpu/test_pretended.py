@@ -146,3 +146,12 @@ def test_the_end_of_the_block_is_the_end_of_the_gpu() -> None:
     assert (torch.Generator, torch.inference_mode) == (generator, inference)
     with pytest.raises((RuntimeError, NotImplementedError)):
         torch.ones(2, device="pretended") + 1
+
+
+def test_random_numbers_of_the_process_are_put_back_though_the_gpu_is_registered() -> None:
+    torch.manual_seed(0)
+    with torch.random.fork_rng():
+        torch.rand(1)
+    expected = torch.rand(1)
+    torch.manual_seed(0)
+    assert torch.equal(torch.rand(1), expected)
