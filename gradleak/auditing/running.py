@@ -134,6 +134,7 @@ def audit(
     return _report(subject, settings, proved, costs, told, notes, time.monotonic() - started)
 
 
+@devices.ieee()
 def audit_update(
     seen: Leak,
     *,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import math
 import time
 from collections.abc import Callable
@@ -13,7 +14,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import gradleak
-from gradleak import augment, data, models, sequences
+from gradleak import augment, data, devices, models, sequences
 from gradleak.auditing import Report, attacks, running
 from gradleak.auditing.cases import Case, Found
 from gradleak.auditing.reach import Reach, reach_of
@@ -26,7 +27,7 @@ from tests.images.peeling.test_attack import small
 
 @pytest.fixture(autouse=True)
 def few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(gradleak.audit.__kwdefaults__, "steps", 5)
+    monkeypatch.setitem(inspect.unwrap(gradleak.audit).__kwdefaults__, "steps", 5)
 
 
 def mlp(inputs: int = 40, classes: int = 12) -> nn.Sequential:
@@ -280,6 +281,23 @@ def test_a_client_s_update_is_audited_with_and_without_its_batch() -> None:
         gradleak.audit_update(
             gradleak.Leak.from_update(model, model.state_dict(), client.state_dict(), rate=1, batch_size=3)
         )
+
+
+def test_every_audit_computes_float32_in_ieee_precision(monkeypatch: pytest.MonkeyPatch) -> None:
+    run, seen = running._run, []
+
+    def watched(*arguments: object) -> object:
+        seen.append(devices.precision())
+        return run(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(running, "_run", watched)
+    before = devices.precision()
+    assert before != "IEEE", "torch's own setting for convolutions is TF32"
+    model, (inputs, targets) = mlp(), vectors()
+    gradleak.audit(model, inputs, targets, batch_sizes=(1,), minutes=0.1, images=False)
+    gradleak.audit_update(gradleak.observe(model, inputs[:1], targets[:1]), minutes=0.1, steps=1, images=False)
+    assert seen == ["IEEE", "IEEE"]
+    assert devices.precision() == before
 
 
 class Two(nn.Module):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import functools
+import inspect
 import io
 import json
 import re
@@ -28,7 +29,7 @@ def report() -> Report:
     photos = gradleak.data.load("digits", "test")
     model = torch.nn.Sequential(torch.nn.Flatten(), *mlp(64, 10)).double()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(gradleak.audit.__kwdefaults__, "steps", 3)
+        patch.setitem(inspect.unwrap(gradleak.audit).__kwdefaults__, "steps", 3)
         return gradleak.audit(
             model, photos.images[:40].double(), photos.labels[:40], batch_sizes=(1, 2), defenses=("none", "prune/0.9")
         )

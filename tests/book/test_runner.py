@@ -8,13 +8,15 @@ import platform
 import signal
 import socket
 import sys
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
 
-from gradleak import studies
+from gradleak import devices, studies
 from gradleak.book import runner
 from gradleak.errors import InputError, MissingData, UnknownName
 from tests.checkout import DIGEST, Toy
@@ -64,14 +66,37 @@ def test_provenance_names_no_host_user_or_path(checkout: Toy) -> None:
 
 
 def test_a_trial_uses_as_many_threads_as_its_study_asks(checkout: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
-    import torch
-
     before = torch.get_num_threads()
     checkout.edit('"word": word,', '"word": word, "threads": torch.get_num_threads(),')
     assert set(runner.run_study("toy", checkout.parameters(), jobs=1).frame()["threads"]) == {1}
     monkeypatch.setattr(checkout.load().module, "THREADS", 2, raising=False)
     assert set(runner.run_study("toy", checkout.parameters(seed=1), jobs=1).frame()["threads"]) == {2}
     assert torch.get_num_threads() == before
+
+
+def test_a_trial_computes_float32_in_ieee_precision(checkout: Toy) -> None:
+    checkout.edit('"word": word,', '"word": word, "precision": torch.backends.cudnn.conv.fp32_precision,')
+    before = devices.precision()
+    assert before != "IEEE", "torch's own setting for convolutions is TF32"
+    assert set(runner.run_study("toy", checkout.parameters(), jobs=1).frame()["precision"]) == {"ieee"}
+    assert devices.precision() == before
+    checkout.edit("    time.sleep(pause)\n", "    raise ValueError('broken')\n")
+    with pytest.raises(ValueError, match="broken"):
+        runner.run_study("toy", checkout.parameters(seed=1), jobs=1)
+    assert devices.precision() == before
+
+
+def test_a_trial_on_a_gpu_hides_one_warning_alone() -> None:
+    missing = "scatter_add_cuda_kernel does not have a deterministic implementation, but you set it"
+    with warnings.catch_warnings(record=True) as shown:
+        warnings.simplefilter("always")
+        with runner._settled(1, accelerated=True):
+            warnings.warn(missing, UserWarning, stacklevel=1)
+            warnings.warn("something else", UserWarning, stacklevel=1)
+            assert torch.is_deterministic_algorithms_warn_only_enabled()
+        warnings.warn(missing, UserWarning, stacklevel=1)
+    assert [str(one.message) for one in shown] == ["something else", missing]
+    assert not torch.are_deterministic_algorithms_enabled()
 
 
 def test_jobs(checkout: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
