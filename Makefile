@@ -24,8 +24,9 @@ book: $(READY) ## run every page at the quick profile and build the book
 pdf: $(READY) ## print the book into one PDF; needs Chromium
 	@$(RUN) -m gradleak book --pdf
 
-test: $(READY) ## run the tests
+test: $(READY) ## run the tests, those on the pretended GPU in a run of their own
 	@$(RUN) -m pytest $(ARGS)
+	@$(RUN) -m pytest tests/gpu
 
 lint: $(READY) ## check style and types
 	@$(RUN) -m ruff check .

@@ -19,6 +19,15 @@ hypothesis.settings.register_profile("gradleak", deadline=None)
 hypothesis.settings.load_profile("gradleak")
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave the tests on the pretended GPU to a run of their own, `pytest tests/gpu`.
+
+    With a second device autograd keeps threads, and a process that was forked could not take a gradient any more.
+    """
+    alone = any("gpu" in argument for argument in config.args)
+    return True if collection_path == Path(__file__).parent / "gpu" and not alone else None
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with the files that run or open pages: at the end a worker would wait for them."""
     long = {item.path for item in items if {"record", "visits"} & set(getattr(item, "fixturenames", ()))}
