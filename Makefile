@@ -26,7 +26,7 @@ pdf: $(READY) ## print the book into one PDF; needs Chromium
 
 test: $(READY) ## run the tests, those on the pretended GPU in a run of their own
 	@$(RUN) -m pytest $(ARGS)
-	@$(RUN) -m pytest tests/gpu
+	@$(if $(filter tests/%,$(ARGS)),,$(RUN) -m pytest tests/gpu)
 
 lint: $(READY) ## check style and types
 	@$(RUN) -m ruff check .

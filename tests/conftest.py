@@ -24,8 +24,9 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
     With a second device autograd keeps threads, and a process that was forked could not take a gradient any more.
     """
-    alone = any("gpu" in argument for argument in config.args)
-    return True if collection_path == Path(__file__).parent / "gpu" and not alone else None
+    folder, here = Path(__file__).parent / "gpu", config.invocation_params.dir
+    alone = any((here / argument.partition("::")[0]).resolve().is_relative_to(folder) for argument in config.args)
+    return True if collection_path == folder and not alone else None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -328,7 +328,9 @@ def _at_hand(source: str) -> str:
 
 def _device(device: str) -> str:
     if devices.accelerated(device):
-        return f"{devices.described(device)}, float32 as IEEE 754 has it"
+        # As trials have it.
+        with devices.ieee():
+            return f"{devices.described(device)}, float32 by {devices.precision()}"
     return f"CPU, {platform.machine()}"
 
 

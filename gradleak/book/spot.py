@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -76,27 +76,31 @@ def compare(study: Study, recorded: Trial, again: Trial) -> list[str]:
     about = short(recorded.inputs)
     if len(recorded.rows) != len(again.rows):
         return [f"{len(again.rows)} rows where {len(recorded.rows)} are recorded ({about})"]
-    times = TIMES | frozenset(getattr(study.module, "TIMES", ()))
     found: dict[str, str] = {}
     for number, (before, after) in enumerate(zip(recorded.rows, again.rows, strict=True), 1):
         for column in {**before, **after}:
-            if column in found or column in times or set(column.split("_")) & TIMES:
+            if column in found or tells_time(study, column):
                 continue
-            for place, one, other in _unlike(before.get(column, "nothing"), after.get(column, "nothing")):
+            for place, one, other in unlike(before.get(column, "nothing"), after.get(column, "nothing"), _same):
                 told = f"{column}{place} is {other!r} where {one!r} is recorded, row {number} ({about})"
                 found.setdefault(column, told)
     return list(found.values())
 
 
-def _unlike(one: Any, other: Any, place: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """Give the places at which two values differ, and what stands there."""
+def tells_time(study: Study, column: str) -> bool:
+    """Whether a column of a study's rows is a time, which no second run repeats."""
+    return bool(set(column.split("_")) & TIMES) or column in getattr(study.module, "TIMES", ())
+
+
+def unlike(one: Any, other: Any, same: Callable[[Any, Any], bool], place: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """Give the places at which two values differ, and what stands there; `same` compares single numbers and texts."""
     if isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
         for number, pair in enumerate(zip(one, other, strict=True)):
-            yield from _unlike(*pair, f"{place}[{number}]")
+            yield from unlike(*pair, same, f"{place}[{number}]")
     elif isinstance(one, dict) and isinstance(other, dict) and one.keys() == other.keys():
         for key in one:
-            yield from _unlike(one[key], other[key], f"{place}.{key}")
-    elif not _same(one, other):
+            yield from unlike(one[key], other[key], same, f"{place}.{key}")
+    elif not same(one, other):
         yield place, one, other
 
 

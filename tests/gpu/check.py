@@ -21,7 +21,8 @@ from rich.console import Console
 from rich.table import Table
 
 from gradleak import devices
-from tests.gpu.rows import parts, rows_on
+from gradleak.book import spot
+from tests.gpu.rows import exact, parts, rows_on
 from tests.pretended import NAME, pretended_gpu
 
 SMALL, FACTOR, SHARE = 1e-3, 100.0, 0.02
@@ -35,31 +36,26 @@ class Checked:
     trouble: str = ""
 
 
-def agreed(found: Any, expected: Any, place: str = "") -> Checked:
+def agreed(found: Any, expected: Any) -> Checked:
     """Return how rows on a GPU agree with those on the CPU."""
-    if isinstance(found, list | dict) and type(found) is type(expected) and len(found) == len(expected):
-        keys = list(found) if isinstance(found, dict) else range(len(found))
-        if isinstance(found, dict) and found.keys() != expected.keys():
-            return Checked(0, f"{place}: other columns")
-        inner = [agreed(found[key], expected[key], f"{place}.{key}") for key in keys]
-        trouble = next((one.trouble for one in inner if one.trouble), "")
-        return Checked(min([one.digits for one in inner], default=math.inf), trouble)
-    if found == expected:
-        return Checked(math.inf)
-    if not isinstance(found, float) or not isinstance(expected, float):
-        return Checked(0, f"{place}: {found!r} where the CPU has {expected!r}")
-    if math.isnan(found) and math.isnan(expected):
-        return Checked(math.inf)
-    if not (math.isfinite(found) and math.isfinite(expected)):
-        return Checked(0, f"{place}: {found!r} where the CPU has {expected!r}")
-    size = max(abs(found), abs(expected))
-    apart = abs(found - expected) / size
+    digits, troubles = math.inf, []
+    for place, own, wanted in spot.unlike(found, expected, exact):
+        alike, fine = _digits(own, wanted)
+        digits = min(digits, alike)
+        if not fine:
+            troubles.append(f"{place}: {own!r} where the CPU has {wanted!r}")
+    return Checked(digits, troubles[0] if troubles else "")
+
+
+def _digits(own: Any, wanted: Any) -> tuple[float, bool]:
+    """Return to how many digits two values that differ agree, and whether that is enough for their kind."""
+    if not all(isinstance(one, float) and math.isfinite(one) for one in (own, wanted)):
+        return 0, False
+    least, size = sorted((abs(own), abs(wanted)))
     if size < SMALL:
-        least = min(abs(found), abs(expected))
-        near = size <= FACTOR * max(least, torch.finfo(torch.float64).eps)
-        return Checked(math.inf, "" if near else f"{place}: {found!r} where the CPU has {expected!r}")
-    trouble = "" if apart <= SHARE else f"{place}: {found!r} where the CPU has {expected!r}"
-    return Checked(-math.log10(apart), trouble)
+        return math.inf, size <= FACTOR * max(least, torch.finfo(torch.float64).eps)
+    apart = abs(own - wanted) / size
+    return -math.log10(apart), apart <= SHARE
 
 
 def check(name: str, part: str, device: str) -> tuple[Checked, float, float]:

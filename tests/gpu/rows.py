@@ -6,9 +6,8 @@ import math
 from typing import Any
 
 from gradleak import studies
-from gradleak.book import runner
+from gradleak.book import runner, spot
 from gradleak.book.plain import plain
-from gradleak.book.spot import TIMES
 from tests.pretended import pretended_gpu
 
 # The pretended GPU runs the CPU's own kernels, so that rows are the same to the last bit, but for these pages.
@@ -38,10 +37,9 @@ def _trials(name: str) -> dict[str, dict[str, Any]]:
 def rows_on(device: str, name: str, part: str) -> list[dict[str, Any]]:
     """Return the rows of a trial on a device, without the columns that tell times."""
     study = studies.load(name)
-    times = TIMES | frozenset(getattr(study.module, "TIMES", ()))
     with runner._settled(1, accelerated=device == "cuda"):
         found = plain(study.module.trial(**_trials(name)[part] | {"device": device}), name)
-    return [{key: one for key, one in row.items() if not set(key.split("_")) & times} for row in found]
+    return [{key: one for key, one in row.items() if not spot.tells_time(study, key)} for row in found]
 
 
 def compared(name: str, part: str) -> list[str]:
@@ -52,17 +50,20 @@ def compared(name: str, part: str) -> list[str]:
     return different(found, expected, rounded=name in ROUNDED)
 
 
-def different(found: Any, expected: Any, place: str = "", *, rounded: bool = False) -> list[str]:
-    """Return where two results differ, and by what; NaN is itself. `rounded`: numbers may differ by rounding."""
-    if isinstance(found, list | dict) and type(found) is type(expected) and len(found) == len(expected):
-        if isinstance(found, dict) and found.keys() != expected.keys():
-            return [f"{place}: {sorted(found)} is not {sorted(expected)}"]
-        keys = found.keys() if isinstance(found, dict) else range(len(found))
-        return [
-            told for key in keys for told in different(found[key], expected[key], f"{place}.{key}", rounded=rounded)
-        ]
-    same = found == expected and type(found) is type(expected)
-    if not same and isinstance(found, float) and isinstance(expected, float):
-        nothing = math.isnan(found) and math.isnan(expected)
-        same = nothing or (rounded and math.isclose(found, expected, rel_tol=RELATIVE, abs_tol=ABSOLUTE))
-    return [] if same else [f"{place}: {found!r} is not {expected!r}"]
+def different(found: Any, expected: Any, *, rounded: bool = False) -> list[str]:
+    """Return where two results differ, and by what. `rounded`: numbers may differ by rounding."""
+    same = close if rounded else exact
+    return [f"{place}: {own!r} is not {wanted!r}" for place, own, wanted in spot.unlike(found, expected, same)]
+
+
+def exact(one: Any, other: Any) -> bool:
+    """Whether two values are the same to the last bit; NaN is itself."""
+    nothing = all(isinstance(value, float) and math.isnan(value) for value in (one, other))
+    return nothing or (type(one) is type(other) and bool(one == other))
+
+
+def close(found: Any, expected: Any) -> bool:
+    """Whether two values are the same, numbers to rounding."""
+    if exact(found, expected) or not (isinstance(found, float) and isinstance(expected, float)):
+        return exact(found, expected)
+    return math.isfinite(found) and abs(found - expected) <= max(RELATIVE * abs(expected), ABSOLUTE)

@@ -17,6 +17,7 @@ from gradleak.images import presets
 from gradleak.leak import Leak, observe
 from gradleak.models.language import batch_of, build_language_model
 from gradleak.models.training import Recipe, train
+from tests.gpu.rows import different
 from tests.pretended import pretended_gpu
 
 CLASSES = 10
@@ -140,17 +141,6 @@ def devices_of(found: Any) -> set[str]:
     return set()
 
 
-def close(found: Any, expected: Any) -> bool:
-    """Whether two results agree: numbers to rounding, all else exactly."""
-    if isinstance(expected, dict):
-        return found.keys() == expected.keys() and all(close(found[key], expected[key]) for key in expected)
-    if isinstance(expected, list):
-        return len(found) == len(expected) and all(map(close, found, expected))
-    if isinstance(expected, float) and isinstance(found, float):
-        return found == pytest.approx(expected, rel=1e-6, abs=1e-8, nan_ok=True)
-    return bool(found == expected)
-
-
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_an_attack(attack: str) -> None:
     expected = plain(ATTACKS[attack]("cpu"))
@@ -158,7 +148,7 @@ def test_an_attack(attack: str) -> None:
         found = ATTACKS[attack](gpu.device)
         where, said = devices_of(found), plain(found)
     assert where <= {gpu.device}, "a result lies where its gradient does"
-    assert close(said, expected)
+    assert different(said, expected, rounded=True) == []
 
 
 LEVELS = {"none": "none", "sign": "sign", "half": "half", "quantize": "quantize/4"}
@@ -176,7 +166,7 @@ def test_a_defence(kind: str) -> None:
     with pretended_gpu() as gpu:
         found = sent(gpu.device)
         assert devices_of(found) == {gpu.device}
-        assert close(plain(found), expected)
+        assert different(plain(found), expected, rounded=True) == []
 
 
 def test_a_network_trained_there_is_the_one_trained_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -198,7 +188,7 @@ def test_measures() -> None:
         expected = plain(measure(one, other))
         with pretended_gpu() as gpu:
             found = plain(measure(one.to(gpu.device), other.to(gpu.device)))
-        assert close(found, expected), measure.__name__
+        assert different(found, expected, rounded=True) == [], measure.__name__
 
 
 def test_an_audit() -> None:

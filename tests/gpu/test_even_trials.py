@@ -1,4 +1,4 @@
-"""Every other page's smallest trials give on a GPU the rows that they give on the CPU."""
+"""Every other trial of the pages gives on a GPU the rows that it gives on the CPU: two files, for two workers."""
 
 from __future__ import annotations
 
