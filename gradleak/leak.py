@@ -15,6 +15,7 @@ from gradleak.augment import as_probabilities
 from gradleak.devices import differentiable
 from gradleak.errors import InputError
 from gradleak.losses import PADDING, CrossEntropy, Loss
+from gradleak.precision import Precision, computing, scaled_gradients
 
 Gradients = dict[str, Tensor]
 Defense = Callable[[Gradients], Gradients]
@@ -167,6 +168,7 @@ def observe(
     loss: Loss | None = None,
     local_steps: int = 1,
     rate: float = 0.1,
+    precision: str | Precision | None = None,
 ) -> Leak:
     """Let a client compute its gradients on a private batch, and return what the server receives.
 
@@ -178,8 +180,27 @@ def observe(
     `head` names the last Linear layer; it is found by itself otherwise.
     `local_steps`: the batch is cut into so many, the client takes a step of gradient descent with `rate` on each, and
     the gradients are their sum: a federated average's update, but for the factor −rate.
+    `precision`: what the client computes in, as "tf32" or "bfloat16" (`gradleak.precision.PRECISIONS`); that of the
+    model's parameters where it is not given.
     """
-    head, _, _, logits = _forward(model, inputs, head, features=(2, 3))
+    with computing(precision, inputs.device if torch.is_tensor(inputs) else "cpu"):
+        return _observed(model, inputs, targets, defense, head, loss or CrossEntropy(), local_steps, rate, precision)
+
+
+def _observed(
+    model: nn.Module,
+    inputs: Tensor,
+    targets: Tensor,
+    defense: Defense | None,
+    head: str | None,
+    loss: Loss,
+    local_steps: int,
+    rate: float,
+    precision: str | Precision | None,
+) -> Leak:
+    head, layer, _, logits = _forward(model, inputs, head, features=(2, 3))
+    # The loss is taken in the precision of the parameters.
+    logits = logits.to(layer.weight.dtype)
     if logits.ndim == 3:
         if local_steps != 1:
             raise InputError("local steps are taken on batches of single samples, not of sequences")
@@ -188,13 +209,12 @@ def observe(
     _check_rows(logits, labels)
     if local_steps < 1 or len(inputs) % local_steps:
         raise InputError(f"{len(inputs)} samples cannot be cut into {local_steps} local steps of one batch size")
-    loss = loss or CrossEntropy()
     named = {name: p for name, p in model.named_parameters() if p.requires_grad}
     size = len(inputs) // local_steps
     if local_steps == 1:
-        gradients = _gradients(loss(logits, labels).mean(), named)
+        gradients = _gradients(loss(logits, labels).mean(), named, precision)
     else:
-        gradients = _updates(model, named, inputs.split(size), labels.split(size), loss, rate)
+        gradients = _updates(model, named, inputs.split(size), labels.split(size), loss, rate, precision)
     sent = defense(gradients) if defense else gradients
     return Leak(model, sent, head, size, tuple(inputs.shape[1:]), local_steps)
 
@@ -210,9 +230,15 @@ def _with_targets(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     return logits[kept], targets[kept]
 
 
-def _gradients(loss: Tensor, named: Mapping[str, Tensor]) -> Gradients:
-    values = torch.autograd.grad(loss, list(named.values()), allow_unused=True)
-    return {name: torch.zeros_like(p) if g is None else g for (name, p), g in zip(named.items(), values, strict=True)}
+def _gradients(loss: Tensor, named: Mapping[str, Tensor], precision: str | Precision | None) -> Gradients:
+    def take(factor: float) -> Gradients:
+        # Where the factor may have to be smaller, the graph is needed again.
+        scaled, again = (loss, False) if factor == 1 else (factor * loss, True)
+        values = torch.autograd.grad(scaled, list(named.values()), allow_unused=True, retain_graph=again)
+        both = zip(named.items(), values, strict=True)
+        return {name: torch.zeros_like(p) if g is None else g for (name, p), g in both}
+
+    return scaled_gradients(precision, take)
 
 
 def _updates(
@@ -222,13 +248,15 @@ def _updates(
     labels: Sequence[Tensor],
     loss: Loss,
     rate: float,
+    precision: str | Precision | None,
 ) -> Gradients:
     """Return the sum of the gradients along a client's own steps."""
     own = {name: p.detach().clone().requires_grad_() for name, p in named.items()}
     total = {name: torch.zeros_like(p) for name, p in named.items()}
     with evaluating(model):
         for some, targets in zip(inputs, labels, strict=True):
-            step = _gradients(loss(functional_call(model, own, (some,)), targets).mean(), own)
+            logits = functional_call(model, own, (some,)).to(targets.dtype)
+            step = _gradients(loss(logits, targets).mean(), own, precision)
             total = {name: value + step[name] for name, value in total.items()}
             own = {name: (p - rate * step[name]).detach().requires_grad_() for name, p in own.items()}
     return total

@@ -13,7 +13,7 @@ error, and the layer's posterior standard deviation is what the next one below w
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -23,9 +23,10 @@ from torch.nn.grad import conv2d_input
 from gradleak.errors import InputError
 from gradleak.images.inversion import chain
 from gradleak.images.inversion.chain import Layer
-from gradleak.images.inversion.fully_connected import Inversion, LayerReport, last_layer, told
+from gradleak.images.inversion.fully_connected import SURE, Inversion, LayerReport, last_layer, told
 from gradleak.labels.priors import LabelPrior
 from gradleak.leak import Leak
+from gradleak.precision import Precision, coarser, rounding_unit
 
 # How far off a gradient's entry is, in rounding units of the terms that it sums over positions.
 ROUNDING = 2.0
@@ -64,12 +65,14 @@ def trace_convolutional(
     prior: str | LabelPrior = "smoothing",
     image_size: int | None = None,
     noise: float = 0.0,
+    precision: str | Precision | None = None,
 ) -> Inversion:
     """Invert a chain of convolutions layer by layer, and report on every layer.
 
     `labels` (1, C), where the attacker knows them, are otherwise recovered with `prior`. `image_size`: the side of the
     images that clients send, where the leak does not say. `noise`: the standard deviation of what was added to every
-    entry.
+    entry. `precision`: what the client is known to compute in; an image is then "exact" where the error that follows
+    from it is below a thousandth.
     """
     first = next((module for module in leak.model.modules() if isinstance(module, nn.Conv2d)), None)
     if first is None:
@@ -82,7 +85,7 @@ def trace_convolutional(
     if leak.batch_size != 1:
         return _refused(leak, layers, shapes)
     with torch.no_grad():
-        return _inverted(leak, layers, shapes, labels, prior, noise)
+        return _inverted(leak, layers, shapes, labels, prior, noise, precision)
 
 
 def _image_shape(leak: Leak, first: nn.Conv2d, image_size: int | None) -> tuple[int, int, int]:
@@ -146,9 +149,13 @@ def _inverted(
     labels: Tensor | None,
     prior: str | LabelPrior,
     noise: float,
+    precision: str | Precision | None,
 ) -> Inversion:
-    unit = torch.finfo(leak.weight_gradient.dtype).eps / 2
-    top = last_layer(leak, layers, labels, prior, noise)
+    dtype = leak.weight_gradient.dtype
+    unit = rounding_unit(precision, dtype, convolutions=True)
+    # What the client rounds more coarsely than the gradient's type, it rounds at every layer.
+    coarse = unit if coarser(precision, dtype, convolutions=True) else 0.0
+    top = last_layer(leak, layers, labels, prior, noise, precision)
     if not top.features.isfinite().all():
         nothing = top.features.new_full((1, *shapes[0]), math.nan)
         return Inversion(nothing, top.labels, (), "failed", f"last layer '{layers[-1].name}': {top.reason}")
@@ -163,9 +170,16 @@ def _inverted(
         gradient = leak.gradients[f"{layer.name}.weight"].double()
         prior_of = PIXELS if below is None else PRIORS.get(type(below.activation_module), BROAD)
         before, delta = _through(layer, outputs, back)
+        if coarse:
+            before, delta = _rounded(layer, before, prior_of, coarse), _relative(delta, coarse)
         outputs, report = _solved(layer, shape, before, delta, gradient, prior_of, unit, noise)
-        reports.append(report)
         back = _carried(layer, shape, delta)
+        if coarse:
+            outputs, back = _relative(outputs, coarse), _relative(back, coarse)
+            report = replace(report, claimed=float(outputs.error.norm() / outputs.value.norm()))
+        reports.append(report)
+    if coarse and reports[-1].claimed is not None and not reports[-1].claimed <= SURE and not reports[-1].reason:
+        reports[-1] = replace(reports[-1], reason=f"its inputs are known to {reports[-1].claimed:.1e} only")
     reason = "" if top.certain else f"last layer '{layers[-1].name}': {top.reason}"
     reason = "; ".join([reason] * bool(reason) + [f"layer '{r.name}': {r.reason}" for r in reports if r.reason])
     return Inversion(outputs.value[None], top.labels, tuple(reports), "partial" if reason else "exact", reason)
@@ -202,6 +216,18 @@ def _carried(layer: Layer, shape: tuple[int, int, int], delta: Known) -> Known:
     value = conv2d_input(size, layer.weight, delta.value[None], stride, padding, dilation)
     variance = conv2d_input(size, layer.weight.square(), delta.error.square()[None], stride, padding, dilation)
     return Known(value[0], variance[0].clamp(min=0).sqrt())
+
+
+def _relative(known: Known, unit: float) -> Known:
+    """Return values that the client has rounded once more."""
+    return Known(known.value, (known.error.square() + (unit * known.value).square()).sqrt())
+
+
+def _rounded(layer: Layer, before: Known, prior: tuple[float, float], unit: float) -> Known:
+    """Return z − b with the errors that rounding of the convolution's operands adds, for inputs of the usual size."""
+    terms = layer.weight.square().sum(dim=(1, 2, 3)) * (prior[0] ** 2 + prior[1] ** 2)
+    off = unit * (2 * terms[:, None, None] + before.value.square()).sqrt()
+    return Known(before.value, (before.error.square() + off.square()).sqrt())
 
 
 def _solved(

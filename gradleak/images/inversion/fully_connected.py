@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import torch
@@ -23,6 +23,7 @@ from gradleak.labels.priors import LabelPrior
 from gradleak.labels.soft.batch.recover import recover_batch
 from gradleak.labels.soft.single import Solver, recover_soft_labels
 from gradleak.leak import Leak
+from gradleak.precision import Precision, coarser, rounding_unit
 
 InversionStatus = Literal["exact", "partial", "failed"]
 Rule = Literal["least-squares", "mean", "published"]
@@ -41,6 +42,8 @@ RANK = 32.0
 CHECKED = 256
 # A layer whose gradient is missed by more than this, relatively, was not explained.
 FITS = 1e-3
+# Where the client's precision is told, inputs whose claimed relative error is larger are not called exact.
+SURE = 1e-3
 
 
 @dataclass(frozen=True)
@@ -97,12 +100,14 @@ def trace_fully_connected(
     prior: str | LabelPrior = "smoothing",
     rule: Rule = "least-squares",
     noise: float | None = 0.0,
+    precision: str | Precision | None = None,
 ) -> Inversion:
     """Invert a fully connected network layer by layer, and report on every layer.
 
     `labels` (B, C), where the attacker knows them, are otherwise recovered with `prior`. `rule`: "least-squares" over
     all rows, in float64; "mean", the recursion of wang2024 for single samples; "published", the same after the label
-    search of its code. `noise` on every entry: known, or None to estimate it.
+    search of its code. `noise` on every entry: known, or None to estimate it. `precision`: what the client is known to
+    compute in; inputs are then "exact" where the error that follows from it is below a thousandth.
     """
     if rule not in RULES:
         raise unknown("rule", rule, RULES)
@@ -110,8 +115,10 @@ def trace_fully_connected(
     layers = chain.layers(leak.model, (nn.Linear,), (first.in_features if first is not None else 1,))
     with torch.no_grad():
         if rule != "least-squares":
+            if precision is not None:
+                raise InputError(f"the rule '{rule}' takes no precision; \"least-squares\" does")
             return _mean(leak, layers, prior, "exact" if rule == "mean" else "lbfgs")
-        return _least_squares(leak, layers, labels, prior, noise)
+        return _least_squares(leak, layers, labels, prior, noise, precision)
 
 
 @dataclass(frozen=True)
@@ -126,7 +133,12 @@ class Top:
 
 
 def last_layer(
-    leak: Leak, layers: list[Layer], labels: Tensor | None, prior: str | LabelPrior, noise: float | None = 0.0
+    leak: Leak,
+    layers: list[Layer],
+    labels: Tensor | None,
+    prior: str | LabelPrior,
+    noise: float | None = 0.0,
+    precision: str | Precision | None = None,
 ) -> Top:
     """Recover the labels, unless they are known, and the features that the last layer saw."""
     nonnegative = len(layers) > 1 and isinstance(layers[-2].activation_module, nn.ReLU | nn.Sigmoid)
@@ -139,6 +151,7 @@ def last_layer(
             prior=prior,
             nonnegative=nonnegative,
             noise=noise,
+            precision=precision,
         )
         hidden, label, certain, reason = single.features, single.labels, single.status[0] == "unique", single.reasons[0]
     else:
@@ -152,6 +165,7 @@ def last_layer(
             bias_gradient=leak.bias_gradient,
             nonnegative=nonnegative,
             noise=noise,
+            precision=precision,
         )
         hidden, label, certain, reason = batch.features, batch.labels, batch.status == "unique", batch.reason
     logits = hidden @ leak.weight.double().T + (0 if leak.bias is None else leak.bias.double())
@@ -159,19 +173,29 @@ def last_layer(
 
 
 def _least_squares(
-    leak: Leak, layers: list[Layer], labels: Tensor | None, prior: str | LabelPrior, noise: float | None
+    leak: Leak,
+    layers: list[Layer],
+    labels: Tensor | None,
+    prior: str | LabelPrior,
+    noise: float | None,
+    precision: str | Precision | None,
 ) -> Inversion:
-    top = last_layer(leak, layers, labels, prior, noise)
+    top = last_layer(leak, layers, labels, prior, noise, precision)
     inputs, errors = top.features, top.errors
     reports: list[LayerReport] = []
     troubles = [] if top.certain else [f"last layer '{layers[-1].name}': {top.reason}"]
-    unit = torch.finfo(leak.weight_gradient.dtype).eps / 2
+    unit = rounding_unit(precision, leak.weight_gradient.dtype)
+    coarse = coarser(precision, leak.weight_gradient.dtype)
+    doubt = _doubt(top, leak, unit) if coarse else 0.0
     for above, layer in zip(reversed(layers), reversed(layers[:-1]), strict=False):
         sloped = (errors @ above.weight) * _slopes(layer, inputs)
         bias_gradient = leak.gradients.get(f"{layer.name}.bias")
         if bias_gradient is not None and leak.batch_size == 1:
             sloped = bias_gradient.double()[None]  # a single sample's δ is there to be read
+            doubt = 0.0
         inputs, errors, report = _solved(leak.gradients[f"{layer.name}.weight"], sloped, layer.name, unit)
+        if coarse:
+            report = _claimed(report, errors, unit, doubt)
         reports.append(report)
         troubles += [f"layer '{layer.name}': {report.reason}"] if report.reason else []
     # A single sample's input follows from the first layer alone where that has a bias.
@@ -179,6 +203,27 @@ def _least_squares(
     whole = certain and not any(report.reason for report in reports)
     status: InversionStatus = "failed" if inputs.isnan().any() else "exact" if whole else "partial"
     return Inversion(inputs, top.labels, tuple(reports), status, "; ".join(troubles))
+
+
+def _doubt(top: Top, leak: Leak, unit: float) -> float:
+    """Return how far the client's rounding lets the errors p − y be off, relatively."""
+    logits = top.features @ leak.weight.double().T + (0 if leak.bias is None else leak.bias.double())
+    p, steep = logits.softmax(dim=1), logits.abs().amax(dim=1, keepdim=True)
+    off = unit * (p * (1 + (1 - p) * steep) + top.labels.abs())
+    return float((off.norm(dim=1) / top.errors.norm(dim=1)).max())
+
+
+def _claimed(report: LayerReport, errors: Tensor, unit: float, doubt: float) -> LayerReport:
+    """Return the report with the relative error of the inputs that follows from the client's rounding.
+
+    The rows of the gradient show what is wrong with δ, but for a factor on all of it, which the labels tell.
+    """
+    if report.reason or not errors.isfinite().all():
+        return report
+    values = torch.linalg.svdvals(errors)
+    claimed = float(values[0] / values[-1]) * max(unit, report.misfit) + doubt
+    reason = f"its inputs are known to {claimed:.1e} only" if not claimed <= SURE else ""
+    return replace(report, claimed=claimed, reason=reason)
 
 
 def _mean(leak: Leak, layers: list[Layer], prior: str | LabelPrior, solver: Solver) -> Inversion:

@@ -31,6 +31,7 @@ from gradleak.labels.priors import LabelPrior
 from gradleak.labels.soft.batch.recover import BatchLabels, recover_batch
 from gradleak.labels.verdict import Status
 from gradleak.leak import Leak, observe
+from gradleak.precision import Precision, rounding_unit
 
 # A client rounds the p of its p − y by about this share of a unit.
 ROUNDED = 0.5
@@ -122,12 +123,14 @@ def peel(
     scale: float | None = 1.0,
     steps: int = 2000,
     seed: int = 0,
+    precision: str | Precision | None = None,
 ) -> Peeled:
     """Take a batch of images out of a convolutional network's averaged gradient, layer by layer.
 
     `prior`: the shape of the labels. `noise`: the standard deviation of what was added to every entry, None to estimate
     it. `scale`: the factor on the gradient, None to find it. `steps`: how many the search for the images in front of
-    the deepest maps may take, from random starts that `seed` decides. The network: convolutions, batch norm in eval
+    the deepest maps may take, from random starts that `seed` decides. `precision`: what the client is known to compute
+    in. The network: convolutions, batch norm in eval
     mode, activations, average pooling, residual sums and Linear layers, and factors and shifts of its own; what else it
     holds ends the way down, and is named.
     """
@@ -137,15 +140,16 @@ def peel(
         raise InputError(f"gradients of {leak.local_steps} local steps are sums over networks; peeling takes one step")
     with torch.no_grad():
         network = Network(leak.model, leak.input_shape)
-        top = _last_layer(leak, prior, noise, scale)
+        top = _last_layer(leak, prior, noise, scale, precision)
         nothing = top.labels.new_full((leak.batch_size, *leak.input_shape), torch.nan)
         lost = top.labels.new_full((leak.batch_size,), torch.inf)
         if top.status == "failed":
             return Peeled(
                 nothing, nothing, top.labels, (), "", lost, lost, torch.inf, "failed", f"labels: {top.reason}"
             )
-        unit = torch.finfo(leak.weight_gradient.dtype).eps / 2
-        errors, loose = errors_of(leak, top, unit)
+        dtype = leak.weight_gradient.dtype
+        errors, loose = errors_of(leak, top, rounding_unit(precision, dtype))
+        unit = rounding_unit(precision, dtype, convolutions=True)
         leak = replace(leak, gradients={name: value / top.scale for name, value in leak.gradients.items()})
         sweep = Sweep(network, leak, top.features, errors, loose, unit)
         sweep.run()
@@ -169,7 +173,13 @@ def peel(
     return Peeled(images, found.images, top.labels, layers, name, found.misfit, claimed, residual, status, reason)
 
 
-def _last_layer(leak: Leak, prior: str | LabelPrior, noise: float | None, scale: float | None) -> BatchLabels:
+def _last_layer(
+    leak: Leak,
+    prior: str | LabelPrior,
+    noise: float | None,
+    scale: float | None,
+    precision: str | Precision | None,
+) -> BatchLabels:
     """Return the labels and features of every sample."""
     return recover_batch(
         leak.weight_gradient,
@@ -181,6 +191,7 @@ def _last_layer(leak: Leak, prior: str | LabelPrior, noise: float | None, scale:
         nonnegative=any(isinstance(module, nn.ReLU) for module in leak.model.modules()),
         noise=noise,
         scale=scale,
+        precision=precision,
     )
 
 

@@ -19,12 +19,15 @@ from gradleak.labels.soft.path import label_path
 from gradleak.labels.soft.problem import Problem
 from gradleak.labels.soft.rank_one import RankOne, reduce_gradients
 from gradleak.labels.verdict import Status, Verdict, check_scale
+from gradleak.precision import Precision, coarser, precision_of, rounding_unit
 
 Solver = Literal["exact", "lbfgs", "pso"]
 SOLVERS: tuple[Solver, ...] = ("exact", "lbfgs", "pso")
 Certify = Literal["search", "proof"]
 # A fit that misses by this many rounding units is not one sample's gradient (rounding alone misses by less than one).
 RANK_ONE = 64
+# The same where the precision is told: entries are off by at most a unit then, and the direction by less.
+RANK_ONE_TOLD = 2
 # Sizes are never taken for less: their squares are numbers still.
 LEAST = 1e-150
 
@@ -86,6 +89,7 @@ def recover_soft_labels(
     noise: float | None = 0.0,
     scale: float | None = 1.0,
     certify: Certify = "search",
+    precision: str | Precision | None = None,
 ) -> SoftLabels:
     """Recover the soft label and the feature of a single sample (C, I), or of each of N (N, C, I), from its gradient.
 
@@ -103,11 +107,14 @@ def recover_soft_labels(
     every other scalar up to 1e20 times the least one: this takes longer, and an answer that they do not prove is
     "ambiguous". Where no equation is left to spare, only a proof makes an answer unique. A label that follows from a
     bias gradient in closed form has nothing to prove.
+    `precision`: what the client is known to compute in, as "bfloat16" (`gradleak.precision.PRECISIONS`), where that is
+    coarser than the gradient's type. It bounds the relative error of what the client rounded, and so the label's.
     """
     gradients = weight_gradient.unsqueeze(0) if weight_gradient.ndim == 2 else weight_gradient
     _check(gradients, weight, bias, bias_gradient, noise, scale)
     _check_solver(solver, bias_gradient, nonnegative, noise, scale)
     _check_certify(certify, solver, prior, scale)
+    rounding = _rounding(precision, gradients.dtype, solver)
     # Many small steps take a sixth less time here; what is handed out is of the ordinary kind.
     with torch.inference_mode():
         if prior is None and (bias_gradient is None or scale is None):
@@ -115,14 +122,39 @@ def recover_soft_labels(
         wanted = None if prior is None else resolve(prior, weight.shape[0])
         if bias is not None and bias_gradient is not None:
             rows = bias_gradient.unsqueeze(0) if bias_gradient.ndim == 1 else bias_gradient
-            found = _with_bias(gradients, weight, bias, rows, wanted, noise, scale)
+            found = _with_bias(gradients, weight, bias, rows, wanted, noise, scale, rounding)
         elif solver == "exact":
             assert wanted is not None
-            found = _exact(gradients, weight, bias, wanted, nonnegative, noise, scale, certify)
+            found = _exact(gradients, weight, bias, wanted, nonnegative, noise, scale, certify, rounding)
         else:
             assert wanted is not None
             found = _published(gradients, weight, bias, wanted, solver)
     return found.cloned()
+
+
+@dataclass(frozen=True)
+class _Rounding:
+    """How the client's numbers are rounded: their `unit`, the `least` that is told from zero, and what follows.
+
+    `told`: whether it is coarser than the gradient's type; `allowed`: by how many units a gradient may miss rank one.
+    """
+
+    unit: float
+    least: float
+    told: bool
+    allowed: float
+
+
+def _rounding(precision: str | Precision | None, dtype: torch.dtype, solver: Solver) -> _Rounding:
+    facts = torch.finfo(dtype)
+    unit = rounding_unit(precision, dtype)
+    # An entry below the least number that the precision holds is off by as much.
+    least = facts.smallest_normal * facts.eps
+    if precision is None or not coarser(precision, dtype):
+        return _Rounding(unit, least, False, RANK_ONE)
+    if solver != "exact":
+        raise InputError(f"the published search '{solver}' takes no precision; the solver 'exact' does")
+    return _Rounding(unit, max(least, precision_of(precision).least), True, RANK_ONE_TOLD)
 
 
 def _check_solver(
@@ -186,17 +218,19 @@ def _exact(
     noise: float | None,
     scale: float | None,
     certify: Certify,
+    rounding: _Rounding,
 ) -> SoftLabels:
     reduced = reduce_gradients(gradients, weight)
-    fitted = _rank_one(reduced, gradients, noise)
+    fitted = _rank_one(reduced, gradients, noise, rounding)
     both = fitted & ~reduced.same_sign if nonnegative else fitted
     # A sample whose scalar may have either sign is two problems; one that cannot be fitted is none.
     plus, minus = fitted.nonzero()[:, 0], both.nonzero()[:, 0]
-    problem = problem_of(reduced, weight, bias, gradients.dtype, _noise(reduced, weight, noise), scale or 1.0)
+    disturbed = _noise(reduced, weight, noise)
+    problem = _rounded(problem_of(reduced, weight, bias, gradients.dtype, disturbed, scale or 1.0), rounding)
     signed = [(rows, sign) for rows, sign in ((plus, 1), (minus, -1)) if len(rows)]
     if scale is None:
         sides = [(rows, sign, unscaled.solve(problem.side(rows, sign), prior)) for rows, sign in signed]
-        return _told(reduced, problem, gradients, fitted, unscaled.merged(problem, sides), None)
+        return _told(reduced, problem, gradients, fitted, unscaled.merged(problem, sides), None, prior, rounding)
     parts = [(rows, sign, exact.solve(problem.side(rows, sign), prior)) for rows, sign in signed]
     merged = _merged(problem, parts)
     best = merged.scalars[:, 0]
@@ -206,7 +240,7 @@ def _exact(
     checked = torch.full_like(best, spare, dtype=torch.bool)
     proved = _proved(problem, prior, parts) if certify == "proof" else None
     found = Explanation(best, best.reciprocal(), label, widest, torch.zeros_like(best), checked, candidates, proved)
-    return _told(reduced, problem, gradients, fitted, found, scale)
+    return _told(reduced, problem, gradients, fitted, found, scale, prior, rounding)
 
 
 def _proved(
@@ -220,15 +254,13 @@ def _proved(
     return tuple(proved.tolist())
 
 
-def _rank_one(reduced: RankOne, gradients: Tensor, noise: float | None) -> Tensor:
+def _rank_one(reduced: RankOne, gradients: Tensor, noise: float | None, rounding: _Rounding) -> Tensor:
     """Return which gradients (N,) are one sample's, up to the rounding of their entries; all where there is noise."""
     if noise != 0:
         return reduced.size > 0
-    facts = torch.finfo(gradients.dtype)
-    # An entry below the least number that the precision holds is off by as much.
-    least = facts.smallest_normal * facts.eps * math.sqrt(math.prod(gradients.shape[1:]))
-    missed = reduced.misfit * reduced.size
-    return (reduced.size > 0) & (missed.sub_(reduced.size, alpha=RANK_ONE * facts.eps / 2) <= RANK_ONE * least)
+    least = rounding.least * math.sqrt(math.prod(gradients.shape[1:]))
+    missed, allowed = reduced.misfit * reduced.size, rounding.allowed
+    return (reduced.size > 0) & (missed.sub_(reduced.size, alpha=allowed * rounding.unit) <= allowed * least)
 
 
 def _told(
@@ -238,8 +270,12 @@ def _told(
     fitted: Tensor,
     found: Explanation,
     scale: float | None,
+    prior: LabelPrior | Score | None,
+    rounding: _Rounding,
 ) -> SoftLabels:
     """Put what was found into the terms of the gradient, and say what it is worth."""
+    if rounding.told:
+        found = replace(found, open=_coarsely_open(problem, found, prior))
     # Where nothing was found the scalar is NaN, and so is all that follows from it.
     lost = found.scalars.isnan()
     at, weights = found.scalars[:, None], found.weights[:, None]
@@ -264,6 +300,15 @@ def _told(
         ),
         reasons=reasons,
     )
+
+
+def _coarsely_open(problem: Problem, found: Explanation, prior: LabelPrior | Score | None) -> Tensor:
+    """Return how far coarse numbers leave the labels open (N,), L1, at the very scalars that give them as well."""
+    if isinstance(prior, LabelPrior) and prior.free == 1 and prior.rest != "equal":
+        # A class is all that such a label has: where one class explains the gradient, nothing of it is open.
+        return torch.zeros_like(found.open)
+    error = problem.explained(found.scalars[:, None])[1][:, 0]
+    return found.open + 2 * error.sum(dim=1).nan_to_num(nan=0.0)
 
 
 def _noise(reduced: RankOne, weight: Tensor, noise: float | None) -> Tensor:
@@ -298,6 +343,14 @@ def problem_of(
         noise=noise / scale,
         sway=noise * rows / strength,
     )
+
+
+def _rounded(problem: Problem, rounding: _Rounding) -> Problem:
+    """Return the problem of a client that is known to round more coarsely than the gradient's type does."""
+    if not rounding.told:
+        return problem
+    floor = problem.floor.clamp(min=rounding.least)
+    return replace(problem, unit=torch.full_like(problem.unit, rounding.unit), floor=floor)
 
 
 def _merged(problem: Problem, sides: list[tuple[Tensor, int, Candidates]]) -> Candidates:
@@ -370,6 +423,7 @@ def _with_bias(
     prior: LabelPrior | Score | None,
     noise: float | None,
     scale: float | None,
+    rounding: _Rounding,
 ) -> SoftLabels:
     """g_b = κ (p − y) and G = g_b xᵀ, so x = Gᵀ g_b / ‖g_b‖² and y = softmax(W x + b) − g_b / κ: x is not searched."""
     reduced = reduce_gradients(gradients, weight)
@@ -388,19 +442,19 @@ def _with_bias(
         size=torch.where((errors != 0).any(dim=1), whole, 0),
         misfit=missed / whole,
     )
-    fitted = _rank_one(reduced, gradients, noise)
+    fitted = _rank_one(reduced, gradients, noise, rounding)
     disturbed = _noise(reduced, weight, noise)
-    problem = problem_of(reduced, weight, bias, gradients.dtype, disturbed * size, scale or 1.0)
+    problem = _rounded(problem_of(reduced, weight, bias, gradients.dtype, disturbed * size, scale or 1.0), rounding)
     problem = replace(problem, sway=disturbed * problem.scale / (strength * size))
     if scale is None:
         assert prior is not None
         rows = fitted.nonzero()[:, 0]
         sides = [(rows, 1, unscaled.solve(problem[rows], prior, size[rows, None]))] if len(rows) else []
-        return _told(reduced, problem, gradients, fitted, unscaled.merged(problem, sides), None)
+        return _told(reduced, problem, gradients, fitted, unscaled.merged(problem, sides), None, prior, rounding)
     label, opened, fits = exact.checked(problem, size[:, None], prior)
     fits &= fitted
     label = label if prior is None else shaped(label, prior)
     candidates = tuple(one[None][: int(fit)] for one, fit in zip(label, fits.tolist(), strict=True))
     none = torch.zeros_like(size)
     found = Explanation(size.where(fits, math.nan), 1 / size, label, opened, none, none == 0, candidates)
-    return _told(reduced, problem, gradients, fitted, found, scale)
+    return _told(reduced, problem, gradients, fitted, found, scale, prior, rounding)

@@ -29,6 +29,7 @@ from gradleak.labels.soft.batch.whole import Whole, fitted
 from gradleak.labels.soft.explanations import KNOWN_FEATURE
 from gradleak.labels.soft.single import recover_soft_labels
 from gradleak.labels.verdict import KNOWN, Status, Verdict, check_scale
+from gradleak.precision import Precision, coarser, precision_of, rounding_unit
 
 # Singular values below this many rounding units of the largest are rounding.
 RANK = 8.0
@@ -80,7 +81,7 @@ class Sent:
     """One averaged gradient and its layer's weight (C, I) in float64, each with a last column for the bias, if any.
 
     `features`: how many the layer takes in, the bias not counted; `unit`: the gradient's rounding unit; `grain`: the
-    distance of its smallest numbers.
+    distance of its smallest numbers; `coarse`: whether the client is known to round more than the gradient's type does.
     """
 
     gradient: Tensor
@@ -88,6 +89,7 @@ class Sent:
     features: int
     unit: float
     grain: float
+    coarse: bool = False
 
 
 @dataclass(frozen=True)
@@ -118,6 +120,7 @@ def recover_batch(
     rounds: int = 40,
     seed: int = 0,
     scale: float | None = 1.0,
+    precision: str | Precision | None = None,
 ) -> BatchLabels:
     """Recover the soft labels and the features of a whole batch from its averaged gradient (C, I).
 
@@ -127,9 +130,10 @@ def recover_batch(
     added to every entry; None estimates it from the singular values beyond the batch size, which must be known then.
     `rounds`: how many starts every family of labels gets at most.
     `scale`: the factor on the gradient, 1 unless the client is known to have rescaled it; None finds it, one for all.
+    `precision`: what the client is known to compute in, as `recover_soft_labels` takes it.
     """
     check_scale(scale)
-    sent = _sent(weight_gradient, weight, bias, bias_gradient)
+    sent = _sent(weight_gradient, weight, bias, bias_gradient, precision)
     with torch.no_grad():
         found = _recover(sent, Settings(batch_size, prior, labels, nonnegative, noise, rounds, seed, scale))
     if len(found) > 1 or found.status != "unique" or labels is not None:
@@ -144,13 +148,20 @@ def recover_batch(
         nonnegative=nonnegative,
         noise=noise,
         scale=scale,
+        precision=precision,
     )
     if alone.status[0] == "unique":
         return found
     return replace(found, status="ambiguous", reason=alone.reasons[0], open=torch.maximum(found.open, alone.open))
 
 
-def _sent(weight_gradient: Tensor, weight: Tensor, bias: Tensor | None, bias_gradient: Tensor | None) -> Sent:
+def _sent(
+    weight_gradient: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    bias_gradient: Tensor | None,
+    precision: str | Precision | None,
+) -> Sent:
     if weight.ndim != 2 or weight_gradient.shape != weight.shape:
         raise InputError(
             f"a batch's weight gradient must be (C, I), as its weight: got {tuple(weight_gradient.shape)} and "
@@ -165,9 +176,12 @@ def _sent(weight_gradient: Tensor, weight: Tensor, bias: Tensor | None, bias_gra
     if not gradient.isfinite().all() or not matrix.isfinite().all():
         raise InputError("weight and gradient must not hold NaN or infinite values")
     # Singular vectors are computed in float64, and are good to some of its rounding errors.
-    precision = torch.finfo(weight_gradient.dtype)
-    unit = max(precision.eps / 2, FINEST)
-    return Sent(gradient, matrix, weight.shape[1], unit, precision.smallest_normal * precision.eps)
+    facts = torch.finfo(weight_gradient.dtype)
+    unit, grain = max(rounding_unit(precision, weight_gradient.dtype), FINEST), facts.smallest_normal * facts.eps
+    coarse = coarser(precision, weight_gradient.dtype)
+    if precision is not None and coarse:
+        grain = max(grain, precision_of(precision).least)
+    return Sent(gradient, matrix, weight.shape[1], unit, grain, coarse)
 
 
 def _recover(sent: Sent, settings: Settings) -> BatchLabels:
@@ -214,6 +228,8 @@ def _certified(search: Search, sent: Sent, basis: Tensor, lost: _Lost) -> BatchL
     logits = hidden @ sent.weight.T
     rest = sent.gradient - (logits.softmax(dim=1) - whole.labels).T @ hidden * whole.scale / count
     allowed = REBUILT * _rounding(search, whole, hidden, logits)
+    if sent.coarse and search.families.free:
+        whole = replace(whole, open=whole.open + 2 * search.unit * _errors(whole, logits).sum(dim=1))
     fits = float((search.span.rows[:, None] * rest).norm()) <= allowed
     residual = float(rest.norm() / sent.gradient.norm()) if found == count else math.inf
     status: Status = "ambiguous"
@@ -255,16 +271,21 @@ def _no_bias(sent: Sent, hidden: Tensor) -> str:
 
 
 def _rounding(search: Search, whole: Whole, hidden: Tensor, logits: Tensor) -> float:
-    """Return by how much, rows weighed, rounding lets these samples miss the gradient.
+    """Return by how much, rows weighed, rounding lets these samples miss the gradient."""
+    errors = _errors(whole, logits)
+    own = (errors * hidden.norm(dim=1, keepdim=True)).square().sum(dim=0).sqrt() * whole.scale / len(hidden)
+    return search.unit * float((search.span.rows * own).norm()) + search.unit * search.size
 
-    An error's own rounding: softmax turns that of a logit into a relative error of so many of its units, but for a
-    class that has all of the probability, or none.
+
+def _errors(whole: Whole, logits: Tensor) -> Tensor:
+    """Return how far rounding lets the samples' errors p − y (n, C) be off, in rounding units.
+
+    Softmax turns the rounding of a logit into a relative error of so many of its units, but for a class that has all of
+    the probability, or none.
     """
     p = logits.softmax(dim=1)
     steep = logits.abs().amax(dim=1, keepdim=True)
-    errors = p * (1 + (1 - p) * steep) + whole.labels.abs()
-    own = (errors * hidden.norm(dim=1, keepdim=True)).square().sum(dim=0).sqrt() * whole.scale / len(hidden)
-    return search.unit * float((search.span.rows * own).norm()) + search.unit * search.size
+    return p * (1 + (1 - p) * steep) + whole.labels.abs()
 
 
 def _tail(gradient: Tensor, batch_size: int | None) -> float:
