@@ -22,10 +22,13 @@ CONVOLUTIONS = {aten.convolution.default, aten.convolution_backward.default}
 PRODUCTS = {aten.mm.default, aten.mv.default, aten.bmm.default, aten.addmm.default, aten.baddbmm.default}
 # Of these the first operand is added to the product of the others, and is not rounded.
 ADDED = {aten.addmm.default, aten.baddbmm.default}
+TEN_BITS = 2.0**-11
 # Multiply by 2¹³ + 1, and subtract: of float32's 24 binary digits 11 are left.
 SPLIT = float(2**13 + 1)
 # The loss is multiplied by at most this much, so that small gradients are numbers in float16.
 LARGEST_SCALE = 2.0**16
+# Rounding to nearest is off by this share of its bound, in the root mean square over all leading digits.
+USUAL = 0.425
 # The smallest factor that a gradient scaler is expected to come to.
 LEAST_SCALE = 2.0**8
 
@@ -44,22 +47,29 @@ class Precision:
     least: float = 0.0
     autocast: torch.dtype | None = None
 
+    def rounded(self, values: Tensor) -> Tensor:
+        """Return the weights or biases of a convolution as the client uses them."""
+        if self.autocast is not None:
+            return values.to(self.autocast).to(values.dtype)
+        return rounded(values) if self.convolutions == TEN_BITS and values.dtype == torch.float32 else values
+
     @property
     def rounds(self) -> set[Any]:
         """The operations whose operands are rounded to ten bits."""
-        ten = 2.0**-11
         if self.autocast is not None:
             return set()
-        return (CONVOLUTIONS if self.convolutions == ten else set()) | (PRODUCTS if self.products == ten else set())
+        return (CONVOLUTIONS if self.convolutions == TEN_BITS else set()) | (
+            PRODUCTS if self.products == TEN_BITS else set()
+        )
 
 
 PRECISIONS: dict[str, Precision] = {
     "float64": Precision("float64", 2.0**-53, 2.0**-53),
     "float32": Precision("float32", 2.0**-24, 2.0**-24),
     # What torch does on a GPU unless told otherwise: convolutions in TF32, Linear layers in float32.
-    "tf32": Precision("tf32", 2.0**-24, 2.0**-11),
+    "tf32": Precision("tf32", 2.0**-24, TEN_BITS),
     # What `torch.set_float32_matmul_precision("high")` adds.
-    "tf32-matmul": Precision("tf32-matmul", 2.0**-11, 2.0**-11),
+    "tf32-matmul": Precision("tf32-matmul", TEN_BITS, TEN_BITS),
     "bfloat16": Precision("bfloat16", 2.0**-9, 2.0**-9, autocast=torch.bfloat16),
     "float16": Precision("float16", 2.0**-11, 2.0**-11, 2.0**-25 / LEAST_SCALE, torch.float16),
 }

@@ -12,6 +12,7 @@ error, and the layer's posterior standard deviation is what the next one below w
 
 from __future__ import annotations
 
+import copy
 import math
 from dataclasses import dataclass, replace
 
@@ -26,7 +27,7 @@ from gradleak.images.inversion.chain import Layer
 from gradleak.images.inversion.fully_connected import SURE, Inversion, LayerReport, last_layer, told
 from gradleak.labels.priors import LabelPrior
 from gradleak.leak import Leak
-from gradleak.precision import Precision, coarser, rounding_unit
+from gradleak.precision import USUAL, Precision, coarser, precision_of, rounding_unit
 
 # How far off a gradient's entry is, in rounding units of the terms that it sums over positions.
 ROUNDING = 2.0
@@ -71,8 +72,8 @@ def trace_convolutional(
 
     `labels` (1, C), where the attacker knows them, are otherwise recovered with `prior`. `image_size`: the side of the
     images that clients send, where the leak does not say. `noise`: the standard deviation of what was added to every
-    entry. `precision`: what the client is known to compute in; an image is then "exact" where the error that follows
-    from it is below a thousandth.
+    entry. `precision`: what the client is known to compute in. An image is "exact" where all its pixels are determined
+    and its claimed relative error is at most a hundredth.
     """
     first = next((module for module in leak.model.modules() if isinstance(module, nn.Conv2d)), None)
     if first is None:
@@ -154,7 +155,9 @@ def _inverted(
     dtype = leak.weight_gradient.dtype
     unit = rounding_unit(precision, dtype, convolutions=True)
     # What the client rounds more coarsely than the gradient's type, it rounds at every layer.
-    coarse = unit if coarser(precision, dtype, convolutions=True) else 0.0
+    coarse = None if precision is None or not coarser(precision, dtype, convolutions=True) else precision_of(precision)
+    if coarse is not None:
+        layers = [*(replace(layer, module=_as_used(_convolution(layer), coarse)) for layer in layers[:-1]), layers[-1]]
     top = last_layer(leak, layers, labels, prior, noise, precision)
     if not top.features.isfinite().all():
         nothing = top.features.new_full((1, *shapes[0]), math.nan)
@@ -170,16 +173,20 @@ def _inverted(
         gradient = leak.gradients[f"{layer.name}.weight"].double()
         prior_of = PIXELS if below is None else PRIORS.get(type(below.activation_module), BROAD)
         before, delta = _through(layer, outputs, back)
-        if coarse:
-            before, delta = _rounded(layer, before, prior_of, coarse), _relative(delta, coarse)
-        outputs, report = _solved(layer, shape, before, delta, gradient, prior_of, unit, noise)
+        if coarse is not None:
+            # The sums of a convolution are rounded by autocast alone.
+            before = before if coarse.autocast is None else _relative(before, USUAL * unit)
+            delta = _relative(delta, USUAL * unit)
+        outputs, report = _solved(layer, shape, before, delta, gradient, prior_of, unit, noise, coarse is not None)
         back = _carried(layer, shape, delta)
-        if coarse:
-            outputs, back = _relative(outputs, coarse), _relative(back, coarse)
+        if coarse is not None:
+            outputs = _relative(outputs, USUAL * unit)
+            back = back if coarse.autocast is None else _relative(back, USUAL * unit)
             report = replace(report, claimed=float(outputs.error.norm() / outputs.value.norm()))
         reports.append(report)
-    if coarse and reports[-1].claimed is not None and not reports[-1].claimed <= SURE and not reports[-1].reason:
-        reports[-1] = replace(reports[-1], reason=f"its inputs are known to {reports[-1].claimed:.1e} only")
+    last = reports[-1]
+    if not last.reason and last.claimed is not None and not last.claimed <= SURE:
+        reports[-1] = replace(last, reason=f"its inputs are known to {last.claimed:.1e} only")
     reason = "" if top.certain else f"last layer '{layers[-1].name}': {top.reason}"
     reason = "; ".join([reason] * bool(reason) + [f"layer '{r.name}': {r.reason}" for r in reports if r.reason])
     return Inversion(outputs.value[None], top.labels, tuple(reports), "partial" if reason else "exact", reason)
@@ -223,11 +230,14 @@ def _relative(known: Known, unit: float) -> Known:
     return Known(known.value, (known.error.square() + (unit * known.value).square()).sqrt())
 
 
-def _rounded(layer: Layer, before: Known, prior: tuple[float, float], unit: float) -> Known:
-    """Return z − b with the errors that rounding of the convolution's operands adds, for inputs of the usual size."""
-    terms = layer.weight.square().sum(dim=(1, 2, 3)) * (prior[0] ** 2 + prior[1] ** 2)
-    off = unit * (2 * terms[:, None, None] + before.value.square()).sqrt()
-    return Known(before.value, (before.error.square() + off.square()).sqrt())
+def _as_used(module: nn.Conv2d, precision: Precision) -> nn.Conv2d:
+    """Return a convolution with its weights as the client rounds them."""
+    used = copy.deepcopy(module)
+    with torch.no_grad():
+        used.weight.copy_(precision.rounded(module.weight))
+        if module.bias is not None and used.bias is not None and precision.autocast is not None:
+            used.bias.copy_(precision.rounded(module.bias))
+    return used
 
 
 def _solved(
@@ -239,6 +249,7 @@ def _solved(
     prior: tuple[float, float],
     unit: float,
     noise: float,
+    coarse: bool,
 ) -> tuple[Known, LayerReport]:
     """Return a layer's inputs with their posterior deviations, from all equations weighed by their errors."""
     places = _places(layer, shape)
@@ -247,7 +258,11 @@ def _solved(
     mean, deviation = prior
     usual = math.hypot(mean, deviation)
     # Each entry of ∇W sums δ times a over positions: it rounds with every term, and takes the errors of δ with it.
-    rounding = ROUNDING * unit * usual * delta.value.abs().sum(dim=(1, 2))
+    if coarse:
+        # Its terms are rounded before they are summed, each by itself.
+        rounding = USUAL * unit * usual * delta.value.square().sum(dim=(1, 2)).sqrt()
+    else:
+        rounding = ROUNDING * unit * usual * delta.value.abs().sum(dim=(1, 2))
     heard = usual * delta.error.square().sum(dim=(1, 2)).sqrt()
     variance = (rounding.square() + heard.square() + noise**2).clamp(min=torch.finfo(torch.float64).tiny)
     row_weight = (1 / variance).repeat_interleave(gradient[0, 0].numel())

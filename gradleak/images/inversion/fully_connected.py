@@ -42,8 +42,8 @@ RANK = 32.0
 CHECKED = 256
 # A layer whose gradient is missed by more than this, relatively, was not explained.
 FITS = 1e-3
-# Where the client's precision is told, inputs whose claimed relative error is larger are not called exact.
-SURE = 1e-3
+# Inputs whose claimed relative error is larger are not called exact.
+SURE = 1e-2
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ def trace_fully_connected(
     `labels` (B, C), where the attacker knows them, are otherwise recovered with `prior`. `rule`: "least-squares" over
     all rows, in float64; "mean", the recursion of wang2024 for single samples; "published", the same after the label
     search of its code. `noise` on every entry: known, or None to estimate it. `precision`: what the client is known to
-    compute in; inputs are then "exact" where the error that follows from it is below a thousandth.
+    compute in; inputs are then "exact" where the relative error that follows from it is at most a hundredth.
     """
     if rule not in RULES:
         raise unknown("rule", rule, RULES)

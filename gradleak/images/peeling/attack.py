@@ -31,18 +31,20 @@ from gradleak.labels.priors import LabelPrior
 from gradleak.labels.soft.batch.recover import BatchLabels, recover_batch
 from gradleak.labels.verdict import Status
 from gradleak.leak import Leak, observe
-from gradleak.precision import Precision, rounding_unit
+from gradleak.precision import USUAL, Precision, coarser, rounding_unit
 
 # A client rounds the p of its p − y by about this share of a unit.
 ROUNDED = 0.5
 TINY = 1e-300
 # A map that is known better than this is matched.
 GOOD = 1e-4
+# Of a client that is known to round coarsely, one that is known to so many of its rounding units.
+LOOSE = 30.0
 # Images and labels whose gradient misses by less explain it: a few units misread near zero miss by a thousandth or so,
 # an image that is another by far more.
 EXPLAINS = 2e-2
-# Images whose claimed errors are larger are not what "unique" promises.
-SURE = 1e-3
+# "unique" promises images to this relative error. What is claimed is a standard deviation, so that several fit below it.
+SURE, DEVIATIONS = 1e-3, 3.0
 # An image is found if its map misses by this many times the map's own error.
 FOUND = 10.0
 
@@ -150,10 +152,13 @@ def peel(
         dtype = leak.weight_gradient.dtype
         errors, loose = errors_of(leak, top, rounding_unit(precision, dtype))
         unit = rounding_unit(precision, dtype, convolutions=True)
+        if coarser(precision, dtype, convolutions=True):
+            # Of two operands that are rounded by themselves; residuals show the root mean square, not the bound.
+            unit *= USUAL * 2**0.5
         leak = replace(leak, gradients={name: value / top.scale for name, value in leak.gradients.items()})
         sweep = Sweep(network, leak, top.features, errors, loose, unit)
         sweep.run()
-        layers, names = tuple(sweep.reports), _deepest(network, sweep)
+        layers, names = tuple(sweep.reports), _deepest(network, sweep, max(GOOD, LOOSE * unit))
         if not names:
             return Peeled(nothing, nothing, top.labels, layers, "", lost, lost, torch.inf, "failed", sweep.reason)
         name = "+".join(names)
@@ -165,7 +170,7 @@ def peel(
         residual = _residual(leak, network, images, top.labels) if whole else torch.inf
     status: Status = "unique" if whole and residual < EXPLAINS and top.status == "unique" else "found"
     reason = "" if status == "unique" else top.reason or f"images and labels miss the gradient by {residual:.0e}"
-    if status == "unique" and float(claimed.max()) > SURE:
+    if status == "unique" and DEVIATIONS * float(claimed.max()) > SURE:
         status, reason = "found", f"an image is known to {float(claimed.max()):.0e} only"
     if not whole:
         status = "found" if bool(good.any()) else "failed"
@@ -250,10 +255,10 @@ def _error_of(sweep: Sweep, names: list[str]) -> Tensor:
     return torch.stack([sweep.values[name].error for name in names]).amax(dim=0)
 
 
-def _deepest(network: Network, sweep: Sweep) -> list[str]:
-    """Return the steps known well that the inputs reach first, if their values determine the images by their count."""
+def _deepest(network: Network, sweep: Sweep, most: float) -> list[str]:
+    """Return the steps known to `most` that the inputs reach first, if their values are enough to tell the images."""
     wanted = math.prod(network.inputs.shape)
-    good = {name for name, known in sweep.values.items() if float(known.error.max()) < GOOD}
+    good = {name for name, known in sweep.values.items() if float(known.error.max()) < most}
     open_, passed, found = [network.inputs.name], set[str](), list[str]()
     while open_:
         name = open_.pop(0)
