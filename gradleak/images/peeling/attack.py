@@ -43,7 +43,7 @@ LOOSE = 30.0
 # Images and labels whose gradient misses by less explain it: a few units misread near zero miss by a thousandth or so,
 # an image that is another by far more.
 EXPLAINS = 2e-2
-# "unique" promises images to this relative error. What is claimed is a standard deviation, so that several fit below it.
+# "unique" promises images to this relative error: three standard deviations, which is what is claimed, lie below it.
 SURE, DEVIATIONS = 1e-3, 3.0
 # An image is found if its map misses by this many times the map's own error.
 FOUND = 10.0
