@@ -184,9 +184,9 @@ def _inverted(
             back = back if coarse.autocast is None else _relative(back, USUAL * unit)
             report = replace(report, claimed=float(outputs.error.norm() / outputs.value.norm()))
         reports.append(report)
-    last = reports[-1]
-    if not last.reason and last.claimed is not None and not last.claimed <= SURE:
-        reports[-1] = replace(last, reason=f"its inputs are known to {last.claimed:.1e} only")
+    image = reports[-1]
+    if not image.reason and image.claimed is not None and not image.claimed <= SURE:
+        reports[-1] = replace(image, reason=f"its inputs are known to {image.claimed:.1e} only")
     reason = "" if top.certain else f"last layer '{layers[-1].name}': {top.reason}"
     reason = "; ".join([reason] * bool(reason) + [f"layer '{r.name}': {r.reason}" for r in reports if r.reason])
     return Inversion(outputs.value[None], top.labels, tuple(reports), "partial" if reason else "exact", reason)
