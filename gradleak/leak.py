@@ -183,7 +183,7 @@ def observe(
     `precision`: what the client computes in, as "tf32" or "bfloat16" (`gradleak.precision.PRECISIONS`); that of the
     model's parameters where it is not given.
     """
-    with computing(precision, inputs.device if torch.is_tensor(inputs) else "cpu"):
+    with computing(precision, model):
         return _observed(model, inputs, targets, defense, head, loss or CrossEntropy(), local_steps, rate, precision)
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gradleak.errors import InputError, unknown
@@ -133,19 +133,23 @@ def _is_single(value: Any) -> bool:
 
 
 @contextlib.contextmanager
-def computing(precision: str | Precision | None, device: torch.device | str) -> Iterator[None]:
-    """Compute forward and backward passes as a client of this precision does, until the end of the block.
+def computing(precision: str | Precision | None, model: nn.Module) -> Iterator[None]:
+    """Compute a model's forward and backward passes as a client of this precision does, until the end of the block.
 
     TF32 is made by rounding operands, so that it is the same on a CPU as on a GPU. bfloat16 and float16 are torch's
     own autocast.
     """
     told = None if precision is None else precision_of(precision)
+    if told is None or not (told.autocast or told.rounds):
+        yield
+        return
     with contextlib.ExitStack() as stack:
-        if told is not None and told.autocast is not None:
-            stack.enter_context(torch.autocast(torch.device(device).type, dtype=told.autocast))
-        if told is not None and told.rounds:
-            # oneDNN's recurrent layers are one operation, whose operands could not be rounded.
+        if any(isinstance(module, nn.RNNBase) for module in model.modules()):
+            # oneDNN's recurrent layers are one operation, whose operands cannot be rounded, and lack float16.
             stack.enter_context(torch.backends.mkldnn.flags(enabled=False, allow_tf32=None, fp32_precision=None))
+        if told.autocast is not None:
+            stack.enter_context(torch.autocast(next(model.parameters()).device.type, dtype=told.autocast))
+        else:
             stack.enter_context(_TenBits(told.rounds))
         yield
 
