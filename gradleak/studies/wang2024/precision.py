@@ -198,14 +198,16 @@ def _labels(
             found = recover_soft_labels(gradients, leaks[0].weight, prior=labels, **bias, **knows)
             error = (found.labels - soft.to(found.labels)).abs().sum(dim=1)
             unique, failed = found.where("unique"), found.where("failed")
+            classes_of = soft.argmax(dim=1).to(unique.device)
             known = error[~failed]
             rows.append(
                 {"labels": labels, "attacker": attacker, "cases": samples}
                 | {name: int(found.where(name).sum()) for name in ("unique", "ambiguous", "failed")}
                 | {
+                    "unique_share": 100 * float(unique.double().mean()),
                     "wrong": int((unique & ~(error <= KNOWN)).sum()),
                     "beyond": int((found.where("ambiguous") & ~(error <= found.open)).sum()),
-                    "right": int((found.labels.argmax(dim=1) == soft.argmax(dim=1).to(unique.device))[~failed].sum()),
+                    "right": 100 * int((found.labels.argmax(dim=1) == classes_of)[~failed].sum()) / samples,
                     "error": float(known.median()) if len(known) else math.nan,
                     "largest": float(known.max()) if len(known) else math.nan,
                 }
@@ -257,7 +259,7 @@ def _summed(own: list[dict[str, Any]]) -> dict[str, Any]:
         "cases": len(own),
         **{name: statuses.count(name) for name in ("unique", "ambiguous", "failed")},
         "wrong": sum(one["wrong"] for one in own),
-        "right": sum(one["right"] for one in own) / len(own),
+        "right": 100 * sum(one["right"] for one in own) / len(own),
         "error": float(known.median()) if len(known) else math.nan,
     }
 
@@ -424,7 +426,7 @@ def labels_table(record: Record) -> pd.DataFrame:
                 "unique": _percent(own["unique"].sum(), cases),
                 "ambiguous": _percent(own["ambiguous"].sum(), cases),
                 "failed": _percent(own["failed"].sum(), cases),
-                "class right": _percent(own["right"].sum(), cases),
+                "class right": f"{own['right'].mean():.0f} %",
                 "median label error (L1)": _scientific(own["error"].median()),
                 "largest": _scientific(own["largest"].max()),
                 "wrong certificates": f"{own['wrong'].sum():.0f}",
@@ -450,7 +452,7 @@ def batches_table(record: Record) -> pd.DataFrame:
                         "unique": _percent(own["unique"].sum(), cases),
                         "ambiguous": _percent(own["ambiguous"].sum(), cases),
                         "failed": _percent(own["failed"].sum(), cases),
-                        "right": f"{100 * own['right'].mean():.0f} %",
+                        "right": f"{own['right'].mean():.0f} %",
                         "wrong certificates": f"{own['wrong'].sum():.0f}",
                     }
                 )

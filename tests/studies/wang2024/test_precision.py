@@ -1,0 +1,84 @@
+"""The study of clients that compute in a coarse precision: what is certain stays right, and what is lost is said."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+import matplotlib.pyplot as plt
+import pytest
+import torch
+
+from gradleak.book import figures
+from gradleak.book.records import Record
+from gradleak.precision import PRECISIONS
+from gradleak.studies.wang2024 import precision
+
+STUDY = "precision"
+CHOSEN = {
+    "precisions": ["float32", "bfloat16"],
+    "samples": 4,
+    "images": ["connected", "matching"],
+    "steps": 3,
+}
+
+
+def test_nothing_certain_is_wrong(record: Record) -> None:
+    frame = record.frame()
+    honest = frame[frame["attacker"].isin(["told", "not told"])]
+    assert honest["wrong"].sum() == 0
+    assert honest["cases"].sum() > 45
+    assert honest["beyond"].sum() == 0
+
+
+def test_who_knows_the_precision_reads_the_class(record: Record) -> None:
+    labels = record.part("labels")
+    told = labels[labels["attacker"] == "told"]
+    assert (told["right"] == 100).all()
+    assert (told["failed"] == 0).all()
+    # A smoothed label has digits that are lost; a one-hot label has none to lose.
+    assert (told[told["labels"] == "smoothing"]["unique"] == 0).all()
+    coarse = labels[(labels["attacker"] == "not told") & (labels["precision"] != "float32")]
+    assert (coarse["unique"] == 0).all()
+
+
+def test_sentences_outlive_eight_bits(record: Record) -> None:
+    frame = record.part("sentences").set_index(["precision", "network"])
+    assert frame.loc[("float32", "lstm"), "unique"] == 1
+    assert frame.loc[("bfloat16", "transformer"), "right"] == 100
+
+
+def test_images_lose_decibels_with_digits(record: Record) -> None:
+    frame = record.part("images")
+    own = frame[(frame["attack"] == "connected") & (frame["size"] == 1)].set_index(["precision", "attacker"])
+    assert own.loc[("float32", "not told"), "psnr"] > 100
+    assert 40 < own.loc[("bfloat16", "told"), "psnr"] < 70
+    assert own.loc[("bfloat16", "not told"), "lost"] == 1
+
+
+def test_tables_and_figures(record: Record) -> None:
+    assert len(precision.labels_table(record)) == 5
+    assert len(precision.counts_table(record)) == 2
+    assert set(precision.batches_table(record)["attack"]) == {"labels of a batch", "sentences"}
+    assert (precision.images_table(record)["wrong certificates"] == "0").all()
+    for drawn in (precision.figure_digits(record), precision.figure_certificates(record)):
+        assert figures.gray_table(drawn).std() > 0.02
+        plt.close(drawn)
+
+
+def test_a_wrong_certificate_is_counted() -> None:
+    true = torch.rand(1, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+    off = (1 + 1e-2) * true.double()
+    assert precision._measured(off, true, "exact", 1e-3)["wrong"] == 1
+    assert precision._measured(off, true, "exact", 5e-3)["wrong"] == 0
+    assert precision._measured(off, true, "partial", 1e-3)["wrong"] == 0
+    assert precision._measured(off * torch.nan, true, "unique", None)["wrong"] == 1
+
+
+def test_the_page_offers_every_precision() -> None:
+    field = precision.Parameters.model_fields["precisions"]
+    assert set(get_args(get_args(field.annotation)[0])) == set(PRECISIONS)
+
+
+def test_a_precision_that_is_none_is_refused() -> None:
+    with pytest.raises(ValueError, match="float8"):
+        precision.Parameters(precisions=["float8"])
