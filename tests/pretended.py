@@ -54,6 +54,9 @@ READING = {
 }
 MATMUL = {torch.matmul, torch.Tensor.matmul, torch.Tensor.__matmul__}
 RECURRENT = {"lstm", "gru", "rnn_tanh", "rnn_relu"}
+# What autocast computes in half precision, by the names of torch's functions.
+CAST = {"linear", "conv1d", "conv2d", "conv3d", "matmul", "__matmul__", "mm", "bmm", "addmm", "baddbmm"}
+CAST |= {"scaled_dot_product_attention"}
 
 
 class RefusedError(RuntimeError):
@@ -256,6 +259,8 @@ class _Functions(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
+        if torch.is_autocast_enabled(NAME) and getattr(func, "__name__", "") in CAST:
+            args, kwargs = tree_map(_cast, (args, kwargs))
         if func in (torch.tensor, torch.as_tensor, torch.asarray) and kwargs.get("device") is not None:
             device = kwargs.pop("device")
             return func(*args, **kwargs).to(device)
@@ -275,6 +280,13 @@ class _Functions(TorchFunctionMode):
         if getattr(func, "__name__", "") in RECURRENT:
             _check_recurrent(args)
         return func(*args, **kwargs)
+
+
+def _cast(value: Any) -> Any:
+    """Return a number of float32 in the type of the autocast that is on."""
+    if not isinstance(value, torch.Tensor) or value.dtype != torch.float32:
+        return value
+    return value.to(torch.get_autocast_dtype(NAME))
 
 
 def _indexed(index: Any) -> Any:
@@ -322,6 +334,9 @@ class _Module:
     def empty_cache(self) -> None:
         return None
 
+    def get_amp_supported_dtype(self) -> list[torch.dtype]:
+        return [torch.bfloat16, torch.float16]
+
     def get_rng_state(self, device: Any = None) -> torch.Tensor:
         return torch.zeros(0, dtype=torch.uint8)
 
@@ -334,6 +349,9 @@ class _Module:
 
 # Here and not when it is first used: autograd counts the devices at the first backward pass of a process.
 _setup_privateuseone_for_python_backend(NAME, backend_module=_Module())
+# torch's own autocast knows no such device: `_Functions` casts, and torch passes on.
+_autocast = torch.library.Library("_", "IMPL")
+_autocast.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
 
 
 @contextlib.contextmanager

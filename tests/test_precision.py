@@ -1,0 +1,225 @@
+"""Clients of a coarse precision: what they round, and that attacks who know it are right when they are certain."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from gradleak import augment, data, devices, models
+from gradleak.errors import InputError, UnknownName
+from gradleak.images import peel, trace_fully_connected
+from gradleak.images.inversion.convolutional import trace_convolutional
+from gradleak.labels import recover_batch, recover_soft_labels
+from gradleak.leak import Leak, observe
+from gradleak.precision import PRECISIONS, coarser, computing, precision_of, rounded, rounding_unit, scaled_gradients
+
+COARSE = ("tf32-matmul", "bfloat16", "float16")
+
+
+def _photos(count: int, classes: int = 10, seed: int = 0) -> tuple[Tensor, Tensor]:
+    photos = data.load("photos", "test")
+    chosen = torch.randperm(len(photos), generator=torch.Generator().manual_seed(seed))[:count]
+    return data.normalise(photos.images[chosen]), photos.labels[chosen] % classes
+
+
+def test_ten_bits_are_left_and_the_nearest_number_is_taken() -> None:
+    values = torch.randn(10_000, generator=torch.Generator().manual_seed(0)) * torch.logspace(-30, 30, 10_000)
+    found = rounded(values)
+    assert float(((found - values) / values).abs().max()) <= 2.0**-11
+    # Thirteen binary digits at the end are zero.
+    assert int((found.view(torch.int32) & (2**13 - 1)).abs().max()) == 0
+    assert torch.equal(rounded(found), found)
+    assert rounded(torch.tensor([3e38])).isfinite().all()
+    assert rounded(torch.tensor([0.0, 1.0, -2.0])).tolist() == [0.0, 1.0, -2.0]
+
+
+def test_tf32_rounds_convolutions_forward_and_backward_and_nothing_else() -> None:
+    torch.manual_seed(0)
+    layer, head, inputs = nn.Conv2d(3, 4, 3), nn.Linear(4 * 36, 5), torch.randn(2, 3, 8, 8)
+    model = nn.Sequential(layer, nn.Flatten(), head)
+    with computing("tf32", model):
+        outputs = layer(inputs)
+        loss = head(outputs.flatten(1)).square().sum()
+        given = torch.autograd.grad(loss, [layer.weight, head.weight])
+    assert layer.bias is not None
+    expected = F.conv2d(rounded(inputs), rounded(layer.weight)) + layer.bias[:, None, None]
+    torch.testing.assert_close(outputs, expected, rtol=1e-6, atol=1e-6)
+    delta = ((2 * head(outputs.flatten(1))) @ head.weight).reshape(outputs.shape)
+    by_hand = torch.nn.grad.conv2d_weight(rounded(inputs), layer.weight.shape, rounded(delta))
+    torch.testing.assert_close(given[0], by_hand.detach(), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(given[1], (2 * head(outputs.flatten(1))).T @ outputs.flatten(1), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", PRECISIONS)
+def test_gradients_are_off_by_about_the_rounding_unit(name: str) -> None:
+    inputs, classes = _photos(2)
+    model = models.build("lenet5", activation="tanh", seed=0)
+    truth = observe(models.build("lenet5", activation="tanh", seed=0).double(), inputs.double(), classes)
+    if name == "float64":
+        model, inputs = model.double(), inputs.double()
+    with devices.ieee():
+        leak = observe(model, inputs, classes, precision=name)
+    assert {one.dtype for one in leak.gradients.values()} == {next(model.parameters()).dtype}
+    off = (leak.weight_gradient.double() - truth.weight_gradient).norm() / truth.weight_gradient.norm()
+    unit = max(PRECISIONS[name].products, PRECISIONS[name].convolutions)
+    assert float(off) <= 20 * unit
+    assert name == "float64" or float(off) >= unit / 20
+
+
+def test_a_model_is_handed_back_as_it_was() -> None:
+    inputs, classes = _photos(1)
+    model = models.build("lenet", seed=0)
+    before, enabled = observe(model, inputs, classes), torch.backends.mkldnn.is_available()
+    for name in ("tf32", "bfloat16", "float16"):
+        observe(model, inputs, classes, precision=name)
+    after = observe(model, inputs, classes)
+    assert all(torch.equal(before.gradients[name], one) for name, one in after.gradients.items())
+    assert torch.backends.mkldnn.is_available() == enabled
+    assert not torch.is_autocast_enabled("cpu")
+
+
+def test_local_steps_are_taken_in_the_precision_as_well() -> None:
+    inputs, classes = _photos(4)
+    model = models.build("lenet", seed=0)
+    plain = observe(model, inputs, classes, local_steps=2).weight_gradient
+    coarse = observe(model, inputs, classes, local_steps=2, precision="bf16").weight_gradient
+    off = float((plain - coarse).norm() / plain.norm())
+    assert 1e-4 < off < 0.1
+
+
+def test_the_loss_is_scaled_until_no_gradient_overflows() -> None:
+    tried = []
+
+    def take(factor: float) -> dict[str, Tensor]:
+        tried.append(factor)
+        return {"one": torch.tensor([5.0 * factor]).half().float()}
+
+    found = scaled_gradients("float16", take)
+    assert tried == [2.0**16, 2.0**15, 2.0**14, 2.0**13]
+    assert found["one"].tolist() == [5.0]
+    assert scaled_gradients("bfloat16", lambda factor: {"one": torch.tensor([factor])})["one"].tolist() == [1.0]
+
+
+def test_names() -> None:
+    assert precision_of("bf16") is PRECISIONS["bfloat16"]
+    assert precision_of(PRECISIONS["tf32"]) is PRECISIONS["tf32"]
+    with pytest.raises(UnknownName, match="float8"):
+        precision_of("float8")
+    with pytest.raises(InputError, match="not computed in float64"):
+        precision_of("float64", torch.float32)
+    assert rounding_unit(None, torch.float32) == rounding_unit("float32", torch.float32) == 2.0**-24
+    assert rounding_unit("tf32", torch.float32) == 2.0**-24
+    assert rounding_unit("tf32", torch.float32, convolutions=True) == 2.0**-11
+    assert not coarser("float32", torch.float32)
+    assert coarser("tf32", torch.float32, convolutions=True)
+
+
+def _single(network: str, kind: str, name: str, count: int = 12) -> tuple[list[Leak], Tensor]:
+    inputs, classes = _photos(count, seed=3)
+    generator = torch.Generator().manual_seed(1)
+    labels = augment.one_hot(classes, 10)
+    if kind == "smoothing":
+        labels = augment.smooth(classes, 10, torch.rand(count, generator=generator) / 2)
+    elif kind == "mixup":
+        inputs, labels = augment.mixup(inputs, labels, generator=generator)
+    model = models.build(network, seed=2)
+    with devices.ieee():
+        return [observe(model, inputs[n : n + 1], labels[n : n + 1], precision=name) for n in range(count)], labels
+
+
+@pytest.mark.parametrize("name", COARSE)
+@pytest.mark.parametrize("kind", ["smoothing", "mixup", "onehot"])
+def test_single_labels(kind: str, name: str) -> None:
+    leaks, labels = _single("lenet", kind, name)
+    gradients, weight = torch.stack([leak.weight_gradient for leak in leaks]), leaks[0].weight
+    told = recover_soft_labels(gradients, weight, prior=kind, precision=name)
+    error = (told.labels - labels).abs().sum(dim=1)
+    assert torch.equal(told.labels.argmax(dim=1), labels.argmax(dim=1))
+    assert bool((error <= told.open).all()), "a label is no further off than is said"
+    assert set(told.status) <= ({"unique", "ambiguous"} if kind == "onehot" else {"ambiguous"})
+    assert set(recover_soft_labels(gradients, weight, prior=kind).status) == {"failed"}
+
+
+def test_a_factor_is_found_in_a_coarse_precision_or_said_to_be_open() -> None:
+    leaks, labels = _single("lenet", "onehot", "float16")
+    gradients = torch.stack([leak.weight_gradient for leak in leaks]) / 4
+    found = recover_soft_labels(gradients, leaks[0].weight, prior="onehot", scale=None, precision="float16")
+    for n, status in enumerate(found.status):
+        assert status != "unique" or int(found.labels[n].argmax()) == int(labels[n].argmax())
+        assert status != "unique" or float(found.scales[n]) == pytest.approx(0.25, rel=0.1)
+
+
+def test_with_a_bias_the_label_is_open_by_the_rounding() -> None:
+    inputs, classes = _photos(1)
+    model = models.build("lenet", bias=True, seed=0)
+    leak = observe(model, inputs, classes, precision="bfloat16")
+    found = recover_soft_labels(
+        leak.weight_gradient, leak.weight, bias=leak.bias, bias_gradient=leak.bias_gradient, prior=None,
+        precision="bfloat16",
+    )  # fmt: skip
+    assert found.status[0] == "ambiguous"
+    assert int(found.labels.argmax()) == int(classes)
+    assert float((found.labels[0] - F.one_hot(classes, 10)).abs().sum()) <= float(found.open[0])
+
+
+@pytest.mark.parametrize("name", COARSE)
+def test_batches_are_not_certain_in_a_coarse_precision(name: str) -> None:
+    inputs, classes = _photos(2)
+    model = models.build("resnet20", classes=50, seed=0)
+    leak = observe(model, inputs, classes, precision=name)
+    known = {"bias": leak.bias, "bias_gradient": leak.bias_gradient}
+    for told in (None, name):
+        found = recover_batch(leak.weight_gradient, leak.weight, batch_size=2, precision=told, rounds=4, **known)
+        assert found.status in ("failed", "ambiguous")
+
+
+def test_tf32_leaves_labels_as_they_are() -> None:
+    inputs, classes = _photos(2)
+    labels = augment.smooth(classes, 50, 0.3)
+    leak = observe(models.build("lenet", classes=50, seed=0), inputs, labels, precision="tf32")
+    found = recover_batch(leak.weight_gradient, leak.weight, precision="tf32")
+    assert found.status == "unique"
+    assert float(torch.cdist(found.labels, labels.double(), p=1).amin(dim=1).max()) < 1e-4
+
+
+def test_connected_layers_claim_what_is_true() -> None:
+    inputs, classes = _photos(1)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(3072, 64), nn.ReLU(), nn.Linear(64, 10))
+    leak = observe(model, inputs, classes, precision="float16")
+    found = trace_fully_connected(leak, prior="onehot", precision="float16")
+    off = float((found.inputs - inputs.flatten(1)).norm() / inputs.norm())
+    assert found.status == "exact"
+    claimed = found.layers[-1].claimed
+    assert claimed is not None
+    assert off <= claimed <= 1e-2
+    coarse = trace_fully_connected(
+        observe(model, inputs, classes, precision="bfloat16"), prior="onehot", precision="bfloat16"
+    )
+    assert float((coarse.inputs - inputs.flatten(1)).norm() / inputs.norm()) < 1e-2
+    with pytest.raises(InputError, match="takes no precision"):
+        trace_fully_connected(leak, rule="mean", precision="float16")
+
+
+def test_an_image_that_is_known_to_a_few_hundredths_is_not_exact() -> None:
+    inputs, classes = _photos(1, seed=5)
+    small = F.adaptive_avg_pool2d(inputs, 16)
+    model = models.build("lenet", image_size=16, seed=0)
+    plain = trace_convolutional(observe(model, small, classes), prior="onehot")
+    assert plain.status == "exact"
+    for told in (None, "tf32"):
+        found = trace_convolutional(observe(model, small, classes, precision="tf32"), prior="onehot", precision=told)
+        off, claimed = float((found.inputs - small).norm() / small.norm()), found.layers[-1].claimed
+        assert claimed is not None
+        assert found.status == ("exact" if claimed <= 1e-2 and not found.reason else "partial")
+        assert off <= 3 * claimed
+
+
+def test_peeling_in_tf32_finds_the_image_and_calls_it_no_more_than_found() -> None:
+    inputs, classes = _photos(1, seed=1)
+    small = F.adaptive_avg_pool2d(inputs, 8)
+    model = models.build("resnet18-cifar", classes=100, image_size=8, seed=0)
+    assert peel(observe(model, small, classes), prior="onehot", steps=100).status == "unique"
+    found = peel(observe(model, small, classes, precision="tf32"), prior="onehot", steps=100, precision="tf32")
+    assert found.status in ("found", "failed")
