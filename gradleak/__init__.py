@@ -18,11 +18,12 @@ __all__ = [
     "metrics",
     "models",
     "observe",
+    "precision",
     "sequences",
 ]
 
 if TYPE_CHECKING:
-    from gradleak import augment, data, defenses, images, labels, metrics, models, sequences
+    from gradleak import augment, data, defenses, images, labels, metrics, models, precision, sequences
     from gradleak.auditing import audit, audit_update
     from gradleak.leak import Leak, observe
 

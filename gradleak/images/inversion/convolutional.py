@@ -51,12 +51,15 @@ class Known:
     error: Tensor
 
 
-def invert_convolutional(leak: Leak, labels: Tensor | None = None) -> Tensor:
+def invert_convolutional(
+    leak: Leak, labels: Tensor | None = None, *, precision: str | Precision | None = None
+) -> Tensor:
     """Return the private image (1, C, H, W), in float64, out of a convolutional network's gradients.
 
-    Warns where it is not certain, and holds NaN where it is lost; `trace_convolutional` says more.
+    Warns where it is not certain, and holds NaN where it is lost; `trace_convolutional` says more, and what
+    `precision` means.
     """
-    return told(trace_convolutional(leak, labels)).inputs
+    return told(trace_convolutional(leak, labels, precision=precision)).inputs
 
 
 def trace_convolutional(

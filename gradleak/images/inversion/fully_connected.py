@@ -78,12 +78,15 @@ class Inversion:
     reason: str = ""
 
 
-def invert_fully_connected(leak: Leak, labels: Tensor | None = None) -> Tensor:
+def invert_fully_connected(
+    leak: Leak, labels: Tensor | None = None, *, precision: str | Precision | None = None
+) -> Tensor:
     """Return the private inputs (B, D), in float64, out of a fully connected network's gradients.
 
-    Warns where they are not certain, and holds NaN where they are lost; `trace_fully_connected` says more.
+    Warns where they are not certain, and holds NaN where they are lost; `trace_fully_connected` says more, and what
+    `precision` means.
     """
-    return told(trace_fully_connected(leak, labels)).inputs
+    return told(trace_fully_connected(leak, labels, precision=precision)).inputs
 
 
 def told(found: Inversion) -> Inversion:
