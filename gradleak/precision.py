@@ -27,6 +27,10 @@ TEN_BITS = 2.0**-11
 SPLIT = float(2**13 + 1)
 # The loss is multiplied by at most this much, so that small gradients are numbers in float16.
 LARGEST_SCALE = 2.0**16
+# So many numbers that are not zero tell how many digits all of them have.
+ENOUGH = 4
+# The whole numbers that floating-point numbers are read as, and how many binary digits those have.
+DIGITS = {torch.float32: (torch.int32, 24), torch.float64: (torch.int64, 53)}
 # Rounding to nearest is off by this share of its bound, in the root mean square over all leading digits.
 USUAL = 0.425
 # The smallest factor that a gradient scaler is expected to come to.
@@ -101,6 +105,28 @@ def rounding_unit(precision: str | Precision | None, dtype: torch.dtype, *, conv
 def coarser(precision: str | Precision | None, dtype: torch.dtype, *, convolutions: bool = False) -> bool:
     """Whether a client is known to round more coarsely than the type of its gradients does."""
     return rounding_unit(precision, dtype, convolutions=convolutions) > torch.finfo(dtype).eps / 2
+
+
+def shown_rounding(values: Tensor) -> Tensor:
+    """Return the rounding unit (N,) that numbers (N, …) show by their digits, 0 where they use their type in full.
+
+    The product of two numbers that are rounded to few binary digits has few as well: its last bits are zero. Of four
+    numbers that are not rounded so, the last two bits are all zero with a chance of 1 in 256.
+    """
+    flat = values.flatten(1).contiguous()
+    if values.dtype not in DIGITS:
+        return flat.new_zeros(len(flat), dtype=torch.float64)
+    whole, digits = DIGITS[values.dtype]
+    leading = 2 ** (digits - 1)
+    bits = flat.view(whole) | leading
+    # The lowest bit that any of the numbers has.
+    lowest = (bits & -bits).amin(dim=1)
+    found = torch.zeros(len(flat), dtype=torch.float64, device=flat.device)
+    # A product of two numbers with ten bits behind the leading one, one such number, and one with seven.
+    for kept, unit in ((22, 2.0**-11), (11, 2.0**-11), (8, 2.0**-9)):
+        if kept < digits:
+            found = found.masked_fill(lowest >= 2 ** (digits - kept), unit)
+    return found.masked_fill((flat != 0).sum(dim=1) < ENOUGH, 0)
 
 
 def rounded(values: Tensor) -> Tensor:

@@ -19,7 +19,7 @@ from gradleak.labels.soft.path import label_path
 from gradleak.labels.soft.problem import Problem
 from gradleak.labels.soft.rank_one import RankOne, reduce_gradients
 from gradleak.labels.verdict import Status, Verdict, check_scale
-from gradleak.precision import Precision, coarser, precision_of, rounding_unit
+from gradleak.precision import Precision, coarser, precision_of, rounding_unit, shown_rounding
 
 Solver = Literal["exact", "lbfgs", "pso"]
 SOLVERS: tuple[Solver, ...] = ("exact", "lbfgs", "pso")
@@ -28,6 +28,8 @@ Certify = Literal["search", "proof"]
 RANK_ONE = 64
 # The same where the precision is told: entries are off by at most a unit then, and the direction by less.
 RANK_ONE_TOLD = 2
+# Digits are looked at in so many rows.
+ROWS = 4
 # Sizes are never taken for less: their squares are numbers still.
 LEAST = 1e-150
 
@@ -285,7 +287,12 @@ def _told(
     facts = torch.stack([reduced.size, fitted, reduced.misfit, found.open, found.loose, found.checked]).tolist()
     counts = [len(one) for one in found.candidates]
     reasons = tuple(reason_of(*own) for own in zip(*facts, counts, found.proved or (None,) * len(counts), strict=True))
-    row = gradients.sum(dim=2).abs().argmax(dim=1, keepdim=True)
+    sums = gradients.sum(dim=2).abs()
+    row = sums.argmax(dim=1, keepdim=True)
+    if not rounding.told:
+        shown = _shown(gradients, sums, reasons)
+        reasons = tuple(_doubted(reason, unit) for reason, unit in zip(reasons, shown.tolist(), strict=True))
+        found = replace(found, open=found.open + _open_by(problem, found, shown))
     return SoftLabels(
         labels=found.labels.masked_fill(lost[:, None], math.nan),
         features=at * reduced.direction,
@@ -307,8 +314,32 @@ def _coarsely_open(problem: Problem, found: Explanation, prior: LabelPrior | Sco
     if isinstance(prior, LabelPrior) and prior.free == 1 and prior.rest != "equal":
         # A class is all that such a label has: where one class explains the gradient, nothing of it is open.
         return torch.zeros_like(found.open)
-    error = problem.explained(found.scalars[:, None])[1][:, 0]
-    return found.open + 2 * error.sum(dim=1).nan_to_num(nan=0.0)
+    return found.open + _open_by(problem, found, problem.unit)
+
+
+def _open_by(problem: Problem, found: Explanation, unit: Tensor) -> Tensor:
+    """Return how far rounding by these units (N,) leaves the labels open (N,), L1, at the scalars that give them."""
+    if not unit.any():
+        return torch.zeros_like(found.open)
+    error = replace(problem, unit=unit).explained(found.scalars[:, None])[1][:, 0]
+    return (2 * error.sum(dim=1)).nan_to_num(nan=0.0).where(unit > 0, 0)
+
+
+def _shown(gradients: Tensor, sums: Tensor, reasons: tuple[str, ...]) -> Tensor:
+    """Return the rounding units (N,) that the gradients of otherwise unique labels show by their digits, else 0.
+
+    `sums` (N, C): the absolute sums of rows; the largest have the fewest zeros.
+    """
+    certain = torch.tensor([not reason for reason in reasons], device=gradients.device)
+    rows = sums.topk(min(ROWS, sums.shape[1]), dim=1).indices
+    return shown_rounding(gradients.take_along_dim(rows[:, :, None], dim=1)).where(certain, 0)
+
+
+def _doubted(reason: str, unit: float) -> str:
+    """Return why a label is not unique whose gradient shows this rounding unit, "" where it shows none."""
+    if reason or not unit:
+        return reason
+    return f"the gradient's digits show that the client rounded to {unit:.0e}: tell the precision"
 
 
 def _noise(reduced: RankOne, weight: Tensor, noise: float | None) -> Tensor:

@@ -97,7 +97,7 @@ class Parameters(studies.Parameters):
         "samples": 100,
         "batches": 10,
         "images": ["connected", "convolutional", "peeling", "matching"],
-        "steps": 60,
+        "steps": 40,
         "dataset": "cifar10",
     }
 
