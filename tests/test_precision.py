@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -13,7 +15,16 @@ from gradleak.images import peel, trace_fully_connected
 from gradleak.images.inversion.convolutional import trace_convolutional
 from gradleak.labels import recover_batch, recover_soft_labels
 from gradleak.leak import Leak, observe
-from gradleak.precision import PRECISIONS, coarser, computing, precision_of, rounded, rounding_unit, scaled_gradients
+from gradleak.precision import (
+    PRECISIONS,
+    coarser,
+    computing,
+    precision_of,
+    rounded,
+    rounding_unit,
+    scaled_gradients,
+    shown_rounding,
+)
 
 COARSE = ("tf32-matmul", "bfloat16", "float16")
 
@@ -223,3 +234,43 @@ def test_peeling_in_tf32_finds_the_image_and_calls_it_no_more_than_found() -> No
     assert peel(observe(model, small, classes), prior="onehot", steps=100).status == "unique"
     found = peel(observe(model, small, classes, precision="tf32"), prior="onehot", steps=100, precision="tf32")
     assert found.status in ("found", "failed")
+
+
+@pytest.mark.parametrize(
+    ("made", "unit"),
+    [
+        (lambda values: values, 0.0),
+        (lambda values: values.bfloat16().float(), 2.0**-9),
+        (lambda values: values.half().float() / 1024, 2.0**-11),
+        (lambda values: rounded(values), 2.0**-11),
+        (lambda values: rounded(values) * rounded(values.roll(2, dims=1)), 2.0**-11),
+        (lambda values: values.bfloat16().float() / 3, 0.0),
+        (lambda values: values.double(), 0.0),
+    ],
+)
+def test_rounding_is_seen_in_the_digits(made: Callable[[Tensor], Tensor], unit: float) -> None:
+    values = torch.randn(3, 40, generator=torch.Generator().manual_seed(0))
+    values[:, ::2] = 0
+    assert shown_rounding(made(values)).tolist() == [unit] * 3
+    assert shown_rounding(torch.zeros(2, 40)).tolist() == [0, 0]
+
+
+def test_a_saturated_gradient_that_shows_eight_bits_is_not_certain() -> None:
+    """Found by random heads: the two rows of a mixed label are equal and opposite, however they were rounded."""
+    generator = torch.Generator().manual_seed(0)
+    weight, features = torch.randn(10, 64, generator=generator), torch.rand(1, 64, generator=generator)
+    model = nn.Linear(64, 10, bias=False)
+    with torch.no_grad():
+        model.weight.copy_(40 * weight)
+    label = torch.zeros(1, 10)
+    top = int(model(features).argmax())
+    label[0, top], label[0, (top + 1) % 10] = 0.6137, 0.3863
+    leak = observe(model, features, label, precision="bfloat16")
+    found = recover_soft_labels(leak.weight_gradient, leak.weight, prior="mixup")
+    error = float((found.labels - label).abs().sum())
+    assert error > 1e-4
+    assert found.status[0] == "ambiguous"
+    assert "digits show that the client rounded" in found.reasons[0]
+    assert error <= float(found.open[0])
+    plain = observe(model, features, label)
+    assert "digits show" not in recover_soft_labels(plain.weight_gradient, plain.weight, prior="mixup").reasons[0]

@@ -33,12 +33,13 @@ from gradleak.sequences import batch_of, read_sentences
 from gradleak.studies.dang2021.sentences import judge, private_of
 from gradleak.studies.fitting import Sees
 from gradleak.studies.forms import Form, Whole
-from gradleak.studies.shared.samples import soft_labels
+from gradleak.studies.shared.samples import random_layer, soft_labels
 
 PLACE = "Beyond section 4"
 SMALLEST: dict[str, Any] = {
     "precisions": ["float32", "bfloat16"],
     "samples": 2,
+    "heads": 1,
     "batches": 1,
     "images": ["connected", "matching"],
     "steps": 3,
@@ -50,6 +51,9 @@ COUNTS = ("llg", "llg*", "ilrg", "posterior")
 # Samples of the same kind that the posterior attack is given.
 OTHERS = 500
 LANGUAGE = ("lstm", "transformer")
+# Random last layers: how many classes and features, samples of each, and how far their logits spread.
+HEADS, FEATURES, OWN, SPREADS = (3, 4, 5, 10, 100), (8, 64, 256), 20, (0.03, 100.0)
+KINDS = ("smoothing", "mixup", "onehot")
 # Images are peeled at so many pixels a side, and fully connected networks see 32.
 FEW, SIDE = 16, 32
 # An image's error may be so many times the one that its certificate vouches for.
@@ -82,6 +86,7 @@ class Parameters(studies.Parameters):
         description="networks whose single labels are recovered, as network/epochs",
     )
     samples: int = Field(5, ge=1, le=100_000, description="single samples a network and kind of label")
+    heads: int = Field(4, ge=1, le=100_000, description="random last layers, each with samples of its own")
     batches: int = Field(1, ge=1, le=10_000, description="batches a setting of every other attack")
     images: list[Literal["connected", "convolutional", "peeling", "matching"]] = Field(
         ["connected"], description="image attacks"
@@ -95,6 +100,7 @@ class Parameters(studies.Parameters):
         "precisions": list(PRECISIONS),
         "networks": ["lenet/0", "lenet/10", "resnet20/0", "resnet18-cifar/0"],
         "samples": 100,
+        "heads": 100,
         "batches": 10,
         "images": ["connected", "convolutional", "peeling", "matching"],
         "steps": 40,
@@ -127,6 +133,7 @@ def trials(parameters: Parameters) -> list[dict[str, Any]]:
     for precision in parameters.precisions:
         own = {"precision": precision} | common
         found += [{"part": "labels", "samples": parameters.samples} | dict(one) | own for one in parameters.networks]
+        found.append({"part": "heads", "heads": parameters.heads} | own)
         many = {"batches": parameters.batches} | own
         found += [{"part": part} | many for part in ("batches", "counts", "sentences")]
         for attack in parameters.images:
@@ -139,6 +146,7 @@ def trial(part: str, **inputs: Any) -> list[dict[str, Any]]:
     """Attack clients of one precision; a row a setting and attacker, or a row a batch of images."""
     parts: dict[str, Callable[..., list[dict[str, Any]]]] = {
         "labels": _labels,
+        "heads": _heads,
         "batches": _batches,
         "counts": _counts,
         "sentences": _sentences,
@@ -185,33 +193,58 @@ def _labels(
         channels, side = data.shape(dataset)
         model = models.build(network, classes=classes, in_channels=channels, image_size=side, seed=seed).to(device)
     rows = []
-    for labels in ("smoothing", "mixup", "onehot"):
+    for labels in KINDS:
         images, soft = _private(dataset, labels, samples, classes, seed)
-        leaks = [
-            sent(model, one[None].to(device), label[None].to(device), precision)
-            for one, label in zip(images, soft, strict=True)
-        ]
-        gradients = torch.stack([leak.weight_gradient for leak in leaks])
-        errors = [one for leak in leaks if (one := leak.bias_gradient) is not None]
-        bias: dict[str, Any] = {"bias": leaks[0].bias, "bias_gradient": torch.stack(errors)} if errors else {}
-        for attacker, knows in [*attackers(precision), ("noise", {"noise": None})]:
-            found = recover_soft_labels(gradients, leaks[0].weight, prior=labels, **bias, **knows)
-            error = (found.labels - soft.to(found.labels)).abs().sum(dim=1)
-            unique, failed = found.where("unique"), found.where("failed")
-            classes_of = soft.argmax(dim=1).to(unique.device)
-            known = error[~failed]
-            rows.append(
-                {"labels": labels, "attacker": attacker, "cases": samples}
-                | {name: int(found.where(name).sum()) for name in ("unique", "ambiguous", "failed")}
-                | {
-                    "unique_share": 100 * float(unique.double().mean()),
-                    "wrong": int((unique & ~(error <= KNOWN)).sum()),
-                    "beyond": int((found.where("ambiguous") & ~(error <= found.open)).sum()),
-                    "right": 100 * int((found.labels.argmax(dim=1) == classes_of)[~failed].sum()) / samples,
-                    "error": float(known.median()) if len(known) else math.nan,
-                    "largest": float(known.max()) if len(known) else math.nan,
-                }
-            )
+        rows += _attacked_labels(model, images.to(device), soft.to(device), labels, precision)
+    return rows
+
+
+def _attacked_labels(
+    model: nn.Module, inputs: Tensor, soft: Tensor, labels: str, precision: str
+) -> list[dict[str, Any]]:
+    """Return what three attackers know of the labels of single samples, a row an attacker."""
+    each = zip(inputs.split(1), soft.split(1), strict=True)
+    leaks = [sent(model, one, label, precision) for one, label in each]
+    gradients = torch.stack([leak.weight_gradient for leak in leaks])
+    errors = [one for leak in leaks if (one := leak.bias_gradient) is not None]
+    bias: dict[str, Any] = {"bias": leaks[0].bias, "bias_gradient": torch.stack(errors)} if errors else {}
+    classes, rows = soft.argmax(dim=1), []
+    for attacker, knows in [*attackers(precision), ("noise", {"noise": None})]:
+        found = recover_soft_labels(gradients, leaks[0].weight, prior=labels, **bias, **knows)
+        error = (found.labels - soft.to(found.labels)).abs().sum(dim=1)
+        unique, failed = found.where("unique"), found.where("failed")
+        known = error[~failed]
+        rows.append(
+            {"labels": labels, "attacker": attacker, "cases": len(soft)}
+            | {name: int(found.where(name).sum()) for name in ("unique", "ambiguous", "failed")}
+            | {
+                "unique_share": 100 * float(unique.double().mean()),
+                "wrong": int((unique & ~(error <= KNOWN)).sum()),
+                "right": 100 * int((found.labels.argmax(dim=1) == classes)[~failed].sum()) / len(soft),
+                "error": float(known.median()) if len(known) else math.nan,
+                "largest": float(known.max()) if len(known) else math.nan,
+            }
+        )
+    return rows
+
+
+def _heads(heads: int, precision: str, dataset: str, seed: int, device: str) -> list[dict[str, Any]]:
+    """Attack single samples of random last layers, from flat logits to saturated ones, which no dataset has."""
+    generator, rows = torch.Generator().manual_seed(seed), []
+    low, high = (math.log(spread) for spread in SPREADS)
+    for number in range(heads):
+        draw = torch.rand(4, generator=generator).tolist()
+        labels = KINDS[number % len(KINDS)]
+        sizes = [size for size in HEADS if size > 3 or labels != "mixup"]
+        classes, features = sizes[int(draw[0] * len(sizes))], FEATURES[int(draw[1] * len(FEATURES))]
+        spread = math.exp(low + (high - low) * draw[2])
+        weight, hidden = random_layer(classes, features, OWN, spread, generator)
+        soft = soft_labels(labels, torch.randint(classes, (OWN,), generator=generator), classes, generator)
+        model = nn.Linear(features, classes, bias=draw[3] < 0.3, device=device)
+        with torch.no_grad():
+            model.weight.copy_(weight)
+        own = _attacked_labels(model, hidden.float().to(device), soft.to(device), labels, precision)
+        rows += [{"classes": classes, "features": features, "spread": spread} | row for row in own]
     return rows
 
 
@@ -413,10 +446,13 @@ def _parts(record: Record, part: str) -> pd.DataFrame:
     return frame.sort_values("precision", key=lambda column: column.map(order), kind="stable")
 
 
-def labels_table(record: Record) -> pd.DataFrame:
-    """Return what is known of single labels, a line a precision and attacker, all networks and kinds together."""
+def labels_table(record: Record, part: str = "labels") -> pd.DataFrame:
+    """Return what is known of single labels, a line a precision and attacker, all networks and kinds together.
+
+    `part`: "labels" of images, or "heads", random last layers.
+    """
     lines = []
-    for (precision, attacker), own in _parts(record, "labels").groupby(["precision", "attacker"], sort=False):
+    for (precision, attacker), own in _parts(record, part).groupby(["precision", "attacker"], sort=False):
         cases = own["cases"].sum()
         lines.append(
             {
