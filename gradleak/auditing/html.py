@@ -131,7 +131,12 @@ def _grade(name: str, value: float) -> str:
 
 def _proved(report: Audited) -> str:
     lines = "".join(f"<li>{escape(one)}.</li>" for one in report.proofs)
-    return f"<h2>What the counts alone prove</h2><ul>{lines}</ul>"
+    coarse = [one for one in report.precisions if one not in ("float32", "float64")]
+    note = (
+        "<p class='soft'>The counts assume that nothing is rounded. In "
+        f"{escape(', '.join(coarse))} several answers may fit: the findings say where only one does.</p>"
+    )
+    return f"<h2>What the counts alone prove</h2><ul>{lines}</ul>{note if coarse else ''}"
 
 
 def _cases(report: Audited, link: Link) -> list[str]:

@@ -113,6 +113,7 @@ def test_sentences_tables_and_costs_name_the_precision() -> None:
     text = report._repr_html_()
     assert "no defence, batch of 1 in bfloat16" in text
     assert "computed in float32" in text
+    assert "In tf32, tf32-matmul, bfloat16, float16 several answers may fit" in text
     assert report.settings["precisions"] == ", ".join(PRECISIONS)
 
 
