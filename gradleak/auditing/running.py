@@ -423,12 +423,22 @@ def _memory() -> float:
 
 def _computed(model: nn.Module, batch: Private, loss: Loss, head: str | None, precision: str) -> Leak:
     """Return what a client without a defence sends that computes in a precision."""
-    with _running(model, precision):
-        return observe(model, batch.inputs, batch.targets, loss=loss, head=head, precision=precision)
+    plain = precision in ("float32", "float64")
+    try:
+        with _running(model):
+            leak = observe(model, batch.inputs, batch.targets, loss=loss, head=head, precision=precision)
+        if not plain and not all(bool(value.isfinite().all()) for value in leak.gradients.values()):
+            raise InputError("its gradient holds NaN or infinite values")
+    except GradleakError as error:
+        if plain:
+            raise
+        # The model was run in float32 before: what is wrong comes from the precision.
+        raise InputError(f"{type(model).__name__} cannot be audited in {precision}: {first_line(error)}") from error
+    return leak
 
 
 @contextlib.contextmanager
-def _running(model: nn.Module, precision: str = "float32") -> Iterator[None]:
+def _running(model: nn.Module) -> Iterator[None]:
     """Say in one line what is wrong with somebody's model."""
     try:
         yield
@@ -436,9 +446,8 @@ def _running(model: nn.Module, precision: str = "float32") -> Iterator[None]:
         raise
     except Exception as error:
         reason = f"{type(error).__name__}: {first_line(error)}"
-        inside = "" if precision in ("float32", "float64") else f" in {precision}"
         raise InputError(
-            f"{type(model).__name__} cannot be run and differentiated{inside} on these samples: {reason}"
+            f"{type(model).__name__} cannot be run and differentiated on these samples: {reason}"
         ) from error
 
 

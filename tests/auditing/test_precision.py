@@ -154,6 +154,22 @@ def test_a_precision_is_refused_before_any_work(
             gradleak.audit_update(leak, precision=name)
 
 
+class Times(nn.Module):
+    """Multiplies, beyond float16's largest number."""
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return 1e6 * inputs
+
+
+def test_a_model_that_overflows_in_float16_is_one_clear_line() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(40, 12), Times(), nn.Linear(12, 12))
+    gradleak.audit(model, *vectors(), batch_sizes=(1,), precisions=("bf16",))
+    with pytest.raises(InputError, match="Sequential cannot be audited in float16: ") as caught:
+        gradleak.audit(model, *vectors(), batch_sizes=(1,), precisions=("float32", "fp16"))
+    assert "\n" not in str(caught.value)
+
+
 def test_an_update_is_attacked_in_the_precision_that_is_known() -> None:
     inputs, targets = vectors()
     leak = gradleak.observe(mlp(), inputs[:1], targets[:1], precision="bf16")
