@@ -240,6 +240,15 @@ def audit(
         str | None, typer.Option("--labels", help="onehot, smoothing/0.1 or mixup: how the client makes labels.")
     ] = None,
     defense: Annotated[str, typer.Option("--defense", metavar="none,clip/1", help="Defences.")] = "none",
+    precision: Annotated[
+        str | None,
+        typer.Option(
+            "--precision",
+            metavar="tf32,bf16",
+            help="What the client computes in: float32, tf32, tf32-matmul, bfloat16 (bf16), float16 (fp16); "
+            "default: the type of the model's parameters.",
+        ),
+    ] = None,
     loss: Annotated[str, typer.Option("--loss", help="cross-entropy, focal or binary.")] = "cross-entropy",
     out: Annotated[Path, typer.Option("--out", help="Folder for the report.")] = Path("report"),
     minutes: Annotated[float, typer.Option("--minutes", help="Time to spend.")] = 5.0,
@@ -268,7 +277,7 @@ def audit(
     report = asked.report(
         asked.Asked(
             model, samples, size, batch_size, labels, defense, loss, minutes, memory, not no_images, before, after,
-            rate, local_steps, momentum, weight_decay, shape, seed, tuple(fail_above or ()), steps,
+            rate, local_steps, momentum, weight_decay, shape, seed, tuple(fail_above or ()), steps, precision,
         ),
         context.obj,
     )  # fmt: skip

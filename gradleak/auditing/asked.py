@@ -17,6 +17,7 @@ from gradleak.auditing.report import Report
 from gradleak.auditing.running import STEPS, audit, audit_update
 from gradleak.errors import InputError, first_line, unknown
 from gradleak.leak import Leak, evaluating
+from gradleak.precision import PRECISIONS, precision_of
 
 # The share of the time that is kept for writing the report; minutes that are over leave this little for the counts.
 WRITING, LEAST = 0.05, 1e-6
@@ -46,6 +47,7 @@ class Asked:
     seed: int
     fail_above: tuple[str, ...] = ()
     steps: int = STEPS
+    precision: str | None = None
 
 
 def report(asked: Asked, started: float | None = None) -> Report:
@@ -55,6 +57,7 @@ def report(asked: Asked, started: float | None = None) -> Report:
     """
     started = time.monotonic() if started is None else started
     limits_of(asked.fail_above)  # said now, and not after minutes
+    precisions = precisions_of(asked.precision)
     model = bringing.model_of(asked.model, seed=asked.seed)
     loss = bringing.loss_of(asked.loss)
     common: dict[str, Any] = {
@@ -66,14 +69,14 @@ def report(asked: Asked, started: float | None = None) -> Report:
     }
     samples = bringing.samples_of(asked.samples, size=asked.size) if asked.samples else None
     if asked.before is not None or asked.after is not None:
-        return _update(asked, model, samples, common, started)
+        return _update(asked, model, samples, precisions, common, started)
     if samples is None:
         raise InputError("an audit needs private samples: --data, or --before and --after for a client's update")
     samples, prior = bringing.with_labels(samples, asked.labels, _classes(model, samples))
     return audit(
         model, samples.inputs, samples.targets, batch_sizes=whole(asked.batch_size, "--batch-size"),
-        defenses=[word.strip() for word in asked.defense.split(",") if word.strip()] or ["none"], labels=prior,
-        pixels=samples.pixels, minutes=_left(asked.minutes, started), **common,
+        defenses=[word.strip() for word in asked.defense.split(",") if word.strip()] or ["none"], precisions=precisions,
+        labels=prior, pixels=samples.pixels, minutes=_left(asked.minutes, started), **common,
     )  # fmt: skip
 
 
@@ -84,13 +87,20 @@ def _left(minutes: float, started: float) -> float:
 
 
 def _update(
-    asked: Asked, model: torch.nn.Module, samples: bringing.Samples | None, common: dict[str, Any], started: float
+    asked: Asked,
+    model: torch.nn.Module,
+    samples: bringing.Samples | None,
+    precisions: list[str] | None,
+    common: dict[str, Any],
+    started: float,
 ) -> Report:
     if asked.before is None or asked.after is None:
         raise InputError("--before and --after go together: the weights before and after a client's round")
     sizes = whole(asked.batch_size, "--batch-size")
     if len(sizes) != 1:
         raise InputError("of a client's update one batch size is public: --batch-size 4")
+    if precisions is not None and len(precisions) != 1:
+        raise InputError("a client computed its update in one precision: --precision bf16")
     shape = tuple(whole(asked.shape, "--shape")) if asked.shape else None
     if samples is not None:
         shape = tuple(samples.inputs.shape[1:])
@@ -98,12 +108,12 @@ def _update(
         model, bringing.state_of(asked.before), bringing.state_of(asked.after), rate=asked.rate, batch_size=sizes[0],
         local_steps=asked.local_steps, momentum=asked.momentum, weight_decay=asked.weight_decay, input_shape=shape,
     )  # fmt: skip
-    own: dict[str, Any] = {}
+    own: dict[str, Any] = {"precision": precisions[0] if precisions else None}
     prior = asked.labels.partition("/")[0] if asked.labels else "onehot"
     if samples is not None:
         count = sizes[0] * asked.local_steps
         samples, _ = bringing.with_labels(samples, asked.labels, len(seen.weight))
-        own = {"inputs": samples.inputs[:count], "targets": samples.targets[:count], "pixels": samples.pixels}
+        own |= {"inputs": samples.inputs[:count], "targets": samples.targets[:count], "pixels": samples.pixels}
     return audit_update(seen, labels=prior, minutes=_left(asked.minutes, started), **own, **common)
 
 
@@ -125,6 +135,16 @@ def whole(text: str, option: str) -> list[int]:
         return [int(word) for word in text.split(",") if word.strip()]
     except ValueError as error:
         raise InputError(f"{option} takes whole numbers, as 1,4,16; got {text!r}") from error
+
+
+def precisions_of(text: str | None) -> list[str] | None:
+    """Return the precisions that a text names, as tf32,bf16; None where it was not given."""
+    if text is None:
+        return None
+    names = [word.strip() for word in text.split(",") if word.strip()]
+    if not names:
+        raise InputError(f"--precision takes names, as tf32,bf16; known: {', '.join(PRECISIONS)}")
+    return list(dict.fromkeys(precision_of(name).name for name in names))
 
 
 def limits_of(pairs: Sequence[str]) -> dict[str, float]:

@@ -89,7 +89,7 @@ def _single(case: Case) -> Found:
     leak = case.leak
     found = recover_soft_labels(
         leak.weight_gradient, leak.weight, bias=leak.bias, bias_gradient=leak.bias_gradient, prior=case.prior,
-        nonnegative=case.subject.rectified, noise=case.noise, scale=case.scale,
+        nonnegative=case.subject.rectified, noise=case.noise, scale=case.scale, precision=case.precision,
     )  # fmt: skip
     told = Found(found.status[0], found.reasons[0], labels=found.labels, features=found.features)
     return replace(told, scale=float(found.scales[0]))
@@ -114,12 +114,19 @@ def _assured(found: Found, case: Case) -> Found:
     return replace(found, certificate="partial", remark="as if one factor were left on all samples; each has its own")
 
 
+def _untold(found: Found, case: Case) -> Found:
+    """Return what an attack found that takes no precision: without a certificate where the client's is coarse."""
+    if not case.coarse or found.certificate not in ("unique", "exact"):
+        return found
+    return replace(found, certificate="partial", remark=f"as if nothing were rounded to {case.precision}")
+
+
 def _searched(case: Case, seed: int) -> BatchLabels:
     leak = case.leak
     return recover_batch(
         leak.weight_gradient, leak.weight, batch_size=case.size, prior=case.prior, bias=leak.bias,
         bias_gradient=leak.bias_gradient, nonnegative=case.subject.rectified, noise=case.noise, scale=case.scale,
-        seed=seed,
+        seed=seed, precision=case.precision,
     )  # fmt: skip
 
 
@@ -184,7 +191,8 @@ def _traced(found: Inversion, case: Case) -> Found:
 
 
 def _linear(case: Case) -> Found:
-    return _traced(trace_fully_connected(case.rescaled(), prior=case.prior, noise=case.noise), case)
+    leak = case.rescaled()
+    return _traced(trace_fully_connected(leak, prior=case.prior, noise=case.noise, precision=case.precision), case)
 
 
 def _no_linear(case: Case) -> str:
@@ -194,7 +202,8 @@ def _no_linear(case: Case) -> str:
 
 
 def _convolutional(case: Case) -> Found:
-    return _traced(trace_convolutional(case.rescaled(), prior=case.prior, noise=case.noise or 0.0), case)
+    leak = case.rescaled()
+    return _traced(trace_convolutional(leak, prior=case.prior, noise=case.noise or 0.0, precision=case.precision), case)
 
 
 def _no_convolutional(case: Case) -> str:
@@ -229,7 +238,7 @@ def _first_bias(case: Case) -> Found:
     if len(told) == 0:
         return Found("failed", "no unit of the first layer passed anything on")
     inputs = told.median(dim=0).values.reshape(1, *case.subject.input_shape)
-    return Found("exact", "", inputs=inputs)
+    return _untold(Found("exact", "", inputs=inputs), case)
 
 
 def _no_first_bias(case: Case) -> str:
@@ -244,7 +253,10 @@ def _no_first_bias(case: Case) -> str:
 
 
 def _peeled(case: Case) -> Found:
-    found = peel(case.rescaled(), prior=case.prior, noise=case.noise, steps=PEELING_STEPS * case.steps, seed=case.seed)
+    found = peel(
+        case.rescaled(), prior=case.prior, noise=case.noise, steps=PEELING_STEPS * case.steps, seed=case.seed,
+        precision=case.precision,
+    )  # fmt: skip
     labels = found.labels if bool(found.labels.isfinite().all()) else None
     followed = f"the inputs of {len(found.layers)} layers follow" if found.layers else ""
     remark = "; ".join(part for part in (followed, found.reason) if part)
@@ -330,7 +342,7 @@ def _said(case: Case) -> Found:
 def _sentences(case: Case) -> Found:
     assert case.marks is not None
     read = read_sentences(case.leak, case.marks[0], end=case.marks[1])
-    return Found(read.status, read.reason, sentences=read.all() if read.tokens else None)
+    return _untold(Found(read.status, read.reason, sentences=read.all() if read.tokens else None), case)
 
 
 def _no_sentences(case: Case) -> str:

@@ -14,6 +14,7 @@ from gradleak.defenses import DP_VARIANCE
 from gradleak.errors import InputError
 from gradleak.leak import Leak
 from gradleak.losses import CrossEntropy, Loss
+from gradleak.precision import coarser
 
 
 @dataclass
@@ -57,7 +58,8 @@ class Found:
 class Case:
     """A leak, the defence's text, and what is public: the labels' family, the loss, marks of sentences, pixel range.
 
-    A defence is public as well: the noise that it adds and whether it rescales are what attacks are told.
+    A defence is public as well: the noise that it adds and whether it rescales are what attacks are told. So is the
+    `precision` that the client computes in, which those attacks are told that take one.
     `steps` is how long inputs are searched for; `reach`: how far the network can be peeled; `auxiliary`: samples of
     the same kind and their classes, where the attacker has some.
     """
@@ -70,6 +72,7 @@ class Case:
     seed: int
     steps: int
     reach: Reach
+    precision: str = "float32"
     auxiliary: tuple[Tensor, Tensor] | None = None
     marks: tuple[int, int] | None = None
     box: tuple[float, float] | None = None
@@ -100,6 +103,16 @@ class Case:
     def apart(self) -> bool:
         """Whether the defence rescales each of several samples by a factor of its own, and not all by one."""
         return self.size > 1 and self.defense.partition("/")[0] == "dp-sgd"
+
+    @property
+    def rounds(self) -> bool:
+        """Whether the client computes in a coarser precision than float32, in some layers at least."""
+        return self.precision not in ("float32", "float64")
+
+    @property
+    def coarse(self) -> bool:
+        """Whether the products of the client's Linear layers are known to be rounded more than its gradients are."""
+        return coarser(self.precision, self.leak.weight.dtype)
 
     @property
     def plain(self) -> bool:

@@ -1,4 +1,4 @@
-"""What a defence leaves of a gradient's use: its direction, and the loss after one step along it."""
+"""What a defence and a precision leave of a gradient's use: its direction, and the loss after one step along it."""
 
 from __future__ import annotations
 
@@ -22,22 +22,28 @@ ENDLESS = 1e30
 
 @dataclass(frozen=True)
 class Undefended:
-    """A batch's leak without a defence, its loss before a step of gradient descent with `rate`, and after it."""
+    """A batch's leak without a defence, its loss before a step of gradient descent with `rate`, and after it.
+
+    `precision`: that of the parameters, in which the leak was computed.
+    """
 
     leak: Leak
+    precision: str
     batch: Private
     loss: Loss
     rate: float
     before: float
     after: float
 
-    def cost(self, name: str, sent: Leak) -> Cost:
-        """Return what a defence that sends this costs."""
+    def cost(self, name: str, precision: str, sent: Leak) -> Cost:
+        """Return what a defence costs of which a client sends this, computed in a precision."""
         cosine = defenses.utility(self.leak.gradients, sent.gradients)
-        after = self.after if name == "none" else stepped(self.leak.model, self.batch, self.loss, sent, self.rate)
+        whole = (name, precision) == ("none", self.precision)
+        after = self.after if whole else stepped(self.leak.model, self.batch, self.loss, sent, self.rate)
         return Cost(
             defense=name,
             batch_size=len(self.batch.inputs),
+            precision=precision,
             cosine=cosine if math.isfinite(cosine) else None,
             loss_before=self.before,
             loss_after=after,
@@ -45,10 +51,10 @@ class Undefended:
         )
 
 
-def undefended(leak: Leak, batch: Private, loss: Loss, rate: float) -> Undefended:
-    """Return what every defence is compared with."""
+def undefended(leak: Leak, precision: str, batch: Private, loss: Loss, rate: float) -> Undefended:
+    """Return what every defence and precision is compared with."""
     before, after = (stepped(leak.model, batch, loss, step, rate) for step in (None, leak))
-    return Undefended(leak, batch, loss, rate, before, after)
+    return Undefended(leak, precision, batch, loss, rate, before, after)
 
 
 def stepped(model: nn.Module, batch: Private, loss: Loss, step: Leak | None, rate: float) -> float:

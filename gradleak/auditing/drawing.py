@@ -44,7 +44,8 @@ def png(image: Image.Image) -> str:
 def frontier(report: Audited) -> str:
     """Return what leaks against what the gradient is still worth as an SVG, which takes its ink from where it is.
 
-    A row a batch size, a column a measure, a ring a defence: rings of different widths are seen on one another.
+    A row a batch size, a column a measure, a ring a defence, and a precision where there are several. Rings of
+    different widths are seen on one another.
     """
     wanted = ("labels", "words", "inputs", "image-ssim")
     names: list[str] = [name for name in wanted if name in report.measured]
@@ -57,8 +58,8 @@ def frontier(report: Audited) -> str:
     bottom = HEIGHT * len(sizes) + 12
     rows = [
         f"<circle cx='{LEFT}' cy='{bottom + 20 * n}' r='6' fill='none' stroke-width='2.5' stroke='{COLOURS[n % 6]}'/>"
-        f"<text x='{LEFT + 14}' y='{bottom + 20 * n + 4}'>{escape(defense)}</text>"
-        for n, defense in enumerate(_defenses(report))
+        f"<text x='{LEFT + 14}' y='{bottom + 20 * n + 4}'>{escape(name)}</text>"
+        for n, name in enumerate(_rings(report))
     ]
     width, height = WIDTH * len(names), bottom + 20 * len(rows)
     return (
@@ -68,18 +69,18 @@ def frontier(report: Audited) -> str:
     )
 
 
-def _defenses(report: Audited) -> list[str]:
-    return list(dict.fromkeys(one.defense for one in report.costs))
+def _rings(report: Audited) -> list[str]:
+    return list(dict.fromkeys(report.shown_place(one.place) for one in report.costs))
 
 
 def _panel(report: Audited, name: str, size: int, left: int, top: int) -> str:
-    """Return one panel: a ring a defence, of a batch size and a measure."""
+    """Return one panel, of a batch size and a measure."""
     across, up = left + LEFT, top + TOP
     lines = [_line(across, up, f"{name}, batch of {size}")]
-    for n, defense in enumerate(_defenses(report)):
-        own = [f for f in report.findings if (f.defense, f.batch_size) == (defense, size)]
+    for n, cost in enumerate(one for one in report.costs if one.batch_size == size):
+        own = [f for f in report.findings if f.place == cost.place]
         values = [f.measures[name] for f in own if name in f.measures]
-        cosine = next(c.cosine for c in report.costs if (c.defense, c.batch_size) == (defense, size))
+        cosine = cost.cosine
         if cosine is not None and values:
             x = across + round(SIDE * max(0.0, min(1.0, cosine)))
             y = up + round(SIDE * (1 - max(0.0, min(1.0, max(values)))))

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from typing import Literal, Self
+from typing import Literal, NamedTuple, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from gradleak.errors import InputError, unknown
+from gradleak.precision import precision_of
 
 SCHEMA: Literal["gradleak-audit/1"] = "gradleak-audit/1"
 # What is measured, and in words; more of each is worse for the private batch.
@@ -25,19 +26,38 @@ MEASURES = {
 }
 
 
+class Place(NamedTuple):
+    """What one batch is told from another by."""
+
+    precision: str
+    defense: str
+    batch_size: int
+
+
 class _Plain(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
-class Finding(_Plain):
+class _Placed(_Plain):
+    """What belongs to one batch, computed in one precision and sent behind one defence."""
+
+    defense: str
+    batch_size: int
+    precision: str = "float32"
+
+    @property
+    def place(self) -> Place:
+        """The precision, the defence and the batch size."""
+        return Place(self.precision, self.defense, self.batch_size)
+
+
+class Finding(_Placed):
     """What one attack got from one batch behind one defence.
 
     `measures` compare it with the private batch, by names of MEASURES, "lpips" (less is worse) beside; empty where
     there is no truth to compare with. `certificate`: what the attack itself says of it; `chance`: what guessing gets.
     """
 
-    defense: str
-    batch_size: int
     attack: str
     certificate: str
     measures: dict[str, float]
@@ -48,38 +68,35 @@ class Finding(_Plain):
     cut: bool = False
 
 
-class NotTried(_Plain):
+class NotTried(_Placed):
     """An attack that was not run, and why."""
 
-    defense: str
-    batch_size: int
     attack: str
     why: str
     page: str
 
 
-class Cost(_Plain):
-    """What a defence leaves for training: the cosine of the sent with the true gradient, losses around one step."""
+class Cost(_Placed):
+    """What a defence and a precision leave for training: the cosine of the sent with the true gradient, and losses.
 
-    defense: str
-    batch_size: int
+    The losses are those around one step. The true gradient is computed in the type of the parameters.
+    """
+
     cosine: float | None
     loss_before: float
     loss_after: float
     loss_after_undefended: float
 
 
-class Picture(_Plain):
+class Picture(_Placed):
     """Images as a PNG in base64: the private ones above, the recovered below."""
 
-    defense: str
-    batch_size: int
     attack: str
     png: str
 
 
 class Audited(_Plain):
-    """What a model's gradients give away, batch by batch and defence by defence."""
+    """What a model's gradients give away, batch by batch, precision by precision and defence by defence."""
 
     form: Literal["gradleak-audit/1"] = Field(SCHEMA, alias="schema")
     version: str
@@ -94,17 +111,23 @@ class Audited(_Plain):
     seconds: float = 0.0
     pictures: list[Picture] = Field(default=[], exclude=True, repr=False)
 
-    def worst(self, measure: str, *, defense: str | None = None, batch_size: int | None = None) -> float:
-        """Return the most that any attack got of a measure, over all batches and defences or those of one.
+    def worst(
+        self, measure: str, *, defense: str | None = None, batch_size: int | None = None, precision: str | None = None
+    ) -> float:
+        """Return the most that any attack got of a measure, over all batches, defences and precisions or those of one.
 
         An error where nothing measured it: that would pass any bar.
         """
         if measure not in MEASURES:
             raise unknown("measure", measure, MEASURES)
+        precision = None if precision is None else precision_of(precision).name
         values = [
             one.measures[measure]
             for one in self.findings
-            if measure in one.measures and defense in (None, one.defense) and batch_size in (None, one.batch_size)
+            if measure in one.measures
+            and defense in (None, one.defense)
+            and batch_size in (None, one.batch_size)
+            and precision in (None, one.precision)
         ]
         if not values:
             raise InputError(f"no attack measured '{measure}' here; measured: {', '.join(self.measured) or 'nothing'}")
@@ -116,10 +139,19 @@ class Audited(_Plain):
         return [name for name in MEASURES if any(name in one.measures for one in self.findings)]
 
     @property
-    def cases(self) -> list[tuple[str, int]]:
-        """The defences and batch sizes that were looked at, in their order."""
+    def cases(self) -> list[Place]:
+        """The precisions, defences and batch sizes that were looked at, in their order."""
         told: list[Cost | Finding | NotTried] = [*self.costs, *self.findings, *self.not_tried]
-        return list(dict.fromkeys((one.defense, one.batch_size) for one in told))
+        return list(dict.fromkeys(one.place for one in told))
+
+    @property
+    def precisions(self) -> list[str]:
+        """The precisions that were looked at."""
+        return list(dict.fromkeys(place.precision for place in self.cases))
+
+    def shown_place(self, place: Place) -> str:
+        """Return the defence as text, with the precision where there are several."""
+        return place.defense if len(self.precisions) < 2 else f"{place.defense}, {place.precision}"
 
     def above(self, limits: Mapping[str, float]) -> list[str]:
         """Return a line for each measure whose worst is above its limit."""
@@ -129,13 +161,15 @@ class Audited(_Plain):
         ]
 
     def table(self) -> list[dict[str, str]]:
-        """Return the worst of every measure, a row a defence and batch size."""
+        """Return the worst of every measure, a row a defence, batch size and precision, where there are several."""
         rows = []
-        for defense, size in self.cases:
-            row = {"defence": defense, "batch size": str(size)}
+        for place in self.cases:
+            row = {"defence": place.defense, "batch size": str(place.batch_size)}
+            if len(self.precisions) > 1:
+                row["precision"] = place.precision
             for name in self.measured:
                 try:
-                    row[name] = shown(name, self.worst(name, defense=defense, batch_size=size))
+                    row[name] = shown(name, self.worst(name, **place._asdict()))
                 except InputError:
                     row[name] = "–"
             rows.append(row)

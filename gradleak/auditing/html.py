@@ -10,7 +10,7 @@ from pathlib import Path
 
 from gradleak import paths
 from gradleak.auditing import drawing
-from gradleak.auditing.findings import MEASURES, Audited, Finding
+from gradleak.auditing.findings import MEASURES, Audited, Finding, Place
 from gradleak.auditing.sentences import main_measure, of_haste
 from gradleak.errors import GradleakError
 
@@ -105,10 +105,10 @@ def _summary(report: Audited) -> str:
         return "<h2>The worst of it</h2><p>Nothing was measured: there was no private batch to compare with.</p>"
     head = "".join(f"<th>{escape(name)}</th>" for name in rows[0])
     body = ""
-    for row, (defense, size) in zip(rows, report.cases, strict=True):
+    for row, place in zip(rows, report.cases, strict=True):
         cells = ""
         for name, text in row.items():
-            level = _level(name, report, defense, size) if name in MEASURES and text != "–" else ""
+            level = _level(name, report, place) if name in MEASURES and text != "–" else ""
             cells += f"<td class='number {level}'>{escape(text)}</td>"
         body += f"<tr>{cells}</tr>"
     known = "; ".join(f"{name}: {MEASURES[name]}" for name in report.measured)
@@ -120,9 +120,8 @@ def _summary(report: Audited) -> str:
     )
 
 
-def _level(name: str, report: Audited, defense: str, size: int) -> str:
-    value = report.worst(name, defense=defense, batch_size=size)
-    return _grade(name, value)
+def _level(name: str, report: Audited, place: Place) -> str:
+    return _grade(name, report.worst(name, **place._asdict()))
 
 
 def _grade(name: str, value: float) -> str:
@@ -132,17 +131,23 @@ def _grade(name: str, value: float) -> str:
 
 def _proved(report: Audited) -> str:
     lines = "".join(f"<li>{escape(one)}.</li>" for one in report.proofs)
-    return f"<h2>What the counts alone prove</h2><ul>{lines}</ul>"
+    coarse = [one for one in report.precisions if one not in ("float32", "float64")]
+    note = (
+        "<p class='soft'>The counts assume that nothing is rounded. In "
+        f"{escape(', '.join(coarse))} several answers may fit: the findings say where only one does.</p>"
+    )
+    return f"<h2>What the counts alone prove</h2><ul>{lines}</ul>{note if coarse else ''}"
 
 
 def _cases(report: Audited, link: Link) -> list[str]:
     parts = ["<h2>Findings</h2>"]
-    for defense, size in report.cases:
-        own = [one for one in report.findings if (one.defense, one.batch_size) == (defense, size)]
+    for place in report.cases:
+        own = [one for one in report.findings if one.place == place]
         if not own:
             continue
-        name = {"none": "no defence", "update": "the update as it was sent"}.get(defense, defense)
-        parts.append(f"<h3>{escape(name)}, batch of {size}</h3>")
+        name = {"none": "no defence", "update": "the update as it was sent"}.get(place.defense, place.defense)
+        inside = f" in {place.precision}" if len(report.precisions) > 1 else ""
+        parts.append(f"<h3>{escape(name)}, batch of {place.batch_size}{inside}</h3>")
         first = _foremost(own)
         parts += [_finding(report, one, link) for one in own if one in first]
         others = [_finding(report, one, link) for one in own if one not in first]
@@ -178,7 +183,7 @@ def _finding(report: Audited, one: Finding, link: Link) -> str:
         f"<figure><img class='pixels' alt='private images above, recovered ones below' "
         f"src='data:image/png;base64,{picture.png}'><figcaption>Above: private. Below: recovered.</figcaption></figure>"
         for picture in report.pictures
-        if (picture.defense, picture.batch_size, picture.attack) == (one.defense, one.batch_size, one.attack)
+        if (picture.place, picture.attack) == (one.place, one.attack)
     )
     return (
         f"<div class='finding is-{grade}'><p><strong>{escape(one.attack)}.</strong> {escape(one.sentence)}{cut} "
@@ -194,27 +199,31 @@ def _page(name: str, link: Link) -> str:
 def _costs(report: Audited) -> str:
     if not report.costs:
         return ""
+    several = len(report.precisions) > 1
     rows = "".join(
         f"<tr><td>{escape(one.defense)}</td><td class='number'>{one.batch_size}</td>"
+        f"{f'<td>{escape(one.precision)}</td>' if several else ''}"
         f"<td class='number'>{'–' if one.cosine is None else format(one.cosine, '.3f')}</td>"
         f"<td class='number'>{one.loss_before:.4g}</td><td class='number'>{one.loss_after:.4g}</td>"
         f"<td class='number'>{one.loss_after_undefended:.4g}</td></tr>"
         for one in report.costs
     )
     picture = f"<figure class='wide'>{drawing.frontier(report)}</figure>" if _compares(report) else ""
+    head, column = ("a defence or a precision costs", "<th>precision</th>") if several else ("a defence costs", "")
+    true = "" if {one.precision for one in report.costs} <= {"float32", "float64"} else ", computed in float32"
     return (
-        "<h2>What leaks against what a defence costs</h2><div class='wide'><table><thead><tr><th>defence</th>"
-        "<th>batch size</th><th>cosine</th><th>loss</th><th>after a step</th><th>undefended</th></tr></thead>"
+        f"<h2>What leaks against what {head}</h2><div class='wide'><table><thead><tr><th>defence</th>"
+        f"<th>batch size</th>{column}<th>cosine</th><th>loss</th><th>after a step</th><th>undefended</th></tr></thead>"
         f"<tbody>{rows}</tbody></table></div>{picture}"
-        "<p class='soft'>Cosine of the gradient that is sent with the true one; the batch's loss before and after one "
-        "step along it.</p>"
+        f"<p class='soft'>Cosine of the gradient that is sent with the true one{true}; the batch's loss before and "
+        "after one step along it.</p>"
     )
 
 
 def _left(report: Audited) -> str:
     groups: dict[tuple[str, str], list[str]] = {}
     for one in report.not_tried:
-        groups.setdefault((one.attack, one.why), []).append(f"{one.defense}, {one.batch_size}")
+        groups.setdefault((one.attack, one.why), []).append(f"{report.shown_place(one.place)}, {one.batch_size}")
     every = len(report.cases)
     rows = "".join(
         f"<tr><td>{escape(attack)}</td><td>{escape(why)}</td><td>{_where(where, every)}</td></tr>"
@@ -233,11 +242,12 @@ def _where(where: Sequence[str], every: int) -> str:
 def figures(report: Audited) -> Iterator[tuple[str, bytes]]:
     """Give the figures of a report, by the names of their files."""
     for one in report.pictures:
-        words = f"{one.attack} {one.defense} batch {one.batch_size}".replace("/", " ").split()
+        inside = one.precision if len(report.precisions) > 1 else ""
+        words = f"{one.attack} {one.defense} {inside} batch {one.batch_size}".replace("/", " ").split()
         yield f"{'-'.join(words)}.png", base64.b64decode(one.png)
     if _compares(report):
         yield "frontier.svg", drawing.frontier(report).encode()
 
 
 def _compares(report: Audited) -> bool:
-    return bool(report.measured) and len({one.defense for one in report.costs}) > 1
+    return bool(report.measured) and len({(one.defense, one.precision) for one in report.costs}) > 1

@@ -1,8 +1,12 @@
-"""Runs an audit: every attack that applies, on every batch behind every defence, cheap and certain ones first."""
+"""Runs an audit: every attack that applies, on every batch in every precision behind every defence.
+
+Cheap and certain attacks come first.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import os
 import re
@@ -22,7 +26,7 @@ from gradleak.auditing.cases import Case, Found
 from gradleak.auditing.costs import undefended
 from gradleak.auditing.findings import Cost, Finding, NotTried, Picture
 from gradleak.auditing.measuring import Truth
-from gradleak.auditing.private import kind_of, private
+from gradleak.auditing.private import Private, kind_of, private
 from gradleak.auditing.reach import reach_of
 from gradleak.auditing.report import Report, made
 from gradleak.auditing.subject import Kind, Subject, proofs, subject_of
@@ -30,6 +34,7 @@ from gradleak.errors import GradleakError, InputError, first_line
 from gradleak.labels.priors import PRIORS
 from gradleak.leak import Leak, observe
 from gradleak.losses import CrossEntropy, Loss
+from gradleak.precision import PRECISIONS, precision_of
 
 # A cheap attack is given this many seconds at least, while there are any left.
 LEAST_SECONDS = 10.0
@@ -69,6 +74,7 @@ def audit(
     *,
     batch_sizes: Sequence[int] = (1, 4),
     defenses: Sequence[str] = ("none",),
+    precisions: Sequence[str] | None = None,
     labels: str | None = None,
     loss: Loss | None = None,
     head: str | None = None,
@@ -85,11 +91,14 @@ def audit(
     """Attack a model's gradients with everything in the book that applies, and report what they give away.
 
     `inputs` (N, …) and `targets`, classes (N,), soft labels (N, C), or tokens (N, T) with the next of each: batches of
-    each of `batch_sizes` are drawn from them. `defenses`: texts as `gradleak.defenses.named` takes them. `labels`: what
-    the server knows of their shape, "onehot", "smoothing" or "mixup"; one-hot for classes, smoothing for soft ones
-    where not said. `auxiliary`: samples of the same kind and their classes, if the attacker has some. `pixels`: (low,
-    span), where images in [0, 1] are (inputs − low) / span. `marks`: the start and end mark of sentences, found where
-    all have the same. `minutes` is the time to spend, `memory` in GiB; what fits into neither is named as not tried.
+    each of `batch_sizes` are drawn from them. `defenses`: texts as `gradleak.defenses.named` takes them.
+    `precisions`: what the client computes in, as "tf32" or "bfloat16" (`gradleak.precision.PRECISIONS`); the type of
+    the parameters where not said. Every batch is computed in each, and attacks that can use it are told which.
+    `labels`: what the server knows of their shape, "onehot", "smoothing" or "mixup"; one-hot for classes, smoothing for
+    soft ones where not said. `auxiliary`: samples of the same kind and their classes, if the attacker has some.
+    `pixels`: (low, span), where images in [0, 1] are (inputs − low) / span. `marks`: the start and end mark of
+    sentences, found where all have the same. `minutes` is the time to spend, `memory` in GiB; what fits into neither is
+    named as not tried.
     `rate`: of the one step that a defence's cost is measured with; `steps`: how long inputs are searched for where
     nothing gives them directly. `images=False`: no image is kept.
 
@@ -99,7 +108,8 @@ def audit(
     _check_settings(batch_sizes, defenses, minutes, memory, steps)
     loss = loss or CrossEntropy()
     memory = _memory() if memory is None else memory * GIB
-    _check_model(model, memory, len(set(batch_sizes)) * len(set(defenses)))
+    _check_model(model, memory, len(set(batch_sizes)) * len(set(defenses)) * len(set(precisions or ("",))))
+    plain_in, used = _own(model), _precisions(precisions, model)
     _check_batch(inputs, targets)
     if short := [size for size in batch_sizes if size > len(inputs)]:
         raise InputError(f"a batch of {short[0]} cannot be drawn from {len(inputs)} samples")
@@ -110,21 +120,25 @@ def audit(
     jobs, costs, proved, subject = [], [], [], None
     for size in dict.fromkeys(batch_sizes):
         batch = own.drawn(size, seed)
-        with _running(model):
-            clean = observe(model, batch.inputs, batch.targets, loss=loss, head=head)
+        leaks = {name: _computed(model, batch, loss, head, name) for name in dict.fromkeys((plain_in, *used))}
+        clean = leaks[plain_in]
         subject = subject or subject_of(clean, own.kind, own.sequence)
         reach = reach_of(clean)
         proved += [*proofs(subject, size, prior, loss), *reach.told(size)]
-        truth, plain = batch.truth(clean, subject), undefended(clean, batch, loss, rate)
-        for name in dict.fromkeys(defenses):
-            sent = _sent(clean, name, seed)
-            costs.append(plain.cost(name, sent))
-            case = Case(sent, subject, name, prior, loss, seed, steps, reach, auxiliary, marks or batch.marks, own.box)
+        truth, plain = batch.truth(clean, subject), undefended(clean, plain_in, batch, loss, rate)
+        for precision, name in itertools.product(used, dict.fromkeys(defenses)):
+            sent = _sent(leaks[precision], name, seed)
+            costs.append(plain.cost(name, precision, sent))
+            case = Case(
+                sent, subject, name, prior, loss, seed, steps, reach, precision, auxiliary, marks or batch.marks,
+                own.box,
+            )  # fmt: skip
             jobs += [_Job(attack, case, truth) for attack in ATTACKS]
     assert subject is not None
     settings = {
         "batch sizes": ", ".join(map(str, batch_sizes)),
         "defences": ", ".join(defenses),
+        **_setting(precisions, used),
         "labels": prior,
         "loss": str(loss),
         "seed": str(seed),
@@ -143,6 +157,7 @@ def audit_update(
     tokens: bool = False,
     labels: str = "onehot",
     defense: str = "update",
+    precision: str | None = None,
     loss: Loss | None = None,
     auxiliary: tuple[Tensor, Tensor] | None = None,
     pixels: tuple[Tensor, Tensor] | None = None,
@@ -158,11 +173,13 @@ def audit_update(
     Where the private `inputs` and `targets` are at hand, what is found is measured by them; otherwise attacks say what
     they claim. `defense`: what the client is known to have done to it, "update" for what two state dicts tell,
     "dp-sgd/0.01" for samples that were clipped and noise of this deviation on every entry of the gradient.
+    `precision`: what the client is known to compute in, as "bfloat16"; the type of the parameters where not said.
     """
     started = time.monotonic()
     if defense != "update" and not re.fullmatch(r"dp-sgd/\d+(\.\d*)?(e[+-]?\d+)?", defense):
         defenses.shown(defense)
     _check_settings((seen.batch_size,), (), minutes, memory, steps)
+    used = _precisions(None if precision is None else (precision,), seen.model)
     memory = _memory() if memory is None else memory * GIB
     loss = loss or CrossEntropy()
     shape = seen.input_shape if inputs is None else tuple(inputs.shape[1:])
@@ -180,11 +197,12 @@ def audit_update(
         truth = None if known is None else known.truth(seen, subject)
     box, marks = (None, marks) if known is None else (known.box, marks or known.marks)
     reach = reach_of(seen)
-    case = Case(seen, subject, defense, labels, loss, seed, steps, reach, auxiliary, marks, box)
+    case = Case(seen, subject, defense, labels, loss, seed, steps, reach, used[0], auxiliary, marks, box)
     told = _run([_Job(attack, case, truth) for attack in ATTACKS], started, 60 * minutes, memory, images)
     settings = {
         "batch size": str(seen.batch_size),
         "local steps": str(seen.local_steps),
+        **_setting(precision, used),
         "labels": labels,
         "loss": str(loss),
         "seed": str(seed),
@@ -254,7 +272,7 @@ def _one(number: int, job: _Job, seconds: float, told: _Told, images: bool) -> N
     told.findings[number] = _finding(job, found, clock.rang)
     if images and job.truth is not None and found.inputs is not None and job.case.subject.kind == "images":
         told.pictures[number] = Picture(
-            defense=job.case.defense, batch_size=job.case.size, attack=job.attack.name,
+            defense=job.case.defense, batch_size=job.case.size, precision=job.case.precision, attack=job.attack.name,
             png=drawing.pair(job.truth, found.inputs),
         )  # fmt: skip
     if "interrupted" in found.remark and not clock.rang:
@@ -267,6 +285,7 @@ def _finding(job: _Job, found: Found, cut: bool) -> Finding:
     return Finding(
         defense=job.case.defense,
         batch_size=job.case.size,
+        precision=job.case.precision,
         attack=job.attack.name,
         certificate=found.certificate,
         measures=measures,
@@ -280,7 +299,12 @@ def _finding(job: _Job, found: Found, cut: bool) -> Finding:
 
 def _not_tried(job: _Job, why: str) -> NotTried:
     return NotTried(
-        defense=job.case.defense, batch_size=job.case.size, attack=job.attack.name, why=why, page=job.attack.page
+        defense=job.case.defense,
+        batch_size=job.case.size,
+        precision=job.case.precision,
+        attack=job.attack.name,
+        why=why,
+        page=job.attack.page,
     )
 
 
@@ -327,6 +351,33 @@ def _check_settings(
         defenses.shown(name)
 
 
+def _own(model: nn.Module) -> str:
+    """Return the precision of a model's parameters."""
+    return "float64" if all(p.dtype == torch.float64 for p in model.parameters()) else "float32"
+
+
+def _precisions(names: Sequence[str] | None, model: nn.Module) -> list[str]:
+    """Return the full names of precisions, each once, if a client of the model can compute in them."""
+    own = _own(model)
+    if names is None:
+        return [own]
+    if not names:
+        raise InputError(f"at least one precision is needed; known: {', '.join(PRECISIONS)}")
+    found = list(dict.fromkeys(precision_of(name).name for name in names))
+    for name in found:
+        if "float64" in (own, name) and name != own:
+            raise InputError(
+                f"the model's parameters are {own}: its client cannot compute in {name}"
+                + (", which needs float32 parameters" if own == "float64" else "")
+            )
+    return found
+
+
+def _setting(given: Sequence[str] | None, names: list[str]) -> dict[str, str]:
+    """Return the setting that a report names, where a precision was asked for."""
+    return {} if given is None else {"precision" if len(names) == 1 else "precisions": ", ".join(names)}
+
+
 def _check_model(model: nn.Module, memory: float, cases: int) -> None:
     """Refuse what no gradient can be taken of, or too large a one for every case, before anything is run."""
     if not isinstance(model, nn.Module):
@@ -368,6 +419,22 @@ def _memory() -> float:
             if line.startswith("MemAvailable"):
                 return 0.8 * 1024 * int(line.split()[1])
     return 0.5 * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def _computed(model: nn.Module, batch: Private, loss: Loss, head: str | None, precision: str) -> Leak:
+    """Return what a client without a defence sends that computes in a precision."""
+    plain = precision in ("float32", "float64")
+    try:
+        with _running(model):
+            leak = observe(model, batch.inputs, batch.targets, loss=loss, head=head, precision=precision)
+        if not plain and not all(bool(value.isfinite().all()) for value in leak.gradients.values()):
+            raise InputError("its gradient holds NaN or infinite values")
+    except GradleakError as error:
+        if plain:
+            raise
+        # The model was run in float32 before: what is wrong comes from the precision.
+        raise InputError(f"{type(model).__name__} cannot be audited in {precision}: {first_line(error)}") from error
+    return leak
 
 
 @contextlib.contextmanager

@@ -28,9 +28,11 @@ WORTH = 0.1
 def of_finding(found: Found, measures: Mapping[str, float], chance: Mapping[str, float], case: Case) -> str:
     """Return what came of an attack."""
     certain = CERTAIN.get(found.certificate, found.certificate)
+    if case.rounds and found.certificate in ("unique", "exact"):
+        certain += " within its rounding"
     remark = f" ({found.remark})" if found.remark and found.certificate not in ("counted", "unique") else ""
     if not measures:
-        return f"{_claimed(found)}: {certain}{remark}."
+        return _begun(f"{_claimed(found)}: {certain}{remark}.", case)
     parts = [f"{shown(name, measures[name])} of the {name}" for name in SHARES if name in measures]
     if "labels" in chance:
         parts[0] += f", where guessing gets {shown('labels', chance['labels'])}"
@@ -38,8 +40,12 @@ def of_finding(found: Found, measures: Mapping[str, float], chance: Mapping[str,
         best = "the image" if case.size == 1 else "the best image"
         like = f", SSIM {measures['image-ssim']:.2f}" if "image-ssim" in measures else ""
         parts.append(f"{best} at {shown('image-psnr', measures['image-psnr'])}{like}")
-    text = "; ".join(parts)
-    return f"{text[0].upper()}{text[1:]}: {certain}{remark}."
+    return _begun(f"{'; '.join(parts)}: {certain}{remark}.", case)
+
+
+def _begun(text: str, case: Case) -> str:
+    """Return a sentence that says first what the client computed in, where that is not float32 or float64."""
+    return f"In {case.precision}, {text[0].lower()}{text[1:]}" if case.rounds else f"{text[0].upper()}{text[1:]}"
 
 
 def _claimed(found: Found) -> str:
@@ -76,10 +82,11 @@ def stopped(finding: Finding, others: Sequence[Finding], costs: Sequence[Cost]) 
         return ""
     remedy = next(one.remedy for one in ATTACKS if one.name == finding.attack)
     bar = max(STOPPED * finding.measures[name], finding.chance.get(name, 0.0))
-    cosines = {(one.defense, one.batch_size): one.cosine for one in costs}
+    cosines = {one.place: one.cosine for one in costs}
     told, tried = [], False
     for defense in dict.fromkeys(one.defense for one in costs):
-        rivals = [one for one in others if one.defense == defense and one.batch_size == finding.batch_size]
+        place = finding.place._replace(defense=defense)
+        rivals = [one for one in others if one.place == place]
         if defense in ("none", finding.defense):
             continue
         # Whoever has the labels has the classes.
@@ -89,7 +96,7 @@ def stopped(finding: Finding, others: Sequence[Finding], costs: Sequence[Cost]) 
             continue  # not measured is not stopped
         tried = True
         if max(values) <= bar:
-            cosine = cosines.get((defense, finding.batch_size))
+            cosine = cosines.get(place)
             told.append(f"{defense} (cosine {cosine:.2f})" if cosine is not None else defense)
     if told:
         return f"Stopped here by {', '.join(told)}."
