@@ -70,7 +70,12 @@ def run_study(
         profile=profile,
         parameters=parameters.model_dump(),
         trials=[trial for trial in done if trial is not None],
-        provenance=records.provenance(device, parameters.seed, time.perf_counter() - started, data_sources),
+        provenance=records.provenance(
+            "cuda" if any(map(records.on_gpu, inputs)) else "cpu",
+            parameters.seed,
+            time.perf_counter() - started,
+            data_sources,
+        ),
         sources=code,
         rules=rules,
     )
@@ -82,27 +87,37 @@ def run_study(
 def record(study: Study, parameters: Parameters, *, jobs: int | None = None, cluster: str | None = None) -> Record:
     """Run a study and keep its record in results/, with the rules of its claims as they are today.
 
-    Trials that the record there holds are taken from it if they were computed with today's packages and data, and with
-    today's code or one that a spot check has confirmed to be as good. Then the new record is confirmed as well: its
-    sources are those of the trials that it took over.
+    A record made on a GPU lies beside the CPU's and never replaces it. Trials that the record there holds are taken
+    from it if they were computed with today's packages and data, and with today's code or one that a spot check has
+    confirmed to be as good. Then the new record is confirmed as well: its sources are those of the trials that it took
+    over.
     """
     from gradleak import claims
 
-    kept = records.recorded(study.name)
+    file = records.file_of(study.name, accelerated=any(map(records.on_gpu, study.module.trials(parameters))))
+    kept = records.read(file) if file.is_file() else None
     now = sources_of(study, parameters)
     same = kept and records.state(kept) != "stale" and kept.provenance.data == now
-    finished = kept.trials if kept and same and _alike(kept.provenance.versions, records.versions()) else []
+    alike = kept and _alike(kept.provenance.versions, records.versions()) and _same_card(kept)
+    finished = kept.trials if kept and same and alike else []
     rules = claims.rules(study.name)
     result = run_study(study, parameters, jobs=jobs, cluster=cluster, finished=finished, rules=rules)
     if kept and any(trial in finished for trial in result.trials):
         result = result.model_copy(update={"sources": kept.sources, "confirmed": kept.confirmed})
-    records.write(result, records.file_of(study.name))
+    records.write(result, file)
     return result
 
 
 def _alike(kept: dict[str, str], now: dict[str, str]) -> bool:
     """Whether the other packages that a record names are today's: of this one the sources themselves are compared."""
     return all(now.get(name) == version for name, version in kept.items() if name != "gradleak")
+
+
+def _same_card(kept: Record) -> bool:
+    """Whether a record was made on a CPU, or on the same model of GPU as the one at hand."""
+    import torch
+
+    return not kept.accelerated or kept.provenance.device.partition(",")[0] == torch.cuda.get_device_name()
 
 
 def run_trials(
