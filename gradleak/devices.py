@@ -20,6 +20,14 @@ def accelerated(device: torch.device | str) -> bool:
     return torch.device(device).type not in ("cpu", "meta")
 
 
+def model_of(device: torch.device | str) -> str:
+    """Return "cpu", or the model of a GPU: what one computes differs from another's by rounding."""
+    if not accelerated(device):
+        return "cpu"
+    name = getattr(torch.get_device_module(torch.device(device)), "get_device_name", None)
+    return str(name(device)) if name else torch.device(device).type
+
+
 def free_memory(device: torch.device | str) -> int:
     """Return how many bytes are free on an accelerator."""
     free, _ = torch.get_device_module(torch.device(device)).mem_get_info(device)

@@ -310,6 +310,9 @@ class _Module:
     def current_device(self) -> int:
         return 0
 
+    def get_device_name(self, device: Any = None) -> str:
+        return "a pretended GPU"
+
     def device_count(self) -> int:
         return 1
 

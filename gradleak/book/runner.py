@@ -115,9 +115,7 @@ def _alike(kept: dict[str, str], now: dict[str, str]) -> bool:
 
 def _same_card(kept: Record) -> bool:
     """Whether a record was made on a CPU, or on the same model of GPU as the one at hand."""
-    import torch
-
-    return not kept.accelerated or kept.provenance.device.partition(",")[0] == torch.cuda.get_device_name()
+    return not kept.accelerated or kept.provenance.device.partition(",")[0] == devices.model_of("cuda")
 
 
 def run_trials(
@@ -161,10 +159,7 @@ def sources_of(study: Study, parameters: Parameters) -> list[str]:
 
 def decides(code: str, device: str, data_sources: list[str]) -> str:
     """Return a hash of what decides a trial's result beside its inputs; `code`: the digest of its sources."""
-    import torch
-
-    accelerator = torch.cuda.get_device_name() if device == "cuda" else "cpu"
-    facts = [code, records.versions(), data_sources, accelerator]
+    facts = [code, records.versions(), data_sources, devices.model_of(device)]
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
 
 

@@ -16,6 +16,9 @@ from gradleak import augment, data, defenses, images, labels, metrics, models, s
 from gradleak.images import presets
 from gradleak.leak import Leak, observe
 from gradleak.models.language import batch_of, build_language_model
+from gradleak.models.language_training import LanguageRecipe, train_language_model
+from gradleak.models.picture_training import PictureRecipe, learned
+from gradleak.models.recogniser_training import trained_recogniser
 from gradleak.models.training import Recipe, train
 from tests.gpu.rows import different
 from tests.pretended import pretended_gpu
@@ -170,15 +173,35 @@ def test_a_defence(kind: str) -> None:
 
 
 def test_a_network_trained_there_is_the_one_trained_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Training draws on the CPU, and its sums are the CPU's here: on a real GPU they differ by rounding."""
+    """Training draws on the CPU, and its sums are the CPU's here: on a real GPU they differ by rounding.
+
+    So each is cached under a key of its own, and the CPU's key is the recipe's.
+    """
     recipe = Recipe(network="lenet", dataset="digits", epochs=1, labels="mixup", batch_size=256)
     found = {}
+    monkeypatch.setenv("GRADLEAK_CACHE", str(tmp_path))
     for device in ("cpu", "pretended"):
-        monkeypatch.setenv("GRADLEAK_CACHE", str(tmp_path / device))
         with pretended_gpu():
-            model = train(recipe, device=device, show_progress=False).model
-            found[device] = [plain(one) for one in model.state_dict().values()]
+            trained = train(recipe, device=device, show_progress=False)
+            again = train(recipe, device=device, show_progress=False)
+        assert (trained.cached, again.cached) == (False, True), device
+        found[device] = [plain(one) for one in trained.model.state_dict().values()]
     assert found["cpu"] == found["pretended"]
+    learning = data.load("digits", "train")
+    files = {file.stem for file in (tmp_path / "networks").glob("*.pt")}
+    assert len(files) == 2
+    assert recipe.key(f"{learning.source} {len(learning)}") in files
+
+
+def test_what_the_other_trainers_train_is_the_cpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They have no device: a network that they trained is the CPU's wherever the page runs."""
+    monkeypatch.setenv("GRADLEAK_CACHE", str(tmp_path))
+    with pretended_gpu() as gpu:
+        learned(PictureRecipe(kind="denoiser", dataset="photos", depth=4, epochs=1, batch_size=64))
+        trained_recogniser("small", "sentences", 1)
+        train_language_model(LanguageRecipe(text="sentences", kind="gru", width=4, epochs=1, batch_size=64))
+        assert gpu.operations == 0
+    assert len(list((tmp_path / "networks").glob("*.pt"))) == 3
 
 
 def test_measures() -> None:
