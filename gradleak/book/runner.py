@@ -180,6 +180,12 @@ def _work(study: str, index: int, inputs: dict[str, Any], threads: int, alone: b
         started = time.perf_counter()
         try:
             rows = module.trial(**inputs)
+        except torch.OutOfMemoryError as error:
+            raise GradleakError(
+                f"a trial of '{study}' needs more memory than the GPU has free, also in the smallest chunks "
+                f"({short(inputs)}): make its batch or network smaller, run fewer trials at once, or take the CPU with "
+                "`-p device=cpu`; finished trials are kept"
+            ) from error
         except Exception as error:
             error.add_note(f"in a trial of '{study}': {short(inputs)}")
             raise
