@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from gradleak import data, devices, studies
-from gradleak.book import progress, records, sources
+from gradleak.book import cards, progress, records, sources
 from gradleak.book.plain import plain
 from gradleak.book.records import Record, Trial
 from gradleak.book.trials import Trials, known, short
@@ -136,7 +136,9 @@ def run_trials(
     if not inputs:
         return
     alone = cluster is None and workers <= 1
-    work = (joblib.delayed(_work)(study.name, place, one, threads, alone) for place, one in enumerate(inputs))
+    # A cluster's worker finds the cards of its own machine.
+    shared = None if cluster else (cards.visible() if accelerated and not alone else [], cards.folder())
+    work = (joblib.delayed(_work)(study.name, place, one, threads, alone, shared) for place, one in enumerate(inputs))
     with _backend(cluster, threads, alone), warnings.catch_warnings():
         # A worker whose memory has grown is replaced between trials; nobody has to know.
         warnings.filterwarnings("ignore", message="A worker stopped while some jobs", category=UserWarning)
@@ -163,16 +165,30 @@ def decides(code: str, device: str, data_sources: list[str]) -> str:
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def _work(study: str, index: int, inputs: dict[str, Any], threads: int, alone: bool) -> tuple[int, Trial]:
-    """Run one trial, here or in a process of its own."""
+def _work(
+    study: str,
+    index: int,
+    inputs: dict[str, Any],
+    threads: int,
+    alone: bool,
+    shared: tuple[list[str], Path] | None,
+) -> tuple[int, Trial]:
+    """Run one trial, here or in a process of its own.
+
+    `shared`: the cards that processes share, and the folder in which they say so; None where the machine is another.
+    """
     import torch
 
+    accelerated = devices.accelerated(inputs.get("device", "cpu"))
+    if accelerated and not alone:
+        cards.take(*(shared or (cards.visible(), cards.folder())))
     module = studies.load(study).module
     bars = contextlib.nullcontext() if alone else progress.quiet()
     with (
         bars,
-        _settled(threads, devices.accelerated(inputs.get("device", "cpu"))),
-        torch.random.fork_rng(),
+        _settled(threads, accelerated),
+        # A trial on the CPU must not start CUDA: a process could not choose its card any more.
+        torch.random.fork_rng([torch.cuda.current_device()] if accelerated and torch.cuda.device_count() else []),
         _interruptible(),
     ):
         # Trials draw from their own generators; should a library not, the order of the trials still must not matter.
@@ -242,7 +258,8 @@ def _settled(threads: int, accelerated: bool) -> Iterator[None]:
 def processes(jobs: int | None, trials: int, device: str, threads: int = 1, quick: bool = False) -> int:
     """Return how many trials run at once: `jobs`, else $GRADLEAK_JOBS, else one a core or one a GPU.
 
-    Unasked, a quick run has one: it is over before others have imported what they need.
+    More processes than GPUs share them evenly. Unasked, a quick run has one: it is over before others have imported
+    what they need.
     """
     asked = jobs
     if asked is None and (text := os.environ.get("GRADLEAK_JOBS")):
@@ -252,8 +269,8 @@ def processes(jobs: int | None, trials: int, device: str, threads: int = 1, quic
     if asked is not None and asked < 1:
         raise InputError(f"jobs must be a positive number; got {asked}")
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    # One GPU is shared by as many processes as asked for, and by one unasked.
-    workers = min(asked or (1 if quick or device == "cuda" else cores), trials)
+    unasked = max(1, len(cards.visible())) if device == "cuda" else cores
+    workers = min(asked or (1 if quick else unasked), trials)
     return workers if threads == 1 else max(1, min(workers, cores // threads))
 
 
