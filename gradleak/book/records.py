@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 import gradleak
 from gradleak import devices, paths, studies
-from gradleak.book import sources
+from gradleak.book import sources, staying
 from gradleak.book.plain import restored, worded
 from gradleak.errors import GradleakError, InputError, MissingData, StorageError
 from gradleak.storage import write_whole
@@ -362,6 +362,7 @@ def _described(record: Record) -> dict[str, str]:
         "profile": record.profile,
         "data": "; ".join(map(_at_hand, facts.data)) or "none",
         "device": facts.device,
+        "stays on the CPU": staying.on_page(studies.load(record.study)),
         "trials": f"{len(record.trials)}, {sum(trial.seconds for trial in record.trials):.1f} s in all",
         "date": " to ".join(span(record)),
         "commit": ", ".join(dict.fromkeys(trial.commit or facts.commit for trial in record.trials)),
