@@ -23,9 +23,9 @@ class Stays:
     pages: tuple[str, ...] = ()
     by: tuple[Definition, ...] = ()
 
-    def of(self, study: Study) -> bool:
-        """Whether a page is known to do it."""
-        return study.name in self.pages or not sources.of_trials(study).definitions.isdisjoint(self.by)
+    def of(self, page: str, reached: frozenset[Definition]) -> bool:
+        """Whether a page, whose trials reach these definitions, is known to do it."""
+        return page in self.pages or not reached.isdisjoint(self.by)
 
 
 OPEN = Stays(
@@ -79,15 +79,20 @@ STAYS = (
 
 def on_page(study: Study) -> str:
     """Return what is known to stay on the CPU on a page, in words."""
-    return "; ".join(f"{one.what} ({one.reason})" for one in STAYS if one is OPEN or one.of(study))
+    reached = sources.of_trials(study).definitions
+    return "; ".join(f"{one.what} ({one.reason})" for one in STAYS if one is OPEN or one.of(study.name, reached))
 
 
 def text() -> str:
     """Return the table of everything that stays on the CPU, for the book's status page."""
-    pages = [studies.load(name) for name in studies.names()]
+    pages = [(page, sources.of_trials(page).definitions) for page in map(studies.load, studies.names())]
     lines = ["| stays on the CPU | because | on |", "| --- | --- | --- |"]
     for one in STAYS:
-        own = [f"{{doc}}`{page.name} <executed/{page.paper}/{page.name}>`" for page in pages if one.of(page)]
+        own = [
+            f"{{doc}}`{page.name} <executed/{page.paper}/{page.name}>`"
+            for page, reached in pages
+            if one.of(page.name, reached)
+        ]
         place = "every page" if one is OPEN else ", ".join(own) or "any page that needs it"
         lines.append(f"| {one.what} | {one.reason} | {place} |")
     head = ":::{table} What stays on the CPU on a machine with a GPU.\n:name: tab-stays-on-cpu\n"
