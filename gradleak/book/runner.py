@@ -146,7 +146,10 @@ def run_trials(
         ahead = "2*n_jobs" if cluster is None else "all"
         parallel = joblib.Parallel(1 if alone else workers, return_as="generator_unordered", pre_dispatch=ahead)
         with contextlib.closing(parallel(work)) as finished:
-            yield from progress.progress(finished, len(inputs), f"{study.name}: trials")
+            for place, found in progress.progress(finished, len(inputs), f"{study.name}: trials"):
+                if isinstance(found, GradleakError):
+                    raise found
+                yield place, found
 
 
 def sources_of(study: Study, parameters: Parameters) -> list[str]:
@@ -172,9 +175,11 @@ def _work(
     threads: int,
     alone: bool,
     shared: tuple[list[str], Path] | None,
-) -> tuple[int, Trial]:
+) -> tuple[int, Trial | GradleakError]:
     """Run one trial, here or in a process of its own.
 
+    A trial that does not fit into memory comes back as an error in its turn, behind the trials that ended before it:
+    raised in a process of its own it would have joblib drop those that nobody has fetched yet.
     `shared`: the cards that processes share, and the folder in which they say so; None where the machine is another.
     """
     import torch
@@ -196,12 +201,12 @@ def _work(
         started = time.perf_counter()
         try:
             rows = module.trial(**inputs)
-        except torch.OutOfMemoryError as error:
-            raise GradleakError(
+        except torch.OutOfMemoryError:
+            return index, GradleakError(
                 f"a trial of '{study}' needs more memory than the GPU has free, also in the smallest chunks "
                 f"({short(inputs)}): make its batch or network smaller, run fewer trials at once, or take the CPU with "
                 "`-p device=cpu`; finished trials are kept"
-            ) from error
+            )
         except Exception as error:
             error.add_note(f"in a trial of '{study}': {short(inputs)}")
             raise

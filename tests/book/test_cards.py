@@ -96,6 +96,7 @@ print(*(trial.inputs["number"] for trial in record.trials))
 """
 
 
+@pytest.mark.slow
 def test_every_worker_sees_a_card_of_its_own(checkout: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
     checkout.edit("    time.sleep(pause)\n", NOTED)
     monkeypatch.setenv(cards.VISIBLE, "4,5,6")
