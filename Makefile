@@ -42,7 +42,7 @@ fuzz: $(READY) ## try many more damaged files and odd texts than the tests do
 faults: $(READY) ## kill runs at random moments, fill disks, run twice at once
 	@GRADLEAK_FAULTS=20 $(RUN) -m pytest -n 0 tests/book/test_faults.py $(ARGS)
 
-gpu-check: $(READY) ## try every page on a GPU, beside the CPU; minutes
+gpu-check: $(READY) ## try every page and attack on a GPU, beside the CPU; minutes
 	@$(RUN) -m tests.gpu.check $(ARGS)
 
 bench: $(READY) ## measure speed; a table and benchmarks/results.json

@@ -1,5 +1,6 @@
 """Workers on Slurm: `python book/slurm.py 100`, then `gradleak record PAGE --cluster ADDRESS`; no number: a look.
 
+`python book/slurm.py 8 gpu`: eight workers with a GPU each.
 Needs `pip install 'gradleak[cluster]'` on the cluster, in a folder that its machines share.
 """
 
@@ -27,10 +28,14 @@ def cluster(**options: Any) -> SLURMCluster:
     return SLURMCluster(**asked, job_script_prologue=prologue, worker_extra_args=["--no-dashboard"])
 
 
+# Slurm sets CUDA_VISIBLE_DEVICES to the GPU that it gives.
+GPU = {"job_extra_directives": ["--gres=gpu:1"]}
+
 if __name__ == "__main__":
-    with cluster() as made:
+    count, gpu = [word for word in sys.argv[1:] if word != "gpu"], "gpu" in sys.argv[1:]
+    with cluster(**GPU if gpu else {}) as made:
         print(made.job_script())
-        if len(sys.argv) > 1:
-            made.scale(jobs=int(sys.argv[1]))
+        if count:
+            made.scale(jobs=int(count[0]))
             print(f"gradleak record PAGE --cluster {made.scheduler_address}", flush=True)
             signal.pause()

@@ -136,7 +136,7 @@ def verify(
         return
     fresh = latest_records()
     kept = {name: records.recorded(name) for name in wanted}
-    states = {name: records.state(one) if one else "none" for name, one in kept.items()}
+    states = {name: _state(one) if one else "none" for name, one in kept.items()}
     lines = [(states[name], line) for name in wanted for line in claims.lines(fresh, name)]
     rows = [
         {
@@ -159,7 +159,8 @@ def verify(
         typer.echo(json.dumps(values, indent=1, ensure_ascii=False))
     else:
         _show(rows)
-    looser = [said for one in kept.values() if one for said in claims.loosened(one)]
+    every = [one for drawn in kept.values() if drawn for one in (drawn, records.beside(drawn)) if one]
+    looser = list(dict.fromkeys(said for one in every for said in claims.loosened(one)))
     failing = [line for _, line in lines if line.failing]
     for line in failing:
         values_found = f"recorded {line.recorded.shown}, fresh {line.fresh.shown}"
@@ -172,11 +173,23 @@ def verify(
         raise typer.Exit(1)
 
 
+def _state(record: Record) -> str:
+    """Return a record's state, and that it was made on a GPU."""
+    from gradleak.book import records
+
+    return records.state(record) + " (GPU)" * record.accelerated
+
+
+def _named(record: Record) -> str:
+    """Return how messages call a record: by its study, and by its device where that is a GPU."""
+    return record.study + " (GPU)" * record.accelerated
+
+
 def _list_stale(wanted: Sequence[str]) -> None:
     """List the stale records and count all; fail if there is one."""
     from gradleak.book import records
 
-    kept = {name: record for name in wanted if (record := records.recorded(name))}
+    kept = {_named(record): record for name in wanted for record in records.all_recorded(name)}
     states = {name: records.state(record) for name, record in kept.items()}
     for name, record in kept.items():
         if states[name] == "stale":
@@ -192,16 +205,16 @@ def _spot_check(wanted: Sequence[str], trials: int, limit: float, seed: int, job
     from gradleak.book import records, spot
 
     wrong = False
-    for name in wanted:
-        record = records.recorded(name)
-        if record is None or records.state(record) != "stale":
+    for record in (record for name in wanted for record in records.all_recorded(name)):
+        if records.state(record) != "stale":
             continue
+        name = _named(record)
         checked = spot.check(record, trials, limit=limit, seed=seed, jobs=jobs)
         if checked.troubles:
             wrong = True
             typer.echo(f"{name}: stale\n" + "\n".join(f"  {trouble}" for trouble in checked.troubles))
         else:
-            records.write(checked.record, records.file_of(name))
+            records.write(checked.record, records.file_of(record.study, accelerated=record.accelerated))
             typer.echo(f"{name}: {records.standing(checked.record)}")
     if wrong:
         raise typer.Exit(1)
@@ -224,7 +237,8 @@ def record(
     for one, parameters in zip(loaded, chosen, strict=True):
         result = runner.record(one, parameters, jobs=jobs, cluster=cluster)
         seconds = sum(trial.seconds for trial in result.trials)
-        typer.echo(f"record  {records.file_of(one.name)}  ({len(result.trials)} trials, {seconds:.0f} s in all)")
+        file = records.file_of(one.name, accelerated=result.accelerated)
+        typer.echo(f"record  {file}  ({len(result.trials)} trials, {seconds:.0f} s in all)")
 
 
 @app.command()

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import subprocess
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
+
+T = TypeVar("T")
 
 # Share of a GPU's free memory that one chunk of work may take.
 GPU_SHARE = 0.4
@@ -18,6 +20,14 @@ GPU_SHARE = 0.4
 def accelerated(device: torch.device | str) -> bool:
     """Return whether a device is a GPU or another accelerator."""
     return torch.device(device).type not in ("cpu", "meta")
+
+
+def model_of(device: torch.device | str) -> str:
+    """Return "cpu", or the model of a GPU: what one computes differs from another's by rounding."""
+    if not accelerated(device):
+        return "cpu"
+    name = getattr(torch.get_device_module(torch.device(device)), "get_device_name", None)
+    return str(name(device)) if name else torch.device(device).type
 
 
 def free_memory(device: torch.device | str) -> int:
@@ -35,6 +45,30 @@ def entries_at_once(device: torch.device | str, on_cpu: int, bytes_each: int = 8
     if not accelerated(device):
         return on_cpu
     return max(on_cpu, int(GPU_SHARE * free_memory(device)) // bytes_each)
+
+
+def in_chunks(total: int, size: int, work: Callable[[slice], T]) -> Iterator[T]:
+    """Give what `work` returns for consecutive chunks of `total` items, each of `size` items at most.
+
+    Where the GPU's memory is too small for a chunk, the chunk is halved and run again, and all later chunks are as
+    small. A single item that does not fit raises torch.OutOfMemoryError.
+    """
+    start = 0
+    while start < total:
+        chunk = slice(start, min(start + size, total))
+        try:
+            result, fits = work(chunk), True
+        except torch.OutOfMemoryError:
+            if chunk.stop - chunk.start == 1:
+                raise
+            fits = False
+        # After the except clause, since the exception's traceback holds the chunk's tensors.
+        if fits:
+            start = chunk.stop
+            yield result
+        else:
+            size = max(1, (chunk.stop - chunk.start) // 2)
+            torch.cuda.empty_cache()
 
 
 def least_squares(matrix: Tensor, target: Tensor, driver: str | None = None) -> Tensor:

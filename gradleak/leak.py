@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from gradleak.augment import as_probabilities
-from gradleak.devices import differentiable
+from gradleak.devices import differentiable, in_chunks
 from gradleak.errors import InputError
 from gradleak.losses import PADDING, CrossEntropy, Loss
 from gradleak.precision import Precision, computing, scaled_gradients
@@ -295,10 +295,9 @@ def observe_heads(
     if batch_size < 1 or len(inputs) % batch_size:
         raise InputError(f"{len(inputs)} samples cannot be shared out to clients with {batch_size} each")
     loss = loss or CrossEntropy()
-    weights, biases = [], []
-    step = batch_size * max(1, chunk // batch_size)
-    for start in range(0, len(inputs), step):
-        part = slice(start, start + step)
+
+    def heads(clients: slice) -> tuple[nn.Linear, Tensor, Tensor]:
+        part = slice(clients.start * batch_size, clients.stop * batch_size)
         with torch.no_grad():
             _, layer, hidden, logits = _forward(model, inputs[part], head)
         logits = logits.requires_grad_()
@@ -306,8 +305,10 @@ def observe_heads(
         _check_rows(inputs[part], labels)
         (delta,) = torch.autograd.grad(loss(logits, labels).sum() / batch_size, [logits])
         own, seen = (rows.unflatten(0, (-1, batch_size)) for rows in (delta, hidden))
-        weights.append(own.mT @ seen)
-        biases.append(own.sum(dim=1))
+        return layer, own.mT @ seen, own.sum(dim=1)
+
+    found = list(in_chunks(len(inputs) // batch_size, max(1, chunk // batch_size), heads))
+    layer, weights, biases = found[0][0], [one[1] for one in found], [one[2] for one in found]
     bias = None if layer.bias is None else layer.bias.detach()
     return HeadLeaks(
         layer.weight.detach(), bias, torch.cat(weights), None if bias is None else torch.cat(biases), batch_size
@@ -320,7 +321,7 @@ def head_inputs(
     """Return what the last layer takes in (M, I) and the logits (M, C) for inputs (M, …)."""
     _check_inputs(inputs)
     with torch.no_grad():
-        parts = [_forward(model, part, head)[2:] for part in inputs.split(chunk)]
+        parts = list(in_chunks(len(inputs), chunk, lambda part: _forward(model, inputs[part], head)[2:]))
     return torch.cat([hidden for hidden, _ in parts]), torch.cat([logits for _, logits in parts])
 
 
@@ -342,6 +343,8 @@ def _forward(
     try:
         with evaluating(model):
             logits = model(inputs)
+    except torch.OutOfMemoryError:
+        raise
     except (RuntimeError, IndexError) as error:
         reason = str(error).splitlines()[0]
         raise InputError(

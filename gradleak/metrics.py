@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from gradleak import paths
+from gradleak.devices import in_chunks
 from gradleak.errors import InputError, unknown
 
 SSIM_WINDOW = 7  # scikit-image's default: a uniform window
@@ -87,12 +88,10 @@ def lpips(recovered: Tensor, truth: Tensor, trunk: str = "alex") -> Lpips:
         return Lpips(None, f"LPIPS needs a pretrained trunk: {TRUNKS[trunk]} in $GRADLEAK_WEIGHTS")
     model = _lpips_model(trunk, str(file)).to(first.device)
     with torch.no_grad():
-        values = torch.cat(
-            [
-                model(a.float() * 2 - 1, b.float() * 2 - 1).flatten()
-                for a, b in zip(first.split(64), second.split(64), strict=True)
-            ]
-        ).double()
+        parts = in_chunks(
+            len(first), 64, lambda p: model(first[p].float() * 2 - 1, second[p].float() * 2 - 1).flatten()
+        )
+        values = torch.cat(list(parts)).double()
     return Lpips(torch.where(finite, values, torch.ones_like(values)))
 
 

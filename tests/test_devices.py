@@ -6,9 +6,10 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from gradleak import devices
+from gradleak.leak import head_inputs, observe_heads
 
 
 def settings() -> dict[str, object]:
@@ -106,3 +107,58 @@ def test_a_chunk_is_a_constant_on_a_cpu_and_a_share_of_what_is_free_on_a_gpu(mon
     assert devices.entries_at_once("cuda", 1000, bytes_each=4) == 800_000
     monkeypatch.setattr(devices, "free_memory", lambda _: 10)
     assert devices.entries_at_once("cuda", 1000) == 1000
+
+
+@pytest.mark.parametrize(("total", "size", "room"), [(10, 4, 4), (10, 100, 3), (7, 7, 1), (1, 5, 1), (0, 3, 1)])
+def test_a_chunk_that_does_not_fit_is_halved_and_none_is_lost(total: int, size: int, room: int) -> None:
+    tried = []
+
+    def work(part: slice) -> list[int]:
+        tried.append(part.stop - part.start)
+        if tried[-1] > room:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return list(range(total))[part]
+
+    found = list(devices.in_chunks(total, size, work))
+    assert [one for part in found for one in part] == list(range(total))
+    fitting = [count for count in tried if count <= room]
+    assert [len(part) for part in found] == fitting, "what was finished is not run again"
+    assert sorted(tried, reverse=True)[: len(tried) - len(fitting)] == [one for one in tried if one > room]
+
+
+def test_a_single_item_that_does_not_fit_is_an_error() -> None:
+    def work(part: slice) -> int:
+        if part.start == 2:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return part.start
+
+    found = devices.in_chunks(4, 1, work)
+    assert [next(found), next(found)] == [0, 1]
+    with pytest.raises(torch.OutOfMemoryError):
+        next(found)
+
+
+def _small(model: nn.Module, room: int) -> nn.Module:
+    """Return a model which runs out of memory for more than so many samples."""
+
+    def full(_: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        if len(inputs[0]) > room:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+
+    model.register_forward_pre_hook(full)
+    return model
+
+
+def test_last_layers_are_observed_where_memory_is_small() -> None:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(12, 5), nn.ReLU(), nn.Linear(5, 3))
+    inputs, classes = torch.rand(8, 3, 4, generator=torch.Generator().manual_seed(0)), torch.arange(8) % 3
+    expected = observe_heads(model, inputs, classes, batch_size=2)
+    features, scores = head_inputs(model, inputs)
+    less = _small(model, 2)
+    found = observe_heads(less, inputs, classes, batch_size=2)
+    torch.testing.assert_close(found.weight_gradients, expected.weight_gradients)
+    torch.testing.assert_close(found.bias_gradients, expected.bias_gradients)
+    torch.testing.assert_close(head_inputs(less, inputs)[0], features)
+    torch.testing.assert_close(head_inputs(less, inputs)[1], scores)
+    with pytest.raises(torch.OutOfMemoryError):
+        observe_heads(_small(model, 1), inputs, classes, batch_size=2)

@@ -137,7 +137,7 @@ def _attempts(
     waiting: list[Study], profile: str, jobs: int | None, cluster: str | None
 ) -> Iterator[tuple[Study, PageRun | GradleakError]]:
     """Run pages, as many at once as there are jobs and each with one; a page alone has all jobs for its trials."""
-    from gradleak.book import kernels, runner
+    from gradleak.book import cards, kernels, runner
 
     at_once = runner.processes(jobs, max(1, len(waiting)), "cpu")
     if at_once == 1:
@@ -148,7 +148,8 @@ def _attempts(
     context = kernels.server([f"gradleak.studies.{s.paper}.{s.name.replace('-', '_')}" for s in waiting])
     pool = ProcessPoolExecutor(at_once, mp_context=context, initializer=kernels.use)
     try:
-        begun = {pool.submit(_attempt, study.name, profile, 1, cluster): study for study in waiting}
+        shared = cards.visible(), cards.folder()
+        begun = {pool.submit(_attempt, study.name, profile, 1, cluster, shared): study for study in waiting}
         yield from ((begun[done], done.result()) for done in as_completed(begun))
     except BrokenProcessPool as error:
         raise GradleakError("a page ended without a word: was there too little memory?") from error
@@ -156,10 +157,19 @@ def _attempts(
         pool.shutdown(cancel_futures=True)
 
 
-def _attempt(name: str, profile: str, jobs: int | None, cluster: str | None) -> PageRun | GradleakError:
-    """Run a page that is known to have changed, here or in a process of its own."""
-    from gradleak.book import pages, progress
+def _attempt(
+    name: str,
+    profile: str,
+    jobs: int | None,
+    cluster: str | None,
+    shared: tuple[list[str], Path] | None = None,
+) -> PageRun | GradleakError:
+    """Run a page that is known to have changed, here or in a process of its own, which takes a card of `shared`."""
+    from gradleak.book import cards, pages, progress
 
+    if shared:
+        # The page's kernel inherits the choice.
+        cards.take(*shared)
     study = studies.load(name)
     # The bars of pages that run side by side would draw over one another.
     with progress.quiet() if jobs == 1 else contextlib.nullcontext():

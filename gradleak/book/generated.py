@@ -10,7 +10,7 @@ import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
 from gradleak import claims, paths, studies
-from gradleak.book import architecture, cover, figures, landing, performance, records, sources
+from gradleak.book import architecture, cover, figures, landing, performance, records, sources, staying
 from gradleak.book.pages import PageRun
 from gradleak.book.records import Record
 from gradleak.book.tables import duration
@@ -31,6 +31,7 @@ def write(ordered: list[Study], papers: list[str], runs: dict[str, PageRun]) -> 
     parts["what-leaks.md"] = landing.text()
     parts["scoreboard.md"] = _scoreboard(papers, ordered, judged)
     parts["status.md"] = _status(ordered, runs, fresh)
+    parts["on-cpu.md"] = staying.text()
     parts["performance.md"] = performance.write_page(folder)
     parts["clusters.md"] = performance.write_clusters(folder)
     for name, text in parts.items():
@@ -67,7 +68,8 @@ def _put_cover(folder: Path) -> None:
     """Draw the first picture again where its code or a record that it shows has changed; it is computed, not copied."""
     picture, key = folder / "cover.png", folder / "cover.key"
     known = [study for study in cover.SHOWN if study in studies.names()]
-    recorded = [file.read_bytes() for study in known if (file := records.file_of(study)).is_file()]
+    files = [file for study in known for file in records.files_of(study) if file.is_file()]
+    recorded = [file.read_bytes() for file in files]
     now = hashlib.sha256(b"".join([sources.of_modules("gradleak.book.cover").digest.encode(), *recorded])).hexdigest()
     if not picture.is_file() or not key.is_file() or key.read_text() != now:
         cover.make_cover(picture)
@@ -115,25 +117,25 @@ The verdicts, as shares of each paper's claims; the numbers are counts.
 
 def _status(ordered: list[Study], runs: dict[str, PageRun], fresh: dict[str, Record]) -> str:
     lines = [
-        "| page | record | recorded on | trials | CPU time | this run | on |",
-        "| --- | --- | --- | ---: | ---: | ---: | --- |",
+        "| page | record | made on | date | trials | their time | this run | on |",
+        "| --- | --- | --- | --- | ---: | ---: | ---: | --- |",
     ]
     for study in ordered:
         kept, facts = records.recorded(study.name), fresh[study.name].provenance
-        if kept is None:
-            told = ["not recorded", "–", "–", "–"]
-        else:
-            seconds = sum(trial.seconds for trial in kept.trials)
-            told = [
-                _badge(records.state(kept)),
-                " to ".join(records.span(kept)),
-                f"{len(kept.trials)}",
-                duration(seconds),
-            ]
+        told = _told(kept) if kept else ["not recorded", "–", "–", "–", "–"]
         this = [f"{runs[study.name].seconds:.0f} s", f"{facts.date}, {facts.device}, {facts.commit}"]
         lines.append(f"| {_link(study, study.name)} | {' | '.join([*told, *this])} |")
+        if kept and (other := records.beside(kept)):
+            lines.append(f"| (also recorded, not shown) | {' | '.join([*_told(other), '–', '–'])} |")
     head = ":::{table} Every page: the state of its record, and when and where the page ran.\n:name: tab-status\n"
     return head + ":class: gradleak-table status\n\n" + "\n".join(lines) + "\n:::\n"
+
+
+def _told(record: Record) -> list[str]:
+    """Return a record's cells of the status page: its state, its device, its days, its trials and their seconds."""
+    seconds = duration(sum(trial.seconds for trial in record.trials))
+    device = record.provenance.device.partition(",")[0]
+    return [_badge(records.state(record)), device, " to ".join(records.span(record)), f"{len(record.trials)}", seconds]
 
 
 def _badge(state: str) -> str:

@@ -10,6 +10,7 @@ import pandas as pd
 
 from gradleak import defenses, studies
 from gradleak.book import records
+from gradleak.book.records import Record
 from gradleak.book.tables import MISSING, duration
 
 # Below these an attack counts as stopped: a tenth of the labels (over guessing where that gets some), and 20 dB.
@@ -230,10 +231,11 @@ def text() -> str:
     for what, page, row in ROWS:
         try:
             leak = row()
+            time = leak.time + " on a GPU" * _record(page).accelerated
         except _NotRecorded:
-            leak = Leak(MISSING, MISSING, MISSING)
+            leak, time = Leak(MISSING, MISSING, MISSING), MISSING
         name = f"{{doc}}`{what} <executed/{studies.paper_of(page)}/{page}>`" if page in known else what
-        lines.append(f"| {name} | {leak.takes} | {leak.exactly} | {leak.time} | {leak.stopped} |")
+        lines.append(f"| {name} | {leak.takes} | {leak.exactly} | {time} | {leak.stopped} |")
     caption = ":::{table} What leaks: medians and shares over the recorded runs.\n:name: tab-what-leaks\n"
     return f"{caption}:class: gradleak-table leaks\n\n" + "\n".join(lines) + f"\n:::\n\n{{.gradleak-notes}}\n{NOTES}\n"
 
@@ -242,10 +244,14 @@ class _NotRecorded(Exception):
     """A study without a record."""
 
 
-def _frame(study: str) -> pd.DataFrame:
+def _record(study: str) -> Record:
     if study not in studies.names() or (record := records.recorded(study)) is None:
         raise _NotRecorded
-    return record.frame()
+    return record
+
+
+def _frame(study: str) -> pd.DataFrame:
+    return _record(study).frame()
 
 
 def _stopped(study: str, success: str, threshold: float, attack: str = "") -> str:

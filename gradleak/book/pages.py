@@ -44,7 +44,7 @@ def page_key(study: Study, parameters: Parameters) -> str:
     device = studies.resolve_device(parameters.device)
     code = sources.of_page(study, PAGE_MODULES).digest
     digest.update(runner.decides(code, device, runner.sources_of(study, parameters)).encode())
-    for file in (claims.file_of(study.name), records.file_of(study.name)):
+    for file in (claims.file_of(study.name), *records.files_of(study.name)):
         digest.update(file.read_bytes() if file.is_file() else b"none")
     digest.update(json.dumps(parameters.model_dump(), sort_keys=True).encode())
     return digest.hexdigest()[:16]

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 import gradleak
 from gradleak import devices, paths, studies
-from gradleak.book import sources
+from gradleak.book import sources, staying
 from gradleak.book.plain import restored, worded
 from gradleak.errors import GradleakError, InputError, MissingData, StorageError
 from gradleak.storage import write_whole
@@ -93,6 +93,16 @@ class Record(_Strict):
     trials: list[Trial]
 
     @functools.cached_property
+    def accelerated(self) -> bool:
+        """Whether any of its trials ran on a GPU."""
+        return any(on_gpu(trial.inputs) for trial in self.trials)
+
+    @property
+    def where(self) -> str:
+        """The kind of device that its trials ran on, in words."""
+        return "a GPU" if self.accelerated else "a CPU"
+
+    @functools.cached_property
     def lines(self) -> tuple[dict[str, Any], ...]:
         """A line a row, with its trial's inputs beside it: shared by all who ask, and not to be changed."""
         return tuple(trial.inputs | row for trial in self.trials for row in trial.rows)
@@ -156,9 +166,12 @@ class Shown(Record):
     def _repr_markdown_(self) -> str:
         run = f"This run ({scale(self.this)}) took {sum(trial.seconds for trial in self.this.trials):.0f} s"
         if self.recorded:
+            other = beside(self)
+            told = f" A run recorded on {other.where} lies beside it and is not shown." if other else ""
             return (
-                f"Tables and figures below are drawn from the recorded run: {self.about}. {run}; it shows that the "
-                "code on this page works, and its values stand in the column *this run* of the verdicts."
+                f"Tables and figures below are drawn from the run recorded on {self.where}: {self.about}.{told} {run}; "
+                "it shows that the code on this page works, and its values stand in the column *this run* of the "
+                "verdicts."
             )
         reason = "other parameters than the page's own" if recorded(self.study) else "nothing is recorded"
         return f"Tables and figures below are drawn from this very run: {reason}. {run}."
@@ -216,9 +229,40 @@ def read(path: Path) -> Record:
 
 
 def recorded(study: str) -> Record | None:
-    """Return the recorded result of a study at the paper's scale, if there is one."""
-    path = file_of(study)
+    """Return the record of a study that pages, claims and `gradleak verify` draw from, if there is one.
+
+    A study may be recorded on a CPU and on a GPU. The CPU's record is drawn, unless the GPU's was made at a larger
+    scale: none of its parameters is smaller, and at least one is larger.
+    """
+    kept = all_recorded(study)
+    return kept[-1] if len(kept) == 2 and _larger(kept[1].parameters, kept[0].parameters) else next(iter(kept), None)
+
+
+def beside(record: Record) -> Record | None:
+    """Return the record of the same study that was made on the other kind of device, if there is one."""
+    path = file_of(record.study, accelerated=not record.accelerated)
     return read(path) if path.is_file() else None
+
+
+def all_recorded(study: str) -> list[Record]:
+    """Return all records of a study: the CPU's, then the GPU's, where there are such."""
+    return [read(path) for path in files_of(study) if path.is_file()]
+
+
+def _larger(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Whether parameters are those of a larger run: none is smaller than the other's, and one is larger."""
+    mine, others = (
+        {name: parameters[name] for name in parameters if name not in ("device", "seed")} for parameters in (one, other)
+    )
+    return mine != others and mine.keys() == others.keys() and all(_covers(mine[name], others[name]) for name in mine)
+
+
+def _covers(one: Any, other: Any) -> bool:
+    """Whether a parameter is at least as large as another: a number as large, a list with all that the other has."""
+    if isinstance(one, list) and isinstance(other, list):
+        return all(value in one for value in other)
+    numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in (one, other))
+    return bool(one >= other) if numbers else bool(one == other)
 
 
 def state(record: Record) -> State:
@@ -247,9 +291,19 @@ def standing(record: Record) -> str:
     return "stale: the code of its trials has changed since, and too few of them were run again"
 
 
-def file_of(study: str) -> Path:
-    """Return the file of a study's recorded result."""
-    return paths.results() / studies.paper_of(study) / f"{study}.json"
+def file_of(study: str, *, accelerated: bool = False) -> Path:
+    """Return the file of a study's record; one made on a GPU (`accelerated`) lies beside the CPU's."""
+    return paths.results() / studies.paper_of(study) / f"{study}{'.gpu' * accelerated}.json"
+
+
+def files_of(study: str) -> tuple[Path, Path]:
+    """Return the files of a study's records: the CPU's and the GPU's, whether they exist or not."""
+    return file_of(study), file_of(study, accelerated=True)
+
+
+def on_gpu(inputs: dict[str, Any]) -> bool:
+    """Whether a trial with these inputs runs on a GPU."""
+    return devices.accelerated(inputs.get("device", "cpu"))
 
 
 def provenance(device: str, seed: int, wall_seconds: float, data: list[str]) -> Provenance:
@@ -280,6 +334,8 @@ def provenance_table(record: Record) -> Table:
 
     kept = recorded(record.study)
     columns = {"this run": _described(record)} | ({"recorded": _described(kept)} if kept else {})
+    if kept and (other := beside(kept)):
+        columns["also recorded, not shown"] = _described(other)
     frame = pd.DataFrame(columns).rename_axis("").reset_index()
     return Table(
         frame,
@@ -306,6 +362,7 @@ def _described(record: Record) -> dict[str, str]:
         "profile": record.profile,
         "data": "; ".join(map(_at_hand, facts.data)) or "none",
         "device": facts.device,
+        "stays on the CPU": staying.on_page(studies.load(record.study)),
         "trials": f"{len(record.trials)}, {sum(trial.seconds for trial in record.trials):.1f} s in all",
         "date": " to ".join(span(record)),
         "commit": ", ".join(dict.fromkeys(trial.commit or facts.commit for trial in record.trials)),

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from gradleak import data, devices, studies
-from gradleak.book import progress, records, sources
+from gradleak.book import cards, progress, records, sources
 from gradleak.book.plain import plain
 from gradleak.book.records import Record, Trial
 from gradleak.book.trials import Trials, known, short
@@ -70,7 +70,12 @@ def run_study(
         profile=profile,
         parameters=parameters.model_dump(),
         trials=[trial for trial in done if trial is not None],
-        provenance=records.provenance(device, parameters.seed, time.perf_counter() - started, data_sources),
+        provenance=records.provenance(
+            "cuda" if any(map(records.on_gpu, inputs)) else "cpu",
+            parameters.seed,
+            time.perf_counter() - started,
+            data_sources,
+        ),
         sources=code,
         rules=rules,
     )
@@ -82,27 +87,35 @@ def run_study(
 def record(study: Study, parameters: Parameters, *, jobs: int | None = None, cluster: str | None = None) -> Record:
     """Run a study and keep its record in results/, with the rules of its claims as they are today.
 
-    Trials that the record there holds are taken from it if they were computed with today's packages and data, and with
-    today's code or one that a spot check has confirmed to be as good. Then the new record is confirmed as well: its
-    sources are those of the trials that it took over.
+    A record made on a GPU lies beside the CPU's and never replaces it. Trials that the record there holds are taken
+    from it if they were computed with today's packages and data, and with today's code or one that a spot check has
+    confirmed to be as good. Then the new record is confirmed as well: its sources are those of the trials that it took
+    over.
     """
     from gradleak import claims
 
-    kept = records.recorded(study.name)
+    file = records.file_of(study.name, accelerated=any(map(records.on_gpu, study.module.trials(parameters))))
+    kept = records.read(file) if file.is_file() else None
     now = sources_of(study, parameters)
     same = kept and records.state(kept) != "stale" and kept.provenance.data == now
-    finished = kept.trials if kept and same and _alike(kept.provenance.versions, records.versions()) else []
+    alike = kept and _alike(kept.provenance.versions, records.versions()) and _same_card(kept)
+    finished = kept.trials if kept and same and alike else []
     rules = claims.rules(study.name)
     result = run_study(study, parameters, jobs=jobs, cluster=cluster, finished=finished, rules=rules)
     if kept and any(trial in finished for trial in result.trials):
         result = result.model_copy(update={"sources": kept.sources, "confirmed": kept.confirmed})
-    records.write(result, records.file_of(study.name))
+    records.write(result, file)
     return result
 
 
 def _alike(kept: dict[str, str], now: dict[str, str]) -> bool:
     """Whether the other packages that a record names are today's: of this one the sources themselves are compared."""
     return all(now.get(name) == version for name, version in kept.items() if name != "gradleak")
+
+
+def _same_card(kept: Record) -> bool:
+    """Whether a record was made on a CPU, or on the same model of GPU as the one at hand."""
+    return not kept.accelerated or kept.provenance.device.partition(",")[0] == devices.model_of("cuda")
 
 
 def run_trials(
@@ -123,7 +136,9 @@ def run_trials(
     if not inputs:
         return
     alone = cluster is None and workers <= 1
-    work = (joblib.delayed(_work)(study.name, place, one, threads, alone) for place, one in enumerate(inputs))
+    # A cluster's worker finds the cards of its own machine.
+    shared = None if cluster else (cards.visible() if accelerated and not alone else [], cards.folder())
+    work = (joblib.delayed(_work)(study.name, place, one, threads, alone, shared) for place, one in enumerate(inputs))
     with _backend(cluster, threads, alone), warnings.catch_warnings():
         # A worker whose memory has grown is replaced between trials; nobody has to know.
         warnings.filterwarnings("ignore", message="A worker stopped while some jobs", category=UserWarning)
@@ -131,7 +146,10 @@ def run_trials(
         ahead = "2*n_jobs" if cluster is None else "all"
         parallel = joblib.Parallel(1 if alone else workers, return_as="generator_unordered", pre_dispatch=ahead)
         with contextlib.closing(parallel(work)) as finished:
-            yield from progress.progress(finished, len(inputs), f"{study.name}: trials")
+            for place, found in progress.progress(finished, len(inputs), f"{study.name}: trials"):
+                if isinstance(found, GradleakError):
+                    raise found
+                yield place, found
 
 
 def sources_of(study: Study, parameters: Parameters) -> list[str]:
@@ -146,23 +164,36 @@ def sources_of(study: Study, parameters: Parameters) -> list[str]:
 
 def decides(code: str, device: str, data_sources: list[str]) -> str:
     """Return a hash of what decides a trial's result beside its inputs; `code`: the digest of its sources."""
-    import torch
-
-    accelerator = torch.cuda.get_device_name() if device == "cuda" else "cpu"
-    facts = [code, records.versions(), data_sources, accelerator]
+    facts = [code, records.versions(), data_sources, devices.model_of(device)]
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def _work(study: str, index: int, inputs: dict[str, Any], threads: int, alone: bool) -> tuple[int, Trial]:
-    """Run one trial, here or in a process of its own."""
+def _work(
+    study: str,
+    index: int,
+    inputs: dict[str, Any],
+    threads: int,
+    alone: bool,
+    shared: tuple[list[str], Path] | None,
+) -> tuple[int, Trial | GradleakError]:
+    """Run one trial, here or in a process of its own.
+
+    A trial that does not fit into memory comes back as an error in its turn, behind the trials that ended before it:
+    raised in a process of its own it would have joblib drop those that nobody has fetched yet.
+    `shared`: the cards that processes share, and the folder in which they say so; None where the machine is another.
+    """
     import torch
 
+    accelerated = devices.accelerated(inputs.get("device", "cpu"))
+    if accelerated and not alone:
+        cards.take(*(shared or (cards.visible(), cards.folder())))
     module = studies.load(study).module
     bars = contextlib.nullcontext() if alone else progress.quiet()
     with (
         bars,
-        _settled(threads, devices.accelerated(inputs.get("device", "cpu"))),
-        torch.random.fork_rng(),
+        _settled(threads, accelerated),
+        # A trial on the CPU must not start CUDA: a process could not choose its card any more.
+        torch.random.fork_rng([torch.cuda.current_device()] if accelerated and torch.cuda.device_count() else []),
         _interruptible(),
     ):
         # Trials draw from their own generators; should a library not, the order of the trials still must not matter.
@@ -170,6 +201,12 @@ def _work(study: str, index: int, inputs: dict[str, Any], threads: int, alone: b
         started = time.perf_counter()
         try:
             rows = module.trial(**inputs)
+        except torch.OutOfMemoryError:
+            return index, GradleakError(
+                f"a trial of '{study}' needs more memory than the GPU has free, also in the smallest chunks "
+                f"({short(inputs)}): make its batch or network smaller, run fewer trials at once, or take the CPU with "
+                "`-p device=cpu`; finished trials are kept"
+            )
         except Exception as error:
             error.add_note(f"in a trial of '{study}': {short(inputs)}")
             raise
@@ -226,7 +263,8 @@ def _settled(threads: int, accelerated: bool) -> Iterator[None]:
 def processes(jobs: int | None, trials: int, device: str, threads: int = 1, quick: bool = False) -> int:
     """Return how many trials run at once: `jobs`, else $GRADLEAK_JOBS, else one a core or one a GPU.
 
-    Unasked, a quick run has one: it is over before others have imported what they need.
+    More processes than GPUs share them evenly. Unasked, a quick run has one: it is over before others have imported
+    what they need.
     """
     asked = jobs
     if asked is None and (text := os.environ.get("GRADLEAK_JOBS")):
@@ -236,8 +274,8 @@ def processes(jobs: int | None, trials: int, device: str, threads: int = 1, quic
     if asked is not None and asked < 1:
         raise InputError(f"jobs must be a positive number; got {asked}")
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    # One GPU is shared by as many processes as asked for, and by one unasked.
-    workers = min(asked or (1 if quick or device == "cuda" else cores), trials)
+    unasked = max(1, len(cards.visible())) if device == "cuda" else cores
+    workers = min(asked or (1 if quick else unasked), trials)
     return workers if threads == 1 else max(1, min(workers, cores // threads))
 
 

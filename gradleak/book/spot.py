@@ -34,7 +34,8 @@ class Checked:
 def check(record: Record, trials: int, *, limit: float, seed: int, jobs: int | None = None) -> Checked:
     """Run some of a record's trials again, drawn at random from those that took `limit` seconds at most.
 
-    Where all rows are the same the record comes back with its confirmation.
+    Where all rows are the same the record comes back with its confirmation. Trials of a GPU's record run on the CPU
+    where no GPU is at hand.
     """
     study = studies.load(record.study)
     drawn = draw(record, trials, limit, seed)
@@ -42,7 +43,7 @@ def check(record: Record, trials: int, *, limit: float, seed: int, jobs: int | N
         return Checked(record, (f"none of its {len(record.trials)} trials can be run here in {limit:g} s or less",))
     differences: list[str] = []
     try:
-        for place, again in runner.run_trials(study, [trial.inputs for trial in drawn], jobs=jobs):
+        for place, again in runner.run_trials(study, [_here(trial.inputs) for trial in drawn], jobs=jobs):
             differences += compare(study, drawn[place], again)
     except Exception as error:  # whatever today's code makes of yesterday's inputs
         differences.append(f"{type(error).__name__}: {str(error).partition(chr(10))[0]}")
@@ -63,12 +64,16 @@ def check(record: Record, trials: int, *, limit: float, seed: int, jobs: int | N
 
 
 def draw(record: Record, trials: int, limit: float, seed: int) -> list[Trial]:
-    """Draw trials of a record that can run here and took `limit` seconds at most."""
+    """Draw trials of a record that took `limit` seconds at most."""
     if trials < 1:
         raise InputError(f"a spot check runs at least 1 trial; got {trials}")
-    devices = {"cpu", studies.resolve_device("auto")}
-    able = [trial for trial in record.trials if trial.seconds <= limit and trial.inputs.get("device", "cpu") in devices]
+    able = [trial for trial in record.trials if trial.seconds <= limit]
     return random.Random(f"{seed} {record.study}").sample(able, min(trials, len(able)))
+
+
+def _here(inputs: dict[str, Any]) -> dict[str, Any]:
+    """Return a trial's inputs with a device that is at hand: the recorded one, else the CPU."""
+    return inputs | {"device": studies.resolve_device("auto")} if records.on_gpu(inputs) else inputs
 
 
 def compare(study: Study, recorded: Trial, again: Trial) -> list[str]:

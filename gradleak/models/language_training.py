@@ -1,4 +1,7 @@
-"""Training the language models that pages attack: small, seeded, cached by a hash of the full recipe."""
+"""Training the language models that pages attack: small, seeded, cached by a hash of the full recipe.
+
+They are small and train on the CPU, also for a page on a GPU, so that a recipe gives the same network everywhere.
+"""
 
 from __future__ import annotations
 

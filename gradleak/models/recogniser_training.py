@@ -1,4 +1,7 @@
-"""Training a recogniser on made-up speech: small, seeded, cached by its recipe like every network here."""
+"""Training a recogniser on made-up speech: small, seeded, cached by its recipe like every network here.
+
+It is small and trains on the CPU, also for a page on a GPU, so that a recipe gives the same network everywhere.
+"""
 
 from __future__ import annotations
 

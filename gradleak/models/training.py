@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from gradleak import augment, data, paths, reporting
+from gradleak.devices import accelerated, model_of
 from gradleak.errors import GradleakError, InputError
 from gradleak.models.ready import stored
 from gradleak.models.registry import build
@@ -66,7 +67,7 @@ class Trained:
 
 
 def train(recipe: Recipe, *, device: str = "cpu", show_progress: bool = True) -> Trained:
-    """Train the network of a recipe, or take it from the cache."""
+    """Train the network of a recipe, or take it from the cache; a GPU's networks have keys of their own."""
     learning = data.load(recipe.dataset, "train", size=recipe.image_size)
     testing = data.load(recipe.dataset, "test", size=recipe.image_size)
     model = build(
@@ -81,7 +82,11 @@ def train(recipe: Recipe, *, device: str = "cpu", show_progress: bool = True) ->
     )
     if recipe.pretrained:
         _load_pretrained(model, recipe.pretrained)
-    file = paths.cache() / "networks" / f"{recipe.key(f'{learning.source} {len(learning)}')}.pt"
+    identity = f"{learning.source} {len(learning)}"
+    if accelerated(device):
+        # Its sums are rounded in another way, so the trained network is not the CPU's.
+        identity += f" {model_of(device)}"
+    file = paths.cache() / "networks" / f"{recipe.key(identity)}.pt"
     if (kept := _kept(model, recipe, file)) is not None:
         return kept
     # Several processes may want the same network: one trains it, and the others wait for that.

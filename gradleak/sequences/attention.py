@@ -200,6 +200,8 @@ class _Places:
             try:
                 with _watched([layer], seen, stop=True):
                     self.own.model(part[:, None].expand(-1, length))
+            except torch.OutOfMemoryError:
+                raise
             except (InputError, IndexError, RuntimeError):
                 return False  # more places than the model takes
             fresh = seen[layer][:, len(self.found) :]

@@ -66,7 +66,14 @@ def test_pages_are_run_once_and_stale_ones_removed(
     assert "[1/1] toy2020/toy:" in capsys.readouterr().out
     generated = {file.name: file.read_text() for file in (paths.book() / "generated").glob("*.md")}
     parts = {f"pages-{paper}.md" for paper in build.papers()}
-    assert set(generated) == parts | {"what-leaks.md", "scoreboard.md", "status.md", "performance.md", "clusters.md"}
+    assert set(generated) == parts | {
+        "what-leaks.md",
+        "scoreboard.md",
+        "status.md",
+        "on-cpu.md",
+        "performance.md",
+        "clusters.md",
+    }
     assert "Nothing is measured yet" in generated["performance.md"]
     assert "1 reproduced" in generated["pages-toy2020.md"]
     assert "No page" in generated["pages-empty2020.md"]

@@ -15,10 +15,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gradleak import paths
-from gradleak.book import records
+from gradleak.book import generated, records
+from gradleak.book.pages import PageRun
 from gradleak.book.plain import plain
 from gradleak.book.records import Provenance, Record, Trial
 from gradleak.errors import InputError, MissingData, StorageError
+from gradleak.studies import Study
 from tests.checkout import Toy
 
 PROVENANCE = Provenance(
@@ -158,6 +160,61 @@ def test_recorded_results_and_the_provenance_table(checkout: Toy) -> None:
     assert "recorded" not in records.provenance_table(kept).frame
 
 
+def on_gpu(own: Record, **changes: object) -> Record:
+    """Return a record as if its trials had run on a GPU."""
+    trials = [one.model_copy(update={"inputs": one.inputs | {"device": "cuda"}}) for one in own.trials]
+    facts = own.provenance.model_copy(update={"device": "NVIDIA Test, driver 1, float32 by IEEE"})
+    parameters = own.parameters | changes
+    return own.model_copy(update={"trials": trials, "provenance": facts, "parameters": parameters})
+
+
+SCALE = {"samples": 4, "words": ["a", "b"], "rounded": False, "seed": 1, "device": "auto"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "drawn"),
+    [
+        ({}, "a CPU"),
+        ({"device": "cuda", "seed": 2}, "a CPU"),
+        ({"samples": 8}, "a GPU"),
+        ({"samples": 2}, "a CPU"),
+        ({"words": ["b", "c", "a"]}, "a GPU"),
+        ({"words": ["a", "c", "d"]}, "a CPU"),
+        ({"samples": 8, "words": ["a"]}, "a CPU"),
+        ({"samples": 8, "rounded": True}, "a CPU"),
+        ({"samples": 8, "more": 1}, "a CPU"),
+    ],
+)
+@pytest.mark.usefixtures("checkout")
+def test_the_gpus_record_is_drawn_where_its_scale_is_larger(changes: dict[str, object], drawn: str) -> None:
+    here = record(trial(1, {"x": 1.0}), parameters=SCALE)
+    there = on_gpu(here, **changes)
+    records.write(there, records.file_of("toy", accelerated=True))
+    assert records.recorded("toy") == there, "there is no other"
+    records.write(here, records.file_of("toy"))
+    kept = records.recorded("toy")
+    assert kept is not None
+    assert kept.where == drawn
+    assert records.all_recorded("toy") == [here, there]
+    assert records.beside(kept) == (there if drawn == "a CPU" else here)
+
+
+@pytest.mark.usefixtures("checkout")
+def test_a_page_says_on_which_device_its_record_was_made_and_names_the_other() -> None:
+    own = record(trial(1, {"x": 1.0}), parameters=SCALE)
+    records.write(own, records.file_of("toy"))
+    text = records.shown(own)._repr_markdown_()
+    assert "recorded on a CPU: 4 draws." in text
+    assert "beside" not in text
+    assert list(records.provenance_table(own).frame.columns) == ["", "this run", "recorded"]
+    records.write(on_gpu(own, samples=8), records.file_of("toy", accelerated=True))
+    text = records.shown(own)._repr_markdown_()
+    assert "recorded on a GPU: 8 draws. A run recorded on a CPU lies beside it and is not shown." in text
+    table = records.provenance_table(own).frame.set_index("").loc["device"].to_dict()
+    assert table["recorded"].startswith("NVIDIA Test")
+    assert table["also recorded, not shown"] == "CPU, x86_64"
+
+
 @pytest.mark.usefixtures("checkout")
 def test_a_page_says_what_is_to_know_of_the_copies_that_it_ran_on() -> None:
     data = ["cifar10: $GRADLEAK_DATA/cifar10.npz", "imagenet-sample: $GRADLEAK_DATA/imagenet_sample.npz"]
@@ -195,5 +252,16 @@ def test_recorded_results_of_the_checkout_can_be_read() -> None:
     files = list(paths.results().glob("*/*.json"))
     assert files
     for file in files:
-        assert records.read(file).study == file.stem
-        assert file == records.file_of(file.stem)
+        kept = records.read(file)
+        assert file == records.file_of(kept.study, accelerated=kept.accelerated)
+
+
+def test_the_status_page_lists_the_record_that_is_not_shown(toy: Study) -> None:
+    own = record(trial(1, {"x": 1.0}), parameters=SCALE)
+    runs = {"toy": PageRun(toy.notebook, toy.notebook, 1.0, cached=False)}
+    assert "not recorded" in generated._status([toy], runs, {"toy": own})
+    records.write(own, records.file_of("toy"))
+    records.write(on_gpu(own), records.file_of("toy", accelerated=True))
+    first, second = generated._status([toy], runs, {"toy": own}).splitlines()[-3:-1]
+    assert "| CPU | 2026-01-02 | 1 |" in first
+    assert second.startswith("| (also recorded, not shown) | [stale]{.badge .badge-stale} | NVIDIA Test |")

@@ -18,7 +18,7 @@ import torch
 
 from gradleak import devices, studies
 from gradleak.book import runner
-from gradleak.errors import InputError, MissingData, UnknownName
+from gradleak.errors import GradleakError, InputError, MissingData, UnknownName
 from tests.checkout import DIGEST, Toy
 
 
@@ -97,6 +97,23 @@ def test_a_trial_on_a_gpu_hides_one_warning_alone() -> None:
         warnings.warn(missing, UserWarning, stacklevel=1)
     assert [str(one.message) for one in shown] == ["something else", missing]
     assert not torch.are_deterministic_algorithms_enabled()
+
+
+def test_a_trial_too_large_for_the_gpu_is_one_line_and_the_others_are_kept(
+    checkout: Toy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOY_FAILS", "2")
+    checkout.edit(
+        'ValueError("the toy broke\\nand says more")', 'torch.OutOfMemoryError("CUDA out of memory.\\nTried")'
+    )
+    with pytest.raises(GradleakError, match=r"needs more memory than the GPU has free.*number=2.*device=cpu") as raised:
+        runner.run_study("toy", checkout.parameters(), jobs=1)
+    assert "\n" not in str(raised.value)
+    assert len(checkout.kept()) == 2
+    monkeypatch.delenv("TOY_FAILS")
+    begun = len(checkout.traced)
+    runner.run_study("toy", checkout.parameters(), jobs=1)
+    assert checkout.traced[begun:] == [2, 3], "finished trials do not run again"
 
 
 def test_jobs(checkout: Toy, monkeypatch: pytest.MonkeyPatch) -> None:

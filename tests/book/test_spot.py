@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 
 import pytest
+import torch
 
-from gradleak import studies
+from gradleak import devices, studies
 from gradleak.book import records, runner, spot
 from gradleak.book.records import Record, Trial
 from gradleak.errors import InputError
@@ -101,6 +102,61 @@ def test_verify_confirms_and_lists(checkout: Toy, capsys: pytest.CaptureFixture[
     assert states["recorded"].startswith("confirmed: 3 of 4")
 
 
+def _pretend(monkeypatch: pytest.MonkeyPatch, name: str = "A card") -> None:
+    """Let there be a GPU on which the toy runs: the toy itself works on the CPU."""
+    monkeypatch.setattr(studies, "resolve_device", lambda device: "cpu" if device == "cpu" else "cuda")
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda *_: name)
+    monkeypatch.setattr(devices, "described", lambda device: f"{name}, driver 1")
+
+
+def test_a_gpus_record_lies_beside_the_cpus(checkout: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
+    here = runner.record(checkout.load(), checkout.parameters(samples=2), jobs=1)
+    with monkeypatch.context() as there:
+        _pretend(there)
+        found = runner.record(checkout.load(), checkout.parameters(samples=3), jobs=1)
+        assert checkout.traced == [0, 1, 0, 1, 2], "a CPU's trials are none of a GPU's"
+        assert runner.record(checkout.load(), checkout.parameters(samples=2, device="cpu"), jobs=1).where == "a CPU"
+        there.setenv("GRADLEAK_CACHE", str(checkout.root / "another cache"))
+        runner.record(checkout.load(), checkout.parameters(samples=3), jobs=1)
+        assert checkout.traced == [0, 1, 0, 1, 2], "all stood in the record"
+        _pretend(there, "Another card")
+        runner.record(checkout.load(), checkout.parameters(samples=1), jobs=1)
+        assert checkout.traced == [0, 1, 0, 1, 2, 0], "what another card computed is none of this one's"
+    assert found.provenance.device.startswith("A card, driver 1, float32 by ")
+    assert here.provenance.device.startswith("CPU")
+    kept = records.read(records.file_of("toy"))
+    assert kept.digest() == kept.model_copy(update={"trials": here.trials}).digest(), "the CPU's stays what it was"
+    assert records.read(records.file_of("toy", accelerated=True)).where == "a GPU"
+
+
+def test_a_gpus_record_is_confirmed_on_a_cpu(
+    checkout: Toy, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # What a library draws from torch's own generator is another number for other inputs, the device among them.
+    steady = ("float(careless)", "0.0")
+    checkout.edit(*steady)
+    runner.record(checkout.load(), checkout.parameters(), jobs=1)
+    with monkeypatch.context() as there:
+        _pretend(there)
+        runner.record(checkout.load(), checkout.parameters(samples=5), jobs=1)
+    assert call(capsys, "verify", "--stale")[:2] == (0, "2 records: 2 current, 0 confirmed, 0 stale\n")
+    assert "current (GPU)" in call(capsys, "verify")[1]
+    checkout.edit("float(careless)", "0.0 * 1")
+    code, out, _ = call(capsys, "verify", "--stale")
+    assert code == 1
+    assert [line.partition(":")[0] for line in out.splitlines()] == ["toy", "toy (GPU)", "2 records"]
+    code, out, _ = call(capsys, "verify", "--spot", "2", "--jobs", "1")
+    assert code == 0, out
+    assert [line.partition(" trials")[0] for line in out.splitlines()] == [
+        "toy: confirmed: 2 of 4",
+        "toy (GPU): confirmed: 2 of 5",
+    ]
+    again = records.read(records.file_of("toy", accelerated=True))
+    assert again.where == "a GPU", "the record itself stays as it was"
+    assert again.confirmed is not None
+    assert records.read(records.file_of("toy")).confirmed is not None
+
+
 def test_a_record_takes_its_own_current_trials(checkout: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
     first = runner.record(checkout.load(), checkout.parameters(samples=2), jobs=1)
     monkeypatch.setenv("GRADLEAK_CACHE", str(checkout.root / "another cache"))
@@ -136,8 +192,7 @@ def test_a_record_takes_its_own_confirmed_trials(
 
 def test_draws_are_random_seeded_and_within_the_limit() -> None:
     trials = [Trial(inputs={"number": n, "device": "cpu"}, rows=[], seconds=n) for n in range(20)]
-    gpu = Trial(inputs={"device": "another"}, rows=[], seconds=0)
-    record = Record.model_construct(study="toy", trials=[*trials, gpu])
+    record = Record.model_construct(study="toy", trials=trials)
     draws = [[one.inputs["number"] for one in spot.draw(record, 3, 9.0, seed)] for seed in range(20)]
     assert draws == [[one.inputs["number"] for one in spot.draw(record, 3, 9.0, seed)] for seed in range(20)]
     assert {number for drawn in draws for number in drawn} == set(range(10))

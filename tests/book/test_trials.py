@@ -116,5 +116,5 @@ def test_other_data_packages_or_devices_run_again(checkout: Toy, monkeypatch: py
     runner.run_study("toy", small)
     assert checkout.traced == [0, 0, 0]
     keys = {runner.decides("code", device, []) for device in ("cpu", "cpu")}
-    monkeypatch.setattr("torch.cuda.get_device_name", lambda: "a GPU")
+    monkeypatch.setattr("torch.cuda.get_device_name", lambda *_: "a GPU")
     assert len(keys | {runner.decides("code", "cuda", []), runner.decides("other", "cpu", [])}) == 3

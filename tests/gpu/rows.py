@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from typing import Any
 
@@ -21,8 +22,16 @@ RELATIVE, ABSOLUTE = 1e-6, 1e-8
 
 
 def parts() -> list[tuple[str, str]]:
-    """Return every page with each of its parts; "" for a page that has none."""
-    return [(name, part) for name in studies.names() for part in _trials(name)]
+    """Return every page with each of its parts; "" for a page that has none.
+
+    Pages whose trials drop the device are left out: there is nothing that could differ.
+    """
+    return [(name, part) for name in studies.names() if not drops_its_device(name) for part in _trials(name)]
+
+
+def drops_its_device(name: str) -> bool:
+    """Whether a page's trials start with `del device`, since they stay on the CPU."""
+    return "del device" in inspect.getsource(studies.load(name).module.trial)
 
 
 def _trials(name: str) -> dict[str, dict[str, Any]]:

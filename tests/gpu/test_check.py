@@ -8,14 +8,36 @@ from typing import Any
 import pytest
 import torch
 
+from gradleak import defenses, studies
 from tests.gpu import check
+from tests.gpu.attacks import ATTACKS
+from tests.gpu.rows import parts
+
+ONES = torch.ones(100)
 
 
 def test_a_page_is_tried_and_told(capsys: pytest.CaptureFixture[str]) -> None:
     assert check.main(["--device", "pretended", "loss-gradients"]) == 0
     told = capsys.readouterr().out
     assert "loss-gradients" in told
-    assert "trials agree" in told
+    assert "(open cells)" in told
+    assert "3 of 3 agree" in told
+
+
+def test_groups_are_tried_as_well(capsys: pytest.CaptureFixture[str]) -> None:
+    assert check.main(["--device", "pretended", "measures", "training"]) == 0
+    told = capsys.readouterr().out
+    assert "lpips" in told
+    assert "5 of 5 agree" in told
+
+
+def test_everything_is_tried() -> None:
+    tried = {(one.name, one.part) for one in check.tries()}
+    assert {("attacks", name) for name in ATTACKS} <= tried
+    assert {("defences", kind) for kind in defenses.KINDS} <= tried
+    assert {("audit", "fully connected"), ("training", "lenet"), ("measures", "lpips")} <= tried
+    assert {(name, "(open cells)") for name in studies.names()} <= tried
+    assert set(parts()) <= tried
 
 
 def test_what_fails_there_is_told_and_the_exit_code_says_so(
@@ -54,6 +76,16 @@ def test_without_a_gpu_or_a_page(monkeypatch: pytest.MonkeyPatch, capsys: pytest
         ([{"a": 3}], [{"a": 4}], False),
         ([{"a": 1.0}], [{"b": 1.0}], False),
         ([{"a": 1.0}], [], False),
+        ([ONES], [ONES.clone()], True),
+        ([ONES], [ONES * 1.01], True),
+        ([ONES], [ONES * 1.1], False),
+        ([ONES], [ONES.where(ONES.cumsum(0) > 1, 1.1)], True),
+        ([ONES], [ONES[:3]], False),
+        ([ONES], [ONES.where(ONES.cumsum(0) > 1, math.nan)], False),
+        ([ONES.long()], [ONES.long() * 2], False),
+        ([ONES * 1e-8], [ONES * 1e-9], True),
+        ([ONES * 1e-5], [ONES * 1e-9], False),
+        ([ONES * 0], [ONES * 0], True),
     ],
 )
 def test_how_far_rows_may_be_apart(found: Any, expected: Any, fine: bool) -> None:

@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
-from tests.gpu.rows import different
+from gradleak import studies
+from gradleak.book import staying
+from tests.gpu.rows import different, drops_its_device, parts
 
 
 @pytest.mark.parametrize(
@@ -27,3 +29,10 @@ from tests.gpu.rows import different
 )
 def test_differences(found: Any, expected: Any, rounded: bool, count: int) -> None:
     assert len(different(found, expected, rounded=rounded)) == count
+
+
+def test_pages_that_are_left_out_are_declared_to_stay_on_the_cpu() -> None:
+    declared = {page for one in staying.STAYS for page in one.pages if one.what.startswith("all trials")}
+    left_out = {name for name in studies.names() if drops_its_device(name)}
+    assert left_out <= declared
+    assert {name for name, _ in parts()} == set(studies.names()) - left_out

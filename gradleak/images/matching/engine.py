@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from gradleak import reporting
 from gradleak.augment import as_probabilities, one_hot
+from gradleak.devices import in_chunks
 from gradleak.errors import InputError, unknown
 from gradleak.images.matching.levenberg import LevenbergMarquardt, Misfit, levenberg
 from gradleak.images.matching.objective import Distance, ImagePrior, Kind, Objective
@@ -102,19 +104,24 @@ def match(
         places, misfit = places.double(), Misfit(many, known.labels, objective.shape)
     owners = torch.arange(len(many), device=places.device).repeat_interleave(restarts)
     able = known.there[owners].nonzero()[:, 0]
-    tracks, interrupted = [], False
-    # Where no leak has labels there is nothing to run.
-    parts = able.split(chunk or _chunk(objective, settings)) if len(able) else ()
-    for part in reporting.steps(parts, len(parts), "matching, part by part") if len(parts) > 1 else parts:
+    interrupted = False
+
+    def run(chosen: slice) -> tuple[Tensor, Track]:
+        nonlocal interrupted
+        part = able[chosen]
         shown = None if watch is None else _watcher(watch, objective, part)
         track = Track.start(places[part], settings.steps, shown)
-        tracks.append((part, track))
-        if interrupted:
-            continue
-        try:
-            _run(settings, objective, misfit, places[part], owners[part], track, enough)
-        except KeyboardInterrupt:
-            interrupted = True
+        if not interrupted:
+            try:
+                _run(settings, objective, misfit, places[part], owners[part], track, enough)
+            except KeyboardInterrupt:
+                interrupted = True
+        return part, track
+
+    # Where no leak has labels there is nothing to run.
+    size = (chunk or _chunk(objective, settings)) if len(able) else 1
+    parts, count = in_chunks(len(able), size, run), math.ceil(len(able) / size)
+    tracks = list(reporting.steps(parts, count, "matching, part by part") if count > 1 else parts)
     return gathered(objective, places, owners, tracks, interrupted, restarts)
 
 

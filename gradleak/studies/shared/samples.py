@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from gradleak import augment, data
+from gradleak.devices import in_chunks
 from gradleak.errors import unknown
 from gradleak.labels import LabelPath, label_path
 from gradleak.leak import HeadLeaks, observe_heads
@@ -73,7 +74,8 @@ def observe_private(
     leaks = observe_heads(model, inputs, targets)
     with torch.no_grad():
         # In float64 the subtraction keeps its digits, so that the truth is truer than what it is compared with.
-        errors = torch.cat([model.double()(part.double()).softmax(dim=1) for part in inputs.split(250)])
+        parts = in_chunks(len(inputs), 250, lambda part: model.double()(inputs[part].double()).softmax(dim=1))
+        errors = torch.cat(list(parts))
     return leaks, errors - targets.double()
 
 

@@ -126,6 +126,26 @@ def test_ctrl_c_returns_the_best_so_far(monkeypatch: pytest.MonkeyPatch) -> None
     assert found.losses[2, 0] == torch.inf
 
 
+def test_a_part_that_does_not_fit_into_memory_is_halved(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = small(3, 3, nn.Sigmoid(), False, False)
+    leaks, _, labels = observed(model, 5, 1, 3, 2)
+    expected = match(leaks, labels, optimizer=Adam(steps=3), chunk=2)
+    evaluate, sizes = Objective.evaluate, []
+
+    def full(self: Objective, places: Tensor, owners: Tensor) -> tuple[Tensor, Tensor]:
+        sizes.append(len(places))
+        if len(places) > 2:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return evaluate(self, places, owners)
+
+    monkeypatch.setattr(Objective, "evaluate", full)
+    found = match(leaks, labels, optimizer=Adam(steps=3))
+    assert sizes[0] == 5
+    assert set(sizes[1:]) == {2, 1}
+    torch.testing.assert_close(found.images, expected.images)
+    assert found.status == expected.status
+
+
 def test_memory_decides_how_many_run_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     model = models.build("lenet", seed=1)
     leak = observe(model, torch.randn(1, 3, 32, 32), torch.tensor([3]))
