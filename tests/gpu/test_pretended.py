@@ -109,6 +109,8 @@ def test_it_counts_operations_but_no_views(gpu: Gpu) -> None:
     before = gpu.operations
     matrix.mT[1:].unsqueeze(0).detach()
     assert gpu.operations == before
+    torch.empty_like(matrix)
+    assert gpu.operations == before
     (matrix @ matrix + 1).sum()
     assert gpu.operations == before + 3
     torch.ones(3) + 1  # on the CPU
