@@ -266,5 +266,7 @@ def _residual(leak: Leak, network: Network, images: Tensor, labels: Tensor) -> f
         given = observe(network.model, images, labels / labels.sum(dim=1, keepdim=True), head=leak.head).gradients
     network.model.requires_grad_(False)
     sent = {name: gradient.double() for name, gradient in leak.gradients.items()}
-    missed = sum(float((given[name] - gradient).square().sum()) for name, gradient in sent.items())
-    return float((missed / sum(float(gradient.square().sum()) for gradient in sent.values())) ** 0.5)
+    missed = [(given[name] - gradient).square().sum() for name, gradient in sent.items()]
+    whole = [gradient.square().sum() for gradient in sent.values()]
+    both = torch.stack([*missed, *whole]).tolist()
+    return float((sum(both[: len(missed)]) / sum(both[len(missed) :])) ** 0.5)
