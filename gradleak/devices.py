@@ -13,6 +13,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 # Share of a GPU's free memory that one chunk of work may take.
 GPU_SHARE = 0.4
+# A search on a GPU reads its state once in so many steps.
+STEPS_A_READ = 10
 
 
 def accelerated(device: torch.device | str) -> bool:
@@ -35,6 +37,15 @@ def entries_at_once(device: torch.device | str, on_cpu: int, bytes_each: int = 8
     if not accelerated(device):
         return on_cpu
     return max(on_cpu, int(GPU_SHARE * free_memory(device)) // bytes_each)
+
+
+def steps_a_read(device: torch.device | str) -> int:
+    """Return after how many steps a search reads which of its attacks have ended.
+
+    On a CPU after every step, since reading is free and an attack that has ended need not be computed. On a GPU the
+    host would wait for all that was launched, so that ended attacks are masked until the next read.
+    """
+    return STEPS_A_READ if accelerated(device) else 1
 
 
 def least_squares(matrix: Tensor, target: Tensor, driver: str | None = None) -> Tensor:

@@ -38,7 +38,7 @@ def descended(
     count, rank = places.shape
     rows, errors, logits = span.rows, span.errors, span.logits
     damping = torch.full_like(shares, 1e-3)
-    divided = damping.new_tensor([5.0, 0.25])
+    easier, harder = damping.new_tensor([5.0, 0.25]).unbind()
     jacobian = places.new_empty(count, len(rows), rank + free)
     against = -rows * step
 
@@ -82,5 +82,5 @@ def descended(
         places, shares = torch.where(wide, new_places, places), torch.where(better, new_shares, shares)
         state, size = torch.where(wide, new_state, state), torch.where(wide, new_size, size)
         cost = torch.where(better, new_cost, cost)
-        damping = (damping / torch.where(better, *divided)).clamp_(1e-12, 1e12)
+        damping = (damping / torch.where(better, easier, harder)).clamp_(1e-12, 1e12)
     return places, shares, cost
