@@ -57,8 +57,9 @@ READING = {
     aten.bincount.default,
     aten._linalg_check_errors.default,
 }
-# These launch nothing, though torch does not call them views.
+# These launch nothing, though torch does not call them views: memory is asked for, or a number is copied to the host.
 IDLE = {
+    aten._local_scalar_dense.default,
     aten._unsafe_view.default,
     aten.empty.memory_format,
     aten.empty_like.default,
