@@ -88,10 +88,9 @@ def _growth(rows: list[dict[str, Any]], folder: Path) -> list[str]:
 
 def _launches(rows: list[dict[str, Any]]) -> list[str]:
     text = (
-        "On a GPU an attack costs at least its launches, each some microseconds of the host, and at every synchronising "
-        "read the host waits until all that was launched is done. The table counts both on a pretended GPU, which runs "
-        "on the CPU and has 64 GiB of memory, for one call or for one step of a search. The CPU time is measured "
-        "without it.\n"
+        "On a GPU every operation costs the time of its launch, some microseconds. At every synchronising read the host "
+        "waits until all that was launched is done. The table counts both on a pretended GPU, which runs on the CPU and "
+        "has 64 GiB of memory, for one call or for one step of a search. The CPU time is measured without it.\n"
     )
     return ["## What a GPU is asked to do\n", text, launches_table(rows)._repr_markdown_()]
 

@@ -90,7 +90,7 @@ def _small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _batch(device: str) -> Any:
     gradients, weight = heads(20, 3)
-    return recover_batch(gradients.mean(dim=0).to(device), weight.to(device), batch_size=4)
+    return recover_batch(gradients.mean(dim=0).to(device), weight.to(device), batch_size=3)
 
 
 CHUNKED: dict[str, Callable[[str], Any]] = {
