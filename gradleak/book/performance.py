@@ -88,9 +88,10 @@ def _growth(rows: list[dict[str, Any]], folder: Path) -> list[str]:
 
 def _launches(rows: list[dict[str, Any]]) -> list[str]:
     text = (
-        "On a GPU every operation costs the time of its launch, some microseconds. At every synchronising read the host "
-        "waits until all that was launched is done. The table counts both on a pretended GPU, which runs on the CPU and "
-        "has 64 GiB of memory, for one call or for one step of a search. The CPU time is measured without it.\n"
+        "On a GPU every operation costs the time of its launch, some microseconds. At a synchronising read the host "
+        "waits until all that was launched is done. The table counts both on a pretended GPU, which runs on the CPU "
+        "and has 64 GiB of memory, for one call or for one step of a search. CPU times are measured without it. One "
+        "step of L-BFGS is one iteration.\n"
     )
     return ["## What a GPU is asked to do\n", text, launches_table(rows)._repr_markdown_()]
 

@@ -242,7 +242,8 @@ def _error_of(sweep: Sweep, names: list[str]) -> Tensor:
 def _deepest(network: Network, sweep: Sweep) -> list[str]:
     """Return the steps known well that the inputs reach first, if their values determine the images by their count."""
     wanted = math.prod(network.inputs.shape)
-    good = {name for name, known in sweep.values.items() if float(known.error.max()) < GOOD}
+    worst = torch.stack([known.error.max() for known in sweep.values.values()]).tolist()
+    good = {name for name, error in zip(sweep.values, worst, strict=True) if error < GOOD}
     open_, passed, found = [network.inputs.name], set[str](), list[str]()
     while open_:
         name = open_.pop(0)

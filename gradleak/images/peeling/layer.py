@@ -126,8 +126,8 @@ def solved(equations: list[Equations], shape: tuple[int, ...], unit: float) -> S
     if equal < unknowns:
         return lost(short(equal, unknowns))
     basis, triangle = torch.linalg.qr(matrix)
-    diagonal = triangle.diagonal().abs()
-    if float(diagonal.min()) <= SINGULAR * float(diagonal.max()):
+    least, largest = torch.stack(triangle.diagonal().abs().aminmax()).tolist()
+    if least <= SINGULAR * largest:
         return lost("its δ leave a mixture of positions open")
     wrong, mended = _outliers(basis, side, [size for *_, size in kept])
     value = torch.linalg.solve_triangular(triangle, basis.T @ mended, upper=True)
