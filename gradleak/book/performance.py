@@ -101,7 +101,7 @@ def launches_table(rows: list[dict[str, Any]]) -> Table:
     frame = pd.DataFrame(rows)
     shown = {"attack": frame["attack"], "counted for one": frame["for"]}
     shown |= {
-        "operations launched": frame["operations"].map("{:,.4g}".format),
+        "operations launched": frame["operations"].map("{:,.0f}".format),
         "synchronising reads": frame["reads"].map("{:,.3g}".format),
         "CPU time (ms)": frame["CPU ms"].map("{:,.3g}".format),
     }
