@@ -21,6 +21,7 @@ from rich.table import Table
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmarks.growth import growths
+from benchmarks.launches import launched
 from benchmarks.scaling import scaled
 from gradleak import augment, data, metrics, models
 from gradleak.book import records
@@ -282,6 +283,7 @@ PARTS: dict[str, Callable[[], list[dict[str, Any]]]] = {
     "batching": lambda: [*heads(), *landscapes()],
     "solvers": lambda: [*solvers(), *revealed()],
     "together": together,
+    "launches": launched,
     "starts": starts,
     "growth": growths,
     "scaling": scaled,

@@ -15,6 +15,8 @@ T = TypeVar("T")
 
 # Share of a GPU's free memory that one chunk of work may take.
 GPU_SHARE = 0.4
+# A search on a GPU reads its state once in so many steps.
+STEPS_A_READ = 10
 
 
 def accelerated(device: torch.device | str) -> bool:
@@ -69,6 +71,15 @@ def in_chunks(total: int, size: int, work: Callable[[slice], T]) -> Iterator[T]:
         else:
             size = max(1, (chunk.stop - chunk.start) // 2)
             torch.cuda.empty_cache()
+
+
+def steps_a_read(device: torch.device | str) -> int:
+    """Return after how many steps a search reads which of its attacks have ended.
+
+    On a CPU after every step, since reading is free and an attack that has ended need not be computed. On a GPU the
+    host would wait for all that was launched, so that ended attacks are masked until the next read.
+    """
+    return STEPS_A_READ if accelerated(device) else 1
 
 
 def least_squares(matrix: Tensor, target: Tensor, driver: str | None = None) -> Tensor:

@@ -9,8 +9,12 @@ tensor indexed by a GPU tensor, reading as numpy, least squares by CUDA's driver
 and gradients of cuDNN's recurrent layers in eval mode. A draw on the GPU gives other numbers than on the CPU. It counts
 the operations launched (a view launches nothing) and the reads for which the host would wait.
 
-What it does not pretend: CUDA's rounding, cuBLAS, cuDNN's convolutions, memory, time, and warnings about operations
-that are not deterministic. It rests on torch's experimental backend in Python.
+Code that cuts its work by free memory (`gradleak.devices.entries_at_once`) sees the `memory` that the block is given.
+With none, the default, it cuts the work as on the CPU, so that results are the CPU's to the last bit. With as much as
+`LARGE` it works in large chunks, as on a real GPU: sums then round differently, and counts of operations are a GPU's.
+
+What it does not pretend: CUDA's rounding, cuBLAS, cuDNN's convolutions, memory that runs out, time, and warnings about
+operations that are not deterministic. It rests on torch's experimental backend in Python.
 """
 
 from __future__ import annotations
@@ -27,7 +31,8 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
 NAME = "pretended"
-MEMORY = 8 * 2**30
+# Bytes of a GPU of usual size.
+LARGE = 64 * 2**30
 aten = torch.ops.aten
 # Operations that may take tensors of two devices: copies from one to the other, and questions about shapes.
 MOVING = {aten._to_copy.default, aten.copy_.default, aten._copy_from.default, aten.is_same_size.default}
@@ -52,6 +57,16 @@ READING = {
     aten.bincount.default,
     aten._linalg_check_errors.default,
 }
+# These launch nothing, though torch does not call them views: memory is asked for, or a number is copied to the host.
+IDLE = {
+    aten._local_scalar_dense.default,
+    aten._unsafe_view.default,
+    aten.empty.memory_format,
+    aten.empty_like.default,
+    aten.empty_strided.default,
+    aten.new_empty.default,
+    aten.new_empty_strided.default,
+}
 MATMUL = {torch.matmul, torch.Tensor.matmul, torch.Tensor.__matmul__}
 RECURRENT = {"lstm", "gru", "rnn_tanh", "rnn_relu"}
 # What autocast computes in half precision, by the names of torch's functions.
@@ -64,18 +79,22 @@ class RefusedError(RuntimeError):
 
 
 class Gpu:
-    """The pretended GPU: the name of its `device`, the `operations` launched so far, and the `reads` waited for."""
+    """The pretended GPU: the name of its `device`, the `operations` launched so far, and the `reads` waited for.
+
+    `memory`: how many bytes it says are free.
+    """
 
     device = NAME
 
-    def __init__(self) -> None:
+    def __init__(self, memory: int = 0) -> None:
+        self.memory = memory
         self.operations = 0
         self.reads = 0
         self.draws = 0
 
     def count(self, func: Any, args: tuple[Any, ...], result: Any) -> None:
         """Count one operation that has run on the GPU."""
-        if not func.is_view:
+        if not func.is_view and func not in IDLE:
             self.operations += 1
         masked = func in INDEXING and any(
             isinstance(one, torch.Tensor) and one.dtype in (torch.bool, torch.uint8) for one in args[1]
@@ -281,7 +300,7 @@ class _Functions(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
         if torch.is_autocast_enabled(NAME) and getattr(func, "__name__", "") in CAST:
-            args, kwargs = tree_map(_cast, (args, kwargs))
+            args, kwargs = _mapped(_cast, args), {name: _mapped(_cast, one) for name, one in kwargs.items()}
         if func in (torch.tensor, torch.as_tensor, torch.asarray) and kwargs.get("device") is not None:
             device = kwargs.pop("device")
             return func(*args, **kwargs).to(device)
@@ -368,7 +387,7 @@ class _Module:
         return None
 
     def mem_get_info(self, device: Any = None) -> tuple[int, int]:
-        return MEMORY, MEMORY
+        return _gpu.memory, _gpu.memory
 
 
 # Here and not when it is first used: autograd counts the devices at the first backward pass of a process.
@@ -379,10 +398,10 @@ _autocast.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
 
 
 @contextlib.contextmanager
-def pretended_gpu() -> Iterator[Gpu]:
-    """Let there be a GPU, until the end of the block; gives what it counts."""
+def pretended_gpu(memory: int = 0) -> Iterator[Gpu]:
+    """Let there be a GPU with so many free bytes, until the end of the block; gives what it counts."""
     global _gpu
-    _gpu = Gpu()
+    _gpu = Gpu(memory)
     overwrite = torch.__future__.get_overwrite_module_params_on_conversion()
     inference = torch.inference_mode
 

@@ -100,6 +100,11 @@ def test_least_squares_take_the_shortest_where_there_are_several() -> None:
     assert torch.allclose(found, torch.ones(2, 1, dtype=torch.float64))
 
 
+def test_a_search_reads_every_step_on_a_cpu_and_every_tenth_on_a_gpu() -> None:
+    assert devices.steps_a_read("cpu") == 1
+    assert devices.steps_a_read("cuda") == 10
+
+
 def test_a_chunk_is_a_constant_on_a_cpu_and_a_share_of_what_is_free_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     assert devices.entries_at_once("cpu", 1000) == 1000
     monkeypatch.setattr(devices, "free_memory", lambda _: 8_000_000)

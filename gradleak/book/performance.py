@@ -48,6 +48,7 @@ def write_page(folder: Path) -> str:
             batching_table([*measured["matching"], *measured["batching"]])._repr_markdown_(),
             matching_text(measured["matching"][0]),
             restoring_text(measured["matching"][1:]),
+            *(_launches(measured["launches"]) if "launches" in measured else ()),
             *(_growth(measured["growth"], folder) if "growth" in measured else ()),
             *(_starts(measured["starts"]) if "starts" in measured else ()),
         ]
@@ -83,6 +84,29 @@ def _growth(rows: list[dict[str, Any]], folder: Path) -> list[str]:
     )
     alt = "Processor time over size, a line an attack"
     return ["## How time grows\n", growth.growth_table(rows)._repr_markdown_(), _picture("growth", alt, told)]
+
+
+def _launches(rows: list[dict[str, Any]]) -> list[str]:
+    text = (
+        "On a GPU every operation costs the time of its launch, some microseconds. At a synchronising read the host "
+        "waits until all that was launched is done. The table counts both on a pretended GPU, which runs on the CPU "
+        "and has 64 GiB of memory, for one call or for one step of a search. CPU times are measured without it. One "
+        "step of L-BFGS is one iteration.\n"
+    )
+    return ["## What a GPU is asked to do\n", text, launches_table(rows)._repr_markdown_()]
+
+
+def launches_table(rows: list[dict[str, Any]]) -> Table:
+    """Return how many operations and synchronising reads each attack takes on a GPU, beside its CPU time."""
+    frame = pd.DataFrame(rows)
+    shown = {"attack": frame["attack"], "counted for one": frame["for"]}
+    shown |= {
+        "operations launched": frame["operations"].map("{:,.0f}".format),
+        "synchronising reads": frame["reads"].map("{:,.3g}".format),
+        "CPU time (ms)": frame["CPU ms"].map("{:,.3g}".format),
+    }
+    caption = "Operations launched and synchronising reads, counted on the pretended GPU, and CPU time on one thread."
+    return Table(pd.DataFrame(shown), caption, "tab-performance-launches")
 
 
 def _starts(rows: list[dict[str, Any]]) -> list[str]:

@@ -25,6 +25,10 @@ TOGETHER = [
     {"classes": 10, "batch": 6, "unknowns": 42, "seconds": 0.25, "status": "found", "reason": "5 of 8 starts end here"}
     | {"largest label error": 2e-15}
 ]
+LAUNCHES = [
+    {"attack": "Adam", "for": "step", "operations": 194.2, "reads": 0.1, "CPU ms": 2.5},
+    {"attack": "exact", "for": "call", "operations": 13870.0, "reads": 13.0, "CPU ms": 12.0},
+]
 BATCHING = [{"what": "all minima", "ms a sample": 1.0, "plain loop ms": 3.0, "times faster": 3.0}]
 
 
@@ -36,7 +40,7 @@ def test_the_page_shows_what_was_measured(tmp_path: Path, monkeypatch: pytest.Mo
     measured = about | {"solvers": SOLVERS, "batching": BATCHING, "matching": MATCHING}
     file.write_text(json.dumps(measured))
     assert "operations" not in performance.write_page(tmp_path), "of an older run, what it measured"
-    file.write_text(json.dumps(measured | {"alone": ALONE, "together": TOGETHER}))
+    file.write_text(json.dumps(measured | {"alone": ALONE, "together": TOGETHER, "launches": LAUNCHES}))
     text = performance.write_page(tmp_path)
     assert "2026-01-02, torch 2.11" in text
     file.write_text(json.dumps(measured | {"dates": {"solvers": "2026-01-02", "matching": "2026-03-04"}}))
@@ -51,4 +55,6 @@ def test_the_page_shows_what_was_measured(tmp_path: Path, monkeypatch: pytest.Mo
     assert "| 10 | 6 | 42 | 0.25 | found | 5 of 8 starts end here | 2e-15 |" in text
     assert "takes 1.5 ms: 500 operations on tensors of a few dozen numbers, 3 µs each" in text
     assert "as many products would take 0.5 ms and as many sums 1 ms" in text
+    assert "| Adam | step | 194 | 0.1 | 2.5 |" in text
+    assert "| exact | call | 13,870 | 13 | 12 |" in text
     assert (tmp_path / "performance.png").stat().st_size > 5000

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import grad, vmap
 
+from gradleak import devices
 from tests.pretended import Gpu, RefusedError, pretended_gpu
 
 
@@ -109,6 +110,8 @@ def test_it_counts_operations_but_no_views(gpu: Gpu) -> None:
     before = gpu.operations
     matrix.mT[1:].unsqueeze(0).detach()
     assert gpu.operations == before
+    torch.empty_like(matrix)
+    assert gpu.operations == before
     (matrix @ matrix + 1).sum()
     assert gpu.operations == before + 3
     torch.ones(3) + 1  # on the CPU
@@ -137,6 +140,13 @@ def test_it_counts_reads(gpu: Gpu, read: Callable[[Tensor], object], count: int)
     before = gpu.reads
     read(value)
     assert gpu.reads == before + count
+
+
+def test_it_says_how_much_memory_is_free() -> None:
+    with pretended_gpu() as gpu:
+        assert devices.entries_at_once(gpu.device, 1000) == 1000, "none, by default: chunks as on a CPU"
+    with pretended_gpu(memory=8_000_000) as gpu:
+        assert devices.entries_at_once(gpu.device, 1000) == 400_000
 
 
 def test_the_end_of_the_block_is_the_end_of_the_gpu() -> None:

@@ -255,7 +255,7 @@ def descend(
         track.see(everyone, places, losses)
         lost = ~(torch.isfinite(losses) & torch.isfinite(slopes).all(dim=1))
         track.lost |= lost
-        slopes[lost] = 0
+        slopes = slopes.masked_fill(lost[:, None], 0)
         slopes = slopes.sign() if settings.signed else slopes
         rate = settings.rate_at(step)
         places = places - moments.move(slopes, rate)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from gradleak import reporting
 from gradleak.augment import as_probabilities, one_hot
-from gradleak.devices import in_chunks
+from gradleak.devices import entries_at_once, in_chunks
 from gradleak.errors import InputError, unknown
 from gradleak.images.matching.levenberg import LevenbergMarquardt, Misfit, levenberg
 from gradleak.images.matching.objective import Distance, ImagePrior, Kind, Objective
@@ -30,8 +30,8 @@ OPTIMIZERS: dict[str, Callable[[], Optimizer]] = {
 # How the labels come about that are not given.
 MODES = ("recovered", "idlg", "dlg", "recovered-start")
 SearchStatus = Literal["settled", "stopped", "diverged", "no label", "interrupted"]
-# Memory for one chunk of attacks on a CPU, and the part of a GPU's free memory.
-CPU_MEMORY, GPU_SHARE = 600 * 2**20, 0.4
+# Bytes for one chunk of attacks on a CPU.
+CPU_MEMORY = 600 * 2**20
 # Copies of a gradient and of all activations that one step keeps, found by measuring.
 GRADIENT_COPIES, ACTIVATION_COPIES = 8, 40
 LEAST_LABEL = 1e-8
@@ -113,7 +113,8 @@ def match(
         track = Track.start(places[part], settings.steps, shown)
         if not interrupted:
             try:
-                _run(settings, objective, misfit, places[part], owners[part], track, enough)
+                with objective.kernels():
+                    _run(settings, objective, misfit, places[part], owners[part], track, enough)
             except KeyboardInterrupt:
                 interrupted = True
         return part, track
@@ -145,7 +146,7 @@ def _run(
     enough: float,
 ) -> None:
     def evaluate(at: Tensor, which: Tensor) -> tuple[Tensor, Tensor]:
-        return objective.evaluate(at, owners[which])
+        return objective.evaluate(at, owners if len(which) == len(owners) else owners[which])
 
     if isinstance(settings, Adam):
         adam(settings, evaluate, objective.boxed(places), track, objective.boxed, enough)
@@ -307,7 +308,7 @@ def _chunk(objective: Objective, settings: Optimizer) -> int:
     if isinstance(settings, LevenbergMarquardt):
         # The Jacobian and two square matrices, in float64.
         numbers += 2 * objective.size * (parameters + 3 * objective.size)
-    memory = GPU_SHARE * torch.cuda.mem_get_info(like.device)[0] if like.device.type == "cuda" else CPU_MEMORY
+    memory = entries_at_once(like.device, CPU_MEMORY, bytes_each=1)
     return max(1, int(memory / (numbers * like.element_size())))
 
 
@@ -333,10 +334,11 @@ def gathered(
     curves: dict[int, Tensor] = {}
     for part, track in tracks:
         best[part], losses[part], bad[part] = track.best, track.losses, track.bad
+        lost, settled = track.lost.tolist(), track.settled.tolist()
         for place, number in enumerate(part.tolist()):
-            if track.lost[place]:
+            if lost[place]:
                 status[number] = "diverged"
-            elif track.settled[place]:
+            elif settled[place]:
                 status[number] = "settled"
             else:
                 status[number] = "interrupted" if interrupted and track.taken < track.steps else "stopped"

@@ -183,12 +183,13 @@ def match_factored(
     track = Track.start(places, optimizer.steps, shown)
 
     def evaluate(at: Tensor, which: Tensor) -> tuple[Tensor, Tensor]:
-        return objective.evaluate(at, owners[which])
+        return objective.evaluate(at, owners if len(which) == len(owners) else owners[which])
 
-    if isinstance(optimizer, Adam):
-        adam(optimizer, evaluate, objective.boxed(places), track, objective.boxed, 0.0)
-    else:
-        lbfgs(optimizer, evaluate, places, track, 0.0)
+    with objective.kernels():
+        if isinstance(optimizer, Adam):
+            adam(optimizer, evaluate, objective.boxed(places), track, objective.boxed, 0.0)
+        else:
+            lbfgs(optimizer, evaluate, places, track, 0.0)
     everyone = torch.arange(len(places), device=places.device)
     return gathered(objective, places, owners, [(everyone, track)], False, restarts)
 

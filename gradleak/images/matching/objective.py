@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -130,6 +132,8 @@ class Objective:
         self.classes = len(first.weight)
         self.observed = {name: torch.stack([leak.gradients[name] for leak in leaks]) for name in first.gradients}
         self._seen: list[Tensor] = []
+        self._chosen = False
+        self._owners: tuple[Tensor, bool] | None = None
         layer = self.model.get_submodule(self.head) if self.head else self.model
         layer.register_forward_pre_hook(lambda _module, inputs: self._seen.append(inputs[0]))
 
@@ -165,17 +169,36 @@ class Objective:
         """Return the loss (A,) at places."""
         inputs = self.inputs(places)
         own, features = self.gradients(inputs, self.labels_at(places, owners))
-        # Most often every attack looks at its own leak: nothing is copied then.
-        each = len(owners) == self.count and torch.equal(owners, torch.arange(self.count, device=owners.device))
-        observed = self.observed if each else {name: value[owners] for name, value in self.observed.items()}
+        every = self._every_leak(owners)
+        observed = self.observed if every else {name: value[owners] for name, value in self.observed.items()}
         value = self.distance.between(own, observed, self.head) + self.prior.of(inputs)
         if self.features is not None and self.distance.feature:
             value = value + self.distance.feature * self.distance.of_features(features, self.features[owners])
         return value
 
+    def _every_leak(self, owners: Tensor) -> bool:
+        """Return whether the owners are all leaks in order, as they most often are: nothing is copied then.
+
+        The answer of the last tensor is kept, since on a GPU the host waits for each.
+        """
+        if self._owners is None or self._owners[0] is not owners:
+            ordered = len(owners) == self.count and torch.equal(owners, torch.arange(self.count, device=owners.device))
+            self._owners = owners, ordered
+        return self._owners[1]
+
+    @contextlib.contextmanager
+    def kernels(self) -> Iterator[None]:
+        """Choose the kernels that `evaluate` needs for as long as the block lasts, rather than at every step."""
+        with differentiable(self.model, twice=True):
+            self._chosen = True
+            try:
+                yield
+            finally:
+                self._chosen = False
+
     def evaluate(self, places: Tensor, owners: Tensor) -> tuple[Tensor, Tensor]:
         """Return the loss (A,) at places (A, P) and its gradient there."""
-        with torch.enable_grad(), differentiable(self.model, twice=True):
+        with torch.enable_grad(), contextlib.nullcontext() if self._chosen else self.kernels():
             places = places.detach().requires_grad_()
             losses = self.losses(places, owners)
             (slopes,) = torch.autograd.grad(losses.sum(), [places])

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from gradleak import reporting
+from gradleak.devices import steps_a_read
 from gradleak.errors import InputError
 
 Evaluate = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
@@ -73,6 +74,8 @@ class Track:
     watch: Callable[[int, Tensor], None] | None = None
     history: list[tuple[int, Tensor]] = field(default_factory=list)
     taken: int = 0
+    # After how many steps some attack went on.
+    busy: Tensor | int = 0
 
     @classmethod
     def start(cls, places: Tensor, steps: int, watch: Callable[[int, Tensor], None] | None = None) -> Track:
@@ -86,16 +89,45 @@ class Track:
         """Give the steps one by one, and show how far the search is."""
         return reporting.steps(range(self.steps), self.steps, f"matching, {len(self.best)} at once")
 
-    def see(self, active: Tensor, places: Tensor, losses: Tensor) -> None:
-        """Take note of iterates (a, P) of the attacks `active` (a,), and of their losses."""
-        self.bad[active] += ~torch.isfinite(losses)
-        better = losses < self.losses[active]
-        self.best[active[better]] = places[better]
-        self.losses[active[better]] = losses[better]
+    def see(self, active: Tensor, places: Tensor, losses: Tensor, going: Tensor | None = None) -> None:
+        """Take note of iterates (a, P) of the attacks `active` (a,), and of their losses.
 
-    def stepped(self, step: int) -> None:
-        """Write the history, at about a hundred steps of all."""
+        `active` is in order. `going` (a,): which of them count, all by default.
+        """
+        best, least = self._of("best", active), self._of("losses", active)
+        better, bad = losses < least, ~torch.isfinite(losses)
+        if going is not None:
+            better, bad = better & going, bad & going
+        self._set("best", active, torch.where(better[:, None], places, best))
+        self._set("losses", active, torch.where(better, losses, least))
+        self._set("bad", active, self._of("bad", active) + bad)
+
+    def end(self, active: Tensor, *, settled: Tensor, lost: Tensor | None = None) -> None:
+        """Take note of which of the attacks `active` (a,), in order, settled, and which were lost."""
+        self._set("settled", active, self._of("settled", active) | settled)
+        if lost is not None:
+            self._set("lost", active, self._of("lost", active) | lost)
+
+    def _of(self, name: str, active: Tensor) -> Tensor:
+        values: Tensor = getattr(self, name)
+        return values if len(active) == len(values) else values[active]
+
+    def _set(self, name: str, active: Tensor, values: Tensor) -> None:
+        if len(active) == len(self.best):
+            setattr(self, name, values)
+        else:
+            getattr(self, name)[active] = values
+
+    def finish(self) -> None:
+        """Take back the steps since the last attack ended: on a GPU this is read some steps later."""
+        self.taken = int(self.busy) + 1
+        self.history = [(step, losses) for step, losses in self.history if step <= self.taken]
+
+    def stepped(self, step: int, going: Tensor | None = None) -> None:
+        """Write the history, at about a hundred steps of all; `going` (a,): which attacks have not ended."""
         self.taken = step
+        if going is not None:
+            self.busy = self.busy + going.any()
         if step % max(1, self.steps // POINTS) == 0 or step == self.steps:
             self.history.append((step, self.losses.clone()))
             if self.watch:
@@ -132,25 +164,27 @@ def adam(
 ) -> None:
     """Run Adam on A attacks; an attack that is not finite, or near enough, leaves."""
     active = torch.arange(len(places), device=places.device)
-    moments = Moments(places)
+    going = torch.ones_like(active, dtype=torch.bool)
+    moments, every = Moments(places), steps_a_read(places.device)
     for step in track.rounds():
         losses, slopes = evaluate(places, active)
-        track.see(active, places, losses)
+        track.see(active, places, losses, going)
         finite = torch.isfinite(losses) & torch.isfinite(slopes).all(dim=1)
-        stay = finite & (losses > enough)
-        track.lost[active[~finite]] = True
-        track.settled[active[losses <= enough]] = True
-        if not stay.all():
-            active, places, slopes = (value[stay] for value in (active, places, slopes))
+        track.end(active, lost=going & ~finite, settled=going & (losses <= enough))
+        going = going & finite & (losses > enough)
+        if ((step + 1) % every == 0 or step + 1 == settings.steps) and not going.all():
+            stay = going.nonzero()[:, 0]
+            active, places, slopes, going = (value[stay] for value in (active, places, slopes, going))
             moments.keep(stay)
         if settings.signed:
             slopes = slopes.sign()
         rate = schedule(settings.rate, step, settings.steps, settings.decay)
         places = boxed(places - moments.move(slopes, rate))
-        track.stepped(step + 1)
+        track.stepped(step + 1, going)
         if len(active) == 0:
+            track.finish()
             return
-    track.see(active, places, evaluate(places, active)[0])
+    track.see(active, places, evaluate(places, active)[0], going)
 
 
 class _Memory:
@@ -166,29 +200,31 @@ class _Memory:
         self.sg, self.yg = (places.new_zeros(count, history, dtype=torch.float64) for _ in range(2))
         self.pushed = torch.zeros(count, dtype=torch.long, device=places.device)
         self.scale = places.new_ones(count, dtype=torch.float64)
+        # How many slots are in use at most, as far as is known without reading; on a CPU reading is free.
+        self.most, self.reads = 0, steps_a_read(places.device) == 1
 
     def keep(self, stay: Tensor) -> None:
         """Forget the attacks that left."""
         for name in ("s", "y", "sy", "yy", "sg", "yg", "pushed", "scale"):
             setattr(self, name, getattr(self, name)[stay])
 
-    def forget(self, which: Tensor) -> None:
-        """Forget the pairs of these attacks (a,)."""
-        self.pushed[which] = 0
-        self.scale[which] = 1
+    def forget(self, lost: Tensor) -> None:
+        """Forget the pairs of the attacks where `lost` (A,) is true."""
+        self.pushed, self.scale = self.pushed.masked_fill(lost, 0), self.scale.masked_fill(lost, 1)
 
-    def push(self, which: Tensor, s: Tensor, y: Tensor, slopes: Tensor) -> None:
+    def push(self, which: Tensor, s: Tensor, y: Tensor, slopes: Tensor, taken: Tensor) -> None:
         """Move the attacks `which` (a,) by s, which changed their gradient by y to `slopes`, (a, P) each.
 
-        A pair is kept unless its curvature is not positive. Whatever is multiplied with the history is so in one go:
-        reading it is what a step costs.
+        Attacks where `taken` (a,) is false stay. A pair is kept unless its curvature is not positive. Whatever is
+        multiplied with the history is so in one go: reading it is what a step costs.
         """
         unit = s.norm(dim=1) * y.norm(dim=1) if self.relative else 1.0
-        curved = (s * y).sum(dim=1) > LEAST_CURVATURE * unit
-        own = which[curved]
-        slot = self.pushed[own] % self.length
-        self.s[own, slot], self.y[own, slot] = s[curved], y[curved]
-        self.pushed[own] += 1
+        curved = taken & ((s * y).sum(dim=1) > LEAST_CURVATURE * unit)
+        slot, wide = self.pushed[which] % self.length, curved[:, None]
+        self.s[which, slot] = torch.where(wide, s, self.s[which, slot])
+        self.y[which, slot] = torch.where(wide, y, self.y[which, slot])
+        self.pushed[which] += curved
+        self.most += 1
         held = self._held()
         if held == 0:
             return
@@ -196,16 +232,21 @@ class _Memory:
         if len(which) < len(self.s):
             # The others' products are of no use; taking their histories out would cost more.
             rows = rows.new_zeros(len(self.s), *rows.shape[1:]).index_copy_(0, which, rows)
-        by_s = torch.bmm(rows[:, 1:], self.s[:, :held].mT).double()
-        by_y = torch.bmm(rows, self.y[:, :held].mT).double()
-        self.sg[which, :held], self.yg[which, :held] = by_s[which, 1], by_y[which, 2]
-        self.sy[own, slot, :held], self.sy[own, :held, slot] = by_y[own, 0], by_s[own, 0]
-        self.yy[own, slot, :held] = self.yy[own, :held, slot] = by_y[own, 1]
-        self.scale[own] = self.sy[own, slot, slot] / self.yy[own, slot, slot]
+        by_s = torch.bmm(rows[:, 1:], self.s[:, :held].mT).double()[which]
+        by_y = torch.bmm(rows, self.y[:, :held].mT).double()[which]
+        for products, new in ((self.sg, by_s[:, 1]), (self.yg, by_y[:, 2])):
+            products[which, :held] = torch.where(taken[:, None], new, products[which, :held])
+        for products, row, column in ((self.sy, by_y[:, 0], by_s[:, 0]), (self.yy, by_y[:, 1], by_y[:, 1])):
+            products[which, slot, :held] = torch.where(wide, row, products[which, slot, :held])
+            products[which, :held, slot] = torch.where(wide, column, products[which, :held, slot])
+        scale = self.sy[which, slot, slot] / self.yy[which, slot, slot]
+        self.scale[which] = torch.where(curved, scale, self.scale[which])
 
     def _held(self) -> int:
-        """Return how many slots are in use."""
-        return min(self.length, int(self.pushed.max())) if len(self.pushed) else 0
+        """Return how many slots are in use, or a few more where that was not read yet."""
+        if self.reads:
+            self.most = int(self.pushed.max()) if len(self.pushed) else 0
+        return min(self.length, self.most)
 
     def direction(self, slopes: Tensor) -> Tensor:
         """Return −H g (A, P), H the inverse Hessian that the pairs tell (Byrd, Nocedal and Schnabel's compact form).
@@ -248,18 +289,26 @@ def lbfgs(settings: LBFGS, evaluate: Evaluate, places: Tensor, track: Track, eno
     attack = run(settings, evaluate, places.clone(), track, enough)
     for step in track.rounds():
         attack.step(schedule(settings.rate, step, settings.steps, settings.decay))
-        track.stepped(step + 1)
+        track.stepped(step + 1, attack.going)
         if len(attack.active) == 0:
+            track.finish()
             return
+    if not attack.going.any():
+        track.finish()
 
 
 class _Run:
-    """What both kinds of L-BFGS share: places, losses, slopes and pairs of the attacks that are still running."""
+    """What both kinds of L-BFGS share: places, losses, slopes and pairs of the attacks that are still running.
+
+    `going` (A,): which of these have not ended; those that have leave when this is read.
+    """
 
     def __init__(self, settings: LBFGS, evaluate: Evaluate, places: Tensor, track: Track, enough: float) -> None:
         self.settings, self.evaluate, self.track, self.enough = settings, evaluate, track, enough
         self.places = places
         self.active = torch.arange(len(places), device=places.device)
+        self.going = torch.ones_like(self.active, dtype=torch.bool)
+        self.every, self.unread = steps_a_read(places.device), 0
         self.memory = _Memory(places, settings.history, relative=settings.search)
         self.losses, self.slopes = evaluate(places, self.active)
         track.see(self.active, places, self.losses)
@@ -272,16 +321,26 @@ class _Run:
         # Whole steps end where torch's do; a search knows by itself when nothing is left to gain.
         least = 0.0 if self.settings.search else LEAST_SLOPE
         flat = finite & ((self.slopes.abs().amax(dim=1) <= least) | (self.losses <= self.enough))
-        self.track.settled[self.active[flat]] = True
-        self.track.lost[self.active[~finite]] = True
+        self.track.end(self.active, lost=self.going & ~finite, settled=self.going & flat)
         return ~finite | flat
 
     def _leave(self, gone: Tensor) -> None:
-        if not gone.any():
+        """End the attacks where `gone` (A,) is true."""
+        self.going = self.going & ~gone
+        if not self._due() or len(self.active) == 0:
             return
-        for name in ("places", "active", "losses", "slopes", "fresh"):
-            setattr(self, name, getattr(self, name)[~gone])
-        self.memory.keep(~gone)
+        self.unread = 0
+        # One read for both: whether all go on, and how many pairs there are.
+        everyone, self.memory.most = torch.stack([self.going.all().long(), self.memory.pushed.max()]).tolist()
+        if not everyone:
+            stay = self.going.nonzero()[:, 0]
+            for name in ("places", "active", "losses", "slopes", "fresh", "going"):
+                setattr(self, name, getattr(self, name)[stay])
+            self.memory.keep(stay)
+
+    def _due(self) -> bool:
+        """Return whether so many steps were taken that what has ended is read."""
+        return self.every == 1 or self.unread >= self.every
 
     def _first(self, rate: float) -> Tensor:
         """Return the length of a first step, along the slope itself (A,)."""
@@ -296,45 +355,48 @@ class _Searched(_Run):
         for _ in range(self.settings.inner):
             if len(self.active) == 0:
                 return
+            self.unread += 1
             direction = self.memory.direction(self.slopes)
             promised = (direction * self.slopes).sum(dim=1)
             lost = ~(promised < 0) | ~torch.isfinite(direction).all(dim=1)
-            if lost.any():
-                self.memory.forget(lost.nonzero()[:, 0])
-                direction[lost] = -self.slopes[lost]
-                promised[lost] = -self.slopes[lost].square().sum(dim=1)
+            self.memory.forget(lost)
+            direction = torch.where(lost[:, None], -self.slopes, direction)
+            promised = torch.where(lost, -self.slopes.square().sum(dim=1), promised)
             steepest = self.memory.pushed == 0
             length = torch.where(steepest, self._first(rate), torch.full_like(promised, rate))
             moved, losses, slopes, taken = self._searched(direction, promised, length)
             # A search that finds nothing even along the slope is at an end: the loss is flat to its last digit.
             stuck = ~taken & steepest
-            self.memory.forget((~taken).nonzero()[:, 0])
-            which = taken.nonzero()[:, 0]
-            self.memory.push(which, (moved - self.places)[which], (slopes - self.slopes)[which], slopes[which])
+            self.memory.forget(~taken)
+            everyone = torch.arange(len(taken), device=taken.device)
+            self.memory.push(everyone, moved - self.places, slopes - self.slopes, slopes, taken)
             self.places, self.losses, self.slopes = moved, losses, slopes
-            self.track.settled[self.active[stuck]] = True
+            self.track.end(self.active, settled=self.going & stuck)
             self._leave(self._over() | stuck)
 
     def _searched(self, direction: Tensor, promised: Tensor, length: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         moved, losses, slopes = self.places.clone(), self.losses.clone(), self.slopes.clone()
-        open_ = torch.arange(len(self.active), device=self.active.device)
-        taken = torch.zeros_like(self.active, dtype=torch.bool)
+        taken = torch.zeros_like(self.going)
+        rows, active, open_ = torch.arange(len(self.active), device=self.active.device), self.active, self.going
         for _ in range(TRIES):
-            tried = self.places[open_] + length[open_, None] * direction[open_]
-            now, slope = self.evaluate(tried, self.active[open_])
-            self.track.see(self.active[open_], tried, now)
-            before, gain = self.losses[open_], length[open_] * promised[open_]
+            tried = self.places[rows] + length[rows, None] * direction[rows]
+            now, slope = self.evaluate(tried, active)
+            self.track.see(active, tried, now, open_)
+            before, gain = self.losses[rows], length[rows] * promised[rows]
             finite = torch.isfinite(now) & torch.isfinite(slope).all(dim=1)
-            good = finite & (now < before) & (now <= before + ARMIJO * gain)
-            done = open_[good]
-            moved[done], losses[done], slopes[done], taken[done] = tried[good], now[good], slope[good], True
+            good = open_ & finite & (now < before) & (now <= before + ARMIJO * gain)
+            for values, new in ((moved, tried), (slopes, slope)):
+                values[rows] = torch.where(good[:, None], new, values[rows])
+            losses[rows], taken[rows] = torch.where(good, now, before), good
             # The least of the parabola through what is known, within a tenth and a half of the step.
             least = -gain / (2 * (now - before - gain))
             shorter = torch.where(finite, least, torch.full_like(least, 0.1)).nan_to_num(0.5).clamp(0.1, 0.5)
-            length[open_] *= shorter
-            open_ = open_[~good]
-            if len(open_) == 0:
+            length[rows] *= shorter
+            # The one read of a try.
+            rows = rows[(open_ & ~good).nonzero()[:, 0]]
+            if len(rows) == 0:
                 break
+            active, open_ = self.active[rows], torch.ones_like(rows, dtype=torch.bool)
         return moved, losses, slopes, taken
 
 
@@ -343,26 +405,33 @@ class _Plain(_Run):
 
     def step(self, rate: float) -> None:
         """Take `inner` steps; one that changes next to nothing ends an attack's own, as a whole call would."""
-        inside = torch.arange(len(self.active), device=self.active.device)
+        inside, rows = self.going, torch.arange(len(self.active), device=self.active.device)
         for _ in range(self.settings.inner):
             direction = self.memory.direction(self.slopes)
             length = torch.where(self.fresh, self._first(rate), torch.full_like(self.losses, rate))
             promised = (direction * self.slopes).sum(dim=1)
-            inside = inside[promised[inside] <= -LEAST_CHANGE]
-            if len(inside) == 0:
-                break
-            moves = (length[:, None] * direction)[inside]
-            moved = self.places[inside] + moves
-            losses, slopes = self.evaluate(moved, self.active[inside])
-            self.track.see(self.active[inside], moved, losses)
-            self.memory.push(inside, moves, slopes - self.slopes[inside], slopes)
-            change = (losses - self.losses[inside]).abs()
-            self.places[inside], self.losses[inside], self.slopes[inside] = moved, losses, slopes
-            self.fresh[inside] = False
+            inside = inside & (promised <= -LEAST_CHANGE)
+            if self._due():
+                rows, self.unread = inside.nonzero()[:, 0], 0
+                if len(rows) == 0:
+                    break
+            self.unread += 1
+            own = inside[rows]
+            active = self.active if len(rows) == len(self.active) else self.active[rows]
+            moves = (length[:, None] * direction)[rows]
+            moved = self.places[rows] + moves
+            losses, slopes = self.evaluate(moved, active)
+            self.track.see(active, moved, losses, own)
+            self.memory.push(rows, moves, slopes - self.slopes[rows], slopes, own)
+            change = (losses - self.losses[rows]).abs()
+            self.places[rows] = torch.where(own[:, None], moved, self.places[rows])
+            self.slopes[rows] = torch.where(own[:, None], slopes, self.slopes[rows])
+            self.losses[rows] = torch.where(own, losses, self.losses[rows])
+            self.fresh[rows] = self.fresh[rows] & ~own
             ended = (moves.abs().amax(dim=1) <= LEAST_CHANGE) | (change < LEAST_CHANGE) | ~torch.isfinite(losses)
-            inside = inside[~ended]
+            inside = inside.index_copy(0, rows, own & ~ended)
         # An attack whose next step promises nothing would stay where it is for ever.
         promised = (self.memory.direction(self.slopes) * self.slopes).sum(dim=1)
         flat = promised > -LEAST_CHANGE
-        self.track.settled[self.active[flat]] = True
+        self.track.end(self.active, settled=self.going & flat)
         self._leave(self._over() | flat)

@@ -258,7 +258,8 @@ def _error_of(sweep: Sweep, names: list[str]) -> Tensor:
 def _deepest(network: Network, sweep: Sweep, most: float) -> list[str]:
     """Return the steps known to `most` that the inputs reach first, if their values are enough to tell the images."""
     wanted = math.prod(network.inputs.shape)
-    good = {name for name, known in sweep.values.items() if float(known.error.max()) < most}
+    worst = torch.stack([known.error.max() for known in sweep.values.values()]).tolist()
+    good = {name for name, error in zip(sweep.values, worst, strict=True) if error < most}
     open_, passed, found = [network.inputs.name], set[str](), list[str]()
     while open_:
         name = open_.pop(0)
@@ -282,5 +283,7 @@ def _residual(leak: Leak, network: Network, images: Tensor, labels: Tensor) -> f
         given = observe(network.model, images, labels / labels.sum(dim=1, keepdim=True), head=leak.head).gradients
     network.model.requires_grad_(False)
     sent = {name: gradient.double() for name, gradient in leak.gradients.items()}
-    missed = sum(float((given[name] - gradient).square().sum()) for name, gradient in sent.items())
-    return float((missed / sum(float(gradient.square().sum()) for gradient in sent.values())) ** 0.5)
+    missed = [(given[name] - gradient).square().sum() for name, gradient in sent.items()]
+    whole = [gradient.square().sum() for gradient in sent.values()]
+    both = torch.stack([*missed, *whole]).tolist()
+    return float((sum(both[: len(missed)]) / sum(both[len(missed) :])) ** 0.5)

@@ -126,12 +126,10 @@ def solved(equations: list[Equations], shape: tuple[int, ...], unit: float) -> S
     if equal < unknowns:
         return lost(short(equal, unknowns))
     basis, triangle = torch.linalg.qr(matrix)
-    diagonal = triangle.diagonal().abs()
-    if float(diagonal.min()) <= SINGULAR * float(diagonal.max()):
+    least, largest = torch.stack(triangle.diagonal().abs().aminmax()).tolist()
+    if least <= SINGULAR * largest:
         return lost("its δ leave a mixture of positions open")
-    starts = torch.tensor([0, *(size for *_, size in kept)]).cumsum(0)
-    groups = [slice(int(a), int(b)) for a, b in itertools.pairwise(starts)]
-    wrong, mended = _outliers(basis, side, groups)
+    wrong, mended = _outliers(basis, side, [size for *_, size in kept])
     value = torch.linalg.solve_triangular(triangle, basis.T @ mended, upper=True)
     left = mended - basis @ (basis.T @ mended)
     freedom = equal - unknowns - sum(kept[n][2] for n in wrong)
@@ -194,7 +192,7 @@ def _stacked(equations: list[Equations], shape: tuple[int, ...]) -> tuple[Tensor
         rows.append((one.matrix(shape)[good] * weights[:, None, None]).flatten(0, 1))
         flat = one.gradient.flatten(2)[good] * weights[:, None, None]
         sides.append(flat.transpose(1, 2).flatten(0, 1))
-        kept += [(number, int(channel), flat.shape[2]) for channel in good]
+        kept += [(number, channel, flat.shape[2]) for channel in good.tolist()]
     return torch.cat(rows), torch.cat(sides), kept
 
 
@@ -203,29 +201,42 @@ def _folded(columns: Tensor, size: tuple[int, ...]) -> Tensor:
     return folded
 
 
-def _outliers(basis: Tensor, side: Tensor, groups: list[slice]) -> tuple[list[int], Tensor]:
-    """Return the groups of rows that all others contradict, and the right side with what they contradict taken off."""
+def _outliers(basis: Tensor, side: Tensor, lengths: list[int]) -> tuple[list[int], Tensor]:
+    """Return the groups of rows that all others contradict, and the right side with what they contradict taken off.
+
+    `lengths`: the numbers of rows of the groups, one group after the other.
+    """
     wrong: list[int] = []
+    starts = [0, *itertools.accumulate(lengths)]
     generator = torch.Generator().manual_seed(0)
     mixing = torch.randn(side.shape[1], min(MIXED, side.shape[1]), generator=generator, dtype=side.dtype)
     mixed = side @ mixing.to(side.device)
     original = residual = mixed - basis @ (basis.T @ mixed)
-    inverses = [_inverse(basis[one]) for one in groups]
-    sizes = torch.tensor([one.stop - one.start for one in groups]).to(side)
+    # Neighbouring groups of one length are worked on together: those of one layer.
+    alike = [(length, len([*some])) for length, some in itertools.groupby(lengths)]
+    inverses = [
+        _inverse(rows.unflatten(0, (-1, length)))
+        for (length, _), rows in zip(alike, basis.split([length * count for length, count in alike]), strict=True)
+    ]
+    sizes = torch.tensor(lengths).to(side)
     free, dropped = basis.shape[0] - basis.shape[1], torch.zeros(0, dtype=torch.long)
     while len(dropped) < free / 2:
         # By how much each group lifts the sum of squares: what it misses once it is left out.
-        missed = torch.stack(
-            [(residual[one] * (inverse @ residual[one])).sum() for one, inverse in zip(groups, inverses, strict=True)]
+        parts = residual.split([length * count for length, count in alike])
+        own = [rows.unflatten(0, (-1, length)) for (length, _), rows in zip(alike, parts, strict=True)]
+        missed = torch.cat(
+            [(rows * (inverse @ rows)).sum(dim=(1, 2)) for rows, inverse in zip(own, inverses, strict=True)]
         )
-        usual, whole = float((missed / sizes).median()), float(residual.square().sum())
+        usual, whole = (missed / sizes).median(), residual.square().sum()
         missed[wrong] = 0
-        worst = int(missed.argmax())
-        share = SHARE + float(sizes[worst]) / (free - len(dropped))
-        if float(missed[worst]) <= min(OUTLIER * usual * float(sizes[worst]), share * whole):
+        most, worst = missed.max(dim=0)
+        # One read for all that decides.
+        place, *told = torch.stack([worst.to(side), most, usual, whole]).tolist()
+        share = SHARE + lengths[int(place)] / (free - len(dropped))
+        if told[0] <= min(OUTLIER * told[1] * lengths[int(place)], share * told[2]):
             break
-        wrong.append(worst)
-        dropped = torch.cat([torch.arange(groups[n].start, groups[n].stop) for n in wrong])
+        wrong.append(int(place))
+        dropped = torch.cat([torch.arange(starts[n], starts[n + 1]) for n in wrong])
         taken = _inverse(basis[dropped]) @ original[dropped]
         residual = original + basis @ (basis[dropped].T @ taken)
         residual[dropped] -= taken
@@ -237,6 +248,6 @@ def _outliers(basis: Tensor, side: Tensor, groups: list[slice]) -> tuple[list[in
 
 
 def _inverse(own: Tensor) -> Tensor:
-    """Return the inverse of what of some rows' errors is left in their residuals."""
-    inverse: Tensor = torch.linalg.pinv(torch.eye(len(own)).to(own) - own @ own.T, hermitian=True)
+    """Return the inverse (…, r, r) of what of the errors of rows (…, r, U) is left in their residuals."""
+    inverse: Tensor = torch.linalg.pinv(torch.eye(own.shape[-2]).to(own) - own @ own.mT, hermitian=True)
     return inverse

@@ -252,15 +252,19 @@ def _flipped(
 
 def _calibration(ratio: Tensor) -> Tensor:
     """Return the true deviation over the claimed one, (B, 1, …), from values (B, C, …) that should not be negative."""
-    place, few = _below(ratio, (1,))
-    sample, scarce = _below(ratio, tuple(range(1, ratio.ndim)))
-    whole, _ = _below(ratio, tuple(range(ratio.ndim)))
+    negative, square = ratio < 0, ratio.clamp(max=0).square_()
+    place, few = _below(negative, square, (1,))
+    sample, scarce = _below(negative, square, tuple(range(1, ratio.ndim)))
+    whole, _ = _below(negative, square, tuple(range(ratio.ndim)))
     sample = torch.where(scarce, whole, sample).clamp(min=0.1)
     return torch.where(few, sample, torch.maximum(place, sample))
 
 
-def _below(ratio: Tensor, axes: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-    """Return the size of what is below zero, and where it is too little to tell."""
-    number = (ratio < 0).sum(dim=axes, keepdim=True)
-    size = (ratio.clamp(max=0).square().sum(dim=axes, keepdim=True) / number.clamp(min=1)).sqrt()
+def _below(negative: Tensor, square: Tensor, axes: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    """Return the size of what is below zero, and where it is too little to tell.
+
+    `negative`: where a value is below zero; `square`: the squares of those values, 0 for others.
+    """
+    number = negative.sum(dim=axes, keepdim=True)
+    size = (square.sum(dim=axes, keepdim=True) / number.clamp(min=1)).sqrt()
     return size, number < BELOW

@@ -235,15 +235,15 @@ def _newton(
     They end where none moves any more. Where the misfit still falls at the end, as on the steep side of an
     exponential, the steps go on.
     """
-    both = _residuals(problem, scalars, prior)
+    both, still = _residuals(problem, scalars, prior), STILL**2 * problem.unit[:, None]
     for number in range(steps):
         before, last = both, scalars
         residual, slope = both
         across, square = (both * slope).sum(dim=3)
-        scalars = torch.clamp(scalars - across / square.clamp_(min=1e-300), lower, upper)
+        scalars = torch.addcdiv(scalars, across, square.clamp_(min=1e-300), value=-1).clamp_(lower, upper)
         if number > 1:
             moved = scalars - last
-            if ((moved / last).square() <= STILL**2 * problem.unit[:, None]).all():
+            if ((moved / last).square() <= still).all():
                 residual.addcmul_(slope, moved.unsqueeze(2))
                 return scalars, *_misfit(problem, both, prior)
         both = _residuals(problem, scalars, prior)
@@ -270,10 +270,12 @@ def _residuals(problem: Problem, scalars: Tensor, prior: LabelPrior) -> Tensor:
     """Return rᵢ(t) and drᵢ/dt, (2, N, K, C), in units of their rounding error; 0 for the free entries."""
     at = scalars.unsqueeze(2)
     probability, pull = problem.sides(at)
-    label = probability - pull
-    drift = probability * problem.rows[0]
-    slope = drift.addcmul_(probability, drift.sum(dim=2, keepdim=True), value=-1).addcdiv_(pull, at)
-    free, both = label.topk(prior.free, dim=2).indices, torch.stack([label, slope])
+    both = probability.new_empty(2, *probability.shape)
+    label, slope = both
+    torch.sub(probability, pull, out=label)
+    torch.mul(probability, problem.rows[0], out=slope)
+    slope.addcmul_(probability, slope.sum(dim=2, keepdim=True), value=-1).addcdiv_(pull, at)
+    free = label.topk(prior.free, dim=2).indices
     if prior.rest == "equal":
         rest = label.scatter_(2, free, 0).sum(dim=2, keepdim=True) / (problem.classes - prior.free)
     else:

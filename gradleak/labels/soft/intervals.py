@@ -14,7 +14,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from gradleak.devices import entries_at_once
 from gradleak.labels.priors import LabelPrior
+from gradleak.labels.soft.path import COPIES
 from gradleak.labels.soft.problem import ACCEPT, NEGATIVE, Problem
 from gradleak.labels.verdict import KNOWN
 
@@ -28,6 +30,8 @@ COARSE, FAR, FARTHEST = 1.2, 1e8, 1e20
 GRADED, SPLIT, ROUNDS = 0.25, 8, 6
 # More ranges than this of one sample are not split again: its digits leave more than one answer open.
 MOST = 256
+# On a CPU this many entries of bounds are held at a time.
+CHUNK_ELEMENTS = 2**20
 
 
 def excluded(problem: Problem, edges: Tensor, prior: LabelPrior, telling: int = TELLING) -> Tensor:
@@ -162,7 +166,8 @@ def proved(problem: Problem, scalars: Tensor, accepted: Tensor, prior: LabelPrio
 
 
 def _chunk(problem: Problem, points: int) -> int:
-    return max(1, 2**20 // (points * problem.classes))
+    entries = entries_at_once(problem.ratios.device, CHUNK_ELEMENTS, 8 * COPIES)
+    return max(1, entries // (points * problem.classes))
 
 
 def _near(problem: Problem, first: Tensor, last: Tensor) -> Tensor:

@@ -16,10 +16,13 @@ from typing import Any, Literal, Self
 import torch
 from torch import Tensor
 
+from gradleak.devices import entries_at_once
 from gradleak.errors import InputError
 
-# A chunk and its temporaries stay in the second-level cache: half the time of large ones.
+# On a CPU a chunk and its temporaries stay in the second-level cache: half the time of large ones.
 CHUNK_ELEMENTS = 2**18
+# How many temporaries of a chunk's size are held at once, in float64.
+COPIES = 16
 GOLDEN = (math.sqrt(5) - 1) / 2
 
 
@@ -63,7 +66,8 @@ class ScalarPath:
 
     def parts(self, points: int) -> list[Self]:
         """Return these paths in parts whose labels at so many scalars each are one chunk."""
-        size = max(1, CHUNK_ELEMENTS // (points * self.classes))
+        entries = entries_at_once(self.ratios.device, CHUNK_ELEMENTS, 8 * COPIES)
+        size = max(1, entries // (points * self.classes))
         if size >= len(self):
             return [self]
         return [self[start : start + size] for start in range(0, len(self), size)]

@@ -8,11 +8,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from gradleak.devices import entries_at_once
 from gradleak.errors import InputError
 from gradleak.labels.soft.path import joined
 
-# Gradients are brought to float64 this many entries at a time.
+# On a CPU gradients are brought to float64 this many entries at a time.
 CHUNK_ELEMENTS = 2**20
+# How many float64 copies of a chunk are held at once.
+COPIES = 4
 # Largest entries are brought to 1, so that lengths below this are those of zero gradients.
 LEAST = 1e-12
 
@@ -41,7 +44,8 @@ def reduce_gradients(weight_gradients: Tensor, weight: Tensor) -> RankOne:
             f"weight gradients must be (C, I) or (N, C, I) with weight's (C, I) = {tuple(weight.shape)}; "
             f"got {tuple(weight_gradients.shape)}"
         )
-    chunk = max(1, CHUNK_ELEMENTS // weight.numel())
+    entries = entries_at_once(weight_gradients.device, CHUNK_ELEMENTS, 8 * COPIES)
+    chunk = max(1, entries // weight.numel())
     parts = [_reduce(part) for part in weight_gradients.split(chunk)]
     direction, errors, size, misfit = (joined(list(values)) for values in zip(*parts, strict=True))
     # A feature that is noise alone may have the other sign; what counts is how much of the length it has.

@@ -68,7 +68,9 @@ class SoftLabels:
         """Return the same in tensors of its own."""
         own = {one.name: getattr(self, one.name) for one in fields(self)}
         own = {name: value.clone() if isinstance(value, Tensor) else value for name, value in own.items()}
-        return SoftLabels(**own | {"candidates": tuple(one.clone() for one in self.candidates)})
+        # One copy of all candidates, cut into those of each sample.
+        candidates = torch.cat(self.candidates).split([len(one) for one in self.candidates])
+        return SoftLabels(**own | {"candidates": tuple(candidates)})
 
     @property
     def verdicts(self) -> list[Verdict]:

@@ -104,10 +104,14 @@ def merged(problem: Problem, sides: list[tuple[Tensor, int, Explained]]) -> Expl
         loose[rows] = torch.maximum(loose[rows], found.loose.where(found.accepted, 0).amax(dim=1))
         # Nearly always all that was accepted is one label, found from several sides.
         best = found.labels[every, place].unsqueeze(1)
-        several = (found.accepted & ((found.labels - best).abs().sum(dim=2) > KNOWN)).any(dim=1).tolist()
-        for n in some.nonzero()[:, 0].tolist():
-            row, accepted = int(rows[n]), found.accepted[n]
-            own_labels = found.labels[n, accepted][found.misfit[n, accepted].argsort()] if several[n] else best[n]
+        several = found.accepted & ((found.labels - best).abs().sum(dim=2) > KNOWN)
+        for n, (row, there, more) in enumerate(torch.stack([rows, some, several.any(dim=1)], dim=1).tolist()):
+            if not there:
+                continue
+            own_labels = best[n]
+            if more:
+                accepted = found.accepted[n]
+                own_labels = found.labels[n, accepted][found.misfit[n, accepted].argsort()]
             if len(candidates[row]):
                 own_labels = torch.cat([candidates[row], own_labels])
             candidates[row] = _distinct(own_labels) if len(own_labels) > 1 else own_labels

@@ -8,13 +8,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gradleak.devices import least_squares
+from gradleak.devices import entries_at_once, least_squares
 from gradleak.labels.soft.batch.families import Families
 from gradleak.labels.soft.batch.span import TINY, Span, descended
 from gradleak.labels.verdict import KNOWN
 
-# Problems are solved together up to this many entries of their Jacobians.
+# On a CPU problems are solved together up to this many entries of their Jacobians.
 CHUNK_ELEMENTS = 2**23
+# How many arrays of a Jacobian's size are held at once, in float64.
+COPIES = 4
 # Descents end within this of the span; the fit of the whole batch takes them further.
 HOME = 1e-10
 # How many steps tell which families are worth pursuing, and how many bring those home.
@@ -116,7 +118,8 @@ class Search:
             places, shares = self._scanned(span, everyone, shares)
         else:
             places = self._starts(span, len(everyone))
-        size = max(1, CHUNK_ELEMENTS // (self.families.count * (span.rank + 1)))
+        entries = entries_at_once(span.mean.device, CHUNK_ELEMENTS, 8 * COPIES)
+        size = max(1, entries // (self.families.count * (span.rank + 1)))
 
         def descend(which: Tensor, places: Tensor, shares: Tensor, steps: int) -> tuple[Tensor, Tensor, Tensor]:
             parts = [
@@ -188,18 +191,25 @@ class Search:
             # A label that is smoothed away altogether is every class's.
             most = 1 - KNOWN if self.families.kind == "smoothing" else 1 + KNOWN
             good &= (shares > -KNOWN) & (shares < most)
-        order, labels = cost.argsort(), base + shares[:, None] * step
-        for n in order[good[order]].tolist():
-            if len(self.found.shares):
-                other = (self.found.places - places[n]).norm(dim=1) > SAME * places[n].norm()
-                other |= (self._labels(self.found) - labels[n]).norm(p=1, dim=1) > ALIKE
-                if not other.all():
-                    continue
-            self.found = Found(
-                torch.cat([self.found.places, places[n : n + 1]]),
-                torch.cat([self.found.shares, shares[n : n + 1]]),
-                torch.cat([self.found.family, family[n : n + 1]]),
-            )
+        order = cost.argsort()
+        order = order[good[order]]
+        new = Found(places[order], shares[order], family[order])
+        known = len(self.found.shares)
+        self.found = Found(
+            torch.cat([self.found.places, new.places]),
+            torch.cat([self.found.shares, new.shares]),
+            torch.cat([self.found.family, new.family]),
+        )
+        # All pairs on the device and one read, then one after the other.
+        labels = self._labels(self.found)
+        direct = "donot_use_mm_for_euclid_dist"
+        other = torch.cdist(new.places, self.found.places, compute_mode=direct) > SAME * new.places.norm(dim=1)[:, None]
+        other |= torch.cdist(labels[known:], labels, p=1) > ALIKE
+        kept = list(range(known))
+        for place, apart in enumerate(other.tolist(), start=known):
+            if all(apart[n] for n in kept):
+                kept.append(place)
+        self.found = Found(self.found.places[kept], self.found.shares[kept], self.found.family[kept])
 
     def _rounding(self, places: Tensor, errors: Tensor) -> Tensor:
         """Return by how much the span's own rounding lets a true error stick out of it, relative to its length."""

@@ -35,47 +35,52 @@ def descended(
 
     With e = R (softmax(A q) − y₀ − s y₁), R the rows' weights, the residual is (I − UUᵀ) e / ‖e‖.
     """
-    rank = places.shape[1]
+    count, rank = places.shape
+    rows, errors, logits = span.rows, span.errors, span.logits
     damping = torch.full_like(shares, 1e-3)
-    rows, errors = span.rows, span.errors
+    easier, harder = damping.new_tensor([5.0, 0.25]).unbind()
+    jacobian = places.new_empty(count, len(rows), rank + free)
+    against = -rows * step
 
-    def residual(q: Tensor, s: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        p = (q @ span.logits.T).softmax(dim=1)
-        e = rows * (p - base - s[:, None] * step)
-        size = e.norm(dim=1, keepdim=True).clamp(min=TINY)
-        e = e / size
-        r = e - (e @ errors) @ errors.T
-        return p, size, e, r
+    def residual(q: Tensor, s: Tensor) -> tuple[Tensor, Tensor]:
+        """Return p, e of length one and its residual (3, P, C), and the length that e had (P, 1)."""
+        state = q.new_empty(3, count, len(rows))
+        p, e, r = state
+        torch.softmax(q @ logits.T, dim=1, out=p)
+        whole = (p - base).sub_(s[:, None] * step).mul_(rows)
+        size = whole.norm(dim=1, keepdim=True).clamp_(min=TINY)
+        torch.div(whole, size, out=e)
+        torch.sub(e, (e @ errors) @ errors.T, out=r)
+        return state, size
 
-    p, size, e, r = residual(places, shares)
-    cost = r.square().sum(dim=1)
+    state, size = residual(places, shares)
+    cost = state[2].square().sum(dim=1)
     for _ in range(steps):
-        mean = p @ span.logits
-        jacobian = (rows * p / size).unsqueeze(2) * (span.logits - mean.unsqueeze(1))
+        p, e, r = state
+        torch.mul((rows * p).div_(size).unsqueeze(2), logits - (p @ logits).unsqueeze(1), out=jacobian[:, :, :rank])
         if free:
-            jacobian = torch.cat([jacobian, (-rows * step / size).unsqueeze(2)], dim=2)
+            torch.div(against, size, out=jacobian[:, :, rank])
         along = (e.unsqueeze(1) @ jacobian)[:, 0]
         out = (r.unsqueeze(1) @ jacobian)[:, 0]
         inside = errors.T @ jacobian
-        square = jacobian.mT @ jacobian - inside.mT @ inside
-        cross = out.unsqueeze(2) * along.unsqueeze(1)
-        square = square - cross - cross.mT + cost[:, None, None] * along.unsqueeze(2) * along.unsqueeze(1)
-        slope = out - cost[:, None] * along
-        diagonal = square.diagonal(dim1=1, dim2=2).clamp(min=TINY)
+        cross, pulled = out.unsqueeze(2) * along.unsqueeze(1), cost[:, None] * along
+        square = (jacobian.mT @ jacobian).sub_(inside.mT @ inside).sub_(cross).sub_(cross.mT)
+        square += pulled.unsqueeze(2) * along.unsqueeze(1)
+        units = square.diagonal(dim1=1, dim2=2).clamp(min=TINY)
         # A share has another unit than places, and may weigh more by many orders.
-        largest = torch.cat([diagonal[:, :rank].amax(dim=1, keepdim=True).expand(-1, rank), diagonal[:, rank:]], dim=1)
-        units = torch.maximum(diagonal, 1e-12 * largest).rsqrt()
-        scaled = units.unsqueeze(2) * square * units.unsqueeze(1)
-        damped = scaled + torch.diag_embed((damping[:, None] + 1e-15).expand(-1, units.shape[1]))
-        change = units * torch.linalg.solve_ex(damped, units * slope)[0].nan_to_num(0, 0, 0)
+        of_places = units[:, :rank]
+        torch.maximum(of_places, 1e-12 * of_places.amax(dim=1, keepdim=True), out=of_places)
+        units.rsqrt_()
+        square.mul_(units.unsqueeze(2)).mul_(units.unsqueeze(1)).diagonal(dim1=1, dim2=2).add_(damping[:, None] + 1e-15)
+        change = torch.linalg.solve_ex(square, units * (out - pulled))[0].nan_to_num_(0, 0, 0).mul_(units)
         new_places = places - change[:, :rank]
         new_shares = shares - change[:, rank] if free else shares
-        new = residual(new_places, new_shares)
-        new_cost = new[3].square().sum(dim=1)
+        new_state, new_size = residual(new_places, new_shares)
+        new_cost = new_state[2].square().sum(dim=1)
         better = new_cost < cost
         wide = better[:, None]
         places, shares = torch.where(wide, new_places, places), torch.where(better, new_shares, shares)
-        p, size, e, r = (torch.where(wide, one, other) for one, other in zip(new, (p, size, e, r), strict=True))
+        state, size = torch.where(wide, new_state, state), torch.where(wide, new_size, size)
         cost = torch.where(better, new_cost, cost)
-        damping = torch.where(better, damping / 5, damping * 4).clamp(1e-12, 1e12)
+        damping = (damping / torch.where(better, easier, harder)).clamp_(1e-12, 1e12)
     return places, shares, cost

@@ -1,0 +1,138 @@
+"""How many operations attacks launch and how often the host waits, and that large chunks and masks change no result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from benchmarks.growth import heads
+from gradleak import data, models
+from gradleak.images import LBFGS, Adam, match, peel
+from gradleak.labels import recover_batch, recover_soft_labels
+from gradleak.labels.soft import intervals, path, rank_one
+from gradleak.labels.soft.batch import rounds
+from gradleak.leak import observe
+from tests.gpu.rows import different
+from tests.gpu.test_attacks import plain
+from tests.images.matching.attacked import small
+from tests.pretended import LARGE, Gpu, pretended_gpu
+
+
+def counted(work: Callable[[str], Any]) -> Gpu:
+    with pretended_gpu(memory=LARGE) as gpu:
+        work(gpu.device)
+    return gpu
+
+
+def _exact(classes: int, samples: int) -> Callable[[str], Any]:
+    gradients, weight = (one.float() for one in heads(classes, samples))
+    return lambda device: recover_soft_labels(gradients.to(device), weight.to(device))
+
+
+def _matched(settings: Adam | LBFGS, **options: Any) -> Callable[[str], Any]:
+    """Match three leaks of a small network, two starts each."""
+
+    def run(device: str) -> Any:
+        model = small(2, 3, nn.Sigmoid(), False, False).double().to(device)
+        generator = torch.Generator().manual_seed(0)
+        inputs = torch.randn(3, 2, 8, 8, generator=generator, dtype=torch.float64).to(device)
+        labels = torch.rand(3, 3, generator=generator, dtype=torch.float64).softmax(dim=1).to(device)
+        leaks = [observe(model, inputs[n : n + 1], labels[n : n + 1]) for n in range(3)]
+        return match(leaks, labels, optimizer=settings, restarts=2, **options)
+
+    return run
+
+
+def test_the_exact_solver_launches_no_more_for_more_samples_or_classes() -> None:
+    few, many = (counted(_exact(10, samples)) for samples in (32, 1000))
+    assert many.operations <= 400
+    assert many.reads <= 15
+    # Newton's method takes up to eight steps, and in more samples some need more.
+    assert many.operations <= few.operations + 200
+    some, all_ = (counted(_exact(classes, 32)) for classes in (100, 1000))
+    assert all_.operations <= some.operations + 10 <= 550
+    assert all_.reads <= some.reads + 1
+
+
+@pytest.mark.parametrize("settings", [Adam, lambda steps: LBFGS(steps, inner=1, search=False)], ids=["adam", "lbfgs"])
+def test_a_step_of_matching_reads_once_in_ten(settings: Callable[[int], Adam | LBFGS]) -> None:
+    few, many = (counted(_matched(settings(steps))) for steps in (10, 30))
+    assert many.reads - few.reads <= 20 / 10
+
+
+def test_a_line_search_reads_once_a_try() -> None:
+    few, many = (counted(_matched(LBFGS(steps, inner=1))) for steps in (10, 30))
+    assert many.reads - few.reads <= 1.8 * 20
+
+
+def test_peeling_launches_a_quarter_of_a_loop_over_channels() -> None:
+    photo = nn.functional.adaptive_avg_pool2d(data.load("photos", "test").images[:1].double(), 16)
+
+    def peeled(device: str) -> None:
+        model = models.build("resnet18-cifar", classes=100, in_channels=3, image_size=16).to(device)
+        inputs, labels = data.normalise(photo).float().to(device), torch.zeros(1, dtype=torch.long, device=device)
+        assert peel(observe(model, inputs, labels), steps=1).status == "unique"
+
+    gpu = counted(peeled)
+    # Its 4,257 channels one by one took 54,000 operations and 4,700 reads.
+    assert gpu.operations <= 12_500
+    assert gpu.reads <= 250
+
+
+def _small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module, entries in ((intervals, 2000), (path, 2000), (rank_one, 2000), (rounds, 500)):
+        monkeypatch.setattr(module, "CHUNK_ELEMENTS", entries)
+
+
+def _batch(device: str) -> Any:
+    gradients, weight = heads(20, 3)
+    return recover_batch(gradients.mean(dim=0).to(device), weight.to(device), batch_size=3)
+
+
+CHUNKED: dict[str, Callable[[str], Any]] = {
+    "exact": _exact(10, 100),
+    "exact, many classes": _exact(100, 30),
+    "exact, proved": lambda device: recover_soft_labels(*_heads(device), certify="proof"),
+    "exact, factor unknown": lambda device: recover_soft_labels(*_heads(device), scale=None),
+    "batch": _batch,
+}
+
+
+def _heads(device: str) -> tuple[Tensor, Tensor]:
+    gradients, weight = heads(10, 6)
+    return gradients.float().to(device), weight.float().to(device)
+
+
+@pytest.mark.parametrize("what", CHUNKED)
+def test_large_chunks_give_what_small_ones_give(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Statuses and reasons are the same, and numbers to a relative 1e-6: sums are rounded in another order."""
+    _small_chunks(monkeypatch)
+    with pretended_gpu() as gpu:
+        expected, small_chunks = plain(CHUNKED[what](gpu.device)), gpu.operations
+    with pretended_gpu(memory=LARGE) as gpu:
+        found, large_chunks = plain(CHUNKED[what](gpu.device)), gpu.operations
+    assert different(found, expected, rounded=True) == []
+    assert large_chunks < small_chunks
+
+
+ENDING: dict[str, Callable[[str], Any]] = {
+    "settled one by one": _matched(Adam(steps=37), enough=0.02),
+    "all settled": _matched(Adam(steps=37), enough=0.2),
+    "diverged": _matched(Adam(steps=25, rate=1e308, decay=())),
+    "L-BFGS settled": _matched(LBFGS(steps=6, inner=7), enough=1e-4),
+    "L-BFGS, whole steps": _matched(LBFGS(steps=9, inner=7, search=False), enough=1e-4),
+    "L-BFGS diverged": _matched(LBFGS(steps=3, inner=7, search=False, rate=1e150)),
+}
+
+
+@pytest.mark.parametrize("what", ENDING)
+def test_attacks_that_end_between_two_reads_end_where_they_do_on_the_cpu(what: str) -> None:
+    expected = ENDING[what]("cpu")
+    with pretended_gpu() as gpu:
+        found = plain(ENDING[what](gpu.device))
+    assert len({one for own in expected.status for one in own} - {"stopped"}) == 1, "some attacks end early"
+    assert different(found, plain(expected), rounded=True) == []
