@@ -294,7 +294,8 @@ def _told(
     if not rounding.told:
         shown = _shown(gradients, sums, reasons)
         reasons = tuple(_doubted(reason, unit) for reason, unit in zip(reasons, shown.tolist(), strict=True))
-        found = replace(found, open=found.open + _open_by(problem, found, shown))
+        # Nothing bounds such a label until the precision is told.
+        found = replace(found, open=found.open.masked_fill(shown > 0, math.inf))
     return SoftLabels(
         labels=found.labels.masked_fill(lost[:, None], math.nan),
         features=at * reduced.direction,
@@ -316,15 +317,8 @@ def _coarsely_open(problem: Problem, found: Explanation, prior: LabelPrior | Sco
     if isinstance(prior, LabelPrior) and prior.free == 1 and prior.rest != "equal":
         # A class is all that such a label has: where one class explains the gradient, nothing of it is open.
         return torch.zeros_like(found.open)
-    return found.open + _open_by(problem, found, problem.unit)
-
-
-def _open_by(problem: Problem, found: Explanation, unit: Tensor) -> Tensor:
-    """Return how far rounding by these units (N,) leaves the labels open (N,), L1, at the scalars that give them."""
-    if not unit.any():
-        return torch.zeros_like(found.open)
-    error = replace(problem, unit=unit).explained(found.scalars[:, None])[1][:, 0]
-    return (2 * error.sum(dim=1)).nan_to_num(nan=0.0).where(unit > 0, 0)
+    error = problem.explained(found.scalars[:, None])[1][:, 0]
+    return found.open + 2 * error.sum(dim=1).nan_to_num(nan=0.0)
 
 
 def _shown(gradients: Tensor, sums: Tensor, reasons: tuple[str, ...]) -> Tensor:
