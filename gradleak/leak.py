@@ -362,6 +362,8 @@ def _forward(
                     "one feature vector a sample, (B, I), is expected"
                 )
             return name, linears[name], hidden, logits
+    if torch.is_tensor(logits) and not logits.isfinite().all():
+        raise InputError(f"the logits of {type(model).__name__} are NaN or infinite: its forward pass overflows")
     tried = ", ".join(f"'{name}'" for name in linears)
     raise InputError(
         f"{type(model).__name__} does not end in a Linear layer ({tried} do not give its output): "

@@ -277,3 +277,11 @@ def test_saturated_gradients_that_show_eight_bits_are_not_certain() -> None:
         doubted += int(shown.sum())
         assert precision == "bfloat16" or not shown.any()
     assert doubted > 0
+
+
+def test_a_forward_pass_that_overflows_is_named() -> None:
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+    with torch.no_grad():
+        model[2].weight.fill_(1e5)
+    with pytest.raises(InputError, match="NaN or infinite"):
+        observe(model, torch.ones(1, 4), torch.tensor([0]), precision="float16")
