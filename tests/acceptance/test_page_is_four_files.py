@@ -144,7 +144,9 @@ def test_a_page_is_four_files_and_nothing_else(tmp_path: Path) -> None:
 
     def gradleak(*words: str) -> str:
         command = [sys.executable, "-m", "gradleak", *words]
-        result = subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True, check=False)
+        result = subprocess.run(
+            command, cwd=copy, env=environment, capture_output=True, text=True, check=False, timeout=120
+        )
         assert result.returncode == 0, result.stdout + result.stderr
         return result.stdout
 

@@ -61,7 +61,7 @@ def started(checkout: Toy, *options: str, workers: int = 2) -> Iterator[Cluster]
     finally:
         for process in processes:
             process.kill()
-            process.wait()
+            process.wait(timeout=60)
 
 
 def gradleak(checkout: Toy, *words: str) -> subprocess.Popen[str]:
@@ -93,7 +93,7 @@ def test_a_worker_may_be_killed(checkout: Toy) -> None:
         until_kept(running, checkout, 1)
         cluster.workers[0].send_signal(signal.SIGKILL)
         go.touch()
-        _, said = running.communicate(timeout=500)
+        _, said = running.communicate(timeout=120)
         assert running.returncode == 0, said
         assert records.read(out / "toy.json").digest() == alone(checkout, "other")
 
@@ -107,7 +107,7 @@ def test_a_scheduler_that_goes_away_is_one_line_and_the_next_run_goes_on(
         running = gradleak(checkout, *command, "--cluster", cluster.address)
         until_kept(running, checkout, 2)
         cluster.scheduler.send_signal(signal.SIGKILL)
-        _, said = running.communicate(timeout=500)
+        _, said = running.communicate(timeout=120)
     told = "finished trials are kept, and the same command goes on from there"
     line = f"gradleak: the Dask scheduler at '{cluster.address}' went away; {told}\n"
     assert (running.returncode, said) == (2, line)

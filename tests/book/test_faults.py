@@ -147,13 +147,15 @@ def test_what_is_killed_at_any_moment_goes_on_and_comes_to_the_same(toy: Toy, co
 def disk(place: Path, size: str) -> Iterator[None]:
     """Have a small disk of its own at a folder, where that is allowed."""
     place.mkdir(parents=True, exist_ok=True)
-    made = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", place], capture_output=True)
+    made = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", place], capture_output=True, timeout=60
+    )
     if made.returncode:
         pytest.skip("only root can mount a small disk")
     try:
         yield
     finally:
-        subprocess.run(["umount", place], check=True)
+        subprocess.run(["umount", place], check=True, timeout=60)
 
 
 def test_a_full_disk_is_one_line_and_what_is_run_again_is_whole(toy: Toy) -> None:

@@ -51,7 +51,7 @@ def test_a_killed_parallel_run_goes_on_where_it_stopped(checkout: Toy) -> None:
     while len(checkout.kept()) < 3 and time.monotonic() < deadline:
         time.sleep(0.02)
     os.killpg(process.pid, signal.SIGKILL)
-    process.communicate()
+    process.communicate(timeout=60)
     kept, begun = len(checkout.kept()), len(checkout.traced)
     assert 3 <= kept < 8
     resumed = runner.run_study("toy", checkout.parameters(**changes))

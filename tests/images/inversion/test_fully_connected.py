@@ -95,13 +95,19 @@ def test_a_batch_of_photographs_in_single_precision() -> None:
 
 
 def test_the_papers_mean_over_rows_loses_digits() -> None:
-    model = models.build("fcn4", classes=10, image_size=16, seed=0)
-    leak, inputs, _ = sent(model, 1, 768, 10)
-    mean = trace_fully_connected(leak, rule="mean")
-    assert mean.status == "exact"
-    assert error(trace_fully_connected(leak).inputs, inputs) < error(mean.inputs, inputs) < 1e-3
+    """In the worst of many networks, those with a row whose δ is next to nothing; of one draw either may be luckier."""
+    errors: dict[str, list[float]] = {"mean": [], "least-squares": []}
+    for seed in range(45):
+        leak, inputs, _ = sent(network([48, 96, 64, 10], "relu", False, seed, torch.float32), 1, 48, 10)
+        for rule, own in errors.items():
+            found = trace_fully_connected(leak, rule=rule)  # type: ignore[arg-type]
+            assert found.status == "exact"
+            own.append(error(found.inputs, inputs))
+    assert 5 * max(errors["least-squares"]) < max(errors["mean"])
+    assert max(errors["least-squares"]) < 1e-5
+    model = network([48, 96, 64, 10], "relu", False, 0, torch.float32)
     with pytest.raises(InputError, match="single samples"):
-        trace_fully_connected(sent(model, 2, 768, 10)[0], rule="mean")
+        trace_fully_connected(sent(model, 2, 48, 10)[0], rule="mean")
     with pytest.raises(UnknownName, match="unknown rule 'maen': did you mean 'mean'"):
         trace_fully_connected(leak, rule="maen")  # type: ignore[arg-type]
 
