@@ -16,7 +16,7 @@ import gradleak
 # above it; of two packages on one line neither knows the other.
 FLOW = (
     "errors",
-    "paths storage reporting spans devices",
+    "paths storage reporting spans devices precision",
     "losses augment data",
     "leak metrics models",
     "defenses",
@@ -27,6 +27,7 @@ FLOW = (
     "book.tables book.figures",  # what a study draws with
     "book.plain book.spelling",
     "book.sources",  # what a study's trials are computed with
+    "book.staying",
     "book.records",
     "claims",
     "studies.shared",

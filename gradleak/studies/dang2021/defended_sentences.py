@@ -26,7 +26,8 @@ from gradleak.errors import InputError
 from gradleak.leak import Gradients, Leak, observe
 from gradleak.models.language import batch_of
 from gradleak.sequences import read_prefixes, read_sentences
-from gradleak.studies.dang2021.sentences import SHOWN, Cell, judge, model_of, private_of
+from gradleak.studies.dang2021.sentences import SHOWN, Cell, model_of
+from gradleak.studies.shared.read import judge, private_of
 
 PLACE = "Beyond section 2.5"
 SMALLEST: dict[str, Any] = {

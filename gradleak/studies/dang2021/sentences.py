@@ -24,10 +24,11 @@ from gradleak.errors import InputError, MissingData
 from gradleak.leak import Defense, Leak, observe
 from gradleak.models.language import KINDS, batch_of
 from gradleak.models.language_training import LanguageRecipe, train_language_model
-from gradleak.sequences import Sentences, read_sentences
+from gradleak.sequences import read_sentences
 from gradleak.sequences.recurrent import layers_of
 from gradleak.sequences.span import span_of
 from gradleak.studies.forms import Form, Whole
+from gradleak.studies.shared.read import judge, private_of
 
 PLACE = "Beyond section 2.5"
 SMALLEST: dict[str, Any] = {"cells": ["lstm/64/1/untrained/2/2"], "free": 1, "defended": "lstm/64/1/untrained/2/2"}
@@ -199,34 +200,6 @@ def model_of(
         return recipe.build(), {}
     model, (first, last, test) = train_language_model(recipe)
     return model, {"loss_first": first, "loss_last": last, "loss_test": test}
-
-
-def private_of(text: str, size: int, number: int, seed: int) -> list[list[int]]:
-    """Return the sentences of a batch, drawn from all that are attacked; the same one may be drawn again."""
-    sentences, pieces = data.texts(text, "test"), data.vocabulary(text)
-    generator = torch.Generator().manual_seed(1_000_003 * seed + 1009 * size + number)
-    return [pieces.encode(sentences[one]) for one in torch.randint(len(sentences), (size,), generator=generator)]
-
-
-def judge(read: Sentences, private: list[list[int]]) -> dict[str, Any]:
-    """Return how much of a batch was read, and whether the reader promised what is not so."""
-    left, right = sorted(private), 0
-    for sentence in read.all():
-        if sentence in left:
-            left.remove(sentence)
-            right += 1
-    exact = read.all() == sorted(private)
-    return {
-        "exact": exact,
-        "right": right / len(private),
-        "status": read.status,
-        "unique": read.status == "unique",
-        "wrongly_sure": read.status == "unique" and not exact,
-        "tokens": sum(map(len, private)) + len(private),
-        "prefixes": read.prefixes,
-        "rank": read.rank,
-        "misfit": read.misfit,
-    }
 
 
 def _timed(leak: Leak, words: range | None, private: list[list[int]]) -> dict[str, Any]:

@@ -30,9 +30,9 @@ from gradleak.models import training
 from gradleak.models.language_training import LanguageRecipe
 from gradleak.precision import PRECISIONS
 from gradleak.sequences import batch_of, read_sentences
-from gradleak.studies.dang2021.sentences import judge, private_of
 from gradleak.studies.fitting import Sees
 from gradleak.studies.forms import Form, Whole
+from gradleak.studies.shared.read import judge, private_of
 from gradleak.studies.shared.samples import random_layer, soft_labels
 
 PLACE = "Beyond section 4"

@@ -1,0 +1,38 @@
+"""Sentences that a client holds, and how much of them was read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from gradleak import data
+from gradleak.sequences import Sentences
+
+
+def private_of(text: str, size: int, number: int, seed: int) -> list[list[int]]:
+    """Return the sentences of a batch, drawn from all that are attacked; the same one may be drawn again."""
+    sentences, pieces = data.texts(text, "test"), data.vocabulary(text)
+    generator = torch.Generator().manual_seed(1_000_003 * seed + 1009 * size + number)
+    return [pieces.encode(sentences[one]) for one in torch.randint(len(sentences), (size,), generator=generator)]
+
+
+def judge(read: Sentences, private: list[list[int]]) -> dict[str, Any]:
+    """Return how much of a batch was read, and whether the reader promised what is not so."""
+    left, right = sorted(private), 0
+    for sentence in read.all():
+        if sentence in left:
+            left.remove(sentence)
+            right += 1
+    exact = read.all() == sorted(private)
+    return {
+        "exact": exact,
+        "right": right / len(private),
+        "status": read.status,
+        "unique": read.status == "unique",
+        "wrongly_sure": read.status == "unique" and not exact,
+        "tokens": sum(map(len, private)) + len(private),
+        "prefixes": read.prefixes,
+        "rank": read.rank,
+        "misfit": read.misfit,
+    }
