@@ -81,7 +81,7 @@ SHORT = {"bf16": "bfloat16", "fp16": "float16", "half": "float16", "single": "fl
 
 
 def precision_of(name: str | Precision, dtype: torch.dtype | None = None) -> Precision:
-    """Return a precision by its name, or by its short one ("bf16").
+    """Return a precision by its full or short name: "bfloat16" or "bf16".
 
     `dtype`: the type that gradients have. The client cannot have computed in a finer one.
     """
@@ -122,7 +122,7 @@ def shown_rounding(values: Tensor) -> Tensor:
     # The lowest bit that any of the numbers has.
     lowest = (bits & -bits).amin(dim=1)
     found = torch.zeros(len(flat), dtype=torch.float64, device=flat.device)
-    # A product of two numbers with ten bits behind the leading one, one such number, and one with seven.
+    # Binary digits of a product of two TF32 or float16 numbers, of one such number, and of a bfloat16 number.
     for kept, unit in ((22, 2.0**-11), (11, 2.0**-11), (8, 2.0**-9)):
         if kept < digits:
             found = found.masked_fill(lowest >= 2 ** (digits - kept), unit)

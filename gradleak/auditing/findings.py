@@ -27,7 +27,7 @@ MEASURES = {
 
 
 class Place(NamedTuple):
-    """What one batch is told from another by."""
+    """The precision, the defence and the size of a batch, which identify it in a report."""
 
     precision: str
     defense: str
@@ -39,7 +39,7 @@ class _Plain(BaseModel):
 
 
 class _Placed(_Plain):
-    """What belongs to one batch, computed in one precision and sent behind one defence."""
+    """A line of a report about one batch: its defence, its size and the precision of its client."""
 
     defense: str
     batch_size: int

@@ -179,7 +179,7 @@ def _work(
     """Run one trial, here or in a process of its own.
 
     A trial that does not fit into memory comes back as an error in its turn, behind the trials that ended before it:
-    raised in a process of its own it would have joblib drop those that nobody has fetched yet.
+    raised in a worker process, the error would make joblib drop finished trials that were not fetched yet.
     `shared`: the cards that processes share, and the folder in which they say so; None where the machine is another.
     """
     import torch
