@@ -62,7 +62,7 @@ HONEST = 3.0
 VOUCHED = 1e-3
 ATTACKERS = {
     "told": "knows the precision",
-    "not told": "assumes float32",
+    "not told": "does not know the precision",
     "noise": "takes rounding for Gaussian noise",
 }
 
