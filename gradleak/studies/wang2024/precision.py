@@ -78,7 +78,7 @@ class Parameters(studies.Parameters):
     """Parameters of the page."""
 
     precisions: list[Literal["float64", "float32", "tf32", "tf32-matmul", "bfloat16", "float16"]] = Field(
-        ["float32", "tf32", "bfloat16"], min_length=1, description="what the client computes in"
+        ["float32", "bfloat16"], min_length=1, description="what the client computes in"
     )
     networks: list[Network] = Field(
         ["lenet/0"],
