@@ -132,7 +132,7 @@ def _status(ordered: list[Study], runs: dict[str, PageRun], fresh: dict[str, Rec
 
 
 def _told(record: Record) -> list[str]:
-    """Return a record's cells of the status page: its state, its device, its days, its trials and their seconds."""
+    """Return the cells that the status page has for a record: state, device, days, number of trials, CPU time."""
     seconds = duration(sum(trial.seconds for trial in record.trials))
     device = record.provenance.device.partition(",")[0]
     return [_badge(records.state(record)), device, " to ".join(records.span(record)), f"{len(record.trials)}", seconds]

@@ -250,7 +250,7 @@ def all_recorded(study: str) -> list[Record]:
 
 
 def _larger(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    """Whether parameters are those of a larger run: none is smaller than the other's, and one is larger."""
+    """Whether the first parameters are those of a larger run: no parameter is smaller, and at least one is larger."""
     mine, others = (
         {name: parameters[name] for name in parameters if name not in ("device", "seed")} for parameters in (one, other)
     )

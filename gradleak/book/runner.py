@@ -136,7 +136,7 @@ def run_trials(
     if not inputs:
         return
     alone = cluster is None and workers <= 1
-    # A cluster's worker finds the cards of its own machine.
+    # A worker of a cluster looks for the cards of the machine that it runs on.
     shared = None if cluster else (cards.visible() if accelerated and not alone else [], cards.folder())
     work = (joblib.delayed(_work)(study.name, place, one, threads, alone, shared) for place, one in enumerate(inputs))
     with _backend(cluster, threads, alone), warnings.catch_warnings():
@@ -176,7 +176,7 @@ def _work(
     alone: bool,
     shared: tuple[list[str], Path] | None,
 ) -> tuple[int, Trial | GradleakError]:
-    """Run one trial, here or in a process of its own.
+    """Run one trial, in this process or in a worker process.
 
     A trial that does not fit into memory comes back as an error in its turn, behind the trials that ended before it:
     raised in a worker process, the error would make joblib drop finished trials that were not fetched yet.

@@ -78,7 +78,7 @@ def test_peeling_launches_a_quarter_of_a_loop_over_channels() -> None:
         assert peel(observe(model, inputs, labels), steps=1).status == "unique"
 
     gpu = counted(peeled)
-    # Its 4,257 channels one by one took 54,000 operations and 4,700 reads.
+    # A loop over the 4,257 channels of the network took 54,000 operations and 4,700 reads.
     assert gpu.operations <= 12_500
     assert gpu.reads <= 250
 

@@ -212,7 +212,7 @@ def _outliers(basis: Tensor, side: Tensor, lengths: list[int]) -> tuple[list[int
     mixing = torch.randn(side.shape[1], min(MIXED, side.shape[1]), generator=generator, dtype=side.dtype)
     mixed = side @ mixing.to(side.device)
     original = residual = mixed - basis @ (basis.T @ mixed)
-    # Neighbouring groups of one length are worked on together: those of one layer.
+    # The groups of a layer follow each other and have the same length: they are solved as one batch.
     alike = [(length, len([*some])) for length, some in itertools.groupby(lengths)]
     inverses = [
         _inverse(rows.unflatten(0, (-1, length)))

@@ -294,7 +294,7 @@ def _told(
     if not rounding.told:
         shown = _shown(gradients, sums, reasons)
         reasons = tuple(_doubted(reason, unit) for reason, unit in zip(reasons, shown.tolist(), strict=True))
-        # Nothing bounds such a label until the precision is told.
+        # The error of such a label has no bound until the precision is given.
         found = replace(found, open=found.open.masked_fill(shown > 0, math.inf))
     return SoftLabels(
         labels=found.labels.masked_fill(lost[:, None], math.nan),

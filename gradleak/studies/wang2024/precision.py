@@ -54,8 +54,8 @@ LANGUAGE = ("lstm", "transformer")
 # Random last layers: how many classes and features, samples of each, and how far their logits spread.
 HEADS, FEATURES, OWN, SPREADS = (3, 4, 5, 10, 100), (8, 64, 256), 20, (0.03, 100.0)
 KINDS = ("smoothing", "mixup", "onehot")
-# Images are peeled at so many pixels a side, and fully connected networks see 32.
-FEW, SIDE = 16, 32
+# Images are peeled at so many pixels a side.
+FEW = 16
 # An image's error may be so many times the one that its certificate vouches for.
 HONEST = 3.0
 # A certificate that states no error vouches for this relative one.
@@ -453,15 +453,11 @@ def labels_table(record: Record, part: str = "labels") -> pd.DataFrame:
     """
     lines = []
     for (precision, attacker), own in _parts(record, part).groupby(["precision", "attacker"], sort=False):
-        cases = own["cases"].sum()
         lines.append(
             {
                 "precision": precision,
                 "attacker": ATTACKERS[str(attacker)],
-                "n": f"{cases:.0f}",
-                "unique": _percent(own["unique"].sum(), cases),
-                "ambiguous": _percent(own["ambiguous"].sum(), cases),
-                "failed": _percent(own["failed"].sum(), cases),
+                **_status_cells(own),
                 "class right": f"{own['right'].mean():.0f} %",
                 "median label error (L1)": _scientific(own["error"].median()),
                 "largest": _scientific(own["largest"].max()),
@@ -478,16 +474,12 @@ def batches_table(record: Record) -> pd.DataFrame:
         for part, what in (("batches", "labels of a batch"), ("sentences", "sentences")):
             frame = record.part(part)
             for attacker, own in frame[frame["precision"] == precision].groupby("attacker", sort=False):
-                cases = own["cases"].sum()
                 lines.append(
                     {
                         "precision": precision,
                         "attack": what,
                         "attacker": ATTACKERS[str(attacker)],
-                        "n": f"{cases:.0f}",
-                        "unique": _percent(own["unique"].sum(), cases),
-                        "ambiguous": _percent(own["ambiguous"].sum(), cases),
-                        "failed": _percent(own["failed"].sum(), cases),
+                        **_status_cells(own),
                         "right": f"{own['right'].mean():.0f} %",
                         "wrong certificates": f"{own['wrong'].sum():.0f}",
                     }
@@ -532,8 +524,11 @@ def images_table(record: Record) -> pd.DataFrame:
     return frame.sort_values(["attack", "B"], kind="stable").reset_index(drop=True)
 
 
-def _percent(part: float, whole: float) -> str:
-    return f"{100 * part / whole:.0f} %"
+def _status_cells(rows: pd.DataFrame) -> dict[str, str]:
+    """Return the number of cases of some rows, and the share of them that has each status."""
+    cases = rows["cases"].sum()
+    shares = {name: f"{100 * rows[name].sum() / cases:.0f} %" for name in ("unique", "ambiguous", "failed")}
+    return {"n": f"{cases:.0f}"} | shares
 
 
 def _scientific(value: float) -> str:

@@ -200,7 +200,7 @@ class Search:
             torch.cat([self.found.shares, new.shares]),
             torch.cat([self.found.family, new.family]),
         )
-        # All pairs on the device and one read, then one after the other.
+        # Compare all pairs on the device, read the result once, then choose explanations in order.
         labels = self._labels(self.found)
         direct = "donot_use_mm_for_euclid_dist"
         other = torch.cdist(new.places, self.found.places, compute_mode=direct) > SAME * new.places.norm(dim=1)[:, None]
