@@ -86,7 +86,11 @@ def published(study: str, column: str, keys: Sequence[str]) -> dict[tuple[Any, .
 
 
 def check(study: studies.Study) -> None:
-    """Raise a clear error if a claim asks for what its study's paper profile does not have: it could not be judged."""
+    """Raise a clear error if a claim asks for what its study cannot have: it could not be judged.
+
+    What a claim needs are names of the study's parameters, with values that these accept; what it selects is there at
+    the paper profile.
+    """
     wanted = studies.parameters(study, "paper")
     offered, trials = wanted.model_dump(), study.module.trials(wanted)
     for claim in load(study.name):
@@ -94,14 +98,24 @@ def check(study: studies.Study) -> None:
             allowed = values if isinstance(values, list) else [values]
             if any(name in inputs for inputs in trials) and not any(among(t.get(name), allowed) for t in trials):
                 raise InputError(f"claim '{claim.id}' selects {name} = {values}, which no trial of '{study.name}' has")
-        for name, needed in claim.needs.items():
+        for name in claim.needs:
             if name not in offered:
                 raise InputError(f"claim '{claim.id}' needs {unknown('parameter', name, offered)}")
-            if not enough(offered[name], needed) and not claim.stand_in:
-                raise InputError(
-                    f"claim '{claim.id}' needs {name} = {needed}, and the paper profile of '{study.name}' has "
-                    f"{offered[name]}: it could never be judged"
-                )
+        try:
+            study.Parameters(**offered | {name: _with(offered[name], claim.needs[name]) for name in claim.needs})
+        except ValidationError as error:
+            told = error.errors()[0]["msg"]
+            raise InputError(
+                f"claim '{claim.id}' needs {claim.needs}, and '{study.name}' refuses that: {told}"
+            ) from error
+
+
+def _with(offered: Any, needed: Any) -> Any:
+    """Return a parameter that has what a claim needs of it."""
+    if isinstance(offered, list):
+        more = needed if isinstance(needed, list) else [needed]
+        return offered + [one for one in more if one not in offered]
+    return offered if enough(offered, needed) else needed[0] if isinstance(needed, list) else needed
 
 
 def rules(study: str) -> dict[str, Any]:

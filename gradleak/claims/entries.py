@@ -1,6 +1,7 @@
 """A claims file's entries, and the claims they stand for.
 
-An entry is one of three. A **claim** with an `id`. A list of `claims` with what they have in common stated once beside
+An entry is one of three, after one that may stand first: `papers`, what all claims of the paper in the file have in
+common, and ours do not. A **claim** with an `id`. A list of `claims` with what they have in common stated once beside
 it. Or a published **table**: an `id` that its cells' ids begin with, `table` (its title), `columns` and `rows` by
 their names, and what all cells have in common; `statement` may contain {group}, {row} and {column}.
 
@@ -8,8 +9,9 @@ A row is a list of published cells, one a column, `~` where there is none; or a 
 special about the row; without cells every column is a claim of which the table says what is published. A row that
 holds `rows` is a group. `by` names the column of the record whose value is each row's name, or, as {where: size,
 needs: sizes}, the parameter as well that must hold it. A cell may be a mapping too.
-The nearer statement counts: table, column, group, row, cell. `where` and `needs` are joined, all else is replaced. In a
-rule, `published` is the published number: `rule: {at_least: published}`.
+The nearer statement counts: the file, table, column, group, row, cell. `where`, `needs`, `setting`, `used` and
+`immaterial` are joined, a name with `~` is taken out, changes are added up, and all else is replaced. In a rule,
+`published` is the published number: `rule: {at_least: published}`.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 Entry = dict[str, Any]
+JOINED = ("where", "needs", "setting", "used", "immaterial", "measure")
 
 
 def expanded(entries: list[Any]) -> Iterator[Entry]:
@@ -26,17 +29,26 @@ def expanded(entries: list[Any]) -> Iterator[Entry]:
 
     A mistake in how a table is laid out is a ValueError; whether the claims themselves are right is not looked at here.
     """
-    for entry in entries:
+    papers: Entry = {}
+    for number, entry in enumerate(entries):
         if not isinstance(entry, dict):
             raise ValueError(f"an entry is not a mapping: {entry!r}")
-        if "table" in entry:
-            yield from _cells(entry)
-        elif "claims" in entry:
-            common = {name: value for name, value in entry.items() if name != "claims"}
-            for one in _mappings(entry["claims"], f"the claims of '{entry.get('place', 'a list')}'"):
-                yield _finished(_joined(common, one))
-        else:
-            yield _finished(_joined(entry))
+        if number == 0 and "papers" in entry:
+            papers = entry["papers"]
+            continue
+        for claim in _claims(entry):
+            yield _finished(claim if claim.get("ours") else _joined(papers, claim))
+
+
+def _claims(entry: Entry) -> Iterator[Entry]:
+    if "table" in entry:
+        yield from _cells(entry)
+    elif "claims" in entry:
+        common = {name: value for name, value in entry.items() if name != "claims"}
+        for one in _mappings(entry["claims"], f"the claims of '{entry.get('place', 'a list')}'"):
+            yield _joined(common, one)
+    else:
+        yield _joined(entry)
 
 
 def _mappings(value: Any, what: str) -> list[Entry]:
@@ -63,7 +75,7 @@ def _cells(entry: Entry) -> Iterator[Entry]:
             names = {"group": group, "row": label, "column": str(column)}
             claim["id"] = "-".join(_slug(part) for part in (entry["id"], *names.values()) if part)
             claim["statement"] = _filled(str(claim.get("statement", "{column}, {row}")), names, name)
-            yield _finished(claim | names)
+            yield claim | names
 
 
 def _filled(statement: str, names: Mapping[str, str], name: str) -> str:
@@ -103,7 +115,7 @@ def _row(row: Any, label: Any, name: str) -> Entry:
 
 
 def _joined(*parts: Mapping[str, Any]) -> Entry:
-    """Return several statements as one, the later ones counting; `where`, `needs` and `measure` are joined."""
+    """Return several statements as one, the later ones counting."""
     whole: Entry = {}
     for part in parts:
         measure = part.get("measure")
@@ -112,8 +124,12 @@ def _joined(*parts: Mapping[str, Any]) -> Entry:
             lifted["measure"] = {key: value for key, value in measure.items() if key != "where"}
             lifted["where"] = measure["where"]
         for key, value in lifted.items():
-            both = key in ("where", "needs", "measure") and isinstance(value, dict) and isinstance(whole.get(key), dict)
-            whole[key] = whole[key] | value if both else value
+            if key == "changed":
+                whole[key] = [*whole.get(key, []), *(value if isinstance(value, list) else [value])]
+            elif key in JOINED and isinstance(value, dict) and isinstance(whole.get(key), dict):
+                whole[key] = whole[key] | value
+            else:
+                whole[key] = value
     return whole
 
 
@@ -123,6 +139,9 @@ def _finished(entry: Entry) -> Entry:
         entry["rule"] = {key: entry.get("published") if value == "published" else value for key, value in rule.items()}
     if "where" in entry and isinstance(measure, dict):
         entry["measure"] = measure | {"where": entry.pop("where")}
+    for name in ("needs", "setting", "used", "immaterial"):
+        if isinstance(entry.get(name), dict):
+            entry[name] = {key: value for key, value in entry[name].items() if value is not None}
     return entry
 
 

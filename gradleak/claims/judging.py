@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -13,12 +13,28 @@ from gradleak.errors import InputError
 if TYPE_CHECKING:
     import pandas as pd
 
-Verdict = Literal["reproduced", "better", "not reproduced", "trend only", "not run"]
+Verdict = Literal[
+    "reproduced", "better", "not reproduced",
+    "stand-in: agrees", "stand-in: disagrees", "trend: agrees", "trend: disagrees",
+    "holds", "fails", "not run",
+]  # fmt: skip
+# The verdicts on the papers' claims, and those on ours, the best first.
+OF_PAPERS: tuple[Verdict, ...] = (
+    "reproduced", "better", "not reproduced",
+    "stand-in: agrees", "stand-in: disagrees", "trend: agrees", "trend: disagrees", "not run",
+)  # fmt: skip
+OF_OURS: tuple[Verdict, ...] = ("holds", "fails", "trend: agrees", "trend: disagrees", "not run")
+# Measured at the claim's scale, and not what was claimed.
+FAILED: frozenset[Verdict] = frozenset({"not reproduced", "fails"})
 
 
 @dataclass(frozen=True)
 class Judgement:
-    """What a record says about a claim: the value with its count and spread, and the verdict."""
+    """What a record says about a claim: the value with its count and spread, and the verdict.
+
+    `differs` names what of the claim's setting is another one in what was measured; `at_scale` says that nothing is,
+    and that there are as many samples and starts as the claim needs.
+    """
 
     claim: Claim
     value: float | None
@@ -27,6 +43,7 @@ class Judgement:
     at_scale: bool
     agrees: bool | None
     verdict: Verdict
+    differs: tuple[str, ...] = ()
 
     @property
     def shown(self) -> str:
@@ -58,27 +75,30 @@ class Line:
         return max(ranked, key=lambda j: (j.at_scale, j.value is not None))
 
     @property
+    def verdict(self) -> Verdict:
+        """The verdict that counts."""
+        return self.deciding.verdict
+
+    @property
     def verdict_text(self) -> str:
-        """The verdict, and for a trend whether it points the right way."""
-        verdict = self.deciding.verdict
-        if verdict != "trend only":
-            return verdict
-        return "trend only (agrees)" if self.deciding.agrees else "trend only (disagrees)"
+        """The verdict, and what was changed about a published method."""
+        changed = self.claim.protocol and self.verdict != "not run"
+        return f"{self.verdict} ({self.claim.protocol})" if changed else self.verdict
 
     @property
     def failing(self) -> bool:
         """Whether the claim was measured at the scale it needs, here or on record, and fails."""
-        return "not reproduced" in (self.recorded.verdict, self.fresh.verdict)
+        return not FAILED.isdisjoint((self.recorded.verdict, self.fresh.verdict))
 
 
 def judge(claim: Claim, record: Record | None) -> Judgement:
     """Measure a claim on a record and say what that means."""
     if record is None:
         return Judgement(claim, None, 0, None, False, None, "not run")
-    at_scale = reaches(claim, record.parameters)
+    reached = reaches(claim, record.parameters)
     # What a stand-in says instead may be that there is none: then nothing was run.
     lacks = record.profile != "paper" or bool(claim.stand_in)
-    chosen = _selected(claim, record, may_lack=lacks and not at_scale)
+    chosen = selected(claim, record, may_lack=lacks and (bool(claim.stand_in) or not reached))
     if not chosen:
         return Judgement(claim, None, 0, None, False, None, "not run")
     import pandas as pd
@@ -88,30 +108,63 @@ def judge(claim: Claim, record: Record | None) -> Judgement:
     count = sum(int(line.get("count") or 1) for line in chosen)
     value = _reduced(values, claim)
     spread = float(values.std()) if claim.measure.reduce == "mean" and len(values) > 1 else None
-    agrees = claim.holds(value)
-    if not at_scale:
-        verdict: Verdict = "trend only"
-    elif claim.beats(value):
-        verdict = "better"
-    else:
-        verdict = "reproduced" if agrees else "not reproduced"
-    return Judgement(claim, value, count, spread, at_scale, agrees, verdict)
+    agrees = claim.holds(value, list(values))
+    differs = differences(claim, chosen, record.parameters)
+    at_scale = reached and not differs
+    verdict = _verdict(claim, value, agrees=agrees, differs=bool(differs), reached=reached)
+    return Judgement(claim, value, count, spread, at_scale, agrees, verdict, differs)
+
+
+def _verdict(claim: Claim, value: float, *, agrees: bool, differs: bool, reached: bool) -> Verdict:
+    if differs:
+        return "stand-in: agrees" if agrees else "stand-in: disagrees"
+    if not reached:
+        return "trend: agrees" if agrees else "trend: disagrees"
+    if claim.ours:
+        return "holds" if agrees else "fails"
+    if claim.beats(value):
+        return "better"
+    return "reproduced" if agrees else "not reproduced"
 
 
 def reaches(claim: Claim, parameters: Mapping[str, Any]) -> bool:
-    """Whether parameters are of the scale that a claim needs."""
-    return all(enough(parameters.get(name), needed) for name, needed in claim.needs.items())
+    """Whether parameters have as many samples and starts as a claim needs."""
+    return all(_allowed(claim, name, parameters.get(name), needed) for name, needed in claim.needs.items())
+
+
+def differences(claim: Claim, lines: Iterable[Mapping[str, Any]], parameters: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the names of a claim's setting that rows do not have as the paper had them.
+
+    What a row does not say is what the study uses, or its parameter; what nothing says is taken to be different.
+    """
+    if claim.setting == "any":
+        return ()
+    given = dict(parameters) | claim.used
+    rows = list(lines)
+    return tuple(
+        name
+        for name, wanted in claim.setting.items()
+        if not all(_allowed(claim, name, row[name] if name in row else given.get(name), wanted) for row in rows)
+    )
+
+
+def _allowed(claim: Claim, name: str, given: Any, wanted: Any) -> bool:
+    lifted = claim.immaterial.get(name)
+    return enough(given, wanted) or (lifted is not None and enough(given, lifted.value))
 
 
 def enough(given: Any, needed: Any) -> bool:
-    """Whether a parameter is as large as a claim needs it, or one of the words it needs."""
-    # A list among the parameters, of networks say, is enough if one of it is.
+    """Whether a value is as large as a claim needs it, or one of the words it needs.
+
+    Of a list among the parameters, of networks or sizes say, the claim's value must be one, and all of several. Where
+    a single value is given, several needed ones are alternatives.
+    """
     if isinstance(given, list):
-        return any(enough(one, needed) for one in given)
+        return all(among(one, given) for one in (needed if isinstance(needed, list) else [needed]))
     if isinstance(needed, list):
-        return given in needed
+        return among(given, needed)
     if isinstance(needed, int | float) and not isinstance(needed, bool):
-        return isinstance(given, int | float) and given >= needed
+        return isinstance(given, int | float) and not isinstance(given, bool) and given >= needed
     return bool(given == needed)
 
 
@@ -121,7 +174,7 @@ def among(value: Any, wanted: list[Any]) -> bool:
     return any(value == one and isinstance(value, bool) == isinstance(one, bool) for one in wanted)
 
 
-def _selected(claim: Claim, record: Record, *, may_lack: bool) -> list[dict[str, Any]]:
+def selected(claim: Claim, record: Record, *, may_lack: bool) -> list[dict[str, Any]]:
     """Return the rows that measure a claim, each with its trial's inputs.
 
     There may be none: a smaller run that leaves the claim's network out, say, has not run the claim, and that is no

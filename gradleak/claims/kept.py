@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from gradleak.claims.model import Claim
+from gradleak.claims.model import Claim, Rule
 
 
 def plain(claims: Iterable[Claim]) -> dict[str, Any]:
@@ -21,6 +21,7 @@ def _plain(claim: Claim) -> dict[str, Any]:
         "rule": {name: list(value) if isinstance(value, tuple) else value for name, value in rule.items()},
         "better": claim.better,
         "needs": dict(claim.needs),
+        "setting": claim.setting,
     }
 
 
@@ -49,18 +50,29 @@ def _how(claim: Claim, then: Mapping[str, Any]) -> str:
         return "it measures something else"
     if now["published"] != then["published"]:
         return f"published was {then['published']}, now {now['published']}"
-    before = claim.model_validate(claim.model_dump() | {"rule": then["rule"], "better": then["better"]})
+    before = claim.model_copy(update={"rule": Rule.model_validate(then["rule"]), "better": then["better"]})
     (least, most), (least_then, most_then) = claim.accepted(), before.accepted()
     if least < least_then or most > most_then:
         return f"its rule was {before.rule_text}, now {claim.rule_text}"
     for name, needed in then["needs"].items():
-        if name not in now["needs"] or not _as_much(now["needs"][name], needed):
+        # What was asked of a parameter may be asked of the setting now, which names what the paper had.
+        asked = [part[name] for part in (claim.needs, claim.setting) if isinstance(part, dict) and name in part]
+        if not _settled(needed, claim) and not any(_as_much(one, needed) for one in asked):
             return f"it needed {name} = {needed}, now {now['needs'].get(name, 'nothing')}"
     return ""
 
 
+def _settled(needed: Any, claim: Claim) -> bool:
+    """Whether the paper's setting asks for what a need asked for: a word, of a network or a dataset say."""
+    words = needed if isinstance(needed, list) else [needed]
+    return bool(claim.setting) and all(isinstance(word, str) for word in words)
+
+
 def _as_much(now: Any, then: Any) -> bool:
     """Whether a need is at least as strict as another."""
+    if isinstance(now, list) and isinstance(then, int | float):
+        # All of these sizes are needed, where one was.
+        return then in now
     if isinstance(now, list) or isinstance(then, list):
         both = [value if isinstance(value, list) else [value] for value in (now, then)]
         return all(value in both[1] for value in both[0])

@@ -9,7 +9,7 @@ from gradleak import claims, studies
 from gradleak.book import records
 from gradleak.book.records import Record, Trial
 from gradleak.claims import Claim
-from gradleak.claims.judging import _selected, judge
+from gradleak.claims.judging import judge, selected
 
 STEP = 1e-6
 # What may be less than nothing: what one attack has over another, decibels, similarities.
@@ -84,7 +84,7 @@ def test_every_rule_has_been_seen_to_fail() -> None:
     for claim, record in recorded():
         if judge(claim, record).verdict == "not run":
             continue
-        lines = _selected(claim, record, may_lack=False)
+        lines = selected(claim, record, may_lack=False)
         values = wrong_values(claim)
         # Of a trend, too, it must be possible to say that it disagrees.
         if all(judge(claim, with_value(claim, lines, record, one)).agrees for one in values):

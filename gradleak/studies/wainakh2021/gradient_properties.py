@@ -94,6 +94,7 @@ def trial(
             "present_positive": 100 * float((~negative & present).sum()) / int(present.sum()),
             "impact": float(np.mean(impacts)),
             "impact_spread": float(np.std(impacts)),
+            "impact_variation": float(np.std(impacts) / abs(np.mean(impacts))),
         }
     ]
     slopes = _slopes(counts, values["calibrated"])

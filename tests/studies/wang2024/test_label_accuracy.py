@@ -28,7 +28,7 @@ def test_what_is_not_recovered_is_said_to_be_open(record: Record) -> None:
 def test_every_draw_is_another_network(record: Record) -> None:
     frame = record.frame()
     drawn = frame[frame["drawn"].notna()]
-    assert len(drawn) == 2 * 2
+    assert len(drawn) == 2 * 3
     assert drawn["drawn"].between(60, 100).all()
     for labels, own in drawn.groupby("labels"):
         text = label_accuracy.draws_table(record)[labels].iloc[0]
