@@ -141,6 +141,7 @@ def verify(
     rows = [
         {
             "claim": line.claim.id,
+            "whose": line.claim.ours or "the paper's",
             "place": line.claim.place,
             "paper": line.claim.published,
             "rule": line.claim.rule_text,
@@ -153,12 +154,17 @@ def verify(
     ]
     if as_json:
         values = [
-            row | {"recorded_value": line.recorded.value, "fresh_value": line.fresh.value, "failing": line.failing}
+            row
+            | {"recorded_value": line.recorded.value, "fresh_value": line.fresh.value, "failing": line.failing}
+            | {"differs": list(line.deciding.differs)}
             for row, (_, line) in zip(rows, lines, strict=True)
         ]
         typer.echo(json.dumps(values, indent=1, ensure_ascii=False))
     else:
         _show(rows)
+        for own, whose in ((claims.of_papers, "claims of the papers"), (claims.of_ours, "claims of our own")):
+            some = own(line for _, line in lines)
+            typer.echo(f"{len(some)} {whose}: {claims.tally(some).removeprefix('ours: ') or 'none'}")
     every = [one for drawn in kept.values() if drawn for one in (drawn, records.beside(drawn)) if one]
     looser = list(dict.fromkeys(said for one in every for said in claims.loosened(one)))
     failing = [line for _, line in lines if line.failing]
@@ -168,7 +174,11 @@ def verify(
     for said in looser:
         typer.echo(said, err=True)
     if failing:
-        typer.echo(f"{len(failing)} of {len(lines)} claims fail at the scale they need", err=True)
+        theirs = len(claims.of_papers(failing))
+        typer.echo(
+            f"{theirs} claims of the papers and {len(failing) - theirs} of our own fail at the scale they need",
+            err=True,
+        )
     if failing or looser:
         raise typer.Exit(1)
 
@@ -225,6 +235,9 @@ def record(
     study: Annotated[list[str], typer.Argument(help="Studies to record.")],
     parameter: Settings = None,
     profile: ProfileOption = "paper",
+    part: Annotated[
+        str | None, typer.Option("--part", help="Run the trials of this part only; the others stay as recorded.")
+    ] = None,
     jobs: Jobs = None,
     cluster: Cluster = None,
 ) -> None:
@@ -235,7 +248,7 @@ def record(
     loaded = [studies.load(name) for name in study]
     chosen = [studies.parameters(one, profile, _settings(parameter)) for one in loaded]
     for one, parameters in zip(loaded, chosen, strict=True):
-        result = runner.record(one, parameters, jobs=jobs, cluster=cluster)
+        result = runner.record(one, parameters, part=part, jobs=jobs, cluster=cluster)
         seconds = sum(trial.seconds for trial in result.trials)
         file = records.file_of(one.name, accelerated=result.accelerated)
         typer.echo(f"record  {file}  ({len(result.trials)} trials, {seconds:.0f} s in all)")
@@ -322,13 +335,14 @@ def data() -> None:
 
 @app.command()
 def claims(study: Annotated[str | None, typer.Argument(help="One study; default: all.")] = None) -> None:
-    """List what the papers claim, and the rule under which each counts as reproduced."""
+    """List what the papers claim, and we, and the rule under which each holds."""
     from gradleak import claims as known
     from gradleak import studies
 
     name = studies.load(study).name if study else None
-    rows = [
-        {"claim": c.id, "place": c.place, "statement": c.statement, "paper": c.published, "rule": c.rule_text}
+    rows: list[dict[str, Any]] = [
+        {"claim": c.id, "whose": c.ours or "the paper's", "place": c.place, "statement": c.statement}
+        | {"paper": c.published, "rule": c.rule_text}
         for c in known.load(name)
     ]
     _show(rows)

@@ -154,14 +154,42 @@ def summary(values: Tensor) -> Summary:
 
 
 def fft2d(recovered: Tensor, truth: Tensor) -> Tensor:
-    """Return the relative L2 distance of images' 2-D Fourier transforms (N,): yin2021's FFT2D, as far as it is told.
+    """Return how far images' 2-D frequency responses are apart (N,), as 1 − the cosine of their amplitudes.
 
-    By Parseval's theorem it is that of the pixels. Of pure noise on ImageNet it is what their Table 2 has.
+    yin2021 calls its FFT2D a cosine similarity of frequency responses, and has less for better; that amplitudes are
+    compared is not told.
     """
     first, second, finite = _pair(recovered, truth)
-    ours, theirs = (torch.fft.fft2(side, norm="ortho").flatten(1) for side in (first, second))
-    distance = (ours - theirs).abs().square().sum(dim=1).sqrt() / theirs.abs().square().sum(dim=1).sqrt()
+    ours, theirs = (torch.fft.fft2(side, norm="ortho").abs().flatten(1) for side in (first, second))
+    distance = 1 - torch.nn.functional.cosine_similarity(ours, theirs)
     return torch.where(finite, distance, torch.full_like(distance, math.inf))
+
+
+def relative_l2(recovered: Tensor, truth: Tensor) -> Tensor:
+    """Return the L2 distance of images as a share of the true one's length (N,).
+
+    By Parseval's theorem it is that of their Fourier transforms.
+    """
+    first, second, finite = _pair(recovered, truth)
+    distance = (first - second).flatten(1).norm(dim=1) / second.flatten(1).norm(dim=1)
+    return torch.where(finite, distance, torch.full_like(distance, math.inf))
+
+
+def registered_psnr(recovered: Tensor, truth: Tensor, *, reach: int = 4) -> Tensor:
+    """Return PSNR in dB (N,) after registration: at the shift, of up to `reach` pixels each way, that fits best.
+
+    Where a shifted image leaves the frame nothing is compared. A shift that fits worse than none is not taken.
+    """
+    first, second, finite = _pair(recovered, truth)
+    images, (height, width) = len(first), first.shape[-2:]
+    reach = min(reach, height - 1, width - 1)
+    least = torch.full((images,), math.inf, dtype=first.dtype, device=first.device)
+    for down in range(-reach, reach + 1):
+        for right in range(-reach, reach + 1):
+            mine = first[..., max(0, down) : height + min(0, down), max(0, right) : width + min(0, right)]
+            theirs = second[..., max(0, -down) : height - max(0, down), max(0, -right) : width - max(0, right)]
+            least = torch.minimum(least, (mine - theirs).square().flatten(1).mean(dim=1))
+    return torch.where(finite, -10 * least.log10(), torch.full_like(least, -math.inf))
 
 
 def identified(recovered: Tensor, gallery: Tensor, places: Tensor) -> Tensor:

@@ -119,6 +119,7 @@ CLAIMS = """
   published: 6
   rule: {within: {absolute: 0.5}}
   needs: {samples: 4}
+  setting: any
 """
 
 

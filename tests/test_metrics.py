@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -135,12 +136,31 @@ def test_bad_input_is_said_clearly(recovered: torch.Tensor, truth: torch.Tensor,
         metrics.psnr(recovered, truth)
 
 
-def test_fft2d_is_the_relative_distance_of_pixels_and_lost_images_are_infinitely_far() -> None:
+@pytest.mark.parametrize("measure", [metrics.fft2d, metrics.relative_l2])
+def test_a_distance_is_nothing_for_the_image_itself_and_infinite_for_a_lost_one(measure: Any) -> None:
     recovered, truth = pair(4)
-    expected = (recovered.clamp(0, 1) - truth).flatten(1).norm(dim=1) / truth.flatten(1).norm(dim=1)
-    torch.testing.assert_close(metrics.fft2d(recovered, truth), expected.double(), rtol=1e-5, atol=0)
-    assert metrics.fft2d(truth, truth).max() == 0
-    assert metrics.fft2d(truth * math.nan, truth).isinf().all()
+    assert measure(truth, truth).abs().max() < 1e-12
+    assert (measure(recovered, truth) > 1e-3).all()
+    assert measure(truth * math.nan, truth).isinf().all()
+
+
+def test_fft2d_is_blind_to_place_and_contrast_where_the_relative_distance_is_that_of_the_spectra() -> None:
+    recovered, truth = pair(4)
+    moved = truth.roll((3, 5), dims=(2, 3))
+    assert metrics.fft2d(moved, truth).max() < 1e-12 < 0.01 < metrics.relative_l2(moved, truth).min()
+    assert metrics.fft2d(truth / 2, truth).max() < 1e-12 < 0.4 < metrics.relative_l2(truth / 2, truth).min()
+    ours, theirs = (torch.fft.fft2(side.double()).flatten(1) for side in (recovered.clamp(0, 1), truth))
+    expected = (ours - theirs).norm(dim=1) / theirs.norm(dim=1)
+    torch.testing.assert_close(metrics.relative_l2(recovered, truth), expected, rtol=1e-5, atol=0)
+
+
+def test_registration_finds_a_shift_and_never_loses_by_it() -> None:
+    recovered, truth = pair(4)
+    moved = truth.roll((2, -3), dims=(2, 3))
+    assert (metrics.registered_psnr(moved, truth) > 200).all()
+    assert (metrics.registered_psnr(moved, truth, reach=2) < 40).all(), "three pixels are out of reach"
+    assert (metrics.registered_psnr(recovered, truth) >= metrics.psnr(recovered, truth) - 1e-9).all()
+    assert metrics.registered_psnr(recovered * math.nan, truth).isneginf().all()
 
 
 def test_identification_by_chance_is_one_in_the_gallery() -> None:

@@ -15,7 +15,6 @@ from gradleak.book.pages import PageRun
 from gradleak.book.records import Record
 from gradleak.book.tables import duration
 from gradleak.claims import Line
-from gradleak.claims.shown import tally
 from gradleak.studies import Study
 
 
@@ -29,6 +28,7 @@ def write(ordered: list[Study], papers: list[str], runs: dict[str, PageRun]) -> 
         f"pages-{paper}.md": _pages([study for study in ordered if study.paper == paper], judged) for paper in papers
     }
     parts["what-leaks.md"] = landing.text()
+    parts["scores.md"] = _scores([line for lines in judged.values() for line in lines])
     parts["scoreboard.md"] = _scoreboard(papers, ordered, judged)
     parts["status.md"] = _status(ordered, runs, fresh)
     parts["on-cpu.md"] = staying.text()
@@ -83,26 +83,40 @@ def _link(study: Study, text: str) -> str:
 def _pages(own: list[Study], judged: dict[str, list[Line]]) -> str:
     if not own:
         return "*No page of this part is written yet.*\n"
-    rows = [f"| {_link(study, study.title)} | {study.place} | {tally(judged[study.name])} |" for study in own]
+    rows = [f"| {_link(study, study.title)} | {study.place} | {claims.tally(judged[study.name])} |" for study in own]
     return "\n".join(["| page | regenerates | claims |", "| --- | --- | --- |", *rows]) + "\n"
+
+
+def _scores(lines: list[Line]) -> str:
+    """Return both scores in a sentence each, for the first page."""
+    theirs, own = claims.of_papers(lines), claims.of_ours(lines)
+    return (
+        f"- **{len(theirs)} claims of the papers**: {claims.tally(theirs)}.\n"
+        f"- **{len(own)} of our own**, predictions and findings: {claims.tally(own).removeprefix('ours: ')}.\n"
+    )
 
 
 def _scoreboard(papers: list[str], ordered: list[Study], judged: dict[str, list[Line]]) -> str:
     """Return the verdicts counted and drawn, the claims that fail, and behind them all claims, page by page."""
     lines = [line for study in ordered for line in judged[study.name]]
     parts = [
-        f"**{len(lines)} claims**: {tally(lines)}.",
+        _scores(lines),
         claims.matrix(lines)._repr_markdown_(),
+        claims.own_matrix(lines)._repr_markdown_(),
         SCOREBOARD_FIGURE,
+        "## What was changed",
+        claims.changes_table(lines)._repr_markdown_(),
+        "## What fails",
     ]
-    failing = claims.failing_table(lines)
-    parts += ["## What fails", failing._repr_markdown_() if len(failing.frame) else "*No claim fails.*"]
+    for whose, some in (("the papers'", claims.of_papers(lines)), ("our own", claims.of_ours(lines))):
+        failing = claims.failing_table(some, whose)
+        parts.append(failing._repr_markdown_() if len(failing.frame) else f"*None of {whose} claims fails.*")
     for paper in papers:
         own = [study for study in ordered if study.paper == paper]
         parts += [f"## {paper}"] if own else []
         for study in own:
             tables = claims.scoreboard(study, judged[study.name])._repr_markdown_()
-            head = f"::::{{dropdown}} {study.title}: {tally(judged[study.name])}"
+            head = f"::::{{dropdown}} {study.title}: {claims.tally(judged[study.name])}"
             parts.append(f"{head}\n{_link(study, 'The page')}\n\n{tables}\n::::")
     return "\n\n".join(parts) + "\n"
 
@@ -111,7 +125,7 @@ SCOREBOARD_FIGURE = """```{figure} generated/scoreboard.png
 :name: fig-scoreboard
 :alt: A bar a paper, divided by verdict
 
-The verdicts, as shares of each paper's claims; the numbers are counts.
+The verdicts, as shares of each paper's claims, and of ours beside them; the numbers are counts.
 ```"""
 
 

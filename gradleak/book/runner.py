@@ -22,7 +22,7 @@ from gradleak.book.plain import plain
 from gradleak.book.records import Record, Trial
 from gradleak.book.trials import Trials, known, short
 from gradleak.data import text
-from gradleak.errors import GradleakError, InputError
+from gradleak.errors import GradleakError, InputError, unknown
 from gradleak.studies import Parameters, Study
 
 # How long the first worker of a cluster is waited for.
@@ -84,13 +84,20 @@ def run_study(
     return record
 
 
-def record(study: Study, parameters: Parameters, *, jobs: int | None = None, cluster: str | None = None) -> Record:
+def record(
+    study: Study,
+    parameters: Parameters,
+    *,
+    part: str | None = None,
+    jobs: int | None = None,
+    cluster: str | None = None,
+) -> Record:
     """Run a study and keep its record in results/, with the rules of its claims as they are today.
 
     A record made on a GPU lies beside the CPU's and never replaces it. Trials that the record there holds are taken
     from it if they were computed with today's packages and data, and with today's code or one that a spot check has
     confirmed to be as good. Then the new record is confirmed as well: its sources are those of the trials that it took
-    over.
+    over. With a `part` only the trials of that part are run, and those of all others stay as they are recorded.
     """
     from gradleak import claims
 
@@ -100,12 +107,31 @@ def record(study: Study, parameters: Parameters, *, jobs: int | None = None, clu
     same = kept and records.state(kept) != "stale" and kept.provenance.data == now
     alike = kept and _alike(kept.provenance.versions, records.versions()) and _same_card(kept)
     finished = kept.trials if kept and same and alike else []
+    if part is not None:
+        finished = _others(study, parameters, part, kept)
     rules = claims.rules(study.name)
     result = run_study(study, parameters, jobs=jobs, cluster=cluster, finished=finished, rules=rules)
     if kept and any(trial in finished for trial in result.trials):
         result = result.model_copy(update={"sources": kept.sources, "confirmed": kept.confirmed})
     records.write(result, file)
     return result
+
+
+def _others(study: Study, parameters: Parameters, part: str, kept: Record | None) -> list[Trial]:
+    """Return the recorded trials of all parts but one; an error where one that is asked for is not recorded."""
+    inputs = study.module.trials(parameters)
+    parts = list(dict.fromkeys(str(own["part"]) for own in inputs if "part" in own))
+    if part not in parts:
+        raise unknown("part", part, parts)
+    others = [trial for trial in (kept.trials if kept else []) if trial.inputs.get("part") != part]
+    recorded = {known(trial.inputs) for trial in others}
+    lacking = [own for own in inputs if own.get("part") != part and known(plain(own, study.name)) not in recorded]
+    if lacking:
+        raise InputError(
+            f"'{study.name}' has no record with these parameters that part '{part}' could be added to: "
+            f"{len(lacking)} trials of other parts are not recorded"
+        )
+    return others
 
 
 def _alike(kept: dict[str, str], now: dict[str, str]) -> bool:

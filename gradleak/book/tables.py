@@ -117,7 +117,7 @@ def duration(seconds: float) -> str:
 
 def _badge(text: str) -> str:
     """Return the style classes of a badge: its words without what stands in brackets."""
-    return "badge badge-" + "-".join(re.sub(r"\(.*|[^\w ]", "", text).lower().split())
+    return "badge badge-" + "-".join(re.sub(r"\(.*|[^\w -]", "", text).lower().split())
 
 
 def _number_columns(head: list[str], rows: list[list[str]]) -> list[bool]:

@@ -14,15 +14,26 @@ from gradleak.book import records
 from gradleak.book.records import Record
 from gradleak.claims import kept, shown
 from gradleak.claims.entries import expanded
-from gradleak.claims.judging import Judgement, Line, among, enough, judge, reaches
-from gradleak.claims.model import Claim, Measure, Rule, Within
-from gradleak.claims.shown import Tables, failing_table, figure_matrix, matrix
+from gradleak.claims.judging import DECIDED, OF_OURS, OF_PAPERS, Judgement, Line, Verdict, among, enough, judge, reaches
+from gradleak.claims.model import Change, Claim, Measure, Rule, Within
+from gradleak.claims.shown import (
+    Tables,
+    changes_table,
+    failing_table,
+    figure_matrix,
+    matrix,
+    of_ours,
+    of_papers,
+    own_matrix,
+    tally,
+)  # fmt: skip
 from gradleak.errors import InputError, first_line, unknown
 
 __all__ = [
-    "Claim", "Judgement", "Line", "Measure", "Rule", "Tables", "Within",
-    "check", "enough", "failing", "failing_table", "figure_matrix", "file_of", "judge", "lines", "load", "loosened",
-    "matrix", "published", "reaches", "rules", "scoreboard", "verdicts",
+    "DECIDED", "OF_OURS", "OF_PAPERS", "Change", "Claim", "Judgement", "Line", "Measure", "Rule", "Tables", "Verdict",
+    "Within", "changes_table", "check", "enough", "failing", "failing_table", "figure_matrix", "file_of", "judge",
+    "lines", "load", "loosened", "matrix", "of_ours", "of_papers", "own_matrix", "published", "reaches", "rules",
+    "scoreboard", "tally", "verdicts",
 ]  # fmt: skip
 
 FOLDER = Path(__file__).parent
@@ -142,11 +153,9 @@ def failing(fresh: Mapping[str, Record]) -> list[Line]:
 def verdicts(record: Record) -> Tables:
     """Return a study's claims beside what is recorded and found here: the tables cell by cell, then the others."""
     name = f"tab-{record.study}-verdicts"
-    return shown.tables(
-        lines({record.study: record}, record.study), "The claims on this page, and what was measured.", name
-    )
+    return shown.tables(lines({record.study: record}, record.study), " on this page", name)
 
 
 def scoreboard(study: studies.Study, judged: Sequence[Line]) -> Tables:
     """Return the judged claims of a study, as the scoreboard of the book shows them."""
-    return shown.tables(judged, f"{study.title}.", f"tab-scoreboard-{study.name}")
+    return shown.tables(judged, f", {study.title}", f"tab-scoreboard-{study.name}")

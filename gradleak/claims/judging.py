@@ -24,6 +24,8 @@ OF_PAPERS: tuple[Verdict, ...] = (
     "stand-in: agrees", "stand-in: disagrees", "trend: agrees", "trend: disagrees", "not run",
 )  # fmt: skip
 OF_OURS: tuple[Verdict, ...] = ("holds", "fails", "trend: agrees", "trend: disagrees", "not run")
+# Measured at the claim's scale: these verdicts alone say whether it is so.
+DECIDED: frozenset[Verdict] = frozenset({"reproduced", "better", "not reproduced", "holds", "fails"})
 # Measured at the claim's scale, and not what was claimed.
 FAILED: frozenset[Verdict] = frozenset({"not reproduced", "fails"})
 

@@ -65,7 +65,7 @@ def _how(claim: Claim, then: Mapping[str, Any]) -> str:
 def _settled(needed: Any, claim: Claim) -> bool:
     """Whether the paper's setting asks for what a need asked for: a word, of a network or a dataset say."""
     words = needed if isinstance(needed, list) else [needed]
-    return bool(claim.setting) and all(isinstance(word, str) for word in words)
+    return isinstance(claim.setting, dict) and bool(claim.setting) and all(isinstance(word, str) for word in words)
 
 
 def _as_much(now: Any, then: Any) -> bool:

@@ -157,12 +157,12 @@ class Claim(_Strict):
 
     `ours` says that the claim is no paper's: a prediction, written before the run, or a finding, written after it.
     `setting` is what the paper measured the claim on, by the names of the record's columns or of the study's
-    parameters: network, dataset, resolution, steps, or `any` where it speaks of every gradient; `used` is what the study has of these where neither column nor
-    parameter says it; `needs` are the paper's numbers of samples and starts, as parameters. `immaterial` names what may
-    differ, and why. `stand_in` says in words what is measured instead of the paper's setting. `method` says whose
-    method is measured: only our own can be `better`. `protocol` names what was changed about a published method.
-    `changed` says what was changed after a measurement. A cell of a published table has the table's title, its group of
-    rows (there may be none), its row and its column.
+    parameters: network, dataset, resolution, steps, or `any` where it speaks of every gradient; `used` is what the
+    study has of these where neither column nor parameter says it; `needs` are the paper's numbers of samples and
+    starts, as parameters. `immaterial` names what may differ, and why. `stand_in` says in words what is measured
+    instead of the paper's setting. `method` says whose method is measured: only our own can be `better`. `protocol`
+    names what was changed about a published method. `changed` says what was changed after a measurement. A cell of a
+    published table has the table's title, its group of rows (there may be none), its row and its column.
     """
 
     id: str

@@ -3,26 +3,36 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
-from gradleak.claims.judging import Line
-from gradleak.claims.model import Claim
+from gradleak.claims.judging import OF_OURS, OF_PAPERS, Line, Verdict
+from gradleak.claims.model import ChangeKind, Claim
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
     from gradleak.book.tables import Table
 
-# Every verdict's colour: in words, and as it is drawn.
-COLOURS = {
+# Every verdict's colour: in words, and as it is drawn. What is not decided is pale.
+COLOURS: dict[Verdict, tuple[str, str]] = {
     "better": ("dark green", "#1d5c33"),
     "reproduced": ("green", "#4b9560"),
+    "holds": ("green", "#4b9560"),
     "not reproduced": ("red", "#c8553d"),
-    "trend only": ("yellow", "#e0a458"),
+    "fails": ("red", "#c8553d"),
+    "stand-in: agrees": ("pale blue", "#a9cbe2"),
+    "stand-in: disagrees": ("pale violet", "#cdb4db"),
+    "trend: agrees": ("pale yellow", "#f1d9a0"),
+    "trend: disagrees": ("pale orange", "#eeb48a"),
     "not run": ("grey", "#b9bec4"),
 }
+DARK: tuple[Verdict, ...] = ("better", "reproduced", "holds", "not reproduced", "fails")
+# What marks a cell of a paper's table that a changed method stands behind.
+CHANGED = "†"
+KINDS = get_args(ChangeKind)
 # A remark on so many rows or more is said without naming them.
 FEW = 3
 UNEXPLAINED = "not explained yet"
@@ -44,18 +54,45 @@ class Tables:
         return "\n\n".join(repr(table) for table in self.tables)
 
 
-def tables(judged: Sequence[Line], caption: str, name: str) -> Tables:
-    """Return the papers' tables cell by cell, one each, and a list of all other claims."""
-    titles = dict.fromkeys(line.claim.table for line in judged if line.claim.table)
-    cells = [_cells([line for line in judged if line.claim.table == title], name, n) for n, title in enumerate(titles)]
-    others = [line for line in judged if not line.claim.table]
-    return Tables((*cells, _list(others, caption, name)) if others else tuple(cells))
+def tables(judged: Sequence[Line], about: str, name: str) -> Tables:
+    """Return the papers' tables cell by cell, one each, a list of the paper's other claims, and then ours likewise."""
+    parts: list[Table] = []
+    for own, caption, suffix in (
+        (of_papers(judged), f"The paper's claims{about}, and what was measured.", ""),
+        (of_ours(judged), f"Our own claims{about}: predictions written before the run, findings after it.", "-ours"),
+    ):
+        titles = dict.fromkeys(line.claim.table for line in own if line.claim.table)
+        parts += [
+            _cells([line for line in own if line.claim.table == title], f"{name}{suffix}", number)
+            for number, title in enumerate(titles)
+        ]
+        others = [line for line in own if not line.claim.table]
+        parts += [_list(others, caption, f"{name}{suffix}")] if others else []
+    return Tables(tuple(parts))
 
 
-def tally(judged: Iterable[Line]) -> str:
-    """Return the verdicts in words, the most frequent first: "5 reproduced, 1 better"."""
-    counts = Counter(line.verdict_text for line in judged)
-    return ", ".join(f"{count} {verdict}" for verdict, count in counts.most_common())
+def of_papers(judged: Iterable[Line]) -> list[Line]:
+    """Return the lines of the papers' claims."""
+    return [line for line in judged if not line.claim.ours]
+
+
+def of_ours(judged: Iterable[Line]) -> list[Line]:
+    """Return the lines of our own claims."""
+    return [line for line in judged if line.claim.ours]
+
+
+def tally(judged: Sequence[Line]) -> str:
+    """Return the verdicts in words, the papers' claims and ours apart: "5 reproduced, 1 better; ours: 2 holds"."""
+    told = [
+        head + ", ".join(f"{count} {verdict}" for verdict, count in _counted(own).most_common())
+        for head, own in (("", of_papers(judged)), ("ours: ", of_ours(judged)))
+        if own
+    ]
+    return "; ".join(told)
+
+
+def _counted(judged: Iterable[Line]) -> Counter[Verdict]:
+    return Counter(line.verdict for line in judged)
 
 
 def _cells(judged: list[Line], name: str, number: int) -> Table:
@@ -83,7 +120,9 @@ def _cells(judged: list[Line], name: str, number: int) -> Table:
     given = {line.deciding.verdict for line in judged}
     legend = ", ".join(f"{COLOURS[verdict][0]} {verdict}" for verdict in COLOURS if verdict in given)
     title = f"{judged[0].claim.table}: {len(judged)} claims, {tally(judged)}."
-    caption = f"{title} Measured, and in brackets what the paper says; {legend}.{kept}"
+    changed = dict.fromkeys(line.claim.protocol for line in judged if line.claim.protocol)
+    marked = f" {CHANGED}: with a changed method ({', '.join(changed)})." if changed else ""
+    caption = f"{title} Measured, and in brackets what the paper says; {legend}.{marked}{kept}"
     return Table(
         frame, caption, f"{name}-{number + 1}", f"{_rules(judged)}{_remarks(judged)}", kind="cells", marks=marks
     )
@@ -103,7 +142,8 @@ def _cell(line: Line | None) -> str:
     if line is None:
         return ""
     published = line.claim.number(line.claim.published) if line.claim.published is not None else "–"
-    return f"{line.claim.number(line.deciding.value)} ({published})"
+    mark = CHANGED if line.claim.protocol else ""
+    return f"{line.claim.number(line.deciding.value)}{mark} ({published})"
 
 
 def _list(judged: list[Line], caption: str, name: str) -> Table:
@@ -160,73 +200,133 @@ def _names(claim: Claim) -> list[str]:
 
 def _published(claim: Claim) -> str:
     if claim.ours:
-        return "ours"
+        return claim.ours
     return "in words" if claim.published is None else claim.shown(claim.published)
 
 
-def _counts(judged: Iterable[Line]) -> dict[str, Counter[str]]:
-    """Return how often each verdict was given, by paper, the paper with the most claims first."""
-    counts: dict[str, Counter[str]] = {}
+def _by_paper(judged: Iterable[Line]) -> dict[str, list[Line]]:
+    """Return the lines of each paper, the paper with the most first."""
+    found: dict[str, list[Line]] = {}
     for line in judged:
-        counts.setdefault(line.claim.paper, Counter())[line.deciding.verdict] += 1
-    return dict(sorted(counts.items(), key=lambda item: -item[1].total()))
+        found.setdefault(line.claim.paper, []).append(line)
+    return dict(sorted(found.items(), key=lambda item: -len(item[1])))
 
 
 def matrix(judged: Iterable[Line]) -> Table:
-    """Return how many claims of each paper got which verdict."""
+    """Return how many of each paper's claims got which verdict."""
+    return _matrix(
+        of_papers(judged), OF_PAPERS, "The papers' claims by paper and verdict.", "tab-scoreboard-matrix",
+        "Decided are the first three: measured on the paper's network, data and number of samples. A stand-in or a "
+        "trend decides nothing.",
+    )  # fmt: skip
+
+
+def own_matrix(judged: Iterable[Line]) -> Table:
+    """Return how many of our own claims, beside each paper's, got which verdict."""
+    own = of_ours(judged)
+    predicted = sum(line.claim.ours == "prediction" for line in own)
+    return _matrix(
+        own, OF_OURS, "Our own claims, by the paper that they go beyond.", "tab-scoreboard-own",
+        f"{predicted} are predictions, written before the run, and {len(own) - predicted} findings, written after it.",
+    )  # fmt: skip
+
+
+def _matrix(judged: list[Line], verdicts: Sequence[Verdict], caption: str, name: str, notes: str) -> Table:
     import pandas as pd
 
     from gradleak.book.tables import Table
 
-    counts = _counts(judged)
-    rows = [(paper, own) for paper, own in counts.items()] + [("all", sum(counts.values(), Counter()))]
+    counts = {paper: _counted(own) for paper, own in _by_paper(judged).items()}
+    rows = [*counts.items(), ("all", sum(counts.values(), Counter()))]
     frame = pd.DataFrame(
         [
-            {"paper": paper} | {verdict: own[verdict] for verdict in COLOURS} | {"claims": own.total()}
+            {"paper": paper} | {verdict: own[verdict] for verdict in verdicts} | {"claims": own.total()}
             for paper, own in rows
         ]
     )
-    return Table(frame, "Claims by paper and verdict.", "tab-scoreboard-matrix", kind="matrix")
+    return Table(frame, caption, name, notes, kind="matrix")
+
+
+def changes_table(judged: Iterable[Line]) -> Table:
+    """Return how many claims were changed after a measurement, or written after it, by what was changed."""
+    import pandas as pd
+
+    from gradleak.book.tables import Table
+
+    lines = list(judged)
+    told = [{change.kind for change in line.claim.changed} for line in lines]
+    rows = [
+        {"what was changed": kind}
+        | {
+            name: sum(kind in kinds for line, kinds in zip(lines, told, strict=True) if whose(line))
+            for name, whose in WHOSE
+        }
+        for kind in KINDS
+    ]
+    rows.append(
+        {"what was changed": "any of these"}
+        | {
+            name: sum(bool(kinds) for line, kinds in zip(lines, told, strict=True) if whose(line))
+            for name, whose in WHOSE
+        }
+    )
+    notes = (
+        "A claim that was changed in two ways counts twice. A rule is corrected, and so made looser, only where it was "
+        "stricter than the paper's sentence. Each claim says when it was changed and why."
+    )
+    return Table(pd.DataFrame(rows), "Claims that were changed after a measurement.", "tab-scoreboard-changes", notes)
+
+
+WHOSE: tuple[tuple[str, Callable[[Line], bool]], ...] = (
+    ("the papers' claims", lambda line: not line.claim.ours),
+    ("ours", lambda line: bool(line.claim.ours)),
+)
 
 
 def figure_matrix(judged: Iterable[Line]) -> Figure:
-    """Draw the verdicts on each paper's claims as a bar of shares, with their counts."""
-    import pandas as pd
-    import seaborn as sns
-
+    """Draw the verdicts on each paper's claims as a bar of shares, with their counts; beside it those on ours."""
     from gradleak.book import figures
 
-    colours = {verdict: colour for verdict, (_, colour) in COLOURS.items()}
-    counts = _counts(judged)
-    frame = pd.DataFrame(
-        {"paper": paper, "verdict": verdict, "share": count / own.total()}
-        for paper, own in counts.items()
-        for verdict, count in own.items()
-    )
-    figure, axes = figures.panels(1, 1, height=0.9 + 0.42 * len(counts))
-    axis = axes[0, 0]
-    sns.histplot(
-        frame, y="paper", hue="verdict", hue_order=list(COLOURS)[::-1], weights="share", multiple="stack",
-        discrete=True, shrink=0.7, palette=colours, alpha=1, legend=False, ax=axis,
-    )  # fmt: skip
-    for place, own in enumerate(counts.values()):
-        left = 0.0
-        for verdict in COLOURS:
-            share = own[verdict] / own.total()
-            if share > 0.03:
-                dark = verdict in ("reproduced", "better", "not reproduced")
-                text = str(own[verdict])
-                axis.text(left + share / 2, place, text, ha="center", va="center", color="white" if dark else "#23272d")
-            left += share
-    for verdict in COLOURS:
-        axis.barh(0, 0, color=colours[verdict], label=verdict)
-    axis.set(xlim=(0, 1), xlabel="share of the paper's claims", ylabel="")
-    axis.grid(visible=False)
-    figures.legend_below(figure, len(COLOURS))
+    lines = list(judged)
+    papers = list(_by_paper(lines))
+    figure, axes = figures.panels(1, 2, height=1.2 + 0.42 * len(papers), width_ratios=(2, 1))
+    given = _counted(lines)
+    for axis, title, own in (
+        (axes[0, 0], "the papers' claims", of_papers(lines)),
+        (axes[0, 1], "ours", of_ours(lines)),
+    ):
+        _bars(axis, {paper: _counted(line for line in own if line.claim.paper == paper) for paper in papers})
+        axis.set_title(title)
+    axes[0, 1].set_yticklabels([])
+    # A colour says the same of both sides, and stands in the legend once.
+    names: dict[str, list[str]] = {}
+    for verdict, (_, colour) in COLOURS.items():
+        if given[verdict]:
+            names.setdefault(colour, []).append(verdict)
+    for colour, own_names in names.items():
+        axes[0, 0].barh(0, 0, color=colour, label=" / ".join(own_names))
+    figures.legend_below(figure, 4)
     return figure
 
 
-def failing_table(judged: Iterable[Line]) -> Table:
+def _bars(axis: Axes, counts: dict[str, Counter[Verdict]]) -> None:
+    """Draw a bar a paper, divided by verdict."""
+    for place, own in enumerate(counts.values()):
+        left = 0.0
+        for verdict, (_, colour) in COLOURS.items():
+            share = own[verdict] / max(1, own.total())
+            axis.barh(place, share, left=left, height=0.7, color=colour)
+            if share > 0.045:
+                ink = "white" if verdict in DARK else "#23272d"
+                axis.text(left + share / 2, place, str(own[verdict]), ha="center", va="center", color=ink)
+            left += share
+    axis.set_yticks(range(len(counts)), list(counts))
+    axis.set(xlim=(0, 1), xlabel="share of claims")
+    axis.invert_yaxis()
+    axis.grid(visible=False)
+
+
+def failing_table(judged: Iterable[Line], whose: str = "the papers'") -> Table:
     """Return the claims that fail at the scale they need, by page, each with its reason."""
     import pandas as pd
 
@@ -243,11 +343,17 @@ def failing_table(judged: Iterable[Line]) -> Table:
             "claim": [f"{line.claim.place}: {line.claim.statement}" for line in bad],
             "paper": [_published(line.claim) for line in bad],
             "holds if": [line.claim.rule_text for line in bad],
-            "measured": [line.deciding.claim.shown(line.deciding.value) for line in bad],
+            "measured": [_measured(line) for line in bad],
             "reason": ["as above" if n and own == said[n - 1] else own[-1] for n, own in enumerate(said)],
         }
     )
     open_ones = reasons.count(UNEXPLAINED)
     told = f"; {open_ones} of them are not explained." if open_ones else ", each with its reason."
-    caption = f"The {len(bad)} claims that fail at the scale they need, by page{told}"
-    return Table(frame, caption, "tab-scoreboard-failing", kind="failing")
+    caption = f"The {len(bad)} of {whose} claims that fail at the scale they need, by page{told}"
+    name = "tab-scoreboard-failing" if whose == "the papers'" else "tab-scoreboard-failing-own"
+    return Table(frame, caption, name, kind="failing")
+
+
+def _measured(line: Line) -> str:
+    protocol = f" ({line.claim.protocol})" if line.claim.protocol else ""
+    return line.claim.shown(line.deciding.value) + protocol

@@ -88,11 +88,11 @@ def test_an_empty_table_and_plain_text() -> None:
 
 
 def test_badges_keep_their_text_and_get_a_class() -> None:
-    frame = pd.DataFrame({"verdict": ["trend only (agrees)", "reproduced"], "n": [1, 2]})
+    frame = pd.DataFrame({"verdict": ["trend: agrees", "not reproduced (line search)"], "n": [1, 2]})
     badged = Table(frame, "c", "n", badges="verdict", kind="claims")
-    assert '<span class="badge badge-trend-only">trend only (agrees)</span>' in badged._repr_html_()
+    assert '<span class="badge badge-trend-agrees">trend: agrees</span>' in badged._repr_html_()
     assert '<div class="gradleak-table claims"' in badged._repr_html_()
-    assert "| [reproduced]{.badge .badge-reproduced} | 2 |" in badged._repr_markdown_()
+    assert "| [not reproduced (line search)]{.badge .badge-not-reproduced} | 2 |" in badged._repr_markdown_()
     assert ":class: gradleak-table claims" in badged._repr_markdown_()
 
 

@@ -13,6 +13,8 @@ from gradleak.errors import InputError
 
 TABLE = """
 - id: t
+  method: own
+  setting: {dataset: cifar10}
   table: Images restored
   place: Table 3
   statement: "{column}, {group}, label from {row}"
@@ -63,6 +65,7 @@ def test_a_table_is_its_cells() -> None:
 def test_words_in_place_of_cells_and_parameters_by_a_rows_name() -> None:
     text = """
 - id: fig
+  setting: any
   table: By size
   place: Figure 1
   statement: "{column}, B = {row}"
@@ -82,17 +85,17 @@ def test_words_in_place_of_cells_and_parameters_by_a_rows_name() -> None:
 def test_a_list_states_what_its_claims_share() -> None:
     text = """
 - place: Section 2
-  ours: true
+  ours: prediction
   measure: {where: {part: race}, column: value, reduce: mean}
   needs: {images: 5}
   claims:
   - {id: one, statement: s, where: {stage: trained}, rule: {at_most: 1}, needs: {steps: 9}}
-  - {id: two, statement: s, measure: {reduce: max}, rule: {at_least: 1}, ours: false}
+  - {id: two, statement: s, measure: {reduce: max}, rule: {at_least: 1}, ours: '', setting: any}
 """
     one, two = read(text)
     assert one.measure.where == {"part": "race", "stage": "trained"}
     assert one.needs == {"images": 5, "steps": 9}
-    assert (two.measure.reduce, two.measure.column, two.ours) == ("max", "value", False)
+    assert (two.measure.reduce, two.measure.column, one.ours, two.ours) == ("max", "value", "prediction", "")
 
 
 def test_study_and_paper_follow_from_the_files_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,6 +115,7 @@ GOOD = """
   study: toy
   measure: {column: value, reduce: mean}
   rule: {at_most: 1}
+  setting: any
 """
 
 

@@ -10,7 +10,8 @@ import pytest
 from gradleak import claims
 from gradleak.book import records, runner
 from gradleak.book.records import Provenance, Record, Trial
-from gradleak.claims import Claim, Measure, Rule, Within
+from gradleak.claims import Claim, Line, Measure, Rule, Within
+from gradleak.claims.model import Central
 from gradleak.errors import InputError
 from gradleak.studies import Study
 
@@ -32,9 +33,11 @@ def claim(**changes: Any) -> Claim:
     base: dict[str, Any] = {
         "id": "c", "paper": "p", "place": "Table 1", "statement": "s", "study": "toy", "published": 2.0,
         "measure": Measure(where={"net": "a"}, column="value", reduce="mean"),
-        "rule": Rule(within=Within(absolute=0.5)), "needs": {"count": 1},
+        "rule": Rule(within=Within(absolute=0.5)), "needs": {"count": 1}, "setting": "any",
     }  # fmt: skip
-    return Claim(**(base | changes))
+    own = {"method": "own"} if changes.get("better") else {}
+    # Who is not a paper says nothing of the paper's setting.
+    return Claim(**(base | own | ({"setting": {}} if changes.get("ours") else {}) | changes))
 
 
 @pytest.mark.parametrize(
@@ -71,19 +74,114 @@ def test_share_is_in_percent_and_counts() -> None:
         ({"better": "lower", "published": 9.0}, "better", True),
         ({"better": "lower", "published": 0.5}, "not reproduced", False),
         ({"better": "higher", "published": 2.0}, "reproduced", True),
-        ({"better": "higher", "published": 0.5, "needs": {"count": 2}}, "trend only", True),
+        ({"better": "higher", "published": 0.5, "needs": {"count": 2}}, "trend: agrees", True),
         ({"rule": Rule(at_most=1.0)}, "not reproduced", False),
         ({"rule": Rule(between=(1.0, 2.0))}, "reproduced", True),
         ({"rule": Rule(within=Within(relative=0.5)), "published": 3.0}, "reproduced", True),
-        ({"needs": {"count": 2}}, "trend only", True),
-        ({"needs": {"count": 2}, "published": 9.0}, "trend only", False),
+        ({"rule": Rule(within=Within(absolute=0.5, below=0)), "published": 1.8}, "reproduced", True),
+        ({"rule": Rule(within=Within(absolute=0.5, below=0)), "published": 2.2}, "not reproduced", False),
+        ({"needs": {"count": 2}}, "trend: agrees", True),
+        ({"needs": {"count": 2}, "published": 9.0}, "trend: disagrees", False),
         ({"needs": {"count": [1, 5]}}, "reproduced", True),
-        ({"needs": {"dataset": "cifar10"}}, "trend only", True),
+        ({"needs": {"dataset": "cifar10"}}, "trend: agrees", True),
+        ({"setting": {"net": "a"}}, "reproduced", True),
+        ({"setting": {"net": "a"}, "published": 9.0}, "not reproduced", False),
+        ({"setting": {"net": "b"}}, "stand-in: agrees", True),
+        ({"setting": {"net": "b"}, "needs": {"count": 2}, "published": 9.0}, "stand-in: disagrees", False),
+        ({"setting": {"net": "b"}, "better": "higher", "published": 0.5}, "stand-in: agrees", True),
+        ({"setting": {"net": ["b", "a"]}}, "reproduced", True),
+        ({"setting": {"count": 1}}, "reproduced", True),
+        ({"setting": {"count": 2}}, "stand-in: agrees", True),
+        ({"setting": {"steps": 500}, "used": {"steps": 500}}, "reproduced", True),
+        ({"setting": {"steps": 20000}, "used": {"steps": 500}}, "stand-in: agrees", True),
+        ({"setting": {"steps": 20000}}, "stand-in: agrees", True),
+        ({"setting": {"net": "b"}, "immaterial": {"net": {"value": "a", "why": "it is alike"}}}, "reproduced", True),
+        ({"setting": {"net": "b"}, "immaterial": {"net": {"value": "c", "why": "no"}}}, "stand-in: agrees", True),
+        (
+            {"needs": {"count": 9}, "immaterial": {"count": {"value": 1, "why": "one"}}, "setting": {"net": "a"}},
+            "reproduced",
+            True,
+        ),
+        ({"ours": "prediction"}, "holds", True),
+        ({"ours": "finding", "published": 9.0}, "fails", False),
+        ({"ours": "finding", "needs": {"count": 2}}, "trend: agrees", True),
     ],
 )
 def test_verdicts(changes: dict[str, Any], verdict: str, agrees: bool) -> None:
     judged = claims.judge(claim(**changes), record(ROWS))
     assert (judged.verdict, judged.agrees) == (verdict, agrees)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"better": "higher", "method": "published"}, "'better' is for a method of our own"),
+        ({"setting": {}}, "states its setting"),
+        ({"ours": "finding", "setting": {"net": "a"}}, "a claim of ours has no setting"),
+        ({"ours": "prediction", "better": "higher"}, "a claim of ours has no better"),
+        ({"ours": "prediction", "stand_in": "Less."}, "a claim of ours has no stand_in"),
+        ({"immaterial": {"net": {"value": "a", "why": "w"}}}, "has none that could be immaterial"),
+        (
+            {"setting": {"net": "a"}, "immaterial": {"steps": {"value": 1, "why": "w"}}},
+            "neither setting nor needs ask for it",
+        ),
+        ({"immaterial": {"net": {"value": "a"}}, "setting": {"net": "b"}}, "why"),
+        ({"changed": {"kind": "because", "why": "w"}}, "kind"),
+    ],
+)
+def test_the_policy_of_scale_is_enforced(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        claim(**changes)
+
+
+@pytest.mark.parametrize(
+    ("given", "needed", "expected"),
+    [
+        (5, 5, True), (6, 5, True), (4, 5, False), (True, 1, False), ("a", "a", True), ("a", ["a", "b"], True),
+        ("c", ["a", "b"], False), ([1, 128], 128, True), ([1, 128], 64, False), ([1, 2], [1, 2], True),
+        ([1, 2, 4], [1, 2], True), ([1, 2], [1, 2, 4], False), (["mnist"], "mnist", True), (None, "a", False),
+    ],
+)  # fmt: skip
+def test_what_is_enough(given: Any, needed: Any, expected: bool) -> None:
+    assert claims.enough(given, needed) is expected
+
+
+def test_a_setting_holds_for_every_row_that_is_taken() -> None:
+    both = Measure(where={"net": ["a", "b"]}, column="value", reduce="median")
+    judged = claims.judge(claim(measure=both, setting={"net": "a"}, published=3.0), record(ROWS))
+    assert (judged.verdict, judged.differs) == ("stand-in: agrees", ("net",))
+    assert claims.judge(claim(setting={"net": "a"}), record(ROWS)).differs == ()
+
+
+def draws(values: list[float]) -> Record:
+    return record([{"net": "a", "value": value} for value in values])
+
+
+@pytest.mark.parametrize(
+    ("values", "published", "verdict"),
+    [
+        ([float(n) for n in range(40)], 19.0, "reproduced"),
+        ([float(n) for n in range(40)], 9.6, "reproduced"),
+        ([float(n) for n in range(40)], 8.0, "not reproduced"),
+        ([float(n) for n in range(20)], 9.0, "not reproduced"),
+        ([19.0] * 40, 19.0, "not reproduced"),
+        ([18.99, 19.01] * 20, 19.5, "not reproduced"),
+        ([math.nan, *(float(n) for n in range(40))], 19.0, "not reproduced"),
+    ],
+)
+def test_one_draw_of_the_papers_must_be_among_the_central_ones_of_ours(
+    values: list[float], published: float, verdict: str
+) -> None:
+    rule = Rule(central=Central(near=10))
+    assert claims.judge(claim(rule=rule, published=published), draws(values)).verdict == verdict
+
+
+def test_what_was_changed_about_a_method_is_said_in_the_verdict() -> None:
+    judged = claims.judge(claim(protocol="line search", published=9.0), record(ROWS))
+    assert Line(judged, judged).verdict_text == "not reproduced (line search)"
+    assert Line(judged, judged).verdict == "not reproduced"
+    none = claims.judge(claim(protocol="line search"), None)
+    assert Line(none, none).verdict_text == "not run"
 
 
 def test_no_record_is_not_run_and_nan_fails() -> None:
@@ -112,15 +210,14 @@ def test_a_stand_in_for_nothing_is_not_run_even_at_the_papers_scale() -> None:
     absent = Measure(where={"net": "d"}, column="value", reduce="mean")
     told = {"stand_in": "Not run: it takes weeks.", "needs": {"count": 9}}
     assert claims.judge(claim(measure=absent, **told), whole).verdict == "not run"
-    for changes in ({"needs": {"count": 9}}, {"stand_in": "Less."}):
-        with pytest.raises(InputError, match="selects no row"):
-            claims.judge(claim(measure=absent, **changes), whole)
+    with pytest.raises(InputError, match="selects no row"):
+        claims.judge(claim(measure=absent, needs={"count": 9}), whole)
 
 
 def test_the_recorded_result_decides_where_it_has_the_scale(toy: Study) -> None:
     fresh = runner.run_study(toy, toy.Parameters(samples=2), jobs=1)
     (line,) = claims.lines({"toy": fresh}, "toy")
-    assert line.verdict_text == "trend only (disagrees)"
+    assert line.verdict_text == "trend: disagrees"
     assert not line.failing
     records.write(runner.run_study(toy, toy.Parameters(), jobs=1), records.file_of("toy"))
     (line,) = claims.lines({"toy": fresh}, "toy")

@@ -8,7 +8,7 @@ import pytest
 
 from gradleak import claims
 from gradleak.book import records
-from gradleak.claims import Measure, Rule, Within, kept
+from gradleak.claims import Change, Measure, Rule, Within, kept
 from tests.claims.test_judging import claim
 
 KEPT = kept.plain([claim(needs={"count": 5, "net": ["a", "b"]})])
@@ -28,7 +28,12 @@ KEPT = kept.plain([claim(needs={"count": 5, "net": ["a", "b"]})])
         ({"published": 3.0}, "published was 2.0, now 3.0"),
         ({"needs": {"count": 4, "net": ["a", "b"]}}, "it needed count = 5, now 4"),
         ({"needs": {"count": 5, "net": ["a", "c"]}}, "it needed net"),
-        ({"needs": {"count": 5}}, "now nothing"),
+        ({"needs": {"count": 5}, "setting": {}, "ours": "finding"}, "now nothing"),
+        ({"needs": {"count": 5}, "setting": {"network": "a"}}, ""),
+        ({"needs": {}, "setting": {"count": 9, "network": "a"}}, ""),
+        ({"needs": {}, "setting": {"count": 4, "network": "a"}}, "it needed count = 5, now nothing"),
+        ({"needs": {"count": [1, 5], "net": ["a", "b"]}}, ""),
+        ({"needs": {"count": [1, 4], "net": ["a", "b"]}}, "it needed count = 5"),
         ({"measure": Measure(where={"net": "b"}, column="value", reduce="mean")}, "it measures something else"),
     ],
 )
@@ -37,7 +42,7 @@ def test_what_is_looser(changes: dict[str, Any], said: str) -> None:
     told = kept.loosened([today], KEPT)
     assert len(told) == bool(said)
     assert not said or said in told[0]
-    assert kept.loosened([today.model_copy(update={"changed": "2026-11-21: why"})], KEPT) == []
+    assert kept.loosened([today.model_copy(update={"changed": (Change(kind="measure", why="why"),)})], KEPT) == []
 
 
 def test_a_claim_may_be_renamed_but_not_dropped() -> None:

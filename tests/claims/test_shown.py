@@ -29,7 +29,7 @@ def test_a_list_says_what_is_recorded_and_what_this_run_found(toy: Study) -> Non
     assert list(table.frame["verdict"]) == ["not reproduced"]
     assert table.name == "tab-toy-verdicts"
     text = claims.scoreboard(toy, claims.lines({"toy": fresh}, "toy"))._repr_markdown_()
-    assert f":::{{table}} {toy.title}." in text
+    assert f":::{{table}} The paper's claims, {toy.title}, and what was measured." in text
     assert "[not reproduced]{.badge .badge-not-reproduced}" in text
 
 
@@ -40,7 +40,7 @@ def test_a_published_table_is_shown_cell_by_cell() -> None:
         cell("b", "value", unit="dB", published=1.0, better="higher", note="a reason"),
         line(id="sentence"),
     ]
-    both = shown.tables(judged, "All.", "tab-x")
+    both = shown.tables(judged, "", "tab-x")
     table, rest = both.tables
     assert table.frame.values.tolist() == [["g", "a", "2 (2)", "2 (9)"], ["", "b", "2 (1)", ""]]
     assert list(table.frame.columns) == [" ", "", "value, dB", "other"]
@@ -59,7 +59,7 @@ def test_a_published_table_is_shown_cell_by_cell() -> None:
 
 def test_a_remark_names_what_it_is_said_of_and_nothing_else() -> None:
     def notes(*judged: Line) -> str:
-        return shown.tables(list(judged), "All.", "tab-x").tables[0].notes
+        return shown.tables(list(judged), "", "tab-x").tables[0].notes
 
     assert notes(line(note="why"), line(id="d", place="Table 2")) == "Table 1: why"
     assert notes(line(note="why"), line(id="d", statement="other")) == "s: why"
@@ -82,26 +82,45 @@ def test_the_scoreboard_counts_draws_and_says_why() -> None:
         line(id="1"),
         line(id="2", paper="q", study="s", published=9.0, note="because", place="Table 2"),
         line(id="3", paper="q", study="s", published=9.0),
-        line(id="4", paper="q", needs={"count": 99}),
+        line(
+            id="4",
+            paper="q",
+            needs={"count": 99},
+            changed=[{"kind": "scale", "why": "w"}, {"kind": "scale", "why": "v"}],
+        ),
+        line(id="5", ours="prediction"),
+        line(id="6", ours="finding", published=9.0, changed={"kind": "written after the run", "why": "w"}),
     ]
     frame = claims.matrix(judged).frame.set_index("paper")
     assert frame.loc["p"].to_dict() == {
-        "reproduced": 1, "better": 0, "not reproduced": 0, "trend only": 0, "not run": 0, "claims": 1,
+        "reproduced": 1, "better": 0, "not reproduced": 0, "stand-in: agrees": 0, "stand-in: disagrees": 0,
+        "trend: agrees": 0, "trend: disagrees": 0, "not run": 0, "claims": 1,
     }  # fmt: skip
     assert frame.loc["all", "not reproduced"] == 2
-    assert frame.loc["all", "claims"] == 4
-    failing = claims.failing_table(judged)
+    assert frame.loc["all", "claims"] == 4, "ours are counted apart"
+    own = claims.own_matrix(judged)
+    assert own.frame.set_index("paper").loc["all"].to_dict() == {
+        "holds": 1, "fails": 1, "trend: agrees": 0, "trend: disagrees": 0, "not run": 0, "claims": 2,
+    }  # fmt: skip
+    assert own.notes.startswith("1 are predictions, written before the run, and 1 findings")
+    changes = claims.changes_table(judged).frame.set_index("what was changed")
+    assert changes.loc["scale"].to_list() == [1, 0]
+    assert changes.loc["written after the run"].to_list() == [0, 1]
+    assert changes.loc["any of these"].to_list() == [1, 1]
+    failing = claims.failing_table(claims.of_papers(judged))
     assert list(failing.frame["page"]) == ["s", ""]
     assert list(failing.frame["reason"]) == ["because", shown.UNEXPLAINED]
-    assert "2 claims" in failing.caption
+    assert "The 2 of the papers' claims" in failing.caption
     assert "1 of them" in failing.caption
     figure = claims.figure_matrix(judged)
     assert figures.gray_table(figure).std() > 0.05
-    labels = [text.get_text() for text in figure.axes[0].get_yticklabels()]
-    assert labels == ["q", "p"], "the paper with the most claims is on top"
-    assert {text.get_text() for text in figure.axes[0].texts} == {"1", "2"}
-    widths = {round(patch.get_width(), 6) for patch in figure.axes[0].patches if patch.get_width()}
+    theirs, ours = figure.axes
+    labels = [text.get_text() for text in theirs.get_yticklabels()]
+    assert sorted(labels) == ["p", "q"]
+    assert {text.get_text() for text in theirs.texts} == {"1", "2"}
+    widths = {round(patch.get_width(), 6) for patch in theirs.patches if patch.get_width()}
     assert widths == {1.0, round(1 / 3, 6), round(2 / 3, 6)}
+    assert {round(patch.get_width(), 6) for patch in ours.patches if patch.get_width()} == {0.5}
     plt.close(figure)
 
 
@@ -116,4 +135,6 @@ def test_a_reason_is_as_above_only_within_one_list_or_table_of_a_page() -> None:
         "because", "as above", "because", "as above", "because", "because", "otherwise",
     ]  # fmt: skip
     assert list(failing.frame["page"]) == ["a", "", "", "", "b", "", ""]
-    assert failing.caption.endswith("7 claims that fail at the scale they need, by page, each with its reason.")
+    assert failing.caption.endswith(
+        "7 of the papers' claims that fail at the scale they need, by page, each with its reason."
+    )

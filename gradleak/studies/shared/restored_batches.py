@@ -116,7 +116,9 @@ class Case:
         columns = {
             "psnr": metrics.psnr(images, self.truth),
             "ssim": metrics.ssim(images, self.truth),
-            "fft2d": metrics.fft2d(images, self.truth),
+            "registered": metrics.registered_psnr(images, self.truth),
+            "frequencies": metrics.fft2d(images, self.truth),
+            "relative_l2": metrics.relative_l2(images, self.truth),
         }
         shown = images.nan_to_num(0.5, 0.5, 0.5).clamp(0, 1)
         for name, (judge, gallery) in self.judges.items():

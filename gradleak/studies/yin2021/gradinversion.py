@@ -290,12 +290,13 @@ def definitions(images: Tensor, noise: Tensor) -> dict[tuple[str, str], Tensor]:
     span = units.amax(dim=(1, 2, 3)) - units.amin(dim=(1, 2, 3))
     error = (noise - units).square().mean(dim=(1, 2, 3))
     found = {
-        ("FFT2D", "relative L2, clipped pixels"): metrics.fft2d(shown, images),
+        ("FFT2D", "1 − cosine, amplitudes"): metrics.fft2d(shown, images),
+        ("FFT2D", "relative L2, clipped pixels"): metrics.relative_l2(shown, images),
         ("FFT2D", "relative L2, amplitudes"): (sizes[0] - sizes[1]).norm(dim=1) / sizes[1].norm(dim=1),
         ("FFT2D", "1 − cosine, real and imaginary parts"): 1
         - (ours.conj() * theirs).real.sum(dim=1) / (sizes[0].norm(dim=1) * sizes[1].norm(dim=1)),
-        ("FFT2D", "1 − cosine, amplitudes"): 1 - F.cosine_similarity(*sizes),
         ("FFT2D", "1 − cosine, log amplitudes"): 1 - F.cosine_similarity(*logs),
+        ("PSNR", "clipped pixels, range 1, registered by shifts"): metrics.registered_psnr(shown, images),
         ("PSNR", "clipped pixels, range 1"): metrics.psnr(shown, images),
         ("PSNR", "unclipped pixels, range 1"): -10 * (shown - images).square().mean(dim=(1, 2, 3)).log10(),
         ("PSNR", "normalised units, range of the picture"): 10 * (span.square() / error).log10(),
