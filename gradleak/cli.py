@@ -176,7 +176,7 @@ def verify(
     if failing:
         theirs = len(claims.of_papers(failing))
         typer.echo(
-            f"{theirs} claims of the papers and {len(failing) - theirs} of our own fail at the scale they need",
+            f"{theirs} of the papers' claims and {len(failing) - theirs} of ours fail at the scale they need",
             err=True,
         )
     if failing or looser:

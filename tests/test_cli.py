@@ -143,7 +143,7 @@ def test_verify_says_what_holds_by_its_exit_code(toy: Study, capsys: pytest.Capt
     assert code == 1
     assert err.splitlines() == [
         "toy-sum: recorded 28 (n = 8), fresh –; holds if ± 0.5",
-        "1 of 1 claims fail at the scale they need",
+        "1 of the papers' claims and 0 of ours fail at the scale they need",
     ]
 
 

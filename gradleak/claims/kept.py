@@ -31,7 +31,11 @@ def loosened(claims: Iterable[Claim], kept: Mapping[str, Any]) -> list[str]:
     said = []
     for name, then in kept.items():
         # A claim that only has another name today is found by what it measures.
-        same = [claim for claim in now if claim.id == name] or [c for c in now if _measure(c) == then["measure"]]
+        same = (
+            [claim for claim in now if claim.id == name]
+            or [claim for claim in now if name in claim.replaces]
+            or [claim for claim in now if _measure(claim) == then["measure"]]
+        )
         if not same:
             said.append(f"claim '{name}' was measured and is gone")
         elif not same[0].changed and (how := _how(same[0], then)):

@@ -161,8 +161,9 @@ class Claim(_Strict):
     study has of these where neither column nor parameter says it; `needs` are the paper's numbers of samples and
     starts, as parameters. `immaterial` names what may differ, and why. `stand_in` says in words what is measured
     instead of the paper's setting. `method` says whose method is measured: only our own can be `better`. `protocol`
-    names what was changed about a published method. `changed` says what was changed after a measurement. A cell of a
-    published table has the table's title, its group of rows (there may be none), its row and its column.
+    names what was changed about a published method. `changed` says what was changed after a measurement, `replaces`
+    names claims that were measured once and for which this one stands now. A cell of a published table has the table's
+    title, its group of rows (there may be none), its row and its column.
     """
 
     id: str
@@ -185,6 +186,7 @@ class Claim(_Strict):
     note: str = ""
     stand_in: str = ""
     changed: tuple[Change, ...] = ()
+    replaces: tuple[str, ...] = ()
     table: str = ""
     group: str = ""
     row: str = ""

@@ -48,7 +48,10 @@ def test_what_is_looser(changes: dict[str, Any], said: str) -> None:
 def test_a_claim_may_be_renamed_but_not_dropped() -> None:
     needs = {"count": 5, "net": ["a", "b"]}
     assert kept.loosened([claim(id="other", needs=needs)], KEPT) == []
-    (told,) = kept.loosened([claim(id="other", measure=Measure(column="value", reduce="max"), needs=needs)], KEPT)
+    another = claim(id="other", measure=Measure(column="value", reduce="max"), needs=needs)
+    (told,) = kept.loosened([another.model_copy(update={"replaces": ("c",)})], KEPT)
+    assert "it measures something else" in told, "what stands for another claim says that it was changed"
+    (told,) = kept.loosened([another], KEPT)
     assert told == "claim 'c' was measured and is gone"
 
 

@@ -20,6 +20,7 @@ from gradleak.book.records import Record
 from gradleak.labels import idlg, recover_soft_labels
 from gradleak.leak import observe_heads
 from gradleak.studies.fitting import Sees
+from gradleak.studies.forms import Form, Whole
 from gradleak.studies.shared.attacked_networks import built
 from gradleak.studies.shared.samples import LABELS, private_samples
 from gradleak.studies.shared.searched import KNOWN, judged, search_both
@@ -28,6 +29,15 @@ PLACE = "Table 1"
 SMALLEST: dict[str, Any] = {}
 # Last-layer gradients held at a time: those of a ResNet50 on 1000 classes have two million entries each.
 CHUNK_ELEMENTS = 2**25
+VARIED = "varied"
+
+
+class Varied(Form):
+    """A dataset whose networks differ much, how many of them are drawn, and the images that each is shown."""
+
+    dataset: str
+    networks: Whole = Field(ge=1, le=1000)
+    images: Whole = Field(ge=2, le=100_000)
 
 
 class Parameters(studies.Parameters):
@@ -39,18 +49,24 @@ class Parameters(studies.Parameters):
     network: str = Field("resnet50", description="the network, all its parameters random")
     draws: int = Field(2, ge=0, le=1000, description="further networks, their parameters and images drawn anew")
     drawn: int = Field(5, ge=2, le=100_000, description="images that each of these is shown, a kind of label")
+    varied: list[Varied] = Field(
+        ["photos/2/3"],
+        validate_default=True,
+        description="more networks, as dataset/networks/images",
+    )
 
     paper: ClassVar[dict[str, Any]] = {
         "samples": 1000,
         "searches": 100,
         "datasets": ["tinyimagenet32", "flowers17", "imagenet-sample"],
-        "draws": 30,
-        "drawn": 34,
+        "draws": 10,
+        "drawn": 25,
+        "varied": ["flowers17/30/34"],
     }
 
     def sees(self) -> list[Sees]:
         """Return the network and the images that it is shown."""
-        return [Sees(self.network, dataset) for dataset in self.datasets]
+        return [Sees(self.network, dataset) for dataset in datasets(self)]
 
 
 def scale(parameters: Parameters) -> str:
@@ -61,7 +77,7 @@ def scale(parameters: Parameters) -> str:
 
 def datasets(parameters: Parameters) -> list[str]:
     """Return the names of the datasets this study reads."""
-    return parameters.datasets
+    return list(dict.fromkeys([*parameters.datasets, *(one.dataset for one in parameters.varied)]))
 
 
 def trials(parameters: Parameters) -> list[dict[str, Any]]:
@@ -75,11 +91,29 @@ def trials(parameters: Parameters) -> list[dict[str, Any]]:
         for labels in LABELS
     ]
     fewer = {"samples": parameters.drawn, "searches": 0}
-    return cells + [cell | fewer | {"draw": draw} for draw in range(1, parameters.draws + 1) for cell in cells]
+    soft = [cell | fewer for cell in cells if cell["labels"] != "onehot"]
+    drawn = [cell | {"draw": draw} for draw in range(1, parameters.draws + 1) for cell in soft]
+    varied = [
+        {"part": VARIED, "dataset": one.dataset, "labels": labels, "device": device, **common}
+        | {"samples": one.images, "searches": 0, "draw": draw}
+        for one in parameters.varied
+        for draw in range(1, one.networks + 1)
+        for labels in LABELS
+    ]
+    return cells + drawn + varied
 
 
 def trial(
-    *, dataset: str, labels: str, samples: int, searches: int, network: str, seed: int, device: str, draw: int = 0
+    *,
+    dataset: str,
+    labels: str,
+    samples: int,
+    searches: int,
+    network: str,
+    seed: int,
+    device: str,
+    draw: int = 0,
+    part: str = "",
 ) -> list[dict[str, Any]]:
     """Recover the labels of all samples; one row. Of a further `draw` of the network only shares are told."""
     seed += draw
@@ -89,8 +123,8 @@ def trial(
     size = max(1, CHUNK_ELEMENTS // model.get_parameter("head.weight").numel())
     found, zero, rows, seconds = [], [], [], 0.0
     status: list[str] = []
-    for part, own in zip(inputs.split(size), targets.split(size), strict=True):
-        leaks = observe_heads(model, part.to(device), own.to(device))
+    for some, own in zip(inputs.split(size), targets.split(size), strict=True):
+        leaks = observe_heads(model, some.to(device), own.to(device))
         started = time.perf_counter()
         labelled = recover_soft_labels(leaks.weight_gradients, leaks.weight, prior=labels)
         seconds += time.perf_counter() - started
@@ -154,10 +188,13 @@ def draws_table(record: Record) -> pd.DataFrame:
     frame = record.frame()
     lines = []
     for dataset, group in frame.groupby("dataset", sort=False):
+        if "part" in group and (group["part"] == VARIED).any():
+            group = group[group["part"] == VARIED]
         line = {"images": data.title(str(dataset))}
         for labels, own in group.groupby("labels", sort=False):
             drawn = own["drawn"].dropna()
             if len(drawn):
+                line["networks"] = str(len(drawn))
                 line[str(labels)] = f"{drawn.mean():.1f} ± {drawn.std():.1f} ({drawn.min():.0f} … {drawn.max():.0f}) %"
         lines.append(line)
     return pd.DataFrame(lines)

@@ -10,7 +10,7 @@ from gradleak.book.records import Record
 from gradleak.studies.wang2024 import label_accuracy
 
 STUDY = "label-accuracy"
-CHOSEN = {"samples": 60, "searches": 2, "draws": 2, "drawn": 10}
+CHOSEN = {"samples": 60, "searches": 2, "draws": 2, "drawn": 10, "varied": ["photos/2/10"]}
 
 
 def test_what_is_not_recovered_is_said_to_be_open(record: Record) -> None:
@@ -28,7 +28,10 @@ def test_what_is_not_recovered_is_said_to_be_open(record: Record) -> None:
 def test_every_draw_is_another_network(record: Record) -> None:
     frame = record.frame()
     drawn = frame[frame["drawn"].notna()]
-    assert len(drawn) == 2 * 3
+    assert len(drawn) == 2 * 2 + 2 * 3
+    assert (drawn["part"] == label_accuracy.VARIED).sum() == 2 * 3
+    drawn = drawn[drawn["part"] == label_accuracy.VARIED]
+    assert drawn.loc[drawn["labels"] == "onehot", "drawn_idlg"].between(60, 100).all()
     assert drawn["drawn"].between(60, 100).all()
     for labels, own in drawn.groupby("labels"):
         text = label_accuracy.draws_table(record)[labels].iloc[0]
