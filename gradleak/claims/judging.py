@@ -99,8 +99,7 @@ def judge(claim: Claim, record: Record | None) -> Judgement:
         return Judgement(claim, None, 0, None, False, None, "not run")
     reached = reaches(claim, record.parameters)
     # What a stand-in says instead may be that there is none: then nothing was run.
-    lacks = record.profile != "paper" or bool(claim.stand_in)
-    chosen = selected(claim, record, may_lack=lacks and (bool(claim.stand_in) or not reached))
+    chosen = selected(claim, record, may_lack=not reached or bool(claim.stand_in))
     if not chosen:
         return Judgement(claim, None, 0, None, False, None, "not run")
     import pandas as pd

@@ -210,8 +210,9 @@ def test_a_stand_in_for_nothing_is_not_run_even_at_the_papers_scale() -> None:
     absent = Measure(where={"net": "d"}, column="value", reduce="mean")
     told = {"stand_in": "Not run: it takes weeks.", "needs": {"count": 9}}
     assert claims.judge(claim(measure=absent, **told), whole).verdict == "not run"
+    assert claims.judge(claim(measure=absent, needs={"count": 9}), whole).verdict == "not run"
     with pytest.raises(InputError, match="selects no row"):
-        claims.judge(claim(measure=absent, needs={"count": 9}), whole)
+        claims.judge(claim(measure=absent), whole)
 
 
 def test_the_recorded_result_decides_where_it_has_the_scale(toy: Study) -> None:

@@ -50,6 +50,10 @@ def test_what_calls_itself_a_stand_in_is_one() -> None:
         assert not claim.stand_in or found.differs or found.verdict == "not run", f"{claim.study}: {claim.id}"
 
 
+def test_every_claim_has_been_run() -> None:
+    assert not [f"{claim.study}: {claim.id}" for claim, found in judged() if found.verdict == "not run"]
+
+
 def test_names_of_a_setting_exist() -> None:
     lost = []
     for name in studies.names():
