@@ -36,8 +36,8 @@ DECIBELS = frozenset({"psnr"})
 class Kind:
     """How the numbers of a column are compared.
 
-    A measured number may differ by `relative` of the larger one, or by `absolute`; where both are smaller than that they
-    are rounding errors. Rounding errors up to `near` may differ by a factor of ten, and count as equal below `floor`;
+    A measured number may differ by `relative` of the larger one, or by `absolute`; two numbers below `absolute` are
+    rounding errors. Rounding errors up to `near` may differ by a factor of ten, and count as equal below `floor`;
     larger ones are compared as measured numbers.
     `decibels`: the numbers are signal-to-noise ratios in dB, and the errors behind them are compared.
     """
