@@ -203,11 +203,11 @@ def _list_stale(wanted: Sequence[str]) -> None:
 
 def _spot_check(wanted: Sequence[str], minutes: float, jobs: int | None) -> None:
     """Run trials of records again and keep how they came out; fail if a record is stale or differs after that."""
-    from gradleak.book import records, spot
+    from gradleak.book import checked, records, spot
 
     kept = [record for name in wanted for record in records.all_recorded(name)]
     checks = spot.check(kept, minutes, jobs=jobs, say=typer.echo, progress=lambda line: typer.echo(line, err=True))
-    for line in (*spot.untouched(checks), *spot.differences(checks)):
+    for line in (*spot.untouched(checks), *spot.differences(checks), *checked.totals(kept)):
         typer.echo(line)
     states = [records.state(one.record) for one in checks]
     typer.echo(records.counted(states))

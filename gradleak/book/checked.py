@@ -24,8 +24,31 @@ def text(ordered: Iterable[Study]) -> str:
     found = [(name_of(record), summary) for record in kept for summary in records.confirmed_by(record)]
     if not found:
         return "*No recorded trial was run again with today's code yet.*\n"
-    parts = [_machines(found), _beyond(found), _within(found)]
+    sums = "\n".join(f"- {line}." for line in totals(kept))
+    parts = [sums, _machines(found), _beyond(found), _within(found)]
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def totals(kept: Sequence[Record]) -> list[str]:
+    """Return, a line a machine, how much of these records it has confirmed with today's code."""
+    by_machine: dict[str, list[Summary]] = {}
+    for record in kept:
+        for summary in records.confirmed_by(record):
+            by_machine.setdefault(summary.machine.name, []).append(summary)
+    trials = sum(len(record.trials) for record in kept)
+    seconds = sum(trial.seconds for record in kept for trial in record.trials)
+    lines = []
+    for machine, found in by_machine.items():
+        ran, took = sum(len(one.trials) for one in found), sum(one.seconds for one in found)
+        parts = f"{sum(len(one.parts) for one in found)} of {sum(len(one.all_parts) for one in found)} parts"
+        claims = f"{sum(len(one.claims) for one in found)} of {sum(one.all_claims for one in found)} claims"
+        share = 100 * took / seconds if seconds else 100
+        differ = sum(one.differs for one in found)
+        lines.append(
+            f"{machine}: {ran:,} of {trials:,} trials ({share:.2g}% of the time) of {len(found)} of {len(kept)} "
+            f"records, with {parts} and {claims} of theirs; {differ} of these records differ"
+        )
+    return lines
 
 
 def name_of(record: Record) -> str:

@@ -177,6 +177,8 @@ def _results(
     with _backend(cluster, threads, alone), warnings.catch_warnings():
         # A worker whose memory has grown is replaced between trials; nobody has to know.
         warnings.filterwarnings("ignore", message="A worker stopped while some jobs", category=UserWarning)
+        # Whoever takes no more trials, since the time is over, knows that some are not finished.
+        warnings.filterwarnings("ignore", message=r"\d+ tasks which were still being processed", category=UserWarning)
         # A cluster is told of all trials at once, so that workers who come later have their share.
         ahead = "2*n_jobs" if cluster is None else "all"
         parallel = joblib.Parallel(1 if alone else workers, return_as="generator_unordered", pre_dispatch=ahead)

@@ -67,14 +67,19 @@ class Check:
         places = (place for place, digest in enumerate(self.record.digests) if before.get(digest) == "differs")
         return draws.cheapest_first(self.record, places)
 
-    def run(self, places: Sequence[int], budget: Budget, jobs: int | None = None) -> None:
-        """Run trials again until the time is over. What was found is kept also where this is interrupted."""
+    def run(self, places: Sequence[int], budget: Budget, jobs: int | None = None) -> int:
+        """Run trials again until the time is over, and return how many ended.
+
+        What was found is kept also where this is interrupted.
+        """
+        ended = 0
         inputs = [self._here(self.record.trials[place]) for place in places]
         written = time.monotonic()
         try:
             with contextlib.closing(runner.try_trials(self.study, inputs, jobs=jobs)) as finished:
                 for number, found in finished:
                     self._take(places[number], found)
+                    ended += 1
                     budget.spent += found.seconds if isinstance(found, Trial) else 0.0
                     if time.monotonic() - written > SECONDS_A_LINE:
                         self._write()
@@ -83,6 +88,7 @@ class Check:
                         break
         finally:
             self._write()
+        return ended
 
     def _here(self, trial: Trial) -> dict[str, object]:
         """Return a trial's inputs with a device that is at hand: the recorded one, else the CPU."""
@@ -209,33 +215,41 @@ def check(
     """
     if not minutes > 0:
         raise InputError(f"a spot check needs some minutes; got {minutes:g}")
-    budget = Budget(60 * minutes)
     checks = [Check(record, minutes) for record in checked]
+    budget = Budget(60 * minutes)
     parts = [
         (checked[number].trials[place].seconds, number, place)
         for number, one in enumerate(checks)
         for place in dict.fromkeys([*one.differing, *draws.for_parts(one.record, one.done)])
     ]
     chosen = draws.within(budget, [(number, place) for _, number, place in sorted(parts)], checked)
-    for number, places in sorted(chosen.items()):
+    for number in _cheapest_first(chosen, checked):
         if not budget.over:
-            checks[number].run(places, budget, jobs)
-            progress(f"{checks[number].name}: {_trials(places)} of its parts; {budget.text}")
+            ran = checks[number].run(chosen[number], budget, jobs)
+            progress(f"{checks[number].name}: {_trials(ran)} of its parts; {budget.text}")
     behind = [
         sorted((price, number, place) for price, place in draws.for_claims(one.record, one.behind, one.done))
         for number, one in enumerate(checks)
     ]
     more = draws.within(budget, draws.merged(behind), checked)
-    for number, one in enumerate(checks):
+    for number in _cheapest_first({number: more.get(number, []) for number in range(len(checks))}, checked):
         if number in more and not budget.over:
-            one.run(more[number], budget, jobs)
-            progress(f"{one.name}: {_trials(more[number])} for its claims; {budget.text}")
-        say(one.text)
+            ran = checks[number].run(more[number], budget, jobs)
+            progress(f"{checks[number].name}: {_trials(ran)} for its claims; {budget.text}")
+        say(checks[number].text)
     return checks
 
 
-def _trials(places: Sequence[int]) -> str:
-    return f"{len(places)} trial{'s' * (len(places) != 1)}"
+def _cheapest_first(chosen: dict[int, list[int]], checked: Sequence[Record]) -> list[int]:
+    """Sort records by the time of the trials that were chosen, so that none waits for a longer one."""
+    seconds = {
+        number: sum(checked[number].trials[place].seconds for place in places) for number, places in chosen.items()
+    }
+    return sorted(chosen, key=lambda number: (seconds[number], number))
+
+
+def _trials(number: int) -> str:
+    return f"{number} trial{'s' * (number != 1)}"
 
 
 def untouched(checks: Sequence[Check]) -> list[str]:
