@@ -6,6 +6,7 @@ digest of its inputs and recorded rows: a trial whose rows were edited since, or
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import math
@@ -208,14 +209,15 @@ def append(confirmation: Confirmation, path: Path) -> None:
     text = json.dumps(worded(confirmation.model_dump()), ensure_ascii=False) + "\n"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("a+b") as stream:
+        with path.open("a+b", buffering=0) as stream:
             whole = not stream.tell()
             if not whole:
                 stream.seek(-1, os.SEEK_END)
                 whole = stream.read(1) == b"\n"
             # In one piece, so that two checks at once do not mix their lines.
-            stream.write(("" if whole else "\n").encode() + text.encode())
-            stream.flush()
+            line = ("" if whole else "\n").encode() + text.encode()
+            if stream.write(line) != len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             os.fsync(stream.fileno())
     except OSError as error:
         raise storage_error(path, error) from error

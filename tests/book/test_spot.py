@@ -17,7 +17,7 @@ from gradleak.book.confirmations import Confirmation, Summary
 from gradleak.book.draws import Budget
 from gradleak.book.records import Record, Trial
 from gradleak.claims.behind import trials_behind
-from gradleak.errors import InputError
+from gradleak.errors import InputError, StorageError
 from tests.checkout import STUDY, Toy, forget
 from tests.test_cli import call
 
@@ -283,6 +283,15 @@ def test_a_half_written_line_is_left_out_and_ended(checkout: Toy, monkeypatch: p
     assert file.read_bytes().startswith(whole + whole[:100] + b"\n{")
     assert [one.machine.processor for one in lines()][1:] == ["Another processor"]
     assert records.state(kept()) == "confirmed"
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    elsewhere(monkeypatch, "A third processor")
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(StorageError, match=r"^cannot write toy\.confirmed\.jsonl .*: No space left on device$"):
+            spot.check([kept()], 1, jobs=1)
     file.write_text('{"date": 1}\n')
     with pytest.raises(InputError, match=r"^toy\.confirmed\.jsonl, line 1, is no confirmation: date: "):
         lines()
