@@ -118,12 +118,12 @@ def book(
 def verify(
     study: Annotated[list[str] | None, typer.Argument(help="Studies to verify; default: all.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    stale: Annotated[bool, typer.Option("--stale", help="List the stale records, no claims; fail if any is.")] = False,
+    stale: Annotated[bool, typer.Option("--stale", help="List stale and differing records; fail if any is.")] = False,
     spot: Annotated[
         bool, typer.Option("--spot", help="Run some trials of these records again, and keep how they came out.")
     ] = False,
     every: Annotated[bool, typer.Option("--all", help="With --spot: check the records of all studies.")] = False,
-    minutes: Annotated[float, typer.Option("--minutes", help="CPU time of --spot, for all records together.")] = 10.0,
+    minutes: Annotated[float, typer.Option("--minutes", help="Time for --spot, for all records together.")] = 10.0,
     jobs: Jobs = None,
 ) -> None:
     """Show each claim with its published, recorded and fresh values; fail if one fails at the scale it needs."""
