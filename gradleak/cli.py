@@ -33,6 +33,9 @@ ProfileOption = Annotated[str, typer.Option("--profile", help="quick: minutes on
 Jobs = Annotated[int | None, typer.Option("--jobs", min=1, help="Processes at once; default: one a core.")]
 Cluster = Annotated[str | None, typer.Option("--cluster", metavar="ADDRESS", help="A Dask scheduler to run trials on.")]
 
+# The states of a record that today's code has not confirmed.
+UNCONFIRMED = frozenset({"differs", "stale"})
+
 
 def _version(asked: bool) -> None:
     if asked:
@@ -115,12 +118,12 @@ def book(
 def verify(
     study: Annotated[list[str] | None, typer.Argument(help="Studies to verify; default: all.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    stale: Annotated[bool, typer.Option("--stale", help="List the stale records, no claims; fail if any is.")] = False,
+    stale: Annotated[bool, typer.Option("--stale", help="List stale and differing records; fail if any is.")] = False,
     spot: Annotated[
-        int | None, typer.Option("--spot", min=1, metavar="N", help="Run N trials of each stale record again, compare.")
-    ] = None,
-    limit: Annotated[float, typer.Option("--limit", help="Seconds a trial of --spot may have taken.")] = 120.0,
-    seed: Annotated[int, typer.Option("--seed", help="Which trials --spot draws.")] = 0,
+        bool, typer.Option("--spot", help="Run some trials of these records again, and keep how they came out.")
+    ] = False,
+    every: Annotated[bool, typer.Option("--all", help="With --spot: check the records of all studies.")] = False,
+    minutes: Annotated[float, typer.Option("--minutes", help="Time for --spot, for all records together.")] = 10.0,
     jobs: Jobs = None,
 ) -> None:
     """Show each claim with its published, recorded and fresh values; fail if one fails at the scale it needs."""
@@ -128,9 +131,13 @@ def verify(
     from gradleak.book import records
 
     wanted = [studies.load(name).name for name in study] if study else list(studies.names())
-    if spot is not None:
-        _spot_check(wanted, spot, limit, seed, jobs)
+    if spot:
+        if bool(study) == every:
+            raise InputError("--spot takes the names of studies, or --all for every one")
+        _spot_check(wanted, minutes, jobs)
         return
+    if every:
+        raise InputError("--all says which records --spot checks: give both")
     if stale:
         _list_stale(wanted)
         return
@@ -165,8 +172,8 @@ def verify(
         for own, whose in ((claims.of_papers, "claims of the papers"), (claims.of_ours, "claims of our own")):
             some = own(line for _, line in lines)
             typer.echo(f"{len(some)} {whose}: {claims.tally(some).removeprefix('ours: ') or 'none'}")
-    every = [one for drawn in kept.values() if drawn for one in (drawn, records.beside(drawn)) if one]
-    looser = list(dict.fromkeys(said for one in every for said in claims.loosened(one)))
+    drawn = [one for first in kept.values() if first for one in (first, records.beside(first)) if one]
+    looser = list(dict.fromkeys(said for one in drawn for said in claims.loosened(one)))
     failing = [line for _, line in lines if line.failing]
     for line in failing:
         values_found = f"recorded {line.recorded.shown}, fresh {line.fresh.shown}"
@@ -190,43 +197,31 @@ def _state(record: Record) -> str:
     return records.state(record) + " (GPU)" * record.accelerated
 
 
-def _named(record: Record) -> str:
-    """Return how messages call a record: by its study, and by its device where that is a GPU."""
-    return record.study + " (GPU)" * record.accelerated
-
-
 def _list_stale(wanted: Sequence[str]) -> None:
-    """List the stale records and count all; fail if there is one."""
-    from gradleak.book import records
+    """List the records that are stale or differ, and count all; fail if there is one."""
+    from gradleak.book import checked, records
 
-    kept = {_named(record): record for name in wanted for record in records.all_recorded(name)}
+    kept = {checked.name_of(record): record for name in wanted for record in records.all_recorded(name)}
     states = {name: records.state(record) for name, record in kept.items()}
     for name, record in kept.items():
-        if states[name] == "stale":
+        if states[name] in UNCONFIRMED:
             typer.echo(f"{name}: {records.standing(record)}")
-    counts = [f"{list(states.values()).count(state)} {state}" for state in ("current", "confirmed", "stale")]
-    typer.echo(f"{len(states)} records: {', '.join(counts)}")
-    if "stale" in states.values():
+    typer.echo(records.counted(states.values()))
+    if UNCONFIRMED & set(states.values()):
         raise typer.Exit(1)
 
 
-def _spot_check(wanted: Sequence[str], trials: int, limit: float, seed: int, jobs: int | None) -> None:
-    """Run trials of the stale records again and write the confirmations; fail if a row differs or none can run."""
-    from gradleak.book import records, spot
+def _spot_check(wanted: Sequence[str], minutes: float, jobs: int | None) -> None:
+    """Run trials of records again and keep how they came out; fail if a record is stale or differs after that."""
+    from gradleak.book import checked, records, spot
 
-    wrong = False
-    for record in (record for name in wanted for record in records.all_recorded(name)):
-        if records.state(record) != "stale":
-            continue
-        name = _named(record)
-        checked = spot.check(record, trials, limit=limit, seed=seed, jobs=jobs)
-        if checked.troubles:
-            wrong = True
-            typer.echo(f"{name}: stale\n" + "\n".join(f"  {trouble}" for trouble in checked.troubles))
-        else:
-            records.write(checked.record, records.file_of(record.study, accelerated=record.accelerated))
-            typer.echo(f"{name}: {records.standing(checked.record)}")
-    if wrong:
+    kept = [record for name in wanted for record in records.all_recorded(name)]
+    checks = spot.check(kept, minutes, jobs=jobs, say=typer.echo, progress=lambda line: typer.echo(line, err=True))
+    for line in (*spot.untouched(checks), *spot.differences(checks), *checked.totals(kept)):
+        typer.echo(line)
+    states = [records.state(one.record) for one in checks]
+    typer.echo(records.counted(states))
+    if UNCONFIRMED & set(states):
         raise typer.Exit(1)
 
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import platform
 import subprocess
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
@@ -182,3 +185,22 @@ def _driver() -> str:
     except (OSError, subprocess.SubprocessError):
         found = []
     return found[0] if found else "unknown"
+
+
+@functools.cache
+def processor() -> str:
+    """Return the model of this machine's processor, as the system names it."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text("utf-8", "replace").splitlines():
+            name, _, value = line.partition(":")
+            if name.strip() == "model name" and value.strip():
+                return " ".join(value.split())
+    return platform.processor() or platform.machine() or "unknown"
+
+
+def instructions() -> str:
+    """Return the set of vector instructions that torch uses on the CPU: AVX512, AVX2 or DEFAULT, say.
+
+    Processors that have more can be held to less by the variable ATEN_CPU_CAPABILITY.
+    """
+    return str(torch.backends.cpu.get_cpu_capability())

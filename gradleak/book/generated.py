@@ -10,7 +10,7 @@ import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
 from gradleak import claims, paths, studies
-from gradleak.book import architecture, cover, figures, landing, performance, records, sources, staying
+from gradleak.book import architecture, checked, cover, figures, landing, performance, records, sources, staying
 from gradleak.book.pages import PageRun
 from gradleak.book.records import Record
 from gradleak.book.tables import duration
@@ -31,6 +31,7 @@ def write(ordered: list[Study], papers: list[str], runs: dict[str, PageRun]) -> 
     parts["scores.md"] = _scores([line for lines in judged.values() for line in lines])
     parts["scoreboard.md"] = _scoreboard(papers, ordered, judged)
     parts["status.md"] = _status(ordered, runs, fresh)
+    parts["confirmations.md"] = checked.text(ordered)
     parts["on-cpu.md"] = staying.text()
     parts["performance.md"] = performance.write_page(folder)
     parts["clusters.md"] = performance.write_clusters(folder)

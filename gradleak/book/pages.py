@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from gradleak import claims, paths, studies
-from gradleak.book import progress, records, runner, sources
+from gradleak.book import confirmations, progress, records, runner, sources
 from gradleak.errors import GradleakError, GradleakWarning, InputError
 from gradleak.storage import storage_error, write_whole
 from gradleak.studies import Parameters, Study
@@ -44,7 +44,8 @@ def page_key(study: Study, parameters: Parameters) -> str:
     device = studies.resolve_device(parameters.device)
     code = sources.of_page(study, PAGE_MODULES).digest
     digest.update(runner.decides(code, device, runner.sources_of(study, parameters)).encode())
-    for file in (claims.file_of(study.name), *records.files_of(study.name)):
+    recorded = records.files_of(study.name)
+    for file in (claims.file_of(study.name), *recorded, *map(confirmations.file_beside, recorded)):
         digest.update(file.read_bytes() if file.is_file() else b"none")
     digest.update(json.dumps(parameters.model_dump(), sort_keys=True).encode())
     return digest.hexdigest()[:16]

@@ -11,13 +11,14 @@ import platform
 import subprocess
 from collections.abc import Hashable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 import gradleak
 from gradleak import devices, paths, studies
-from gradleak.book import sources, staying
+from gradleak.book import confirmations, sources, staying
+from gradleak.book.confirmations import Summary
 from gradleak.book.plain import restored, worded
 from gradleak.errors import GradleakError, InputError, MissingData, StorageError
 from gradleak.storage import write_whole
@@ -28,9 +29,7 @@ if TYPE_CHECKING:
     from gradleak.book.tables import Table
 
 PACKAGES = ("torch", "torchvision", "numpy", "scipy", "scikit-image", "scikit-learn", "pyswarms")
-# A record is confirmed by this many of its trials run again, or by this share of its CPU time.
-ENOUGH_TRIALS, ENOUGH_TIME = 2, 0.1
-State = Literal["current", "confirmed", "stale"]
+State = Literal["current", "confirmed", "differs", "stale"]
 
 
 class _Strict(BaseModel):
@@ -51,30 +50,21 @@ class Trial(_Strict):
 
 
 class Provenance(_Strict):
-    """What a result came from; never a host, a user or a path."""
+    """What a result came from; never a host, a user or a path.
+
+    `processor` is the model, `instructions` the set of vector instructions that torch used on it. Records from before
+    they were kept lack both.
+    """
 
     device: str
+    processor: str | None = None
+    instructions: str | None = None
     versions: dict[str, str]
     commit: str
     date: str
     seed: int
     wall_seconds: float
     data: list[str]
-
-
-class Confirmed(_Strict):
-    """That `trials` of a record's `of`, run again with the sources of this digest, gave the recorded rows.
-
-    `seconds` they took when they were recorded, which is the `share` of the whole record.
-    """
-
-    trials: int
-    of: int
-    seconds: float
-    share: float
-    date: str
-    commit: str
-    sources: str
 
 
 class Record(_Strict):
@@ -88,7 +78,6 @@ class Record(_Strict):
     parameters: dict[str, Any]
     provenance: Provenance
     sources: str | None = None
-    confirmed: Confirmed | None = None
     rules: dict[str, Any] | None = None
     trials: list[Trial]
 
@@ -106,6 +95,11 @@ class Record(_Strict):
     def lines(self) -> tuple[dict[str, Any], ...]:
         """A line a row, with its trial's inputs beside it: shared by all who ask, and not to be changed."""
         return tuple(trial.inputs | row for trial in self.trials for row in trial.rows)
+
+    @functools.cached_property
+    def digests(self) -> tuple[str, ...]:
+        """The short digest of each trial's inputs and rows."""
+        return tuple(map(confirmations.digest_of, self.trials))
 
     @functools.cached_property
     def columns(self) -> frozenset[str]:
@@ -194,6 +188,7 @@ def write(record: Record, path: Path) -> None:
     """Write a record, whole or not at all: one line a row, so that it can be read and compared."""
     content = worded(record.model_dump(include=set(Record.model_fields)))
     trials, rules = content.pop("trials"), content.pop("rules")
+    content["provenance"] = {name: value for name, value in content["provenance"].items() if value is not None}
     content = {name: value for name, value in content.items() if value is not None}
     head = json.dumps(content, indent=1, ensure_ascii=False)
     body = ",\n".join(
@@ -265,30 +260,69 @@ def _covers(one: Any, other: Any) -> bool:
     return bool(one >= other) if numbers else bool(one == other)
 
 
+def confirmed_by(record: Record) -> list[Summary]:
+    """Return what each machine has confirmed of a record with today's code."""
+    path = confirmations_of(record)
+    lines = confirmations.read(path)
+    return confirmations.summaries(record, lines, _today(record)) if lines else []
+
+
+def confirmations_of(record: Record) -> Path:
+    """Return the file of a record's confirmations."""
+    return confirmations.file_beside(file_of(record.study, accelerated=record.accelerated))
+
+
+def _today(record: Record) -> str:
+    """Return the digest of the code that a record's trials would run with now."""
+    return sources.of_trials(studies.load(record.study)).digest
+
+
 def state(record: Record) -> State:
-    """Return whether a record's trials are what today's code computes: `current` where its sources are today's,
-    `confirmed` where enough of its trials were run again with today's and gave the same rows, else `stale`."""
-    today = sources.of_trials(studies.load(record.study)).digest
-    if record.sources == today:
+    """Return how a record's trials compare with what today's code computes.
+
+    `differs`: a trial run again with today's code gave other rows or changed a verdict, on any machine. Else `current`:
+    the record was made with today's code. Else `confirmed`: a trial of every part was run again with today's code and
+    gave the same rows. Else `stale`.
+    """
+    return _state(record, confirmed_by(record))
+
+
+def _state(record: Record, found: list[Summary]) -> State:
+    if any(summary.differs for summary in found):
+        return "differs"
+    if made_today(record):
         return "current"
-    found = record.confirmed
-    if found is None or found.sources != today:
-        return "stale"
-    enough = found.trials >= min(ENOUGH_TRIALS, found.of) or found.share >= ENOUGH_TIME
-    return "confirmed" if enough else "stale"
+    parts = set(map(confirmations.part_of, record.trials))
+    return "confirmed" if parts <= confirmations.confirmed_parts(record, found) else "stale"
+
+
+def made_today(record: Record) -> bool:
+    """Whether a record's trials were computed with today's code."""
+    return record.sources == _today(record)
 
 
 def standing(record: Record) -> str:
-    """Return a record's state in a few words."""
-    now, found = state(record), record.confirmed
+    """Return a record's state in a sentence."""
+    found = confirmed_by(record)
+    now = _state(record, found)
     if now == "current":
         return "current: made with today's code"
-    if now == "confirmed" and found is not None:
-        return (
-            f"confirmed: {found.trials} of {found.of} trials ({found.share:.0%} of its time) "
-            f"run again on {found.date[:10]} at {found.commit}, the same rows"
-        )
-    return "stale: the code of its trials has changed since, and too few of them were run again"
+    if now == "confirmed":
+        trials = {digest for summary in found for digest in summary.trials}
+        return f"confirmed: {len(trials)} of {len(record.trials)} trials, of every part, run again with the same rows"
+    if now == "differs":
+        names = ", ".join(dict.fromkeys(summary.machine.name for summary in found if summary.differs))
+        return f"differs: trials run again on {names} gave other rows"
+    parts = set(map(confirmations.part_of, record.trials))
+    missing = sorted(parts - confirmations.confirmed_parts(record, found))
+    which = "none of them" if missing == sorted(parts) else f"no trial of {', '.join(missing)}"
+    return f"stale: the code of its trials has changed since, and {which} was run again"
+
+
+def counted(states: Iterable[State]) -> str:
+    """Return how many records are in each state: "3 records: 1 current, …"."""
+    every = list(states)
+    return f"{len(every)} records: " + ", ".join(f"{every.count(one)} {one}" for one in get_args(State))
 
 
 def file_of(study: str, *, accelerated: bool = False) -> Path:
@@ -310,6 +344,8 @@ def provenance(device: str, seed: int, wall_seconds: float, data: list[str]) -> 
     """Describe this run, in general words."""
     return Provenance(
         device=_device(device),
+        processor=devices.processor(),
+        instructions=devices.instructions(),
         versions=versions(),
         commit=commit(),
         date=datetime.date.today().isoformat(),
@@ -362,11 +398,13 @@ def _described(record: Record) -> dict[str, str]:
         "profile": record.profile,
         "data": "; ".join(map(_at_hand, facts.data)) or "none",
         "device": facts.device,
+        "processor": ", ".join(name for name in (facts.processor, facts.instructions) if name) or "not kept",
         "stays on the CPU": staying.on_page(studies.load(record.study)),
         "trials": f"{len(record.trials)}, {sum(trial.seconds for trial in record.trials):.1f} s in all",
         "date": " to ".join(span(record)),
         "commit": ", ".join(dict.fromkeys(trial.commit or facts.commit for trial in record.trials)),
         "state": standing(record),
+        "trials run again": "; ".join(f"{one.machine.name}: {one.text}" for one in confirmed_by(record)) or "none",
         "seed": str(facts.seed),
         "versions": ", ".join(f"{name} {version}" for name, version in facts.versions.items()),
         "digest": record.digest()[:16],

@@ -11,7 +11,7 @@ import signal
 import threading
 import time
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError
 from pathlib import Path
 from typing import Any
@@ -22,11 +22,15 @@ from gradleak.book.plain import plain
 from gradleak.book.records import Record, Trial
 from gradleak.book.trials import Trials, known, short
 from gradleak.data import text
-from gradleak.errors import GradleakError, InputError, unknown
+from gradleak.errors import GradleakError, InputError, first_line, unknown
 from gradleak.studies import Parameters, Study
 
 # How long the first worker of a cluster is waited for.
 WAIT = 60
+
+
+class MemoryLack(GradleakError):
+    """A trial that does not fit into a GPU's memory."""
 
 
 def run_study(
@@ -96,15 +100,17 @@ def record(
 
     A record made on a GPU lies beside the CPU's and never replaces it. Trials that the record there holds are taken
     from it if they were computed with today's packages and data, and with today's code or one that a spot check has
-    confirmed to be as good. Then the new record is confirmed as well: its sources are those of the trials that it took
-    over. With a `part` only the trials of that part are run, and those of all others stay as they are recorded.
+    confirmed to give the same rows. The new record then keeps the sources of the trials that it took over; what is new
+    in it has no confirmation. With a `part` only the trials of that part are run, and those of all others stay as they
+    are recorded.
     """
     from gradleak import claims
 
     file = records.file_of(study.name, accelerated=any(map(records.on_gpu, study.module.trials(parameters))))
     kept = records.read(file) if file.is_file() else None
     now = sources_of(study, parameters)
-    same = kept and records.state(kept) != "stale" and kept.provenance.data == now
+    valid = kept and (records.made_today(kept) or records.state(kept) == "confirmed")
+    same = kept and valid and kept.provenance.data == now
     alike = kept and _alike(kept.provenance.versions, records.versions()) and _same_card(kept)
     finished = kept.trials if kept and same and alike else []
     if part is not None:
@@ -112,7 +118,7 @@ def record(
     rules = claims.rules(study.name)
     result = run_study(study, parameters, jobs=jobs, cluster=cluster, finished=finished, rules=rules)
     if kept and any(trial in finished for trial in result.trials):
-        result = result.model_copy(update={"sources": kept.sources, "confirmed": kept.confirmed})
+        result = result.model_copy(update={"sources": kept.sources})
     records.write(result, file)
     return result
 
@@ -153,9 +159,36 @@ def run_trials(
     quick: bool = False,
 ) -> Iterator[tuple[int, Trial]]:
     """Run trials, and give each with its place among the inputs, in the order in which they end."""
+    cluster = cluster or os.environ.get("GRADLEAK_CLUSTER")
+    with contextlib.closing(_results(study, inputs, jobs, cluster, quick=quick)) as results:
+        for place, found in results:
+            if isinstance(found, GradleakError):
+                raise found
+            yield place, found
+
+
+def try_trials(
+    study: Study, inputs: Sequence[dict[str, Any]], *, jobs: int | None = None
+) -> Generator[tuple[int, Trial | GradleakError], None, None]:
+    """Run trials as `run_trials` does, on this machine; where a trial raises an error, give that and go on."""
+    yield from _results(study, inputs, jobs, None, caught=True)
+
+
+def _results(
+    study: Study,
+    inputs: Sequence[dict[str, Any]],
+    jobs: int | None,
+    cluster: str | None,
+    *,
+    quick: bool = False,
+    caught: bool = False,
+) -> Generator[tuple[int, Trial | GradleakError], None, None]:
+    """Run trials, and give each, or its error, with its place among the inputs.
+
+    `caught`: any error of a trial is given, and not only that it needs too much memory.
+    """
     import joblib
 
-    cluster = cluster or os.environ.get("GRADLEAK_CLUSTER")
     threads = getattr(study.module, "THREADS", 1)
     accelerated = any(devices.accelerated(one.get("device", "cpu")) for one in inputs)
     workers = processes(jobs, len(inputs), "cuda" if accelerated else "cpu", threads, quick)
@@ -164,18 +197,20 @@ def run_trials(
     alone = cluster is None and workers <= 1
     # A worker of a cluster looks for the cards of the machine that it runs on.
     shared = None if cluster else (cards.visible() if accelerated and not alone else [], cards.folder())
-    work = (joblib.delayed(_work)(study.name, place, one, threads, alone, shared) for place, one in enumerate(inputs))
+    work = (
+        joblib.delayed(_work)(study.name, place, one, threads, alone, shared, caught)
+        for place, one in enumerate(inputs)
+    )
     with _backend(cluster, threads, alone), warnings.catch_warnings():
         # A worker whose memory has grown is replaced between trials; nobody has to know.
         warnings.filterwarnings("ignore", message="A worker stopped while some jobs", category=UserWarning)
+        # Whoever takes no more trials, since the time is over, knows that some are not finished.
+        warnings.filterwarnings("ignore", message=r"\d+ tasks which were still being processed", category=UserWarning)
         # A cluster is told of all trials at once, so that workers who come later have their share.
         ahead = "2*n_jobs" if cluster is None else "all"
         parallel = joblib.Parallel(1 if alone else workers, return_as="generator_unordered", pre_dispatch=ahead)
         with contextlib.closing(parallel(work)) as finished:
-            for place, found in progress.progress(finished, len(inputs), f"{study.name}: trials"):
-                if isinstance(found, GradleakError):
-                    raise found
-                yield place, found
+            yield from progress.progress(finished, len(inputs), f"{study.name}: trials")
 
 
 def sources_of(study: Study, parameters: Parameters) -> list[str]:
@@ -201,12 +236,14 @@ def _work(
     threads: int,
     alone: bool,
     shared: tuple[list[str], Path] | None,
+    caught: bool = False,
 ) -> tuple[int, Trial | GradleakError]:
     """Run one trial, in this process or in a worker process.
 
     A trial that does not fit into memory comes back as an error in its turn, behind the trials that ended before it:
     raised in a worker process, the error would make joblib drop finished trials that were not fetched yet.
     `shared`: the cards that processes share, and the folder in which they say so; None where the machine is another.
+    `caught`: any other error comes back as well.
     """
     import torch
 
@@ -228,13 +265,16 @@ def _work(
         try:
             rows = module.trial(**inputs)
         except torch.OutOfMemoryError:
-            return index, GradleakError(
+            return index, MemoryLack(
                 f"a trial of '{study}' needs more memory than the GPU has free, also in the smallest chunks "
                 f"({short(inputs)}): make its batch or network smaller, run fewer trials at once, or take the CPU with "
                 "`-p device=cpu`; finished trials are kept"
             )
         except Exception as error:
             error.add_note(f"in a trial of '{study}': {short(inputs)}")
+            if caught:
+                told = GradleakError(f"{type(error).__name__}: {first_line(error)}")
+                return index, error if isinstance(error, GradleakError) else told
             raise
         seconds = time.perf_counter() - started
     # What is kept is what a record would hold, so that a cached trial and a fresh one are the same.

@@ -74,7 +74,18 @@ def test_any_text_is_right_or_refused_in_one_line(text: str, option: str) -> Non
 
 WORDS = ["audit", "run", "verify", "record", "claims", "lenet", "mlp:make", "--data", "photos", "--batch-size", "--out"]
 WORDS += ["--defense", "clip/", "prune/0.9", "--labels", "-p", "model=", "samples=1e9", "--minutes", "nan", "-1", "--"]
-WORDS += ["--before", "--after", "a.safetensors", "--memory", "1e-9", "--seed", "theorem1", "--spot", "0", "--profile"]
+WORDS += [
+    "--before",
+    "--after",
+    "a.safetensors",
+    "--memory",
+    "1e-9",
+    "--seed",
+    "theorem1",
+    "--spot",
+    "--all",
+    "--profile",
+]
 
 
 @tried(40)

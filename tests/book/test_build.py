@@ -70,6 +70,7 @@ def test_pages_are_run_once_and_stale_ones_removed(
         "what-leaks.md",
         "scoreboard.md",
         "status.md",
+        "confirmations.md",
         "on-cpu.md",
         "performance.md",
         "clusters.md",

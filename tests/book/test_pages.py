@@ -11,7 +11,7 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from gradleak.book import pages, records, runner
+from gradleak.book import confirmations, pages, records, runner
 from gradleak.errors import GradleakError, GradleakWarning, StorageError
 from tests.checkout import RUN, Toy
 
@@ -78,8 +78,9 @@ def test_page_key_changes_with_what_the_page_shows(checkout: Toy) -> None:
         file.write_text(file.read_text() + ("\nCHANGED = 1\n" if file.suffix == ".py" else "\n"))
         keys.append(pages.page_key(study, parameters))
     records.file_of("toy").parent.mkdir()
-    records.file_of("toy").write_text("{}")
-    keys.append(pages.page_key(study, parameters))
+    for file in (records.file_of("toy"), confirmations.file_beside(records.file_of("toy"))):
+        file.write_text("{}")
+        keys.append(pages.page_key(study, parameters))
     assert len(set(keys)) == len(keys)
 
 

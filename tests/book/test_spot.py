@@ -1,105 +1,424 @@
-"""Stale records are seen, and spot checks confirm them or say what differs."""
+"""Records are confirmed by trials that are run again, on several machines, or it is said what differs."""
 
 from __future__ import annotations
 
-import math
+import json
+import os
+import subprocess
+import sys
+from typing import Any
 
 import pytest
 import torch
 
-from gradleak import devices, studies
-from gradleak.book import records, runner, spot
+from gradleak import claims, devices, studies
+from gradleak.book import checked, comparing, confirmations, draws, records, runner, spot
+from gradleak.book.confirmations import Confirmation, Summary
+from gradleak.book.draws import Budget
 from gradleak.book.records import Record, Trial
-from gradleak.errors import InputError
-from tests.checkout import Toy
+from gradleak.claims.behind import trials_behind
+from gradleak.errors import InputError, StorageError
+from tests.checkout import STUDY, Toy, forget
 from tests.test_cli import call
 
+# Other code of the same meaning, so that a record made before is not made with today's code.
 CHANGED = ("torch.rand(100_003", "torch.rand(100_000 + 3")
-
-
-def recorded(checkout: Toy) -> Record:
-    """Record the toy, and let its trials be computed with other code of the same meaning since."""
-    runner.record(checkout.load(), checkout.parameters(), jobs=1)
-    kept = records.recorded("toy")
-    assert kept is not None
-    assert records.state(kept) == "current"
-    assert "current" in records.standing(kept)
-    checkout.edit(*CHANGED)
-    assert records.state(kept) == "stale"
-    return kept
-
-
-def test_a_record_is_current_confirmed_or_stale(checkout: Toy) -> None:
-    kept = recorded(checkout)
-    found = spot.check(kept, 2, limit=100, seed=0, jobs=1)
-    assert found.troubles == ()
-    confirmed = found.record.confirmed
-    assert confirmed is not None
-    assert (confirmed.trials, confirmed.of) == (2, 4)
-    assert records.state(found.record) == "confirmed"
-    assert "2 of 4 trials" in records.standing(found.record)
-    records.write(found.record, records.file_of("toy"))
-    again = records.recorded("toy")
-    assert again is not None
-    assert again.confirmed == confirmed
-    checkout.edit("torch.rand(100_003", "torch.rand(100_001 + 2")
-    assert records.state(found.record) == "stale", "what was confirmed is the code of then"
-    checkout.edit("torch.rand(100_003", "torch.rand(100_003")
-    assert records.state(found.record) == "current"
-    assert records.state(kept.model_copy(update={"sources": None})) == "stale"
-
-
-@pytest.mark.parametrize(
-    ("trials", "of", "share", "state"),
-    [(1, 9, 0.05, "stale"), (1, 9, 0.1, "confirmed"), (2, 9, 0.01, "confirmed"), (1, 1, 0.0, "confirmed")],
+PARTS = (
+    ('{"number": number, **common', '{"number": number, "part": "ab"[number % 2], **common'),
+    ("def trial(*, number: int,", "def trial(*, part: str, number: int,"),
 )
-def test_two_trials_or_a_tenth_of_the_time_are_enough(
-    checkout: Toy, trials: int, of: int, share: float, state: str
-) -> None:
-    kept = runner.run_study("toy", checkout.parameters(samples=1), jobs=1)
-    assert kept.sources is not None
-    found = records.Confirmed(
-        trials=trials, of=of, seconds=1, share=share, date="2026-01-01T00:00:00Z", commit="a", sources=kept.sources
-    )
-    assert records.state(kept.model_copy(update={"sources": "before", "confirmed": found})) == state
+KINDS = ('PLACE = "Table 1"\n', 'PLACE = "Table 1"\nCOLUMNS = {"value": kinds.measured(absolute=1)}\n')
+IMPORT = ("from gradleak import studies\n", "from gradleak import studies\nfrom gradleak.book import kinds\n")
 
 
-def test_other_rows_leave_it_stale_and_say_where(checkout: Toy, capsys: pytest.CaptureFixture[str]) -> None:
-    recorded(checkout)
-    checkout.edit("scale * torch.rand(100_003", "1.01 * scale * torch.rand(100_003")
-    before = records.file_of("toy").read_bytes()
-    code, out, _ = call(capsys, "verify", "--spot", "2", "--jobs", "1")
-    assert code == 1
-    assert out.startswith("toy: stale\n  sum is ")
-    assert " is recorded, row 1 (number=" in out
-    assert "word is" not in out
+def rewrite(checkout: Toy, *edits: tuple[str, str]) -> None:
+    """Change the study in several places."""
+    text = STUDY
+    for old, new in edits:
+        assert old in text
+        text = text.replace(old, new)
+    checkout.module.write_text(text)
+    forget()
+
+
+def kept() -> Record:
+    """Return the toy's record."""
+    found = records.recorded("toy")
+    assert found is not None
+    return found
+
+
+def recorded(checkout: Toy, *edits: tuple[str, str]) -> Record:
+    """Record the toy, and let its trials be computed with other code of the same meaning since."""
+    if edits:
+        rewrite(checkout, *edits)
+    runner.record(checkout.load(), checkout.parameters(), jobs=1)
+    assert records.state(kept()) == "current"
+    rewrite(checkout, *edits, CHANGED)
+    assert records.state(kept()) == "stale"
+    assert "none of them was run again" in records.standing(kept())
+    return kept()
+
+
+def lines() -> list[Confirmation]:
+    """Return what was appended to the toy's confirmations."""
+    return confirmations.read(records.confirmations_of(kept()))
+
+
+def summaries() -> list[Summary]:
+    """Return what the machines have confirmed of the toy."""
+    return records.confirmed_by(kept())
+
+
+def elsewhere(monkeypatch: pytest.MonkeyPatch, name: str = "Another processor") -> None:
+    """Let this be another machine."""
+    monkeypatch.setattr(devices, "processor", lambda: name)
+
+
+def test_a_check_confirms_and_never_changes_the_record(checkout: Toy, capsys: pytest.CaptureFixture[str]) -> None:
+    recorded(checkout, *PARTS)
+    before, begun = records.file_of("toy").read_bytes(), len(checkout.traced)
+    code, out, err = call(capsys, "verify", "toy", "--spot", "--jobs", "1")
+    assert code == 0, out
+    assert out.startswith("toy: confirmed: 2 of 4 trials (")
+    assert "2 of 2 parts and 1 of 1 claims: 2 the same\n" in out
+    assert out.endswith("1 records: 0 current, 1 confirmed, 0 differs, 0 stale\n")
+    total = "of 1 of 1 records, with 2 of 2 parts and 1 of 1 claims of theirs; 0 of these records differ"
+    assert total in out
+    assert total in checked.text([checkout.load()])
+    assert "toy: 2 trials of its parts; 0.0 of 10.0 minutes used" in err
+    assert len(checkout.traced) == begun + 2
     assert records.file_of("toy").read_bytes() == before
-    checkout.edit("    time.sleep(pause)\n", "    raise ValueError('no longer')\n")
-    assert "ValueError: no longer" in call(capsys, "verify", "--spot", "1", "--jobs", "1")[1]
+    (line,) = lines()
+    machine = line.machine
+    assert (machine.processor, machine.instructions) == (devices.processor(), devices.instructions())
+    assert (machine.torch, machine.threads, machine.device) == (torch.__version__.partition("+")[0], 1, "cpu")
+    assert (line.commit, line.minutes, line.claims, line.all_claims) == ("unknown", 10, ["toy-sum"], 1)
+    assert set(line.trials["same"]) <= set(kept().digests)
+    assert call(capsys, "verify", "toy", "--spot", "--jobs", "1")[0] == 0
+    assert (len(lines()), len(checkout.traced)) == (1, begun + 2), "nothing is left to check on this machine"
+    assert "confirmed: 2 of 4 trials, of every part" in records.standing(kept())
+    assert "confirmed" in call(capsys, "verify", "toy")[1]
 
 
-def test_verify_confirms_and_lists(checkout: Toy, capsys: pytest.CaptureFixture[str]) -> None:
-    assert call(capsys, "verify", "--stale")[:2] == (0, "0 records: 0 current, 0 confirmed, 0 stale\n")
+def test_what_was_confirmed_is_the_code_of_then(checkout: Toy) -> None:
     recorded(checkout)
+    spot.check([kept()], 1, jobs=1)
+    assert records.state(kept()) == "confirmed"
+    checkout.edit("torch.rand(100_003", "torch.rand(100_001 + 2")
+    assert records.state(kept()) == "stale"
+    checkout.edit("torch.rand(100_003", "torch.rand(100_003")
+    assert records.state(kept()) == "current"
+    spot.check([kept()], 1, jobs=1)
+    assert records.state(kept()) == "current", "a current record can be checked too"
+    assert len(summaries()) == 1
+    assert records.state(kept().model_copy(update={"sources": None})) == "confirmed"
+
+
+def test_other_rows_are_shown_and_make_it_differ(checkout: Toy, capsys: pytest.CaptureFixture[str]) -> None:
+    recorded(checkout)
+    rewrite(checkout, ("scale * torch.rand(100_003", "1.01 * scale * torch.rand(100_003"))
+    before = records.file_of("toy").read_bytes()
+    code, out, _ = call(capsys, "verify", "--all", "--spot", "--jobs", "1")
+    assert code == 1
+    assert out.startswith("toy: differs: 1 of 4 trials (")
+    assert "measured columns that differ beyond tolerance: 2\n  toy: sum: " in out
+    assert " is recorded, 1.0e-02 of it, row 1 (number=" in out
+    assert "word:" not in out
+    assert records.file_of("toy").read_bytes() == before
+    assert "differs: trials run again on " in records.standing(kept())
     code, out, _ = call(capsys, "verify", "--stale")
     assert code == 1
-    assert out.startswith("toy: stale: ")
-    assert out.endswith("1 records: 0 current, 0 confirmed, 1 stale\n")
+    assert out.startswith("toy: differs: ")
+    assert out.endswith("1 records: 0 current, 0 confirmed, 1 differs, 0 stale\n")
     begun = len(checkout.traced)
-    code, out, _ = call(capsys, "verify", "--spot", "9", "--limit", "0", "--jobs", "1")
-    assert (code, len(checkout.traced)) == (1, begun)
-    assert "none of its 4 trials can be run here in 0 s or less" in out
-    code, out, _ = call(capsys, "verify", "--spot", "3", "--seed", "4", "--jobs", "1")
-    assert code == 0
-    assert out.startswith("toy: confirmed: 3 of 4 trials (")
-    assert len(checkout.traced) == begun + 3
-    assert call(capsys, "verify", "--stale")[:2] == (0, "1 records: 0 current, 1 confirmed, 0 stale\n")
-    assert call(capsys, "verify", "--spot", "3")[:2] == (0, ""), "nothing is left to check"
-    assert "confirmed" in call(capsys, "verify", "toy")[1]
-    table = records.provenance_table(runner.run_study("toy", checkout.parameters(), jobs=1)).frame
-    states = table[table[""] == "state"].to_dict("records")[0]
-    assert states["this run"].startswith("current")
-    assert states["recorded"].startswith("confirmed: 3 of 4")
+    call(capsys, "verify", "--all", "--spot", "--jobs", "1")
+    assert len(checkout.traced) == begun + 1, "what differed is run again: its columns may have another kind since"
+
+
+def test_what_a_trial_raises_is_shown(
+    checkout: Toy, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recorded(checkout, *PARTS)
+    monkeypatch.setenv("TOY_FAILS", str(draws.for_parts(kept(), [])[0]))
+    code, out, _ = call(capsys, "verify", "toy", "--spot", "--jobs", "1")
+    assert code == 1
+    assert "1 the same, 1 different" in out
+    assert "errors: 1\n  toy: ValueError: the toy broke\n" in out
+    assert "ValueError: the toy broke" in checked.text([checkout.load()])
+    monkeypatch.delenv("TOY_FAILS")
+    assert call(capsys, "verify", "toy", "--spot", "--jobs", "1")[0] == 0, "the latest check of a trial counts"
+
+
+def test_data_that_are_missing_are_said_and_count_as_no_difference(
+    checkout: Toy, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recorded(checkout)
+    missing = "    from gradleak.errors import MissingData\n    raise MissingData('no such data here')\n"
+    checkout.edit("    time.sleep(pause)\n", missing)
+    code, out, _ = call(capsys, "verify", "toy", "--spot", "--jobs", "1")
+    assert code == 1
+    assert out.startswith("toy: stale: no trial was run again; not run again: the whole study (no such data here)\n")
+    assert lines() == []
+
+
+def test_another_machine_is_kept_beside_the_first(checkout: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
+    recorded(checkout)
+    spot.check([kept()], 1, jobs=1)
+    first = records.confirmations_of(kept()).read_bytes()
+    elsewhere(monkeypatch)
+    spot.check([kept()], 1, jobs=1)
+    assert records.confirmations_of(kept()).read_bytes().startswith(first)
+    assert [one.machine.processor for one in summaries()] == [lines()[0].machine.processor, "Another processor"]
+    assert [len(one.trials) for one in summaries()] == [1, 1]
+    rewrite(checkout, CHANGED, ('"value": scale * number', '"value": scale * number + (number == 0)'))
+    elsewhere(monkeypatch, "A third processor")
+    spot.check([kept()], 1, jobs=1)
+    table = records.provenance_table(kept()).frame.set_index("")["recorded"]
+    assert "A third processor, " in table["trials run again"]
+    assert table["processor"] == f"{kept().provenance.processor}, {devices.instructions()}"
+
+
+def test_a_second_machine_that_differs_is_seen_on_a_current_record(
+    checkout: Toy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runner.record(checkout.load(), checkout.parameters(), jobs=1)
+    spot.check([kept()], 1, jobs=1)
+    assert records.state(kept()) == "current"
+    elsewhere(monkeypatch)
+    plain = runner._work
+    monkeypatch.setattr(runner, "_work", lambda *given: _shifted(plain(*given)))
+    spot.check([kept()], 1, jobs=1)
+    assert records.state(kept()) == "differs"
+    assert [one.differs for one in summaries()] == [False, True]
+    text = checked.text([checkout.load()])
+    assert "| toy | Another processor, " in text
+    assert "| measured | sum | " in text
+    monkeypatch.undo()
+
+
+def _shifted(result: tuple[int, Trial]) -> tuple[int, Trial]:
+    place, trial = result
+    return place, trial.model_copy(update={"rows": [row | {"sum": row["sum"] + 1} for row in trial.rows]})
+
+
+def test_a_record_that_grows_is_not_confirmed_for_what_is_new(checkout: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
+    recorded(checkout, *PARTS)
+    rewrite(checkout, *((old, new.replace('"ab"[number % 2]', '"ab"[number % 2] if number < 4 else "c"'))
+                        for old, new in PARTS), CHANGED)  # fmt: skip
+    spot.check([kept()], 1, jobs=1)
+    assert records.state(kept()) == "confirmed"
+    versions = records.versions() | {"gradleak": "another", "named since": "1"}
+    monkeypatch.setattr(records, "versions", lambda: versions)
+    monkeypatch.setenv("GRADLEAK_CACHE", str(checkout.root / "another cache"))
+    before, begun = kept(), len(checkout.traced)
+    more = runner.record(checkout.load(), checkout.parameters(samples=5), jobs=1)
+    assert checkout.traced[begun:] == [4], "the others stood in the record"
+    assert more.sources == before.sources
+    assert records.state(kept()) == "stale"
+    assert records.standing(kept()).endswith("no trial of c was run again")
+    assert summaries()[0].untouched == ["c"]
+    spot.check([kept()], 1, jobs=1)
+    assert checkout.traced[begun:] == [4, 4]
+    assert records.state(kept()) == "confirmed"
+    assert len(summaries()[0].trials) == 3
+    monkeypatch.setattr(records, "versions", lambda: versions | {"torch": "another"})
+    begun = len(checkout.traced)
+    runner.record(checkout.load(), checkout.parameters(samples=1), jobs=1)
+    assert checkout.traced[begun:] == [0], "another torch may give other numbers"
+
+
+def test_an_edited_record_loses_its_confirmation(checkout: Toy) -> None:
+    recorded(checkout)
+    spot.check([kept()], 1, jobs=1)
+    assert records.state(kept()) == "confirmed"
+    (place,) = (n for n, digest in enumerate(kept().digests) if digest in lines()[0].trials["same"])
+    file = records.file_of("toy")
+    content = json.loads(file.read_text())
+    content["trials"][place]["rows"][0]["sum"] += 1e-9
+    file.write_text(json.dumps(content))
+    assert records.state(kept()) == "stale"
+    assert summaries() == []
+
+
+def test_a_changed_verdict_is_no_confirmation(checkout: Toy, capsys: pytest.CaptureFixture[str]) -> None:
+    recorded(checkout, IMPORT, KINDS)
+    shifted = ('"value": scale * number', '"value": scale * number + 0.9 * (number == 3)')
+    rewrite(checkout, IMPORT, KINDS, CHANGED, shifted)
+    found = spot.Check(kept(), 1)
+    found.run([0, 1], Budget(60), 1)
+    assert records.state(kept()) == "confirmed", "the study lets its values differ by one"
+    found.run([3], Budget(60), 1)
+    assert records.state(kept()) == "differs"
+    (verdict,) = lines()[-1].verdicts
+    assert (verdict.claim, verdict.recorded, verdict.found) == ("toy-sum", *_verdicts(0.9))
+    assert lines()[-1].trials == {"differs": [kept().digests[3]]}
+    assert lines()[0].trials == {"same": [kept().digests[0], kept().digests[1]]}
+    assert f"changed verdicts: 1\n  toy: toy-sum: '{verdict.found}' where" in "\n".join(spot.differences([found]))
+    assert "toy-sum" in checked.text([checkout.load()])
+    assert call(capsys, "verify", "--stale")[0] == 1
+
+
+def _verdicts(shift: float) -> tuple[str, str]:
+    """Return the verdicts of the toy's claim before and after one of its values is shifted."""
+    (claim,) = claims.load("toy")
+    own = kept()
+    rows = [row | {"value": row["value"] + shift} for row in own.trials[3].rows]
+    trials = [*own.trials[:3], own.trials[3].model_copy(update={"rows": rows})]
+    fields = {name: getattr(own, name) for name in Record.model_fields} | {"trials": trials}
+    before, after = (claims.judge(claim, one).verdict for one in (own, Record(**fields)))
+    assert before != after
+    return before, after
+
+
+def test_a_half_written_line_is_left_out_and_ended(checkout: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
+    recorded(checkout)
+    spot.check([kept()], 1, jobs=1)
+    file = records.confirmations_of(kept())
+    whole = file.read_bytes()
+    file.write_bytes(whole + whole[:100])
+    assert len(lines()) == 1
+    elsewhere(monkeypatch)
+    spot.check([kept()], 1, jobs=1)
+    assert file.read_bytes().startswith(whole + whole[:100] + b"\n{")
+    assert [one.machine.processor for one in lines()][1:] == ["Another processor"]
+    assert records.state(kept()) == "confirmed"
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    elsewhere(monkeypatch, "A third processor")
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(StorageError, match=r"^cannot write toy\.confirmed\.jsonl .*: No space left on device$"):
+            spot.check([kept()], 1, jobs=1)
+    file.write_text('{"date": 1}\n')
+    with pytest.raises(InputError, match=r"^toy\.confirmed\.jsonl, line 1, is no confirmation: date: "):
+        lines()
+
+
+def test_what_was_checked_before_an_interruption_is_kept(checkout: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
+    recorded(checkout, *PARTS)
+    taken: list[int] = []
+    take = spot.Check._take
+
+    def interrupted(self: spot.Check, place: int, found: Any) -> None:
+        if taken:
+            raise KeyboardInterrupt
+        taken.append(place)
+        take(self, place, found)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(spot.Check, "_take", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            spot.check([kept()], 1, jobs=1)
+    assert [line.trials for line in lines()] == [{"same": [kept().digests[taken[0]]]}]
+    assert records.state(kept()) == "stale"
+    begun = len(checkout.traced)
+    spot.check([kept()], 1, jobs=1)
+    assert len(checkout.traced) == begun + 1, "the next check goes on from there"
+    assert records.state(kept()) == "confirmed"
+
+
+def test_long_checks_write_line_after_line(checkout: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
+    recorded(checkout, *PARTS)
+    monkeypatch.setattr(spot, "SECONDS_A_LINE", 0.0)
+    spot.check([kept()], 1, jobs=1)
+    assert [len(line.trials["same"]) for line in lines()] == [1, 1]
+    assert records.state(kept()) == "confirmed"
+
+
+def timed(seconds: list[float], study: str = "toy") -> Record:
+    """Return a record whose trials took so long."""
+    trials = [
+        Trial(inputs={"number": n, "part": "ab"[n % 2], "device": "cpu"}, rows=[{"x": 1.0, "word": "c"}], seconds=one)
+        for n, one in enumerate(seconds)
+    ]
+    return Record.model_construct(study=study, trials=trials)
+
+
+def test_the_cheapest_trials_are_drawn_part_by_part_and_then_for_the_claims() -> None:
+    record = timed([9, 2, 3, 1, 5])
+    assert draws.for_parts(record, []) == [3, 2]
+    assert draws.for_parts(record, [1]) == [2]
+    assert draws.for_parts(record, [0, 1]) == []
+    behind = {"one": frozenset({0, 4}), "two": frozenset({4}), "three": frozenset({2, 3}), "four": frozenset({0})}
+    assert draws.for_claims(record, behind, [2, 3]) == [(2.5, 4), (9, 0)]
+    assert draws.for_claims(record, behind, [0, 2, 4]) == []
+
+
+def test_the_budget_is_for_all_records_and_for_parts_first(checkout: Toy, capsys: pytest.CaptureFixture[str]) -> None:
+    budget = Budget(10)
+    chosen = draws.within(budget, [(0, 3), (0, 2), (1, 0), (0, 1)], [timed([9, 2, 3, 1]), timed([7])])
+    assert chosen == {0: [3, 2, 1]}, "what does not fit is left out, what follows may fit"
+    assert not budget.plan(5)
+    assert not budget.over
+    budget.spent = 10
+    assert budget.over
+    recorded(checkout, *PARTS)
+    own = kept()
+    slow = [one.model_copy(update={"seconds": 100.0 * (n + 1)}) for n, one in enumerate(own.trials)]
+    records.write(own.model_copy(update={"trials": slow}), records.file_of("toy"))
+    begun = len(checkout.traced)
+    code, out, _ = call(capsys, "verify", "toy", "--spot", "--minutes", "2", "--jobs", "1")
+    assert code == 1
+    assert checkout.traced[begun:] == [0]
+    assert out.startswith("toy: stale: 1 of 4 trials (10% of the time), 1 of 2 parts and 1 of 1 claims: 1 the same")
+    assert "; not run again: b (the time was too short)\n" in out
+    assert call(capsys, "verify", "toy", "--spot", "--minutes", "1", "--jobs", "1")[0] == 1
+    assert call(capsys, "verify", "toy", "--spot", "--minutes", "9", "--jobs", "1")[0] == 0
+    assert checkout.traced[begun:] == [0, 1]
+
+
+def test_claims_that_no_trial_touches_yet_are_said(checkout: Toy, capsys: pytest.CaptureFixture[str]) -> None:
+    entry = checkout.claims.read_text()
+    for number in (2, 3):
+        entry += (
+            checkout.claims.read_text()
+            .replace("toy-sum", f"toy-{number}")
+            .replace("where: {word: a}", f"where: {{word: a, number: {number}}}")
+        )
+    checkout.claims.write_text(entry)
+    recorded(checkout)
+    assert trials_behind(claims.load("toy"), kept()) == {
+        "toy-sum": frozenset(range(4)),
+        "toy-2": frozenset({2}),
+        "toy-3": frozenset({3}),
+    }
+    slow = [one.model_copy(update={"seconds": 10.0 * (n + 1)}) for n, one in enumerate(kept().trials)]
+    records.write(kept().model_copy(update={"trials": slow}), records.file_of("toy"))
+    begun = len(checkout.traced)
+    code, out, _ = call(capsys, "verify", "toy", "--spot", "--minutes", "0.7", "--jobs", "1")
+    assert (code, checkout.traced[begun:]) == (0, [0, 2])
+    assert "1 of 1 parts and 2 of 3 claims" in out
+    assert "records with claims that are not touched yet: 1\n  toy: toy-3\n" in out
+    assert call(capsys, "verify", "toy", "--spot", "--minutes", "0.7", "--jobs", "1")[0] == 0
+    assert checkout.traced[begun:] == [0, 2, 3]
+    assert len(summaries()[0].claims) == 3
+
+
+def test_a_check_needs_names_or_all_and_some_time(checkout: Toy, capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (["--spot"], ["toy", "--spot", "--all"]):
+        code, _, err = call(capsys, "verify", *words)
+        assert (code, err) == (2, "gradleak: --spot takes the names of studies, or --all for every one\n")
+    assert call(capsys, "verify", "--all")[2] == "gradleak: --all says which records --spot checks: give both\n"
+    assert "unknown study 'tyo'" in call(capsys, "verify", "tyo", "--spot")[2]
+    for minutes in ("0", "-1", "nan"):
+        code, _, err = call(capsys, "verify", "--all", "--spot", "--minutes", minutes)
+        assert (code, err) == (2, f"gradleak: a spot check needs some minutes; got {minutes}\n")
+    code, out, _ = call(capsys, "verify", "--all", "--spot")
+    assert (code, out) == (0, "0 records: 0 current, 0 confirmed, 0 differs, 0 stale\n")
+    assert checked.text([checkout.load()]) == "*No recorded trial was run again with today's code yet.*\n"
+
+
+def test_the_instructions_are_those_that_torch_is_held_to() -> None:
+    found = subprocess.run(
+        [sys.executable, "-c", "from gradleak import devices; print(devices.instructions(), devices.processor())"],
+        env=os.environ | {"ATEN_CPU_CAPABILITY": "default"}, capture_output=True, text=True, check=True, timeout=60,
+    ).stdout.split(None, 1)  # fmt: skip
+    assert found[0] == "DEFAULT"
+    assert found[1].strip() == devices.processor()
+    assert confirmations.this_machine(1).instructions == devices.instructions()
 
 
 def _pretend(monkeypatch: pytest.MonkeyPatch, name: str = "A card") -> None:
@@ -124,37 +443,37 @@ def test_a_gpus_record_lies_beside_the_cpus(checkout: Toy, monkeypatch: pytest.M
         assert checkout.traced == [0, 1, 0, 1, 2, 0], "what another card computed is none of this one's"
     assert found.provenance.device.startswith("A card, driver 1, float32 by ")
     assert here.provenance.device.startswith("CPU")
-    kept = records.read(records.file_of("toy"))
-    assert kept.digest() == kept.model_copy(update={"trials": here.trials}).digest(), "the CPU's stays what it was"
-    assert records.read(records.file_of("toy", accelerated=True)).where == "a GPU"
+    assert (here.provenance.processor, here.provenance.instructions) == (devices.processor(), devices.instructions())
+    there_file = records.file_of("toy", accelerated=True)
+    assert kept().digest() == kept().model_copy(update={"trials": here.trials}).digest(), "the CPU's stays what it was"
+    assert records.read(there_file).where == "a GPU"
 
 
 def test_a_gpus_record_is_confirmed_on_a_cpu(
     checkout: Toy, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # What a library draws from torch's own generator is another number for other inputs, the device among them.
-    steady = ("float(careless)", "0.0")
-    checkout.edit(*steady)
+    rewrite(checkout, ("float(careless)", "0.0"))
     runner.record(checkout.load(), checkout.parameters(), jobs=1)
     with monkeypatch.context() as there:
         _pretend(there)
         runner.record(checkout.load(), checkout.parameters(samples=5), jobs=1)
-    assert call(capsys, "verify", "--stale")[:2] == (0, "2 records: 2 current, 0 confirmed, 0 stale\n")
+    assert call(capsys, "verify", "--stale")[1] == "2 records: 2 current, 0 confirmed, 0 differs, 0 stale\n"
     assert "current (GPU)" in call(capsys, "verify")[1]
     checkout.edit("float(careless)", "0.0 * 1")
     code, out, _ = call(capsys, "verify", "--stale")
     assert code == 1
     assert [line.partition(":")[0] for line in out.splitlines()] == ["toy", "toy (GPU)", "2 records"]
-    code, out, _ = call(capsys, "verify", "--spot", "2", "--jobs", "1")
+    code, out, _ = call(capsys, "verify", "--all", "--spot", "--jobs", "1")
     assert code == 0, out
-    assert [line.partition(" trials")[0] for line in out.splitlines()] == [
-        "toy: confirmed: 2 of 4",
-        "toy (GPU): confirmed: 2 of 5",
+    assert [line.partition(" trials")[0] for line in out.splitlines()[:2]] == [
+        "toy: confirmed: 1 of 4",
+        "toy (GPU): confirmed: 1 of 5",
     ]
     again = records.read(records.file_of("toy", accelerated=True))
     assert again.where == "a GPU", "the record itself stays as it was"
-    assert again.confirmed is not None
-    assert records.read(records.file_of("toy")).confirmed is not None
+    assert records.confirmations_of(again).name == "toy.gpu.confirmed.jsonl"
+    assert records.confirmed_by(again)[0].machine.device == "cpu"
 
 
 def test_a_record_takes_its_own_current_trials(checkout: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,64 +489,48 @@ def test_a_record_takes_its_own_current_trials(checkout: Toy, monkeypatch: pytes
     assert checkout.traced == [0, 1, 2, 0], "what other code computed is no trial of today's"
 
 
-def test_a_record_takes_its_own_confirmed_trials(
-    checkout: Toy, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    before = recorded(checkout)
-    assert call(capsys, "verify", "--spot", "3", "--jobs", "1")[0] == 0
-    monkeypatch.setenv("GRADLEAK_CACHE", str(checkout.root / "another cache"))
-    # Neither a package that records have named since nor this one's own version says that the code is another.
-    versions = records.versions() | {"gradleak": "another", "named since": "1"}
-    monkeypatch.setattr(records, "versions", lambda: versions)
-    begun = len(checkout.traced)
-    more = runner.record(checkout.load(), checkout.parameters(samples=len(before.trials) + 1), jobs=1)
-    assert checkout.traced[begun:] == [len(before.trials)], "the others stood in the record"
-    assert more.sources == before.sources
-    assert records.state(more) == "confirmed", "not all of it was computed with today's code"
-    monkeypatch.setattr(records, "versions", lambda: versions | {"torch": "another"})
-    begun = len(checkout.traced)
-    runner.record(checkout.load(), checkout.parameters(samples=1), jobs=1)
-    assert checkout.traced[begun:] == [0], "another torch may give other numbers"
-
-
-def test_draws_are_random_seeded_and_within_the_limit() -> None:
-    trials = [Trial(inputs={"number": n, "device": "cpu"}, rows=[], seconds=n) for n in range(20)]
-    record = Record.model_construct(study="toy", trials=trials)
-    draws = [[one.inputs["number"] for one in spot.draw(record, 3, 9.0, seed)] for seed in range(20)]
-    assert draws == [[one.inputs["number"] for one in spot.draw(record, 3, 9.0, seed)] for seed in range(20)]
-    assert {number for drawn in draws for number in drawn} == set(range(10))
-    assert len(spot.draw(record, 99, 4.0, 0)) == 5
-    with pytest.raises(InputError, match="at least 1 trial; got 0"):
-        spot.draw(record, 0, 1.0, 0)
-
-
-def test_times_are_not_compared_and_rounding_is_allowed(checkout: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_are_compared_column_by_column_and_times_are_not(checkout: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
     study = checkout.load()
     monkeypatch.setattr(study.module, "TIMES", ("rate",), raising=False)
-    row = {"x": 1.0, "n": 3, "good": True, "seconds": 1.0, "rate": 5.0, "cpu_seconds": 2.0, "nan": math.nan}
+    row: dict[str, Any] = {"x": 1.0, "n": 3, "seconds": 1.0, "rate": 5.0, "cpu_seconds": 2.0}
     row |= {"list": [1.0, {"a": 2.0}], "word": "a", "nothing": None, "error": 3e-16}
 
-    def differences(**changes: object) -> list[str]:
-        one, other = ([row], [row | changes])
-        return [
-            text.split(" is ")[0]
-            for text in spot.compare(
-                study, Trial(inputs={"n": 1}, rows=one, seconds=1), Trial(inputs={"n": 1}, rows=other, seconds=2)
-            )
-        ]
+    def compared(*rows: dict[str, Any]) -> comparing.Comparison:
+        one, other = (Trial(inputs={"n": 1}, rows=list(own), seconds=1) for own in ([row] * len(rows), rows))
+        return comparing.compare(study, one, other)
 
-    assert differences(seconds=9.0, rate=1.0, cpu_seconds=7.0, x=1.0 + 5e-7, list=[1.0, {"a": 2.0 - 1e-7}]) == []
-    assert differences(error=4e-16) == []
-    assert differences(error=4e-12) == ["error"]
-    assert differences(x=1.00001, n=4, good=False) == ["x", "n", "good"]
-    assert differences(n=3.0, good=1, nan=1.0, nothing=0.0) == ["n", "good", "nan", "nothing"]
+    def differences(**changes: Any) -> list[str]:
+        return [one.column for one in compared(row | changes).differences if one.outcome == "differs"]
+
+    assert compared(row | {"seconds": 9.0, "rate": 1.0, "cpu_seconds": 7.0}).outcome == "same"
+    assert compared(row | {"x": 1.0 + 5e-7, "list": [1.0, {"a": 2.0 - 1e-7}], "error": 4e-16}).outcome == "within"
+    assert differences(x=1.00001, n=4, nothing=0.0) == ["x", "n", "nothing"]
     assert differences(list=[1.0, {"a": 3.0}]) == ["list[1].a"]
     assert differences(list=[1.0], word="b", new=1) == ["list", "word", "new"]
-    short = spot.compare(study, Trial(inputs={}, rows=[row], seconds=1), Trial(inputs={}, rows=[], seconds=1))
-    assert short == ["0 rows where 1 are recorded ()"]
+    (largest,) = compared(row | {"x": 2.0}, row | {"x": 4.0}, row | {"x": 3.0}).differences
+    assert (largest.values, largest.row, largest.found, largest.apart) == (3, 2, 4.0, 3.0)
+    fewer = comparing.compare(
+        study, Trial(inputs={}, rows=[row], seconds=1), Trial(inputs={}, rows=[], seconds=1)
+    ).differences
+    assert [(one.column, one.recorded, one.found) for one in fewer] == [("number of rows", 1, 0)]
+    long = compared(row | {"word": "b" * 1000}).differences[0]
+    assert len(long.found) < 100
+    assert long.text.startswith("word: 'bbb")
 
 
-def test_every_study_names_times_that_it_has() -> None:
+def test_a_study_states_kinds_and_nothing_else(checkout: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
+    study = checkout.load()
+    monkeypatch.setattr(study.module, "COLUMNS", {"sum": 0.5}, raising=False)
+    with pytest.raises(InputError, match="COLUMNS of 'toy' must map columns to kinds; it does not for sum"):
+        comparing.columns(study)
+
+
+def test_every_study_names_times_and_kinds_of_columns_that_it_has() -> None:
     named = {name: getattr(studies.load(name).module, "TIMES", ()) for name in studies.names()}
     assert named["what-matching-costs"] == ("rate", "gain")
     assert all(isinstance(times, tuple) for times in named.values())
+    for name in studies.names():
+        stated = comparing.columns(studies.load(name))
+        own = records.recorded(name) if stated else None
+        if own is not None:
+            assert stated.keys() <= own.columns, name

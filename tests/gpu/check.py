@@ -26,7 +26,7 @@ from rich.table import Table
 from torch import Tensor
 
 from gradleak import devices, studies
-from gradleak.book import runner, spot
+from gradleak.book import comparing, runner
 from tests.gpu import cells
 from tests.gpu.attacks import TRIES, whole
 from tests.gpu.rows import exact, parts, rows_on
@@ -79,7 +79,7 @@ def _opened(name: str, device: str) -> None:
 def agreed(found: Any, expected: Any) -> Checked:
     """Return how results on a GPU agree with those on the CPU."""
     digits, troubles = math.inf, []
-    for place, own, wanted in spot.unlike(found, expected, _same):
+    for place, own, wanted in comparing.unlike(found, expected, _same):
         alike, fine = _digits(own, wanted)
         digits = min(digits, alike)
         if not fine:

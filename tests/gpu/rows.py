@@ -7,7 +7,7 @@ import math
 from typing import Any
 
 from gradleak import studies
-from gradleak.book import runner, spot
+from gradleak.book import comparing, runner
 from gradleak.book.plain import plain
 from tests.pretended import pretended_gpu
 
@@ -48,7 +48,7 @@ def rows_on(device: str, name: str, part: str) -> list[dict[str, Any]]:
     study = studies.load(name)
     with runner._settled(1, accelerated=device == "cuda"):
         found = plain(study.module.trial(**_trials(name)[part] | {"device": device}), name)
-    return [{key: one for key, one in row.items() if not spot.tells_time(study, key)} for row in found]
+    return [{key: one for key, one in row.items() if not comparing.tells_time(study, key)} for row in found]
 
 
 def compared(name: str, part: str) -> list[str]:
@@ -62,7 +62,7 @@ def compared(name: str, part: str) -> list[str]:
 def different(found: Any, expected: Any, *, rounded: bool = False) -> list[str]:
     """Return where two results differ, and by what. `rounded`: numbers may differ by rounding."""
     same = close if rounded else exact
-    return [f"{place}: {own!r} is not {wanted!r}" for place, own, wanted in spot.unlike(found, expected, same)]
+    return [f"{place}: {own!r} is not {wanted!r}" for place, own, wanted in comparing.unlike(found, expected, same)]
 
 
 def exact(one: Any, other: Any) -> bool:

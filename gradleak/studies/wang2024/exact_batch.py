@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from gradleak import data, defenses, metrics, models, studies
-from gradleak.book import figures
+from gradleak.book import figures, kinds
 from gradleak.book.records import Record
 from gradleak.images import bias_attack, spear, trace_fully_connected
 from gradleak.leak import Leak, observe
@@ -27,6 +27,8 @@ from gradleak.studies.shared.mosaics import packed, show
 from gradleak.studies.shared.samples import DTYPES, soft_labels
 
 PLACE = "Beyond section 4.2"
+# Of an exact batch, the least PSNR in dB says how large the rounding errors are.
+COLUMNS = {"least": kinds.rounding(decibels=True)}
 SMALLEST: dict[str, Any] = {}
 SIZE = 64
 DEFENSES: dict[str, tuple[float, ...]] = {

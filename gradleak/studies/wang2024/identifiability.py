@@ -18,7 +18,7 @@ from pydantic import Field
 from torch import Tensor
 
 from gradleak import data, metrics, studies
-from gradleak.book import figures
+from gradleak.book import figures, kinds
 from gradleak.book.records import Record
 from gradleak.errors import InputError
 from gradleak.labels import PRIORS, recover_batch, recover_soft_labels
@@ -29,6 +29,8 @@ from gradleak.studies.shared.attacked_networks import Row
 from gradleak.studies.shared.samples import LABELS, observe_private, private_samples, random_layer, soft_labels
 
 PLACE = "Beyond section 3"
+# How far a label is open: of a label that only rounding leaves open, this is a rounding error.
+COLUMNS = {"open": kinds.rounding()}
 SMALLEST: dict[str, Any] = {
     "samples": 10,
     "cases": 40,

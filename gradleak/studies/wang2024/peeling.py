@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from gradleak import data, metrics, models, studies
-from gradleak.book import figures
+from gradleak.book import figures, kinds
 from gradleak.book.records import Record
 from gradleak.images import Adam, match, peel
 from gradleak.images.peeling.attack import counts_of
@@ -29,6 +29,9 @@ from gradleak.studies.shared.mosaics import packed, show
 from gradleak.studies.shared.peeled import FACTOR, decibels, judged, layer_line, layers_of, short
 
 PLACE = "Beyond section 4.2"
+# Of an exact batch, the least PSNR in dB says how large the rounding errors are, and the ratio compares these with what
+# the attack claims.
+COLUMNS = {"least": kinds.rounding(decibels=True), "images_ratio": kinds.rounding(near=10.0)}
 SMALLEST: dict[str, Any] = {}
 NETWORK = "resnet18-cifar"
 COUNTED = (1, 2, 4, 8, 16)

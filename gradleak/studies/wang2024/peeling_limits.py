@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from gradleak import data, defenses, metrics, models, studies
-from gradleak.book import figures
+from gradleak.book import figures, kinds
 from gradleak.book.records import Record
 from gradleak.errors import MissingData
 from gradleak.images import Adam, Peeled, match, peel, restore_batches
@@ -36,6 +36,15 @@ from gradleak.studies.shared.peeled import BACK, decibels, judged, layers_of, sh
 from gradleak.studies.shared.samples import DTYPES
 
 PLACE = "Beyond section 4.2"
+# Of an exact image, a PSNR in dB says how large the rounding errors are, and the ratio compares these with what the
+# attack claims. `unsure` is 1 − p, which float32 rounds as it rounds p.
+COLUMNS = {
+    "least": kinds.rounding(decibels=True),
+    "sure": kinds.rounding(decibels=True),
+    "other": kinds.rounding(decibels=True),
+    "images_ratio": kinds.rounding(near=10.0),
+    "unsure": kinds.measured(relative=1e-5),
+}
 SMALLEST: dict[str, Any] = {}
 NETWORK = "resnet18-cifar"
 SIDE, CLASSES = 32, 100

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 from gradleak import data, metrics, models, studies
 from gradleak.augment import one_hot
-from gradleak.book import figures
+from gradleak.book import figures, kinds
 from gradleak.book.records import Record
 from gradleak.images import LBFGS, match, peel
 from gradleak.images.inversion.convolutional import trace_convolutional
@@ -36,6 +36,8 @@ from gradleak.studies.shared.read import judge, private_of
 from gradleak.studies.shared.samples import random_layer, soft_labels
 
 PLACE = "Beyond section 4"
+# Of an exact batch, the least PSNR in dB says how large the rounding errors are.
+COLUMNS = {"least": kinds.rounding(decibels=True)}
 SMALLEST: dict[str, Any] = {
     "precisions": ["float32", "bfloat16"],
     "samples": 2,

@@ -17,7 +17,7 @@ from pydantic import Field
 from torch import Tensor
 
 from gradleak import data, studies
-from gradleak.book import figures
+from gradleak.book import figures, kinds
 from gradleak.book.records import Record
 from gradleak.labels import LabelPath, label_loss, nonnegative_intervals
 from gradleak.studies.fitting import Sees
@@ -25,6 +25,13 @@ from gradleak.studies.shared.attacked_networks import built
 from gradleak.studies.shared.samples import DTYPES, LABELS, observe_private, private_samples, read, reduced, written
 
 PLACE = "Section 3.4, Figure 2, Appendix A"
+# The share of its bound that a rounding error reaches is as uncertain as the error. Logits in float32 carry the
+# rounding of all layers.
+COLUMNS = {
+    "bound_share": kinds.rounding(near=1.0),
+    "logits": kinds.measured(relative=1e-5),
+    "ratios": kinds.measured(relative=1e-5),
+}
 SMALLEST: dict[str, Any] = {"samples": 20, "images": 10, "classes": [3, 10], "networks": ["lenet"]}
 
 

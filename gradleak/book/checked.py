@@ -1,0 +1,142 @@
+"""What the status page says of trials that were run again: on which machines, how many, and what differed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import pandas as pd
+
+from gradleak.book import records
+from gradleak.book.comparing import worst
+from gradleak.book.confirmations import Difference, Summary
+from gradleak.book.records import Record
+from gradleak.book.tables import Table
+from gradleak.studies import Study
+
+# Every difference is listed under its kind, in this order.
+KINDS = ("exact", "measured", "rounding")
+
+
+def text(ordered: Iterable[Study]) -> str:
+    """Return the tables of all confirmations with today's code, and of all differences that they found."""
+    kept = [record for study in ordered for record in records.all_recorded(study.name)]
+    found = [(name_of(record), summary) for record in kept for summary in records.confirmed_by(record)]
+    if not found:
+        return "*No recorded trial was run again with today's code yet.*\n"
+    sums = "\n".join(f"- {line}." for line in totals(kept))
+    parts = [sums, _machines(found), _beyond(found), _within(found)]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def totals(kept: Sequence[Record]) -> list[str]:
+    """Return, a line a machine, how much of these records it has confirmed with today's code."""
+    by_machine: dict[str, list[Summary]] = {}
+    for record in kept:
+        for summary in records.confirmed_by(record):
+            by_machine.setdefault(summary.machine.name, []).append(summary)
+    trials = sum(len(record.trials) for record in kept)
+    seconds = sum(trial.seconds for record in kept for trial in record.trials)
+    lines = []
+    for machine, found in by_machine.items():
+        ran, took = sum(len(one.trials) for one in found), sum(one.seconds for one in found)
+        parts = f"{sum(len(one.parts) for one in found)} of {sum(len(one.all_parts) for one in found)} parts"
+        claims = f"{sum(len(one.claims) for one in found)} of {sum(one.all_claims for one in found)} claims"
+        share = 100 * took / seconds if seconds else 100
+        differ = sum(one.differs for one in found)
+        lines.append(
+            f"{machine}: {ran:,} of {trials:,} trials ({share:.2g}% of the time) of {len(found)} of {len(kept)} "
+            f"records, with {parts} and {claims} of theirs; {differ} of these records differ"
+        )
+    return lines
+
+
+def name_of(record: Record) -> str:
+    """Return how tables and messages call a record: by its study, and by its device where that is a GPU."""
+    return record.study + " (GPU)" * record.accelerated
+
+
+def _machines(found: Sequence[tuple[str, Summary]]) -> str:
+    rows = []
+    for name, one in found:
+        outcomes = list(one.trials.values())
+        rows.append(
+            {
+                "record": name,
+                "machine": one.machine.name,
+                "last check": one.date[:10],
+                "trials": f"{len(one.trials)} of {one.of}",
+                "share of the recorded time (%)": f"{one.share:.2g}",
+                "parts": f"{len(one.parts)} of {len(one.all_parts)}",
+                "claims touched": f"{len(one.claims)} of {one.all_claims}",
+                "the same": outcomes.count("same"),
+                "within tolerance": outcomes.count("within"),
+                "different": outcomes.count("differs"),
+                "verdicts changed": ", ".join(dict.fromkeys(verdict.claim for verdict in one.verdicts)) or "none",
+            }
+        )
+    caption = "Recorded trials that were run again with today's code: a row for each record and machine."
+    return _table(rows, caption, "tab-confirmations")
+
+
+def _beyond(found: Sequence[tuple[str, Summary]]) -> str:
+    rows = [
+        {
+            "record": name,
+            "machine": summary.machine.name,
+            "kind": one.kind,
+            "column": one.column,
+            "recorded": _value(one.recorded),
+            "run again": _value(one.found),
+            "difference": _apart(one),
+            "values": one.values,
+        }
+        for kind in KINDS
+        for name, summary in found
+        for one in worst(summary.differences)
+        if (one.outcome, one.kind) == ("differs", kind)
+    ]
+    rows += [
+        {"record": name, "machine": summary.machine.name, "kind": "error", "column": "–", "run again": error}
+        for name, summary in found
+        for error in dict.fromkeys(summary.errors.values())
+    ]
+    caption = "Differences beyond tolerance, by kind: the largest of each column, and how many values differ."
+    return (
+        _table(rows, caption, "tab-differences") if rows else "*No value differs beyond the tolerance of its column.*"
+    )
+
+
+def _within(found: Sequence[tuple[str, Summary]]) -> str:
+    rows = []
+    for kind in KINDS:
+        for name, summary in found:
+            own = [one for one in worst(summary.differences) if (one.outcome, one.kind) == ("within", kind)]
+            if own:
+                largest = max(own, key=lambda one: one.apart or 0.0)
+                columns = ", ".join(dict.fromkeys(one.column.partition("[")[0] for one in own))
+                rows.append(
+                    {
+                        "record": name,
+                        "machine": summary.machine.name,
+                        "kind": kind,
+                        "columns": columns,
+                        "largest difference": f"{_apart(largest)} ({largest.column})",
+                    }
+                )
+    caption = "Differences within tolerance, by kind: the columns that differ, and the largest difference."
+    return _table(rows, caption, "tab-tolerated") if rows else ""
+
+
+def _table(rows: list[dict[str, Any]], caption: str, name: str) -> str:
+    return Table(pd.DataFrame(rows), caption=caption, name=name)._repr_markdown_()
+
+
+def _apart(difference: Difference) -> str:
+    if difference.apart is None:
+        return "–"
+    return f"a factor of {difference.apart:.3g}" if difference.kind == "rounding" else f"{100 * difference.apart:.2g} %"
+
+
+def _value(value: Any) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)

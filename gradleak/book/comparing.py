@@ -1,0 +1,122 @@
+"""The rows of a trial that ran again, compared with the recorded ones column by column."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gradleak.book import kinds
+from gradleak.book.confirmations import Difference, digest_of
+from gradleak.book.kinds import Kind, Outcome
+from gradleak.book.records import Trial
+from gradleak.book.trials import short
+from gradleak.errors import InputError
+from gradleak.studies import Study
+
+# A column is a time if a word of its name is one of these, or if the study names it in TIMES; times are not compared.
+TIMES = frozenset({"seconds", "milliseconds", "minutes"})
+# Stands for the value of a column that a row lacks.
+NOTHING = "nothing"
+# A text or a list that is longer is cut in a difference.
+LONGEST = 60
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """How a trial came out, and its differences: the largest one of each column, within tolerance and beyond."""
+
+    outcome: Outcome
+    differences: tuple[Difference, ...]
+
+
+def compare(study: Study, recorded: Trial, again: Trial) -> Comparison:
+    """Compare a trial's rows with the recorded ones, times aside, each column by its kind."""
+    declared = columns(study)
+    digest, about = digest_of(recorded), short(recorded.inputs)
+
+    def difference(column: str, how: kinds.Compared, one: Any, other: Any, row: int) -> Difference:
+        return Difference(
+            column=column,
+            kind=how.kind,
+            outcome=how.outcome,
+            values=1,
+            apart=None if how.apart is None else float(f"{how.apart:.3g}"),
+            recorded=_brief(one),
+            found=_brief(other),
+            row=row,
+            trial=digest,
+            about=about,
+        )
+
+    if len(recorded.rows) != len(again.rows):
+        counts = len(recorded.rows), len(again.rows)
+        return Comparison("differs", (difference("number of rows", kinds.Compared("differs", "exact"), *counts, 1),))
+    found = []
+    for number, (before, after) in enumerate(zip(recorded.rows, again.rows, strict=True), 1):
+        for column in {**before, **after}:
+            if tells_time(study, column):
+                continue
+            kind = kinds.kind_of(column, declared)
+            for place, one, other in pairs(before.get(column, NOTHING), after.get(column, NOTHING)):
+                how = kinds.compared(kind, one, other, declared=column in declared)
+                if how.outcome != "same":
+                    found.append(difference(f"{column}{place}", how, one, other, number))
+    outcomes = {one.outcome for one in found}
+    outcome: Outcome = "differs" if "differs" in outcomes else "within" if outcomes else "same"
+    return Comparison(outcome, tuple(worst(found)))
+
+
+def worst(differences: Iterable[Difference]) -> list[Difference]:
+    """Return the largest difference of each column, within tolerance and beyond, with the number of all."""
+    kept: dict[tuple[str, Outcome], Difference] = {}
+    for one in differences:
+        key = one.column.partition("[")[0], one.outcome
+        other = kept.get(key)
+        first = other is None or _apart(one) > _apart(other)
+        larger = one if other is None or first else other
+        kept[key] = larger.model_copy(update={"values": one.values + (other.values if other else 0)})
+    return list(kept.values())
+
+
+def _apart(difference: Difference) -> float:
+    return math.inf if difference.apart is None else difference.apart
+
+
+def columns(study: Study) -> Mapping[str, Kind]:
+    """Return the kinds of columns that a study states itself."""
+    stated: Mapping[str, Kind] = getattr(study.module, "COLUMNS", {})
+    if wrong := [name for name, kind in stated.items() if not isinstance(kind, Kind)]:
+        raise InputError(f"COLUMNS of '{study.name}' must map columns to kinds; it does not for {', '.join(wrong)}")
+    return stated
+
+
+def tells_time(study: Study, column: str) -> bool:
+    """Whether a column of a study's rows is a time, which no second run repeats."""
+    return bool(set(column.split("_")) & TIMES) or column in getattr(study.module, "TIMES", ())
+
+
+def pairs(one: Any, other: Any, place: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """Give the single values of two values side by side, each with its place in lists and mappings."""
+    if isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
+        for number, (left, right) in enumerate(zip(one, other, strict=True)):
+            yield from pairs(left, right, f"{place}[{number}]")
+    elif isinstance(one, dict) and isinstance(other, dict) and one.keys() == other.keys():
+        for key in one:
+            yield from pairs(one[key], other[key], f"{place}.{key}")
+    else:
+        yield place, one, other
+
+
+def unlike(one: Any, other: Any, same: Callable[[Any, Any], bool]) -> Iterator[tuple[str, Any, Any]]:
+    """Give the places at which two values differ, and what stands there; `same` compares single numbers and texts."""
+    return ((place, left, right) for place, left, right in pairs(one, other) if not same(left, right))
+
+
+def _brief(value: Any) -> Any:
+    """Return a value, or the beginning of its text where it is long."""
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    text = value if isinstance(value, str) else repr(value)
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]} …"

@@ -1,0 +1,18 @@
+"""Which trials stand behind a claim."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from gradleak.book.records import Record
+from gradleak.claims.judging import selected
+from gradleak.claims.model import Claim
+
+
+def trials_behind(claims: Iterable[Claim], record: Record) -> dict[str, frozenset[int]]:
+    """Return, by the id of each claim that a record measures, the places of the trials whose rows the claim selects."""
+    # A record's lines are the same objects for all who ask.
+    owners = [place for place, trial in enumerate(record.trials) for _ in trial.rows]
+    owner = {id(line): place for line, place in zip(record.lines, owners, strict=True)}
+    found = {claim.id: selected(claim, record, may_lack=True) for claim in claims}
+    return {name: frozenset(owner[id(line)] for line in lines) for name, lines in found.items() if lines}
