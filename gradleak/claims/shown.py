@@ -82,11 +82,11 @@ def of_ours(judged: Iterable[Line]) -> list[Line]:
 
 
 def tally(judged: Sequence[Line]) -> str:
-    """Return the verdicts in words, the papers' claims and ours apart: "5 reproduced, 1 better; ours: 2 holds"."""
+    """Return the verdicts in words, the papers' claims and ours apart: "1 better, 5 reproduced; ours: 2 holds"."""
     told = [
-        head + ", ".join(f"{count} {verdict}" for verdict, count in _counted(own).most_common())
-        for head, own in (("", of_papers(judged)), ("ours: ", of_ours(judged)))
-        if own
+        head + ", ".join(f"{counts[verdict]} {verdict}" for verdict in COLOURS if counts[verdict])
+        for head, counts in (("", _counted(of_papers(judged))), ("ours: ", _counted(of_ours(judged))))
+        if counts
     ]
     return "; ".join(told)
 

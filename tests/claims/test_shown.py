@@ -45,7 +45,7 @@ def test_a_published_table_is_shown_cell_by_cell() -> None:
     assert table.frame.values.tolist() == [["g", "a", "2 (2)", "2 (9)"], ["", "b", "2 (1)", ""]]
     assert list(table.frame.columns) == [" ", "", "value, dB", "other"]
     assert [list(row) for row in table.marks] == [["", "", "reproduced", "not reproduced"], ["", "", "better", ""]]
-    assert table.caption.startswith("Table 1: nets: 3 claims, 1 reproduced, 1 not reproduced, 1 better.")
+    assert table.caption.startswith("Table 1: nets: 3 claims, 1 better, 1 reproduced, 1 not reproduced.")
     assert "green reproduced, red not reproduced." in table.caption
     assert table.notes == "Holds if value ± 0.5, ± 0.5 or higher; other ± 0.5. g, a, other; g, b, value: a reason"
     assert (table.name, rest.name) == ("tab-x-1", "tab-x")
