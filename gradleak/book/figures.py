@@ -78,7 +78,8 @@ def swarms(axis: Axes, groups: Mapping[str, Any], *, size: float = 3.5) -> None:
     """Draw every value of each group as a dot of its own, and beside them their median and middle half."""
     values = pd.concat([pd.DataFrame({"group": name, "value": list(own)}) for name, own in groups.items()])
     keys = {"data": values, "x": "group", "y": "value", "hue": "group", "order": list(groups), "ax": axis}
-    keys |= {"palette": list(COLOURS[: len(groups)]), "legend": False}
+    # A colour by name: a group may have no values.
+    keys |= {"palette": dict(zip(groups, COLOURS, strict=False)), "legend": False}
     # What does not fit beside the others is drawn on top of them; the median tells.
     sns.swarmplot(**keys, size=size, warn_thresh=1)
     middle = {"estimator": "median", "errorbar": ("pi", 50), "linestyle": "none", "marker": "_", "markersize": 26}

@@ -196,7 +196,11 @@ def check_notebook(study: Study) -> None:
         raise InputError(f"{place} must have one cell tagged 'parameters'; it has {len(tagged)}")
     source = "".join(tagged[0]["source"])
     tokens = tokenize.generate_tokens(io.StringIO(source).readline)
-    commented = {t.start[0] for t in tokens if t.type == tokenize.COMMENT and t.string.strip("# ")}
+    comments = [t for t in tokens if t.type == tokenize.COMMENT and t.string.strip("# ")]
+    commented = {comment.start[0] for comment in comments}
+    # papermill takes every "=" for an assignment, and prints what it cannot parse.
+    if odd := next((comment.string for comment in comments if "=" in comment.string), None):
+        raise InputError(f"{place}: a comment among the parameters has no '='; got `{odd}`: write it in words")
     stated: dict[str, Any] = {}
     for line in ast.parse(source).body:
         text = source.splitlines()[line.lineno - 1]

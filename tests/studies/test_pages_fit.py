@@ -50,6 +50,7 @@ def test_text_is_parsed(checkout: Toy) -> None:
         ("samples: int = 4  # how many draws\n", "", "'samples' as 'nothing'"),
         ("samples: int", "sampels: int", "sampels|samples"),
         ("samples: int = 4", "samples = 4", "name: type = value"),
+        ("# how many draws", "# how many draws, n = 4", "has no '='; got `# how many draws, n = 4`"),
     ],
 )
 def test_a_page_that_states_something_else_is_told(checkout: Toy, old: str, new: str, message: str) -> None:
@@ -60,6 +61,19 @@ def test_a_page_that_states_something_else_is_told(checkout: Toy, old: str, new:
     checkout.write_notebook(parameters=PARAMETERS.replace(old, new))
     with pytest.raises(InputError, match=message):
         studies.check_notebook(checkout.load())
+
+
+@pytest.mark.parametrize("name", studies.names())
+def test_papermill_parses_every_line_of_the_parameters(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    import nbformat
+    from papermill.translators import PythonTranslator
+
+    cells = nbformat.read(studies.load(name).notebook, 4).cells
+    (cell,) = [cell for cell in cells if "parameters" in cell.metadata.get("tags", [])]
+    PythonTranslator.inspect(cell)
+    assert not caplog.records
+    PythonTranslator.inspect(nbformat.v4.new_code_cell("seed: int = 1  # seed, n = 4"))
+    assert "Unable to parse line 1" in caplog.text, "papermill complains of what the pages avoid"
 
 
 def test_rules_over_several_parameters_are_told(checkout: Toy) -> None:

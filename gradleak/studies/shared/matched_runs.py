@@ -21,7 +21,7 @@ from gradleak.book.records import Record
 from gradleak.images import LBFGS, Adam, Prior, match
 from gradleak.images.presets import preset
 from gradleak.leak import observe
-from gradleak.studies.fitting import Sees
+from gradleak.studies.fitting import Fixed, Sees
 from gradleak.studies.shared import attacked_networks
 from gradleak.studies.shared.attacked_networks import STAGES, Row, Stage
 from gradleak.studies.shared.mosaics import packed, show
@@ -64,7 +64,7 @@ class Parameters(studies.Parameters):
 
     def sees(self) -> list[Sees]:
         """Return LeNet in its states, and the images that it is shown."""
-        return lenets(self.dataset, self.stages)
+        return [Fixed(**vars(one), lpips=1) for one in lenets(self.dataset, self.stages)]
 
 
 def scale(parameters: Parameters) -> str:

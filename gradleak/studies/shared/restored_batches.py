@@ -6,7 +6,7 @@ import copy
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -44,6 +44,9 @@ class Parameters(studies.Parameters):
     judge: str = Field(SMALL, description="the network whose features tell images apart")
     dataset: str = Field("photos", description="private images, test split")
 
+    # How many channels the page's attacks take, where their presets bound colours.
+    channels: ClassVar[int] = 0
+
     @property
     def every(self) -> list[str]:
         """The names of all networks."""
@@ -51,7 +54,7 @@ class Parameters(studies.Parameters):
 
     def sees(self) -> list[Sees]:
         """Return the network that is built here, and the images that it is shown."""
-        return [Sees(SMALL, self.dataset, learns=self.dataset)] if SMALL in self.every else []
+        return [Sees(SMALL, self.dataset, learns=self.dataset, channels=self.channels)] if SMALL in self.every else []
 
     @model_validator(mode="after")
     def _known(self) -> Self:

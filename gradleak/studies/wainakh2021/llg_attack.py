@@ -236,10 +236,12 @@ def figure_balanced(record: Record) -> Figure:
 def _success(record: Record, balance: str) -> Figure:
     frame = record.frame()
     frame = frame[frame["balance"] == balance]
+    if frame.empty:
+        return figures.nothing(f"This run has no {balance} batches.")
     names = list(dict.fromkeys(frame["dataset"]))
     # All attacks are near the top: the scale begins below the least of them. The guess is seen where it gets there.
     bottom = 10 * math.floor(frame[frame["attack"] != GUESS]["success"].min() / 10)
-    figure, axes = figures.grid(max(1, len(names)), 2, height=2.6, sharey=True)
+    figure, axes = figures.grid(len(names), 2, height=2.6, sharey=True)
     for axis, name in zip(axes, names, strict=False):
         own = frame[frame["dataset"] == name]
         draw_success(axis, own, SHOWN)

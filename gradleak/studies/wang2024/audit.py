@@ -21,6 +21,7 @@ from gradleak.book import figures
 from gradleak.book.records import Record
 from gradleak.errors import GradleakError, MissingData, unknown
 from gradleak.leak import Leak
+from gradleak.studies.fitting import Fixed, Sees
 from gradleak.studies.shared.federation import Federation, digit_network
 
 PLACE = "Beyond the papers"
@@ -54,6 +55,11 @@ class Parameters(studies.Parameters):
         "noises": [0.0, 1e-4, 1e-2, 1.0],
         "draws": 5,
     }
+
+    def sees(self) -> list[Sees]:
+        """Return the networks, made as an audit makes them by name, and what they are shown."""
+        own = [name for name in self.model if ":" not in name]
+        return [Fixed(name, self.data, channels=3, side=32, classes=10) for name in own]
 
     @field_validator("model")
     @classmethod

@@ -20,7 +20,7 @@ from gradleak.book.records import Record
 from gradleak.errors import unknown
 from gradleak.images import LevenbergMarquardt, match, trace_convolutional
 from gradleak.leak import observe
-from gradleak.studies.fitting import Sees
+from gradleak.studies.fitting import Fixed, Sees
 from gradleak.studies.forms import Form, Whole
 from gradleak.studies.shared import matched_runs
 from gradleak.studies.shared.attacked_networks import Stage
@@ -98,7 +98,8 @@ class Parameters(matched_runs.Parameters):
 
     def sees(self) -> list[Sees]:
         """Return LeNet in its states, and the images that it is shown."""
-        return lenets(self.dataset, [*self.stages, *(start.stage for start in self.second_order_starts)])
+        stages = [*self.stages, *(start.stage for start in self.second_order_starts)]
+        return [Fixed(**vars(one), lpips=1) for one in lenets(self.dataset, stages)]
 
 
 def scale(parameters: Parameters) -> str:

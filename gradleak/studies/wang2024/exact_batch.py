@@ -65,7 +65,7 @@ class Parameters(studies.Parameters):
 
     def sees(self) -> list[Sees]:
         """Return the network and the images that it is shown."""
-        return [Sees("fcn4", self.dataset, size=SIZE)]
+        return [Sees("fcn4", self.dataset, size=SIZE, channels=3)]
 
     @model_validator(mode="after")
     def _shown_is_one_of_the_sizes(self) -> Self:

@@ -79,7 +79,7 @@ class Parameters(studies.Parameters):
 
     def sees(self) -> list[Sees]:
         """Return the network and the images that it is shown."""
-        return [Sees("fcn4", self.dataset, size=SIZE)]
+        return [Sees("fcn4", self.dataset, size=SIZE, channels=3)]
 
 
 def scale(parameters: Parameters) -> str:

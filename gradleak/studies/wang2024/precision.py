@@ -111,7 +111,8 @@ class Parameters(studies.Parameters):
 
     def sees(self) -> list[Sees]:
         """Return the networks and the images that they are shown."""
-        return [Sees(one.network, self.dataset) for one in self.networks]
+        # Labels of batches are counted in LeNet-5, whatever the networks of single samples.
+        return [Sees(one.network, self.dataset) for one in self.networks] + [Sees("lenet5", self.dataset)]
 
 
 def scale(parameters: Parameters) -> str:

@@ -135,6 +135,7 @@ class Parameters(restored_batches.Parameters):
     alone_steps: int = Field(6, ge=2, le=1_000_000, description="the same for an image alone")
     pictures: int = Field(0, ge=0, le=1000, description="ImageNet pictures that Table 2's noise is measured against")
 
+    channels: ClassVar[int] = 3
     paper: ClassVar[dict[str, Any]] = {
         "network": "cifar10-resnet20+head",
         "judge": "cifar10-resnet56",

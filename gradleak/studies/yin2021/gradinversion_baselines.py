@@ -82,6 +82,7 @@ class Parameters(restored_batches.Parameters):
     depth: int = Field(8, ge=4, le=512, description="channels of generator and denoiser")
     width: int = Field(64, ge=2, le=1024, description="latents of the generator")
 
+    channels: ClassVar[int] = 3
     paper: ClassVar[dict[str, Any]] = {
         "judge": "cifar10-resnet56",
         "dataset": "cifar10",
@@ -96,7 +97,11 @@ class Parameters(restored_batches.Parameters):
     @model_validator(mode="after")
     def _together(self) -> Self:
         if self.batches % self.together:
-            raise ValueError(f"{self.batches} batches are not restored {self.together} at a time")
+            fitting = [n for n in range(2, self.batches + 1) if self.batches % n == 0]
+            raise ValueError(
+                f"'together' must divide 'batches'; got {self.together} and {self.batches}: "
+                f"take together from {fitting}, or batches a multiple of {self.together}"
+            )
         return self
 
 

@@ -82,7 +82,11 @@ class Parameters(restored_batches.Parameters):
         if min(self.sizes) < 1 or any(max(self.sizes) % size for size in self.sizes):
             raise ValueError(f"every size of a batch divides the largest; got {self.sizes}")
         if self.groups % self.together:
-            raise ValueError(f"{self.groups} groups are not restored {self.together} at a time")
+            fitting = [n for n in range(1, self.groups + 1) if self.groups % n == 0]
+            raise ValueError(
+                f"'together' must divide 'groups'; got {self.together} and {self.groups}: "
+                f"take together from {fitting}, or groups a multiple of {self.together}"
+            )
         return self
 
 

@@ -1,0 +1,111 @@
+"""Every page with every dataset and network that its parameters can name: refused at once, or the network takes it."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import pytest
+import torch
+
+from gradleak import data, models, studies
+from gradleak.errors import GradleakError
+from gradleak.studies.fitting import Sees
+
+
+def replaced(value: Any, known: tuple[str, ...], name: str) -> Any:
+    """Return a parameter with every dataset or network in it replaced, also within a text of several parts."""
+    if isinstance(value, list):
+        found = [replaced(one, known, name) for one in value]
+        return list(dict.fromkeys(found)) if all(isinstance(one, str) for one in found) else found
+    if not isinstance(value, str):
+        return value
+    return "/".join(name if part in known else part for part in value.split("/"))
+
+
+@functools.lru_cache
+def logits(network: str, channels: int, side: int, activation: str) -> tuple[int, ...]:
+    """Return the shape of what a network makes of one image, on the meta device: nothing is computed."""
+    with torch.device("meta"), torch.no_grad():
+        model = models.build(network, in_channels=channels, image_size=side, activation=activation or None)
+        return tuple(model(torch.zeros(1, channels, side, side)).shape)
+
+
+def takes(sees: Sees) -> bool:
+    """Whether a network takes a dataset's images; one that is not in the registry is not built."""
+    channels, side = data.shape(sees.dataset, size=sees.size)
+    return sees.network not in models.names() or logits(sees.network, channels, side, sees.activation) == (1, 10)
+
+
+@pytest.mark.parametrize("study", studies.names())
+def test_a_combination_is_refused_at_once_or_runs(study: str) -> None:
+    quick = studies.parameters(study).model_dump()
+    known = {"dataset": data.names(), "network": models.names()}
+    for kind, names in known.items():
+        for name in names:
+            chosen = {key: replaced(value, names, name) for key, value in quick.items()}
+            if chosen == quick:
+                continue
+            try:
+                accepted = studies.parameters(study, "quick", chosen)
+            except GradleakError as error:
+                text = str(error)
+                assert "\n" not in text
+                # What would be right is named: datasets, networks, recipes or the texts that are taken.
+                right = (
+                    "that fit: ",
+                    "Known: ",
+                    "there is one for ",
+                    "the networks: ",
+                    "there is a choice for ",
+                    "such as",
+                )
+                assert any(word in text for word in (*right, "need")), (kind, text)
+                continue
+            for sees in set(accepted.sees()):
+                assert takes(sees), (kind, name, sees)
+
+
+def test_what_would_fit_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(GradleakError, match="'mnist' has 1; datasets that fit: photos, cifar10"):
+        studies.parameters("audit", "quick", {"data": "mnist"})
+    with pytest.raises(GradleakError, match=r"knows 10 classes; 'cifar100' has 100; datasets that fit: photos"):
+        studies.parameters("audit", "quick", {"data": "cifar100"})
+    with pytest.raises(GradleakError, match="takes 3 channels; 'digits' has 1"):
+        studies.parameters("gradinversion", "quick", {"dataset": "digits"})
+    with pytest.raises(GradleakError, match="at least 12 pixels; got 8; datasets that fit: photos"):
+        studies.parameters("precision", "quick", {"dataset": "digits"})
+
+
+@pytest.mark.parametrize("study", ["cnn-reconstruction", "feature-matching"])
+def test_lpips_needs_its_size_where_it_is_measured(study: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from gradleak.studies import fitting
+
+    monkeypatch.setattr(fitting, "_measured", lambda: False)
+    studies.parameters(study, "quick", {"dataset": "digits"})
+    monkeypatch.setattr(fitting, "_measured", lambda: True)
+    with pytest.raises(GradleakError, match=r"at least 31 pixels a side; 'digits' has 8 .*that fit: photos"):
+        studies.parameters(study, "quick", {"dataset": "digits"})
+
+
+@pytest.mark.parametrize("study", studies.names())
+def test_counts_below_their_least_are_refused(study: str) -> None:
+    """A seed or a count of −1 never reaches a trial."""
+    for name, value in studies.parameters(study).model_dump().items():
+        if type(value) is int:
+            with pytest.raises(GradleakError, match=name) as error:
+                studies.parameters(study, "quick", {name: -1})
+            assert "greater than or equal to" in str(error.value)
+
+
+def test_lpips_size() -> None:
+    """31 pixels are the least: AlexNet's three poolings leave one number of them, and nothing of 30."""
+    from torchvision.models import alexnet
+
+    from gradleak.studies.fitting import LPIPS_SIZE
+
+    with torch.device("meta"):
+        trunk = alexnet(weights=None).features[:12]
+        assert trunk(torch.zeros(1, 3, LPIPS_SIZE, LPIPS_SIZE)).shape[-1] == 1
+        with pytest.raises(RuntimeError, match="too small"):
+            trunk(torch.zeros(1, 3, LPIPS_SIZE - 1, LPIPS_SIZE - 1))
