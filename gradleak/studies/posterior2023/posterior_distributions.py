@@ -213,7 +213,8 @@ def figure_posteriors(record: Record) -> Figure:
 
 def figure_errors(record: Record) -> Figure:
     """Draw the standard deviation of counts that the posteriors' spread makes, along the training."""
-    frame = _errors(record)
+    # Seaborn aligns by the lines' names, and those of several trials are alike.
+    frame = _errors(record).reset_index(drop=True)
     groups = list(frame.groupby(["dataset", "network"], sort=False))
     figure, axes = figures.panels(1, len(groups), height=2.7, sharey=True)
     for axis, ((dataset, network), group) in zip(axes[0], groups, strict=True):

@@ -30,7 +30,7 @@ from gradleak.models import training
 from gradleak.models.language_training import LanguageRecipe
 from gradleak.precision import PRECISIONS
 from gradleak.sequences import batch_of, read_sentences
-from gradleak.studies.fitting import Sees
+from gradleak.studies.fitting import Fixed, Sees
 from gradleak.studies.forms import Form, Whole
 from gradleak.studies.shared.read import judge, private_of
 from gradleak.studies.shared.samples import random_layer, soft_labels
@@ -111,8 +111,10 @@ class Parameters(studies.Parameters):
 
     def sees(self) -> list[Sees]:
         """Return the networks and the images that they are shown."""
-        # Labels of batches are counted in LeNet-5, whatever the networks of single samples.
-        return [Sees(one.network, self.dataset) for one in self.networks] + [Sees("lenet5", self.dataset)]
+        # Labels of batches are counted in LeNet-5, whatever the networks of single samples, by auxiliary samples that
+        # are drawn from all classes: of twenty a class none is left out.
+        counted = Fixed("lenet5", self.dataset, classes=OTHERS // 20)
+        return [Sees(one.network, self.dataset) for one in self.networks] + [counted]
 
 
 def scale(parameters: Parameters) -> str:
