@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import math
 import os
 import platform
 import signal
@@ -17,7 +18,7 @@ import pytest
 import torch
 
 from gradleak import devices, studies
-from gradleak.book import runner
+from gradleak.book import records, runner
 from gradleak.errors import GradleakError, InputError, MissingData, UnknownName
 from tests.checkout import DIGEST, Toy
 
@@ -221,3 +222,26 @@ def test_an_interrupted_trial_of_a_worker_is_never_kept(checkout: Toy, monkeypat
     assert checkout.python(f"{script}\nexcept KeyboardInterrupt:\n    print('interrupted')") == "interrupted"
     assert (checkout.root / "trace status").read_text().split()[:1] == ["interrupted"]
     assert checkout.kept() == []
+
+
+def test_one_part_is_recorded_anew_and_the_others_stay(checkout: Toy) -> None:
+    def write(nothing: str) -> None:
+        text = checkout.module.read_text()
+        text = text.replace('{"number": number, **common,', '{"number": number, "part": "ab"[number % 2], **common,')
+        text = text.replace("rounded: bool, device: str):", "rounded: bool, device: str, part: str):")
+        checkout.edit("", "")
+        checkout.module.write_text(text.replace('float("nan")', nothing))
+
+    write('float("nan")')
+    first = runner.record(checkout.load(), checkout.parameters(), jobs=1)
+    write("1.0")
+    second = runner.record(checkout.load(), checkout.parameters(), part="a", jobs=1)
+    assert records.read(records.file_of("toy")).digest() == second.digest()
+    assert [trial.rows[0]["nothing"] for trial in second.trials[::2]] == [1.0, 1.0]
+    assert all(math.isnan(trial.rows[0]["nothing"]) for trial in second.trials[1::2])
+    assert second.sources == first.sources, "what was kept decides whether the record is stale"
+    assert records.state(second) == "stale"
+    with pytest.raises(UnknownName, match="part 'c'"):
+        runner.record(checkout.load(), checkout.parameters(), part="c", jobs=1)
+    with pytest.raises(InputError, match="2 trials of other parts are not recorded"):
+        runner.record(checkout.load(), checkout.parameters(samples=8), part="a", jobs=1)
