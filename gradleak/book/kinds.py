@@ -16,8 +16,9 @@ from typing import Any, Literal
 Name = Literal["exact", "rounding", "measured"]
 Outcome = Literal["same", "within", "differs"]
 
-# A measured number may differ by a few units of float32's last digit, and by what float64 rounds off.
-RELATIVE, ABSOLUTE = 1e-6, 1e-12
+# A measured number may differ by a part of ten thousand: float32's last digit, grown by the thousand sums behind it.
+# And by what float64 rounds off.
+RELATIVE, ABSOLUTE = 1e-4, 1e-12
 # Two rounding errors are alike if one is at most this many times the other.
 FACTOR = 10.0
 # Two errors above this are no rounding errors: they are compared as measured numbers.

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from gradleak import claims, studies
 from gradleak.book import confirmations, draws, records, runner, sources
 from gradleak.book.checked import KINDS, name_of
-from gradleak.book.comparing import compare, worst
+from gradleak.book.comparing import compare, tells_time, worst
 from gradleak.book.confirmations import Confirmation, Difference, Summary, Verdict
 from gradleak.book.draws import Budget
 from gradleak.book.kinds import Outcome
@@ -184,8 +184,10 @@ def judged_again(
     fields = {name: getattr(record, name) for name in Record.model_fields}
     replaced = Record.model_construct(**fields | {"trials": trials})
     found = []
+    study = studies.load(record.study)
     for name, places in behind.items():
-        if places & rows.keys():
+        # A time is not the same twice, and says nothing of whether the rows are.
+        if places & rows.keys() and not tells_time(study, known[name].measure.column):
             before, after = (_verdict(known[name], one) for one in (record, replaced))
             if before != after:
                 found.append(Verdict(claim=name, recorded=before, found=after))

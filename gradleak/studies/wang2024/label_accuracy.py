@@ -139,8 +139,8 @@ def trial(
     top = targets.argmax(dim=1)
     by_class = 100 * float((torch.cat(rows) == top).double().mean())
     if draw:
-        known = 100 * float(right.double().mean())
-        return [{"drawn": counted, "drawn_known": known, "drawn_idlg": by_class, "count": samples}]
+        known = {"drawn_known": 100 * float(right.double().mean()), "drawn_idlg": by_class} if part else {}
+        return [{"drawn": counted, **known, "count": samples}]
     few = observe_heads(model, inputs[:searches].to(device), targets[:searches].to(device))
     published = searched(few.weight_gradients.cpu(), few.weight.cpu(), targets[:searches], labels)
     return [
