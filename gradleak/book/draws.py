@@ -69,7 +69,10 @@ def for_claims(record: Record, behind: Mapping[str, frozenset[int]], done: Colle
 
 
 def within(budget: Budget, wanted: Iterable[tuple[int, int]], records: Sequence[Record]) -> dict[int, list[int]]:
-    """Return of wanted trials, each the place of its record and its own, those that the budget is enough for."""
+    """Return the wanted trials for which the budget suffices, by the place of their record.
+
+    A wanted trial is the place of its record and its own place there.
+    """
     chosen: dict[int, list[int]] = {}
     for number, place in wanted:
         if budget.plan(records[number].trials[place].seconds):

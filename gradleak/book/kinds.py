@@ -23,7 +23,7 @@ RELATIVE, ABSOLUTE = 1e-4, 1e-12
 FACTOR = 10.0
 # Two errors above this are no rounding errors: they are compared as measured numbers.
 NEAR = 1e-4
-# Below this, rounding errors are not told from each other.
+# Rounding errors below this count as equal.
 FLOOR = 1e-12
 # A column holds errors if one of these is a word of its name, or signal-to-noise ratios of errors in decibels.
 ERRORS = frozenset(

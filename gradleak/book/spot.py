@@ -27,7 +27,7 @@ MOST_CLAIMS = 10
 
 
 class Check:
-    """The check of one record on this machine: what it has found, and what of it is not written down yet."""
+    """One record's check on this machine: what was found so far, and what is still to be written to its file."""
 
     def __init__(self, record: Record, minutes: float) -> None:
         self.record, self.minutes = record, minutes

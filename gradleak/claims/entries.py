@@ -115,7 +115,7 @@ def _row(row: Any, label: Any, name: str) -> Entry:
 
 
 def _joined(*parts: Mapping[str, Any]) -> Entry:
-    """Return several statements as one, the later ones counting."""
+    """Join several statements into one; a later statement overrides an earlier one."""
     whole: Entry = {}
     for part in parts:
         measure = part.get("measure")

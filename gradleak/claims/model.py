@@ -1,12 +1,11 @@
 """A claim as data: what is measured, what is published, and the rule under which it counts as reproduced.
 
 **When a claim of a paper is decided.** It is decided where it was measured on the network, the data, the resolution
-and the number of steps that the paper used (`setting`), with at least as many samples and starts (`needs`). Where the
-setting is another one, what was measured *stands in* for what the paper did: it agrees with the paper or disagrees,
-and never reproduces it. Where the setting is the paper's and there are too few samples, it shows a *trend*. A
-difference that does not matter is stated, with its reason, in `immaterial`. Only what is ours to make better, our own
-method on the paper's setting, can be better than the paper. What we claim ourselves is a prediction or a finding, and
-holds or fails.
+and the number of steps that the paper used (`setting`), with at least as many samples and starts (`needs`). A
+measurement in another setting is a *stand-in*: it agrees with the paper or disagrees, and reproduces nothing. A
+measurement in the paper's setting with fewer samples is a *trend*. A difference that does not matter is stated in
+`immaterial`, with its reason. Only a method of our own, in the paper's setting, can be better than the paper. Our own
+claims are predictions or findings, and hold or fail.
 """
 
 from __future__ import annotations
@@ -246,7 +245,7 @@ class Claim(_Strict):
 
     @property
     def remarks(self) -> list[str]:
-        """What is said beside the claim: its note, its stand-in, what does not matter, and whether it was changed."""
+        """The texts shown beside the claim: its note, what stands in, differences without effect, and changes."""
         lifted = [f"That {name} is {one.value} does not matter: {one.why}" for name, one in self.immaterial.items()]
         changed = [f"Changed ({one.kind}): {one.why}" for one in self.changed]
         return [text for text in (self.note, self.stand_in, *lifted, *changed) if text]

@@ -226,7 +226,7 @@ def own_matrix(judged: Iterable[Line]) -> Table:
     own = of_ours(judged)
     predicted = sum(line.claim.ours == "prediction" for line in own)
     return _matrix(
-        own, OF_OURS, "Our own claims, by the paper that they go beyond.", "tab-scoreboard-own",
+        own, OF_OURS, "Our own claims, by paper and verdict.", "tab-scoreboard-own",
         f"{predicted} are predictions, written before the run, and {len(own) - predicted} findings, written after it.",
     )  # fmt: skip
 

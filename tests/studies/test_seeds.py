@@ -1,4 +1,4 @@
-"""Every page holds for other seeds than its own: its open cells, and the whole page at its smallest parameters.
+"""With another seed every page still runs and its assertions hold: the open cells, and the whole page at its smallest.
 
 The suite runs each page as a whole with one other seed. `make seeds` runs its open cells with two more.
 """
