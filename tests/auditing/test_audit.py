@@ -216,13 +216,14 @@ def test_an_attack_that_takes_too_long_is_cut_off(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(running, "LEAST_SECONDS", 0.2)
 
     def run(case: Case) -> Found:
-        time.sleep(20)
+        time.sleep(300)
         return Found()
 
     replaced(monkeypatch, run)
     started = time.monotonic()
     report = gradleak.audit(mlp(), *vectors(), batch_sizes=(1,), minutes=0.05)
-    assert time.monotonic() - started < 10
+    # It has 3 s; what nothing interrupts takes longer on a busy machine.
+    assert time.monotonic() - started < 60
     assert why(report, "slow").startswith("stopped after ")
 
 

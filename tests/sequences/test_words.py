@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 import torch
 
@@ -40,15 +38,16 @@ def test_words_and_their_number(model: Recogniser) -> None:
 
 
 @pytest.mark.parametrize("defense", ["sign", "grad-drop/0.5", "grad-drop/0.9", "quantize/8", "gaussian/0.0001"])
-def test_a_gradient_that_was_changed_is_refused_at_once(model: Recogniser, defense: str) -> None:
+def test_a_gradient_that_was_changed_is_refused_at_once(
+    model: Recogniser, defense: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     tokens = tokens_of(SAID[0])
     changed = defenses.named(defense, generator=torch.Generator().manual_seed(0))
     leak = observe_speech(model, [pseudo_speech(SAID[0])], [tokens], only=["head.weight"], defense=changed)
-    began = time.process_time()
     # Its rank means nothing, and all rows would have to be looked at, one after the other.
+    monkeypatch.setattr("gradleak.sequences.words.rlg", lambda _: pytest.fail("the rows are looked at"))
     with pytest.raises(InputError, match="and not to nothing"):
         reveal_words(leak)
-    assert time.process_time() - began < 1
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from statistics import median
 
 import pytest
 import torch
@@ -94,16 +95,32 @@ def test_a_batch_of_photographs_in_single_precision() -> None:
     assert metrics.psnr(restored[metrics.match_batch(restored, images)], images).min() > 60
 
 
+def with_a_silent_unit(seed: int) -> nn.Sequential:
+    """Return a network in which the first layer's most active unit has a δ of 1e-5 of what it could be."""
+    model = network([48, 96, 64, 10], "relu", False, seed, torch.float64)
+    _, inputs, labels = sent(model, 1, 48, 10)
+    head = model[5].weight.detach()
+    with torch.no_grad():
+        column = model[3].weight[:, int(model[:3](inputs).argmax())]
+        for _ in range(20):  # the logits move with the weights
+            errors = (model(inputs).softmax(dim=1) - labels)[0]
+            above = (errors @ head) * (model[:5](inputs)[0] > 0)
+            wanted = 1e-5 * above.norm() * column.norm()
+            column -= (above @ column - wanted) / above.square().sum() * above
+    return model.float()
+
+
 def test_the_papers_mean_over_rows_loses_digits() -> None:
-    """In the worst of many networks, those with a row whose δ is next to nothing; of one draw either may be luckier."""
+    """Rounding moves a δ by about 1e-8 of what it could be: here by a thousandth of itself, in one row of the mean."""
     errors: dict[str, list[float]] = {"mean": [], "least-squares": []}
-    for seed in range(45):
-        leak, inputs, _ = sent(network([48, 96, 64, 10], "relu", False, seed, torch.float32), 1, 48, 10)
+    for seed in range(9):
+        leak, inputs, _ = sent(with_a_silent_unit(seed), 1, 48, 10)
         for rule, own in errors.items():
             found = trace_fully_connected(leak, rule=rule)  # type: ignore[arg-type]
             assert found.status == "exact"
             own.append(error(found.inputs, inputs))
-    assert 5 * max(errors["least-squares"]) < max(errors["mean"])
+    # Rounding may spare a single network.
+    assert 10 * median(errors["least-squares"]) < median(errors["mean"])
     assert max(errors["least-squares"]) < 1e-5
     model = network([48, 96, 64, 10], "relu", False, 0, torch.float32)
     with pytest.raises(InputError, match="single samples"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from statistics import median
 
 import pytest
 import torch
@@ -240,24 +241,28 @@ def test_weak_noise_leaves_what_its_claimed_error_says() -> None:
 
 @pytest.mark.parametrize(("rest", "dtype"), [(1e-4, torch.float64), (1e-2, torch.float32)])
 def test_every_sample_has_an_error_of_its_own(rest: float, dtype: torch.dtype) -> None:
-    model = small(width=48, seed=1).double()
-    inputs, _ = sent(model, 2, torch.float64)
-    last = model[-1]
-    with torch.no_grad():
-        features = model[:-1](inputs)
-        own, other = features
-        apart = own - (own @ other) / (other @ other) * other
-        # The network is sure of the first sample's class, and knows as little of the second's as before.
-        last.weight[0] += (torch.logsumexp(last(own)[1:], 0) - last(own)[0] - math.log(rest)) * apart / (apart @ own)
-    found = peel(observe(model.to(dtype), inputs.to(dtype), torch.tensor([0, 1])))
-    assert found.status == "unique", found.reason
-    distances = torch.cdist(inputs.flatten(1), found.images.flatten(1))
-    claimed = found.errors[distances.argmin(dim=1)]
-    error = distances.amin(dim=1) / inputs[0].numel() ** 0.5
-    assert bool((claimed / error > 0.1).all())
-    assert bool((claimed / error < 10).all())
-    # The sure one's digits are gone, the other's are not.
-    assert float(error[0] / error[1]) > 0.01 / rest
+    lost = []
+    for seed in range(5):
+        model = small(width=48, seed=1).double()
+        inputs, _ = sent(model, 2, torch.float64, seed)
+        last = model[-1]
+        with torch.no_grad():
+            features = model[:-1](inputs)
+            own, other = features
+            apart = own - (own @ other) / (other @ other) * other
+            # The network is sure of the first sample's class, and knows as little of the second's as before.
+            sure = torch.logsumexp(last(own)[1:], 0) - last(own)[0] - math.log(rest)
+            last.weight[0] += sure * apart / (apart @ own)
+        found = peel(observe(model.to(dtype), inputs.to(dtype), torch.tensor([0, 1])))
+        assert found.status == "unique", found.reason
+        distances = torch.cdist(inputs.flatten(1), found.images.flatten(1))
+        claimed = found.errors[distances.argmin(dim=1)]
+        error = distances.amin(dim=1) / inputs[0].numel() ** 0.5
+        assert bool((claimed / error > 0.1).all())
+        assert bool((claimed / error < 10).all())
+        lost.append(float(error[0] / error[1]))
+    # The sure one's digits are gone, the other's are not. Both are rounding errors, so it is said of several batches.
+    assert median(lost) > 0.01 / rest
 
 
 def test_a_relu_with_a_ceiling_is_peeled_too() -> None:

@@ -34,7 +34,9 @@ def test_the_image_comes_back_and_claims_are_honest(photographs: pd.DataFrame) -
     assert len(layers) == 6
     assert (layers["claimed"] / layers["actual"]).between(0.2, 5).all()
     shown = frame[(frame["part"] == "polish") & frame["psnr"].notna()].set_index("attack")["psnr"]
-    assert shown["polished"] > shown["closed form"] > shown["L2 matching"]
+    # Both errors are rounding errors, and of one image either may be the larger by a factor of two.
+    assert shown["polished"] > shown["closed form"] - 6
+    assert shown["closed form"] > shown["L2 matching"] + 30
 
 
 def test_noise_takes_the_image_and_is_noticed(photographs: pd.DataFrame) -> None:
