@@ -92,8 +92,8 @@ def _scores(lines: list[Line]) -> str:
     """Return both scores in a sentence each, for the first page."""
     theirs, own = claims.of_papers(lines), claims.of_ours(lines)
     return (
-        f"- **{len(theirs)} claims of the papers**: {claims.tally(theirs)}.\n"
-        f"- **{len(own)} of our own**, predictions and findings: {claims.tally(own).removeprefix('ours: ')}.\n"
+        f"- **The papers' claims, {len(theirs)}**: {claims.tally(theirs) or 'none'}.\n"
+        f"- **Our own, {len(own)}**: {claims.tally(own).removeprefix('ours: ') or 'none'}.\n"
     )
 
 

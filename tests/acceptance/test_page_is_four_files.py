@@ -68,6 +68,7 @@ CLAIMS = """
   published: 0.5
   rule: {within: {absolute: 0.1}}
   needs: {throws: 100}
+  setting: any
 """
 CELLS = [
     ("markdown", "# A trial page\n\nHow often a fair coin falls heads {cite}`yin2021`."),

@@ -68,6 +68,7 @@ def test_pages_are_run_once_and_stale_ones_removed(
     parts = {f"pages-{paper}.md" for paper in build.papers()}
     assert set(generated) == parts | {
         "what-leaks.md",
+        "scores.md",
         "scoreboard.md",
         "status.md",
         "confirmations.md",
@@ -78,7 +79,8 @@ def test_pages_are_run_once_and_stale_ones_removed(
     assert "Nothing is measured yet" in generated["performance.md"]
     assert "1 reproduced" in generated["pages-toy2020.md"]
     assert "No page" in generated["pages-empty2020.md"]
-    assert "**1 claims**" in generated["scoreboard.md"]
+    assert "**The papers' claims, 1**: 1 reproduced." in generated["scoreboard.md"]
+    assert "**Our own, 0**: none." in generated["scores.md"]
     assert "::::{dropdown} A toy: draws and their sum: 1 reproduced" in generated["scoreboard.md"]
     assert "executed/toy2020/toy" in generated["status.md"]
     assert "not recorded" in generated["status.md"]

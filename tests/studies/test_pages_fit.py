@@ -107,11 +107,11 @@ def test_claims_on_a_part_that_was_left_out(checkout: Toy) -> None:
     checkout.claims.write_text(checkout.claims.read_text().replace("word: a", "word: [b, c], positive: true"))
     (claim,) = claims.load("toy")
     judged = claims.judge(claim, runner.run_study("toy", checkout.parameters(samples=2)))
-    assert (judged.verdict, judged.count) == ("trend: agrees", 2)
+    assert (judged.verdict, judged.count) == ("trend: disagrees", 2)
     custom = runner.run_study("toy", checkout.parameters(samples=2, words=["a"]))
     assert claims.judge(claim, custom).verdict == "not run", "a rerunner's own choice is no mistake"
     assert claims.failing({"toy": custom}) == []
-    whole = custom.model_copy(update={"profile": "paper"})
+    whole = custom.model_copy(update={"profile": "paper", "parameters": custom.parameters | {"samples": 8}})
     with pytest.raises(InputError, match="'toy-sum' selects no row of 'toy' at the paper profile"):
         claims.judge(claim, whole)
     checkout.claims.write_text(checkout.claims.read_text().replace("positive: true", "positive: 1"))
