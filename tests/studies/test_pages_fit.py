@@ -118,5 +118,6 @@ def test_claims_on_a_part_that_was_left_out(checkout: Toy) -> None:
     with pytest.raises(InputError, match="selects no row"):
         claims.judge(claims.load("toy")[0], whole)
     assert claims.enough(["a", "b"], "b")
-    assert claims.enough([2, 100], 50)
+    assert claims.enough([2, 50, 100], [2, 50])
+    assert not claims.enough([2, 100], 50), "a larger size is another size"
     assert not claims.enough(["a"], ["b", "c"])
