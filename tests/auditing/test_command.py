@@ -183,8 +183,9 @@ def test_the_minutes_hold_the_start_and_the_report_too(capsys: pytest.CaptureFix
 
     took("1e-6")  # imports
     bare = took("1e-6")
-    # What nothing interrupts takes its time on a busy machine, even where no attack is tried.
-    assert took("0.1") < 6 + max(1.0, bare)
+    # What nothing interrupts takes its time on a busy machine, even where no attack is tried: as long as a bare audit,
+    # and that is seldom the same twice. All steps would take hours.
+    assert took("0.1") < 6 + 2 * max(1.0, bare)
     found = Report.from_json((tmp_path / "report/report.json").read_text())
     told = [one.attack for one in found.findings if one.cut] + [
         one.attack for one in found.not_tried if "time" in one.why
