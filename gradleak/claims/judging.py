@@ -98,8 +98,8 @@ def judge(claim: Claim, record: Record | None) -> Judgement:
     if record is None:
         return Judgement(claim, None, 0, None, False, None, "not run")
     reached = reaches(claim, record.parameters)
-    # What a stand-in says instead may be that there is none, and a rerunner may leave a part out: nothing was run then.
-    lacks = record.profile == "custom" or bool(claim.stand_in)
+    # What a stand-in says instead may be that there is none, and another profile may leave a part out: nothing was run.
+    lacks = record.profile != "paper" or bool(claim.stand_in)
     chosen = selected(claim, record, may_lack=lacks or not reached)
     if not chosen:
         return Judgement(claim, None, 0, None, False, None, "not run")

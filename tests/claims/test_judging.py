@@ -201,8 +201,9 @@ def test_no_record_is_not_run_and_nan_fails() -> None:
     ],
 )
 def test_a_claim_that_cannot_be_measured_is_an_error(measure: Measure, message: str) -> None:
+    whole = record(ROWS).model_copy(update={"profile": "paper"})
     with pytest.raises(InputError, match=message):
-        claims.judge(claim(measure=measure), record(ROWS))
+        claims.judge(claim(measure=measure), whole)
 
 
 def test_a_stand_in_for_nothing_is_not_run_even_at_the_papers_scale() -> None:
