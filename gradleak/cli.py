@@ -171,7 +171,7 @@ def verify(
         _show(rows)
         for own, whose in ((claims.of_papers, "claims of the papers"), (claims.of_ours, "claims of our own")):
             some = own(line for _, line in lines)
-            typer.echo(f"{len(some)} {whose}: {claims.tally(some).removeprefix('ours: ') or 'none'}")
+            typer.echo(f"{len(some)} {whose}: {claims.in_words(some) or 'none'}")
     drawn = [one for first in kept.values() if first for one in (first, records.beside(first)) if one]
     looser = list(dict.fromkeys(said for one in drawn for said in claims.loosened(one)))
     failing = [line for _, line in lines if line.failing]

@@ -39,7 +39,7 @@ class _Plain(BaseModel):
 
 
 class _Placed(_Plain):
-    """A line of a report about one batch: its defence, its size and the precision of its client."""
+    """A line of a report about one batch: the defence, the batch size and the client's precision."""
 
     defense: str
     batch_size: int

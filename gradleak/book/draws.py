@@ -71,7 +71,7 @@ def for_claims(record: Record, behind: Mapping[str, frozenset[int]], done: Colle
 def within(budget: Budget, wanted: Iterable[tuple[int, int]], records: Sequence[Record]) -> dict[int, list[int]]:
     """Return the wanted trials for which the budget suffices, by the place of their record.
 
-    A wanted trial is the place of its record and its own place there.
+    A wanted trial is a pair: the place of a record, and the place of a trial in that record.
     """
     chosen: dict[int, list[int]] = {}
     for number, place in wanted:

@@ -92,8 +92,8 @@ def _scores(lines: list[Line]) -> str:
     """Return both scores in a sentence each, for the first page."""
     theirs, own = claims.of_papers(lines), claims.of_ours(lines)
     return (
-        f"- **The papers' claims, {len(theirs)}**: {claims.tally(theirs) or 'none'}.\n"
-        f"- **Our own, {len(own)}**: {claims.tally(own).removeprefix('ours: ') or 'none'}.\n"
+        f"- **The papers' claims, {len(theirs)}**: {claims.in_words(theirs) or 'none'}.\n"
+        f"- **Our own, {len(own)}**: {claims.in_words(own) or 'none'}.\n"
     )
 
 

@@ -65,7 +65,7 @@ def rounding(near: float = NEAR, floor: float = FLOOR, *, decibels: bool = False
 
 
 def kind_of(column: str, declared: Mapping[str, Kind] | None = None) -> Kind:
-    """Return the kind of a column's numbers: the declared one, else what the words of its name say."""
+    """Return the kind of a column: the declared kind, else the kind that the words of the column's name suggest."""
     if declared and column in declared:
         return declared[column]
     words = set(column.replace("-", "_").split("_"))

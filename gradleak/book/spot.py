@@ -54,16 +54,21 @@ class Check:
         return next((one for one in records.confirmed_by(self.record) if one.machine == self.machine), None)
 
     @property
+    def _before(self) -> dict[str, Outcome]:
+        """The outcomes of the trials that this machine has checked and written down, by the digests of the trials."""
+        summary = self.summary
+        return summary.trials if summary else {}
+
+    @property
     def done(self) -> set[int]:
         """The trials that this machine has run again with today's code, or that cannot be run here."""
         known = {digest: place for place, digest in enumerate(self.record.digests)}
-        before = self.summary.trials if self.summary else {}
-        return {known[digest] for digest in before} | self.outcomes.keys() | self.unable.keys()
+        return {known[digest] for digest in self._before} | self.outcomes.keys() | self.unable.keys()
 
     @property
     def differing(self) -> list[int]:
         """The trials that came out otherwise when this machine checked them before, cheapest first."""
-        before = self.summary.trials if self.summary else {}
+        before = self._before
         places = (place for place, digest in enumerate(self.record.digests) if before.get(digest) == "differs")
         return draws.cheapest_first(self.record, places)
 

@@ -21,19 +21,20 @@ from gradleak.claims.shown import (
     changes_table,
     failing_table,
     figure_matrix,
+    in_words,
     matrix,
     of_ours,
     of_papers,
     own_matrix,
     tally,
-)  # fmt: skip
+)
 from gradleak.errors import InputError, first_line, unknown
 
 __all__ = [
     "DECIDED", "OF_OURS", "OF_PAPERS", "Change", "Claim", "Judgement", "Line", "Measure", "Rule", "Tables", "Verdict",
-    "Within", "changes_table", "check", "enough", "failing", "failing_table", "figure_matrix", "file_of", "judge",
-    "lines", "load", "loosened", "matrix", "of_ours", "of_papers", "own_matrix", "published", "reaches", "rules",
-    "scoreboard", "tally", "verdicts",
+    "Within", "changes_table", "check", "enough", "failing", "failing_table", "figure_matrix", "file_of", "in_words",
+    "judge", "lines", "load", "loosened", "matrix", "of_ours", "of_papers", "own_matrix", "published", "reaches",
+    "rules", "scoreboard", "tally", "verdicts",
 ]  # fmt: skip
 
 FOLDER = Path(__file__).parent

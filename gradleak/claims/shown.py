@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, get_args
 
-from gradleak.claims.judging import OF_OURS, OF_PAPERS, Line, Verdict
+from gradleak.claims.judging import DECIDED, OF_OURS, OF_PAPERS, Line, Verdict
 from gradleak.claims.model import ChangeKind, Claim
 
 if TYPE_CHECKING:
@@ -29,7 +29,6 @@ COLOURS: dict[Verdict, tuple[str, str]] = {
     "trend: disagrees": ("pale orange", "#eeb48a"),
     "not run": ("grey", "#b9bec4"),
 }
-DARK: tuple[Verdict, ...] = ("better", "reproduced", "holds", "not reproduced", "fails")
 # What marks a cell of a paper's table that a changed method stands behind.
 CHANGED = "†"
 KINDS = get_args(ChangeKind)
@@ -83,12 +82,14 @@ def of_ours(judged: Iterable[Line]) -> list[Line]:
 
 def tally(judged: Sequence[Line]) -> str:
     """Return the verdicts in words, the papers' claims and ours apart: "1 better, 5 reproduced; ours: 2 holds"."""
-    told = [
-        head + ", ".join(f"{counts[verdict]} {verdict}" for verdict in COLOURS if counts[verdict])
-        for head, counts in (("", _counted(of_papers(judged))), ("ours: ", _counted(of_ours(judged))))
-        if counts
-    ]
-    return "; ".join(told)
+    parts = (("", in_words(of_papers(judged))), ("ours: ", in_words(of_ours(judged))))
+    return "; ".join(head + words for head, words in parts if words)
+
+
+def in_words(judged: Iterable[Line]) -> str:
+    """Return how often each verdict was given, the best verdict first: "1 better, 5 reproduced"."""
+    counts = _counted(judged)
+    return ", ".join(f"{counts[verdict]} {verdict}" for verdict in COLOURS if counts[verdict])
 
 
 def _counted(judged: Iterable[Line]) -> Counter[Verdict]:
@@ -111,13 +112,13 @@ def _cells(judged: list[Line], name: str, number: int) -> Table:
         # A group's name stands at its first row.
         head = ([group if group != last else ""] if grouped else []) + [row]
         texts.append(head + [_cell(line) for line in own])
-        marks.append([""] * len(head) + [line.deciding.verdict if line else "" for line in own])
+        marks.append([""] * len(head) + [line.verdict if line else "" for line in own])
         last = group
     heads = [f"{column}, {unit}" if unit else column for column, unit in columns.items()]
     frame = pd.DataFrame(texts, columns=([" "] if grouped else []) + [""] + heads)
     run = [line.fresh for line in judged if line.fresh.value is not None]
     kept = f" This run measures {len(run)} of them; {sum(bool(j.agrees) for j in run)} agree." if run else ""
-    given = {line.deciding.verdict for line in judged}
+    given = {line.verdict for line in judged}
     legend = ", ".join(f"{COLOURS[verdict][0]} {verdict}" for verdict in COLOURS if verdict in given)
     title = f"{judged[0].claim.table}: {len(judged)} claims, {tally(judged)}."
     changed = dict.fromkeys(line.claim.protocol for line in judged if line.claim.protocol)
@@ -254,33 +255,20 @@ def changes_table(judged: Iterable[Line]) -> Table:
     from gradleak.book.tables import Table
 
     lines = list(judged)
-    told = [{change.kind for change in line.claim.changed} for line in lines]
-    rows = [
-        {"what was changed": kind}
-        | {
-            name: sum(kind in kinds for line, kinds in zip(lines, told, strict=True) if whose(line))
-            for name, whose in WHOSE
-        }
+    told = {
+        whose: [{change.kind for change in line.claim.changed} for line in some]
+        for whose, some in (("the papers' claims", of_papers(lines)), ("ours", of_ours(lines)))
+    }
+    rows: list[dict[str, str | int]] = [
+        {"what was changed": kind} | {whose: sum(kind in kinds for kinds in some) for whose, some in told.items()}
         for kind in KINDS
     ]
-    rows.append(
-        {"what was changed": "any of these"}
-        | {
-            name: sum(bool(kinds) for line, kinds in zip(lines, told, strict=True) if whose(line))
-            for name, whose in WHOSE
-        }
-    )
+    rows.append({"what was changed": "any of these"} | {whose: sum(map(bool, some)) for whose, some in told.items()})
     notes = (
         "A claim that was changed in two ways counts twice. A rule is corrected, and so made looser, only where it was "
         "stricter than the paper's sentence. Each claim says when it was changed and why."
     )
     return Table(pd.DataFrame(rows), "Claims that were changed after a measurement.", "tab-scoreboard-changes", notes)
-
-
-WHOSE: tuple[tuple[str, Callable[[Line], bool]], ...] = (
-    ("the papers' claims", lambda line: not line.claim.ours),
-    ("ours", lambda line: bool(line.claim.ours)),
-)
 
 
 def figure_matrix(judged: Iterable[Line]) -> Figure:
@@ -317,7 +305,7 @@ def _bars(axis: Axes, counts: dict[str, Counter[Verdict]]) -> None:
             share = own[verdict] / max(1, own.total())
             axis.barh(place, share, left=left, height=0.7, color=colour)
             if share > 0.045:
-                ink = "white" if verdict in DARK else "#23272d"
+                ink = "white" if verdict in DECIDED else "#23272d"
                 axis.text(left + share / 2, place, str(own[verdict]), ha="center", va="center", color=ink)
             left += share
     axis.set_yticks(range(len(counts)), list(counts))

@@ -50,7 +50,7 @@ def test_a_claim_may_be_renamed_but_not_dropped() -> None:
     assert kept.loosened([claim(id="other", needs=needs)], KEPT) == []
     another = claim(id="other", measure=Measure(column="value", reduce="max"), needs=needs)
     (told,) = kept.loosened([another.model_copy(update={"replaces": ("c",)})], KEPT)
-    assert "it measures something else" in told, "what stands for another claim says that it was changed"
+    assert "it measures something else" in told, "a claim that replaces another must say that it was changed"
     (told,) = kept.loosened([another], KEPT)
     assert told == "claim 'c' was measured and is gone"
 

@@ -31,7 +31,7 @@ def test_a_small_network_reads_the_photographs() -> None:
     started = time.perf_counter()
     trained = train(recipe)
     assert trained.accuracy > 0.85
-    # One from the cache has the seconds of its own training.
+    # A network from the cache has the seconds that its training took.
     assert trained.seconds > 0
     assert trained.cached or trained.seconds <= time.perf_counter() - started
 

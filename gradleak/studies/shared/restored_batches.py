@@ -37,6 +37,16 @@ TOGETHER = 32
 GAINS = {"psnr": 1.0, "ssim": 1.0, "lpips": -1.0, "identified": 100.0}
 
 
+def check_together(together: int, whole: int, name: str, *, least: int) -> None:
+    """Raise a clear error if so many batches or groups (`name`) cannot be restored `together` at a time."""
+    if whole % together:
+        fitting = [n for n in range(least, whole + 1) if whole % n == 0]
+        raise ValueError(
+            f"'together' must divide '{name}'; got {together} and {whole}: "
+            f"take together from {fitting}, or {name} a multiple of {together}"
+        )
+
+
 class Parameters(studies.Parameters):
     """What a rerun of every page of restored batches may change."""
 

@@ -96,12 +96,7 @@ class Parameters(restored_batches.Parameters):
 
     @model_validator(mode="after")
     def _together(self) -> Self:
-        if self.batches % self.together:
-            fitting = [n for n in range(2, self.batches + 1) if self.batches % n == 0]
-            raise ValueError(
-                f"'together' must divide 'batches'; got {self.together} and {self.batches}: "
-                f"take together from {fitting}, or batches a multiple of {self.together}"
-            )
+        restored_batches.check_together(self.together, self.batches, "batches", least=2)
         return self
 
 

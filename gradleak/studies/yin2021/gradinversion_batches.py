@@ -81,12 +81,7 @@ class Parameters(restored_batches.Parameters):
     def _together(self) -> Self:
         if min(self.sizes) < 1 or any(max(self.sizes) % size for size in self.sizes):
             raise ValueError(f"every size of a batch divides the largest; got {self.sizes}")
-        if self.groups % self.together:
-            fitting = [n for n in range(1, self.groups + 1) if self.groups % n == 0]
-            raise ValueError(
-                f"'together' must divide 'groups'; got {self.together} and {self.groups}: "
-                f"take together from {fitting}, or groups a multiple of {self.together}"
-            )
+        restored_batches.check_together(self.together, self.groups, "groups", least=1)
         return self
 
 
