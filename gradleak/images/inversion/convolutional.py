@@ -23,8 +23,18 @@ from torch.nn.grad import conv2d_input
 
 from gradleak.errors import InputError
 from gradleak.images.inversion import chain
+from gradleak.images.inversion.again import observed_again
 from gradleak.images.inversion.chain import Layer
-from gradleak.images.inversion.fully_connected import SURE, Inversion, LayerReport, last_layer, told
+from gradleak.images.inversion.fully_connected import (
+    ALLOWED,
+    FITS,
+    SURE,
+    Inversion,
+    InversionStatus,
+    LayerReport,
+    last_layer,
+    told,
+)
 from gradleak.labels.priors import LabelPrior
 from gradleak.leak import Leak
 from gradleak.precision import USUAL, Precision, coarser, precision_of, rounding_unit
@@ -192,7 +202,12 @@ def _inverted(
         reports[-1] = replace(image, reason=f"its inputs are known to {image.claimed:.1e} only")
     reason = "" if top.certain else f"last layer '{layers[-1].name}': {top.reason}"
     reason = "; ".join([reason] * bool(reason) + [f"layer '{r.name}': {r.reason}" for r in reports if r.reason])
-    return Inversion(outputs.value[None], top.labels, tuple(reports), "partial" if reason else "exact", reason)
+    if reason:
+        return Inversion(outputs.value[None], top.labels, tuple(reports), "partial", reason)
+    again = observed_again(leak, outputs.value[None], top.labels)
+    reason = again.beyond(max(FITS, ALLOWED * unit), noise, leak)
+    status: InversionStatus = "partial" if reason else "exact"
+    return Inversion(outputs.value[None], top.labels, tuple(reports), status, reason, again.worst)
 
 
 def _through(layer: Layer, outputs: Known, back: Known) -> tuple[Known, Known]:

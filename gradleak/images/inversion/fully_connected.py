@@ -7,6 +7,7 @@ the δ of the layer below, (δ W) σ′(A). One averaged gradient holds a whole 
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -18,6 +19,7 @@ from torch import Tensor, nn
 from gradleak.devices import least_squares
 from gradleak.errors import GradleakWarning, InputError, unknown
 from gradleak.images.inversion import chain
+from gradleak.images.inversion.again import observed_again
 from gradleak.images.inversion.chain import Layer
 from gradleak.labels.priors import LabelPrior
 from gradleak.labels.soft.batch.recover import recover_batch
@@ -42,6 +44,8 @@ RANK = 32.0
 CHECKED = 256
 # A layer whose gradient is missed by more than this, relatively, was not explained.
 FITS = 1e-3
+# The same of what was found as a whole, in rounding units of the client where that is more.
+ALLOWED = 32.0
 # Inputs whose claimed relative error is larger are not called exact.
 SURE = 1e-2
 
@@ -76,6 +80,7 @@ class Inversion:
     layers: tuple[LayerReport, ...]
     status: InversionStatus
     reason: str = ""
+    residual: float = math.inf
 
 
 def invert_fully_connected(
@@ -203,9 +208,17 @@ def _least_squares(
         troubles += [f"layer '{layer.name}': {report.reason}"] if report.reason else []
     # A single sample's input follows from the first layer alone where that has a bias.
     certain = top.certain or (leak.batch_size == 1 and f"{layers[0].name}.bias" in leak.gradients)
-    whole = certain and not any(report.reason for report in reports)
-    status: InversionStatus = "failed" if inputs.isnan().any() else "exact" if whole else "partial"
-    return Inversion(inputs, top.labels, tuple(reports), status, "; ".join(troubles))
+    if not certain or any(report.reason for report in reports):
+        lost = bool(inputs.isnan().any())
+        return Inversion(inputs, top.labels, tuple(reports), "failed" if lost else "partial", "; ".join(troubles))
+    again = observed_again(leak, inputs, top.labels if top.certain else None)
+    reason = again.beyond(max(FITS, ALLOWED * unit), noise or 0.0, leak)
+    if not coarse and reports and not reason:
+        # What is missed of the first layer's gradient tells how far off its inputs are, mixtures of samples too.
+        first = replace(reports[-1], misfit=again.misses[f"{layers[0].name}.weight"])
+        reports[-1] = replace(_claimed(first, errors, unit, 0.0), misfit=reports[-1].misfit)
+        reason = reports[-1].reason and f"layer '{layers[0].name}': {reports[-1].reason}"
+    return Inversion(inputs, top.labels, tuple(reports), "partial" if reason else "exact", reason, again.worst)
 
 
 def _doubt(top: Top, leak: Leak, unit: float) -> float:
@@ -241,10 +254,14 @@ def _mean(leak: Leak, layers: list[Layer], prior: str | LabelPrior, solver: Solv
         gradient = leak.gradients[f"{layer.name}.weight"]
         rows = gradient.sum(dim=1) != 0
         inputs = (gradient[rows] / errors[rows, None]).mean(dim=0)
-    reason = found.reasons[0] if found.status[0] == "failed" else ""
-    reason = reason or ("" if inputs.isfinite().all() else "a row without a δ")
-    status: InversionStatus = "failed" if not inputs.isfinite().all() else "partial" if reason else "exact"
-    return Inversion(inputs.double()[None], found.labels, (), status, reason)
+    sure = "unique" if solver == "exact" else "found"
+    if found.status[0] != sure or not inputs.isfinite().all():
+        reason = found.reasons[0] if found.status[0] != sure else "a row without a δ"
+        status: InversionStatus = "partial" if inputs.isfinite().all() else "failed"
+        return Inversion(inputs.double()[None], found.labels, (), status, reason)
+    again = observed_again(leak, inputs.double()[None], found.labels)
+    reason = again.beyond(FITS, 0.0, leak)
+    return Inversion(inputs.double()[None], found.labels, (), "partial" if reason else "exact", reason, again.worst)
 
 
 def bias_attack(leak: Leak) -> Tensor:
