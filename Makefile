@@ -6,7 +6,7 @@ RUN := $(VENV)/bin/python
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help book test lint seeds fuzz faults bench clean pdf wheel-check gpu-check
+.PHONY: help book test lint seeds fuzz hunt faults bench clean pdf wheel-check gpu-check
 
 help: ## show the targets
 	@grep -E '^[a-z-]+:.*##' Makefile | sed 's/:.*##/\t/'
@@ -41,6 +41,9 @@ fuzz: $(READY) ## try many more damaged files and odd texts than the tests do
 
 seeds: $(READY) ## run every page's open cells with two more seeds than the tests do
 	@GRADLEAK_SEEDS=1 $(RUN) -m pytest tests/studies/test_seeds.py --dist load -k open_cells $(ARGS)
+
+hunt: $(READY) ## hunt for wrong certificates with new seeds; ARGS="--minutes 30"
+	@$(RUN) -m gradleak hunt $(ARGS)
 
 faults: $(READY) ## kill runs at random moments, fill disks, run twice at once
 	@GRADLEAK_FAULTS=20 $(RUN) -m pytest -n 0 tests/book/test_faults.py $(ARGS)

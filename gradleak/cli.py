@@ -343,6 +343,34 @@ def claims(study: Annotated[str | None, typer.Argument(help="One study; default:
     _show(rows)
 
 
+@app.command()
+def hunt(
+    family: Annotated[list[str] | None, typer.Argument(help="Attacks to hunt; default: all.")] = None,
+    minutes: Annotated[float, typer.Option("--minutes", help="How long to hunt.")] = 5.0,
+    rounds: Annotated[
+        int | None, typer.Option("--rounds", min=1, help="Hunt so many seeds of each attack instead of for a time.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option("--seed", help="The first seed; default: a new one.")] = None,
+    kept: Annotated[
+        Path, typer.Option("--kept", help="What was found is kept here; a hunt that finds it goes on.")
+    ] = Path("runs/hunt.jsonl"),
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Fail if a certificate is wrong where every assumption holds.")
+    ] = False,
+) -> None:
+    """Hunt for certificates that are wrong: random clients, with every assumption kept or one of them broken."""
+    from gradleak import hunting
+
+    found = hunting.hunt(
+        minutes=None if rounds else minutes, rounds=rounds, seed=seed, families=family or (), kept=kept, say=typer.echo
+    )
+    typer.echo(hunting.table(found))
+    wrong = sum(one.outcomes["wrong"] for one in found if one.broken == "none")
+    typer.echo(f"wrong certificates where every assumption holds: {wrong}; all that was found: {kept}")
+    if strict and wrong:
+        raise typer.Exit(1)
+
+
 def latest_records() -> dict[str, Record]:
     """Return the newest record of each study among the runs and the book's pages."""
     from gradleak import paths, studies

@@ -22,7 +22,7 @@ FLOW = (
     "defenses",
     "labels",
     "images sequences",
-    "auditing",
+    "auditing hunting",
     "studies",  # what every study is made of: its parameters, and how it is found
     "book.tables book.figures",  # what a study draws with
     "book.plain book.spelling book.kinds",  # values as records hold them, and how they are compared

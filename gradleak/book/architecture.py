@@ -17,7 +17,7 @@ from gradleak.book import figures
 LAYERS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("the command line", ("cli",)),
     ("the pages, what the papers say, and what makes the book", ("studies", "claims", "book")),
-    ("any model's leaks in one report", ("auditing",)),
+    ("any model's leaks in one report, and a hunt for wrong certificates", ("auditing", "hunting")),
     ("attacks", ("labels", "images", "sequences")),
     (
         "what the server sees, what a client does, on what, and how it is measured",

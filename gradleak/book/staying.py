@@ -40,6 +40,11 @@ STAYS = (
         pages=("defended-sentences", "harder-transcripts", "matched-transcripts", "spoken", "transcripts", "words"),
     ),
     Stays(
+        "all trials of the page on certificates",
+        "their clients are thousands of tiny networks, one at a time",
+        pages=("certificates",),
+    ),
+    Stays(
         "the published searches for a soft label (L-BFGS and the particle swarm of pyswarms)",
         "they go sample by sample, and pyswarms works in numpy",
         by=(

@@ -75,9 +75,7 @@ def observed_again(leak: Leak, inputs: Tensor, labels: Tensor | None) -> Again:
             given = torch.autograd.grad(logits, list(own.values()), errors / len(inputs), allow_unused=True)
     finally:
         hook.remove()
-    misses = {
-        name: _missed(leak.gradients[name], gradient) for name, gradient in zip(own, given, strict=True)
-    }
+    misses = {name: _missed(leak.gradients[name], gradient) for name, gradient in zip(own, given, strict=True)}
     unbalanced = 0.0
     if labels is None:
         unbalanced = float((errors.sum(dim=1).abs() / errors.abs().sum(dim=1).clamp(min=TINY)).max())
@@ -88,8 +86,8 @@ def _errors(leak: Leak, logits: Tensor, features: Tensor, labels: Tensor | None)
     """Return p − y (B, C), read from the last layer's gradient where no labels are given."""
     if labels is not None:
         return logits.softmax(dim=1) - labels
-    inverse = torch.linalg.pinv(features)
-    return len(features) * (leak.weight_gradient.double() @ inverse).T
+    errors: Tensor = len(features) * (leak.weight_gradient.double() @ torch.linalg.pinv(features)).T
+    return errors
 
 
 def _missed(seen: Tensor, given: Tensor | None) -> float:

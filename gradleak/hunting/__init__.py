@@ -1,0 +1,8 @@
+"""A hunt for wrong certificates: attacks on random clients, with every assumption kept or one of them broken."""
+
+from gradleak.hunting.broken import BROKEN, Broken
+from gradleak.hunting.families import FAMILIES, Family
+from gradleak.hunting.outcomes import OUTCOMES, Answer, Outcome
+from gradleak.hunting.running import Tally, hunt, table
+
+__all__ = ["BROKEN", "FAMILIES", "OUTCOMES", "Answer", "Broken", "Family", "Outcome", "Tally", "hunt", "table"]

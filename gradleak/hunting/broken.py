@@ -1,0 +1,127 @@
+"""Assumptions of the attacks, broken one at a time: what a client does that its attacker does not know of."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gradleak.leak import Gradients, Leak
+from gradleak.losses import Focal, Loss
+
+Changed = Callable[[Gradients, str, torch.Generator], Gradients]
+
+
+@dataclass(frozen=True)
+class Broken:
+    """One broken assumption, in `words`.
+
+    `changed`: what is done to the gradients, given the last layer's name and a generator; `rate`: the client's weights
+    are a step of gradient descent with this rate ahead of the attacker's; `loss`: what the client trains with;
+    `prior`: what the attacker takes the labels for; `more`: by how many samples the attacker overrates the batch.
+    """
+
+    words: str
+    changed: Changed | None = None
+    rate: float = 0.0
+    loss: Loss | None = None
+    prior: str | None = None
+    more: int = 0
+
+    def sent(self, look: Callable[[nn.Module], Leak], model: nn.Module, generator: torch.Generator) -> Leak:
+        """Return what an attacker with `model` receives from a client, whose gradient of a model `look` returns."""
+        leak = look(model)
+        if self.rate:
+            ahead = copy.deepcopy(model)
+            with torch.no_grad():
+                for name, parameter in ahead.named_parameters():
+                    if name in leak.gradients:
+                        parameter.sub_(self.rate * leak.gradients[name])
+            leak = replace(look(ahead), model=model)
+        if self.changed is not None:
+            leak = replace(leak, gradients=self.changed(leak.gradients, leak.head, generator))
+        return replace(leak, batch_size=leak.batch_size + self.more)
+
+
+def _each(change: Callable[[Tensor, torch.Generator], Tensor], *, lower: bool = False) -> Changed:
+    """Change every tensor by itself; with `lower` only those of the layers below the last."""
+
+    def changed(gradients: Gradients, head: str, generator: torch.Generator) -> Gradients:
+        return {
+            name: value if lower and name.rpartition(".")[0] == head else change(value, generator)
+            for name, value in gradients.items()
+        }
+
+    return changed
+
+
+def _noisy(level: float) -> Changed:
+    """Add normal noise of a share of the whole gradient's root mean square to every entry."""
+
+    def changed(gradients: Gradients, head: str, generator: torch.Generator) -> Gradients:
+        square = sum(float(value.double().square().sum()) for value in gradients.values())
+        deviation = level * math.sqrt(square / sum(value.numel() for value in gradients.values()))
+
+        def noise(value: Tensor) -> Tensor:
+            return torch.randn(value.shape, generator=generator, dtype=torch.float64).to(value)
+
+        return {name: value + deviation * noise(value) for name, value in gradients.items()}
+
+    return changed
+
+
+def _scaled(value: Tensor, generator: torch.Generator) -> Tensor:
+    """Scale a tensor by a factor of its own, from 0.3 to 1."""
+    return value * (0.3 + 0.7 * float(torch.rand(1, generator=generator)))
+
+
+def _signs(value: Tensor, generator: torch.Generator) -> Tensor:
+    return value.sign() * value.abs().mean()
+
+
+def _half(value: Tensor, generator: torch.Generator) -> Tensor:
+    """Set the smaller half of the entries to zero."""
+    return torch.where(value.abs() > value.abs().median(), value, 0) if value.numel() > 1 else value
+
+
+def _one_entry(gradients: Gradients, head: str, generator: torch.Generator) -> Gradients:
+    """Set the largest entry of one tensor to zero."""
+    chosen = list(gradients)[int(torch.randint(len(gradients), (1,), generator=generator))]
+    changed = gradients[chosen].clone().flatten()
+    changed[changed.abs().argmax()] = 0
+    return gradients | {chosen: changed.view(gradients[chosen].shape)}
+
+
+BROKEN: dict[str, Broken] = {
+    "none": Broken("every assumption holds"),
+    "clipped": Broken("the gradient is halved", _each(lambda value, _: value / 2)),
+    "clipped by tensor": Broken("each tensor is scaled by a factor of its own", _each(_scaled)),
+    "lower layers clipped": Broken(
+        "all tensors but the last layer's are halved", _each(lambda v, _: v / 2, lower=True)
+    ),
+    "signs": Broken("signs are sent, with one size a tensor", _each(_signs)),
+    "signs of lower layers": Broken("the same, the last layer's gradient as it is", _each(_signs, lower=True)),
+    "noise of 1e-7": Broken("noise of 1e-7 of the gradient's root mean square", _noisy(1e-7)),
+    "noise of 1e-5": Broken("noise of 1e-5 of the gradient's root mean square", _noisy(1e-5)),
+    "noise of 1e-3": Broken("noise of 1e-3 of the gradient's root mean square", _noisy(1e-3)),
+    "half dropped": Broken("the smaller half of each tensor's entries is dropped", _each(_half)),
+    "one entry dropped": Broken("the largest entry of one tensor is dropped", _one_entry),
+    "rounded to bfloat16": Broken(
+        "the gradient is rounded to eight binary digits", _each(lambda value, _: value.to(torch.bfloat16).to(value))
+    ),
+    "weights a small step ahead": Broken("the client's weights are a step ahead, rate 1e-4", rate=1e-4),
+    "weights a step ahead": Broken("the client's weights are a step ahead, rate 1e-2", rate=1e-2),
+    "another loss": Broken("the client trains with the focal loss", loss=Focal()),
+    "another prior": Broken("soft labels are taken for one-hot ones", prior="onehot"),
+    "another batch size": Broken("the batch has a sample less than the attacker thinks", more=1),
+}
+
+
+def options(broken: Broken) -> dict[str, Any]:
+    """Return what `observe` is told of a client with another loss."""
+    return {} if broken.loss is None else {"loss": broken.loss}

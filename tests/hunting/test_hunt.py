@@ -1,0 +1,119 @@
+"""The hunt: certificates hold where every assumption does, a wrong one is seen, and a killed hunt goes on."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from gradleak import hunting
+from gradleak.errors import InputError, UnknownName
+from gradleak.hunting import BROKEN, FAMILIES
+from gradleak.hunting.broken import options
+from gradleak.hunting.outcomes import answer
+from gradleak.hunting.running import block, pairs
+from gradleak.images.inversion import fully_connected
+from gradleak.images.inversion.again import Again
+from gradleak.leak import Leak, observe
+
+
+@pytest.mark.parametrize("family", [name for name in FAMILIES if name != "joint"])
+def test_certificates_hold_where_every_assumption_does(family: str) -> None:
+    tally = block(family, "none", 0, 12)
+    assert tally.wrong == []
+    assert tally.outcomes["right"] >= tally.outcomes.total() / 4
+
+
+@pytest.mark.parametrize("broken", ["signs", "signs of lower layers", "lower layers clipped", "clipped by tensor"])
+@pytest.mark.parametrize("family", ["connected", "convolutional"])
+def test_no_inversion_of_a_changed_gradient_is_certified(family: str, broken: str) -> None:
+    tally = block(family, broken, 0, 6)
+    assert tally.wrong == []
+    assert tally.outcomes["right"] == 0
+
+
+def test_without_the_last_check_inversions_are_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fully_connected, "observed_again", lambda *_: Again(_Nothing(), 0.0))
+    tally = block("connected", "lower layers clipped", 0, 12)
+    assert len(tally.wrong) >= 3
+    seed, error, setting = tally.wrong[0]
+    assert FAMILIES["connected"].hunted(seed, "lower layers clipped")[0].error == error > 0.01
+    assert "classes" in setting
+
+
+class _Nothing(dict[str, float]):
+    """No parameter's gradient is missed."""
+
+    def __missing__(self, name: str) -> float:
+        return 0.0
+
+
+@pytest.mark.parametrize("broken", BROKEN)
+def test_what_is_broken_changes_what_is_sent(broken: str) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 4))
+    inputs, labels = torch.rand(3, 6), torch.tensor([0, 1, 2])
+
+    def look(own: nn.Module) -> Leak:
+        return observe(own, inputs, labels, **options(BROKEN[broken]))
+
+    plain = observe(model, inputs, labels)
+    sent = BROKEN[broken].sent(look, model, torch.Generator().manual_seed(0))
+    assert sent.model is model
+    same = all(torch.equal(sent.gradients[name], value) for name, value in plain.gradients.items())
+    told = replace(sent, gradients=plain.gradients) == plain
+    # Another prior is told to the attack, not sent.
+    assert (same and told) == (broken in ("none", "another prior"))
+
+
+@pytest.mark.parametrize(
+    ("certain", "failed", "error", "outcome"),
+    [
+        (True, False, 0.5, "right"),
+        (True, False, 1.5, "wrong"),
+        (True, False, math.nan, "wrong"),
+        (False, False, 1.5, "open with the truth"),
+        (False, False, 2.5, "open without the truth"),
+        (False, True, 0.0, "failed"),
+    ],
+)
+def test_outcomes(certain: bool, failed: bool, error: float, outcome: str) -> None:
+    assert answer(certain=certain, failed=failed, error=error, promised=1.0, open_=2.0).outcome == outcome
+
+
+def test_a_killed_hunt_goes_on(tmp_path: Path) -> None:
+    kept = tmp_path / "deep" / "hunt.jsonl"
+    said: list[str] = []
+    chosen = ("convolutional",)
+    whole = hunting.hunt(rounds=2, seed=7, families=chosen, kept=kept, say=said.append)
+    assert said[0] == "seed 7"
+    lines = kept.read_text().splitlines()
+    assert len(lines) == 2 * len(pairs(chosen))
+    # As if killed while it wrote: the line that is cut off is hunted again, and nothing twice.
+    kept.write_text("\n".join(lines[:5]) + "\n" + lines[5][:20])
+    again = hunting.hunt(rounds=2, families=chosen, kept=kept)
+    assert [one.line for one in again] == [one.line for one in whole]
+    with pytest.raises(InputError, match="was begun with the seed 7, not with 8"):
+        hunting.hunt(rounds=1, seed=8, families=chosen, kept=kept)
+    shown = hunting.table(again)
+    assert len(shown.splitlines()) == 1 + len(again)
+    assert "open without the truth" in shown
+
+
+def test_new_seeds_are_drawn_where_none_is_given() -> None:
+    said: list[str] = []
+    for _ in range(2):
+        hunting.hunt(rounds=1, families=("convolutional",), say=said.append)
+    assert said[0] != said[1]
+
+
+@pytest.mark.parametrize(("settings", "said"), [({}, "minutes or a number"), ({"minutes": 0.0}, "takes some time")])
+def test_a_hunt_of_no_time_is_refused(settings: dict[str, float], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        hunting.hunt(**settings)  # type: ignore[arg-type]
+    with pytest.raises(UnknownName, match="unknown family of attacks 'label': did you mean 'labels'"):
+        hunting.hunt(rounds=1, families=("label",))
