@@ -1,6 +1,6 @@
 """From gradients to images."""
 
-from gradleak.images.cocktail import unmix_features
+from gradleak.images.cocktail import certify_features, unmix_features
 from gradleak.images.gradinversion.attack import restore_batches
 from gradleak.images.gradinversion.learned import project_batches, restore_denoised
 from gradleak.images.gradinversion.settings import GradInversion
@@ -37,6 +37,7 @@ __all__ = [
     "Reconstruction",
     "Spear",
     "bias_attack",
+    "certify_features",
     "invert_convolutional",
     "invert_fully_connected",
     "match",

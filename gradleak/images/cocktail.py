@@ -12,6 +12,9 @@ from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor
 
 from gradleak.errors import InputError
+from gradleak.labels.priors import LabelPrior
+from gradleak.labels.soft.single import SoftLabels, recover_soft_labels
+from gradleak.precision import Precision
 
 ROUNDS, TOLERANCE = 500, 1e-6
 
@@ -38,3 +41,27 @@ def unmix_features(weight_gradient: Tensor, batch_size: int, *, seed: int = 0) -
     found *= np.where(found.sum(axis=1, keepdims=True) < 0, -1.0, 1.0)
     unmixed: Tensor = torch.from_numpy(found / np.linalg.norm(found, axis=1, keepdims=True)).to(weight_gradient)
     return unmixed
+
+
+def certify_features(
+    weight_gradient: Tensor,
+    weight: Tensor,
+    features: Tensor,
+    *,
+    bias: Tensor | None = None,
+    prior: str | LabelPrior = "smoothing",
+    precision: str | Precision | None = None,
+) -> SoftLabels:
+    """Say of each of a last layer's unmixed features (B, I) whether a label explains its share of the gradient.
+
+    `unmix_features` gives no certificate; this is one. The features divide the gradient (C, I) into one outer product a
+    sample. Where a feature is a sample's, its product is a gradient of that sample alone: `recover_soft_labels` finds a
+    label of the `prior`'s shape, and calls it "unique". No label explains the product of a mixture of samples: it is
+    "failed". As independent components hold to a few digits only, one that is nearly right fails as well.
+    """
+    if features.ndim != 2 or features.shape[1:] != weight_gradient.shape[1:]:
+        raise InputError(f"features must be (B, {weight_gradient.shape[1]}); got {tuple(features.shape)}")
+    found = features.double()
+    errors = len(found) * (weight_gradient.double() @ torch.linalg.pinv(found)).T
+    alone = (errors.unsqueeze(2) * found.unsqueeze(1)).to(weight_gradient.dtype)
+    return recover_soft_labels(alone, weight, bias=bias, prior=prior, precision=precision)
