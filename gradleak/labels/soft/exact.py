@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -19,6 +19,7 @@ from gradleak.labels.priors import LabelPrior, Score
 from gradleak.labels.soft.intervals import excluded
 from gradleak.labels.soft.path import golden, joined
 from gradleak.labels.soft.problem import ACCEPT, NEGATIVE, Problem
+from gradleak.labels.verdict import KNOWN
 
 # A class more than 40 below the top has no influence left, so softmax changes on a relative scale of 1/40 of t at the
 # finest; far out, where ‖p − y‖ < 1e-4, little happens.
@@ -33,6 +34,8 @@ KEPT = 8
 STEPS = 8
 # A step of this share of a scalar, in roots of the rounding unit, is the last: residuals are straight lines over it.
 STILL = 1e-3
+# So many scalars on either side of one whose label has a negative entry are tried, up to the ends of its range.
+INSIDE = 64
 # A grid of more points, times the classes, is first parted into so many ranges, most of which intervals exclude.
 MANY, RANGES = 50_000, 80
 
@@ -216,7 +219,27 @@ def _polish(problem: Problem, ends: Tensor, prior: LabelPrior | Score, steps: in
         # Nothing gives such a label a shape, so its entries keep their own errors.
         moved += 2 * error.sum(dim=2)
     valid = _valid(problem, scalars, own[:, 0], error)
-    return Candidates(scalars, misfit, low, high, moved, (misfit < ACCEPT) & valid)
+    found = Candidates(scalars, misfit, low, high, moved, (misfit < ACCEPT) & valid)
+    beside = (misfit < ACCEPT) & ~valid & (moved > KNOWN)
+    return _moved_inside(problem, found, beside, prior) if beside.any() else found
+
+
+def _moved_inside(problem: Problem, found: Candidates, which: Tensor, prior: LabelPrior | Score) -> Candidates:
+    """Move scalars (N, K) whose label has a negative entry to the nearest one in their range that gives a label.
+
+    Flat logits fit the gradient equally well over a wide range of scalars, and the best fit may lie where no label is.
+    """
+    row, column = which.nonzero(as_tuple=True)
+    part, at = problem[row], found.scalars[row, column, None]
+    steps = torch.linspace(0, 1, INSIDE, dtype=at.dtype, device=at.device)
+    points = torch.cat([at * (end[row, column, None] / at) ** steps for end in (found.low, found.high)], dim=1)
+    good = explains(part, points, prior)
+    near = (points / at).log().abs().masked_fill(~good, math.inf).argmin(dim=1, keepdim=True)
+    some = good.any(dim=1)
+    scalars, accepted = found.scalars.clone(), found.accepted.clone()
+    scalars[row, column] = torch.where(some, points.gather(1, near)[:, 0], at[:, 0])
+    accepted[row, column] = some
+    return replace(found, scalars=scalars, accepted=accepted)
 
 
 def explains(problem: Problem, scalars: Tensor, prior: LabelPrior | Score) -> Tensor:

@@ -39,7 +39,7 @@ STEPS = 16
 # After so many steps those go on that are better by a share.
 TOGETHER, STALLED = 4, 0.5
 # Singular values below this share of the largest are lost.
-LOST, LEAST = 1e-16, 1e-150
+LOST, LEAST, LARGE = 1e-16, 1e-150, 1e150
 # Factors are looked for up to this, and down to one by this.
 FACTORS = 1e9
 # A factor that may move by so much of itself may be any.
@@ -196,7 +196,24 @@ def _along_the_line(part: Problem, prior: LabelPrior, told: Tensor | None) -> tu
     level = (flat * ratios.unsqueeze(1)).masked_fill(first, 0).sum(dim=2)
     level = level / ratios.unsqueeze(1).square().masked_fill(first, 0).sum(dim=2).clamp(min=1e-300)
     level = torch.where(level > 0, level, tops)
-    return torch.cat([named, first], dim=1), torch.cat([scalars, near], dim=1), torch.cat([known, level], dim=1)
+    starts = [(named, scalars, known), (first, near, level)]
+    if prior.free == 1:
+        # Where one class besides the label's own is seen, the scalar need only be so large that all others are not.
+        seen = ratios.argmax(dim=1, keepdim=True)
+        height = ratios.gather(1, seen).clamp(min=1e-300)
+        ranked = part.logits.topk(min(3, classes), dim=1).values
+        apart = ((ranked[:, :1] - ranked[:, -1:]) * (classes > 2)).clamp(min=1e-300)
+        least = torch.minimum(-part.floor.log()[:, None] / apart, FAR * far)
+        gap = (ranked[:, :1] - part.logits.gather(1, seen)).clamp(min=1e-300)
+        lift = 0 if part.bias is None else part.bias[seen] - part.bias[top]
+        # Of those, the one with a factor of about 1.
+        plain = ((least.log() - height.log() + lift) / gap).clamp(max=FAR * far)
+        alone = torch.maximum(least, plain)
+        weight = part.probabilities(alone)[:, 0].gather(1, seen) / height
+        own = torch.zeros_like(first).scatter(2, top[:, :, None], True)
+        starts.append((own, alone, torch.where(weight > 0, weight, tops)))
+    names, ats, pulls = zip(*starts, strict=True)
+    return torch.cat(names, dim=1), torch.cat(ats, dim=1), torch.cat(pulls, dim=1)
 
 
 def _along_the_grid(part: Problem, prior: LabelPrior, told: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
@@ -241,12 +258,31 @@ def _along_the_grid(part: Problem, prior: LabelPrior, told: Tensor | None) -> tu
         likeliest = likely[:, :, -1].argmax(dim=1, keepdim=True)
         alike = part.ratios.masked_fill(torch.zeros_like(others).scatter(1, likeliest, True), 0).sum(dim=1)
         alike = 0.5 / classes * (classes - 1) / alike.abs().clamp(min=1e-300)[:, None]
-        named = torch.cat([named, least, likeliest], dim=1)
-        weight = torch.cat([weight, flat, alike], dim=1)
         lean = torch.maximum(classes * flat * lean, 1e-6 * grid[:, :1])
-        scalar = torch.cat([scalar, lean, grid[:, -1:]], dim=1)
+        last = grid[:, -1:]
+        pairs = [_beside(part, one, last, alike) for one in (least, likeliest)] if classes > 3 else []
+        named = torch.cat([named, least, likeliest, *(least, likeliest)[: len(pairs)]], dim=1)
+        scalar = torch.cat([scalar, lean, last, *(at for at, _ in pairs)], dim=1)
+        weight = torch.cat([weight, flat, alike, *(pull for _, pull in pairs)], dim=1)
     free = torch.zeros(*named.shape, classes, dtype=torch.bool, device=named.device)
     return free.scatter(2, named[:, :, None], True), scalar, weight
+
+
+def _beside(part: Problem, named: Tensor, scalar: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the scalar and the weight (N, 1) where only two classes other than `named` (N, 1) have a probability.
+
+    The remaining classes have c = −ŷ / w, and what the two have above that is in proportion to their probabilities.
+    `scalar` and `weight` are returned where this gives no scalar.
+    """
+    both = part.logits.scatter(1, named, -math.inf).topk(2, dim=1)
+    others = part.ratios.scatter(1, torch.cat([named, both.indices], dim=1), math.nan)
+    above = part.ratios.gather(1, both.indices) - others.nanmedian(dim=1, keepdim=True).values
+    lift = 0 if part.bias is None else part.bias[both.indices].diff(dim=1)
+    found = (above.log().diff(dim=1) - lift) / both.values.diff(dim=1)
+    good = (above > 0).all(dim=1, keepdim=True) & (found > 0) & found.isfinite()
+    scalar = torch.where(good, found, scalar)
+    first = part.probabilities(scalar)[:, 0].gather(1, both.indices[:, :1])
+    return scalar, torch.where(good & (first > 0), first / above[:, :1], weight)
 
 
 def _likely(part: Problem, scalars: Tensor) -> Tensor:
@@ -287,8 +323,8 @@ def _lines(across: Tensor, heights: Tensor, weights: Tensor) -> tuple[Tensor, Te
     slope = sxy.addcmul_(sx, mean, value=-1) / sxx.addcmul_(sx, centre, value=-1).clamp_(min=1e-300)
     slope.clamp_(min=0)
     rest = torch.addcmul(level, slope, sxy, value=-1).clamp_(min=0).nan_to_num_(math.inf)
-    # The class that the label names has more of it than the others: it lies below their line.
-    below = (across - centre).sub_(KNOWN / 2).mul_(slope).add_(mean - heights.unsqueeze(2))
+    # The class that the label names has as much of it as the others, or more: it does not lie above their line.
+    below = (across - centre).add_(KNOWN / 2).mul_(slope).add_(mean - heights.unsqueeze(2))
     return slope, rest.masked_fill_((slope > 0) & (below < 0), math.inf)
 
 
@@ -332,7 +368,23 @@ def _judged(part: Problem, free: Tensor, scalars: Tensor, weights: Tensor, prior
     if (start.size < ACCEPT**2 * part.classes).any():
         fits.append(start)
     both = [fit.explained(part, free, prior) for fit in fits]
+    if prior.rest == "equal":
+        both += [_not_flat(one, part, prior, moves) for one in both if _flat(one).any()]
     return Explained(*(torch.cat([getattr(one, name) for one in both], dim=1) for name in Explained.__annotations__))
+
+
+def _flat(found: Explained) -> Tensor:
+    """Return which accepted labels (N, K) are the same for all classes."""
+    return found.accepted & ((found.labels - 1 / found.labels.shape[2]).abs().amax(dim=2) <= KNOWN)
+
+
+def _not_flat(found: Explained, part: Problem, prior: LabelPrior, moves: bool) -> Explained:
+    """Return what a flat label leaves open if it names its likeliest class, which it may as well as any other."""
+    flat = _flat(found)
+    likely = _likely(part, found.scalars).argmax(dim=2, keepdim=True)
+    free = torch.zeros_like(found.labels, dtype=torch.bool).scatter(2, likely, True)
+    own = _Fit.at(part, free, found.scalars, found.weights, prior, moves).explained(part, free, prior)
+    return replace(own, accepted=own.accepted & flat)
 
 
 def _polished(fit: _Fit, part: Problem, free: Tensor, prior: LabelPrior) -> _Fit:
@@ -398,6 +450,7 @@ def _equations(
     scale = error.reciprocal().masked_fill_(free, 0)
     residual, first, second = label * scale, raw * scale, -pull * scale
     if prior.rest == "equal":
+        scale = scale.clamp(max=LARGE)
         total = scale.square().sum(dim=2, keepdim=True).clamp_(min=1e-300)
         mean, sway, drop = ((scale * one).sum(dim=2, keepdim=True) / total for one in (residual, first, second))
         residual, first, second = (scale * (one - own) for one, own in ((label, mean), (raw, sway), (-pull, drop)))
@@ -438,11 +491,12 @@ class _Fit:
         """Return the fit at other scalars, with the weights that are best there by the errors that are known here."""
         p = _likely(part, scalars)
         high, across = p, part.ratios.unsqueeze(1)
-        square = self.scale.square()
+        square = self.scale.clamp(max=LARGE).square()
         if prior.rest == "equal":
             total = square.sum(dim=2, keepdim=True).clamp_(min=1e-300)
             high, across = (one - (square * one).sum(dim=2, keepdim=True) / total for one in (high, across))
-        pulled = square.mul_(across)
+        # The square of what is one over an error of 1e-160 is no number.
+        pulled = torch.where(self.scale < LARGE, square.mul_(across), self.scale * across * self.scale)
         size = (pulled * across).sum(dim=2)
         best = (pulled * high).sum(dim=2) / size.clamp(min=1e-300)
         # A weight that the equations hardly hold stays.
@@ -504,8 +558,12 @@ class _Fit:
         own = _equations(part, free, _likely(part, self.scalars), self.scalars, self.weights, prior, self.moves)
         inverse = self.inverse()
         loose = (reach * inverse[:, :, 0].norm(dim=2)).nan_to_num(math.inf)
+        # Where the next step would still lead away, this is not the middle of what is accepted.
+        loose = loose.masked_fill(self.step().abs() > KNOWN, math.inf)
         named = torch.stack([own.raw, -own.pull], dim=3).masked_fill_(~free.unsqueeze(3), 0) @ inverse
         opened = reach * named.norm(dim=3).sum(dim=2)
+        # An entry may be above 1 by its rounding error and by what it moves within what is accepted.
+        slack = opened.nan_to_num(0).clamp(max=KNOWN).unsqueeze(2)
         lost = reach * inverse[:, :, 1].norm(dim=2) > ANY
         if prior.free == 2:
             lost |= loose > ANY
@@ -516,11 +574,8 @@ class _Fit:
             opened = torch.where(lost, 2, opened)
         label = torch.where(free, own.label, own.mean)
         error = NEGATIVE * own.error
-        valid = (label >= -error).all(dim=2) & (label <= 1 + error).all(dim=2)
+        valid = (label >= -error).all(dim=2) & (label <= 1 + error + slack).all(dim=2)
         valid &= (label + error >= own.mean).masked_fill(~free, True).all(dim=2)
-        if prior.rest == "equal":
-            # A label that is smoothed away altogether is every class's, and no gradient's.
-            valid &= (label - own.mean).abs().amax(dim=2) > KNOWN
         label = label.clamp(min=0)
         missing = 1 - label.sum(dim=2, keepdim=True)
         label = torch.where(free, label + missing / prior.free, label).clamp(min=0)
