@@ -137,7 +137,8 @@ def _points(problem: Problem) -> int:
 def _reach(problem: Problem) -> tuple[Tensor, Tensor]:
     """Return the least and the largest scalar (N,) between which probabilities are neither flat nor all alike."""
     order = problem.logits.sort(dim=1, descending=True).values
-    tiny = torch.finfo(order.dtype).tiny
+    # Logits that are all alike still give finite scalars.
+    tiny = 1e-250
     wide = (order[:, 0] - order[:, -1]).clamp(min=tiny)
     spread = 0.0 if problem.bias is None else float(problem.bias.max() - problem.bias.min())
     begin = FLAT / wide
@@ -197,23 +198,30 @@ def _along_the_line(part: Problem, prior: LabelPrior, told: Tensor | None) -> tu
     level = level / ratios.unsqueeze(1).square().masked_fill(first, 0).sum(dim=2).clamp(min=1e-300)
     level = torch.where(level > 0, level, tops)
     starts = [(named, scalars, known), (first, near, level)]
-    if prior.free == 1:
-        # Where one class besides the label's own is seen, the scalar need only be so large that all others are not.
-        seen = ratios.argmax(dim=1, keepdim=True)
-        height = ratios.gather(1, seen).clamp(min=1e-300)
-        ranked = part.logits.topk(min(3, classes), dim=1).values
-        apart = ((ranked[:, :1] - ranked[:, -1:]) * (classes > 2)).clamp(min=1e-300)
-        least = torch.minimum(-part.floor.log()[:, None] / apart, FAR * far)
-        gap = (ranked[:, :1] - part.logits.gather(1, seen)).clamp(min=1e-300)
-        lift = 0 if part.bias is None else part.bias[seen] - part.bias[top]
-        # Of those, the one with a factor of about 1.
-        plain = ((least.log() - height.log() + lift) / gap).clamp(max=FAR * far)
-        alone = torch.maximum(least, plain)
-        weight = part.probabilities(alone)[:, 0].gather(1, seen) / height
-        own = torch.zeros_like(first).scatter(2, top[:, :, None], True)
-        starts.append((own, alone, torch.where(weight > 0, weight, tops)))
+    seen = weights > 0
+    if prior.free == 1 and (seen.sum(dim=1) - seen.gather(1, top)[:, 0].long() == 1).any():
+        starts.append((torch.zeros_like(first).scatter(2, top[:, :, None], True), *_alone(part, far, tops)))
     names, ats, pulls = zip(*starts, strict=True)
     return torch.cat(names, dim=1), torch.cat(ats, dim=1), torch.cat(pulls, dim=1)
+
+
+def _alone(part: Problem, far: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Return a scalar and a weight (N, 1) where one class is seen besides the label's own, which is the likeliest.
+
+    The scalar need only be so large that all other classes are not seen; of those it is one with a factor of about 1.
+    """
+    ratios, top = part.ratios, part.logits.argmax(dim=1, keepdim=True)
+    seen = ratios.argmax(dim=1, keepdim=True)
+    height = ratios.gather(1, seen).clamp(min=1e-300)
+    ranked = part.logits.topk(min(3, part.classes), dim=1).values
+    apart = ((ranked[:, :1] - ranked[:, -1:]) * (part.classes > 2)).clamp(min=1e-300)
+    least = torch.minimum(-part.floor.log()[:, None] / apart, FAR * far)
+    gap = (ranked[:, :1] - part.logits.gather(1, seen)).clamp(min=1e-300)
+    lift = 0 if part.bias is None else part.bias[seen] - part.bias[top]
+    plain = ((least.log() - height.log() + lift) / gap).clamp(max=FAR * far)
+    scalar = torch.maximum(least, plain)
+    found = part.probabilities(scalar)[:, 0].gather(1, seen) / height
+    return scalar, torch.where(found > 0, found, weight)
 
 
 def _along_the_grid(part: Problem, prior: LabelPrior, told: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
@@ -259,30 +267,31 @@ def _along_the_grid(part: Problem, prior: LabelPrior, told: Tensor | None) -> tu
         alike = part.ratios.masked_fill(torch.zeros_like(others).scatter(1, likeliest, True), 0).sum(dim=1)
         alike = 0.5 / classes * (classes - 1) / alike.abs().clamp(min=1e-300)[:, None]
         lean = torch.maximum(classes * flat * lean, 1e-6 * grid[:, :1])
-        last = grid[:, -1:]
-        pairs = [_beside(part, one, last, alike) for one in (least, likeliest)] if classes > 3 else []
-        named = torch.cat([named, least, likeliest, *(least, likeliest)[: len(pairs)]], dim=1)
-        scalar = torch.cat([scalar, lean, last, *(at for at, _ in pairs)], dim=1)
-        weight = torch.cat([weight, flat, alike, *(pull for _, pull in pairs)], dim=1)
+        starts = [(named, scalar, weight), (least, lean, flat), (likeliest, grid[:, -1:], alike)]
+        for one in (least, likeliest) if classes > 3 else ():
+            far, share, good = _beyond(part, one, end[:, None])
+            if good.any():
+                starts.append((one, torch.where(good, far, grid[:, -1:]), torch.where(good, share, alike)))
+        named, scalar, weight = (torch.cat(values, dim=1) for values in zip(*starts, strict=True))
     free = torch.zeros(*named.shape, classes, dtype=torch.bool, device=named.device)
     return free.scatter(2, named[:, :, None], True), scalar, weight
 
 
-def _beside(part: Problem, named: Tensor, scalar: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the scalar and the weight (N, 1) where only two classes other than `named` (N, 1) have a probability.
+def _beyond(part: Problem, named: Tensor, end: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return scalars and weights (N, 1) beyond the grid's `end`, and for which samples (N, 1) there are such.
 
-    The remaining classes have c = −ŷ / w, and what the two have above that is in proportion to their probabilities.
-    `scalar` and `weight` are returned where this gives no scalar.
+    There only two classes other than `named` (N, 1) have a probability. The remaining ones have c = −ŷ / w, and what the
+    two have above that is in proportion to their probabilities.
     """
     both = part.logits.scatter(1, named, -math.inf).topk(2, dim=1)
     others = part.ratios.scatter(1, torch.cat([named, both.indices], dim=1), math.nan)
     above = part.ratios.gather(1, both.indices) - others.nanmedian(dim=1, keepdim=True).values
     lift = 0 if part.bias is None else part.bias[both.indices].diff(dim=1)
     found = (above.log().diff(dim=1) - lift) / both.values.diff(dim=1)
-    good = (above > 0).all(dim=1, keepdim=True) & (found > 0) & found.isfinite()
-    scalar = torch.where(good, found, scalar)
-    first = part.probabilities(scalar)[:, 0].gather(1, both.indices[:, :1])
-    return scalar, torch.where(good & (first > 0), first / above[:, :1], weight)
+    good = (above > 0).all(dim=1, keepdim=True) & (found > end) & found.isfinite()
+    scalar = torch.where(good, found, end)
+    weight = part.probabilities(scalar)[:, 0].gather(1, both.indices[:, :1]) / above[:, :1]
+    return scalar, weight, good & (weight > 0)
 
 
 def _likely(part: Problem, scalars: Tensor) -> Tensor:
@@ -368,23 +377,26 @@ def _judged(part: Problem, free: Tensor, scalars: Tensor, weights: Tensor, prior
     if (start.size < ACCEPT**2 * part.classes).any():
         fits.append(start)
     both = [fit.explained(part, free, prior) for fit in fits]
-    if prior.rest == "equal":
-        both += [_not_flat(one, part, prior, moves) for one in both if _flat(one).any()]
+    both += [_with_likeliest(one, part, prior, moves) for one in both if _tied(one, prior).any()]
     return Explained(*(torch.cat([getattr(one, name) for one in both], dim=1) for name in Explained.__annotations__))
 
 
-def _flat(found: Explained) -> Tensor:
-    """Return which accepted labels (N, K) are the same for all classes."""
-    return found.accepted & ((found.labels - 1 / found.labels.shape[2]).abs().amax(dim=2) <= KNOWN)
+def _tied(found: Explained, prior: LabelPrior) -> Tensor:
+    """Return in which accepted labels (N, K) the least free entry is no more than the others: it may be any class's."""
+    largest = found.labels.amax(dim=2)
+    if prior.rest == "equal":
+        return found.accepted & (largest <= 1 / found.labels.shape[2] + KNOWN)
+    return found.accepted & (largest >= 1 - KNOWN) if prior.free == 2 else torch.zeros_like(found.accepted)
 
 
-def _not_flat(found: Explained, part: Problem, prior: LabelPrior, moves: bool) -> Explained:
-    """Return what a flat label leaves open if it names its likeliest class, which it may as well as any other."""
-    flat = _flat(found)
-    likely = _likely(part, found.scalars).argmax(dim=2, keepdim=True)
-    free = torch.zeros_like(found.labels, dtype=torch.bool).scatter(2, likely, True)
+def _with_likeliest(found: Explained, part: Problem, prior: LabelPrior, moves: bool) -> Explained:
+    """Return what such labels leave open if the free entry is that of the likeliest class, which is told the least."""
+    kept = found.labels.topk(prior.free, dim=2).indices[:, :, :-1]
+    free = torch.zeros_like(found.labels, dtype=torch.bool).scatter(2, kept, True)
+    likely = _likely(part, found.scalars).masked_fill(free, -1).argmax(dim=2, keepdim=True)
+    free = free.scatter(2, likely, True)
     own = _Fit.at(part, free, found.scalars, found.weights, prior, moves).explained(part, free, prior)
-    return replace(own, accepted=own.accepted & flat)
+    return replace(own, accepted=own.accepted & _tied(found, prior))
 
 
 def _polished(fit: _Fit, part: Problem, free: Tensor, prior: LabelPrior) -> _Fit:
@@ -558,8 +570,10 @@ class _Fit:
         own = _equations(part, free, _likely(part, self.scalars), self.scalars, self.weights, prior, self.moves)
         inverse = self.inverse()
         loose = (reach * inverse[:, :, 0].norm(dim=2)).nan_to_num(math.inf)
-        # Where the next step would still lead away, this is not the middle of what is accepted.
-        loose = loose.masked_fill(self.step().abs() > KNOWN, math.inf)
+        edge = (misfit > ACCEPT / 2) & (misfit < ACCEPT)
+        if edge.any():
+            # Where the next step would still lead away, this is not the middle of what is accepted.
+            loose = loose.masked_fill(edge & (self.step().abs() > KNOWN), math.inf)
         named = torch.stack([own.raw, -own.pull], dim=3).masked_fill_(~free.unsqueeze(3), 0) @ inverse
         opened = reach * named.norm(dim=3).sum(dim=2)
         # An entry may be above 1 by its rounding error and by what it moves within what is accepted.
