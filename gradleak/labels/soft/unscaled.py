@@ -280,8 +280,8 @@ def _along_the_grid(part: Problem, prior: LabelPrior, told: Tensor | None) -> tu
 def _beyond(part: Problem, named: Tensor, end: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return scalars and weights (N, 1) beyond the grid's `end`, and for which samples (N, 1) there are such.
 
-    There only two classes other than `named` (N, 1) have a probability. The remaining ones have c = −ŷ / w, and what the
-    two have above that is in proportion to their probabilities.
+    There only two classes other than `named` (N, 1) have a probability. The remaining ones have c = −ŷ / w, and what
+    the two have above that is in proportion to their probabilities.
     """
     both = part.logits.scatter(1, named, -math.inf).topk(2, dim=1)
     others = part.ratios.scatter(1, torch.cat([named, both.indices], dim=1), math.nan)
