@@ -30,6 +30,12 @@ class GradleakWarning(UserWarning):
     """Something went wrong and was put right: a damaged cache entry that was computed again, say."""
 
 
+def check_count(what: str, count: int | None, least: int = 1) -> None:
+    """Refuse a number of samples, steps or the like that is not a whole number of at least `least`; None passes."""
+    if count is not None and not (count >= least and count % 1 == 0):
+        raise InputError(f"{what} must be a whole number, at least {least}; got {count}")
+
+
 def first_line(error: BaseException) -> str:
     """Return the first line of what an error says, cut where it is endless; its kind where it says nothing."""
     return next((line.strip()[:300] for line in str(error).splitlines() if line.strip()), type(error).__name__)

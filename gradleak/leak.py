@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -13,7 +14,7 @@ from torch.func import functional_call
 
 from gradleak.augment import as_probabilities
 from gradleak.devices import differentiable, in_chunks
-from gradleak.errors import InputError
+from gradleak.errors import InputError, check_count
 from gradleak.losses import PADDING, CrossEntropy, Loss
 from gradleak.precision import Precision, computing, scaled_gradients
 
@@ -60,10 +61,12 @@ class Leak:
         the weights before, in eval mode; a client that trained in train mode had other batch norms.
         `head`: the name of the last Linear layer; where not said, the last that is declared.
         """
-        if not rate > 0 or batch_size < 1 or local_steps < 1 or not 0 <= momentum < 1 or weight_decay < 0:
+        check_count("batch_size", batch_size)
+        check_count("local_steps", local_steps)
+        if not (0 < rate < math.inf and 0 <= momentum < 1 and 0 <= weight_decay < math.inf):
             raise InputError(
-                "an update needs a rate above 0, at least 1 sample and step, a momentum in 0 … 1 and no decay below 0; "
-                f"got {rate:g}, {batch_size}, {local_steps}, {momentum:g} and {weight_decay:g}"
+                "an update needs a rate above 0, a momentum in 0 … 1 and no decay below 0; "
+                f"got {rate:g}, {momentum:g} and {weight_decay:g}"
             )
         own = copy.deepcopy(model).eval()
         for which, state in (("before", before), ("after", after)):

@@ -24,6 +24,7 @@ from gradleak.images.inversion.chain import Layer
 from gradleak.labels.priors import LabelPrior
 from gradleak.labels.soft.batch.recover import recover_batch
 from gradleak.labels.soft.single import Solver, recover_soft_labels
+from gradleak.labels.verdict import check_noise
 from gradleak.leak import Leak
 from gradleak.precision import Precision, coarser, rounding_unit
 
@@ -119,6 +120,7 @@ def trace_fully_connected(
     """
     if rule not in RULES:
         raise unknown("rule", rule, RULES)
+    check_noise(noise)
     first = next((module for module in leak.model.modules() if isinstance(module, nn.Linear)), None)
     layers = chain.layers(leak.model, (nn.Linear,), (first.in_features if first is not None else 1,))
     with torch.no_grad():

@@ -9,7 +9,7 @@ from functools import cached_property
 import torch
 from torch import Tensor, nn
 
-from gradleak.errors import InputError, unknown
+from gradleak.errors import InputError, check_count, unknown
 from gradleak.labels.hard.gradinversion import gradinversion
 from gradleak.labels.hard.idlg import idlg
 from gradleak.labels.hard.ilrg import ilrg
@@ -203,6 +203,12 @@ def count_labels(
     baselines: as even as can be, or label by label. What each needs and takes for granted is in METHODS. An assumption
     that visibly fails is an error that names it.
     """
+    check_count("a leak's batch_size", leak.batch_size)
+    check_count("a leak's local_steps", leak.local_steps)
+    if not 0 <= epsilon <= 1:
+        raise InputError(f"epsilon is the labels' smoothing, from 0 to 1; got {epsilon:g}")
+    if not leak.weight_gradient.isfinite().all():
+        raise InputError("the gradient holds NaN or infinite values")
     known = Knowledge(leak.model, auxiliary, leak.input_shape, dummy, loss, epsilon, leak.local_steps, defense, seed)
     return count_heads(leak.heads, method, known)[0]
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -19,6 +19,7 @@ from gradleak.labels.priors import LabelPrior, Score
 from gradleak.labels.soft.intervals import excluded
 from gradleak.labels.soft.path import golden, joined
 from gradleak.labels.soft.problem import ACCEPT, NEGATIVE, Problem
+from gradleak.labels.verdict import KNOWN
 
 # A class more than 40 below the top has no influence left, so softmax changes on a relative scale of 1/40 of t at the
 # finest; far out, where ‖p − y‖ < 1e-4, little happens.
@@ -33,6 +34,11 @@ KEPT = 8
 STEPS = 8
 # A step of this share of a scalar, in roots of the rounding unit, is the last: residuals are straight lines over it.
 STILL = 1e-3
+# So many scalars on either side of one whose label has a negative entry are tried, up to the ends of its range.
+INSIDE = 64
+# The least free entry of a label may be another class's where others are below it by less than this; so many labels at
+# a time are looked at.
+TIED, TIES = 0.05, 64
 # A grid of more points, times the classes, is first parted into so many ranges, most of which intervals exclude.
 MANY, RANGES = 50_000, 80
 
@@ -71,7 +77,50 @@ def solve(problem: Problem, prior: LabelPrior | Score) -> Candidates:
             break
         again = _search(problem[missing], prior, (grid,), steps=5 * STEPS)
         found = _replaced(found, missing, again)
-    return found
+    return _with_ties(problem, prior, found) if isinstance(prior, LabelPrior) else found
+
+
+def _with_ties(problem: Problem, prior: LabelPrior, found: Candidates) -> Candidates:
+    """Return the candidates, and those with another free class where the least free entry is hardly above the others.
+
+    There two answers lie side by side, closer than the grid's points, if few classes tell them from each other.
+    """
+    best = found.misfit.where(found.accepted, math.inf)
+    # With few equations there are often several answers; else the best is the only one.
+    columns = best.argsort(dim=1) if prior.equations(problem.classes) < FEW else best.argmin(dim=1, keepdim=True)
+    at = found.scalars.gather(1, columns)
+    ranked = problem.labels(at).topk(prior.free + 1, dim=2)
+    near = found.accepted.gather(1, columns) & (ranked.values[:, :, -2] - ranked.values[:, :, -1] < TIED)
+    if not near.any():
+        return found
+    rows = near.any(dim=1).nonzero()[:, 0]
+    first = near[rows].int().argmax(dim=1)
+    part, at, kept = problem[rows], at[rows, first, None], ranked.indices[rows, first, : prior.free - 1]
+    few = (part.probabilities(at) > ACCEPT * part.explained(at)[1]).sum(dim=2)[:, 0] <= prior.free + FEW
+    rows, at, kept = rows[few], at[few], kept[few]
+    every = torch.arange(problem.classes, device=rows.device)[None, :, None]
+    both = found
+    for some in torch.arange(len(rows), device=rows.device).split(TIES):
+        row, start = rows[some], at[some].expand(-1, problem.classes)
+        part = problem[row]
+        free = torch.cat([kept[some, None].expand(-1, problem.classes, -1), every.expand(len(some), -1, 1)], dim=2)
+        own = _judged(part, *_newton(part, start, start / 2, 2 * start, prior, 6 * STEPS, free), prior)
+        good = own.accepted & explains(part, own.scalars, prior)
+        both = _beside(both, row, replace(own, accepted=good))
+    return both
+
+
+def _beside(found: Candidates, rows: Tensor, more: Candidates) -> Candidates:
+    """Put the best of what some rows have more beside what was found; other rows repeat their first candidate."""
+    best = more.misfit.where(more.accepted, math.inf)
+    best = best.topk(min(KEPT, best.shape[1]), dim=1, largest=False).indices
+    both = []
+    for name in Candidates.__annotations__:
+        old, new = getattr(found, name), getattr(more, name)
+        wide = old[:, :1].repeat(1, best.shape[1])
+        wide[rows] = new.gather(1, best)
+        both.append(torch.cat([old, wide], dim=1))
+    return Candidates(*both)
 
 
 def _replaced(found: Candidates, where: Tensor, again: Candidates) -> Candidates:
@@ -205,6 +254,11 @@ def _polish(problem: Problem, ends: Tensor, prior: LabelPrior | Score, steps: in
     else:
         lower, upper = ends.chunk(2, dim=1)
         scalars, misfit, steep = _scored(problem, lower, upper, prior)
+    return _judged(problem, scalars, misfit, steep, prior)
+
+
+def _judged(problem: Problem, scalars: Tensor, misfit: Tensor, steep: Tensor, prior: LabelPrior | Score) -> Candidates:
+    """Return scalars (N, K) with how far each may move, what that does to its label, and whether it is accepted."""
     reach = (ACCEPT**2 - misfit.square()).clamp_(min=0).sqrt_() / steep.clamp(min=1e-300)
     low = torch.maximum(scalars - reach, problem.least[:, None])
     high = torch.minimum(scalars + reach, scalars * GRIDS[-1][1])
@@ -216,7 +270,27 @@ def _polish(problem: Problem, ends: Tensor, prior: LabelPrior | Score, steps: in
         # Nothing gives such a label a shape, so its entries keep their own errors.
         moved += 2 * error.sum(dim=2)
     valid = _valid(problem, scalars, own[:, 0], error)
-    return Candidates(scalars, misfit, low, high, moved, (misfit < ACCEPT) & valid)
+    found = Candidates(scalars, misfit, low, high, moved, (misfit < ACCEPT) & valid)
+    beside = (misfit < ACCEPT) & ~valid & (moved > KNOWN)
+    return _moved_inside(problem, found, beside, prior) if beside.any() else found
+
+
+def _moved_inside(problem: Problem, found: Candidates, which: Tensor, prior: LabelPrior | Score) -> Candidates:
+    """Move scalars (N, K) whose label has a negative entry to the nearest one in their range that gives a label.
+
+    Flat logits fit the gradient equally well over a wide range of scalars, and the best fit may lie where no label is.
+    """
+    row, column = which.nonzero(as_tuple=True)
+    part, at = problem[row], found.scalars[row, column, None]
+    steps = torch.linspace(0, 1, INSIDE, dtype=at.dtype, device=at.device)
+    points = torch.cat([at * (end[row, column, None] / at) ** steps for end in (found.low, found.high)], dim=1)
+    good = explains(part, points, prior)
+    near = (points / at).log().abs().masked_fill(~good, math.inf).argmin(dim=1, keepdim=True)
+    some = good.any(dim=1)
+    scalars, accepted = found.scalars.clone(), found.accepted.clone()
+    scalars[row, column] = torch.where(some, points.gather(1, near)[:, 0], at[:, 0])
+    accepted[row, column] = some
+    return replace(found, scalars=scalars, accepted=accepted)
 
 
 def explains(problem: Problem, scalars: Tensor, prior: LabelPrior | Score) -> Tensor:
@@ -228,14 +302,21 @@ def explains(problem: Problem, scalars: Tensor, prior: LabelPrior | Score) -> Te
 
 
 def _newton(
-    problem: Problem, scalars: Tensor, lower: Tensor, upper: Tensor, prior: LabelPrior, steps: int
+    problem: Problem,
+    scalars: Tensor,
+    lower: Tensor,
+    upper: Tensor,
+    prior: LabelPrior,
+    steps: int,
+    free: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gauss-Newton steps, each residual weighed by its rounding error; also return the misfit and its slope.
 
+    `free` (N, K, F): which classes are free, where these are not the largest of each label.
     They end where none moves any more. Where the misfit still falls at the end, as on the steep side of an
     exponential, the steps go on.
     """
-    both, still = _residuals(problem, scalars, prior), STILL**2 * problem.unit[:, None]
+    both, still = _residuals(problem, scalars, prior, free), STILL**2 * problem.unit[:, None]
     for number in range(steps):
         before, last = both, scalars
         residual, slope = both
@@ -246,14 +327,15 @@ def _newton(
             if ((moved / last).square() <= still).all():
                 residual.addcmul_(slope, moved.unsqueeze(2))
                 return scalars, *_misfit(problem, both, prior)
-        both = _residuals(problem, scalars, prior)
+        both = _residuals(problem, scalars, prior, free)
     misfit, steep = _misfit(problem, both, prior)
     falling = (both[0].square().sum(dim=2) < before[0].square().sum(dim=2) / 2) & (misfit > ACCEPT)
     if steps > STEPS or not falling.any():
         return scalars, misfit, steep
     row, column = falling.nonzero(as_tuple=True)
     at, low, high = (value[row, column, None] for value in (scalars, lower, upper))
-    again = _newton(problem[row], at, low, high, prior, 6 * STEPS)
+    named = None if free is None else free[row, column, None]
+    again = _newton(problem[row], at, low, high, prior, 6 * STEPS, named)
     for whole, part in zip((scalars, misfit, steep), again, strict=True):
         whole[row, column] = part[:, 0]
     return scalars, misfit, steep
@@ -266,7 +348,7 @@ def _misfit(problem: Problem, both: Tensor, prior: LabelPrior) -> tuple[Tensor, 
     return misfit, steep
 
 
-def _residuals(problem: Problem, scalars: Tensor, prior: LabelPrior) -> Tensor:
+def _residuals(problem: Problem, scalars: Tensor, prior: LabelPrior, free: Tensor | None = None) -> Tensor:
     """Return rᵢ(t) and drᵢ/dt, (2, N, K, C), in units of their rounding error; 0 for the free entries."""
     at = scalars.unsqueeze(2)
     probability, pull = problem.sides(at)
@@ -275,7 +357,7 @@ def _residuals(problem: Problem, scalars: Tensor, prior: LabelPrior) -> Tensor:
     torch.sub(probability, pull, out=label)
     torch.mul(probability, problem.rows[0], out=slope)
     slope.addcmul_(probability, slope.sum(dim=2, keepdim=True), value=-1).addcdiv_(pull, at)
-    free = label.topk(prior.free, dim=2).indices
+    free = label.topk(prior.free, dim=2).indices if free is None else free
     if prior.rest == "equal":
         rest = label.scatter_(2, free, 0).sum(dim=2, keepdim=True) / (problem.classes - prior.free)
     else:

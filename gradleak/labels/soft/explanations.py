@@ -111,27 +111,43 @@ def _true_ends(problem: Problem, prior: LabelPrior | Score, inside: Tensor, ends
 
 def reason_of(
     size: float,
+    faint: bool,
     fitted: bool,
     misfit: float,
     widest: float,
     loose: float,
     checked: bool,
-    count: int,
+    candidates: Tensor,
     proved: bool | None,
 ) -> str:
-    """Return why an answer is not unique, "" where it is."""
+    """Return why an answer is not unique, "" where it is; `candidates` (M, C) are the labels that were found."""
     if not size > 0:
         return "the gradient is zero: prediction and label agree, and nothing else is known"
+    if faint:
+        return f"the gradient, of size {size:.0e}, is lost in the smallest numbers that its precision holds"
     if not fitted:
         return f"not one sample's gradient: it misses rank one by {misfit:.1e}, more than rounding; a batch, or noise"
-    if count == 0:
+    if len(candidates) == 0:
         return "no scalar gives a label of this shape: another prior, or a gradient that was rescaled"
     if widest > KNOWN:
-        return f"the gradient's digits leave the label open by {widest:.1g} (L1)"
-    if count > 1:
-        return f"{count} labels, or features, explain the gradient"
+        return f"the gradient's digits leave the label open by {min(widest, 2):.1g} (L1){_share_of(candidates)}"
+    if len(candidates) > 1:
+        return f"{len(candidates)} labels, or features, explain the gradient"
+    if loose > 1:
+        return "the gradient's digits do not determine the feature's size"
     if loose > KNOWN_FEATURE:
         return f"the gradient's digits leave the feature's size open by {loose:.0%}"
     if proved is not None:
         return "" if proved else "intervals do not exclude that another scalar explains the gradient"
     return "" if checked else "no equation is left that could tell this answer from another"
+
+
+def _share_of(candidates: Tensor) -> str:
+    """Return the class that all labels (M, C) found name, and the range of its share; "" where they differ."""
+    most, named = candidates.max(dim=1)
+    first, *others = named.tolist()
+    if any(other != first for other in others):
+        return ""
+    low, high = most.aminmax()
+    share = f", with a share from {float(low):.2g} to {float(high):.2g}" if float(high - low) > KNOWN / 2 else ""
+    return f"; all labels found name class {first}{share}"

@@ -16,9 +16,9 @@ from gradleak.labels.soft import exact, intervals, search, unscaled
 from gradleak.labels.soft.exact import Candidates
 from gradleak.labels.soft.explanations import Explanation, explanations, reason_of, shaped
 from gradleak.labels.soft.path import label_path
-from gradleak.labels.soft.problem import Problem
+from gradleak.labels.soft.problem import ACCEPT, Problem
 from gradleak.labels.soft.rank_one import RankOne, reduce_gradients
-from gradleak.labels.verdict import Status, Verdict, check_scale
+from gradleak.labels.verdict import Status, Verdict, check_noise, check_scale
 from gradleak.precision import Precision, coarser, precision_of, rounding_unit, shown_rounding
 
 Solver = Literal["exact", "lbfgs", "pso"]
@@ -32,6 +32,10 @@ RANK_ONE_TOLD = 2
 ROWS = 4
 # Sizes are never taken for less: their squares are numbers still.
 LEAST = 1e-150
+UNCHECKED = (
+    "without a prior nothing checks this label: it is right if the client computed with these very weights, "
+    "and sent both gradients unchanged"
+)
 
 
 @dataclass(frozen=True)
@@ -43,8 +47,9 @@ class SoftLabels:
     found; `residuals` (N,): relative error of the gradient that they give; `open` (N,): how far the label may be off
     (L1), inf where nothing bounds it; of an "ambiguous" label it is an estimate from the slope of the residuals, and
     where a class is saturated half of the error was seen; `candidates`: for each sample the distinct labels (M, C)
-    that were found to explain its gradient within rounding, the best first (where a label is open, the ends of what
-    is open); `status` and, where it is not "unique", `reasons`.
+    that were found to explain its gradient within rounding, the best first (where a label is open and the scale is
+    known, the ends of what is open); `status` and, where it is not "unique", `reasons`. Where all labels found name one
+    class, the reason gives the class and the range of its share.
     """
 
     labels: Tensor
@@ -98,8 +103,10 @@ def recover_soft_labels(
     """Recover the soft label and the feature of a single sample (C, I), or of each of N (N, C, I), from its gradient.
 
     `prior`: "smoothing", "mixup", "onehot", a `Prior`, or a callable that scores labels (…, C) with 0 for the right
-    shape. None, any label at all, is enough where a `bias_gradient` and the scale are known: the label then follows in
-    closed form, and a prior is what it is checked against.
+    shape. Where a `bias_gradient` and the scale are known the label follows in closed form, and the prior is what it is
+    checked against. None, any label at all, leaves nothing to check it with but that no entry is negative: the status
+    is then "found", never "unique". Such a label is right if the client computed with this very weight and bias, and
+    both gradients were sent unchanged; weights one step old or a clipped tensor give a wrong one.
     `nonnegative`: no entry of the feature is negative, as after a ReLU or a sigmoid, which fixes the scalar's sign; a
     sample whose gradient shows features of both signs is searched on both sides all the same.
     `noise`: standard deviation of what a client is known to have added to every entry; None estimates it from how far
@@ -208,8 +215,7 @@ def _check(
         raise InputError(f"bias must be (C,) = ({weight.shape[0]},); got {tuple(bias.shape)}")
     if bias_gradient is not None and (bias is None or bias_gradient.numel() != len(gradients) * weight.shape[0]):
         raise InputError("a bias gradient needs the bias as well, and one row of C entries a sample")
-    if noise is not None and noise < 0:
-        raise InputError(f"noise is a standard deviation and not negative; got {noise:g}")
+    check_noise(noise)
     check_scale(scale)
 
 
@@ -260,11 +266,27 @@ def _proved(
 
 def _rank_one(reduced: RankOne, gradients: Tensor, noise: float | None, rounding: _Rounding) -> Tensor:
     """Return which gradients (N,) are one sample's, up to the rounding of their entries; all where there is noise."""
+    there = reduced.size > _faint(gradients, rounding)
     if noise != 0:
-        return reduced.size > 0
+        return there
     least = rounding.least * math.sqrt(math.prod(gradients.shape[1:]))
     missed, allowed = reduced.misfit * reduced.size, rounding.allowed
-    return (reduced.size > 0) & (missed.sub_(reduced.size, alpha=allowed * rounding.unit) <= allowed * least)
+    return there & (missed.sub_(reduced.size, alpha=allowed * rounding.unit) <= allowed * least)
+
+
+def _faint(gradients: Tensor, rounding: _Rounding) -> float:
+    """Return the size below which rounding to the precision's smallest numbers explains a gradient with any label."""
+    floor = max(_floor(gradients.dtype), rounding.least if rounding.told else 0.0)
+    return ACCEPT * floor * math.sqrt(gradients.shape[1])
+
+
+def _floor(dtype: torch.dtype) -> float:
+    """Return the least number that a type holds.
+
+    Many exponentials flush what is not a normal number to zero; half precision cannot afford that.
+    """
+    facts = torch.finfo(dtype)
+    return facts.smallest_normal * (facts.eps if facts.bits < 32 else 1)
 
 
 def _told(
@@ -286,9 +308,10 @@ def _told(
     # The gradient that label and feature give is t κ (p − y) along the direction, and 1 / w = t κ.
     missed = torch.addcdiv(problem.ratios, problem.probabilities(at)[:, 0] - found.labels, weights, value=-1)
     residuals = norm(missed, dim=1) / norm(problem.ratios, dim=1).clamp_(min=LEAST)
-    facts = torch.stack([reduced.size, fitted, reduced.misfit, found.open, found.loose, found.checked]).tolist()
-    counts = [len(one) for one in found.candidates]
-    reasons = tuple(reason_of(*own) for own in zip(*facts, counts, found.proved or (None,) * len(counts), strict=True))
+    faint = reduced.size <= _faint(gradients, rounding)
+    facts = torch.stack([reduced.size, faint, fitted, reduced.misfit, found.open, found.loose, found.checked]).tolist()
+    proved = found.proved or (None,) * len(found.candidates)
+    reasons = tuple(reason_of(*own) for own in zip(*facts, found.candidates, proved, strict=True))
     sums = gradients.sum(dim=2).abs()
     row = sums.argmax(dim=1, keepdim=True)
     if not rounding.told:
@@ -309,6 +332,16 @@ def _told(
             for own, reason in zip(found.candidates, reasons, strict=True)
         ),
         reasons=reasons,
+    )
+
+
+def _unchecked(found: SoftLabels) -> SoftLabels:
+    """Return labels that follow in closed form and have no prior to be checked against, without a certificate."""
+    unchecked = [status == "unique" for status in found.status]
+    return replace(
+        found,
+        status=tuple("found" if one else status for one, status in zip(unchecked, found.status, strict=True)),
+        reasons=tuple(UNCHECKED if one else reason for one, reason in zip(unchecked, found.reasons, strict=True)),
     )
 
 
@@ -364,8 +397,7 @@ def problem_of(
         ratios=reduced.errors / scale,
         bias=None if bias is None else bias.double(),
         unit=torch.full_like(size, facts.eps / 2),
-        # Many exponentials flush what is not a normal number to zero; half precision cannot afford that.
-        floor=torch.full_like(size, facts.smallest_normal * (facts.eps if facts.bits < 32 else 1) / min(scale, 1.0)),
+        floor=torch.full_like(size, _floor(dtype) / min(scale, 1.0)),
         scale=rows.expand_as(size),
         noise=noise / scale,
         sway=noise * rows / strength,
@@ -483,5 +515,6 @@ def _with_bias(
     label = label if prior is None else shaped(label, prior)
     candidates = tuple(one[None][: int(fit)] for one, fit in zip(label, fits.tolist(), strict=True))
     none = torch.zeros_like(size)
-    found = Explanation(size.where(fits, math.nan), 1 / size, label, opened, none, none == 0, candidates)
-    return _told(reduced, problem, gradients, fitted, found, scale, prior, rounding)
+    answer = Explanation(size.where(fits, math.nan), 1 / size, label, opened, none, none == 0, candidates)
+    found = _told(reduced, problem, gradients, fitted, answer, scale, prior, rounding)
+    return _unchecked(found) if prior is None else found

@@ -39,7 +39,7 @@ STEPS = 16
 # After so many steps those go on that are better by a share.
 TOGETHER, STALLED = 4, 0.5
 # Singular values below this share of the largest are lost.
-LOST, LEAST = 1e-16, 1e-150
+LOST, LEAST, LARGE = 1e-16, 1e-150, 1e150
 # Factors are looked for up to this, and down to one by this.
 FACTORS = 1e9
 # A factor that may move by so much of itself may be any.
@@ -137,7 +137,8 @@ def _points(problem: Problem) -> int:
 def _reach(problem: Problem) -> tuple[Tensor, Tensor]:
     """Return the least and the largest scalar (N,) between which probabilities are neither flat nor all alike."""
     order = problem.logits.sort(dim=1, descending=True).values
-    tiny = torch.finfo(order.dtype).tiny
+    # Logits that are all alike still give finite scalars.
+    tiny = 1e-250
     wide = (order[:, 0] - order[:, -1]).clamp(min=tiny)
     spread = 0.0 if problem.bias is None else float(problem.bias.max() - problem.bias.min())
     begin = FLAT / wide
@@ -196,7 +197,31 @@ def _along_the_line(part: Problem, prior: LabelPrior, told: Tensor | None) -> tu
     level = (flat * ratios.unsqueeze(1)).masked_fill(first, 0).sum(dim=2)
     level = level / ratios.unsqueeze(1).square().masked_fill(first, 0).sum(dim=2).clamp(min=1e-300)
     level = torch.where(level > 0, level, tops)
-    return torch.cat([named, first], dim=1), torch.cat([scalars, near], dim=1), torch.cat([known, level], dim=1)
+    starts = [(named, scalars, known), (first, near, level)]
+    seen = weights > 0
+    if prior.free == 1 and (seen.sum(dim=1) - seen.gather(1, top)[:, 0].long() == 1).any():
+        starts.append((torch.zeros_like(first).scatter(2, top[:, :, None], True), *_alone(part, far, tops)))
+    names, ats, pulls = zip(*starts, strict=True)
+    return torch.cat(names, dim=1), torch.cat(ats, dim=1), torch.cat(pulls, dim=1)
+
+
+def _alone(part: Problem, far: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Return a scalar and a weight (N, 1) where one class is seen besides the label's own, which is the likeliest.
+
+    The scalar need only be so large that all other classes are not seen; of those it is one with a factor of about 1.
+    """
+    ratios, top = part.ratios, part.logits.argmax(dim=1, keepdim=True)
+    seen = ratios.argmax(dim=1, keepdim=True)
+    height = ratios.gather(1, seen).clamp(min=1e-300)
+    ranked = part.logits.topk(min(3, part.classes), dim=1).values
+    apart = ((ranked[:, :1] - ranked[:, -1:]) * (part.classes > 2)).clamp(min=1e-300)
+    least = torch.minimum(-part.floor.log()[:, None] / apart, FAR * far)
+    gap = (ranked[:, :1] - part.logits.gather(1, seen)).clamp(min=1e-300)
+    lift = 0 if part.bias is None else part.bias[seen] - part.bias[top]
+    plain = ((least.log() - height.log() + lift) / gap).clamp(max=FAR * far)
+    scalar = torch.maximum(least, plain)
+    found = part.probabilities(scalar)[:, 0].gather(1, seen) / height
+    return scalar, torch.where(found > 0, found, weight)
 
 
 def _along_the_grid(part: Problem, prior: LabelPrior, told: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
@@ -241,12 +266,32 @@ def _along_the_grid(part: Problem, prior: LabelPrior, told: Tensor | None) -> tu
         likeliest = likely[:, :, -1].argmax(dim=1, keepdim=True)
         alike = part.ratios.masked_fill(torch.zeros_like(others).scatter(1, likeliest, True), 0).sum(dim=1)
         alike = 0.5 / classes * (classes - 1) / alike.abs().clamp(min=1e-300)[:, None]
-        named = torch.cat([named, least, likeliest], dim=1)
-        weight = torch.cat([weight, flat, alike], dim=1)
         lean = torch.maximum(classes * flat * lean, 1e-6 * grid[:, :1])
-        scalar = torch.cat([scalar, lean, grid[:, -1:]], dim=1)
+        starts = [(named, scalar, weight), (least, lean, flat), (likeliest, grid[:, -1:], alike)]
+        for one in (least, likeliest) if classes > 3 else ():
+            far, share, good = _beyond(part, one, end[:, None])
+            if good.any():
+                starts.append((one, torch.where(good, far, grid[:, -1:]), torch.where(good, share, alike)))
+        named, scalar, weight = (torch.cat(values, dim=1) for values in zip(*starts, strict=True))
     free = torch.zeros(*named.shape, classes, dtype=torch.bool, device=named.device)
     return free.scatter(2, named[:, :, None], True), scalar, weight
+
+
+def _beyond(part: Problem, named: Tensor, end: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return scalars and weights (N, 1) beyond the grid's `end`, and for which samples (N, 1) there are such.
+
+    There only two classes other than `named` (N, 1) have a probability. The remaining ones have c = −ŷ / w, and what
+    the two have above that is in proportion to their probabilities.
+    """
+    both = part.logits.scatter(1, named, -math.inf).topk(2, dim=1)
+    others = part.ratios.scatter(1, torch.cat([named, both.indices], dim=1), math.nan)
+    above = part.ratios.gather(1, both.indices) - others.nanmedian(dim=1, keepdim=True).values
+    lift = 0 if part.bias is None else part.bias[both.indices].diff(dim=1)
+    found = (above.log().diff(dim=1) - lift) / both.values.diff(dim=1)
+    good = (above > 0).all(dim=1, keepdim=True) & (found > end) & found.isfinite()
+    scalar = torch.where(good, found, end)
+    weight = part.probabilities(scalar)[:, 0].gather(1, both.indices[:, :1]) / above[:, :1]
+    return scalar, weight, good & (weight > 0)
 
 
 def _likely(part: Problem, scalars: Tensor) -> Tensor:
@@ -287,8 +332,8 @@ def _lines(across: Tensor, heights: Tensor, weights: Tensor) -> tuple[Tensor, Te
     slope = sxy.addcmul_(sx, mean, value=-1) / sxx.addcmul_(sx, centre, value=-1).clamp_(min=1e-300)
     slope.clamp_(min=0)
     rest = torch.addcmul(level, slope, sxy, value=-1).clamp_(min=0).nan_to_num_(math.inf)
-    # The class that the label names has more of it than the others: it lies below their line.
-    below = (across - centre).sub_(KNOWN / 2).mul_(slope).add_(mean - heights.unsqueeze(2))
+    # The class that the label names has as much of it as the others, or more: it does not lie above their line.
+    below = (across - centre).add_(KNOWN / 2).mul_(slope).add_(mean - heights.unsqueeze(2))
     return slope, rest.masked_fill_((slope > 0) & (below < 0), math.inf)
 
 
@@ -332,7 +377,26 @@ def _judged(part: Problem, free: Tensor, scalars: Tensor, weights: Tensor, prior
     if (start.size < ACCEPT**2 * part.classes).any():
         fits.append(start)
     both = [fit.explained(part, free, prior) for fit in fits]
+    both += [_with_likeliest(one, part, prior, moves) for one in both if _tied(one, prior).any()]
     return Explained(*(torch.cat([getattr(one, name) for one in both], dim=1) for name in Explained.__annotations__))
+
+
+def _tied(found: Explained, prior: LabelPrior) -> Tensor:
+    """Return in which accepted labels (N, K) the least free entry is no more than the others: it may be any class's."""
+    largest = found.labels.amax(dim=2)
+    if prior.rest == "equal":
+        return found.accepted & (largest <= 1 / found.labels.shape[2] + KNOWN)
+    return found.accepted & (largest >= 1 - KNOWN) if prior.free == 2 else torch.zeros_like(found.accepted)
+
+
+def _with_likeliest(found: Explained, part: Problem, prior: LabelPrior, moves: bool) -> Explained:
+    """Return what such labels leave open if the free entry is that of the likeliest class, which is told the least."""
+    kept = found.labels.topk(prior.free, dim=2).indices[:, :, :-1]
+    free = torch.zeros_like(found.labels, dtype=torch.bool).scatter(2, kept, True)
+    likely = _likely(part, found.scalars).masked_fill(free, -1).argmax(dim=2, keepdim=True)
+    free = free.scatter(2, likely, True)
+    own = _Fit.at(part, free, found.scalars, found.weights, prior, moves).explained(part, free, prior)
+    return replace(own, accepted=own.accepted & _tied(found, prior))
 
 
 def _polished(fit: _Fit, part: Problem, free: Tensor, prior: LabelPrior) -> _Fit:
@@ -398,6 +462,7 @@ def _equations(
     scale = error.reciprocal().masked_fill_(free, 0)
     residual, first, second = label * scale, raw * scale, -pull * scale
     if prior.rest == "equal":
+        scale = scale.clamp(max=LARGE)
         total = scale.square().sum(dim=2, keepdim=True).clamp_(min=1e-300)
         mean, sway, drop = ((scale * one).sum(dim=2, keepdim=True) / total for one in (residual, first, second))
         residual, first, second = (scale * (one - own) for one, own in ((label, mean), (raw, sway), (-pull, drop)))
@@ -438,11 +503,12 @@ class _Fit:
         """Return the fit at other scalars, with the weights that are best there by the errors that are known here."""
         p = _likely(part, scalars)
         high, across = p, part.ratios.unsqueeze(1)
-        square = self.scale.square()
+        square = self.scale.clamp(max=LARGE).square()
         if prior.rest == "equal":
             total = square.sum(dim=2, keepdim=True).clamp_(min=1e-300)
             high, across = (one - (square * one).sum(dim=2, keepdim=True) / total for one in (high, across))
-        pulled = square.mul_(across)
+        # The square of what is one over an error of 1e-160 is no number.
+        pulled = torch.where(self.scale < LARGE, square.mul_(across), self.scale * across * self.scale)
         size = (pulled * across).sum(dim=2)
         best = (pulled * high).sum(dim=2) / size.clamp(min=1e-300)
         # A weight that the equations hardly hold stays.
@@ -504,8 +570,14 @@ class _Fit:
         own = _equations(part, free, _likely(part, self.scalars), self.scalars, self.weights, prior, self.moves)
         inverse = self.inverse()
         loose = (reach * inverse[:, :, 0].norm(dim=2)).nan_to_num(math.inf)
+        edge = (misfit > ACCEPT / 2) & (misfit < ACCEPT)
+        if edge.any():
+            # Where the next step would still lead away, this is not the middle of what is accepted.
+            loose = loose.masked_fill(edge & (self.step().abs() > KNOWN), math.inf)
         named = torch.stack([own.raw, -own.pull], dim=3).masked_fill_(~free.unsqueeze(3), 0) @ inverse
         opened = reach * named.norm(dim=3).sum(dim=2)
+        # An entry may be above 1 by its rounding error and by what it moves within what is accepted.
+        slack = opened.nan_to_num(0).clamp(max=KNOWN).unsqueeze(2)
         lost = reach * inverse[:, :, 1].norm(dim=2) > ANY
         if prior.free == 2:
             lost |= loose > ANY
@@ -516,11 +588,8 @@ class _Fit:
             opened = torch.where(lost, 2, opened)
         label = torch.where(free, own.label, own.mean)
         error = NEGATIVE * own.error
-        valid = (label >= -error).all(dim=2) & (label <= 1 + error).all(dim=2)
+        valid = (label >= -error).all(dim=2) & (label <= 1 + error + slack).all(dim=2)
         valid &= (label + error >= own.mean).masked_fill(~free, True).all(dim=2)
-        if prior.rest == "equal":
-            # A label that is smoothed away altogether is every class's, and no gradient's.
-            valid &= (label - own.mean).abs().amax(dim=2) > KNOWN
         label = label.clamp(min=0)
         missing = 1 - label.sum(dim=2, keepdim=True)
         label = torch.where(free, label + missing / prior.free, label).clamp(min=0)

@@ -284,7 +284,7 @@ def test_a_bias_gives_the_label_in_closed_form() -> None:
     assert torch.allclose(single.labels[0], found.labels[0], rtol=0, atol=1e-13)
     # Nothing need be known of the label's shape; what is known is checked, and a gradient of half the size is seen.
     anything = recover_soft_labels(made["gradients"], made["weight"], **given | {"prior": None})
-    assert set(anything.status) == {"unique"}
+    assert set(anything.status) == {"found"}
     assert float((anything.labels - made["label"]).abs().sum(dim=1).max()) < 1e-5
     for changed in ({"prior": "onehot"}, {"bias_gradient": made["delta"] / 2, "weight": made["gradients"] / 2}):
         other = given | {name: value for name, value in changed.items() if name != "weight"}
@@ -403,6 +403,10 @@ def test_two_classes_have_no_smoothed_shape_but_a_one_hot_one() -> None:
     factor=st.floats(-3, 3),
     seed=st.integers(0, 2**20),
 )
+# A fit that is accepted though it has not come to its end says nothing of the feature's size.
+@example(
+    classes=7, features=3, spread=1.0, labels="onehot", dtype="float16", bias="none", factor=2.0, seed=958,
+)  # fmt: skip
 def test_an_unknown_factor_is_found_or_said_to_be_open(
     classes: int, features: int, spread: float, labels: str, dtype: str, bias: str, factor: float, seed: int
 ) -> None:

@@ -18,7 +18,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from gradleak.errors import InputError, unknown
+from gradleak.errors import InputError, check_count, unknown
 from gradleak.labels.priors import PRIORS
 from gradleak.labels.soft.batch.recover import BatchLabels
 from gradleak.labels.verdict import KNOWN, Status
@@ -71,11 +71,14 @@ def recover_jointly(
             f"a batch's weight gradient must be (C, I), as its weight: got {tuple(weight_gradient.shape)} and "
             f"{tuple(weight.shape)}"
         )
+    _check_numbers(weight_gradient, weight, classes, batch_size)
+    for name, value in (("starts", starts), ("steps", steps), ("multisets", multisets)):
+        check_count(name, value)
     with torch.no_grad():
         gradient, matrix = weight_gradient.double(), weight.detach().double()
         unit = max(torch.finfo(weight_gradient.dtype).eps / 2, 2e-15)
         known = classes if batch_size is None else None
-        size = len(known) if known is not None else batch_size or _rank(gradient, unit)
+        size = len(known) if known is not None else _rank(gradient, unit) if batch_size is None else batch_size
         count = len(gradient)
         empty = BatchLabels(
             gradient.new_full((size, count), math.nan),
@@ -94,6 +97,18 @@ def recover_jointly(
         each = [own if len(sets) == 1 or place >= len(sets) // 10 else LIKELY * own for place in range(len(sets))]
         answers = problem.answers(torch.stack([one.cpu() for one in sets]), each, steps, generator)
         return _told(problem, answers, sum(each), empty)
+
+
+def _check_numbers(gradient: Tensor, weight: Tensor, classes: Tensor | None, batch_size: int | None) -> None:
+    check_count("batch_size", batch_size)
+    if not gradient.is_floating_point() or not gradient.isfinite().all() or not weight.isfinite().all():
+        raise InputError("weight and gradient must be floating point, and hold no NaN or infinite values")
+    if classes is None:
+        return
+    if not bool(((classes >= 0) & (classes < len(weight))).all()):
+        raise InputError(f"classes are whole numbers from 0 to {len(weight) - 1}; got {classes.tolist()}")
+    if batch_size is not None and len(classes) != batch_size:
+        raise InputError(f"{len(classes)} samples' classes were given for a batch_size of {batch_size}")
 
 
 def likely_classes(gradient: Tensor, size: int, most: int) -> list[Tensor]:

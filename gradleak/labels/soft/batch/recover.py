@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from gradleak.errors import InputError
+from gradleak.errors import InputError, check_count
 from gradleak.labels.priors import LabelPrior
 from gradleak.labels.soft.batch.families import families_of
 from gradleak.labels.soft.batch.rounds import Search
@@ -28,7 +28,7 @@ from gradleak.labels.soft.batch.span import TINY, Span
 from gradleak.labels.soft.batch.whole import Whole, fitted
 from gradleak.labels.soft.explanations import KNOWN_FEATURE
 from gradleak.labels.soft.single import recover_soft_labels
-from gradleak.labels.verdict import KNOWN, Status, Verdict, check_scale
+from gradleak.labels.verdict import KNOWN, Status, Verdict, check_noise, check_scale
 from gradleak.precision import Precision, coarser, precision_of, rounding_unit
 
 # Singular values below this many rounding units of the largest are rounding.
@@ -133,6 +133,11 @@ def recover_batch(
     `precision`: what the client is known to compute in, as `recover_soft_labels` takes it.
     """
     check_scale(scale)
+    check_noise(noise)
+    check_count("batch_size", batch_size)
+    check_count("rounds", rounds)
+    if labels is not None and not labels.isfinite().all():
+        raise InputError("known labels hold NaN or infinite values")
     sent = _sent(weight_gradient, weight, bias, bias_gradient, precision)
     with torch.no_grad():
         found = _recover(sent, Settings(batch_size, prior, labels, nonnegative, noise, rounds, seed, scale))

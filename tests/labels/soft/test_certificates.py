@@ -1,0 +1,212 @@
+"""Where a gradient says little: flat, faint and saturated ones, hardly told labels, and assumptions that are broken."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from gradleak.errors import InputError
+from gradleak.images import peel, trace_convolutional, trace_fully_connected
+from gradleak.labels import (
+    SoftLabels,
+    count_labels,
+    recover_batch,
+    recover_jointly,
+    recover_soft_labels,
+    reveal_labels,
+)
+from gradleak.labels.verdict import KNOWN
+from gradleak.leak import Leak, observe
+from tests.labels.soft.test_single import sent, wrong
+
+
+def gradients(weight: Tensor, hidden: Tensor, label: Tensor, bias: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Return the gradients of the last layer's weight (N, C, I) and bias (N, C), in the inputs' precision."""
+    delta = (hidden @ weight.T + (0 if bias is None else bias)).softmax(dim=1) - label
+    return delta.unsqueeze(2) * hidden.unsqueeze(1), delta
+
+
+def saturated(kind: str, dtype: torch.dtype, seed: int, count: int = 200) -> tuple[Tensor, Tensor, Tensor]:
+    """Return weights a hundred times too large, the gradients that they give, and the labels."""
+    made = sent(10, 64, 1.0, kind, "float64", seed, count)
+    # The logits' spread is 100: all but one or two probabilities vanish.
+    weight, hidden, label = (made[name].to(dtype) for name in ("weight", "hidden", "label"))
+    return 100 * weight, gradients(100 * weight, hidden, label)[0], label.double()
+
+
+def holds(found: SoftLabels, label: Tensor, n: int) -> bool:
+    """Whether the true label is among those that an answer leaves possible."""
+    apart = (found.candidates[n] - label[n]).abs().sum(dim=1)
+    return bool((apart <= 2 * KNOWN).any()) or float(apart[0]) <= float(found.open[n]) + KNOWN
+
+
+@pytest.mark.parametrize("classes", [10, 100])
+@pytest.mark.parametrize("spread", [1e-9, 1e-8])
+def test_flat_logits_name_the_class_and_the_range_of_its_share(classes: int, spread: float) -> None:
+    made = sent(classes, 64, spread, "smoothing", "float32", 1, 30)
+    found = recover_soft_labels(made["gradients"], made["weight"])
+    assert set(found.status) == {"ambiguous"}
+    share, named = made["label"].max(dim=1)
+    assert torch.equal(found.labels.argmax(dim=1), named)
+    for n, own in enumerate(found.candidates):
+        assert own.amax(dim=1).min() - KNOWN <= share[n] <= own.amax(dim=1).max() + KNOWN
+        assert f"all labels found name class {int(named[n])}, with a share from" in found.reasons[n]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_label_that_is_the_same_for_all_classes_is_found_with_an_unknown_factor(dtype: str) -> None:
+    made = sent(10, 64, 1.0, "smoothing", dtype, 2, 50)
+    label = torch.full_like(made["label"], 0.1).to(made["weight"])
+    sent_gradients, _ = gradients(made["weight"], made["hidden"].to(made["weight"]), label)
+    found = recover_soft_labels(0.3 * sent_gradients, made["weight"], scale=None)
+    assert set(found.status) == {"unique"}
+    assert ((found.labels - label.double()).abs().sum(dim=1) < KNOWN).all()
+    assert ((found.scales / 0.3 - 1).abs() < 1e-3).all()
+
+
+@pytest.mark.parametrize("kind", ["smoothing", "mixup", "onehot"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_saturated_logits_with_an_unknown_factor_leave_the_true_label_possible(kind: str, dtype: torch.dtype) -> None:
+    weight, sent_gradients, label = saturated(kind, dtype, 1)
+    found = recover_soft_labels(sent_gradients, weight, prior=kind, scale=None)
+    assert not wrong(found, label).any()
+    # Of numbers around the least normal one nothing can be said.
+    told = sent_gradients.flatten(1).double().norm(dim=1) > 1e-36
+    failed = found.where("failed") & told
+    assert not failed.any()
+    assert all(holds(found, label, n) for n in found.where("ambiguous").nonzero()[:, 0].tolist())
+    assert max(map(len, found.reasons)) < 150
+
+
+def test_a_gradient_of_the_smallest_numbers_is_lost_and_not_fitted() -> None:
+    made = sent(10, 64, 1.0, "onehot", "float32", 0, 5)
+    for scale in (1.0, None):
+        found = recover_soft_labels(1e-38 * made["gradients"], made["weight"], prior="onehot", scale=scale)
+        assert set(found.status) == {"failed"}
+        assert all("lost in the smallest numbers" in reason for reason in found.reasons)
+
+
+def test_two_answers_side_by_side_are_two() -> None:
+    """The label is all but flat: which class has more than the others changes within a grid cell."""
+    weight = torch.tensor([[-0.7], [0.3], [1.42], [0.98]])
+    label = torch.full((1, 4), 0.2499881386756897)
+    label[0, 3] = 0.2500355839729309
+    for length in (3.0, 6.0, 12.0):
+        own, _ = gradients(weight, torch.tensor([[length]]), label)
+        found = recover_soft_labels(own, weight)
+        if found.status[0] == "unique":
+            assert not wrong(found, label.double()).any()
+        else:
+            assert holds(found, label.double(), 0)
+
+
+def test_classes_with_one_logit_tell_one_thing_of_an_unknown_factor() -> None:
+    """Eighteen classes that are equally unlikely do not make up for a share and a factor that nobody knows."""
+    weight = torch.eye(20, 1, dtype=torch.float64)
+    label = torch.zeros(1, 20, dtype=torch.float64)
+    label[0, 0], label[0, 7] = 0.97, 0.03
+    own, _ = gradients(weight, torch.full((1, 1), 450.0, dtype=torch.float64), label)
+    found = recover_soft_labels(0.3 * own, weight, prior="mixup", scale=None)
+    assert found.status == ("ambiguous",)
+    assert holds(found, label, 0)
+
+
+@pytest.mark.parametrize("broken", ["weights one step old", "weight gradients clipped", "both clipped"])
+def test_without_a_prior_nothing_is_unique_and_the_assumptions_are_named(broken: str) -> None:
+    made = sent(10, 64, 4.0, "smoothing", "float32", 3, 100, bias=True)
+    weight, bias, own, delta = (made[name] for name in ("weight", "bias", "gradients", "delta"))
+    size = own.flatten(1).norm(dim=1)
+    factor = (size.median() / size).clamp(min=0.9, max=1)[:, None]
+    if broken == "weights one step old":
+        weight, bias = weight + 0.1 * own.mean(dim=0), bias + 0.1 * delta.mean(dim=0)
+    else:
+        own, delta = own * factor[:, :, None], delta * factor if broken == "both clipped" else delta
+    found = recover_soft_labels(own, weight, bias=bias, bias_gradient=delta, prior=None)
+    off = (found.labels - made["label"]).abs().sum(dim=1) > KNOWN
+    assert (found.where("found") & off).any(), "nothing tells these labels from true ones"
+    assert set(found.status) <= {"found", "failed"}
+    for reason in (one for one, status in zip(found.reasons, found.status, strict=True) if status == "found"):
+        assert "these very weights" in reason
+        assert "unchanged" in reason
+    # The prior is a check: with it hardly one of these is accepted.
+    checked = recover_soft_labels(own, weight, bias=bias, bias_gradient=delta, prior="smoothing")
+    assert not (checked.where("unique") & off).any()
+
+
+def network() -> torch.nn.Sequential:
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(12, 6), torch.nn.Sigmoid(), torch.nn.Linear(6, 4))
+
+
+def updated(**changes: Any) -> Leak:
+    state = network().state_dict()
+    return Leak.from_update(network(), state, state, **{"rate": 0.1, "batch_size": 1} | changes)
+
+
+def leaked(**changes: Any) -> Leak:
+    leak = observe(network(), torch.rand(1, 3, 2, 2), torch.tensor([1]))
+    return Leak(leak.model, leak.gradients, leak.head, **{"batch_size": 1, "input_shape": (3, 2, 2)} | changes)
+
+
+GRADIENT, WEIGHT = torch.ones(6, 8), torch.ones(6, 8)
+REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
+    "noise of a sample": (lambda: recover_soft_labels(GRADIENT, WEIGHT, noise=math.nan), "noise .* got nan"),
+    "endless noise": (lambda: recover_soft_labels(GRADIENT, WEIGHT, noise=math.inf), "noise .* got inf"),
+    "scale of a sample": (lambda: recover_soft_labels(GRADIENT, WEIGHT, scale=math.nan), "scale .* got nan"),
+    "noise of a batch": (lambda: recover_batch(GRADIENT, WEIGHT, noise=math.nan), "noise .* got nan"),
+    "scale of a batch": (lambda: recover_batch(GRADIENT, WEIGHT, scale=math.nan), "scale .* got nan"),
+    "no samples": (lambda: recover_batch(GRADIENT, WEIGHT, batch_size=0), "batch_size .* got 0"),
+    "minus one sample": (lambda: recover_batch(GRADIENT, WEIGHT, batch_size=-1), "batch_size .* got -1"),
+    "no rounds": (lambda: recover_batch(GRADIENT, WEIGHT, rounds=0), "rounds .* got 0"),
+    "labels that are none": (lambda: recover_batch(GRADIENT, WEIGHT, labels=torch.full((2, 6), math.nan)), "labels"),
+    "no samples together": (lambda: recover_jointly(GRADIENT, WEIGHT, batch_size=0), "batch_size .* got 0"),
+    "minus one together": (lambda: recover_jointly(GRADIENT, WEIGHT, batch_size=-1), "batch_size .* got -1"),
+    "no starts": (lambda: recover_jointly(GRADIENT, WEIGHT, starts=0), "starts .* got 0"),
+    "no steps": (lambda: recover_jointly(GRADIENT, WEIGHT, steps=0), "steps .* got 0"),
+    "no multisets": (lambda: recover_jointly(GRADIENT, WEIGHT, multisets=0), "multisets .* got 0"),
+    "a gradient that is none": (lambda: recover_jointly(GRADIENT * math.nan, WEIGHT), "NaN"),
+    "a class that is none": (lambda: recover_jointly(GRADIENT, WEIGHT, classes=torch.tensor([6])), "from 0 to 5"),
+    "too many classes": (
+        lambda: recover_jointly(GRADIENT, WEIGHT, classes=torch.tensor([1, 2]), batch_size=3),
+        "2 samples' classes were given for a batch_size of 3",
+    ),
+    "no rank": (lambda: reveal_labels(GRADIENT, rank=0), "rank .* got 0"),
+    "NaN revealed": (lambda: reveal_labels(GRADIENT * math.nan), "NaN"),
+    "counts of none": (lambda: count_labels(leaked(batch_size=0), "llg"), "batch_size .* got 0"),
+    "counts of less": (lambda: count_labels(leaked(batch_size=-1), "guess"), "batch_size .* got -1"),
+    "counts of no steps": (lambda: count_labels(leaked(local_steps=0), "guess"), "local_steps .* got 0"),
+    "smoothing that is none": (lambda: count_labels(leaked(), "guess", epsilon=math.nan), "epsilon .* got nan"),
+    "an update of none": (lambda: updated(batch_size=0), "batch_size .* got 0"),
+    "an update of less": (lambda: updated(batch_size=-1), "batch_size .* got -1"),
+    "an update of no steps": (lambda: updated(local_steps=0), "local_steps .* got 0"),
+    "a rate that is none": (lambda: updated(rate=math.nan), "got nan"),
+    "an endless rate": (lambda: updated(rate=math.inf), "got inf"),
+    "a momentum that is none": (lambda: updated(momentum=math.nan), "nan"),
+    "a decay that is none": (lambda: updated(weight_decay=math.nan), "nan"),
+    "noise of an inversion": (lambda: trace_fully_connected(leaked(), noise=math.nan), "noise .* got nan"),
+    "an inversion of none": (lambda: trace_fully_connected(leaked(batch_size=0)), "batch_size .* got 0"),
+    "noise of a mean": (lambda: trace_fully_connected(leaked(), rule="mean", noise=math.nan), "noise .* got nan"),
+    "noise of convolutions": (lambda: trace_convolutional(convolved(), noise=math.nan), "noise .* got nan"),
+    "noise of peeling": (lambda: peel(convolved(), noise=math.nan), "noise .* got nan"),
+    "scale of peeling": (lambda: peel(convolved(), scale=math.nan), "scale .* got nan"),
+}  # fmt: skip
+
+
+def convolved() -> Leak:
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(
+        torch.nn.Conv2d(1, 2, 2), torch.nn.LeakyReLU(), torch.nn.Flatten(), torch.nn.Linear(18, 4)
+    )
+    return observe(model, torch.rand(1, 1, 4, 4), torch.tensor([1]))
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_number_that_is_none_is_refused_by_name(name: str) -> None:
+    call, message = REFUSED[name]
+    with pytest.raises(InputError, match=message):
+        call()
