@@ -14,9 +14,11 @@ from torch import Tensor
 from gradleak.errors import InputError
 from gradleak.labels.priors import LabelPrior
 from gradleak.labels.soft.single import SoftLabels, recover_soft_labels
-from gradleak.precision import Precision
+from gradleak.precision import Precision, rounding_unit
 
 ROUNDS, TOLERANCE = 500, 1e-6
+# How many rounding units a gradient's entry and the inverse of the features are off by, together.
+ROUNDED = 8.0
 
 
 def unmix_features(weight_gradient: Tensor, batch_size: int, *, seed: int = 0) -> Tensor:
@@ -62,6 +64,10 @@ def certify_features(
     if features.ndim != 2 or features.shape[1:] != weight_gradient.shape[1:]:
         raise InputError(f"features must be (B, {weight_gradient.shape[1]}); got {tuple(features.shape)}")
     found = features.double()
-    errors = len(found) * (weight_gradient.double() @ torch.linalg.pinv(found)).T
+    inverse = torch.linalg.pinv(found)
+    errors = len(found) * (weight_gradient.double() @ inverse).T
     alone = (errors.unsqueeze(2) * found.unsqueeze(1)).to(weight_gradient.dtype)
-    return recover_soft_labels(alone, weight, bias=bias, prior=prior, precision=precision)
+    # Each product takes its share of the rounding of the whole gradient, and of its inverse.
+    rounding = ROUNDED * rounding_unit(precision, weight_gradient.dtype) * float(weight_gradient.abs().max())
+    taken = len(found) * float((inverse.norm(dim=0) * found.abs().amax(dim=1)).max())
+    return recover_soft_labels(alone, weight, bias=bias, prior=prior, noise=rounding * taken, precision=precision)
