@@ -177,11 +177,12 @@ def promises_table() -> pd.DataFrame:
     """Return what each attack promises, and which broken assumptions it is hunted with."""
     return pd.DataFrame(
         {
-            "attack": one.words,
+            "attack": name,
+            "what it looks for": one.words,
             "its certificate promises": one.promise,
-            "assumptions broken in turn": str(len(BROKEN) - 1 - len(one.idle)),
+            "does not matter to it": ", ".join(one.idle) or "–",
         }
-        for one in FAMILIES.values()
+        for name, one in FAMILIES.items()
     )
 
 
@@ -193,23 +194,37 @@ def broken_table() -> pd.DataFrame:
 def kept_table(record: Record) -> pd.DataFrame:
     """Return the outcomes where every assumption holds, a line an attack."""
     frame = record.part("hunt")
-    return _counted(frame[frame["broken"] == "none"], "family", {name: one.words for name, one in FAMILIES.items()})
-
-
-def broken_counts_table(record: Record) -> pd.DataFrame:
-    """Return the outcomes of all attacks together, a line a broken assumption."""
-    frame = record.part("hunt")
-    return _counted(frame[frame["broken"] != "none"], "broken", {name: name for name in BROKEN})
-
-
-def _counted(frame: pd.DataFrame, key: str, words: dict[str, str]) -> pd.DataFrame:
     lines = []
-    for name, told in words.items():
-        own = frame[frame[key] == name]
+    for name, family in FAMILIES.items():
+        own = frame[(frame["broken"] == "none") & (frame["family"] == name)]
         if len(own):
             counts = {outcome: f"{own[column].sum():,.0f}" for outcome, column in COUNTS.items()}
-            lines.append({"attack" if key == "family" else "broken": told, "n": f"{own['cases'].sum():,.0f}"} | counts)
+            lines.append({"attack": family.words, "n": f"{own['cases'].sum():,.0f}"} | counts)
     return pd.DataFrame(lines)
+
+
+def noticed_table(record: Record) -> pd.DataFrame:
+    """Return what comes of each broken assumption, a line an assumption, a column an attack."""
+    frame = record.part("hunt")
+    lines = []
+    for broken in (name for name in BROKEN if name in set(frame["broken"])):
+        line = {"assumption": broken}
+        for family in FAMILIES:
+            line[family] = _said(frame[(frame["broken"] == broken) & (frame["family"] == family)])
+        lines.append(line)
+    return pd.DataFrame(lines)
+
+
+def _said(own: pd.DataFrame) -> str:
+    """Return in a word or two what an attack said: the worst that it certified, else what it said most often."""
+    if not len(own):
+        return "–"
+    cases = own["cases"].sum()
+    for column in ("wrong", "right"):
+        if count := own[column].sum():
+            return f"{column} {100 * count / cases:.1f} %"
+    opened = own["with_truth"].sum() + own["without_truth"].sum()
+    return "open" if 2 * opened > cases else "failed"
 
 
 def unnoticed_table(record: Record) -> pd.DataFrame:
