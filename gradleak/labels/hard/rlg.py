@@ -134,4 +134,7 @@ def _left(q: Array, until: float) -> float:
 def _distance(q: Array, row: int, until: float) -> float:
     """Return how far a row lies from the cone of all others: its non-negative least squares' residual."""
     _left(q, until)
+    if len(q) == 1:
+        # scipy's solver ends the process where there is nothing to combine.
+        return float(np.linalg.norm(q[row]))
     return float(nnls(np.delete(q, row, axis=0).T, q[row])[1])
