@@ -20,7 +20,10 @@ from gradleak.labels.hard.rounding import rounded
 from gradleak.labels.hard.shadow import shadow
 from gradleak.leak import Defense, HeadLeaks, Leak, head_inputs
 from gradleak.losses import Loss
+from gradleak.spans import classes_span, limit
 
+# Singular values of a float64 gradient below so many limits may be the decomposition's rounding.
+DECOMPOSED = 16
 DUMMIES = ("random", "zeros", "ones")
 # Random dummy inputs; means over them hardly vary with more.
 RANDOM = 100
@@ -232,7 +235,20 @@ def count_heads(
 
 
 def reveal_labels(weight_gradient: Tensor, method: str = "rlg", rank: int | None = None) -> set[int]:
-    """Return the classes that occur in the batch whose last-layer gradient (C, I) this is."""
+    """Return the classes that occur in the batch whose last-layer gradient (C, I) this is.
+
+    Nothing certifies the answer. It may hold a class more than the batch where classes are hardly more than samples
+    or occur twice, and where the network is sure of what it predicts; it may lack a class there as well.
+    """
     if method != "rlg":
         raise unknown("method", method, ["rlg"])
-    return rlg(weight_gradient, rank)
+    check_count("rank", rank)
+    if not weight_gradient.isfinite().all():
+        raise InputError("the gradient holds NaN or infinite values")
+    found = rlg(weight_gradient, rank)
+    if rank is None and weight_gradient.dtype == torch.float64:
+        # In float64 the decomposition's own rounding may be taken for a few samples more.
+        samples = int((classes_span(weight_gradient).singular > DECOMPOSED * limit(weight_gradient)).sum())
+        if len(found) > samples:
+            raise InputError(f"{len(found)} classes were found in a gradient of {samples} samples: rounding hides them")
+    return found

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from scipy.optimize import linprog, nnls
 from torch import Tensor
 
-from gradleak.errors import InputError, check_count
+from gradleak.errors import InputError
 from gradleak.spans import classes_span
 
 Array = NDArray[np.float64]
@@ -36,9 +36,6 @@ def rlg(weight_gradient: Tensor, rank: int | None = None, seconds: float = SECON
     until = time.monotonic() + seconds
     if weight_gradient.ndim != 2:
         raise InputError(f"RLG reads one gradient (C, I); got {tuple(weight_gradient.shape)}")
-    check_count("rank", rank)
-    if not weight_gradient.isfinite().all():
-        raise InputError("the gradient holds NaN or infinite values")
     points = _points(weight_gradient, rank)
     rank = points.shape[1]
     if rank < 1:
@@ -137,4 +134,7 @@ def _left(q: Array, until: float) -> float:
 def _distance(q: Array, row: int, until: float) -> float:
     """Return how far a row lies from the cone of all others: its non-negative least squares' residual."""
     _left(q, until)
+    if len(q) == 1:
+        # scipy's solver ends the process where there is nothing to combine.
+        return float(np.linalg.norm(q[row]))
     return float(nnls(np.delete(q, row, axis=0).T, q[row])[1])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 
 import pytest
@@ -80,3 +81,22 @@ def test_rlg_gives_up_in_time_and_guesses_nothing() -> None:
     with pytest.raises(InputError, match=r"3000 classes in 100 dimensions in the time it is given"):
         rlg(gradient, rank=100, seconds=0.3)
     assert time.monotonic() - started < 5
+
+
+def test_a_gradient_of_one_row_ends_no_process() -> None:
+    gradient = torch.zeros(6, 8)
+    gradient[2] = torch.linspace(1, 2, 8)
+    assert reveal_labels(gradient) == {2}
+
+
+def test_rounding_is_not_taken_for_more_classes_than_there_are_samples() -> None:
+    for seed in range(20):
+        generator = torch.Generator().manual_seed(seed)
+        weight = torch.randn(40, 64, generator=generator, dtype=torch.float64)
+        features = torch.randn(8, 64, generator=generator, dtype=torch.float64).abs()
+        features = features / (features @ weight.T).std(dim=1, keepdim=True) * 0.1
+        labels = torch.randint(40, (8,), generator=generator)
+        gradient = ((features @ weight.T).softmax(dim=1) - F.one_hot(labels, 40)).T @ features / 8
+        # Whether a singular value of rounding passes for a sample's depends on the processor.
+        with contextlib.suppress(InputError):
+            assert len(reveal_labels(gradient)) <= 8
