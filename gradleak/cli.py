@@ -2,24 +2,54 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import signal
 import sys
+import tempfile
+import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
-from gradleak.errors import GradleakError, InputError, MissingData, first_line
+from gradleak.errors import ForeignError, GradleakError, InputError, MissingData, StorageError, first_line
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
+    from gradleak.auditing import Report
     from gradleak.book.records import Record
     from gradleak.studies import Parameters
 
+
+class Interrupted(Exception):
+    """Ctrl-C, and what there is to say of it: typer would end without a word."""
+
+
+class Commands(TyperGroup):
+    """Commands that end by what they return or raise; neither Ctrl-C nor somebody's `sys.exit` ends them silently."""
+
+    def invoke(self, context: Any) -> Any:
+        """Run a command."""
+        try:
+            return super().invoke(context)
+        except KeyboardInterrupt as error:
+            trials = "finished trials are kept, the next run goes on from there"
+            raise Interrupted("no report is written" if context.invoked_subcommand == "audit" else trials) from error
+        except Exception:
+            raise
+        except BaseException as error:
+            raise ForeignError(
+                f"the command was ended from inside: {type(error).__name__}: {first_line(error)}"
+            ) from error
+
+
 app = typer.Typer(
+    cls=Commands,
     help="An executable book of gradient leakage: run its pages, check its claims.",
     no_args_is_help=True,
     add_completion=False,
@@ -292,31 +322,59 @@ def audit(
     seed: Annotated[int, typer.Option("--seed", help="Every random choice follows from it.")] = 0,
 ) -> None:
     """Attack your own model's gradients with all that applies, and write a report of what they give away."""
-    from gradleak.auditing import asked, sentences
-    from gradleak.storage import check_folder
+    from gradleak.auditing import asked, folders, sentences
 
-    check_folder(out)  # said now, and not after minutes
-    report = asked.report(
-        asked.Asked(
-            model, samples, size, batch_size, labels, defense, loss, minutes, memory, not no_images, before, after,
-            rate, local_steps, momentum, weight_decay, shape, seed, tuple(fail_above or ()), steps, precision,
-        ),
-        context.obj,
+    words = asked.Asked(
+        model, samples, size, batch_size, labels, defense, loss, minutes, memory, not no_images, before, after,
+        rate, local_steps, momentum, weight_decay, shape, seed, tuple(fail_above or ()), steps, precision,
     )  # fmt: skip
+    place = out.absolute()  # somebody's code may go to another folder
+    with folders.held(place):  # refused now, and not after minutes
+        report = asked.report(words, context.obj)
+        with _finishing() as interruptions:
+            _write(report, place)
     for line in report.proofs:
         typer.echo(line)
     if report.measured:
         _show(report.table())
     if told := sentences.of_haste(report):
         typer.echo(told)
-    typer.echo(f"report  {report.write(out)}")
+    typer.echo(f"report  {out / folders.PAGE}")
+    if report.broken:
+        more = f" (and {len(report.broken) - 1} more)" if len(report.broken) > 1 else ""
+        typer.echo(f"gradleak: the audit is not whole: {report.broken[0]}{more}", err=True)
     above = asked.limits(report, fail_above or [])
     for line in above:
         typer.echo(line, err=True)
     if above:
         raise typer.Exit(1)
-    if report.interrupted:
-        raise typer.Exit(130)
+    if report.interrupted or interruptions:
+        raise Interrupted("the report holds what was found before")
+    if report.broken:
+        raise typer.Exit(3)
+
+
+def _write(report: Report, place: Path) -> None:
+    """Write a report into a folder; where that fails, keep it in a folder for temporary files, and say so."""
+    try:
+        report.write(place)
+    except GradleakError as error:
+        spare = report.write(tempfile.mkdtemp(prefix="gradleak-report-"))
+        raise StorageError(f"{error}; the report is kept as {spare}") from error
+
+
+@contextlib.contextmanager
+def _finishing() -> Iterator[list[int]]:
+    """Let what is inside come to its end in spite of Ctrl-C, and note how often that was pressed."""
+    interruptions: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield interruptions
+        return
+    before = signal.signal(signal.SIGINT, lambda number, _: interruptions.append(number))
+    try:
+        yield interruptions
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 @app.command()
@@ -400,8 +458,10 @@ def main() -> None:
             raise
         typer.echo(f"gradleak: {error}", err=True)
         sys.exit(2)
-    except KeyboardInterrupt:
-        typer.echo("gradleak: interrupted; finished trials are kept, the next run goes on from there", err=True)
+    except Interrupted as error:
+        if debug:
+            raise
+        typer.echo(f"gradleak: interrupted; {error}", err=True)
         sys.exit(130)
     except Exception as error:
         if debug:

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 
 class GradleakError(Exception):
-    """Base of all errors whose message is meant for the person at the keyboard."""
+    """Base of all errors whose message, always one line, is meant for the person at the keyboard."""
+
+    def __str__(self) -> str:
+        return printable(super().__str__())
 
 
 class InputError(GradleakError, ValueError):
     """A value that was passed in does not make sense."""
+
+
+class ForeignError(InputError):
+    """An error that somebody's own code raised: a model's, or that of a function which makes one."""
 
 
 class UnknownName(GradleakError, LookupError):
@@ -30,9 +38,32 @@ class GradleakWarning(UserWarning):
     """Something went wrong and was put right: a damaged cache entry that was computed again, say."""
 
 
+def printable(text: str) -> str:
+    """Return a text on one line: line breaks and other control characters, as a name may hold them, become spaces."""
+    return "".join(letter if letter.isprintable() else " " for letter in text)
+
+
 def first_line(error: BaseException) -> str:
     """Return the first line of what an error says, cut where it is endless; its kind where it says nothing."""
-    return next((line.strip()[:300] for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    try:
+        lines = str(error).splitlines()
+    except Exception:  # of somebody's own class
+        lines = []
+    return next((printable(line.strip()[:300]) for line in lines if line.strip()), type(error).__name__)
+
+
+@contextlib.contextmanager
+def foreign(what: str) -> Iterator[None]:
+    """Run somebody's own code inside: whatever it raises, `sys.exit` too, becomes one line after `what`.
+
+    Our own errors and Ctrl-C go through.
+    """
+    try:
+        yield
+    except (GradleakError, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        raise ForeignError(f"{what}: {type(error).__name__}: {first_line(error)}") from error
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> UnknownName:

@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, cast
 
-from filelock import FileLock
+from filelock import FileLock, Timeout
 
-from gradleak.errors import StorageError
+from gradleak.errors import StorageError, first_line
 
 
 def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
@@ -44,12 +44,19 @@ def check_folder(folder: Path) -> None:
 
 
 @contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Keep other processes out of what makes the file at `path`; the lock of one that died is open."""
+def locked(path: Path, *, wait: bool = True) -> Iterator[None]:
+    """Keep other processes out of what makes the file at `path`; the lock of one that died is open.
+
+    A process that has the lock may take it again. Where another has it: wait, or raise an error.
+    """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(path.parent / f".{path.name}.lock")
-        lock.acquire()
+        lock = FileLock(path.parent / f".{path.name}.lock", is_singleton=True)
+        lock.acquire(timeout=-1 if wait else 0)
+    except Timeout as error:
+        raise StorageError(
+            f"another process is about to write {path.name} into the folder '{path.parent.name}'"
+        ) from error
     except OSError as error:
         raise storage_error(path, error) from error
     try:
@@ -60,5 +67,5 @@ def locked(path: Path) -> Iterator[None]:
 
 def storage_error(path: Path, error: BaseException) -> StorageError:
     """Return the one line for a file or folder that cannot be written."""
-    reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
+    reason = getattr(error, "strerror", None) or first_line(error)
     return StorageError(f"cannot write {path.name} into the folder '{path.parent.name}': {reason}")

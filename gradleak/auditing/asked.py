@@ -15,7 +15,7 @@ from gradleak.auditing import bringing
 from gradleak.auditing.findings import MEASURES
 from gradleak.auditing.report import Report
 from gradleak.auditing.running import STEPS, audit, audit_update
-from gradleak.errors import InputError, first_line, unknown
+from gradleak.errors import InputError, foreign, unknown
 from gradleak.leak import Leak, evaluating
 from gradleak.precision import PRECISIONS, precision_of
 
@@ -118,12 +118,9 @@ def _update(
 
 
 def _classes(model: torch.nn.Module, samples: bringing.Samples) -> int:
-    try:
-        with torch.no_grad(), evaluating(model):
-            logits = model(samples.inputs[:1])
-    except Exception as error:
-        shape = tuple(samples.inputs.shape[1:])
-        raise InputError(f"the model does not take inputs of shape {shape}: {first_line(error)}") from error
+    shape = tuple(samples.inputs.shape[1:])
+    with foreign(f"the model does not take inputs of shape {shape}"), torch.no_grad(), evaluating(model):
+        logits = model(samples.inputs[:1])
     if not torch.is_tensor(logits) or logits.ndim < 2:
         raise InputError(f"the model gives {type(logits).__name__}, not a tensor of logits (B, C)")
     return int(logits.shape[-1])
@@ -153,7 +150,7 @@ def limits_of(pairs: Sequence[str]) -> dict[str, float]:
     for pair in pairs:
         name, _, value = pair.partition("=")
         if name not in MEASURES:
-            raise unknown("measure", " ".join(name.split()), MEASURES)
+            raise unknown("measure", name, MEASURES)
         try:
             found[name] = float(value)
         except ValueError as error:
