@@ -38,7 +38,7 @@ class Written(BaseModel):
 
 @contextlib.contextmanager
 def held(place: Path) -> Iterator[None]:
-    """Make a folder and keep it for one audit; an error where another has it, or where its content is not an audit's."""
+    """Make a folder and keep it for one audit; an error where another has it, or where what lies in it is not ours."""
     check_folder(place)
     with locked(place / REPORT, wait=False):
         _refuse_foreign(place, [PAGE, *([] if (place / FIGURES).is_dir() else [FIGURES])], _listed(place))

@@ -27,9 +27,9 @@ from gradleak.auditing.costs import undefended
 from gradleak.auditing.findings import Cost, Finding, NotTried, Picture
 from gradleak.auditing.measuring import Truth
 from gradleak.auditing.private import Private, kind_of, private
-from gradleak.auditing.reach import reach_of
+from gradleak.auditing.reach import Reach, reach_of
 from gradleak.auditing.report import Report, made
-from gradleak.auditing.subject import Kind, Subject, proofs, subject_of
+from gradleak.auditing.subject import BROKEN, Kind, Subject, proofs, subject_of
 from gradleak.errors import ForeignError, GradleakError, InputError, first_line, foreign
 from gradleak.labels.priors import PRIORS
 from gradleak.leak import Leak, observe
@@ -127,15 +127,14 @@ def audit(
         batch = own.drawn(size, seed)
         try:
             leaks = {name: _computed(model, batch, loss, head, name) for name in dict.fromkeys((plain_in, *used))}
-            clean = leaks[plain_in]
-            with _running(model):
-                subject = subject or subject_of(clean, own.kind, own.sequence)
-                reach = reach_of(clean)
         except ForeignError as error:
             if not jobs:
                 raise
-            told.broken.append(f"batches of {size}: {error}")
+            told.broken.append(f"batch of {size}, nothing is tried: {error}")
             continue
+        clean = leaks[plain_in]
+        subject = subject or _subject(clean, own.kind, own.sequence, told)
+        reach = _reach(clean, told)
         proved += [*proofs(subject, size, prior, loss), *reach.told(size)]
         truth, plain = None, None
         with _noted(model, told, f"batch of {size}, nothing is measured"):
@@ -211,9 +210,7 @@ def audit_update(
     kind: Kind = "tokens" if tokens else "images" if len(shape) == 3 else "vectors"
     kind = kind if inputs is None else kind_of(inputs)
     told, truth = _Told(), None
-    with _running(seen.model):
-        subject = subject_of(seen, kind, known is not None and known.sequence)
-        reach = reach_of(seen)
+    subject, reach = _subject(seen, kind, known is not None and known.sequence, told), _reach(seen, told)
     if known is not None:
         with _noted(seen.model, told, "nothing is measured"):
             truth = known.truth(seen, subject)
@@ -481,6 +478,26 @@ def _noted(model: nn.Module, told: _Told, what: str) -> Iterator[None]:
             yield
     except ForeignError as error:
         told.broken.append(f"{what}: {error}")
+
+
+def _subject(leak: Leak, kind: Kind, sequence: bool, told: _Told) -> Subject:
+    """Return what a leak's model is; where it breaks down, what can be said without running it."""
+    try:
+        with _running(leak.model):
+            return subject_of(leak, kind, sequence)
+    except ForeignError as error:
+        told.broken.append(f"the network is described without a run: {error}")
+        return subject_of(leak, kind, sequence, runs=False)
+
+
+def _reach(leak: Leak, told: _Told) -> Reach:
+    """Return how far a leak's network can be peeled; where it breaks down, not at all."""
+    try:
+        with _running(leak.model):
+            return reach_of(leak)
+    except ForeignError as error:
+        told.broken.append(f"batch of {leak.batch_size}, nothing is peeled: {error}")
+        return Reach((), BROKEN)
 
 
 def _sent(clean: Leak, name: str, seed: int) -> Leak:

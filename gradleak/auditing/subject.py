@@ -19,6 +19,8 @@ Kind = Literal["images", "vectors", "tokens"]
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 # Made-up inputs that the sign of the last layer's features is tried on.
 TRIED = 4
+# Why a network that raises an error is no chain.
+BROKEN = "the network breaks down"
 
 
 @dataclass(frozen=True)
@@ -68,16 +70,19 @@ class Subject:
         ]
 
 
-def subject_of(leak: Leak, inputs_of: Kind, sequence: bool) -> Subject:
-    """Return what a leak's model is, from the model itself and the shape of its inputs."""
+def subject_of(leak: Leak, inputs_of: Kind, sequence: bool, *, runs: bool = True) -> Subject:
+    """Return what a leak's model is, from the model itself and the shape of its inputs.
+
+    Of a model that cannot be run (`runs`), activations are not counted, and nothing is said of its features' signs.
+    """
     model, shape = leak.model, leak.input_shape
     if shape is None:
         raise InputError("the leak does not say what shape one input has: give input_shape")
     sizes = [p.numel() * p.element_size() for p in model.parameters()]
-    kind, reason, widths = _chain(model, inputs_of, shape)
+    kind, reason, widths = _chain(model, inputs_of, shape) if runs else ("", BROKEN, ())
     norms = [one for one in model.modules() if isinstance(one, NORMS)]
     embeddings = [name for name, one in model.named_modules() if isinstance(one, nn.Embedding)]
-    activations, rectified = _tried(leak, inputs_of, shape)
+    activations, rectified = _tried(leak, inputs_of, shape) if runs else (0, False)
     return Subject(
         network=type(model).__name__,
         parameters=sum(p.numel() for p in model.parameters()),
