@@ -1,15 +1,13 @@
 """`python -m gradleak`, and the command `gradleak`."""
 
-import sys
+from gradleak import interrupts
 
 
 def main() -> None:
-    """Run the command line; Ctrl-C while that is loaded is one line as well."""
-    try:
-        from gradleak import cli
-    except KeyboardInterrupt:
-        sys.stderr.write("gradleak: interrupted\n")
-        sys.exit(130)
+    """Run the command line."""
+    interrupts.leave_at_once()
+    from gradleak import cli  # typer takes a while to load
+
     cli.main()
 
 

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import signal
 import sys
 import tempfile
-import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,10 +13,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from gradleak import interrupts
 from gradleak.errors import ForeignError, GradleakError, InputError, MissingData, StorageError, first_line
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from gradleak.auditing import Report
     from gradleak.book.records import Record
@@ -37,12 +35,13 @@ class Commands(TyperGroup):
         """Run a command."""
         try:
             return super().invoke(context)
-        except KeyboardInterrupt as error:
-            trials = "finished trials are kept, the next run goes on from there"
-            raise Interrupted("no report is written" if context.invoked_subcommand == "audit" else trials) from error
-        except Exception:
-            raise
         except BaseException as error:
+            if interrupts.caused(error):
+                trials = "finished trials are kept, the next run goes on from there"
+                kept = "no report is written" if context.invoked_subcommand == "audit" else trials
+                raise Interrupted(kept) from error
+            if isinstance(error, Exception):
+                raise
             raise ForeignError(
                 f"the command was ended from inside: {type(error).__name__}: {first_line(error)}"
             ) from error
@@ -115,6 +114,7 @@ def run(
     from gradleak import paths, studies
     from gradleak.book import pages
 
+    interrupts.listen()
     loaded = studies.load(study)
     parameters = studies.parameters(loaded, profile, _settings(parameter))
     if show:
@@ -134,6 +134,7 @@ def book(
     """Run every page that changed and build the book."""
     from gradleak.book import build as builder
 
+    interrupts.listen()
     index = builder.build(profile, jobs=jobs, cluster=cluster)
     typer.echo(f"book    {index}")
     if pdf:
@@ -160,6 +161,7 @@ def verify(
     from gradleak import claims, studies
     from gradleak.book import records
 
+    interrupts.listen()
     wanted = [studies.load(name).name for name in study] if study else list(studies.names())
     if spot:
         if bool(study) == every:
@@ -270,6 +272,7 @@ def record(
     from gradleak import studies
     from gradleak.book import records, runner
 
+    interrupts.listen()
     loaded = [studies.load(name) for name in study]
     chosen = [studies.parameters(one, profile, _settings(parameter)) for one in loaded]
     for one, parameters in zip(loaded, chosen, strict=True):
@@ -328,10 +331,11 @@ def audit(
         model, samples, size, batch_size, labels, defense, loss, minutes, memory, not no_images, before, after,
         rate, local_steps, momentum, weight_decay, shape, seed, tuple(fail_above or ()), steps, precision,
     )  # fmt: skip
+    interrupts.listen()
     place = out.absolute()  # somebody's code may go to another folder
     with folders.held(place):  # refused now, and not after minutes
         report = asked.report(words, context.obj)
-        with _finishing() as interruptions:
+        with interrupts.finishing() as pressed:
             _write(report, place)
     for line in report.proofs:
         typer.echo(line)
@@ -348,7 +352,7 @@ def audit(
         typer.echo(line, err=True)
     if above:
         raise typer.Exit(1)
-    if report.interrupted or interruptions:
+    if report.interrupted or pressed:
         raise Interrupted("the report holds what was found before")
     if report.broken:
         raise typer.Exit(3)
@@ -361,20 +365,6 @@ def _write(report: Report, place: Path) -> None:
     except GradleakError as error:
         spare = report.write(tempfile.mkdtemp(prefix="gradleak-report-"))
         raise StorageError(f"{error}; the report is kept as {spare}") from error
-
-
-@contextlib.contextmanager
-def _finishing() -> Iterator[list[int]]:
-    """Let what is inside come to its end in spite of Ctrl-C, and note how often that was pressed."""
-    interruptions: list[int] = []
-    if threading.current_thread() is not threading.main_thread():
-        yield interruptions
-        return
-    before = signal.signal(signal.SIGINT, lambda number, _: interruptions.append(number))
-    try:
-        yield interruptions
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 @app.command()
