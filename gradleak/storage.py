@@ -54,9 +54,7 @@ def locked(path: Path, *, wait: bool = True) -> Iterator[None]:
         lock = FileLock(path.parent / f".{path.name}.lock", is_singleton=True)
         lock.acquire(timeout=-1 if wait else 0)
     except Timeout as error:
-        raise StorageError(
-            f"another process is about to write {path.name} into the folder '{path.parent.name}'"
-        ) from error
+        raise StorageError(f"another process writes into the folder '{path.parent.name}'") from error
     except OSError as error:
         raise storage_error(path, error) from error
     try:

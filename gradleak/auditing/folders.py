@@ -40,7 +40,7 @@ class Written(BaseModel):
 def held(place: Path) -> Iterator[None]:
     """Make a folder and keep it for one audit; an error where another has it, or where what lies in it is not ours."""
     check_folder(place)
-    with locked(place / REPORT, wait=False):
+    with locked(place / "audit", wait=False):
         _refuse_foreign(place, [PAGE, *([] if (place / FIGURES).is_dir() else [FIGURES])], _listed(place))
         yield
 

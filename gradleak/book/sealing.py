@@ -24,9 +24,12 @@ def bare(content: Any) -> Any:
 def check(content: dict[str, Any], name: str) -> None:
     """Refuse content that does not state its SHA-256, or states another one; `name`: how the message calls it."""
     if FIELD not in content:
-        raise InputError(f"{name} was edited, or an earlier version wrote it: it does not state its content's SHA-256")
-    if content[FIELD] != _sha256(bare(content)):
-        raise InputError(f"{name} was edited: its content does not have the SHA-256 that it states")
+        wrong = "was edited, or an earlier version wrote it: it does not state the SHA-256 of its content"
+    elif content[FIELD] != _sha256(bare(content)):
+        wrong = "was edited: its content does not have the SHA-256 that it states"
+    else:
+        return
+    raise InputError(f"{name} {wrong}; take the edit back, or run the study again")
 
 
 def _sha256(content: dict[str, Any]) -> str:

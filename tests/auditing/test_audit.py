@@ -257,7 +257,8 @@ def test_an_attack_that_breaks_down_is_said_to(monkeypatch: pytest.MonkeyPatch) 
 
     replaced(monkeypatch, run)
     report = gradleak.audit(mlp(), *vectors(), batch_sizes=(1,))
-    assert why(report, "slow") == "it broke down: first line"
+    assert why(report, "slow") == "it broke down: RuntimeError: first line"
+    assert report.broken == ["slow: it broke down: RuntimeError: first line"]
     assert report.worst("labels") == 1
 
 

@@ -509,8 +509,8 @@ def test_a_second_audit_in_a_folder_is_refused(
     while not Path("waiting").exists() and time.monotonic() < deadline:
         time.sleep(0.01)
     code, err = audited(capsys, "brought:make", "--data", "brought:batches")
-    assert (code, err) == (2, "gradleak: another process is about to write report.json into the folder 'report'\n")
-    with pytest.raises(StorageError, match="another process is about to write"):
+    assert (code, err) == (2, "gradleak: another process writes into the folder 'report'\n")
+    with pytest.raises(StorageError, match="another process writes into"):
         plain().write("report")
     Path("go").touch()
     assert first.code() == 0
