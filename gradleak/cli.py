@@ -14,7 +14,7 @@ import typer
 from typer.core import TyperGroup
 
 from gradleak import interrupts
-from gradleak.errors import ForeignError, GradleakError, InputError, MissingData, StorageError, first_line
+from gradleak.errors import ForeignError, GradleakError, InputError, MissingData, StorageError, first_line, printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -446,7 +446,7 @@ def main() -> None:
     except GradleakError as error:
         if debug:
             raise
-        typer.echo(f"gradleak: {error}", err=True)
+        typer.echo(f"gradleak: {printable(str(error))}", err=True)
         sys.exit(2)
     except Interrupted as error:
         if debug:
@@ -456,7 +456,8 @@ def main() -> None:
     except Exception as error:
         if debug:
             raise
-        typer.echo(f"gradleak: {type(error).__name__}: {first_line(error)} (--debug shows where)", err=True)
+        told = printable(first_line(error))
+        typer.echo(f"gradleak: {type(error).__name__}: {told} (--debug shows where)", err=True)
         sys.exit(3)
 
 

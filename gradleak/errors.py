@@ -8,10 +8,7 @@ from collections.abc import Iterable, Iterator
 
 
 class GradleakError(Exception):
-    """Base of all errors whose message, always one line, is meant for the person at the keyboard."""
-
-    def __str__(self) -> str:
-        return printable(super().__str__())
+    """Base of all errors whose message is meant for the person at the keyboard."""
 
 
 class InputError(GradleakError, ValueError):
@@ -38,18 +35,14 @@ class GradleakWarning(UserWarning):
     """Something went wrong and was put right: a damaged cache entry that was computed again, say."""
 
 
+def first_line(error: BaseException) -> str:
+    """Return the first line of what an error says, cut where it is endless; its kind where it says nothing."""
+    return next((line.strip()[:300] for line in str(error).splitlines() if line.strip()), type(error).__name__)
+
+
 def printable(text: str) -> str:
     """Return a text on one line: line breaks and other control characters, as a name may hold them, become spaces."""
     return "".join(letter if letter.isprintable() else " " for letter in text)
-
-
-def first_line(error: BaseException) -> str:
-    """Return the first line of what an error says, cut where it is endless; its kind where it says nothing."""
-    try:
-        lines = str(error).splitlines()
-    except Exception:  # of somebody's own class
-        lines = []
-    return next((printable(line.strip()[:300]) for line in lines if line.strip()), type(error).__name__)
 
 
 @contextlib.contextmanager
@@ -63,7 +56,15 @@ def foreign(what: str) -> Iterator[None]:
     except (GradleakError, KeyboardInterrupt):
         raise
     except BaseException as error:
-        raise ForeignError(f"{what}: {type(error).__name__}: {first_line(error)}") from error
+        raise ForeignError(f"{what}: {type(error).__name__}: {_said(error)}") from error
+
+
+def _said(error: BaseException) -> str:
+    """Return the first line of what somebody's own error says, if it can say anything."""
+    try:
+        return printable(first_line(error))
+    except Exception:
+        return "it cannot be shown"
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> UnknownName:

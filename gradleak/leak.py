@@ -13,7 +13,7 @@ from torch.func import functional_call
 
 from gradleak.augment import as_probabilities
 from gradleak.devices import differentiable, in_chunks
-from gradleak.errors import ForeignError, InputError, first_line
+from gradleak.errors import InputError
 from gradleak.losses import PADDING, CrossEntropy, Loss
 from gradleak.precision import Precision, computing, scaled_gradients
 
@@ -346,9 +346,9 @@ def _forward(
     except torch.OutOfMemoryError:
         raise
     except (RuntimeError, IndexError) as error:
-        shape = tuple(inputs.shape)
-        raise ForeignError(
-            f"{type(model).__name__} does not take inputs of shape {shape}: {first_line(error)}"
+        reason = str(error).splitlines()[0]
+        raise InputError(
+            f"{type(model).__name__} does not take inputs of shape {tuple(inputs.shape)}: {reason}"
         ) from error
     finally:
         for hook in hooks:

@@ -11,7 +11,7 @@ from typing import BinaryIO, cast
 
 from filelock import FileLock, Timeout
 
-from gradleak.errors import StorageError, first_line
+from gradleak.errors import StorageError
 
 
 def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
@@ -44,17 +44,12 @@ def check_folder(folder: Path) -> None:
 
 
 @contextmanager
-def locked(path: Path, *, wait: bool = True) -> Iterator[None]:
-    """Keep other processes out of what makes the file at `path`; the lock of one that died is open.
-
-    A process that has the lock may take it again. Where another has it: wait, or raise an error.
-    """
+def locked(path: Path) -> Iterator[None]:
+    """Keep other processes out of what makes the file at `path`; the lock of one that died is open."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(path.parent / f".{path.name}.lock", is_singleton=True)
-        lock.acquire(timeout=-1 if wait else 0)
-    except Timeout as error:
-        raise StorageError(f"another process writes into the folder '{path.parent.name}'") from error
+        lock = FileLock(path.parent / f".{path.name}.lock")
+        lock.acquire()
     except OSError as error:
         raise storage_error(path, error) from error
     try:
@@ -63,7 +58,23 @@ def locked(path: Path, *, wait: bool = True) -> Iterator[None]:
         lock.release()
 
 
+@contextmanager
+def kept_alone(folder: Path) -> Iterator[None]:
+    """Keep a folder for this process, which may ask for it again inside; an error where another process has it."""
+    try:
+        lock = FileLock(folder / ".gradleak.lock", is_singleton=True)
+        lock.acquire(timeout=0)
+    except Timeout as error:
+        raise StorageError(f"another process writes into the folder '{folder.name}'") from error
+    except OSError as error:
+        raise storage_error(folder / "files", error) from error
+    try:
+        yield
+    finally:
+        lock.release()
+
+
 def storage_error(path: Path, error: BaseException) -> StorageError:
     """Return the one line for a file or folder that cannot be written."""
-    reason = getattr(error, "strerror", None) or first_line(error)
+    reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
     return StorageError(f"cannot write {path.name} into the folder '{path.parent.name}': {reason}")

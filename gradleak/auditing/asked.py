@@ -15,7 +15,7 @@ from gradleak.auditing import bringing
 from gradleak.auditing.findings import MEASURES
 from gradleak.auditing.report import Report
 from gradleak.auditing.running import STEPS, audit, audit_update
-from gradleak.errors import InputError, foreign, unknown
+from gradleak.errors import InputError, foreign, printable, unknown
 from gradleak.leak import Leak, evaluating
 from gradleak.precision import PRECISIONS, precision_of
 
@@ -150,7 +150,7 @@ def limits_of(pairs: Sequence[str]) -> dict[str, float]:
     for pair in pairs:
         name, _, value = pair.partition("=")
         if name not in MEASURES:
-            raise unknown("measure", name, MEASURES)
+            raise unknown("measure", printable(name), MEASURES)
         try:
             found[name] = float(value)
         except ValueError as error:

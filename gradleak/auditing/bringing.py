@@ -21,7 +21,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from gradleak import augment, data, models
-from gradleak.errors import GradleakError, InputError, first_line, foreign
+from gradleak.errors import GradleakError, InputError, first_line, foreign, printable
 from gradleak.losses import BinaryCrossEntropy, CrossEntropy, Focal, Loss
 
 IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
@@ -47,7 +47,7 @@ class Samples:
 def model_of(text: str, *, seed: int = 0) -> nn.Module:
     """Return the model that "module:function" makes, or a network of this package by its name."""
     if ":" not in text:
-        return models.build(text, seed=seed)
+        return models.build(printable(text), seed=seed)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         made = _named(text)
@@ -99,7 +99,7 @@ def samples_of(text: str, *, size: int | None = None) -> Samples:
         return _archive(place)
     if place.is_file():
         raise InputError(f"'{place.name}' is neither a folder of images nor an .npz")
-    own = data.load(text, "test", size=size)
+    own = data.load(printable(text), "test", size=size)
     return _shown(own.images, own.labels)
 
 

@@ -19,7 +19,7 @@ from typing import Any, BinaryIO
 from pydantic import BaseModel, ConfigDict
 
 from gradleak.errors import InputError
-from gradleak.storage import check_folder, locked, storage_error, write_whole
+from gradleak.storage import check_folder, kept_alone, storage_error, write_whole
 
 REPORT, PAGE, FIGURES = "report.json", "index.html", "figures"
 # All that is new lies in a folder of this name until it is whole; nothing but this module makes one.
@@ -40,7 +40,7 @@ class Written(BaseModel):
 def held(place: Path) -> Iterator[None]:
     """Make a folder and keep it for one audit; an error where another has it, or where what lies in it is not ours."""
     check_folder(place)
-    with locked(place / "audit", wait=False):
+    with kept_alone(place):
         _refuse_foreign(place, [PAGE, *([] if (place / FIGURES).is_dir() else [FIGURES])], _listed(place))
         yield
 

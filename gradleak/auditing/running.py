@@ -465,9 +465,16 @@ def _computed(model: nn.Module, batch: Private, loss: Loss, head: str | None, pr
     return leak
 
 
-def _running(model: nn.Module) -> contextlib.AbstractContextManager[None]:
+@contextlib.contextmanager
+def _running(model: nn.Module) -> Iterator[None]:
     """Say in one line what is wrong with somebody's model."""
-    return foreign(f"{type(model).__name__} cannot be run and differentiated on these samples")
+    try:
+        with foreign(f"{type(model).__name__} cannot be run and differentiated on these samples"):
+            yield
+    except InputError as error:
+        if isinstance(error.__cause__, RuntimeError | IndexError):  # of the forward pass, as `observe` words it
+            raise ForeignError(str(error)) from error
+        raise
 
 
 @contextlib.contextmanager

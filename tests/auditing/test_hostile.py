@@ -18,10 +18,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 import gradleak
 from gradleak.auditing import Report, asked, bringing, folders
+from gradleak.auditing.cases import Found
+from gradleak.auditing.measuring import Truth
 from gradleak.book import pages
 from gradleak.errors import GradleakError, InputError, StorageError
 from tests.book.test_faults import Child
@@ -196,8 +199,6 @@ def test_what_was_found_before_a_model_broke_down_is_kept(
 def test_an_update_of_a_model_that_cannot_be_run_is_attacked(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import torch
-
     monkeypatch.setenv("AT", "1 exit")
     model = bringing.model_of("brought:at")
     torch.save(model.state_dict(), "a.pt")
@@ -208,6 +209,16 @@ def test_an_update_of_a_model_that_cannot_be_run_is_attacked(
     words = ["--before", "a.pt", "--after", "b.pt", "--batch-size", "1", "--shape", "20"]
     assert audited(capsys, "brought:at", *words)[0] == 3
     assert written().findings
+
+
+@pytest.mark.parametrize("value", [1e300, -1e300, float("inf"), float("nan")])
+def test_what_an_attack_found_is_measured_however_large_it_is(value: float) -> None:
+    rows = torch.eye(3, 4).double()
+    wrong = rows.clone()
+    wrong[1, 0] = value
+    truth = Truth(rows, rows, rows, "vectors")
+    found = truth.measured(Found(labels=wrong, features=wrong, inputs=wrong))
+    assert found == {name: pytest.approx(2 / 3) for name in ("labels", "features", "inputs")}
 
 
 @pytest.mark.parametrize("deed", ["print", "move"])

@@ -121,9 +121,7 @@ def test_a_record_that_was_edited_is_refused(edit: str, tmp_path: Path) -> None:
         records.read(path)
     del content["sha256"]
     path.write_text(json.dumps(content))
-    with pytest.raises(
-        InputError, match=r"^record\.json was edited, or an earlier version wrote it: it does not"
-    ):
+    with pytest.raises(InputError, match=r"^record\.json was edited, or an earlier version wrote it: it does not"):
         records.read(path)
 
 
