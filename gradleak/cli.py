@@ -344,10 +344,10 @@ def audit(
     if told := sentences.of_haste(report):
         typer.echo(told)
     typer.echo(f"report  {out / folders.PAGE}")
+    above = asked.limits(report, fail_above or [])
     if report.broken:
         more = f" (and {len(report.broken) - 1} more)" if len(report.broken) > 1 else ""
         typer.echo(f"gradleak: the audit is not whole: {report.broken[0]}{more}", err=True)
-    above = asked.limits(report, fail_above or [])
     for line in above:
         typer.echo(line, err=True)
     if above:

@@ -196,6 +196,15 @@ def test_what_was_found_before_a_model_broke_down_is_kept(
     assert content(Path("report"))["figures/mine.png"] == b"mine"
 
 
+def test_a_limit_that_nothing_was_measured_for_fails(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AT", "5 exit")
+    code, err = audited(capsys, "brought:at", "--data", "brought:batches", "--fail-above", "labels=1")
+    assert (code, err) == (2, "gradleak: no attack measured 'labels' here; measured: nothing\n")
+    assert written().broken
+
+
 def test_an_update_of_a_model_that_cannot_be_run_is_attacked(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
