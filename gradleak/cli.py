@@ -40,7 +40,8 @@ class Commands(TyperGroup):
                 trials = "finished trials are kept, the next run goes on from there"
                 kept = "no report is written" if context.invoked_subcommand == "audit" else trials
                 raise Interrupted(kept) from error
-            if isinstance(error, Exception):
+            # A reader of the output that has gone, as in `gradleak list | head`, makes rich exit.
+            if isinstance(error, Exception) or isinstance(error.__context__, BrokenPipeError):
                 raise
             raise ForeignError(
                 f"the command was ended from inside: {type(error).__name__}: {first_line(error)}"

@@ -127,7 +127,7 @@ def audit(
         batch = own.drawn(size, seed)
         try:
             leaks = {name: _computed(model, batch, loss, head, name) for name in dict.fromkeys((plain_in, *used))}
-        except ForeignError as error:
+        except GradleakError as error:
             if not jobs:
                 raise
             told.broken.append(f"batch of {size}, nothing is tried: {error}")
@@ -212,8 +212,11 @@ def audit_update(
     told, truth = _Told(), None
     subject, reach = _subject(seen, kind, known is not None and known.sequence, told), _reach(seen, told)
     if known is not None:
-        with _noted(seen.model, told, "nothing is measured"):
-            truth = known.truth(seen, subject)
+        try:
+            with _running(seen.model):
+                truth = known.truth(seen, subject)
+        except ForeignError as error:
+            told.broken.append(f"nothing is measured: {error}")
     box, marks = (None, marks) if known is None else (known.box, marks or known.marks)
     case = Case(seen, subject, defense, labels, loss, seed, steps, reach, used[0], auxiliary, marks, box)
     _run([_Job(attack, case, truth) for attack in ATTACKS], told, started, 60 * minutes, memory, images)
@@ -479,11 +482,11 @@ def _running(model: nn.Module) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _noted(model: nn.Module, told: _Told, what: str) -> Iterator[None]:
-    """Go on where the model breaks down inside, and note what is missing therefore."""
+    """Go on where a model breaks down inside whose gradient was observed, and note what is missing therefore."""
     try:
         with _running(model):
             yield
-    except ForeignError as error:
+    except GradleakError as error:
         told.broken.append(f"{what}: {error}")
 
 

@@ -22,6 +22,7 @@ import torch
 from PIL import Image
 
 import gradleak
+from gradleak import cli
 from gradleak.auditing import Report, asked, bringing, folders
 from gradleak.auditing.cases import Found
 from gradleak.auditing.measuring import Truth
@@ -62,6 +63,7 @@ DEEDS = {
     "mute": lambda: fails(Mute()),
     "print": lambda: print("noise"),
     "move": lambda: os.chdir("/"),
+    "spoil": lambda: float("nan"),
     "ctrl-c": lambda: signal.raise_signal(signal.SIGINT),
     "wait": wait,
 }
@@ -72,9 +74,8 @@ class At(nn.Module):
         self.body, self.moment, self.deed, self.passes = make(), moment, DEEDS[deed], 0
     def forward(self, x):
         self.passes += 1
-        if self.passes >= self.moment:
-            self.deed()
-        return self.body(x)
+        factor = self.deed() if self.passes >= self.moment else None
+        return self.body(x) * (1 if factor is None else factor)
 def at():
     moment, deed = os.environ["AT"].split()
     return At(int(moment), deed)
@@ -175,6 +176,7 @@ def test_a_model_that_cannot_be_audited_is_one_line(capsys: pytest.CaptureFixtur
     [
         *(("raise", moment) for moment in (1, 2, 3, 4, 5, 6, 7, 9, 12, 15)),
         *((deed, moment) for deed in ("exit", "leave", "close", "mute") for moment in (2, 4, 15)),
+        *(("spoil", moment) for moment in (2, 5, 8)),
     ],
 )
 def test_what_was_found_before_a_model_broke_down_is_kept(
@@ -566,6 +568,19 @@ def test_sys_exit_inside_any_command_is_an_error(
     monkeypatch.setattr(pages, "run_page", lambda *_, **__: sys.exit(0))
     code, _, err = call(capsys, "run", "theorem1")
     assert (code, err) == (2, "gradleak: the command was ended from inside: SystemExit: 0\n")
+
+
+def test_a_reader_of_the_output_that_has_gone_is_no_error(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone(*_: object) -> None:
+        try:
+            raise BrokenPipeError
+        except BrokenPipeError:
+            sys.exit(1)
+
+    monkeypatch.setattr(cli, "_show", gone)
+    assert call(capsys, "data") == (1, "", "")
 
 
 def test_a_python_user_sees_the_same_errors() -> None:
