@@ -252,7 +252,7 @@ def test_an_edit_by_hand_confirms_nothing_and_is_said(
     file.write_text(file.read_text().replace(old, new))
     with pytest.raises(InputError, match=rf"^{file.name}(, line 1,)? was edited: "):
         records.state(kept())
-    for words in (["verify"], ["verify", "--stale"], ["verify", "--spot", "toy"], ["record", "toy", "--jobs", "1"]):
+    for words in (["verify"], ["verify", "--stale"], ["verify", "--spot", "toy"], ["record", "toy"], ["book"]):
         code, _, err = call(capsys, *words)
         assert code == 2
         assert err.startswith(f"gradleak: {file.name}")
