@@ -360,9 +360,9 @@ def audit(
 
 
 def _write(report: Report, place: Path) -> None:
-    """Write a report into a folder; where that fails, keep it in a folder for temporary files, and say so."""
+    """Write a report into the folder that is held for it; where that fails, keep it among temporary files, and say so."""
     try:
-        report.write(place)
+        report.put(place)
     except GradleakError as error:
         spare = report.write(tempfile.mkdtemp(prefix="gradleak-report-"))
         raise StorageError(f"{error}; the report is kept as {spare}") from error

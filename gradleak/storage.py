@@ -60,12 +60,12 @@ def locked(path: Path) -> Iterator[None]:
 
 @contextmanager
 def kept_alone(folder: Path) -> Iterator[None]:
-    """Keep a folder for this process, which may ask for it again inside; an error where another process has it."""
+    """Keep a folder for one writer; an error where it is kept already. The lock of a process that died is open."""
     try:
-        lock = FileLock(folder / ".gradleak.lock", is_singleton=True)
+        lock = FileLock(folder / ".gradleak.lock")
         lock.acquire(timeout=0)
     except Timeout as error:
-        raise StorageError(f"another process writes into the folder '{folder.name}'") from error
+        raise StorageError(f"another process is about to write into the folder '{folder.name}'") from error
     except OSError as error:
         raise storage_error(folder / "files", error) from error
     try:

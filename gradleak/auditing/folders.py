@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import os
 import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator
@@ -80,7 +81,7 @@ def replace(place: Path, files: dict[str, bytes], report: Callable[[list[Written
 def _listed(place: Path) -> list[Written]:
     """Return the files that the report in a folder lists; an error where the report there is no audit's."""
     file = place / REPORT
-    if not file.exists():
+    if not os.path.lexists(file):
         return []
     where = f"{REPORT} in the folder '{place.name}'"
     try:
@@ -101,7 +102,7 @@ def _refuse_foreign(place: Path, names: Iterable[str], listed: list[Written]) ->
     """Refuse to overwrite what no report lists as it is now."""
     for name in names:
         file = place / name
-        if (file.exists() or file.is_symlink()) and Written(name=name, sha256=_sha256(file)) not in listed:
+        if os.path.lexists(file) and Written(name=name, sha256=_sha256(file)) not in listed:
             raise InputError(
                 f"'{name}' in the folder '{place.name}' is not of an audit, or was changed since: {ELSEWHERE}"
             )

@@ -28,11 +28,14 @@ class Report(Audited):
         They take the place of those of an earlier report, whose pictures may show what this one must not. Any other
         file stays; an error where one would be overwritten.
         """
-        place = Path(folder)
+        with folders.held(Path(folder)):
+            return self.put(Path(folder))
+
+    def put(self, place: Path) -> Path:
+        """Do as `write` does, into a folder that is `held` already."""
         files = {folders.PAGE: html.page(self, place).encode()}
         files |= {f"{folders.FIGURES}/{name}": data for name, data in html.figures(self)}
-        with folders.held(place):
-            folders.replace(place, files, lambda written: self.model_copy(update={"files": written}).to_json())
+        folders.replace(place, files, lambda written: self.model_copy(update={"files": written}).to_json())
         return place / folders.PAGE
 
     def _repr_html_(self) -> str:

@@ -351,7 +351,12 @@ FOLDERS: dict[str, tuple[Callable[[], object], str]] = {
                  Path("other/report.json").rename("report/report.json")), "'index.html' in the folder 'report'",
     ),
     "with a file for figures": (put("report/figures", "mine"), "'figures' in the folder 'report' is not of an audit"),
-    "in a file": (put("report", "mine"), "cannot write files"),
+    "with a report linked to nothing": (
+        lambda: (Path("report").mkdir(), Path("report/report.json").symlink_to("gone")), "is not the report of an audit",
+    ),
+    "with figures linked to nothing": (
+        lambda: (Path("report").mkdir(), Path("report/figures").symlink_to("gone")), "'figures' in the folder 'report'",
+    ),
 }  # fmt: skip
 
 
@@ -531,8 +536,8 @@ def test_a_second_audit_in_a_folder_is_refused(
     while not Path("waiting").exists() and time.monotonic() < deadline:
         time.sleep(0.01)
     code, err = audited(capsys, "brought:make", "--data", "brought:batches")
-    assert (code, err) == (2, "gradleak: another process writes into the folder 'report'\n")
-    with pytest.raises(StorageError, match="another process writes into"):
+    assert (code, err) == (2, "gradleak: another process is about to write into the folder 'report'\n")
+    with pytest.raises(StorageError, match="another process is about to write into"):
         plain().write("report")
     Path("go").touch()
     assert first.code() == 0
