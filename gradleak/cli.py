@@ -360,7 +360,7 @@ def audit(
 
 
 def _write(report: Report, place: Path) -> None:
-    """Write a report into the folder that is held for it; where that fails, keep it among temporary files, and say so."""
+    """Write a report into the folder that is held for it; where that fails, keep it elsewhere, and say so."""
     try:
         report.put(place)
     except GradleakError as error:

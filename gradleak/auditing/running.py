@@ -302,10 +302,15 @@ def _one(number: int, job: _Job, seconds: float, told: _Told, images: bool) -> N
         told.not_tried[number] = _not_tried(job, first_line(error))
         return
     if images and job.truth is not None and found.inputs is not None and job.case.subject.kind == "images":
-        told.pictures[number] = Picture(
-            defense=job.case.defense, batch_size=job.case.size, precision=job.case.precision, attack=job.attack.name,
-            png=drawing.pair(job.truth, found.inputs),
-        )  # fmt: skip
+        try:
+            with foreign("its images cannot be drawn"):
+                png = drawing.pair(job.truth, found.inputs)
+            told.pictures[number] = Picture(
+                defense=job.case.defense, batch_size=job.case.size, precision=job.case.precision,
+                attack=job.attack.name, png=png,
+            )  # fmt: skip
+        except ForeignError as error:
+            told.broken.append(f"{job.attack.name}: {error}")
     if "interrupted" in found.remark and not clock.rang:
         raise KeyboardInterrupt
 

@@ -352,7 +352,7 @@ FOLDERS: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "with a file for figures": (put("report/figures", "mine"), "'figures' in the folder 'report' is not of an audit"),
     "with a report linked to nothing": (
-        lambda: (Path("report").mkdir(), Path("report/report.json").symlink_to("gone")), "is not the report of an audit",
+        lambda: (Path("report").mkdir(), Path("report/report.json").symlink_to("gone")), "is not the report",
     ),
     "with figures linked to nothing": (
         lambda: (Path("report").mkdir(), Path("report/figures").symlink_to("gone")), "'figures' in the folder 'report'",
