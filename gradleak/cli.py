@@ -277,8 +277,16 @@ def audit(
     memory: Annotated[float | None, typer.Option("--memory", metavar="GB", help="Memory; default: most of it.")] = None,
     no_images: Annotated[bool, typer.Option("--no-images", help="Keep no image, private or recovered.")] = False,
     fail_above: Annotated[
-        list[str] | None, typer.Option("--fail-above", metavar="MEASURE=LIMIT", help="Exit with 1 where it is above.")
+        list[str] | None,
+        typer.Option(
+            "--fail-above",
+            metavar="MEASURE=LIMIT",
+            help="Exit with 1 where it is above, and with 2 where it was not attacked.",
+        ),
     ] = None,
+    allow_not_attacked: Annotated[
+        bool, typer.Option("--allow-not-attacked", help="Let --fail-above pass where its measure was not attacked.")
+    ] = False,
     before: Annotated[
         Path | None, typer.Option("--before", help="Weights before a client's round (safetensors).")
     ] = None,
@@ -303,14 +311,13 @@ def audit(
         ),
         context.obj,
     )  # fmt: skip
-    for line in report.proofs:
+    _show(report.table())
+    for line in (*sentences.of_outcomes(report), *report.proofs):
         typer.echo(line)
-    if report.measured:
-        _show(report.table())
     if told := sentences.of_haste(report):
         typer.echo(told)
     typer.echo(f"report  {report.write(out)}")
-    above = asked.limits(report, fail_above or [])
+    above = asked.limits(report, fail_above or [], allow_not_attacked=allow_not_attacked)
     for line in above:
         typer.echo(line, err=True)
     if above:

@@ -161,6 +161,6 @@ def limits_of(pairs: Sequence[str]) -> dict[str, float]:
     return found
 
 
-def limits(report: Report, pairs: Sequence[str]) -> list[str]:
-    """Return a line for each measure of a report that is above its limit."""
-    return report.above(limits_of(pairs))
+def limits(report: Report, pairs: Sequence[str], *, allow_not_attacked: bool = False) -> list[str]:
+    """Return a line for each measure of a report that is above its limit; refuse measures that were not attacked."""
+    return report.above(limits_of(pairs), allow_not_attacked=allow_not_attacked)

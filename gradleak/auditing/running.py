@@ -24,8 +24,9 @@ from gradleak.auditing import drawing, sentences
 from gradleak.auditing.attacks import ATTACKS, Attack, silenced
 from gradleak.auditing.cases import Case, Found
 from gradleak.auditing.costs import undefended
-from gradleak.auditing.findings import Cost, Finding, NotTried, Picture
+from gradleak.auditing.findings import Cost, Finding, NotTried, Outcome, Picture, Place
 from gradleak.auditing.measuring import Truth
+from gradleak.auditing.outcomes import outcome_of, targets_of
 from gradleak.auditing.private import Private, kind_of, private
 from gradleak.auditing.reach import reach_of
 from gradleak.auditing.report import Report, made
@@ -124,7 +125,8 @@ def audit(
         clean = leaks[plain_in]
         subject = subject or subject_of(clean, own.kind, own.sequence)
         reach = reach_of(clean)
-        proved += [*proofs(subject, size, prior, loss), *reach.told(size)]
+        if plain_in in used and "none" in defenses:
+            proved += proofs(clean, subject, reach, prior, loss)
         truth, plain = batch.truth(clean, subject), undefended(clean, plain_in, batch, loss, rate)
         for precision, name in itertools.product(used, dict.fromkeys(defenses)):
             sent = _sent(leaks[precision], name, seed)
@@ -135,6 +137,7 @@ def audit(
             )  # fmt: skip
             jobs += [_Job(attack, case, truth) for attack in ATTACKS]
     assert subject is not None
+    proved += sentences.of_unproved([name for name in used if name != plain_in], defenses)
     settings = {
         "batch sizes": ", ".join(map(str, batch_sizes)),
         "defences": ", ".join(defenses),
@@ -145,7 +148,7 @@ def audit(
     }
     told = _run(jobs, started, 60 * minutes, memory, images)
     notes = [own.shown.note] if own.shown is not None and own.shown.note else []
-    return _report(subject, settings, proved, costs, told, notes, time.monotonic() - started)
+    return _report(subject, settings, proved, costs, jobs, told, notes, time.monotonic() - started)
 
 
 @devices.ieee()
@@ -198,7 +201,8 @@ def audit_update(
     box, marks = (None, marks) if known is None else (known.box, marks or known.marks)
     reach = reach_of(seen)
     case = Case(seen, subject, defense, labels, loss, seed, steps, reach, used[0], auxiliary, marks, box)
-    told = _run([_Job(attack, case, truth) for attack in ATTACKS], started, 60 * minutes, memory, images)
+    jobs = [_Job(attack, case, truth) for attack in ATTACKS]
+    told = _run(jobs, started, 60 * minutes, memory, images)
     settings = {
         "batch size": str(seen.batch_size),
         "local steps": str(seen.local_steps),
@@ -207,8 +211,10 @@ def audit_update(
         "loss": str(loss),
         "seed": str(seed),
     }
-    proved = [*proofs(subject, seen.batch_size, labels, loss), *reach.told(seen.batch_size)]
-    return _report(subject, settings, proved, [], told, [], time.monotonic() - started)
+    as_computed = defense in ("none", "update") and used[0] == _own(seen.model)
+    proved = proofs(seen, subject, reach, labels, loss) if as_computed else []
+    proved += sentences.of_unproved([] if used[0] == _own(seen.model) else used, [defense])
+    return _report(subject, settings, proved, [], jobs, told, [], time.monotonic() - started)
 
 
 # ----------------------------------------------------------------------------------------------------------- the jobs
@@ -222,9 +228,10 @@ def _run(jobs: list[_Job], started: float, budget: float, memory: float, images:
     order = sorted(range(len(jobs)), key=lambda number: ATTACKS.index(jobs[number].attack))
     waiting = []
     for number in order:
-        why = jobs[number].attack.refused(jobs[number].case) or _too_large(jobs[number], memory)
+        refused = jobs[number].attack.refused(jobs[number].case)
+        why = refused or _too_large(jobs[number], memory)
         if why:
-            told.not_tried[number] = _not_tried(jobs[number], why)
+            told.not_tried[number] = _not_tried(jobs[number], why, applies=not refused)
         else:
             waiting.append(number)
     left = len(waiting)
@@ -297,7 +304,7 @@ def _finding(job: _Job, found: Found, cut: bool) -> Finding:
     )
 
 
-def _not_tried(job: _Job, why: str) -> NotTried:
+def _not_tried(job: _Job, why: str, *, applies: bool = True) -> NotTried:
     return NotTried(
         defense=job.case.defense,
         batch_size=job.case.size,
@@ -305,6 +312,7 @@ def _not_tried(job: _Job, why: str) -> NotTried:
         attack=job.attack.name,
         why=why,
         page=job.attack.page,
+        applies=applies,
     )
 
 
@@ -463,6 +471,7 @@ def _report(
     settings: dict[str, str],
     proved: list[str],
     costs: list[Cost],
+    jobs: list[_Job],
     told: _Told,
     notes: list[str],
     seconds: float,
@@ -475,9 +484,26 @@ def _report(
         proofs=list(dict.fromkeys(proved)),
         findings=findings,
         not_tried=[told.not_tried[number] for number in sorted(told.not_tried)],
+        outcomes=_outcomes(jobs, told),
         costs=costs,
         notes=notes,
         interrupted=told.interrupted,
         seconds=round(seconds, 1),
         pictures=[told.pictures[number] for number in sorted(told.pictures)],
     )
+
+
+def _outcomes(jobs: list[_Job], told: _Told) -> list[Outcome]:
+    """Return what became of every target in every case."""
+    cases: dict[Place, list[int]] = {}
+    results: dict[int, Finding | NotTried] = {**told.not_tried, **told.findings}
+    for number in sorted(results):
+        cases.setdefault(results[number].place, []).append(number)
+    return [
+        outcome_of(
+            target, [(jobs[number].attack, results[number]) for number in numbers],
+            compared=jobs[numbers[0]].truth is not None,
+        )
+        for numbers in cases.values()
+        for target in targets_of(jobs[numbers[0]].case.subject)
+    ]  # fmt: skip

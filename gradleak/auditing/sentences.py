@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from gradleak.auditing.attacks import ATTACKS
 from gradleak.auditing.cases import Case, Found
-from gradleak.auditing.findings import Audited, Cost, Finding, shown
+from gradleak.auditing.findings import NOT_ATTACKED, NOT_COMPARED, Audited, Cost, Finding, shown
 
 SHARES = ("labels", "classes", "features", "inputs", "words", "sentences")
 CERTAIN = {
@@ -102,6 +102,31 @@ def stopped(finding: Finding, others: Sequence[Finding], costs: Sequence[Cost]) 
         return f"Stopped here by {', '.join(told)}."
     tail = "None of the other defences tried here stops it. " if tried else ""
     return f"{tail}In principle: {remedy}."
+
+
+def of_unproved(rounded: Sequence[str], defenses: Sequence[str]) -> list[str]:
+    """Return what counts do not prove: anything of gradients that a defence has changed, or a precision has rounded."""
+    changed = [name for name in dict.fromkeys(defenses) if name not in ("none", "update")]
+    told = (
+        [f"Nothing is proved behind {', '.join(changed)}: the gradient is changed before it is sent"] if changed else []
+    )
+    return told + ([f"Nothing is proved in {', '.join(rounded)}: the gradient is rounded"] if rounded else [])
+
+
+def of_outcomes(report: Audited) -> list[str]:
+    """Return a line for each target and reason why it was not attacked, or not by all attacks that might answer."""
+    groups: dict[tuple[str, str, str], list[str]] = {}
+    for one in report.outcomes:
+        if one.why or one.outcome == NOT_COMPARED:
+            why = one.why or f"nothing certifies {one.attack}'s answer, and there is no private batch"
+            state = (
+                one.outcome if one.outcome in (NOT_ATTACKED, NOT_COMPARED) else f"{one.outcome}, but not by all attacks"
+            )
+            place = f"{report.shown_place(one.place)}, batch of {one.batch_size}"
+            groups.setdefault((one.target, state, why), []).append(place)
+    every = len(report.cases)
+    places = {key: "" if len(where) == every else f" ({'; '.join(where)})" for key, where in groups.items()}
+    return [f"{target} {state}{places[target, state, why]}: {why}" for target, state, why in groups]
 
 
 def of_haste(report: Audited) -> str:
