@@ -251,12 +251,13 @@ def record(
 
 @app.command()
 def audit(
-    context: typer.Context,
     model: Annotated[str, typer.Argument(help="MODULE:FUNCTION that makes it, or a network by name.")],
     samples: Annotated[
         str | None, typer.Option("--data", help="A dataset's name, a folder of images, an .npz, MODULE:FUNCTION.")
     ] = None,
-    size: Annotated[int | None, typer.Option("--size", min=1, help="Pixels to a side of a dataset's images.")] = None,
+    size: Annotated[
+        int | None, typer.Option("--size", help="Pixels to a side of a dataset's images, or of a folder's (4 … 2048).")
+    ] = None,
     batch_size: Annotated[str, typer.Option("--batch-size", metavar="1,4,16", help="Batch sizes.")] = "1,4",
     labels: Annotated[
         str | None, typer.Option("--labels", help="onehot, smoothing/0.1 or mixup: how the client makes labels.")
@@ -273,7 +274,7 @@ def audit(
     ] = None,
     loss: Annotated[str, typer.Option("--loss", help="cross-entropy, focal or binary.")] = "cross-entropy",
     out: Annotated[Path, typer.Option("--out", help="Folder for the report.")] = Path("report"),
-    minutes: Annotated[float, typer.Option("--minutes", help="Time to spend.")] = 5.0,
+    minutes: Annotated[float, typer.Option("--minutes", help="Time for attacks and the report.")] = 5.0,
     memory: Annotated[float | None, typer.Option("--memory", metavar="GB", help="Memory; default: most of it.")] = None,
     no_images: Annotated[bool, typer.Option("--no-images", help="Keep no image, private or recovered.")] = False,
     fail_above: Annotated[
@@ -309,7 +310,6 @@ def audit(
             model, samples, size, batch_size, labels, defense, loss, minutes, memory, not no_images, before, after,
             rate, local_steps, momentum, weight_decay, shape, seed, tuple(fail_above or ()), steps, precision,
         ),
-        context.obj,
     )  # fmt: skip
     _show(report.table())
     for line in (*sentences.of_outcomes(report), *report.proofs):
@@ -400,8 +400,7 @@ def main() -> None:
     debug = "--debug" in sys.argv
     arguments = [word for word in sys.argv[1:] if word != "--debug"]
     try:
-        # A budget of time begins here, before anything heavy is imported.
-        app(args=arguments, standalone_mode=True, obj=time.monotonic())
+        app(args=arguments, standalone_mode=True)
     except GradleakError as error:
         if debug:
             raise

@@ -13,8 +13,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import nn
 
+from gradleak import defenses
 from gradleak.auditing.cases import Case, Found
-from gradleak.errors import GradleakWarning
+from gradleak.errors import GradleakError, GradleakWarning, InputError, first_line
 from gradleak.images import (
     Adam,
     Inversion,
@@ -32,7 +33,9 @@ from gradleak.images.inversion import chain
 from gradleak.images.matching.engine import ACTIVATION_COPIES, GRADIENT_COPIES
 from gradleak.labels import (
     BatchLabels,
+    Expected,
     count_labels,
+    expected_share,
     recover_batch,
     recover_jointly,
     recover_soft_labels,
@@ -159,9 +162,29 @@ def _no_jointly(case: Case) -> str:
 def _counting(method: str) -> Callable[[Case], Found]:
     def run(case: Case) -> Found:
         counts = count_labels(case.leak, method, auxiliary=case.auxiliary, loss=case.loss, seed=case.seed)
-        return Found("counted", "an estimate: nothing certifies it", counts=counts)
+        found = Found("counted", "an estimate: nothing certifies it", counts=counts)
+        try:
+            found.expected = _expected(case, method)
+        except GradleakError as error:
+            found.remark += f"; it was not simulated: {first_line(error)}"
+        except KeyboardInterrupt:
+            found.remark += "; the simulation was interrupted"
+        return found
 
     return run
+
+
+def _expected(case: Case, method: str) -> Expected:
+    """Return how much of a count is right on batches that are simulated behind the case's defence."""
+    if case.defense.partition("/")[0] == "dp-sgd":
+        raise InputError("samples that are clipped one by one are not simulated")
+    sends = None
+    if case.defense not in ("none", "update"):
+        sends = defenses.named(case.defense, generator=torch.Generator().manual_seed(case.seed))
+    return expected_share(
+        case.leak, method, standins=case.standins(), auxiliary=case.auxiliary, loss=case.loss, defense=sends,
+        seed=case.seed,
+    )  # fmt: skip
 
 
 def _no_counting(method: str) -> Callable[[Case], str]:

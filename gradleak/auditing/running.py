@@ -32,6 +32,7 @@ from gradleak.auditing.reach import reach_of
 from gradleak.auditing.report import Report, made
 from gradleak.auditing.subject import Kind, Subject, proofs, subject_of
 from gradleak.errors import GradleakError, InputError, first_line
+from gradleak.labels import Standins
 from gradleak.labels.priors import PRIORS
 from gradleak.leak import Leak, observe
 from gradleak.losses import CrossEntropy, Loss
@@ -119,6 +120,7 @@ def audit(
         raise InputError(f"labels are {', '.join(PRIORS)}; got '{prior}'")
     own = private(inputs, targets, pixels)
     jobs, costs, proved, subject = [], [], [], None
+    simulated: list[Standins] = []
     for size in dict.fromkeys(batch_sizes):
         batch = own.drawn(size, seed)
         leaks = {name: _computed(model, batch, loss, head, name) for name in dict.fromkeys((plain_in, *used))}
@@ -133,7 +135,7 @@ def audit(
             costs.append(plain.cost(name, precision, sent))
             case = Case(
                 sent, subject, name, prior, loss, seed, steps, reach, precision, auxiliary, marks or batch.marks,
-                own.box,
+                own.box, simulated=simulated,
             )  # fmt: skip
             jobs += [_Job(attack, case, truth) for attack in ATTACKS]
     assert subject is not None
@@ -297,6 +299,7 @@ def _finding(job: _Job, found: Found, cut: bool) -> Finding:
         certificate=found.certificate,
         measures=measures,
         chance=chance,
+        expected={} if found.expected is None else {"labels": found.expected.share, "guess": found.expected.guess},
         sentence=sentences.of_finding(found, measures, chance, job.case),
         stops="",
         page=job.attack.page,

@@ -30,6 +30,8 @@ def of_finding(found: Found, measures: Mapping[str, float], chance: Mapping[str,
     certain = CERTAIN.get(found.certificate, found.certificate)
     if case.rounds and found.certificate in ("unique", "exact"):
         certain += " within its rounding"
+    if found.certificate == "counted" and found.counts is not None:
+        certain += _simulated(found)
     remark = f" ({found.remark})" if found.remark and found.certificate not in ("counted", "unique") else ""
     if not measures:
         return _begun(f"{_claimed(found)}: {certain}{remark}.", case)
@@ -41,6 +43,15 @@ def of_finding(found: Found, measures: Mapping[str, float], chance: Mapping[str,
         like = f", SSIM {measures['image-ssim']:.2f}" if "image-ssim" in measures else ""
         parts.append(f"{best} at {shown('image-psnr', measures['image-psnr'])}{like}")
     return _begun(f"{'; '.join(parts)}: {certain}{remark}.", case)
+
+
+def _simulated(found: Found) -> str:
+    """Return how sure a count is, by simulation."""
+    if found.expected is None:
+        return ", and how sure it is was not simulated"
+    share, guess = found.expected.share, found.expected.guess
+    told = f"; on simulated batches {shown('labels', share)} of such counts are right, and {shown('labels', guess)} of"
+    return f"{told} even guesses" + (": a guess is the better answer" if share <= guess else "")
 
 
 def _begun(text: str, case: Case) -> str:

@@ -146,7 +146,7 @@ def _tried(leak: Leak, inputs_of: Kind, shape: tuple[int, ...]) -> tuple[int, bo
     head = model.get_submodule(leak.head)
     hooks = [one.register_forward_hook(count) for one in model.modules() if next(one.children(), None) is None]
     try:
-        for inputs in _made_up(model, inputs_of, shape, leak.weight):
+        for inputs in made_up(leak, inputs_of, shape, TRIED):
             counted[0], least[0] = 0, math.inf
             with contextlib.suppress(Exception), torch.no_grad(), evaluating(model):
                 model(inputs)
@@ -157,17 +157,17 @@ def _tried(leak: Leak, inputs_of: Kind, shape: tuple[int, ...]) -> tuple[int, bo
     return 0, False
 
 
-def _made_up(model: nn.Module, inputs_of: Kind, shape: tuple[int, ...], like: Tensor) -> Iterator[Tensor]:
-    """Give made-up inputs, from the kind that most networks take to the kind that nearly all take."""
+def made_up(leak: Leak, inputs_of: Kind, shape: tuple[int, ...], count: int) -> Iterator[Tensor]:
+    """Give made-up inputs (count, …), from the kind that most networks take to the kind that nearly all take."""
     generator = torch.Generator().manual_seed(0)
     if inputs_of == "tokens":
         # Each column of a table may have an embedding of its own: a category that all of them have.
-        sizes = [one.num_embeddings for one in model.modules() if isinstance(one, nn.Embedding)]
+        sizes = [one.num_embeddings for one in leak.model.modules() if isinstance(one, nn.Embedding)]
         for most in dict.fromkeys([*sizes[:1], min(sizes, default=2), 1]):
-            yield torch.randint(most, (TRIED, *shape), generator=generator).to(like.device)
+            yield torch.randint(most, (count, *shape), generator=generator).to(leak.weight.device)
         return
-    yield torch.randn(TRIED, *shape, generator=generator).to(like)
-    yield (2 * torch.rand(TRIED, *shape, generator=generator) - 1).to(like)
+    yield torch.randn(count, *shape, generator=generator).to(leak.weight)
+    yield (2 * torch.rand(count, *shape, generator=generator) - 1).to(leak.weight)
 
 
 def unproved(leak: Leak, subject: Subject, loss: Loss) -> str:
