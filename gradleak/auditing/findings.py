@@ -91,7 +91,7 @@ class NotTried(_Placed):
 class Outcome(_Placed):
     """What became of one target (TARGETS) in one case, over all attacks that are after it.
 
-    "recovered", in part at least; "not recovered": attacks answered, and got no more than guessing gets; "not
+    "recovered", in part at least; "not recovered": attacks answered, and got nothing, or no more than guessing; "not
     attacked": none answered, `why` says for what reasons; "not compared": some answered, nothing certifies their
     answers, and there is no private batch to compare them with. `share`: the most that the best `attack` got; `guess`:
     what guessing gets.

@@ -42,7 +42,9 @@ def outcome_of(target: str, told: Sequence[tuple[Attack, Finding | NotTried]], *
     best = max(answers, key=lambda one: one.measures.get(target, -1.0))
     share = best.measures.get(target, 0.0)
     guess = max((one.chance[target] for one in answers if target in one.chance), default=None)
-    state = RECOVERED if share > (guess or 0.0) else NOT_RECOVERED
+    # A guess may be right by luck: who has everything, or the answer alone that fits, has recovered it.
+    sure = share == 1 or (share > 0 and best.certificate in ("unique", "exact"))
+    state = RECOVERED if sure or share > (guess or 0.0) else NOT_RECOVERED
     known = {"outcome": state, "attack": best.attack, "share": share, "guess": guess, "why": why}
     return Outcome.model_validate({**place, **known})
 
