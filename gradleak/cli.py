@@ -6,7 +6,6 @@ import json
 import os
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -285,12 +284,13 @@ def record(
 
 @app.command()
 def audit(
-    context: typer.Context,
     model: Annotated[str, typer.Argument(help="MODULE:FUNCTION that makes it, or a network by name.")],
     samples: Annotated[
         str | None, typer.Option("--data", help="A dataset's name, a folder of images, an .npz, MODULE:FUNCTION.")
     ] = None,
-    size: Annotated[int | None, typer.Option("--size", min=1, help="Pixels to a side of a dataset's images.")] = None,
+    size: Annotated[
+        int | None, typer.Option("--size", help="Pixels to a side of a dataset's images, or of a folder's (4 … 2048).")
+    ] = None,
     batch_size: Annotated[str, typer.Option("--batch-size", metavar="1,4,16", help="Batch sizes.")] = "1,4",
     labels: Annotated[
         str | None, typer.Option("--labels", help="onehot, smoothing/0.1 or mixup: how the client makes labels.")
@@ -307,12 +307,20 @@ def audit(
     ] = None,
     loss: Annotated[str, typer.Option("--loss", help="cross-entropy, focal or binary.")] = "cross-entropy",
     out: Annotated[Path, typer.Option("--out", help="Folder for the report.")] = Path("report"),
-    minutes: Annotated[float, typer.Option("--minutes", help="Time to spend.")] = 5.0,
+    minutes: Annotated[float, typer.Option("--minutes", help="Time for attacks and the report.")] = 5.0,
     memory: Annotated[float | None, typer.Option("--memory", metavar="GB", help="Memory; default: most of it.")] = None,
     no_images: Annotated[bool, typer.Option("--no-images", help="Keep no image, private or recovered.")] = False,
     fail_above: Annotated[
-        list[str] | None, typer.Option("--fail-above", metavar="MEASURE=LIMIT", help="Exit with 1 where it is above.")
+        list[str] | None,
+        typer.Option(
+            "--fail-above",
+            metavar="MEASURE=LIMIT",
+            help="Exit with 1 where it is above, and with 2 where it was not attacked.",
+        ),
     ] = None,
+    allow_not_attacked: Annotated[
+        bool, typer.Option("--allow-not-attacked", help="Let --fail-above pass where its measure was not attacked.")
+    ] = False,
     before: Annotated[
         Path | None, typer.Option("--before", help="Weights before a client's round (safetensors).")
     ] = None,
@@ -335,17 +343,16 @@ def audit(
     interrupts.listen()
     place = out.absolute()  # somebody's code may go to another folder
     with folders.held(place):  # refused now, and not after minutes
-        report = asked.report(words, context.obj)
+        report = asked.report(words)
         with interrupts.finishing() as pressed:
             _write(report, place)
-    for line in report.proofs:
+    _show(report.table())
+    for line in (*sentences.of_outcomes(report), *report.proofs):
         typer.echo(line)
-    if report.measured:
-        _show(report.table())
     if told := sentences.of_haste(report):
         typer.echo(told)
     typer.echo(f"report  {out / folders.PAGE}")
-    above = asked.limits(report, fail_above or [])
+    above = asked.limits(report, fail_above or [], allow_not_attacked=allow_not_attacked)
     if report.broken:
         more = f" (and {len(report.broken) - 1} more)" if len(report.broken) > 1 else ""
         typer.echo(f"gradleak: the audit is not whole: {report.broken[0]}{more}", err=True)
@@ -442,8 +449,7 @@ def main() -> None:
     debug = "--debug" in sys.argv
     arguments = [word for word in sys.argv[1:] if word != "--debug"]
     try:
-        # A budget of time begins here, before anything heavy is imported.
-        app(args=arguments, standalone_mode=True, obj=time.monotonic())
+        app(args=arguments, standalone_mode=True)
     except GradleakError as error:
         if debug:
             raise

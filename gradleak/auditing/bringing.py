@@ -87,14 +87,19 @@ def samples_of(text: str, *, size: int | None = None) -> Samples:
 
     An .npz holds `inputs` and `targets`; a function returns the two. Images are normalised as the book's are.
     """
-    if ":" in text and not Path(text).exists():
+    place = Path(os.path.expanduser(text))
+    made = ":" in text and not Path(text).exists()
+    if size is not None and (made or place.is_file()):
+        raise InputError(
+            f"'{printable(text)}' comes at its own size: --size is for datasets, and folders (4 … 2,048 pixels)"
+        )
+    if made:
         found = _called(text, _named(text))
         if not (isinstance(found, tuple | list) and len(found) == 2 and all(map(torch.is_tensor, found))):
             raise InputError(f"'{text}()' must return two tensors, inputs and targets")
         return Samples(*found)
-    place = Path(os.path.expanduser(text))
     if place.is_dir():
-        return _folder(place, size or 32)
+        return _folder(place, 32 if size is None else size)
     if place.suffix == ".npz":
         return _archive(place)
     if place.is_file():

@@ -24,13 +24,15 @@ from gradleak.auditing import drawing, sentences
 from gradleak.auditing.attacks import ATTACKS, Attack, silenced
 from gradleak.auditing.cases import Case, Found
 from gradleak.auditing.costs import undefended
-from gradleak.auditing.findings import Cost, Finding, NotTried, Picture
+from gradleak.auditing.findings import Cost, Finding, NotTried, Outcome, Picture, Place
 from gradleak.auditing.measuring import Truth
+from gradleak.auditing.outcomes import outcome_of, targets_of
 from gradleak.auditing.private import Private, kind_of, private
 from gradleak.auditing.reach import Reach, reach_of
 from gradleak.auditing.report import Report, made
 from gradleak.auditing.subject import BROKEN, Kind, Subject, proofs, subject_of
 from gradleak.errors import ForeignError, GradleakError, InputError, first_line, foreign
+from gradleak.labels import Standins
 from gradleak.labels.priors import PRIORS
 from gradleak.leak import Leak, observe
 from gradleak.losses import CrossEntropy, Loss
@@ -123,6 +125,7 @@ def audit(
     own = private(inputs, targets, pixels)
     told, jobs, subject = _Told(), list[_Job](), None
     costs, proved = [], []
+    simulated: list[Standins] = []
     for size in dict.fromkeys(batch_sizes):
         batch = own.drawn(size, seed)
         try:
@@ -135,7 +138,8 @@ def audit(
         clean = leaks[plain_in]
         subject = subject or _subject(clean, own.kind, own.sequence, told)
         reach = _reach(clean, told)
-        proved += [*proofs(subject, size, prior, loss), *reach.told(size)]
+        if plain_in in used and "none" in defenses:
+            proved += proofs(clean, subject, reach, prior, loss)
         truth, plain = None, None
         with _noted(model, told, f"batch of {size}, nothing is measured"):
             truth = batch.truth(clean, subject)
@@ -148,10 +152,11 @@ def audit(
                     costs.append(plain.cost(name, precision, sent))
             case = Case(
                 sent, subject, name, prior, loss, seed, steps, reach, precision, auxiliary, marks or batch.marks,
-                own.box,
+                own.box, simulated=simulated,
             )  # fmt: skip
             jobs += [_Job(attack, case, truth) for attack in ATTACKS]
     assert subject is not None
+    proved += sentences.of_unproved([name for name in used if name != plain_in], defenses)
     settings = {
         "batch sizes": ", ".join(map(str, batch_sizes)),
         "defences": ", ".join(defenses),
@@ -162,7 +167,7 @@ def audit(
     }
     _run(jobs, told, started, 60 * minutes, memory, images)
     notes = [own.shown.note] if own.shown is not None and own.shown.note else []
-    return _report(subject, settings, proved, costs, told, notes, time.monotonic() - started)
+    return _report(subject, settings, proved, costs, jobs, told, notes, time.monotonic() - started)
 
 
 @devices.ieee()
@@ -219,7 +224,8 @@ def audit_update(
             told.broken.append(f"nothing is measured: {error}")
     box, marks = (None, marks) if known is None else (known.box, marks or known.marks)
     case = Case(seen, subject, defense, labels, loss, seed, steps, reach, used[0], auxiliary, marks, box)
-    _run([_Job(attack, case, truth) for attack in ATTACKS], told, started, 60 * minutes, memory, images)
+    jobs = [_Job(attack, case, truth) for attack in ATTACKS]
+    _run(jobs, told, started, 60 * minutes, memory, images)
     settings = {
         "batch size": str(seen.batch_size),
         "local steps": str(seen.local_steps),
@@ -228,8 +234,10 @@ def audit_update(
         "loss": str(loss),
         "seed": str(seed),
     }
-    proved = [*proofs(subject, seen.batch_size, labels, loss), *reach.told(seen.batch_size)]
-    return _report(subject, settings, proved, [], told, [], time.monotonic() - started)
+    as_computed = defense in ("none", "update") and used[0] == _own(seen.model)
+    proved = proofs(seen, subject, reach, labels, loss) if as_computed else []
+    proved += sentences.of_unproved([] if used[0] == _own(seen.model) else used, [defense])
+    return _report(subject, settings, proved, [], jobs, told, [], time.monotonic() - started)
 
 
 # ----------------------------------------------------------------------------------------------------------- the jobs
@@ -244,8 +252,8 @@ def _run(jobs: list[_Job], told: _Told, started: float, budget: float, memory: f
     waiting = []
     try:
         for number in order:
-            if why := _refused(jobs[number], memory, told):
-                told.not_tried[number] = _not_tried(jobs[number], why)
+            if refused := _refused(jobs[number], memory, told):
+                told.not_tried[number] = refused
             else:
                 waiting.append(number)
         left = len(waiting)
@@ -265,14 +273,16 @@ def _run(jobs: list[_Job], told: _Told, started: float, budget: float, memory: f
             told.not_tried[number] = _not_tried(jobs[number], "the audit was interrupted before")
 
 
-def _refused(job: _Job, memory: float, told: _Told) -> str:
-    """Return why an attack cannot be tried, "" if it can."""
+def _refused(job: _Job, memory: float, told: _Told) -> NotTried | None:
+    """Return why an attack cannot be tried, if it cannot."""
     try:
         with foreign("it broke down"):
-            return job.attack.refused(job.case) or _too_large(job, memory)
+            if why := job.attack.refused(job.case):
+                return _not_tried(job, why, applies=False)
+            return _not_tried(job, why) if (why := _too_large(job, memory)) else None
     except ForeignError as error:
         told.broken.append(f"{job.attack.name}: {error}")
-        return str(error)
+        return _not_tried(job, str(error))
 
 
 def _one(number: int, job: _Job, seconds: float, told: _Told, images: bool) -> None:
@@ -326,6 +336,7 @@ def _finding(job: _Job, found: Found, cut: bool) -> Finding:
         certificate=found.certificate,
         measures=measures,
         chance=chance,
+        expected={} if found.expected is None else {"labels": found.expected.share, "guess": found.expected.guess},
         sentence=sentences.of_finding(found, measures, chance, job.case),
         stops="",
         page=job.attack.page,
@@ -333,7 +344,7 @@ def _finding(job: _Job, found: Found, cut: bool) -> Finding:
     )
 
 
-def _not_tried(job: _Job, why: str) -> NotTried:
+def _not_tried(job: _Job, why: str, *, applies: bool = True) -> NotTried:
     return NotTried(
         defense=job.case.defense,
         batch_size=job.case.size,
@@ -341,6 +352,7 @@ def _not_tried(job: _Job, why: str) -> NotTried:
         attack=job.attack.name,
         why=why,
         page=job.attack.page,
+        applies=applies,
     )
 
 
@@ -527,6 +539,7 @@ def _report(
     settings: dict[str, str],
     proved: list[str],
     costs: list[Cost],
+    jobs: list[_Job],
     told: _Told,
     notes: list[str],
     seconds: float,
@@ -539,6 +552,7 @@ def _report(
         proofs=list(dict.fromkeys(proved)),
         findings=findings,
         not_tried=[told.not_tried[number] for number in sorted(told.not_tried)],
+        outcomes=_outcomes(jobs, told),
         costs=costs,
         notes=[*notes, *(f"Not whole: {one}" for one in told.broken)],
         broken=told.broken,
@@ -546,3 +560,19 @@ def _report(
         seconds=round(seconds, 1),
         pictures=[told.pictures[number] for number in sorted(told.pictures)],
     )
+
+
+def _outcomes(jobs: list[_Job], told: _Told) -> list[Outcome]:
+    """Return what became of every target in every case."""
+    cases: dict[Place, list[int]] = {}
+    results: dict[int, Finding | NotTried] = {**told.not_tried, **told.findings}
+    for number in sorted(results):
+        cases.setdefault(results[number].place, []).append(number)
+    return [
+        outcome_of(
+            target, [(jobs[number].attack, results[number]) for number in numbers],
+            compared=jobs[numbers[0]].truth is not None,
+        )
+        for numbers in cases.values()
+        for target in targets_of(jobs[numbers[0]].case.subject)
+    ]  # fmt: skip

@@ -203,7 +203,8 @@ def test_a_limit_that_nothing_was_measured_for_fails(
 ) -> None:
     monkeypatch.setenv("AT", "5 exit")
     code, err = audited(capsys, "brought:at", "--data", "brought:batches", "--fail-above", "labels=1")
-    assert (code, err) == (2, "gradleak: no attack measured 'labels' here; measured: nothing\n")
+    assert code == 2
+    assert err.startswith("gradleak: no attack measured 'labels'")
     assert written().broken
 
 
