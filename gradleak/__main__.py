@@ -1,5 +1,15 @@
-"""`python -m gradleak`."""
+"""`python -m gradleak`, and the command `gradleak`."""
 
-from gradleak.cli import main
+from gradleak import interrupts
 
-main()
+
+def main() -> None:
+    """Run the command line."""
+    interrupts.leave_at_once()
+    from gradleak import cli  # typer takes a while to load
+
+    cli.main()
+
+
+if __name__ == "__main__":
+    main()

@@ -5,21 +5,50 @@ from __future__ import annotations
 import json
 import os
 import sys
-import time
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
-from gradleak.errors import GradleakError, InputError, MissingData, first_line
+from gradleak import interrupts
+from gradleak.errors import ForeignError, GradleakError, InputError, MissingData, StorageError, first_line, printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from gradleak.auditing import Report
     from gradleak.book.records import Record
     from gradleak.studies import Parameters
 
+
+class Interrupted(Exception):
+    """Ctrl-C, and what there is to say of it: typer would end without a word."""
+
+
+class Commands(TyperGroup):
+    """Commands that end by what they return or raise; neither Ctrl-C nor somebody's `sys.exit` ends them silently."""
+
+    def invoke(self, context: Any) -> Any:
+        """Run a command."""
+        try:
+            return super().invoke(context)
+        except BaseException as error:
+            if interrupts.caused(error):
+                trials = "finished trials are kept, the next run goes on from there"
+                kept = "no report is written" if context.invoked_subcommand == "audit" else trials
+                raise Interrupted(kept) from error
+            # A reader of the output that has gone, as in `gradleak list | head`, makes rich exit.
+            if isinstance(error, Exception) or isinstance(error.__context__, BrokenPipeError):
+                raise
+            raise ForeignError(
+                f"the command was ended from inside: {type(error).__name__}: {first_line(error)}"
+            ) from error
+
+
 app = typer.Typer(
+    cls=Commands,
     help="An executable book of gradient leakage: run its pages, check its claims.",
     no_args_is_help=True,
     add_completion=False,
@@ -85,6 +114,7 @@ def run(
     from gradleak import paths, studies
     from gradleak.book import pages
 
+    interrupts.listen()
     loaded = studies.load(study)
     parameters = studies.parameters(loaded, profile, _settings(parameter))
     if show:
@@ -104,6 +134,7 @@ def book(
     """Run every page that changed and build the book."""
     from gradleak.book import build as builder
 
+    interrupts.listen()
     index = builder.build(profile, jobs=jobs, cluster=cluster)
     typer.echo(f"book    {index}")
     if pdf:
@@ -130,6 +161,7 @@ def verify(
     from gradleak import claims, studies
     from gradleak.book import records
 
+    interrupts.listen()
     wanted = [studies.load(name).name for name in study] if study else list(studies.names())
     if spot:
         if bool(study) == every:
@@ -240,6 +272,7 @@ def record(
     from gradleak import studies
     from gradleak.book import records, runner
 
+    interrupts.listen()
     loaded = [studies.load(name) for name in study]
     chosen = [studies.parameters(one, profile, _settings(parameter)) for one in loaded]
     for one, parameters in zip(loaded, chosen, strict=True):
@@ -251,12 +284,13 @@ def record(
 
 @app.command()
 def audit(
-    context: typer.Context,
     model: Annotated[str, typer.Argument(help="MODULE:FUNCTION that makes it, or a network by name.")],
     samples: Annotated[
         str | None, typer.Option("--data", help="A dataset's name, a folder of images, an .npz, MODULE:FUNCTION.")
     ] = None,
-    size: Annotated[int | None, typer.Option("--size", min=1, help="Pixels to a side of a dataset's images.")] = None,
+    size: Annotated[
+        int | None, typer.Option("--size", help="Pixels to a side of a dataset's images, or of a folder's (4 … 2048).")
+    ] = None,
     batch_size: Annotated[str, typer.Option("--batch-size", metavar="1,4,16", help="Batch sizes.")] = "1,4",
     labels: Annotated[
         str | None, typer.Option("--labels", help="onehot, smoothing/0.1 or mixup: how the client makes labels.")
@@ -273,12 +307,20 @@ def audit(
     ] = None,
     loss: Annotated[str, typer.Option("--loss", help="cross-entropy, focal or binary.")] = "cross-entropy",
     out: Annotated[Path, typer.Option("--out", help="Folder for the report.")] = Path("report"),
-    minutes: Annotated[float, typer.Option("--minutes", help="Time to spend.")] = 5.0,
+    minutes: Annotated[float, typer.Option("--minutes", help="Time for attacks and the report.")] = 5.0,
     memory: Annotated[float | None, typer.Option("--memory", metavar="GB", help="Memory; default: most of it.")] = None,
     no_images: Annotated[bool, typer.Option("--no-images", help="Keep no image, private or recovered.")] = False,
     fail_above: Annotated[
-        list[str] | None, typer.Option("--fail-above", metavar="MEASURE=LIMIT", help="Exit with 1 where it is above.")
+        list[str] | None,
+        typer.Option(
+            "--fail-above",
+            metavar="MEASURE=LIMIT",
+            help="Exit with 1 where it is above, and with 2 where it was not attacked.",
+        ),
     ] = None,
+    allow_not_attacked: Annotated[
+        bool, typer.Option("--allow-not-attacked", help="Let --fail-above pass where its measure was not attacked.")
+    ] = False,
     before: Annotated[
         Path | None, typer.Option("--before", help="Weights before a client's round (safetensors).")
     ] = None,
@@ -292,31 +334,45 @@ def audit(
     seed: Annotated[int, typer.Option("--seed", help="Every random choice follows from it.")] = 0,
 ) -> None:
     """Attack your own model's gradients with all that applies, and write a report of what they give away."""
-    from gradleak.auditing import asked, sentences
-    from gradleak.storage import check_folder
+    from gradleak.auditing import asked, folders, sentences
 
-    check_folder(out)  # said now, and not after minutes
-    report = asked.report(
-        asked.Asked(
-            model, samples, size, batch_size, labels, defense, loss, minutes, memory, not no_images, before, after,
-            rate, local_steps, momentum, weight_decay, shape, seed, tuple(fail_above or ()), steps, precision,
-        ),
-        context.obj,
+    words = asked.Asked(
+        model, samples, size, batch_size, labels, defense, loss, minutes, memory, not no_images, before, after,
+        rate, local_steps, momentum, weight_decay, shape, seed, tuple(fail_above or ()), steps, precision,
     )  # fmt: skip
-    for line in report.proofs:
+    interrupts.listen()
+    place = out.absolute()  # somebody's code may go to another folder
+    with folders.held(place):  # refused now, and not after minutes
+        report = asked.report(words)
+        with interrupts.finishing() as pressed:
+            _write(report, place)
+    _show(report.table())
+    for line in (*sentences.of_outcomes(report), *report.proofs):
         typer.echo(line)
-    if report.measured:
-        _show(report.table())
     if told := sentences.of_haste(report):
         typer.echo(told)
-    typer.echo(f"report  {report.write(out)}")
-    above = asked.limits(report, fail_above or [])
+    typer.echo(f"report  {out / folders.PAGE}")
+    above = asked.limits(report, fail_above or [], allow_not_attacked=allow_not_attacked)
+    if report.broken:
+        more = f" (and {len(report.broken) - 1} more)" if len(report.broken) > 1 else ""
+        typer.echo(f"gradleak: the audit is not whole: {report.broken[0]}{more}", err=True)
     for line in above:
         typer.echo(line, err=True)
     if above:
         raise typer.Exit(1)
-    if report.interrupted:
-        raise typer.Exit(130)
+    if report.interrupted or pressed:
+        raise Interrupted("the report holds what was found before")
+    if report.broken:
+        raise typer.Exit(3)
+
+
+def _write(report: Report, place: Path) -> None:
+    """Write a report into the folder that is held for it; where that fails, keep it elsewhere, and say so."""
+    try:
+        report.put(place)
+    except GradleakError as error:
+        spare = report.write(tempfile.mkdtemp(prefix="gradleak-report-"))
+        raise StorageError(f"{error}; the report is kept as {spare}") from error
 
 
 @app.command()
@@ -421,20 +477,22 @@ def main() -> None:
     debug = "--debug" in sys.argv
     arguments = [word for word in sys.argv[1:] if word != "--debug"]
     try:
-        # A budget of time begins here, before anything heavy is imported.
-        app(args=arguments, standalone_mode=True, obj=time.monotonic())
+        app(args=arguments, standalone_mode=True)
     except GradleakError as error:
         if debug:
             raise
-        typer.echo(f"gradleak: {error}", err=True)
+        typer.echo(f"gradleak: {printable(str(error))}", err=True)
         sys.exit(2)
-    except KeyboardInterrupt:
-        typer.echo("gradleak: interrupted; finished trials are kept, the next run goes on from there", err=True)
+    except Interrupted as error:
+        if debug:
+            raise
+        typer.echo(f"gradleak: interrupted; {error}", err=True)
         sys.exit(130)
     except Exception as error:
         if debug:
             raise
-        typer.echo(f"gradleak: {type(error).__name__}: {first_line(error)} (--debug shows where)", err=True)
+        told = printable(first_line(error))
+        typer.echo(f"gradleak: {type(error).__name__}: {told} (--debug shows where)", err=True)
         sys.exit(3)
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 
 class GradleakError(Exception):
@@ -12,6 +13,10 @@ class GradleakError(Exception):
 
 class InputError(GradleakError, ValueError):
     """A value that was passed in does not make sense."""
+
+
+class ForeignError(InputError):
+    """An error that somebody's own code raised: a model's, or that of a function which makes one."""
 
 
 class UnknownName(GradleakError, LookupError):
@@ -39,6 +44,33 @@ def check_count(what: str, count: int | None, least: int = 1) -> None:
 def first_line(error: BaseException) -> str:
     """Return the first line of what an error says, cut where it is endless; its kind where it says nothing."""
     return next((line.strip()[:300] for line in str(error).splitlines() if line.strip()), type(error).__name__)
+
+
+def printable(text: str) -> str:
+    """Return a text on one line: line breaks and other control characters, as a name may hold them, become spaces."""
+    return "".join(letter if letter.isprintable() else " " for letter in text)
+
+
+@contextlib.contextmanager
+def foreign(what: str) -> Iterator[None]:
+    """Run somebody's own code inside: whatever it raises, `sys.exit` too, becomes one line after `what`.
+
+    Our own errors and Ctrl-C go through.
+    """
+    try:
+        yield
+    except (GradleakError, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        raise ForeignError(f"{what}: {type(error).__name__}: {_said(error)}") from error
+
+
+def _said(error: BaseException) -> str:
+    """Return the first line of what somebody's own error says, if it can say anything."""
+    try:
+        return printable(first_line(error))
+    except Exception:
+        return "it cannot be shown"
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> UnknownName:

@@ -95,19 +95,32 @@ class Leak:
 
     @property
     def bias(self) -> Tensor | None:
-        """The last layer's bias b, (C,), or None where it has none."""
-        if self.parameter("bias") not in self.gradients:
-            return None
-        return self.model.get_parameter(self.parameter("bias")).detach()
+        """The last layer's bias b, (C,), or None where it has none; it is there even if frozen and not sent."""
+        bias = self.model.get_submodule(self.head).bias
+        return bias.detach() if isinstance(bias, Tensor) else None
 
     @property
     def weight_gradient(self) -> Tensor:
         """The gradient G of the last layer's weight, (C, I)."""
+        if self.parameter("weight") not in self.gradients:
+            raise InputError(f"the update has no gradient of the last layer's weight: {self.withheld('weight')}")
         return self.gradients[self.parameter("weight")]
+
+    def withheld(self, parameter: str) -> str:
+        """Return why a parameter has no gradient of its own in the update, "" where it has one.
+
+        "weight" and "bias" are those of the last layer; other parameters have their full names.
+        """
+        name = self.parameter(parameter) if parameter in ("weight", "bias") else parameter
+        held = dict(self.model.named_parameters(remove_duplicate=False))
+        others = [other for other, value in held.items() if value is held.get(name) and other != name]
+        if others:
+            return f"'{name}' is tied to '{others[0]}', and the gradient is the sum of both"
+        return "" if name in self.gradients else f"'{name}' is frozen"
 
     @property
     def bias_gradient(self) -> Tensor | None:
-        """The gradient of the last layer's bias, (C,), or None where it has none."""
+        """The gradient of the last layer's bias, (C,), or None where it has none or is frozen."""
         return self.gradients.get(self.parameter("bias"))
 
     @property

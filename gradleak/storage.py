@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, cast
 
-from filelock import FileLock
+from filelock import FileLock, Timeout
 
 from gradleak.errors import StorageError
 
@@ -52,6 +52,22 @@ def locked(path: Path) -> Iterator[None]:
         lock.acquire()
     except OSError as error:
         raise storage_error(path, error) from error
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+@contextmanager
+def kept_alone(folder: Path) -> Iterator[None]:
+    """Keep a folder for one writer; an error where it is kept already. The lock of a process that died is open."""
+    try:
+        lock = FileLock(folder / ".gradleak.lock")
+        lock.acquire(timeout=0)
+    except Timeout as error:
+        raise StorageError(f"another process is about to write into the folder '{folder.name}'") from error
+    except OSError as error:
+        raise storage_error(folder / "files", error) from error
     try:
         yield
     finally:

@@ -16,7 +16,7 @@ import gradleak
 # above it; of two packages on one line neither knows the other.
 FLOW = (
     "errors",
-    "paths storage reporting spans devices precision",
+    "paths storage interrupts reporting spans devices precision",
     "losses augment data",
     "leak metrics models",
     "defenses",
@@ -25,7 +25,7 @@ FLOW = (
     "auditing hunting",
     "studies",  # what every study is made of: its parameters, and how it is found
     "book.tables book.figures",  # what a study draws with
-    "book.plain book.spelling book.kinds",  # values as records hold them, and how they are compared
+    "book.plain book.sealing book.spelling book.kinds",  # values as records hold them, and how they are compared
     "book.sources",  # what a study's trials are computed with
     "book.staying book.confirmations",
     "book.records",

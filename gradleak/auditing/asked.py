@@ -11,11 +11,12 @@ from typing import Any
 
 import torch
 
+from gradleak import data
 from gradleak.auditing import bringing
 from gradleak.auditing.findings import MEASURES
 from gradleak.auditing.report import Report
 from gradleak.auditing.running import STEPS, audit, audit_update
-from gradleak.errors import InputError, first_line, unknown
+from gradleak.errors import InputError, foreign, printable, unknown
 from gradleak.leak import Leak, evaluating
 from gradleak.precision import PRECISIONS, precision_of
 
@@ -50,15 +51,15 @@ class Asked:
     precision: str | None = None
 
 
-def report(asked: Asked, started: float | None = None) -> Report:
-    """Run the audit that is asked for; its minutes began where the clock was at `started`, now if that is not said.
+def report(asked: Asked) -> Report:
+    """Run the audit that is asked for; its minutes begin when everything is imported and the model is made.
 
     Some of them are kept back, for the report is yet to be written.
     """
-    started = time.monotonic() if started is None else started
     limits_of(asked.fail_above)  # said now, and not after minutes
     precisions = precisions_of(asked.precision)
     model = bringing.model_of(asked.model, seed=asked.seed)
+    started = time.monotonic()
     loss = bringing.loss_of(asked.loss)
     common: dict[str, Any] = {
         "loss": loss,
@@ -72,7 +73,7 @@ def report(asked: Asked, started: float | None = None) -> Report:
         return _update(asked, model, samples, precisions, common, started)
     if samples is None:
         raise InputError("an audit needs private samples: --data, or --before and --after for a client's update")
-    samples, prior = bringing.with_labels(samples, asked.labels, _classes(model, samples))
+    samples, prior = bringing.with_labels(samples, asked.labels, _classes(model, samples, asked.samples))
     return audit(
         model, samples.inputs, samples.targets, batch_sizes=whole(asked.batch_size, "--batch-size"),
         defenses=[word.strip() for word in asked.defense.split(",") if word.strip()] or ["none"], precisions=precisions,
@@ -117,13 +118,11 @@ def _update(
     return audit_update(seen, labels=prior, minutes=_left(asked.minutes, started), **own, **common)
 
 
-def _classes(model: torch.nn.Module, samples: bringing.Samples) -> int:
-    try:
-        with torch.no_grad(), evaluating(model):
-            logits = model(samples.inputs[:1])
-    except Exception as error:
-        shape = tuple(samples.inputs.shape[1:])
-        raise InputError(f"the model does not take inputs of shape {shape}: {first_line(error)}") from error
+def _classes(model: torch.nn.Module, samples: bringing.Samples, source: str | None) -> int:
+    shape = tuple(samples.inputs.shape[1:])
+    sizes = f" ({data.sizes(source)})" if source in data.names() else ""
+    with foreign(f"the model does not take inputs of shape {shape}{sizes}"), torch.no_grad(), evaluating(model):
+        logits = model(samples.inputs[:1])
     if not torch.is_tensor(logits) or logits.ndim < 2:
         raise InputError(f"the model gives {type(logits).__name__}, not a tensor of logits (B, C)")
     return int(logits.shape[-1])
@@ -153,7 +152,7 @@ def limits_of(pairs: Sequence[str]) -> dict[str, float]:
     for pair in pairs:
         name, _, value = pair.partition("=")
         if name not in MEASURES:
-            raise unknown("measure", " ".join(name.split()), MEASURES)
+            raise unknown("measure", printable(name), MEASURES)
         try:
             found[name] = float(value)
         except ValueError as error:
@@ -161,6 +160,6 @@ def limits_of(pairs: Sequence[str]) -> dict[str, float]:
     return found
 
 
-def limits(report: Report, pairs: Sequence[str]) -> list[str]:
-    """Return a line for each measure of a report that is above its limit."""
-    return report.above(limits_of(pairs))
+def limits(report: Report, pairs: Sequence[str], *, allow_not_attacked: bool = False) -> list[str]:
+    """Return a line for each measure of a report that is above its limit; refuse measures that were not attacked."""
+    return report.above(limits_of(pairs), allow_not_attacked=allow_not_attacked)

@@ -13,8 +13,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import nn
 
+from gradleak import defenses
 from gradleak.auditing.cases import Case, Found
-from gradleak.errors import GradleakWarning
+from gradleak.errors import GradleakError, GradleakWarning, InputError, first_line
 from gradleak.images import (
     Adam,
     Inversion,
@@ -32,7 +33,9 @@ from gradleak.images.inversion import chain
 from gradleak.images.matching.engine import ACTIVATION_COPIES, GRADIENT_COPIES
 from gradleak.labels import (
     BatchLabels,
+    Expected,
     count_labels,
+    expected_share,
     recover_batch,
     recover_jointly,
     recover_soft_labels,
@@ -52,7 +55,7 @@ class Attack:
     """An attack of the book: its `page`, why it cannot be tried on a case ("" if it can), the bytes it needs.
 
     `remedy`: what stops it in principle; `searches`: it takes all the time that it is given; `stretch`: the seconds
-    that its longest operation takes, in which nothing stops it.
+    that its longest operation takes, in which nothing stops it; `finds`: what it is after (`findings.TARGETS`).
     """
 
     name: str
@@ -63,12 +66,15 @@ class Attack:
     needs: Callable[[Case], int] = lambda case: 4 * DOUBLE * case.subject.classes * case.subject.features
     searches: bool = False
     stretch: Callable[[Case], float] = lambda case: 0.0
+    finds: tuple[str, ...] = ()
 
 
 def _readable(case: Case) -> str:
     """Why a last layer's labels cannot be solved for."""
     if case.subject.sequence:
         return "there is a target at every place of a sequence"
+    if reason := case.leak.withheld("weight"):
+        return reason
     if not case.plain:
         return f"it is made for the cross-entropy; this is {type(case.loss).__name__}"
     if case.leak.local_steps > 1:
@@ -156,17 +162,41 @@ def _no_jointly(case: Case) -> str:
 def _counting(method: str) -> Callable[[Case], Found]:
     def run(case: Case) -> Found:
         counts = count_labels(case.leak, method, auxiliary=case.auxiliary, loss=case.loss, seed=case.seed)
-        return Found("counted", "an estimate: nothing certifies it", counts=counts)
+        found = Found("counted", "an estimate: nothing certifies it", counts=counts)
+        try:
+            found.expected = _expected(case, method)
+        except GradleakError as error:
+            found.remark += f"; it was not simulated: {first_line(error)}"
+        except KeyboardInterrupt:
+            found.remark += "; the simulation was interrupted"
+        return found
 
     return run
+
+
+def _expected(case: Case, method: str) -> Expected:
+    """Return how much of a count is right on batches that are simulated behind the case's defence."""
+    if case.defense.partition("/")[0] == "dp-sgd":
+        raise InputError("samples that are clipped one by one are not simulated")
+    sends = None
+    if case.defense not in ("none", "update"):
+        sends = defenses.named(case.defense, generator=torch.Generator().manual_seed(case.seed))
+    return expected_share(
+        case.leak, method, standins=case.standins(), auxiliary=case.auxiliary, loss=case.loss, defense=sends,
+        seed=case.seed,
+    )  # fmt: skip
 
 
 def _no_counting(method: str) -> Callable[[Case], str]:
     def refused(case: Case) -> str:
         if case.subject.sequence:
             return "there is a target at every place of a sequence"
+        if reason := case.leak.withheld("weight"):
+            return reason
         if method in ("ilrg", "posterior") and not case.subject.bias:
             return "it reads the bias's gradient, and the last layer has none"
+        if method in ("ilrg", "posterior") and (reason := case.leak.withheld("bias")):
+            return reason
         if method in ("ilrg", "posterior", "shadow") and case.leak.local_steps > 1:
             return "it reads one gradient, and this is the sum of several"
         if method in ("llg+", "posterior", "shadow") and case.auxiliary is None:
@@ -320,19 +350,24 @@ def _no_statistical(case: Case) -> str:
 # ------------------------------------------------------------------------------------------------------------- tokens
 def _looked_up(case: Case) -> Found:
     moved = (case.leak.gradients[case.subject.embedding] != 0).any(dim=1)
+    places = case.size * case.leak.local_steps * math.prod(case.subject.input_shape)
+    count = int(moved.sum())
+    if count > places or (case.noise and count == len(moved)):
+        reason = (
+            f"{count} rows of the embedding move, and the batch has {places} places: noise or another layer moves them"
+        )
+        return Found("failed", reason)
     return Found("counted", "which rows of the embedding move", tokens=set(moved.nonzero()[:, 0].tolist()))
 
 
 def _no_looked_up(case: Case) -> str:
     if case.subject.kind != "tokens" or not case.subject.embedding:
         return "the network has no embedding"
-    if case.subject.embedding not in case.leak.gradients:
-        return "the embedding's gradient is not sent"
-    return ""
+    return case.leak.withheld(case.subject.embedding)
 
 
 def _no_said(case: Case) -> str:
-    return "" if case.subject.sequence else "there are no words to say"
+    return case.leak.withheld("weight") if case.subject.sequence else "there are no words to say"
 
 
 def _said(case: Case) -> Found:
@@ -355,41 +390,56 @@ def _no_sentences(case: Case) -> str:
 
 NOISE = "noise on every entry, or batches of more samples than there are equations"
 LABELS = "batches in which classes repeat, noise, or sending no gradient of the last layer"
+BOTH, LABEL, INPUT, WORD = ("labels", "features"), ("labels",), ("inputs",), ("words",)
+
+
+def _count(name: str, page: str, method: str) -> Attack:
+    return Attack(name, page, _no_counting(method), _counting(method), LABELS, finds=LABEL)
+
+
 ATTACKS: tuple[Attack, ...] = (
-    Attack("label of one sample", "identifiability", _no_single, _single, NOISE),
-    Attack("row signs", "batch-restoration", _no_counting("gradinversion"), _counting("gradinversion"), LABELS),
-    Attack("LLG", "llg-attack", _no_counting("llg"), _counting("llg"), LABELS),
-    Attack("LLG*", "llg-attack", _no_counting("llg*"), _counting("llg*"), LABELS),
-    Attack("LLG+", "llg-attack", _no_counting("llg+"), _counting("llg+"), LABELS),
-    Attack("iLRG", "label-attacks-compared", _no_counting("ilrg"), _counting("ilrg"), LABELS),
-    Attack("posterior attack", "posterior-attack", _no_counting("posterior"), _counting("posterior"), LABELS),
-    Attack("RLG", "reveal-labels", _no_counting("rlg"), _classes, LABELS),
-    Attack("embedding rows", "words", _no_looked_up, _looked_up, "a frozen embedding, or noise on its rows"),
-    Attack("words said", "words", _no_said, _said, LABELS),
-    Attack("bias attack", "exact-batch", _no_first_bias, _first_bias, "a first layer without a bias; several samples"),
-    Attack("labels and features of a batch", "batch-soft-labels", _no_batch, _batch, NOISE),
-    Attack("all samples together", "joint-batches", _no_jointly, _jointly, NOISE),
+    Attack("label of one sample", "identifiability", _no_single, _single, NOISE, finds=BOTH),
+    _count("row signs", "batch-restoration", "gradinversion"),
+    _count("LLG", "llg-attack", "llg"),
+    _count("LLG*", "llg-attack", "llg*"),
+    _count("LLG+", "llg-attack", "llg+"),
+    _count("iLRG", "label-attacks-compared", "ilrg"),
+    _count("posterior attack", "posterior-attack", "posterior"),
+    Attack("RLG", "reveal-labels", _no_counting("rlg"), _classes, LABELS, finds=("classes",)),
+    Attack(
+        "embedding rows", "words", _no_looked_up, _looked_up, "a frozen embedding, or noise on its rows", finds=WORD
+    ),
+    Attack("words said", "words", _no_said, _said, LABELS, finds=WORD),
+    Attack(
+        "bias attack", "exact-batch", _no_first_bias, _first_bias, "a first layer without a bias; several samples",
+        finds=INPUT,
+    ),
+    Attack("labels and features of a batch", "batch-soft-labels", _no_batch, _batch, NOISE, finds=BOTH),
+    Attack("all samples together", "joint-batches", _no_jointly, _jointly, NOISE, finds=BOTH),
     Attack(
         "linear layers backwards", "exact-batch", _no_linear, _linear, NOISE,
-        lambda case: 6 * DOUBLE * case.subject.parameters,
+        lambda case: 6 * DOUBLE * case.subject.parameters, finds=INPUT,
     ),
     Attack(
         "convolutions backwards", "cnn-inversion", _no_convolutional, _convolutional,
-        "ReLU, pooling, or more than one sample", _convolutional_bytes,
+        "ReLU, pooling, or more than one sample", _convolutional_bytes, finds=INPUT,
     ),
     Attack(
         "layers peeled off", "peeling", _no_peeling, _peeled,
         "batches of more samples than the last map's channels hold; pooling by maxima; noise",
-        lambda case: case.reach.bytes, stretch=lambda case: case.reach.seconds,
+        lambda case: case.reach.bytes, stretch=lambda case: case.reach.seconds, finds=("labels", "inputs"),
     ),
-    Attack("sentences", "sentences", _no_sentences, _sentences, "noise; an embedding that is not trained"),
+    Attack(
+        "sentences", "sentences", _no_sentences, _sentences, "noise; an embedding that is not trained",
+        finds=("sentences",),
+    ),
     Attack(
         "gradient matching", "cnn-reconstruction", _no_matching, _matched,
-        "larger batches and deeper networks; noise", _matching_bytes, searches=True,
+        "larger batches and deeper networks; noise", _matching_bytes, searches=True, finds=INPUT,
     ),
     Attack(
         "matching with batch norm's statistics", "gradinversion", _no_statistical, _statistical,
-        "statistics that are not shared; larger batches", _matching_bytes, searches=True,
+        "statistics that are not shared; larger batches", _matching_bytes, searches=True, finds=INPUT,
     ),
 )  # fmt: skip
 

@@ -8,6 +8,7 @@ import json
 import os
 import re
 import sys
+import warnings
 import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from gradleak import augment, data, models
-from gradleak.errors import GradleakError, InputError, first_line
+from gradleak.errors import GradleakError, InputError, first_line, foreign, printable
 from gradleak.losses import BinaryCrossEntropy, CrossEntropy, Focal, Loss
 
 IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
@@ -46,7 +47,7 @@ class Samples:
 def model_of(text: str, *, seed: int = 0) -> nn.Module:
     """Return the model that "module:function" makes, or a network of this package by its name."""
     if ":" not in text:
-        return models.build(_plain(text), seed=seed)
+        return models.build(printable(text), seed=seed)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         made = _named(text)
@@ -56,39 +57,29 @@ def model_of(text: str, *, seed: int = 0) -> nn.Module:
     return made
 
 
-def _plain(text: str) -> str:
-    """Return a name on one line, as it is shown again where it is unknown."""
-    return " ".join(text.split())
-
-
 def _named(text: str) -> Any:
     """Return what "module:name" names; the folder that is worked in is looked at first."""
     module, _, name = text.partition(":")
     if not re.fullmatch(r"[\w.]+:[\w.]+", text):
         raise InputError(f"{text!r} is not right: it is written module:name, as torchvision.models:resnet18")
-    sys.path.insert(0, os.getcwd())
+    here = os.getcwd()
+    sys.path.insert(0, here)
     try:
-        found: Any = importlib.import_module(module)
-        for part in name.split("."):
-            found = getattr(found, part)
-    except GradleakError:
-        raise
-    except Exception as error:
-        raise InputError(f"'{text}' cannot be had: {type(error).__name__}: {first_line(error)}") from error
+        with foreign(f"'{text}' cannot be had"):
+            found: Any = importlib.import_module(module)
+            for part in name.split("."):
+                found = getattr(found, part)
     finally:
-        sys.path.remove(os.getcwd())
+        with contextlib.suppress(ValueError):
+            sys.path.remove(here)
     return found
 
 
 def _called(text: str, made: Any) -> Any:
     if not callable(made):
         raise InputError(f"'{text}' is {type(made).__name__}, neither a model nor a function that makes one")
-    try:
+    with foreign(f"'{text}()' failed"):
         return made()
-    except GradleakError:
-        raise
-    except Exception as error:
-        raise InputError(f"'{text}()' failed: {type(error).__name__}: {first_line(error)}") from error
 
 
 def samples_of(text: str, *, size: int | None = None) -> Samples:
@@ -96,19 +87,24 @@ def samples_of(text: str, *, size: int | None = None) -> Samples:
 
     An .npz holds `inputs` and `targets`; a function returns the two. Images are normalised as the book's are.
     """
-    if ":" in text and not Path(text).exists():
+    place = Path(os.path.expanduser(text))
+    made = ":" in text and not Path(text).exists()
+    if size is not None and (made or place.is_file()):
+        raise InputError(
+            f"'{printable(text)}' comes at its own size: --size is for datasets, and folders (4 … 2,048 pixels)"
+        )
+    if made:
         found = _called(text, _named(text))
         if not (isinstance(found, tuple | list) and len(found) == 2 and all(map(torch.is_tensor, found))):
             raise InputError(f"'{text}()' must return two tensors, inputs and targets")
         return Samples(*found)
-    place = Path(os.path.expanduser(text))
     if place.is_dir():
-        return _folder(place, size or 32)
+        return _folder(place, 32 if size is None else size)
     if place.suffix == ".npz":
         return _archive(place)
     if place.is_file():
         raise InputError(f"'{place.name}' is neither a folder of images nor an .npz")
-    own = data.load(_plain(text), "test", size=size)
+    own = data.load(printable(text), "test", size=size)
     return _shown(own.images, own.labels)
 
 
@@ -122,7 +118,7 @@ def _folder(place: Path, size: int) -> Samples:
     """Return the images of a folder, cut to a square of `size`; the class is the folder that each lies in."""
     if not 4 <= size <= 2048:
         raise InputError(f"images are cut to 4 … 2,048 pixels; got {size}")
-    files = sorted(file for file in place.rglob("*") if file.suffix.lower() in IMAGES)
+    files = sorted(file for file in place.rglob("*") if file.suffix.lower() in IMAGES and not file.is_dir())
     if not files:
         raise InputError(f"there is no image in the folder '{place.name}' ({', '.join(IMAGES)})")
     step = max(1, -(-len(files) // MOST_IMAGES))
@@ -130,8 +126,13 @@ def _folder(place: Path, size: int) -> Samples:
     names = sorted({file.parent for file in files})
     rows = []
     for file in chosen:
+        if file.exists() and not file.is_file():  # a pipe would be waited for
+            raise InputError(f"'{file.name}' is no image that can be read: it is no file")
         try:
-            with Image.open(file) as image:
+            with (
+                warnings.catch_warnings(action="error", category=Image.DecompressionBombWarning),
+                Image.open(file) as image,
+            ):
                 # A palette may have transparent colours, of which RGB alone would warn.
                 rows.append(_square(image.convert("RGBA" if image.mode == "P" else "RGB").convert("RGB"), size))
         except (OSError, ValueError, Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
@@ -149,10 +150,7 @@ def _square(image: Image.Image, size: int) -> np.ndarray[Any, Any]:
 def _archive(place: Path) -> Samples:
     """Return the `inputs` and `targets` of an .npz, whose declared sizes are looked at before anything is read."""
     with _reading(place, ""):
-        with zipfile.ZipFile(place) as archive:
-            declared = sum(one.file_size for one in archive.infolist())
-        if declared > MOST_BYTES:
-            raise InputError(f"'{place.name}' says it holds {declared / 2**30:.0f} GB: too much to read")
+        _check_archive(place)
         with np.load(place, allow_pickle=False) as arrays:
             if not {"inputs", "targets"} <= set(arrays.files):
                 held = ", ".join(map(ascii, arrays.files[:5])) or "nothing"
@@ -163,9 +161,19 @@ def _archive(place: Path) -> Samples:
     return Samples(inputs, targets)
 
 
+def _check_archive(place: Path) -> None:
+    """Refuse an archive that says it holds too much."""
+    with zipfile.ZipFile(place) as archive:
+        declared = sum(one.file_size for one in archive.infolist())
+    if declared > MOST_BYTES:
+        raise InputError(f"'{place.name}' says it holds {declared / 2**30:.0f} GB: too much to read")
+
+
 @contextlib.contextmanager
 def _reading(place: Path, kind: str) -> Iterator[None]:
     """Say in one line what keeps a file from being read."""
+    if place.exists() and not place.is_file():  # a pipe would be waited for
+        raise InputError(f"'{place.name}' cannot be read{kind}: it is no file")
     try:
         yield
     except GradleakError:
@@ -214,6 +222,8 @@ def state_of(place: Path) -> dict[str, Tensor]:
 
             _declared(place)
             return dict(load_file(place))
+        if zipfile.is_zipfile(place):
+            _check_archive(place)
         state = torch.load(place, map_location="cpu", weights_only=True)
     if not isinstance(state, dict) or not all(map(torch.is_tensor, state.values())):
         raise InputError(f"'{place.name}' holds no state dict: names and tensors")

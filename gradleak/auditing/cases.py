@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from dataclasses import dataclass, field, replace
 
@@ -9,12 +10,16 @@ import torch
 from torch import Tensor
 
 from gradleak.auditing.reach import Reach
-from gradleak.auditing.subject import Subject
+from gradleak.auditing.subject import Subject, made_up
 from gradleak.defenses import DP_VARIANCE
 from gradleak.errors import InputError
+from gradleak.labels import Expected, Standins, standins_of
 from gradleak.leak import Leak
 from gradleak.losses import CrossEntropy, Loss
 from gradleak.precision import coarser
+
+# So many samples, at least and at most, are made up to simulate batches, and so many numbers make them on their way.
+LEAST, MOST, NUMBERS = 32, 256, 2**28
 
 
 @dataclass
@@ -22,8 +27,9 @@ class Found:
     """What an attack hands back, whatever it could tell; nothing in it comes from the truth.
 
     `labels` (B, C), `counts` (C,), `classes`, `features` (B, I), `inputs` (B, …), the `tokens` that go in, the `words`
-    that are to come out, `sentences`, and the `scale`, the factor that a defence left on the gradient. `certificate`:
-    "unique" where no other answer fits, or another verdict's word; `remark`: why it is less.
+    that are to come out, `sentences`, and the `scale`, the factor that a defence left on the gradient. `expected`: how
+    much of `counts` is right on simulated batches. `certificate`: "unique" where no other answer fits, or another
+    verdict's word; `remark`: why it is less.
     """
 
     certificate: str = ""
@@ -37,6 +43,7 @@ class Found:
     words: set[int] | None = None
     sentences: list[list[int]] | None = None
     scale: float | None = None
+    expected: Expected | None = None
 
     @property
     def failed(self) -> bool:
@@ -61,7 +68,8 @@ class Case:
     A defence is public as well: the noise that it adds and whether it rescales are what attacks are told. So is the
     `precision` that the client computes in, which those attacks are told that take one.
     `steps` is how long inputs are searched for; `reach`: how far the network can be peeled; `auxiliary`: samples of
-    the same kind and their classes, where the attacker has some.
+    the same kind and their classes, where the attacker has some; `simulated`: the samples that batches are simulated
+    with, once they have been run through the model, for all cases of an audit.
     """
 
     leak: Leak
@@ -77,6 +85,7 @@ class Case:
     marks: tuple[int, int] | None = None
     box: tuple[float, float] | None = None
     found: list[Found] = field(default_factory=list)
+    simulated: list[Standins] = field(default_factory=list)
 
     @property
     def size(self) -> int:
@@ -118,6 +127,19 @@ class Case:
     def plain(self) -> bool:
         """Whether the loss is the cross-entropy that most attacks are made for."""
         return self.loss == CrossEntropy()
+
+    def standins(self) -> Standins:
+        """Return what batches are simulated with: auxiliary samples, or made-up ones, fewer where they are costly."""
+        if self.simulated:
+            return self.simulated[0]
+        count = min(MOST, max(LEAST, NUMBERS // max(1, self.subject.activations)))
+        kind, shape = self.subject.kind, self.subject.input_shape
+        tried: list[Tensor | None] = [None] if kind == "images" else [*made_up(self.leak, kind, shape, count)]
+        for inputs in tried:
+            with contextlib.suppress(Exception):
+                self.simulated.append(standins_of(self.leak, auxiliary=self.auxiliary, inputs=inputs, count=count))
+                return self.simulated[0]
+        raise InputError("the network takes no made-up inputs")
 
     def rescaled(self) -> Leak:
         """Return the leak at its own scale, which an attack before this one has found where a defence rescales."""

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from gradleak import paths
 from gradleak.auditing import drawing
-from gradleak.auditing.findings import MEASURES, Audited, Finding, Place
-from gradleak.auditing.sentences import main_measure, of_haste
+from gradleak.auditing.findings import MEASURES, NOT_RECOVERED, RECOVERED, Audited, Finding, Place
+from gradleak.auditing.sentences import main_measure, of_haste, of_outcomes
 from gradleak.errors import GradleakError
 
 STYLE = """
@@ -82,27 +82,34 @@ def book_beside(folder: Path) -> Link:
 
 def fragment(report: Audited, link: Link = lambda name: "") -> str:
     """Return the report as a piece of HTML, for a notebook's output or the file's body."""
-    parts = [_head(report), _summary(report), _proved(report), *_cases(report, link), _costs(report), _left(report)]
+    parts = [
+        _head(report), _summary(report), _network(report), _proved(report), *_cases(report, link), _costs(report),
+        _left(report),
+    ]  # fmt: skip
     return f'<style>{STYLE}</style><div class="audit">{"".join(parts)}</div>'
 
 
 def _head(report: Audited) -> str:
     name = escape(report.facts["network"].partition(",")[0])
-    facts = "".join(f"<tr><th>{escape(key)}</th><td>{escape(value)}</td></tr>" for key, value in report.facts.items())
     settings = "; ".join(f"{key}: {value}" for key, value in report.settings.items())
     broken = "<p class='bad'>The audit was interrupted: this is the report so far.</p>" if report.interrupted else ""
     notes = "".join(f"<p class='soft'>Note: {escape(note)}.</p>" for note in report.notes)
     return (
         f"<h1>What {name} gives away</h1>"
         f"<p class='soft'>gradleak {escape(report.version)}, {report.seconds:.0f} s. {escape(settings)}.</p>"
-        f"{broken}{notes}<h2>The network, as the server knows it</h2><div class='wide'><table>{facts}</table></div>"
+        f"{broken}{notes}"
     )
+
+
+def _network(report: Audited) -> str:
+    facts = "".join(f"<tr><th>{escape(key)}</th><td>{escape(value)}</td></tr>" for key, value in report.facts.items())
+    return f"<h2>The network, as the server knows it</h2><div class='wide'><table>{facts}</table></div>"
 
 
 def _summary(report: Audited) -> str:
     rows = report.table()
-    if not report.measured:
-        return "<h2>The worst of it</h2><p>Nothing was measured: there was no private batch to compare with.</p>"
+    if not rows:
+        return "<h2>What was recovered, and what was not attacked</h2><p>Nothing was attacked.</p>"
     head = "".join(f"<th>{escape(name)}</th>" for name in rows[0])
     body = ""
     for row, place in zip(rows, report.cases, strict=True):
@@ -112,16 +119,24 @@ def _summary(report: Audited) -> str:
             cells += f"<td class='number {level}'>{escape(text)}</td>"
         body += f"<tr>{cells}</tr>"
     known = "; ".join(f"{name}: {MEASURES[name]}" for name in report.measured)
+    blind = "" if known else "<p>Nothing was measured: there was no private batch to compare with.</p>"
+    silent = "".join(f"<li>{escape(line)}.</li>" for line in of_outcomes(report))
     haste = f"<p><strong>{escape(told)}</strong></p>" if (told := of_haste(report)) else ""
     return (
-        "<h2>The worst of it</h2><div class='wide'><table>"
-        f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+        "<h2>What was recovered, and what was not attacked</h2><div class='wide'><table>"
+        f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>{blind}<ul>{silent}</ul>"
         f"{haste}<p class='soft'>The most that any attack got. {escape(known)}.</p>"
     )
 
 
 def _level(name: str, report: Audited, place: Place) -> str:
-    return _grade(name, report.worst(name, **place._asdict()))
+    """Return the colour of a cell; what was not attacked is coloured as neither good nor bad."""
+    value, state = report.most(name, place), report.outcome(name, place)
+    if state is not None and state.outcome == NOT_RECOVERED:
+        return "good"
+    if value is None:
+        return "bad" if state is not None and state.outcome == RECOVERED else "mid"
+    return _grade(name, value)
 
 
 def _grade(name: str, value: float) -> str:

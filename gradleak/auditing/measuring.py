@@ -104,7 +104,7 @@ class Truth:
 
     def order(self, recovered: Tensor) -> Tensor:
         """Return the order in which recovered inputs fit the private ones best."""
-        return metrics.match_batch(recovered.reshape(self.inputs.shape).to(self.inputs), self.inputs)
+        return metrics.match_batch(_bounded(recovered.reshape(self.inputs.shape).to(self.inputs)), self.inputs)
 
     def _inputs(self, recovered: Tensor) -> dict[str, float]:
         if recovered.numel() != self.inputs.numel():
@@ -130,7 +130,7 @@ class Truth:
 def _labels(found: Tensor, truth: Tensor) -> float:
     """Return the share of labels found within 0.001 (L1), in the best order."""
     found = found.to(truth.device).double()
-    order = metrics.match_batch(found.nan_to_num(9.0), truth.double())
+    order = metrics.match_batch(_bounded(found), truth.double())
     return metrics.label_accuracy(found[order], truth.double())
 
 
@@ -138,9 +138,14 @@ def _near(found: Tensor, truth: Tensor, *, ordered: bool = False) -> float:
     """Return the share of rows found within 1 % of their length."""
     found = found.to(truth.device).double()
     if not ordered:
-        found = found[metrics.match_batch(found, truth.double())]
+        found = found[metrics.match_batch(_bounded(found), truth.double())]
     errors = (found - truth.double()).norm(dim=1) / truth.double().norm(dim=1).clamp(min=1e-300)
     return float((errors <= FOUND_SHARE).double().mean())
+
+
+def _bounded(found: Tensor) -> Tensor:
+    """Return values with NaN, which fits nothing, in the place of those whose squares overflow."""
+    return found.where(found.abs() <= torch.finfo(found.dtype).max ** 0.25, math.nan)
 
 
 def jaccard(found: set[int], truth: set[int]) -> float:

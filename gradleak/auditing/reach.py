@@ -42,9 +42,11 @@ class Reach:
         torch.linalg.eigh(matrix)
         return (time.monotonic() - started) * (self.opening / SIDE) ** 3
 
-    def told(self, size: int) -> list[str]:
-        """Return what this proves of batches of so many samples."""
-        if not self.layers:
+    def told(self, leak: Leak) -> list[str]:
+        """Return what this proves of a leak whose last layer tells labels and features (`subject.proofs`)."""
+        size = leak.batch_size
+        parameters = [f"{name}.weight" for names in self.layers for name in names.split("+")]
+        if not self.layers or any(leak.withheld(name) for name in parameters):
             return []
         last = f"; {self.refused}" if self.refused else "; the images are looked for in front of that"
         many = (

@@ -24,13 +24,15 @@ from gradleak.auditing import drawing, sentences
 from gradleak.auditing.attacks import ATTACKS, Attack, silenced
 from gradleak.auditing.cases import Case, Found
 from gradleak.auditing.costs import undefended
-from gradleak.auditing.findings import Cost, Finding, NotTried, Picture
+from gradleak.auditing.findings import Cost, Finding, NotTried, Outcome, Picture, Place
 from gradleak.auditing.measuring import Truth
+from gradleak.auditing.outcomes import outcome_of, targets_of
 from gradleak.auditing.private import Private, kind_of, private
-from gradleak.auditing.reach import reach_of
+from gradleak.auditing.reach import Reach, reach_of
 from gradleak.auditing.report import Report, made
-from gradleak.auditing.subject import Kind, Subject, proofs, subject_of
-from gradleak.errors import GradleakError, InputError, first_line
+from gradleak.auditing.subject import BROKEN, Kind, Subject, proofs, subject_of
+from gradleak.errors import ForeignError, GradleakError, InputError, first_line, foreign
+from gradleak.labels import Standins
 from gradleak.labels.priors import PRIORS
 from gradleak.leak import Leak, observe
 from gradleak.losses import CrossEntropy, Loss
@@ -58,11 +60,12 @@ class _Job:
 
 @dataclass
 class _Told:
-    """What is known so far, in the order of its jobs."""
+    """What is known so far, in the order of its jobs; `broken`: what the model raised, and where."""
 
     findings: dict[int, Finding] = field(default_factory=dict)
     not_tried: dict[int, NotTried] = field(default_factory=dict)
     pictures: dict[int, Picture] = field(default_factory=dict)
+    broken: list[str] = field(default_factory=list)
     interrupted: bool = False
 
 
@@ -102,13 +105,16 @@ def audit(
     `rate`: of the one step that a defence's cost is measured with; `steps`: how long inputs are searched for where
     nothing gives them directly. `images=False`: no image is kept.
 
-    Deterministic by `seed`, but for what the clock cut off, which is marked. Ctrl-C ends it with the report so far.
+    Deterministic by `seed`, but for what the clock cut off, which is marked. Ctrl-C ends it with the report so far. An
+    error that the model raises after its first batch was observed ends only the step in which it was raised; the
+    report's `broken` names both.
     """
     started = time.monotonic()
     _check_settings(batch_sizes, defenses, minutes, memory, steps)
     loss = loss or CrossEntropy()
     memory = _memory() if memory is None else memory * GIB
-    _check_model(model, memory, len(set(batch_sizes)) * len(set(defenses)) * len(set(precisions or ("",))))
+    with _running(model):
+        _check_model(model, memory, len(set(batch_sizes)) * len(set(defenses)) * len(set(precisions or ("",))))
     plain_in, used = _own(model), _precisions(precisions, model)
     _check_batch(inputs, targets)
     if short := [size for size in batch_sizes if size > len(inputs)]:
@@ -117,24 +123,40 @@ def audit(
     if prior not in PRIORS:
         raise InputError(f"labels are {', '.join(PRIORS)}; got '{prior}'")
     own = private(inputs, targets, pixels)
-    jobs, costs, proved, subject = [], [], [], None
+    told, jobs, subject = _Told(), list[_Job](), None
+    costs, proved = [], []
+    simulated: list[Standins] = []
     for size in dict.fromkeys(batch_sizes):
         batch = own.drawn(size, seed)
-        leaks = {name: _computed(model, batch, loss, head, name) for name in dict.fromkeys((plain_in, *used))}
+        try:
+            leaks = {name: _computed(model, batch, loss, head, name) for name in dict.fromkeys((plain_in, *used))}
+        except GradleakError as error:
+            if not jobs:
+                raise
+            told.broken.append(f"batch of {size}, nothing is tried: {error}")
+            continue
         clean = leaks[plain_in]
-        subject = subject or subject_of(clean, own.kind, own.sequence)
-        reach = reach_of(clean)
-        proved += [*proofs(subject, size, prior, loss), *reach.told(size)]
-        truth, plain = batch.truth(clean, subject), undefended(clean, plain_in, batch, loss, rate)
+        subject = subject or _subject(clean, own.kind, own.sequence, told)
+        reach = _reach(clean, told)
+        if plain_in in used and "none" in defenses:
+            proved += proofs(clean, subject, reach, prior, loss)
+        truth, plain = None, None
+        with _noted(model, told, f"batch of {size}, nothing is measured"):
+            truth = batch.truth(clean, subject)
+        with _noted(model, told, f"batch of {size}, no costs are measured"):
+            plain = undefended(clean, plain_in, batch, loss, rate)
         for precision, name in itertools.product(used, dict.fromkeys(defenses)):
             sent = _sent(leaks[precision], name, seed)
-            costs.append(plain.cost(name, precision, sent))
+            if plain is not None:
+                with _noted(model, told, f"batch of {size}, the cost of {name} is not measured"):
+                    costs.append(plain.cost(name, precision, sent))
             case = Case(
                 sent, subject, name, prior, loss, seed, steps, reach, precision, auxiliary, marks or batch.marks,
-                own.box,
+                own.box, simulated=simulated,
             )  # fmt: skip
             jobs += [_Job(attack, case, truth) for attack in ATTACKS]
     assert subject is not None
+    proved += sentences.of_unproved([name for name in used if name != plain_in], defenses)
     settings = {
         "batch sizes": ", ".join(map(str, batch_sizes)),
         "defences": ", ".join(defenses),
@@ -143,9 +165,9 @@ def audit(
         "loss": str(loss),
         "seed": str(seed),
     }
-    told = _run(jobs, started, 60 * minutes, memory, images)
+    _run(jobs, told, started, 60 * minutes, memory, images)
     notes = [own.shown.note] if own.shown is not None and own.shown.note else []
-    return _report(subject, settings, proved, costs, told, notes, time.monotonic() - started)
+    return _report(subject, settings, proved, costs, jobs, told, notes, time.monotonic() - started)
 
 
 @devices.ieee()
@@ -192,13 +214,18 @@ def audit_update(
         known = private(inputs, targets, pixels)
     kind: Kind = "tokens" if tokens else "images" if len(shape) == 3 else "vectors"
     kind = kind if inputs is None else kind_of(inputs)
-    with _running(seen.model):
-        subject = subject_of(seen, kind, known is not None and known.sequence)
-        truth = None if known is None else known.truth(seen, subject)
+    told, truth = _Told(), None
+    subject, reach = _subject(seen, kind, known is not None and known.sequence, told), _reach(seen, told)
+    if known is not None:
+        try:
+            with _running(seen.model):
+                truth = known.truth(seen, subject)
+        except ForeignError as error:
+            told.broken.append(f"nothing is measured: {error}")
     box, marks = (None, marks) if known is None else (known.box, marks or known.marks)
-    reach = reach_of(seen)
     case = Case(seen, subject, defense, labels, loss, seed, steps, reach, used[0], auxiliary, marks, box)
-    told = _run([_Job(attack, case, truth) for attack in ATTACKS], started, 60 * minutes, memory, images)
+    jobs = [_Job(attack, case, truth) for attack in ATTACKS]
+    _run(jobs, told, started, 60 * minutes, memory, images)
     settings = {
         "batch size": str(seen.batch_size),
         "local steps": str(seen.local_steps),
@@ -207,28 +234,29 @@ def audit_update(
         "loss": str(loss),
         "seed": str(seed),
     }
-    proved = [*proofs(subject, seen.batch_size, labels, loss), *reach.told(seen.batch_size)]
-    return _report(subject, settings, proved, [], told, [], time.monotonic() - started)
+    as_computed = defense in ("none", "update") and used[0] == _own(seen.model)
+    proved = proofs(seen, subject, reach, labels, loss) if as_computed else []
+    proved += sentences.of_unproved([] if used[0] == _own(seen.model) else used, [defense])
+    return _report(subject, settings, proved, [], jobs, told, [], time.monotonic() - started)
 
 
 # ----------------------------------------------------------------------------------------------------------- the jobs
-def _run(jobs: list[_Job], started: float, budget: float, memory: float, images: bool) -> _Told:
+def _run(jobs: list[_Job], told: _Told, started: float, budget: float, memory: float, images: bool) -> None:
     """Run the jobs, those of cheap attacks first; each may take its share of the seconds that are left.
 
     An attack cannot be stopped inside an operation, and what it found is measured after it: as much as the latest one
     was late is kept back.
     """
-    told, late = _Told(), MARGIN * budget
+    late = MARGIN * budget
     order = sorted(range(len(jobs)), key=lambda number: ATTACKS.index(jobs[number].attack))
     waiting = []
-    for number in order:
-        why = jobs[number].attack.refused(jobs[number].case) or _too_large(jobs[number], memory)
-        if why:
-            told.not_tried[number] = _not_tried(jobs[number], why)
-        else:
-            waiting.append(number)
-    left = len(waiting)
     try:
+        for number in order:
+            if refused := _refused(jobs[number], memory, told):
+                told.not_tried[number] = refused
+            else:
+                waiting.append(number)
+        left = len(waiting)
         for number in reporting.steps(waiting, len(waiting), "attacks"):
             begun = time.monotonic()
             remaining = started + budget - late - begun
@@ -240,10 +268,21 @@ def _run(jobs: list[_Job], started: float, budget: float, memory: float, images:
             late = max(late, time.monotonic() - begun - max(seconds, 0))
     except KeyboardInterrupt:
         told.interrupted = True
-    for number in waiting:
+    for number in order:
         if number not in told.findings and number not in told.not_tried:
             told.not_tried[number] = _not_tried(jobs[number], "the audit was interrupted before")
-    return told
+
+
+def _refused(job: _Job, memory: float, told: _Told) -> NotTried | None:
+    """Return why an attack cannot be tried, if it cannot."""
+    try:
+        with foreign("it broke down"):
+            if why := job.attack.refused(job.case):
+                return _not_tried(job, why, applies=False)
+            return _not_tried(job, why) if (why := _too_large(job, memory)) else None
+    except ForeignError as error:
+        told.broken.append(f"{job.attack.name}: {error}")
+        return _not_tried(job, str(error))
 
 
 def _one(number: int, job: _Job, seconds: float, told: _Told, images: bool) -> None:
@@ -257,24 +296,31 @@ def _one(number: int, job: _Job, seconds: float, told: _Told, images: bool) -> N
         return
     clock = _Clock(seconds)
     try:
-        with clock:
+        with clock, foreign("it broke down"):
             found = silenced(job.attack.run, job.case)
+        job.case.found.append(found)
+        with foreign("what it found cannot be measured"):
+            told.findings[number] = _finding(job, found, clock.rang)
     except Overtime:
         told.not_tried[number] = _not_tried(job, f"stopped after {seconds:.0f} s, its share of the time")
+        return
+    except ForeignError as error:  # of one attack on somebody's network: the others go on
+        told.broken.append(f"{job.attack.name}: {error}")
+        told.not_tried[number] = _not_tried(job, str(error))
         return
     except GradleakError as error:
         told.not_tried[number] = _not_tried(job, first_line(error))
         return
-    except Exception as error:  # of one attack on somebody's network: the others go on
-        told.not_tried[number] = _not_tried(job, f"it broke down: {first_line(error)}")
-        return
-    job.case.found.append(found)
-    told.findings[number] = _finding(job, found, clock.rang)
     if images and job.truth is not None and found.inputs is not None and job.case.subject.kind == "images":
-        told.pictures[number] = Picture(
-            defense=job.case.defense, batch_size=job.case.size, precision=job.case.precision, attack=job.attack.name,
-            png=drawing.pair(job.truth, found.inputs),
-        )  # fmt: skip
+        try:
+            with foreign("its images cannot be drawn"):
+                png = drawing.pair(job.truth, found.inputs)
+            told.pictures[number] = Picture(
+                defense=job.case.defense, batch_size=job.case.size, precision=job.case.precision,
+                attack=job.attack.name, png=png,
+            )  # fmt: skip
+        except ForeignError as error:
+            told.broken.append(f"{job.attack.name}: {error}")
     if "interrupted" in found.remark and not clock.rang:
         raise KeyboardInterrupt
 
@@ -290,6 +336,7 @@ def _finding(job: _Job, found: Found, cut: bool) -> Finding:
         certificate=found.certificate,
         measures=measures,
         chance=chance,
+        expected={} if found.expected is None else {"labels": found.expected.share, "guess": found.expected.guess},
         sentence=sentences.of_finding(found, measures, chance, job.case),
         stops="",
         page=job.attack.page,
@@ -297,7 +344,7 @@ def _finding(job: _Job, found: Found, cut: bool) -> Finding:
     )
 
 
-def _not_tried(job: _Job, why: str) -> NotTried:
+def _not_tried(job: _Job, why: str, *, applies: bool = True) -> NotTried:
     return NotTried(
         defense=job.case.defense,
         batch_size=job.case.size,
@@ -305,6 +352,7 @@ def _not_tried(job: _Job, why: str) -> NotTried:
         attack=job.attack.name,
         why=why,
         page=job.attack.page,
+        applies=applies,
     )
 
 
@@ -441,14 +489,42 @@ def _computed(model: nn.Module, batch: Private, loss: Loss, head: str | None, pr
 def _running(model: nn.Module) -> Iterator[None]:
     """Say in one line what is wrong with somebody's model."""
     try:
-        yield
-    except GradleakError:
+        with foreign(f"{type(model).__name__} cannot be run and differentiated on these samples"):
+            yield
+    except InputError as error:
+        if isinstance(error.__cause__, RuntimeError | IndexError):  # of the forward pass, as `observe` words it
+            raise ForeignError(str(error)) from error
         raise
-    except Exception as error:
-        reason = f"{type(error).__name__}: {first_line(error)}"
-        raise InputError(
-            f"{type(model).__name__} cannot be run and differentiated on these samples: {reason}"
-        ) from error
+
+
+@contextlib.contextmanager
+def _noted(model: nn.Module, told: _Told, what: str) -> Iterator[None]:
+    """Go on where a model breaks down inside whose gradient was observed, and note what is missing therefore."""
+    try:
+        with _running(model):
+            yield
+    except GradleakError as error:
+        told.broken.append(f"{what}: {error}")
+
+
+def _subject(leak: Leak, kind: Kind, sequence: bool, told: _Told) -> Subject:
+    """Return what a leak's model is; where it breaks down, what can be said without running it."""
+    try:
+        with _running(leak.model):
+            return subject_of(leak, kind, sequence)
+    except ForeignError as error:
+        told.broken.append(f"the network is described without a run: {error}")
+        return subject_of(leak, kind, sequence, runs=False)
+
+
+def _reach(leak: Leak, told: _Told) -> Reach:
+    """Return how far a leak's network can be peeled; where it breaks down, not at all."""
+    try:
+        with _running(leak.model):
+            return reach_of(leak)
+    except ForeignError as error:
+        told.broken.append(f"batch of {leak.batch_size}, nothing is peeled: {error}")
+        return Reach((), BROKEN)
 
 
 def _sent(clean: Leak, name: str, seed: int) -> Leak:
@@ -463,6 +539,7 @@ def _report(
     settings: dict[str, str],
     proved: list[str],
     costs: list[Cost],
+    jobs: list[_Job],
     told: _Told,
     notes: list[str],
     seconds: float,
@@ -475,9 +552,27 @@ def _report(
         proofs=list(dict.fromkeys(proved)),
         findings=findings,
         not_tried=[told.not_tried[number] for number in sorted(told.not_tried)],
+        outcomes=_outcomes(jobs, told),
         costs=costs,
-        notes=notes,
+        notes=[*notes, *(f"Not whole: {one}" for one in told.broken)],
+        broken=told.broken,
         interrupted=told.interrupted,
         seconds=round(seconds, 1),
         pictures=[told.pictures[number] for number in sorted(told.pictures)],
     )
+
+
+def _outcomes(jobs: list[_Job], told: _Told) -> list[Outcome]:
+    """Return what became of every target in every case."""
+    cases: dict[Place, list[int]] = {}
+    results: dict[int, Finding | NotTried] = {**told.not_tried, **told.findings}
+    for number in sorted(results):
+        cases.setdefault(results[number].place, []).append(number)
+    return [
+        outcome_of(
+            target, [(jobs[number].attack, results[number]) for number in numbers],
+            compared=jobs[numbers[0]].truth is not None,
+        )
+        for numbers in cases.values()
+        for target in targets_of(jobs[numbers[0]].case.subject)
+    ]  # fmt: skip

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from gradleak.auditing.attacks import ATTACKS
 from gradleak.auditing.cases import Case, Found
-from gradleak.auditing.findings import Audited, Cost, Finding, shown
+from gradleak.auditing.findings import NOT_ATTACKED, NOT_COMPARED, Audited, Cost, Finding, shown
 
 SHARES = ("labels", "classes", "features", "inputs", "words", "sentences")
 CERTAIN = {
@@ -30,6 +30,8 @@ def of_finding(found: Found, measures: Mapping[str, float], chance: Mapping[str,
     certain = CERTAIN.get(found.certificate, found.certificate)
     if case.rounds and found.certificate in ("unique", "exact"):
         certain += " within its rounding"
+    if found.certificate == "counted" and found.counts is not None:
+        certain += _simulated(found)
     remark = f" ({found.remark})" if found.remark and found.certificate not in ("counted", "unique") else ""
     if not measures:
         return _begun(f"{_claimed(found)}: {certain}{remark}.", case)
@@ -41,6 +43,15 @@ def of_finding(found: Found, measures: Mapping[str, float], chance: Mapping[str,
         like = f", SSIM {measures['image-ssim']:.2f}" if "image-ssim" in measures else ""
         parts.append(f"{best} at {shown('image-psnr', measures['image-psnr'])}{like}")
     return _begun(f"{'; '.join(parts)}: {certain}{remark}.", case)
+
+
+def _simulated(found: Found) -> str:
+    """Return how sure a count is, by simulation."""
+    if found.expected is None:
+        return ", and how sure it is was not simulated"
+    share, guess = found.expected.share, found.expected.guess
+    told = f"; on simulated batches {shown('labels', share)} of such counts are right, and {shown('labels', guess)} of"
+    return f"{told} even guesses" + (": a guess is the better answer" if share <= guess else "")
 
 
 def _begun(text: str, case: Case) -> str:
@@ -102,6 +113,31 @@ def stopped(finding: Finding, others: Sequence[Finding], costs: Sequence[Cost]) 
         return f"Stopped here by {', '.join(told)}."
     tail = "None of the other defences tried here stops it. " if tried else ""
     return f"{tail}In principle: {remedy}."
+
+
+def of_unproved(rounded: Sequence[str], defenses: Sequence[str]) -> list[str]:
+    """Return what counts do not prove: anything of gradients that a defence has changed, or a precision has rounded."""
+    changed = [name for name in dict.fromkeys(defenses) if name not in ("none", "update")]
+    told = (
+        [f"Nothing is proved behind {', '.join(changed)}: the gradient is changed before it is sent"] if changed else []
+    )
+    return told + ([f"Nothing is proved in {', '.join(rounded)}: the gradient is rounded"] if rounded else [])
+
+
+def of_outcomes(report: Audited) -> list[str]:
+    """Return a line for each target and reason why it was not attacked, or not by all attacks that might answer."""
+    groups: dict[tuple[str, str, str], list[str]] = {}
+    for one in report.outcomes:
+        if one.why or one.outcome == NOT_COMPARED:
+            why = one.why or f"nothing certifies {one.attack}'s answer, and there is no private batch"
+            state = (
+                one.outcome if one.outcome in (NOT_ATTACKED, NOT_COMPARED) else f"{one.outcome}, but not by all attacks"
+            )
+            place = f"{report.shown_place(one.place)}, batch of {one.batch_size}"
+            groups.setdefault((one.target, state, why), []).append(place)
+    every = len(report.cases)
+    places = {key: "" if len(where) == every else f" ({'; '.join(where)})" for key, where in groups.items()}
+    return [f"{target} {state}{places[target, state, why]}: {why}" for target, state, why in groups]
 
 
 def of_haste(report: Audited) -> str:

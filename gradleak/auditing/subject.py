@@ -2,34 +2,43 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
+from gradleak.auditing.reach import Reach
 from gradleak.errors import InputError, first_line
 from gradleak.images.inversion import chain
 from gradleak.labels.priors import PRIORS
 from gradleak.leak import Leak, evaluating
 from gradleak.losses import CrossEntropy, Loss
+from gradleak.spans import classes_span
 
 Kind = Literal["images", "vectors", "tokens"]
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 # Made-up inputs that the sign of the last layer's features is tried on.
 TRIED = 4
+# Why a network that raises an error is no chain.
+BROKEN = "the network breaks down"
+# Singular values below this share of the largest are taken for zero.
+NEGLIGIBLE = 1e-7
 
 
 @dataclass(frozen=True)
 class Subject:
     """A network as its server knows it.
 
-    `classes` C and `features` I of the last layer `head`; `bias`: whether that has one; `rectified`: whether its
-    features are never negative; `chain`: "linear" or "convolutional" where the network is a chain that runs backwards,
-    else "" and `chain_reason`; `norms`: its batch norms, and whether they have been `trained`; `embedding`: the name of
-    its embedding's weight; `activations`: how many numbers one sample makes on its way; `sequence`: whether there is
-    a target at every place.
+    `classes` C and `features` I of the last layer `head`; `bias`: whether that has one, `bias_sent`: whether its
+    gradient is in the update; `rectified`: whether its features are never negative; `chain`: "linear" or
+    "convolutional" where the network is a chain that runs backwards, else "" and `chain_reason`; `layers`: how many
+    outputs each layer of the chain has, by name; `norms`: its batch norms, and whether they have been `trained`;
+    `embedding`: the name of its embedding's weight; `activations`: how many numbers one sample makes on its way;
+    `sequence`: whether there is a target at every place.
     """
 
     network: str
@@ -41,10 +50,11 @@ class Subject:
     classes: int
     features: int
     bias: bool
+    bias_sent: bool
     rectified: bool
     chain: Literal["", "linear", "convolutional"]
     chain_reason: str
-    widths: tuple[int, ...]
+    layers: dict[str, int]
     norms: int
     trained: bool
     embedding: str
@@ -55,12 +65,13 @@ class Subject:
     def facts(self) -> list[tuple[str, str]]:
         """What was found out, in words."""
         chains = {"linear": "a chain of Linear layers", "convolutional": "a chain of convolutions"}
+        bias = "yes: its gradient is the sum of all errors" if self.bias_sent else "yes, without a gradient"
         norms = f"{self.norms}, {'trained' if self.trained else 'never trained'}" if self.norms else "none"
         return [
             ("network", f"{self.network}, {self.parameters:,} parameters"),
             ("inputs", f"{self.kind}, {' × '.join(map(str, self.input_shape))}"),
             ("last layer", f"'{self.head or 'itself'}', C = {self.classes:,} classes, I = {self.features:,} features"),
-            ("its bias", "yes: its gradient is the sum of all errors" if self.bias else "none"),
+            ("its bias", bias if self.bias else "none"),
             ("its features", "never negative" if self.rectified else "of both signs"),
             ("runs backwards", chains[self.chain] if self.chain else f"no: {self.chain_reason}"),
             ("batch norms", norms),
@@ -68,16 +79,19 @@ class Subject:
         ]
 
 
-def subject_of(leak: Leak, inputs_of: Kind, sequence: bool) -> Subject:
-    """Return what a leak's model is, from the model itself and the shape of its inputs."""
+def subject_of(leak: Leak, inputs_of: Kind, sequence: bool, *, runs: bool = True) -> Subject:
+    """Return what a leak's model is, from the model itself and the shape of its inputs.
+
+    Of a model that cannot be run (`runs`), activations are not counted, and nothing is said of its features' signs.
+    """
     model, shape = leak.model, leak.input_shape
     if shape is None:
         raise InputError("the leak does not say what shape one input has: give input_shape")
     sizes = [p.numel() * p.element_size() for p in model.parameters()]
-    kind, reason, widths = _chain(model, inputs_of, shape)
+    kind, reason, layers = _chain(model, inputs_of, shape) if runs else ("", BROKEN, {})
     norms = [one for one in model.modules() if isinstance(one, NORMS)]
     embeddings = [name for name, one in model.named_modules() if isinstance(one, nn.Embedding)]
-    activations, rectified = _tried(leak, inputs_of, shape)
+    activations, rectified = _tried(leak, inputs_of, shape) if runs else (0, False)
     return Subject(
         network=type(model).__name__,
         parameters=sum(p.numel() for p in model.parameters()),
@@ -88,10 +102,11 @@ def subject_of(leak: Leak, inputs_of: Kind, sequence: bool) -> Subject:
         classes=leak.weight.shape[0],
         features=leak.weight.shape[1],
         bias=leak.bias is not None,
+        bias_sent=leak.bias_gradient is not None,
         rectified=rectified,
         chain=kind,
         chain_reason=reason,
-        widths=widths,
+        layers=layers,
         norms=len(norms),
         trained=any(int(one.num_batches_tracked or 0) > 0 for one in norms),
         embedding=f"{embeddings[0]}.weight".lstrip(".") if embeddings else "",
@@ -102,10 +117,10 @@ def subject_of(leak: Leak, inputs_of: Kind, sequence: bool) -> Subject:
 
 def _chain(
     model: nn.Module, inputs_of: Kind, shape: tuple[int, ...]
-) -> tuple[Literal["", "linear", "convolutional"], str, tuple[int, ...]]:
+) -> tuple[Literal["", "linear", "convolutional"], str, dict[str, int]]:
     """Return what chain a network is, or why it is none; and how many outputs each of its layers has."""
     if inputs_of == "tokens":
-        return "", "tokens are looked up, not multiplied", ()
+        return "", "tokens are looked up, not multiplied", {}
     if any(isinstance(one, nn.Conv2d) for one in model.modules()):
         kinds: tuple[type[nn.Module], ...] = (nn.Conv2d, nn.Linear)
         kind: Literal["", "linear", "convolutional"] = "convolutional"
@@ -114,21 +129,18 @@ def _chain(
     try:
         with evaluating(model):
             found = chain.layers(model, kinds, shape if kind == "convolutional" else (math.prod(shape),))
-    except (InputError, RuntimeError) as error:
-        return "", first_line(error), ()
-    return kind, "", tuple(len(layer.module.weight) for layer in found)
+    except Exception as error:  # the network's own code is run
+        return "", first_line(error), {}
+    return kind, "", {layer.name: len(layer.module.weight) for layer in found}
 
 
 def _tried(leak: Leak, inputs_of: Kind, shape: tuple[int, ...]) -> tuple[int, bool]:
-    """Return how many numbers a made-up sample makes, and whether none of the last layer's features is negative."""
-    model, generator = leak.model, torch.Generator().manual_seed(0)
-    like = leak.weight
-    if inputs_of == "tokens":
-        embedding = next((m for m in model.modules() if isinstance(m, nn.Embedding)), None)
-        inputs = torch.randint(embedding.num_embeddings if embedding else 2, (TRIED, *shape), generator=generator)
-        inputs = inputs.to(like.device)
-    else:
-        inputs = torch.randn(TRIED, *shape, generator=generator).to(like)
+    """Return how many numbers a made-up sample makes, and whether none of the last layer's features is negative.
+
+    Numbers of a normal distribution are tried first; a network that looks some of them up as categories gets numbers
+    that are cut to the category 0. Nothing is known where the network takes none of these.
+    """
+    model = leak.model
     counted, least = [0], [math.inf]
 
     def count(module: nn.Module, args: tuple[Tensor, ...], output: object) -> None:
@@ -139,17 +151,48 @@ def _tried(leak: Leak, inputs_of: Kind, shape: tuple[int, ...]) -> tuple[int, bo
     head = model.get_submodule(leak.head)
     hooks = [one.register_forward_hook(count) for one in model.modules() if next(one.children(), None) is None]
     try:
-        with torch.no_grad(), evaluating(model):
-            model(inputs)
+        for inputs in made_up(leak, inputs_of, shape, TRIED):
+            counted[0], least[0] = 0, math.inf
+            with contextlib.suppress(Exception), torch.no_grad(), evaluating(model):
+                model(inputs)
+                return counted[0] // TRIED, least[0] >= 0
     finally:
         for hook in hooks:
             hook.remove()
-    return counted[0] // TRIED, least[0] >= 0
+    return 0, False
 
 
-def proofs(subject: Subject, batch_size: int, prior: str, loss: Loss) -> list[str]:
-    """Return what numbers alone prove of a batch of this size, before anything is run."""
-    classes, features, size = subject.classes, subject.features, batch_size
+def made_up(leak: Leak, inputs_of: Kind, shape: tuple[int, ...], count: int) -> Iterator[Tensor]:
+    """Give made-up inputs (count, …), from the kind that most networks take to the kind that nearly all take."""
+    generator = torch.Generator().manual_seed(0)
+    if inputs_of == "tokens":
+        # Each column of a table may have an embedding of its own: a category that all of them have.
+        sizes = [one.num_embeddings for one in leak.model.modules() if isinstance(one, nn.Embedding)]
+        for most in dict.fromkeys([*sizes[:1], min(sizes, default=2), 1]):
+            yield torch.randint(most, (count, *shape), generator=generator).to(leak.weight.device)
+        return
+    yield torch.randn(count, *shape, generator=generator).to(leak.weight)
+    yield (2 * torch.rand(count, *shape, generator=generator) - 1).to(leak.weight)
+
+
+def unproved(leak: Leak, subject: Subject, loss: Loss) -> str:
+    """Return which assumption of the proofs does not hold for an update, or "" where all of them hold."""
+    if loss != CrossEntropy():
+        return "the loss is another than cross-entropy"
+    if leak.local_steps > 1:
+        return f"the update is the sum of the gradients of {leak.local_steps} local steps, each at other weights"
+    if reason := leak.withheld("weight"):
+        return reason
+    if subject.sequence:
+        return ""
+    return (leak.withheld("bias") if subject.bias and leak.batch_size > 1 else "") or _degenerate(leak)
+
+
+def proofs(leak: Leak, subject: Subject, reach: Reach, prior: str, loss: Loss) -> list[str]:
+    """Return what numbers alone prove of a batch of this size, where the proofs' assumptions hold for this update."""
+    classes, features, size = subject.classes, subject.features, leak.batch_size
+    if reason := unproved(leak, subject, loss):
+        return [f"B = {size}: nothing is proved of labels, features and inputs: {reason}"]
     if subject.sequence:
         return [
             f"B = {size}: the gradient of the last layer is a sum over all places; as long as fewer than "
@@ -158,9 +201,7 @@ def proofs(subject: Subject, batch_size: int, prior: str, loss: Loss) -> list[st
     told = []
     free = PRIORS[prior].free - 1 + (PRIORS[prior].rest == "equal")
     spare = classes - 1 - size - (size + free)
-    if loss != CrossEntropy():
-        told.append(f"B = {size}: another loss than cross-entropy: nothing is proved of labels")
-    elif size == 1 and subject.bias:
+    if size == 1 and subject.bias_sent:
         told.append("B = 1 and a bias: the bias's gradient is the error p − y, and label and feature follow from it")
     elif size == 1 and PRIORS[prior].equations(classes) >= 2:
         told.append(
@@ -184,10 +225,39 @@ def proofs(subject: Subject, batch_size: int, prior: str, loss: Loss) -> list[st
         )
     if size < min(classes, features):
         told.append(f"B = {size} is less than C and I: which classes are in the batch is told (RLG)")
-    if subject.chain == "linear":
-        least = min(subject.widths)
-        holds = "every layer's inputs follow from the one above" if size <= least else "inputs come out mixed"
-        told.append(f"B = {size}, and {least} outputs in the narrowest layer: {holds}")
+    return [*told, *_backwards(leak, subject), *reach.told(leak)]
+
+
+def _backwards(leak: Leak, subject: Subject) -> list[str]:
+    """Return what is proved of the inputs of a chain of layers."""
+    size = leak.batch_size
     if subject.chain == "convolutional" and size > 1:
-        told.append(f"B = {size}: this chain of convolutions is run backwards for single samples alone")
-    return told
+        return [f"B = {size}: this chain of convolutions is run backwards for single samples alone"]
+    if subject.chain != "linear":
+        return []
+    for name in subject.layers:
+        weight = f"{name}.weight".lstrip(".")
+        if reason := leak.withheld(weight):
+            return [f"B = {size}: nothing is proved of the inputs: {reason}"]
+        rank = classes_span(leak.gradients[weight]).rank
+        if rank < size <= min(subject.layers.values()):
+            return [f"B = {size}: nothing is proved of the inputs: the gradient of '{weight}' has rank {rank}"]
+    least = min(subject.layers.values())
+    holds = "every layer's inputs follow from the one above" if size <= least else "inputs come out mixed"
+    return [f"B = {size}, and {least} outputs in the narrowest layer: {holds}"]
+
+
+def _degenerate(leak: Leak) -> str:
+    """Return why the last layer or this batch's gradient of it is a special case that counts say nothing of."""
+    weight, size = leak.weight.double(), leak.batch_size
+    # The softmax sees differences of logits alone.
+    weight = weight - weight.mean(dim=0)
+    classes, features = weight.shape
+    values = torch.linalg.eigvalsh(weight.T @ weight if features <= classes else weight @ weight.T).clamp(min=0).sqrt()
+    rank, full = int((values > NEGLIGIBLE * values.max()).sum()), min(classes - 1, features)
+    if rank < full:
+        return f"the last layer's weight has rank {rank}, and its shape allows {full}"
+    rank = classes_span(leak.weight_gradient).rank
+    if rank < size <= full:
+        return f"the last layer's gradient has rank {rank}: not every sample shows, or some depend on others"
+    return ""

@@ -24,7 +24,7 @@ LAYERS: tuple[tuple[str, tuple[str, ...]], ...] = (
         ("leak", "defenses", "models", "data", "metrics"),
     ),
     ("labels and losses", ("augment", "losses")),
-    ("what all may use", ("precision", "devices", "spans", "reporting", "paths", "storage", "errors")),
+    ("what all may use", ("precision", "devices", "spans", "reporting", "interrupts", "paths", "storage", "errors")),
 )
 COLOURS = ("#e8eef3", "#f6e3de", "#dbe7ef", "#f5ecd9", "#e3ede4", "#ece6f0", "#eef0f2")
 

@@ -45,8 +45,11 @@ def build(profile: str = "quick", *, jobs: int | None = None, cluster: str | Non
             _say(number, len(ordered), study, "unchanged")
         return index
     stamp.unlink(missing_ok=True)
-    from gradleak.book import generated
+    from gradleak.book import confirmations, generated, records
 
+    for study in ordered:
+        for record in records.all_recorded(study.name):  # one that was edited is said now, and not after the pages
+            confirmations.read(records.confirmations_of(record))
     runs = _run_pages(ordered, profile, jobs, cluster)
     _remove_stale({run.notebook for run in runs.values()})
     generated.write(ordered, papers(), runs)

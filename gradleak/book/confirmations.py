@@ -1,7 +1,8 @@
 """Confirmations of a record: which of its trials were run again, on which machine, and how their rows came out.
 
 They lie in a file beside the record, a line of JSON a check, and a check only appends to it. Each trial is named by a
-digest of its inputs and recorded rows: a trial whose rows were edited since, or that was added, is not confirmed.
+digest of its inputs and recorded rows: a trial whose rows were edited since, or that was added, is not confirmed. Each
+line states the SHA-256 of its content: one that was edited is refused.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from gradleak import devices
-from gradleak.book import kinds
+from gradleak.book import kinds, sealing
 from gradleak.book.kinds import Outcome
 from gradleak.book.plain import restored, worded
 from gradleak.errors import InputError, StorageError
@@ -192,21 +193,22 @@ def read(path: Path) -> list[Confirmation]:
     found = []
     for number, line in enumerate(lines, 1):
         try:
-            content = restored(json.loads(line))
+            content = json.loads(line)
         except ValueError:
             continue
         try:
-            found.append(Confirmation.model_validate(content))
+            found.append(Confirmation.model_validate(restored(sealing.bare(content))))
         except ValidationError as error:
             first = error.errors()[0]
             place = ".".join(str(part) for part in first["loc"]) or "the whole"
             raise InputError(f"{path.name}, line {number}, is no confirmation: {place}: {first['msg']}") from error
+        sealing.check(content, f"{path.name}, line {number},")
     return found
 
 
 def append(confirmation: Confirmation, path: Path) -> None:
     """Add a confirmation to a file; what a writer that died left of a line is ended first."""
-    text = json.dumps(worded(confirmation.model_dump()), ensure_ascii=False) + "\n"
+    text = json.dumps(sealing.sealed(worded(confirmation.model_dump())), ensure_ascii=False) + "\n"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("a+b", buffering=0) as stream:

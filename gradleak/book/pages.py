@@ -73,6 +73,7 @@ def run_page(
     out = Path(out).resolve()
     notebook, record = out / f"{study.name}.ipynb", out / f"{study.name}.json"
     key = page_key(study, parameters)
+    _refuse_foreign(notebook, record)
     if not fresh and (done := finished(study, key, out)) is not None:
         return done
     try:
@@ -110,6 +111,19 @@ def run_page(
     except OSError as error:
         raise error if isinstance(error, GradleakError) else storage_error(notebook, error) from error
     return PageRun(notebook, record, seconds, cached=False)
+
+
+def _refuse_foreign(notebook: Path, record: Path) -> None:
+    """Refuse to overwrite a notebook that is no executed page, or a record that lies beside none."""
+    try:
+        ours = bool({"gradleak", "papermill"} & json.loads(notebook.read_text())["metadata"].keys())
+    except FileNotFoundError:
+        ours = not record.exists()
+    except (OSError, ValueError, KeyError, AttributeError):
+        return  # a run was killed while it wrote
+    if not ours:
+        file = notebook if notebook.exists() else record
+        raise InputError(f"{file.name} in the folder '{file.parent.name}' is not of a run: choose another folder")
 
 
 def _quiet_kernel(folder: Path) -> dict[str, str | None]:

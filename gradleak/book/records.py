@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 import gradleak
 from gradleak import devices, paths, studies
-from gradleak.book import confirmations, sources, staying
+from gradleak.book import confirmations, sealing, sources, staying
 from gradleak.book.confirmations import Summary
 from gradleak.book.plain import restored, worded
 from gradleak.errors import GradleakError, InputError, MissingData, StorageError
@@ -185,7 +185,10 @@ def scale(record: Record) -> str:
 
 
 def write(record: Record, path: Path) -> None:
-    """Write a record, whole or not at all: one line a row, so that it can be read and compared."""
+    """Write a record, whole or not at all: one line a row, so that it can be read and compared.
+
+    The file states the SHA-256 of its content, by which `read` notices that it was edited.
+    """
     content = worded(record.model_dump(include=set(Record.model_fields)))
     trials, rules = content.pop("trials"), content.pop("rules")
     content["provenance"] = {name: value for name, value in content["provenance"].items() if value is not None}
@@ -199,7 +202,10 @@ def write(record: Record, path: Path) -> None:
     )
     stood = ",\n".join(f"  {json.dumps(name)}: {json.dumps(rule)}" for name, rule in (rules or {}).items())
     told = f' "rules": {{\n{stood}\n }},\n' if rules else ""
-    text = f'{head[:-2]},\n{told} "trials": [\n{body}\n ]\n}}\n'
+    tail = f' "trials": [\n{body}\n ]\n}}\n'
+    start = f"{head[:-2]},\n{told}"
+    sha256 = sealing.sealed(json.loads(start + tail))[sealing.FIELD]
+    text = f'{start} "{sealing.FIELD}": "{sha256}",\n{tail}'
     write_whole(path, lambda stream: stream.write(text.encode()))
 
 
@@ -208,9 +214,10 @@ def _when(trial: dict[str, Any]) -> str:
 
 
 def read(path: Path) -> Record:
-    """Read a record; NaN and infinities are stored as words, since JSON has none."""
+    """Read a record, and refuse one that was edited; NaN and infinities are stored as words, since JSON has none."""
     try:
-        return Record.model_validate(restored(json.loads(path.read_text("utf-8"))))
+        content = json.loads(path.read_text("utf-8"))
+        record = Record.model_validate(restored(sealing.bare(content)))
     except FileNotFoundError as error:
         raise MissingData(f"there is no record {path.name}") from error
     except OSError as error:
@@ -221,6 +228,8 @@ def read(path: Path) -> Record:
         raise InputError(f"{path.name} is not a record: {place or 'the whole'}: {first['msg']}") from error
     except ValueError as error:
         raise InputError(f"{path.name} is not a record: {str(error).splitlines()[0]}") from error
+    sealing.check(content, path.name)
+    return record
 
 
 def recorded(study: str) -> Record | None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gradleak import paths
-from gradleak.book import progress
+from gradleak.book import progress, sealing
 from gradleak.book.plain import restored, worded
 from gradleak.book.records import Trial
 from gradleak.errors import StorageError
@@ -34,11 +34,12 @@ class Trials:
             raise storage_error(self.folder.parent / "trials", error) from error
 
     def get(self, inputs: dict[str, Any]) -> Trial | None:
-        """Return a finished trial; a damaged one counts as not run, and that is said."""
+        """Return a finished trial; a damaged or edited one counts as not run, and that is said."""
         file = self._file(inputs)
         try:
-            stored = restored(json.loads(file.read_text("utf-8")))
-            return Trial.model_validate({**stored, "inputs": inputs})
+            stored = json.loads(file.read_text("utf-8"))
+            sealing.check(stored, file.name)
+            return Trial.model_validate({**restored(sealing.bare(stored)), "inputs": inputs})
         except FileNotFoundError:
             return None
         except (OSError, ValueError, TypeError):
@@ -47,7 +48,7 @@ class Trials:
 
     def put(self, trial: Trial) -> None:
         """Keep a finished trial. Where that fails the run goes on: what it finds is worth more than its cache."""
-        text = json.dumps(worded(trial.model_dump())).encode()
+        text = json.dumps(sealing.sealed(worded(trial.model_dump()))).encode()
         try:
             write_whole(self._file(trial.inputs), lambda stream: stream.write(text))
         except StorageError as error:

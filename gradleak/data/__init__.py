@@ -1,7 +1,7 @@
 """Datasets by name, and where they came from."""
 
 from gradleak.data.base import NORMALISATION, Dataset, DatasetState, denormalise, normalise
-from gradleak.data.registry import classes, load, names, shape, source, states, title
+from gradleak.data.registry import classes, load, names, shape, sizes, source, states, title
 from gradleak.data.text import Vocabulary, build_vocabulary, texts, vocabulary
 
 __all__ = [
@@ -16,6 +16,7 @@ __all__ = [
     "names",
     "normalise",
     "shape",
+    "sizes",
     "source",
     "states",
     "texts",

@@ -39,7 +39,7 @@ def load(name: str, split: Split = "train", *, size: int | None = None) -> Datas
     if split not in ("train", "test"):
         raise InputError(f"split must be 'train' or 'test'; got '{split}'")
     if size is not None and size < 1:
-        raise InputError(f"size must be a positive number of pixels; got {size}")
+        raise InputError(f"size must be a positive number of pixels; got {size}: {sizes(name)}")
     if name in EMBEDDED:
         return EMBEDDED[name](split, size)
     if files.location(name) is not None:
@@ -53,6 +53,15 @@ def load(name: str, split: Split = "train", *, size: int | None = None) -> Datas
         f"dataset '{name}' is not at hand: put {files.FILES[name].file} into a folder and set $GRADLEAK_DATA to it "
         "(torchvision does not offer this one)"
     )
+
+
+def sizes(name: str) -> str:
+    """Return in a few words what sizes a dataset's images can be asked for."""
+    if name in EMBEDDED:
+        sides = embedded.SIZES if name == "photos" else (8,)
+        return f"'{name}' come at {' or '.join(map(str, sides))} pixels"
+    side = shape(name)[1]
+    return f"'{name}' come at {side} pixels" + (", and at others resized" if files.location(name) is not None else "")
 
 
 def shape(name: str, *, size: int | None = None) -> tuple[int, int]:

@@ -1,6 +1,7 @@
 """From gradients to labels."""
 
 from gradleak.labels.hard.attacks import METHODS, Knowledge, count_heads, count_labels, reveal_labels
+from gradleak.labels.hard.expected import Expected, Standins, expected_share, standins_of
 from gradleak.labels.hard.idlg import idlg
 from gradleak.labels.priors import PRIORS, Score
 from gradleak.labels.priors import LabelPrior as Prior
@@ -16,15 +17,18 @@ __all__ = [
     "PRIORS",
     "SOLVERS",
     "BatchLabels",
+    "Expected",
     "Knowledge",
     "LabelPath",
     "Minima",
     "Prior",
     "Score",
     "SoftLabels",
+    "Standins",
     "count_heads",
     "count_labels",
     "dlg",
+    "expected_share",
     "find_minima",
     "idlg",
     "label_loss",
@@ -34,4 +38,5 @@ __all__ = [
     "recover_jointly",
     "recover_soft_labels",
     "reveal_labels",
+    "standins_of",
 ]

@@ -76,8 +76,8 @@ def test_the_counts_are_said() -> None:
     told = " ".join(audited().proofs)
     assert "B = 4 of C = 12: labels and features are determined" in told
     assert "every layer's inputs follow" in told
-    subject = subject_of(gradleak.observe(mlp(), *vectors()), "vectors", False)
-    large = proofs(subject, 40, "onehot", CrossEntropy())
+    leak = gradleak.observe(mlp(), *vectors(40))
+    large = proofs(leak, subject_of(leak, "vectors", False), reach_of(leak), "onehot", CrossEntropy())
     assert any("fewer equations than unknowns" in one for one in large)
 
 
@@ -257,7 +257,8 @@ def test_an_attack_that_breaks_down_is_said_to(monkeypatch: pytest.MonkeyPatch) 
 
     replaced(monkeypatch, run)
     report = gradleak.audit(mlp(), *vectors(), batch_sizes=(1,))
-    assert why(report, "slow") == "it broke down: first line"
+    assert why(report, "slow") == "it broke down: RuntimeError: first line"
+    assert report.broken == ["slow: it broke down: RuntimeError: first line"]
     assert report.worst("labels") == 1
 
 

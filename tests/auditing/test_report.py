@@ -58,7 +58,7 @@ def test_worst_is_the_most_over_what_is_asked() -> None:
     assert one.worst("inputs", defense="prune/0.9") < 1
     with pytest.raises(GradleakError, match="unknown measure 'lables': did you mean 'labels'"):
         one.worst("lables")
-    with pytest.raises(InputError, match="no attack measured 'sentences' here; measured: labels"):
+    with pytest.raises(InputError, match=r"no attack measured 'sentences' \(none, batch of 1 and in 3 more cases\)"):
         one.worst("sentences")
 
 

@@ -64,7 +64,9 @@ def results(toy: Toy) -> dict[str, Callable[[], object]]:
     """Return how what a command leaves is read, without what the clock decides."""
 
     def report() -> object:
-        return Report.from_json((toy.root / "report/report.json").read_bytes()).model_copy(update={"seconds": 0.0})
+        # The page states the seconds, and its SHA-256 differs with them.
+        told = Report.from_json((toy.root / "report/report.json").read_bytes())
+        return told.model_copy(update={"seconds": 0.0, "files": [one.name for one in told.files]})
 
     return {
         "record": lambda: records.read(records.file_of("toy")).digest(),

@@ -12,7 +12,7 @@ import nbformat
 import pytest
 
 from gradleak.book import confirmations, pages, records, runner
-from gradleak.errors import GradleakError, GradleakWarning, StorageError
+from gradleak.errors import GradleakError, GradleakWarning, InputError, StorageError
 from tests.checkout import RUN, Toy
 
 
@@ -133,6 +133,16 @@ def test_an_interrupted_page_leaves_no_kernel(checkout: Toy) -> None:
         time.sleep(0.05)
     with pytest.raises(ProcessLookupError):
         os.kill(kernel, 0)
+
+
+def test_a_page_overwrites_neither_a_record_nor_another_notebook(checkout: Toy) -> None:
+    runner.record(checkout.load(), checkout.parameters(), jobs=1)
+    source = checkout.load().notebook
+    for file in (records.file_of("toy"), source):
+        before = file.read_bytes()
+        with pytest.raises(InputError, match=rf"^{file.name} in the folder '{file.parent.name}' is not of a run: "):
+            pages.run_page(checkout.load(), checkout.parameters(), file.parent, jobs=1, fresh=True)
+        assert file.read_bytes() == before
 
 
 def test_a_page_into_a_file_is_one_clear_line(checkout: Toy) -> None:

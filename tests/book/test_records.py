@@ -99,6 +99,32 @@ def test_extra_fields_are_refused(tmp_path: Path) -> None:
         records.read(path)
 
 
+EDITS = {
+    "rows": {"trials": [{"inputs": {"number": 1, "seed": 1}, "rows": [{"x": 2.0}], "seconds": 1.0}]},
+    "parameters": {"parameters": {"samples": 20000, "seed": 1}},
+    "sources": {"sources": "today's"},
+    "rules": {"rules": {"claim": {"at_most": 9}}},
+    "sha256": {"sha256": "0" * 64},
+    "a wrong type": {"sha256": 1},
+}
+
+
+@pytest.mark.parametrize("edit", EDITS)
+def test_a_record_that_was_edited_is_refused(edit: str, tmp_path: Path) -> None:
+    path = tmp_path / "record.json"
+    records.write(record(trial(1, {"x": 1.0}), sources="12ab", rules={"claim": {"at_most": 1}}), path)
+    content = json.loads(path.read_text())
+    path.write_text(json.dumps(content, indent=4))
+    records.read(path)  # spaces and line breaks are no content
+    path.write_text(json.dumps(content | EDITS[edit]))
+    with pytest.raises(InputError, match=r"^record\.json was edited: its content does not have the SHA-256 that it"):
+        records.read(path)
+    del content["sha256"]
+    path.write_text(json.dumps(content))
+    with pytest.raises(InputError, match=r"^record\.json was edited, or an earlier version wrote it: it does not"):
+        records.read(path)
+
+
 def test_damaged_and_missing_records(tmp_path: Path) -> None:
     path = tmp_path / "record.json"
     records.write(record(trial(1, {"x": 1.0})), path)
@@ -239,7 +265,7 @@ def test_what_is_not_known_is_not_written(tmp_path: Path) -> None:
     path = tmp_path / "record.json"
     records.write(record(trial(1, {"x": None})), path)
     content = json.loads(path.read_text())
-    assert set(content) == {"study", "profile", "parameters", "provenance", "trials"}
+    assert set(content) == {"study", "profile", "parameters", "provenance", "sha256", "trials"}
     assert set(content["trials"][0]) == {"inputs", "seconds", "rows"}
     assert content["trials"][0]["rows"] == [{"x": None}]
     dated = trial(1).model_copy(update={"date": "2026-01-05T10:00:00Z", "commit": "def"})

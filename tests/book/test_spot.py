@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -228,17 +227,36 @@ def test_a_record_that_grows_is_not_confirmed_for_what_is_new(checkout: Toy, mon
     assert checkout.traced[begun:] == [0], "another torch may give other numbers"
 
 
-def test_an_edited_record_loses_its_confirmation(checkout: Toy) -> None:
+def test_a_record_with_other_rows_loses_its_confirmation(checkout: Toy) -> None:
     recorded(checkout)
     spot.check([kept()], 1, jobs=1)
     assert records.state(kept()) == "confirmed"
     (place,) = (n for n, digest in enumerate(kept().digests) if digest in lines()[0].trials["same"])
-    file = records.file_of("toy")
-    content = json.loads(file.read_text())
-    content["trials"][place]["rows"][0]["sum"] += 1e-9
-    file.write_text(json.dumps(content))
+    trials = list(kept().trials)
+    trials[place] = trials[place].model_copy(update={"rows": [{"sum": 1e-9}]})
+    records.write(kept().model_copy(update={"trials": trials}), records.file_of("toy"))
     assert records.state(kept()) == "stale"
     assert summaries() == []
+
+
+@pytest.mark.parametrize("edited", ["the record", "the confirmations"])
+def test_an_edit_by_hand_confirms_nothing_and_is_said(
+    checkout: Toy, capsys: pytest.CaptureFixture[str], edited: str
+) -> None:
+    recorded(checkout)
+    spot.check([kept()], 1, jobs=1)
+    assert records.state(kept()) == "confirmed"
+    file = records.file_of("toy") if edited == "the record" else records.confirmations_of(kept())
+    old, new = ('"sum": ', '"sum": 1') if edited == "the record" else ('"same"', '"within"')
+    assert old in file.read_text()
+    file.write_text(file.read_text().replace(old, new))
+    with pytest.raises(InputError, match=rf"^{file.name}(, line 1,)? was edited: "):
+        records.state(kept())
+    for words in (["verify"], ["verify", "--stale"], ["verify", "--spot", "toy"], ["record", "toy"], ["book"]):
+        code, _, err = call(capsys, *words)
+        assert code == 2
+        assert err.startswith(f"gradleak: {file.name}")
+        assert err.count("\n") == 1
 
 
 def test_a_changed_verdict_is_no_confirmation(checkout: Toy, capsys: pytest.CaptureFixture[str]) -> None:

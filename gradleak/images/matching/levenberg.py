@@ -12,6 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, jvp, vmap
 
+from gradleak.devices import differentiable
+from gradleak.errors import InputError
 from gradleak.images.matching.optimizers import Track
 from gradleak.leak import Gradients, Leak
 
@@ -61,6 +63,8 @@ POLISH = LevenbergMarquardt(steps=12, damping=1e-8, bent=True)
 
 def polished(leak: Leak, inputs: Tensor, labels: Tensor, *, steps: int = POLISH.steps) -> Polished:
     """Move one sample's inputs (1, …) until its gradient is the one observed, as far as its digits go."""
+    if leak.local_steps != 1:
+        raise InputError(f"the gradients of {leak.local_steps} local steps are a sum: one step's gradient is matched")
     misfit = Misfit([leak], labels.double().unsqueeze(0), inputs.shape)
     places = inputs.double().reshape(1, -1)
     track = Track.start(places, steps)
@@ -150,7 +154,7 @@ class Misfit:
 
 def levenberg(settings: LevenbergMarquardt, misfit: Misfit, places: Tensor, owners: Tensor, track: Track) -> None:
     """Run Levenberg-Marquardt on A attacks from places (A, P); each has its own damping, and leaves when settled."""
-    with warnings.catch_warnings():
+    with differentiable(misfit.model, twice=True), warnings.catch_warnings():
         warnings.filterwarnings("ignore", category=FutureWarning, module="torch.*")
         _search(settings, misfit, places, owners, track)
 

@@ -1,0 +1,59 @@
+"""What became of labels, features, inputs and words: recovered, attacked and not recovered, or not attacked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gradleak.auditing.attacks import Attack
+from gradleak.auditing.findings import NOT_ATTACKED, NOT_COMPARED, NOT_RECOVERED, RECOVERED, Finding, NotTried, Outcome
+from gradleak.auditing.subject import Subject
+
+# So many reasons are written out; `not_tried` holds all.
+REASONS = 4
+
+
+def targets_of(subject: Subject) -> tuple[str, ...]:
+    """Return what there is to recover from a batch of a network's inputs."""
+    if subject.sequence:
+        return ("words", "sentences")
+    return ("labels", "classes", "features", "words" if subject.kind == "tokens" else "inputs")
+
+
+def outcome_of(target: str, told: Sequence[tuple[Attack, Finding | NotTried]], *, compared: bool) -> Outcome:
+    """Return what became of a target in one case, from what came of every attack there.
+
+    `compared`: whether there is a private batch to compare answers with.
+    """
+    own = [one for attack, one in told if target in attack.finds]
+    answers = [one for one in own if isinstance(one, Finding)]
+    silent = [one for one in own if isinstance(one, NotTried)]
+    place = {"target": target, **told[0][1].place._asdict()}
+    why = _reasons([one for one in silent if one.applies])
+    if not answers:
+        why = why or _reasons(silent) or "no attack here is after them"
+        return Outcome.model_validate({**place, "outcome": NOT_ATTACKED, "why": why})
+    if not compared:
+        certain = [one for one in answers if one.certificate in ("unique", "exact")]
+        if certain:
+            return Outcome.model_validate({**place, "outcome": RECOVERED, "attack": certain[0].attack, "why": why})
+        tried = [one for one in answers if one.certificate != "failed"]
+        state = NOT_COMPARED if tried else NOT_RECOVERED
+        return Outcome.model_validate({**place, "outcome": state, "attack": (tried or answers)[0].attack, "why": why})
+    best = max(answers, key=lambda one: one.measures.get(target, -1.0))
+    share = best.measures.get(target, 0.0)
+    guess = max((one.chance[target] for one in answers if target in one.chance), default=None)
+    # A guess may be right by luck: who has everything, or the answer alone that fits, has recovered it.
+    sure = share == 1 or (share > 0 and best.certificate in ("unique", "exact"))
+    state = RECOVERED if sure or share > (guess or 0.0) else NOT_RECOVERED
+    known = {"outcome": state, "attack": best.attack, "share": share, "guess": guess, "why": why}
+    return Outcome.model_validate({**place, **known})
+
+
+def _reasons(silent: Sequence[NotTried]) -> str:
+    """Return why attacks have no answer, each reason once with the attacks that it holds for."""
+    groups: dict[str, list[str]] = {}
+    for one in silent:
+        groups.setdefault(one.why, []).append(one.attack)
+    lines = [f"{', '.join(names)}: {why}" for why, names in groups.items()]
+    more = [f"{len(lines) - REASONS} more reasons"] if len(lines) > REASONS + 1 else []
+    return "; ".join([*lines[: REASONS if more else None], *more])

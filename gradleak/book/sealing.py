@@ -1,0 +1,36 @@
+"""The SHA-256 that a file of results states of its own content, so that an edit by hand is noticed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+from gradleak.errors import InputError
+
+FIELD = "sha256"
+
+
+def sealed(content: dict[str, Any]) -> dict[str, Any]:
+    """Return a file's content with the SHA-256 of all of it."""
+    return content | {FIELD: _sha256(content)}
+
+
+def bare(content: Any) -> Any:
+    """Return a file's content without the SHA-256 that it states."""
+    return {name: content[name] for name in content if name != FIELD} if isinstance(content, dict) else content
+
+
+def check(content: dict[str, Any], name: str) -> None:
+    """Refuse content that does not state its SHA-256, or states another one; `name`: how the message calls it."""
+    if FIELD not in content:
+        wrong = "was edited, or an earlier version wrote it: it does not state the SHA-256 of its content"
+    elif content[FIELD] != _sha256(bare(content)):
+        wrong = "was edited: its content does not have the SHA-256 that it states"
+    else:
+        return
+    raise InputError(f"{name} {wrong}; take the edit back, or run the study again")
+
+
+def _sha256(content: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

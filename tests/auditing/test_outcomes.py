@@ -1,0 +1,372 @@
+"""Nothing that was not attacked looks safe: three outcomes for each target, and proofs only where they hold."""
+
+from __future__ import annotations
+
+import functools
+import json
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
+
+import gradleak
+from gradleak import sequences
+from gradleak.auditing import Report, asked, attacks, bringing
+from gradleak.auditing.reach import reach_of
+from gradleak.auditing.sentences import of_outcomes
+from gradleak.auditing.subject import proofs, subject_of
+from gradleak.errors import InputError
+from gradleak.leak import Leak
+from gradleak.losses import CrossEntropy, Focal, Loss
+from gradleak.models.language import build_language_model
+from tests.auditing.test_audit import mlp, vectors
+from tests.auditing.test_command import at_work
+from tests.test_cli import call
+
+__all__ = ["at_work"]
+
+
+class OnceOnly(torch.autograd.Function):
+    """The square, whose gradient cannot be differentiated again."""
+
+    @staticmethod
+    def forward(x: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        return x.square()
+
+    @staticmethod
+    def setup_context(ctx: object, inputs: tuple[torch.Tensor], output: torch.Tensor) -> None:  # type: ignore[override]
+        ctx.save_for_backward(*inputs)  # type: ignore[attr-defined]
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: object, grad: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        (x,) = ctx.saved_tensors  # type: ignore[attr-defined]
+        return 2 * x * grad
+
+
+class Squared(nn.Module):
+    """A layer that a custom kernel computes."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return OnceOnly.apply(x)
+
+
+def once_only() -> nn.Sequential:
+    """Return a network whose body has no second derivative."""
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Conv2d(3, 4, 3), Squared(), nn.Flatten(), nn.Linear(4 * 36, 10))
+
+
+def outcome(report: Report, target: str, place: int = 0) -> tuple[str, str]:
+    found = report.outcome(target, report.cases[place])
+    assert found is not None
+    return found.outcome, found.why
+
+
+@functools.cache
+def silent() -> Report:
+    return gradleak.audit(once_only(), torch.rand(4, 3, 8, 8), torch.arange(4), batch_sizes=(1, 2), steps=2)
+
+
+def test_inputs_that_matching_broke_down_on_were_not_attacked() -> None:
+    report = silent()
+    state, why = outcome(report, "inputs")
+    assert state == "not attacked"
+    assert why.startswith("gradient matching: it broke down: ")
+    assert report.table()[0]["inputs"] == "not attacked"
+    assert outcome(report, "features") == ("recovered", "")
+    told = of_outcomes(report)
+    assert [line.partition(":")[0] for line in told] == ["inputs not attacked"]
+    page = report._repr_html_()
+    assert page.index("not attacked") < page.index("The network, as the server knows it")
+    assert json.loads(report.to_json())["outcomes"][3]["outcome"] == "not attacked"
+
+
+def test_a_limit_refuses_what_was_not_attacked_unless_it_is_allowed() -> None:
+    report = silent()
+    with pytest.raises(
+        InputError, match=r"no attack measured 'inputs' .*batch of 1 and in 1 more case.*broke down"
+    ) as caught:
+        report.above({"inputs": 0.5})
+    assert "\n" not in str(caught.value)
+    with pytest.raises(InputError, match="no attack measured 'image-psnr'"):
+        report.above({"image-psnr": 20.0})
+    assert report.above({"inputs": 0.5}, allow_not_attacked=True) == []
+    assert report.above({"inputs": 0.5, "labels": 0.5}) == ["labels = 1 is above 0.5"]
+    with pytest.raises(InputError, match="no attack measured 'inputs'"):
+        report.worst("inputs")
+
+
+def test_one_case_that_was_not_attacked_counts_among_others_that_were() -> None:
+    report = gradleak.audit(mlp(), *vectors(), batch_sizes=(1, 4), loss=Focal(), steps=2)
+    assert [outcome(report, "inputs", place)[0] for place in (0, 1)] == ["recovered", "not attacked"]
+    assert report.worst("inputs", batch_size=1) == report.worst("inputs", allow_not_attacked=True) == 1
+    with pytest.raises(InputError, match="batch of 4"):
+        report.worst("inputs")
+
+
+def test_the_command_says_it_first_and_fails(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("silent.py").write_text(
+        "import torch\nfrom tests.auditing.test_outcomes import once_only as make\n"
+        "def batches(): return torch.rand(4, 3, 8, 8), torch.arange(4)\n"
+    )
+    words = ["audit", "silent:make", "--data", "silent:batches", "--batch-size", "1", "--steps", "2"]
+    code, out, err = call(capsys, *words, "--fail-above", "inputs=0.5")
+    assert code == 2
+    assert err.startswith("gradleak: no attack measured 'inputs'")
+    assert err.count("\n") == 1
+    assert out.index("recovered, 100 %") < out.index("inputs not attacked: gradient matching") < out.index("B = 1")
+    assert Report.from_json(Path("report/report.json").read_text()).outcomes
+    assert call(capsys, *words, "--fail-above", "inputs=0.5", "--allow-not-attacked")[0] == 0
+
+
+def test_attention_is_matched_under_the_plain_kernel() -> None:
+    class Attending(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.patch, self.head = nn.Conv2d(3, 12, 4, 4), nn.Linear(4, 10)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            q, k, v = self.patch(x).flatten(2).mT.unflatten(2, (3, 1, 4)).permute(2, 0, 3, 1, 4)
+            return self.head(F.scaled_dot_product_attention(q, k, v)[:, 0].mean(dim=1))
+
+    torch.manual_seed(0)
+    model, inputs = Attending(), torch.rand(2, 3, 8, 8)
+    report = gradleak.audit(model, inputs, torch.arange(2), batch_sizes=(1,), steps=2)
+    assert outcome(report, "inputs") == ("not recovered", "")
+    leak = gradleak.observe(model, inputs[:1], torch.tensor([0]))
+    hot = F.one_hot(torch.tensor([0]), 10).float()
+    assert len(gradleak.images.polished(leak, inputs[:1] + 1e-3, hot, steps=1).misfits) == 2
+
+
+# -------------------------------------------------------------------------------------------------------- words, tokens
+class Tied(nn.Module):
+    """Token embeddings that are the last layer's weight as well, as GPT-2 has them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.tokens, self.positions = nn.Embedding(200, 16), nn.Embedding(32, 16)
+        self.block = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True)
+        self.head = nn.Linear(16, 200, bias=False)
+        self.head.weight = self.tokens.weight
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.block(self.tokens(x) + self.positions(torch.arange(x.shape[1]))))
+
+
+def test_words_of_tied_embeddings_are_not_read_rather_than_a_few_of_them() -> None:
+    tokens = torch.randint(200, (2, 2, 10), generator=torch.Generator().manual_seed(0))
+    report = gradleak.audit(Tied(), *tokens, batch_sizes=(1,))
+    state, why = outcome(report, "words")
+    assert state == "not attacked"
+    assert "'tokens.weight' is tied to 'head.weight'" in why
+    assert report.measured == []
+    assert report.proofs == [
+        "B = 1: nothing is proved of labels, features and inputs: 'head.weight' is tied to 'tokens.weight', and the "
+        "gradient is the sum of both"
+    ]
+    with pytest.raises(InputError, match="no attack measured 'words'"):
+        report.above({"words": 0.5})
+
+
+def test_noise_on_every_row_of_an_embedding_hides_the_words() -> None:
+    torch.manual_seed(0)
+    model = build_language_model("gru", pieces=300, width=16).double()
+    tokens, targets = sequences.batch_of([[5, 6, 7], [8, 9, 10]])
+    report = gradleak.audit(model, tokens, targets, batch_sizes=(2,), defenses=("none", "gaussian/0.01"))
+    rows = {one.defense: one for one in report.findings if one.attack == "embedding rows"}
+    assert rows["none"].measures == {"words": 1.0}
+    assert (rows["gaussian/0.01"].certificate, rows["gaussian/0.01"].measures) == ("failed", {})
+    assert report.worst("words", defense="none") == 1
+
+
+# --------------------------------------------------------------------------------------------------------- local steps
+def stepped() -> Leak:
+    inputs, targets = vectors()
+    return gradleak.observe(mlp().double(), inputs.double(), targets, local_steps=4)
+
+
+def test_an_update_of_several_steps_proves_nothing_and_is_not_matched() -> None:
+    inputs, targets = vectors()
+    report = gradleak.audit_update(stepped(), inputs=inputs.double(), targets=targets, steps=2)
+    assert report.proofs == [
+        "B = 3: nothing is proved of labels, features and inputs: the update is the sum of the gradients of 4 local "
+        "steps, each at other weights"
+    ]
+    for target in ("features", "inputs"):
+        state, why = outcome(report, target)
+        assert state == "not attacked"
+        assert "the update is the sum of 4 gradients along a path" in why
+    assert outcome(report, "labels")[0] != "not attacked", "LLG counts the labels of all steps"
+
+
+def test_matching_refuses_several_local_steps() -> None:
+    leak = stepped()
+    labels = torch.zeros(3, dtype=torch.long)
+    with pytest.raises(InputError, match="sum of the gradients of 4 local steps"):
+        gradleak.images.match(leak, labels)
+    with pytest.raises(InputError, match="4 local steps"):
+        gradleak.images.restore_batches(leak, labels)
+    with pytest.raises(InputError, match="4 local steps"):
+        gradleak.images.polished(leak, torch.zeros(1, 40), torch.zeros(1, 12))
+
+
+# -------------------------------------------------------------------------------------------------------------- proofs
+def proved(model: nn.Module, count: int = 3, *, loss: Loss | None = None, again: bool = False) -> str:
+    inputs, targets = (value[:count] for value in vectors())
+    if again:
+        inputs, targets = inputs[:1].repeat(count, 1), targets[:1].repeat(count)
+    leak = gradleak.observe(model.double(), inputs.double(), targets, loss=loss)
+    subject = subject_of(leak, "vectors", False)
+    return " ".join(proofs(leak, subject, reach_of(leak), "onehot", loss or CrossEntropy()))
+
+
+def frozen(*names: str) -> nn.Module:
+    model = mlp()
+    for name in names:
+        model.get_parameter(name).requires_grad_(False)
+    return model
+
+
+def flat() -> nn.Module:
+    """Return a network whose last layer has rank 1."""
+    model = mlp()
+    with torch.no_grad():
+        model[4].weight.copy_(torch.outer(torch.arange(12.0), torch.rand(48)))
+    return model
+
+
+def shared() -> nn.Module:
+    torch.manual_seed(0)
+    layer = nn.Linear(40, 40)
+    return nn.Sequential(layer, nn.Tanh(), layer, nn.Tanh(), nn.Linear(40, 12))
+
+
+@pytest.mark.parametrize(
+    ("told", "why", "still"),
+    [
+        (lambda: proved(mlp()), "", "labels and features are determined every layer's inputs follow"),
+        (lambda: proved(mlp(), loss=Focal()), "the loss is another than cross-entropy", ""),
+        (lambda: proved(frozen("4.weight")), "'4.weight' is frozen", ""),
+        (lambda: proved(frozen("4.bias")), "'4.bias' is frozen", ""),
+        (lambda: proved(frozen("4.bias"), 1), "", "one scalar is unknown"),
+        (lambda: proved(frozen("2.weight")), "of the inputs: '2.weight' is frozen", "features are determined"),
+        (lambda: proved(shared()), "of the inputs: '0.weight' is tied to '2.weight'", "features are determined"),
+        (lambda: proved(flat()), "the last layer's weight has rank 1, and its shape allows 11", ""),
+        (lambda: proved(mlp(), again=True), "the last layer's gradient has rank 1: not every sample shows", ""),
+    ],
+)  # fmt: skip
+def test_a_proof_is_given_where_its_assumptions_hold(told: object, why: str, still: str) -> None:
+    text = told()  # type: ignore[operator]
+    assert ("nothing is proved" in text) == bool(why)
+    assert why in text
+    assert ("determined" in text or "inputs follow" in text) == bool(still)
+    assert all(part in text for part in still.split(" every"))
+
+
+def test_a_defence_and_a_coarse_precision_break_the_proofs() -> None:
+    report = gradleak.audit(mlp(), *vectors(), batch_sizes=(2,), defenses=("sign",), precisions=("bf16",), steps=1)
+    assert report.proofs == [
+        "Nothing is proved behind sign: the gradient is changed before it is sent",
+        "Nothing is proved in bfloat16: the gradient is rounded",
+    ]
+
+
+def test_a_last_layer_s_frozen_bias_is_in_its_logits_still() -> None:
+    model = frozen("4.bias").double()
+    nn.init.normal_(model.get_parameter("4.bias"), std=2.0)
+    inputs, targets = vectors()
+    leak = gradleak.observe(model, inputs[:1].double(), targets[:1])
+    assert leak.bias_gradient is None
+    found = gradleak.labels.recover_soft_labels(leak.weight_gradient, leak.weight, bias=leak.bias, prior="onehot")
+    assert found.status == ("unique",)
+    assert found.labels.argmax() == targets[0]
+    with pytest.raises(InputError, match=r"no gradient of the last layer's weight: '4.weight' is frozen"):
+        _ = gradleak.observe(frozen("4.weight"), inputs[:1], targets[:1]).weight_gradient
+
+
+# ------------------------------------------------------------------------------------------------------------ the rest
+class Table(nn.Module):
+    """A network that takes a table of numbers, of which the first is a category."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.kinds, self.head = nn.Embedding(5, 8), nn.Linear(8 + 6, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(torch.cat([self.kinds(x[:, 0].long()), x[:, 1:]], dim=1))
+
+
+class Columns(nn.Module):
+    """A network whose every column is a category with an embedding of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.kinds = nn.ModuleList(nn.Embedding(count, 4) for count in (50, 3))
+        self.head = nn.Linear(8, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(torch.cat([kind(x[:, place]) for place, kind in enumerate(self.kinds)], dim=1))
+
+
+def test_categories_are_tried_with_categories() -> None:
+    rows = torch.cat([torch.arange(6.0).remainder(5)[:, None], torch.randn(6, 6)], dim=1)
+    report = gradleak.audit(Table(), rows, torch.arange(6) % 4, batch_sizes=(1,), steps=2)
+    assert report.facts["its features"] == "of both signs"
+    assert outcome(report, "labels")[0] == "recovered"
+    columns = torch.stack([torch.arange(6) * 8, torch.arange(6) % 3], dim=1)
+    report = gradleak.audit(Columns(), columns, torch.arange(6) % 4, batch_sizes=(1,), steps=2)
+    assert outcome(report, "labels")[0] == "recovered"
+
+
+def test_every_attack_says_what_it_is_after() -> None:
+    assert {target for one in attacks.ATTACKS for target in one.finds} == set(gradleak.auditing.TARGETS)
+    assert all(one.finds for one in attacks.ATTACKS)
+
+
+def test_where_nothing_can_be_compared_an_answer_without_a_certificate_is_no_recovery() -> None:
+    inputs, targets = vectors()
+    report = gradleak.audit_update(gradleak.observe(mlp(), inputs[:2], targets[:2]), loss=Focal(), steps=1)
+    assert outcome(report, "labels")[0] == "not compared"
+    assert outcome(report, "features")[0] == "not attacked"
+    with pytest.raises(InputError, match="no private batch to compare with"):
+        report.above({"labels": 0.5})
+    sure = gradleak.audit_update(gradleak.observe(mlp(), inputs[:1], targets[:1]), steps=1)
+    assert outcome(sure, "labels")[0] == "recovered"
+
+
+def test_a_report_of_an_earlier_version_is_read() -> None:
+    older = json.loads(silent().to_json())
+    del older["outcomes"]
+    for one in older["findings"]:
+        del one["expected"]
+    for one in older["not_tried"]:
+        del one["applies"]
+    report = Report.from_json(json.dumps(older))
+    assert report.worst("labels") == 1
+    with pytest.raises(InputError, match="no attack measured 'inputs'"):
+        report.above({"inputs": 0.5})
+
+
+def test_the_minutes_begin_after_the_imports(monkeypatch: pytest.MonkeyPatch) -> None:
+    make, left = bringing.model_of, []
+
+    def slow(text: str, *, seed: int = 0) -> nn.Module:
+        time.sleep(1.0)
+        return make(text, seed=seed)
+
+    monkeypatch.setattr(bringing, "model_of", slow)
+    monkeypatch.setattr(asked, "audit", lambda *_, minutes, **__: left.append(minutes))
+    options = asked.Asked(
+        "brought:make", "brought:batches", None, "1", None, "none", "cross-entropy", 0.5, None, True, None, None, 0.1,
+        1, 0.0, 0.0, None, 0,
+    )  # fmt: skip
+    asked.report(options)
+    assert left[0] > 0.95 * 0.5 - 0.4 / 60
