@@ -34,25 +34,27 @@ class OnceOnly(torch.autograd.Function):
     """The square, whose gradient cannot be differentiated again."""
 
     @staticmethod
-    def forward(x: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+    def forward(x: torch.Tensor) -> torch.Tensor:
         return x.square()
 
     @staticmethod
-    def setup_context(ctx: object, inputs: tuple[torch.Tensor], output: torch.Tensor) -> None:  # type: ignore[override]
+    def setup_context(ctx: object, inputs: tuple[torch.Tensor], output: torch.Tensor) -> None:
         ctx.save_for_backward(*inputs)  # type: ignore[attr-defined]
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: object, grad: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+    def backward(ctx: object, grad: torch.Tensor) -> torch.Tensor:
         (x,) = ctx.saved_tensors  # type: ignore[attr-defined]
-        return 2 * x * grad
+        found: torch.Tensor = 2 * x * grad
+        return found
 
 
 class Squared(nn.Module):
     """A layer that a custom kernel computes."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return OnceOnly.apply(x)
+        found: torch.Tensor = OnceOnly.apply(x)
+        return found
 
 
 def once_only() -> nn.Sequential:
@@ -132,7 +134,8 @@ def test_attention_is_matched_under_the_plain_kernel() -> None:
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             q, k, v = self.patch(x).flatten(2).mT.unflatten(2, (3, 1, 4)).permute(2, 0, 3, 1, 4)
-            return self.head(F.scaled_dot_product_attention(q, k, v)[:, 0].mean(dim=1))
+            logits: torch.Tensor = self.head(F.scaled_dot_product_attention(q, k, v)[:, 0].mean(dim=1))
+            return logits
 
     torch.manual_seed(0)
     model, inputs = Attending(), torch.rand(2, 3, 8, 8)
@@ -156,7 +159,8 @@ class Tied(nn.Module):
         self.head.weight = self.tokens.weight
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.head(self.block(self.tokens(x) + self.positions(torch.arange(x.shape[1]))))
+        logits: torch.Tensor = self.head(self.block(self.tokens(x) + self.positions(torch.arange(x.shape[1]))))
+        return logits
 
 
 def test_words_of_tied_embeddings_are_not_read_rather_than_a_few_of_them() -> None:
@@ -237,7 +241,7 @@ def flat() -> nn.Module:
     """Return a network whose last layer has rank 1."""
     model = mlp()
     with torch.no_grad():
-        model[4].weight.copy_(torch.outer(torch.arange(12.0), torch.rand(48)))
+        model.get_parameter("4.weight").copy_(torch.outer(torch.arange(12.0), torch.rand(48)))
     return model
 
 
@@ -300,7 +304,8 @@ class Table(nn.Module):
         self.kinds, self.head = nn.Embedding(5, 8), nn.Linear(8 + 6, 4)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.head(torch.cat([self.kinds(x[:, 0].long()), x[:, 1:]], dim=1))
+        logits: torch.Tensor = self.head(torch.cat([self.kinds(x[:, 0].long()), x[:, 1:]], dim=1))
+        return logits
 
 
 class Columns(nn.Module):
@@ -313,7 +318,8 @@ class Columns(nn.Module):
         self.head = nn.Linear(8, 4)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.head(torch.cat([kind(x[:, place]) for place, kind in enumerate(self.kinds)], dim=1))
+        logits: torch.Tensor = self.head(torch.cat([kind(x[:, place]) for place, kind in enumerate(self.kinds)], dim=1))
+        return logits
 
 
 def test_categories_are_tried_with_categories() -> None:
