@@ -84,6 +84,14 @@ class Leak:
                 gradients[name] = ((first - last) / (rate * counted) - decay).to(parameter.dtype)
         return cls(own, gradients, head, batch_size, input_shape, local_steps)
 
+    def check_one_step(self, attack: str) -> None:
+        """Refuse, in the name of an attack on one gradient, the sum of several steps' gradients."""
+        if self.local_steps != 1:
+            raise InputError(
+                f"this is the sum of the gradients of {self.local_steps} local steps, each at other weights: {attack} "
+                "takes the gradient of one step"
+            )
+
     def parameter(self, kind: str) -> str:
         """Return the name of the last layer's weight or bias."""
         return f"{self.head}.{kind}" if self.head else kind

@@ -30,6 +30,8 @@ from gradleak.images import (
 )
 from gradleak.images.gradinversion.settings import OURS
 from gradleak.images.inversion import chain
+from gradleak.images.inversion.again import observed_again
+from gradleak.images.inversion.fully_connected import FITS
 from gradleak.images.matching.engine import ACTIVATION_COPIES, GRADIENT_COPIES
 from gradleak.labels import (
     BatchLabels,
@@ -268,7 +270,16 @@ def _first_bias(case: Case) -> Found:
     if len(told) == 0:
         return Found("failed", "no unit of the first layer passed anything on")
     inputs = told.median(dim=0).values.reshape(1, *case.subject.input_shape)
-    return _untold(Found("exact", "", inputs=inputs), case)
+    if len(case.leak.gradients) == 2:
+        return Found("partial", "there is no other layer that could confirm it", inputs=inputs)
+    if case.coarse:
+        return _untold(Found("exact", "", inputs=inputs), case)
+    # What each unit says may agree and be wrong: where signs are sent, or weights and biases are clipped apart.
+    again = observed_again(case.leak, inputs, None, dtype=case.leak.weight.dtype)
+    # Only the errors of a softmax sum to zero.
+    again = again if case.plain else replace(again, unbalanced=0.0)
+    reason = again.beyond(FITS, case.noise or 0.0, case.leak)
+    return Found("partial" if reason else "exact", reason, inputs=inputs)
 
 
 def _no_first_bias(case: Case) -> str:

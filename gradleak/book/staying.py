@@ -40,8 +40,8 @@ STAYS = (
         pages=("defended-sentences", "harder-transcripts", "matched-transcripts", "spoken", "transcripts", "words"),
     ),
     Stays(
-        "all trials of the page on certificates",
-        "their clients are thousands of tiny networks, one at a time",
+        "all trials of the hunt for wrong certificates",
+        "its clients are thousands of tiny networks, one at a time",
         pages=("certificates",),
     ),
     Stays(

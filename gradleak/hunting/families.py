@@ -17,11 +17,11 @@ from gradleak.data.speech import pseudo_speech
 from gradleak.errors import GradleakError
 from gradleak.hunting.broken import BROKEN, Broken, options
 from gradleak.hunting.outcomes import Answer, answer
-from gradleak.images import peel, trace_convolutional, trace_fully_connected
+from gradleak.images import certify_features, peel, trace_convolutional, trace_fully_connected, unmix_features
 from gradleak.images.inversion.fully_connected import SURE as EXACT
 from gradleak.images.inversion.fully_connected import Inversion, Rule
 from gradleak.images.peeling.attack import SURE as PEELED
-from gradleak.labels import recover_batch, recover_jointly, recover_soft_labels
+from gradleak.labels import count_labels, recover_batch, recover_jointly, recover_soft_labels, reveal_labels
 from gradleak.labels.verdict import KNOWN
 from gradleak.leak import Leak, observe
 from gradleak.models.language import batch_of, build_language_model
@@ -202,6 +202,51 @@ def _joint(seed: int, broken: Broken) -> list[Answer]:
         starts=16, multisets=40,
     )  # fmt: skip
     return [_of_batch(found.status, found.labels, found.open, one)]
+
+
+def _counts(seed: int, broken: Broken) -> list[Answer]:
+    """Return what comes of the classes that occur in a batch, and of how often each does."""
+    draw = Draw(seed)
+    classes, width, size = draw.of((5, 10, 40)), draw.of((16, 64)), draw.number(1, 6)
+    model = draw.network(lambda: nn.Linear(width, classes, bias=draw.chance() < 0.5))
+    one = _client(draw, broken, model, draw.inputs(size, width).abs(), "onehot", classes)
+    truth = one.labels.sum(dim=0).long()
+    method = draw.of(("classes", "idlg", "gradinversion", "row sums", "llg", "llg*", "ilrg", "rlg"))
+    if method == "classes":
+        right = reveal_labels(one.leak.weight_gradient) == set(truth.nonzero()[:, 0].tolist())
+    else:
+        right = torch.equal(count_labels(one.leak, method, seed=seed), truth)
+    told = answer(
+        certain=False, failed=False, error=0.0 if right else math.inf, promised=0.0, open_=0.0,
+        setting=f"{method}, {one.setting}",
+    )  # fmt: skip
+    return [told]
+
+
+def _features(seed: int, broken: Broken) -> list[Answer]:
+    """Return what comes of features that were proposed for a batch: its own, mixed a little, or unmixed by FastICA."""
+    draw = Draw(seed)
+    kind, classes, width, size = draw.of(("smoothing", "onehot")), draw.of((8, 12, 20)), 60, draw.number(2, 4)
+    model = draw.network(lambda: nn.Linear(width, classes, bias=draw.chance() < 0.5))
+    one = _client(draw, broken, model, draw.inputs(size, width).abs() ** 3, kind, classes, apart=draw.chance() < 0.7)
+    how = draw.of(("true", "mixed", "unmixed"))
+    proposed = one.inputs
+    if how == "mixed":
+        share = 10 ** (-6 * draw.chance())
+        proposed = torch.cat([one.inputs[:1] + share * one.inputs[1:2], one.inputs[1:]])
+    if how == "unmixed":
+        proposed = unmix_features(one.leak.weight_gradient, one.leak.batch_size, seed=seed)
+    found = certify_features(
+        one.leak.weight_gradient, one.leak.weight, proposed, bias=one.leak.bias, prior=one.prior
+    )  # fmt: skip
+    apart = torch.cdist(found.labels.nan_to_num(nan=9.0), one.labels, p=1).amin(dim=1)
+    return [
+        answer(
+            certain=status == "unique", failed=status == "failed", error=float(off), promised=KNOWN,
+            open_=max(KNOWN, float(left)), setting=f"{how}, {one.setting}",
+        )
+        for status, off, left in zip(found.status, apart, found.open, strict=True)
+    ]  # fmt: skip
 
 
 # ------------------------------------------------------------------------------------------------------------- images
@@ -389,6 +434,14 @@ FAMILIES: dict[str, Family] = {
     ),
     "joint": Family(
         "labels of a whole batch together", "none: no answer is certified", _joint,
+        ("lower layers clipped", "signs of lower layers"),
+    ),
+    "counts": Family(
+        "classes of a batch and their counts", "none: no answer is certified", _counts,
+        ("another prior", "lower layers clipped", "signs of lower layers"),
+    ),
+    "features": Family(
+        "labels of unmixed features", "the label of a sample to 0.001 (L1)", _features,
         ("lower layers clipped", "signs of lower layers"),
     ),
     "connected": Family("fully connected layers backwards", "every input to 1 %", _connected),

@@ -23,6 +23,7 @@ def read_prefixes(
     They are the sentences but those that another begins with, and false ones that the spans let pass. There is no
     certificate. `words`: the tokens that are tried, all where not said.
     """
+    leak.check_one_step("reading sentences")
     model = recognise(leak.model, leak.head)
     tried = torch.arange(len(model.embedding)) if words is None else torch.as_tensor(list(words)).unique()
     tried = tried.to(model.embedding.device)

@@ -74,6 +74,7 @@ def read_sentences(
     tokens that are tried; where not said, those whose row of the embedding's gradient is not zero, and all where that
     explains nothing. `most`: of how many prefixes the search gives up.
     """
+    leak.check_one_step("reading sentences")
     model = recognise(leak.model, leak.head)
     pieces = len(model.embedding)
     for mark, name in ((start, "start"), (end, "end")):

@@ -23,9 +23,9 @@ def _devices(name: str) -> set[str]:
 def test_pages_whose_trials_all_stay_are_those_that_are_declared(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(studies, "resolve_device", lambda device: "cpu" if device == "cpu" else "cuda")
     found = {name: _devices(name) for name in studies.names()}
-    (whole,) = (one for one in staying.STAYS if one.what.startswith("all trials"))
-    assert {name for name, where in found.items() if where == {"cpu"}} == set(whole.pages)
-    assert all(where == {"cuda"} for name, where in found.items() if name not in whole.pages)
+    whole = {page for one in staying.STAYS if one.what.startswith("all trials") for page in one.pages}
+    assert {name for name, where in found.items() if where == {"cpu"}} == whole
+    assert all(where == {"cuda"} for name, where in found.items() if name not in whole)
 
 
 def test_every_declared_page_and_definition_is_there() -> None:

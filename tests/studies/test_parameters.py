@@ -101,8 +101,8 @@ REFUSES = {
 }
 # And where LPIPS is measured.
 MEASURES = {"cnn-reconstruction", "feature-matching"}
-# The audit's federation learns digits, whatever is audited.
-ALWAYS = {"audit": {"digits"}}
+# The audit's federation learns digits, whatever is audited; a check is timed on photographs.
+ALWAYS = {"audit": {"digits"}, "certificates": {"photos"}}
 # A second each at their smallest.
 CHEAP = ("gradient-properties", "llg-attack", "theorem1")
 

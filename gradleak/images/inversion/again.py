@@ -50,16 +50,16 @@ class Again:
         return ""
 
 
-def observed_again(leak: Leak, inputs: Tensor, labels: Tensor | None) -> Again:
-    """Observe found inputs (B, …) again in float64, and compare with the leak.
+def observed_again(leak: Leak, inputs: Tensor, labels: Tensor | None, *, dtype: torch.dtype = torch.float64) -> Again:
+    """Observe found inputs (B, …) again in float64, or in another `dtype`, and compare with the leak.
 
     `labels` (B, C); None for those that the inputs themselves imply: the last layer's gradient divided by the features
     that they have gives the errors, in whatever scale they were sent.
     """
     if not inputs.isfinite().all():
         return Again(dict.fromkeys(leak.gradients, math.inf), math.inf)
-    values = {name: own.detach().double() for name, own in leak.model.named_parameters()}
-    values |= {n: own.double() if own.is_floating_point() else own for n, own in leak.model.named_buffers()}
+    values = {name: own.detach().to(dtype) for name, own in leak.model.named_parameters()}
+    values |= {n: own.to(dtype) if own.is_floating_point() else own for n, own in leak.model.named_buffers()}
     own = {name: values[name].requires_grad_() for name in leak.gradients}
     seen: list[Tensor] = []
     head = leak.model.get_submodule(leak.head)
@@ -70,7 +70,7 @@ def observed_again(leak: Leak, inputs: Tensor, labels: Tensor | None) -> Again:
     hook = head.register_forward_pre_hook(keep)
     try:
         with torch.enable_grad(), evaluating(leak.model):
-            logits = functional_call(leak.model, values, (inputs.double(),))
+            logits = functional_call(leak.model, values, (inputs.to(dtype),))
             errors = _errors(leak, logits.detach(), seen[-1], labels)
             given = torch.autograd.grad(logits, list(own.values()), errors / len(inputs), allow_unused=True)
     finally:
@@ -85,8 +85,8 @@ def observed_again(leak: Leak, inputs: Tensor, labels: Tensor | None) -> Again:
 def _errors(leak: Leak, logits: Tensor, features: Tensor, labels: Tensor | None) -> Tensor:
     """Return p − y (B, C), read from the last layer's gradient where no labels are given."""
     if labels is not None:
-        return logits.softmax(dim=1) - labels
-    errors: Tensor = len(features) * (leak.weight_gradient.double() @ torch.linalg.pinv(features)).T
+        return logits.softmax(dim=1) - labels.to(logits)
+    errors: Tensor = len(features) * (leak.weight_gradient.to(features) @ torch.linalg.pinv(features)).T
     return errors
 
 

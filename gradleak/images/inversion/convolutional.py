@@ -88,6 +88,7 @@ def trace_convolutional(
     entry. `precision`: what the client is known to compute in. An image is "exact" where all its pixels are determined
     and its claimed relative error is at most a hundredth.
     """
+    leak.check_one_step("an inversion")
     first = next((module for module in leak.model.modules() if isinstance(module, nn.Conv2d)), None)
     if first is None:
         raise InputError("this network has no convolution: `invert_fully_connected` is for those")

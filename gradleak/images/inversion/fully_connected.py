@@ -121,6 +121,7 @@ def trace_fully_connected(
     if rule not in RULES:
         raise unknown("rule", rule, RULES)
     check_noise(noise)
+    leak.check_one_step("an inversion")
     first = next((module for module in leak.model.modules() if isinstance(module, nn.Linear)), None)
     layers = chain.layers(leak.model, (nn.Linear,), (first.in_features if first is not None else 1,))
     with torch.no_grad():
@@ -208,8 +209,9 @@ def _least_squares(
             report = _claimed(report, errors, unit, doubt)
         reports.append(report)
         troubles += [f"layer '{layer.name}': {report.reason}"] if report.reason else []
-    # A single sample's input follows from the first layer alone where that has a bias.
-    certain = top.certain or (leak.batch_size == 1 and f"{layers[0].name}.bias" in leak.gradients)
+    # A single sample's input follows from the first layer alone where that has a bias, and the layers above confirm it.
+    alone = leak.batch_size == 1 and len(layers) > 1 and f"{layers[0].name}.bias" in leak.gradients
+    certain = top.certain or alone
     if not certain or any(report.reason for report in reports):
         lost = bool(inputs.isnan().any())
         return Inversion(inputs, top.labels, tuple(reports), "failed" if lost else "partial", "; ".join(troubles))

@@ -164,11 +164,7 @@ def check_leaks(leaks: list[Leak], restarts: int, chunk: int | None) -> None:
         raise InputError(f"restarts and chunk must be at least 1; got {restarts} and {chunk}")
     first = leaks[0]
     for number, leak in enumerate(leaks):
-        if leak.local_steps != 1:
-            raise InputError(
-                f"leak {number} is the sum of the gradients of {leak.local_steps} local steps, each at other weights: "
-                "matching takes the gradient of one step"
-            )
+        leak.check_one_step("matching")
         if leak.model is not first.model or leak.batch_size != first.batch_size:
             raise InputError(
                 f"leak {number} is of another model or batch size than the first: match them by themselves"

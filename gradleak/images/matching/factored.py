@@ -40,8 +40,7 @@ class Factors:
 
 def factored(leak: Leak) -> Factors:
     """Take apart what a client with a single sample sent; refuses what is not of rank one, layer by layer."""
-    if leak.local_steps != 1:
-        raise InputError(f"the gradients of {leak.local_steps} local steps are a sum, which has no factors")
+    leak.check_one_step("matching by factors")
     pairs = [_factors(leak, layer) for layer in _layers(leak.model)]
     return Factors(replace(leak, gradients={}), tuple(e for e, _ in pairs), tuple(h for _, h in pairs))
 

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, jvp, vmap
 
 from gradleak.devices import differentiable
-from gradleak.errors import InputError
 from gradleak.images.matching.optimizers import Track
 from gradleak.leak import Gradients, Leak
 
@@ -63,8 +62,7 @@ POLISH = LevenbergMarquardt(steps=12, damping=1e-8, bent=True)
 
 def polished(leak: Leak, inputs: Tensor, labels: Tensor, *, steps: int = POLISH.steps) -> Polished:
     """Move one sample's inputs (1, …) until its gradient is the one observed, as far as its digits go."""
-    if leak.local_steps != 1:
-        raise InputError(f"the gradients of {leak.local_steps} local steps are a sum: one step's gradient is matched")
+    leak.check_one_step("matching")
     misfit = Misfit([leak], labels.double().unsqueeze(0), inputs.shape)
     places = inputs.double().reshape(1, -1)
     track = Track.start(places, steps)

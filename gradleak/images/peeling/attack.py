@@ -138,8 +138,7 @@ def peel(
     """
     if leak.input_shape is None:
         raise InputError("the leak does not say what shape the clients' inputs have")
-    if leak.local_steps != 1:
-        raise InputError(f"gradients of {leak.local_steps} local steps are sums over networks; peeling takes one step")
+    leak.check_one_step("peeling")
     with torch.no_grad():
         network = Network(leak.model, leak.input_shape)
         top = _last_layer(leak, prior, noise, scale, precision)

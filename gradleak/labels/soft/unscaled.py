@@ -34,6 +34,8 @@ FLAT, STEP = 0.05, 0.04
 LAST = 45.0
 # Where a class has all of it, only how far that is from the others' share says so: scalars so many times larger.
 FAR = 20
+# Where only three classes have a probability that is seen: from this share of the last scalar on.
+BEYOND = 0.5
 KEPT, FEW = 12, 3
 STEPS = 16
 # After so many steps those go on that are better by a share.
@@ -115,6 +117,8 @@ def merged(problem: Problem, sides: list[tuple[Tensor, int, Explained]]) -> Expl
             if len(candidates[row]):
                 own_labels = torch.cat([candidates[row], own_labels])
             candidates[row] = _distinct(own_labels) if len(own_labels) > 1 else own_labels
+    # What no equation tells from another answer nothing bounds: two labels are 2 apart at most.
+    opened = torch.where(checked, opened, 2)
     return Explanation(scalars, weights, labels, opened, loose, checked, tuple(candidates))
 
 
@@ -288,7 +292,7 @@ def _beyond(part: Problem, named: Tensor, end: Tensor) -> tuple[Tensor, Tensor, 
     above = part.ratios.gather(1, both.indices) - others.nanmedian(dim=1, keepdim=True).values
     lift = 0 if part.bias is None else part.bias[both.indices].diff(dim=1)
     found = (above.log().diff(dim=1) - lift) / both.values.diff(dim=1)
-    good = (above > 0).all(dim=1, keepdim=True) & (found > end) & found.isfinite()
+    good = (above > 0).all(dim=1, keepdim=True) & (found > BEYOND * end) & found.isfinite()
     scalar = torch.where(good, found, end)
     weight = part.probabilities(scalar)[:, 0].gather(1, both.indices[:, :1]) / above[:, :1]
     return scalar, weight, good & (weight > 0)

@@ -29,7 +29,8 @@ from gradleak.models.language import batch_of, build_language_model
 from gradleak.sequences import read_sentences
 
 PLACE = "Beyond section 4"
-SMALLEST: dict[str, Any] = dict.fromkeys(("labels", "batches", "joint", "inversions", "peelings", "sequences"), 1) | {
+SMALLEST: dict[str, Any] = {
+    **dict.fromkeys(("labels", "batches", "joint", "counts", "features", "inversions", "peelings", "sequences"), 1),
     "broken": ["none", "signs of lower layers"],
     "repeats": 1,
 }
@@ -38,6 +39,8 @@ SEEDS = {
     "labels": "labels",
     "batches": "batches",
     "joint": "joint",
+    "counts": "counts",
+    "features": "features",
     "connected": "inversions",
     "convolutional": "inversions",
     "peeling": "peelings",
@@ -75,6 +78,8 @@ class Parameters(studies.Parameters):
     labels: int = Field(2, ge=1, le=100_000, description="seeds an assumption, single labels: 20 samples each")
     batches: int = Field(1, ge=1, le=100_000, description="seeds an assumption, labels of batches")
     joint: int = Field(1, ge=1, le=100_000, description="seeds an assumption, whole batches together")
+    counts: int = Field(1, ge=1, le=100_000, description="seeds an assumption, classes and counts of batches")
+    features: int = Field(1, ge=1, le=100_000, description="seeds an assumption, unmixed features")
     inversions: int = Field(2, ge=1, le=100_000, description="seeds an assumption, either kind of inversion")
     peelings: int = Field(1, ge=1, le=100_000, description="seeds an assumption, peeled networks")
     sequences: int = Field(1, ge=1, le=100_000, description="seeds an assumption, sentences and transcripts")
@@ -85,6 +90,8 @@ class Parameters(studies.Parameters):
         "labels": 80,
         "batches": 300,
         "joint": 40,
+        "counts": 200,
+        "features": 200,
         "inversions": 160,
         "peelings": 60,
         "sequences": 40,
@@ -105,27 +112,23 @@ def datasets(parameters: Parameters) -> list[str]:
 
 def trials(parameters: Parameters) -> list[dict[str, Any]]:
     """Return the inputs of every trial: an attack with one assumption broken, some seeds each; and what checks cost."""
-    found: list[dict[str, Any]] = []
+    common = {"seed": parameters.seed, "device": "cpu"}
+    hunts = []
     for family, broken in pairs():
-        if broken not in parameters.broken:
-            continue
-        wanted = getattr(parameters, SEEDS[family])
+        wanted = getattr(parameters, SEEDS[family]) if broken in parameters.broken else 0
         for first in range(0, wanted, AT_ONCE):
             own = {"part": "hunt", "family": family, "broken": broken}
-            begin = APART * parameters.seed + first
-            found.append(own | {"first": begin, "seeds": min(AT_ONCE, wanted - first)})
-    return found + [
-        {"part": "cost", "attack": attack, "repeats": parameters.repeats, "seed": parameters.seed} for attack in TIMED
-    ]
+            hunts.append(own | {"first": first, "seeds": min(AT_ONCE, wanted - first)} | common)
+    return hunts + [{"part": "cost", "attack": attack, "repeats": parameters.repeats} | common for attack in TIMED]
 
 
-def trial(part: str, **inputs: Any) -> list[dict[str, Any]]:
+def trial(part: str, device: str, **inputs: Any) -> list[dict[str, Any]]:
     """Hunt, a row an attack, assumption and outcome; or time a check."""
     return _hunted(**inputs) if part == "hunt" else _timed(**inputs)
 
 
-def _hunted(family: str, broken: str, first: int, seeds: int) -> list[dict[str, Any]]:
-    tally = block(family, broken, first, seeds)
+def _hunted(family: str, broken: str, first: int, seeds: int, seed: int) -> list[dict[str, Any]]:
+    tally = block(family, broken, APART * seed + first, seeds)
     row: dict[str, Any] = {"cases": tally.outcomes.total()}
     row |= {column: tally.outcomes[name] for name, column in COUNTS.items()}
     row["right_share"] = 100 * row["right"] / max(1, row["cases"])

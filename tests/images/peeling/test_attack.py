@@ -302,7 +302,7 @@ def test_offsets_that_meet_no_place_are_not_counted() -> None:
 
 def test_local_steps_and_unknown_shapes_are_refused() -> None:
     _, leak = sent(small(), 1, torch.float32)
-    with pytest.raises(InputError, match="takes one step"):
+    with pytest.raises(InputError, match="peeling takes the gradient of one step"):
         peel(replace(leak, local_steps=2))
     with pytest.raises(InputError, match="what shape"):
         peel(replace(leak, input_shape=None))

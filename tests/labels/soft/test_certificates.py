@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from gradleak import augment
 from gradleak.errors import InputError
 from gradleak.images import peel, trace_convolutional, trace_fully_connected
 from gradleak.labels import (
@@ -81,6 +82,20 @@ def test_saturated_logits_with_an_unknown_factor_leave_the_true_label_possible(k
     assert not failed.any()
     assert all(holds(found, label, n) for n in found.where("ambiguous").nonzero()[:, 0].tolist())
     assert max(map(len, found.reasons)) < 150
+
+
+@pytest.mark.parametrize("classes", [3, 10])
+def test_a_thousand_saturated_samples_fail_nowhere(classes: int) -> None:
+    """Where all but two or three classes vanish, the last scalar that is tried is about the true one."""
+    generator = torch.Generator().manual_seed(1)
+    weight = 10 * torch.randn(classes, 64, generator=generator, dtype=torch.float64)
+    hidden = torch.rand(1000, 64, generator=generator, dtype=torch.float64)
+    share = torch.rand(1000, generator=generator, dtype=torch.float64) / 2
+    label = augment.smooth(torch.randint(classes, (1000,), generator=generator), classes, share)
+    found = recover_soft_labels(gradients(weight, hidden, label)[0], weight, scale=None)
+    assert not found.where("failed").any()
+    assert not wrong(found, label).any()
+    assert all(holds(found, label, n) for n in found.where("ambiguous").nonzero()[:, 0].tolist())
 
 
 def test_a_gradient_of_the_smallest_numbers_is_lost_and_not_fitted() -> None:
