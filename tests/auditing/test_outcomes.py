@@ -21,6 +21,7 @@ from gradleak.auditing.reach import reach_of
 from gradleak.auditing.sentences import of_outcomes
 from gradleak.auditing.subject import proofs, subject_of
 from gradleak.errors import InputError
+from gradleak.hunting import BROKEN
 from gradleak.leak import Leak
 from gradleak.losses import CrossEntropy, Focal, Loss
 from gradleak.models.language import build_language_model
@@ -191,6 +192,19 @@ def test_noise_on_every_row_of_an_embedding_hides_the_words() -> None:
     assert rows["none"].measures == {"words": 1.0}
     assert (rows["gaussian/0.01"].certificate, rows["gaussian/0.01"].measures) == ("failed", {})
     assert report.worst("words", defense="none") == 1
+
+
+@pytest.mark.parametrize("change", ["signs", "clipped by tensor"])
+def test_an_update_that_was_changed_in_secret_gives_no_exact_inputs(change: str) -> None:
+    inputs, targets = vectors()
+    leak = gradleak.observe(mlp(), inputs[:1], targets[:1])
+    generator = torch.Generator().manual_seed(0)
+    changed = BROKEN[change].sent(lambda _: leak, leak.model, generator)
+    report = gradleak.audit_update(changed, inputs=inputs[:1], targets=targets[:1], steps=2)
+    (found,) = (one for one in report.findings if one.attack == "bias attack")
+    assert found.certificate == "partial"
+    assert "the best that its equations leave" in found.sentence
+    assert not [one for one in report.findings if one.certificate in ("unique", "exact")]
 
 
 # --------------------------------------------------------------------------------------------------------- local steps

@@ -1,4 +1,4 @@
-"""No inversion is exact without the gradient of what it found: changed gradients, other weights and false recursions."""
+"""No inversion is exact without the gradient of what it found: changed gradients, other weights."""
 
 from __future__ import annotations
 
