@@ -226,8 +226,12 @@ def _said(own: pd.DataFrame) -> str:
     for column in ("wrong", "right"):
         if count := own[column].sum():
             return f"{column} {100 * count / cases:.1f} %"
-    opened = own["with_truth"].sum() + own["without_truth"].sum()
-    return "open" if 2 * opened > cases else "failed"
+    counts = {
+        "open": own["with_truth"].sum() + own["without_truth"].sum(),
+        "failed": own["failed"].sum(),
+        "refused": own["refused"].sum(),
+    }
+    return max(counts, key=counts.__getitem__)
 
 
 def unnoticed_table(record: Record) -> pd.DataFrame:
