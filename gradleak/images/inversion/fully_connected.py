@@ -73,7 +73,10 @@ class LayerReport:
 class Inversion:
     """A batch out of its gradient: `inputs` (B, …) and `labels` (B, C) in float64, NaN where they are lost.
 
-    `status`: "exact" (every layer's inputs are determined, and fit), "partial" (the best that can be had), "failed".
+    `status`: "exact" (every layer's inputs are determined, and have the gradient that was seen, observed again),
+    "partial" (the best that can be had), "failed". What is exact is right if the client sent the gradient of its mean
+    cross-entropy at the model's own weights; that of another loss may be another input's to the last digit.
+    `residual`: by which share of its size that gradient is missed, in the parameter where that is most.
     """
 
     inputs: Tensor
