@@ -243,7 +243,8 @@ def _claimed(report: LayerReport, errors: Tensor, unit: float, doubt: float) -> 
     """
     if report.reason or not errors.isfinite().all():
         return report
-    values = torch.linalg.svdvals(errors)
+    # By the way that has a derivative: the other one's last digit is not the same on every device.
+    values = torch.linalg.svd(errors, full_matrices=False).S
     claimed = float(values[0] / values[-1]) * max(unit, report.misfit) + doubt
     reason = f"its inputs are known to {claimed:.1e} only" if not claimed <= SURE else ""
     return replace(report, claimed=claimed, reason=reason)
