@@ -1,8 +1,10 @@
-"""What tests share: a cache of their own."""
+"""What tests share: a cache of their own, and Ctrl-C as in the foreground."""
 
 from __future__ import annotations
 
 import os
+import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import hypothesis
@@ -34,6 +36,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     long = {item.path for item in items if {"record", "visits"} & set(getattr(item, "fixturenames", ()))}
     long |= {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: item.path not in long)
+
+
+@pytest.fixture
+def listening() -> Iterator[None]:
+    """Listen to Ctrl-C, as a process does that a person started; workers of the tests and background jobs ignore it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 def shared_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:

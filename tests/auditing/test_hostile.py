@@ -13,7 +13,7 @@ import sys
 import time
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -485,14 +485,6 @@ def test_a_kill_at_each_change_of_the_disk_loses_nothing_and_is_mended_by_the_ne
             break
     assert phases == {False, True}
     assert moment > 8
-
-
-@pytest.fixture
-def listening() -> Iterator[None]:
-    """Take Ctrl-C as a program in the foreground does: a shell has those in the background ignore it."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.usefixtures("listening")

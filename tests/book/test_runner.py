@@ -10,7 +10,6 @@ import signal
 import socket
 import sys
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -187,14 +186,6 @@ MATCHING = """    from gradleak.images import Adam, match
     with open(os.environ["TOY_TRACE"] + " status", "a") as file:
         file.write(found.status[0][0] + " ")
 """
-
-
-@pytest.fixture
-def listening() -> Iterator[None]:
-    """Listen to Ctrl-C, as a process does that a person started; a worker of the tests ignores it."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.usefixtures("listening")
