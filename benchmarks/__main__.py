@@ -24,7 +24,6 @@ from benchmarks.growth import growths
 from benchmarks.launches import launched
 from benchmarks.scaling import scaled
 from gradleak import augment, data, metrics, models
-from gradleak.book import records
 from gradleak.images import Distance, Prior, observe_statistics
 from gradleak.images.gradinversion.attack import Target, known_of
 from gradleak.images.gradinversion.settings import preset
@@ -39,6 +38,7 @@ from gradleak.labels import (
     reveal_labels,
 )
 from gradleak.leak import observe, observe_heads
+from gradleak.runs import records
 
 OUT = Path(__file__).parent / "results.json"
 CLASSES, FEATURES = (10, 100, 1000), 64

@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 from gradleak import studies
-from gradleak.book import runner
+from gradleak.runs import runner
 
 STUDY, WORKERS = "theorem1", (1, 2)
 # As many samples as give a trial half a second or so, so that handing it out is little beside it.
@@ -19,7 +19,7 @@ def scaled() -> list[dict[str, Any]]:
 
     study = studies.load(STUDY)
     parameters = studies.parameters(study, "quick", SIZES)
-    inputs = list(study.module.trials(parameters))
+    inputs = list(study.trials(parameters))
     rows = []
     for workers in WORKERS:
         with LocalCluster(n_workers=workers, threads_per_worker=1, dashboard_address=None) as cluster:

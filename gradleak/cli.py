@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gradleak.auditing import Report
-    from gradleak.book.records import Record
+    from gradleak.runs.records import Record
     from gradleak.studies import Parameters
 
 
@@ -159,7 +159,7 @@ def verify(
 ) -> None:
     """Show each claim with its published, recorded and fresh values; fail if one fails at the scale it needs."""
     from gradleak import claims, studies
-    from gradleak.book import records
+    from gradleak.runs import records
 
     interrupts.listen()
     wanted = [studies.load(name).name for name in study] if study else list(studies.names())
@@ -224,35 +224,37 @@ def verify(
 
 def _state(record: Record) -> str:
     """Return a record's state, and that it was made on a GPU."""
-    from gradleak.book import records
+    from gradleak.runs import standing
 
-    return records.state(record) + " (GPU)" * record.accelerated
+    return standing.state(record) + " (GPU)" * record.accelerated
 
 
 def _list_stale(wanted: Sequence[str]) -> None:
     """List the records that are stale or differ, and count all; fail if there is one."""
-    from gradleak.book import checked, records
+    from gradleak.book import checked
+    from gradleak.runs import records, standing
 
     kept = {checked.name_of(record): record for name in wanted for record in records.all_recorded(name)}
-    states = {name: records.state(record) for name, record in kept.items()}
+    states = {name: standing.state(record) for name, record in kept.items()}
     for name, record in kept.items():
         if states[name] in UNCONFIRMED:
-            typer.echo(f"{name}: {records.standing(record)}")
-    typer.echo(records.counted(states.values()))
+            typer.echo(f"{name}: {standing.told(record)}")
+    typer.echo(standing.counted(states.values()))
     if UNCONFIRMED & set(states.values()):
         raise typer.Exit(1)
 
 
 def _spot_check(wanted: Sequence[str], minutes: float, jobs: int | None) -> None:
     """Run trials of records again and keep how they came out; fail if a record is stale or differs after that."""
-    from gradleak.book import checked, records, spot
+    from gradleak.book import checked, spot
+    from gradleak.runs import records, standing
 
     kept = [record for name in wanted for record in records.all_recorded(name)]
     checks = spot.check(kept, minutes, jobs=jobs, say=typer.echo, progress=lambda line: typer.echo(line, err=True))
     for line in (*spot.untouched(checks), *spot.differences(checks), *checked.totals(kept)):
         typer.echo(line)
-    states = [records.state(one.record) for one in checks]
-    typer.echo(records.counted(states))
+    states = [standing.state(one.record) for one in checks]
+    typer.echo(standing.counted(states))
     if UNCONFIRMED & set(states):
         raise typer.Exit(1)
 
@@ -269,14 +271,16 @@ def record(
     cluster: Cluster = None,
 ) -> None:
     """Run studies at the papers' scale and keep their results in results/."""
-    from gradleak import studies
-    from gradleak.book import records, runner
+    from gradleak import claims, studies
+    from gradleak.runs import records, runner
 
     interrupts.listen()
     loaded = [studies.load(name) for name in study]
     chosen = [studies.parameters(one, profile, _settings(parameter)) for one in loaded]
     for one, parameters in zip(loaded, chosen, strict=True):
-        result = runner.record(one, parameters, part=part, jobs=jobs, cluster=cluster)
+        result = runner.record(
+            one, parameters, rules=claims.rules(one.name), part=part, jobs=jobs, cluster=cluster
+        )
         seconds = sum(trial.seconds for trial in result.trials)
         file = records.file_of(one.name, accelerated=result.accelerated)
         typer.echo(f"record  {file}  ({len(result.trials)} trials, {seconds:.0f} s in all)")
@@ -430,7 +434,7 @@ def hunt(
 def latest_records() -> dict[str, Record]:
     """Return the newest record of each study among the runs and the book's pages."""
     from gradleak import paths, studies
-    from gradleak.book import records
+    from gradleak.runs import records
 
     found = {}
     for name in studies.names():

@@ -29,72 +29,79 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import pandas as pd
 import torch
-from pydantic import Field
 
 from gradleak import studies
+from gradleak.studies import Experiment, Row, setting
 
 PLACE = "Table 1"
-SMALLEST: dict[str, Any] = {"samples": 1}
+
+
+class Draw(Row, extra="allow"):
+    word: str
+    value: float
+    sum: Any
+    product: Any
+    careless: float
+    positive: bool
+    nothing: float
+
+
+class Draws(Experiment):
+    number: int
+    scale: float
+    pause: float
+    rounded: bool
+    words: list[str]
+
+    def reads(self) -> list[str]:
+        return ["digits"]
+
+    def run(self) -> Iterator[Draw]:
+        if trace := os.environ.get("TOY_TRACE"):
+            with open(trace, "a") as file:
+                file.write(f"{self.number}\\n")
+        if os.environ.get("TOY_FAILS") == str(self.number):
+            raise ValueError("the toy broke\\nand says more")
+        time.sleep(self.pause)
+        generator = torch.Generator().manual_seed(self.seed + self.number)
+        values = self.scale * torch.rand(100_003, generator=generator)
+        if self.rounded:
+            values = values.round()
+        careless = torch.rand(1)  # from torch's own generator, as a library might
+        for word in self.words:
+            yield Draw(
+                word=word,
+                value=self.scale * self.number,
+                sum=values.sum(),
+                product=(values[:90_000].reshape(300, 300) @ values[:90_000].reshape(300, 300)).sum(),
+                careless=float(careless),
+                positive=bool(values[0] > 0),
+                nothing=float("nan"),
+            )
 
 
 class Parameters(studies.Parameters):
-    samples: int = Field(4, ge=1, le=1000, description="how many draws")
-    scale: float = Field(1.0, gt=0, description="their size")
-    pause: float = Field(0.0, ge=0, description="seconds a draw takes")
-    rounded: bool = Field(False, description="whole numbers only")
-    words: list[str] = Field(["a", "b"], description="one row each")
+    samples: int = setting(4, paper=8, smallest=1, ge=1, le=1000, about="how many draws")
+    scale: float = setting(1.0, gt=0, about="their size")
+    pause: float = setting(0.0, ge=0, about="seconds a draw takes")
+    rounded: bool = setting(False, about="whole numbers only")
+    words: list[str] = setting(["a", "b"], about="one row each")
 
-    paper: ClassVar[dict[str, Any]] = {"samples": 8}
+    def experiments(self) -> Iterator[Draws]:
+        for number in range(self.samples):
+            yield Draws.of(self, number=number)
 
-
-def datasets(parameters: Parameters) -> list[str]:
-    return ["digits"]
-
-
-def trials(parameters: Parameters) -> list[dict[str, Any]]:
-    common = parameters.model_dump(include={"scale", "pause", "rounded", "words", "seed"})
-    return [
-        {"number": number, **common, "device": studies.resolve_device(parameters.device)}
-        for number in range(parameters.samples)
-    ]
-
-
-def trial(*, number: int, pause: float, words: list[str], seed: int, scale: float, rounded: bool, device: str):
-    if trace := os.environ.get("TOY_TRACE"):
-        with open(trace, "a") as file:
-            file.write(f"{number}\\n")
-    if os.environ.get("TOY_FAILS") == str(number):
-        raise ValueError("the toy broke\\nand says more")
-    time.sleep(pause)
-    generator = torch.Generator().manual_seed(seed + number)
-    values = scale * torch.rand(100_003, generator=generator)
-    if rounded:
-        values = values.round()
-    careless = torch.rand(1)  # from torch's own generator, as a library might
-    return [
-        {
-            "word": word,
-            "value": scale * number,
-            "sum": values.sum(),
-            "product": (values[:90_000].reshape(300, 300) @ values[:90_000].reshape(300, 300)).sum(),
-            "careless": float(careless),
-            "positive": bool(values[0] > 0),
-            "nothing": float("nan"),
-        }
-        for word in words
-    ]
+    def about(self) -> str:
+        return f"{self.samples} draws"
 
 
 def table(record) -> pd.DataFrame:
     return record.frame()[["number", "word", "sum"]]
-
-
-def scale(parameters: Parameters) -> str:
-    return f"{parameters.samples} draws"
 '''
 
 PARAMETERS = """samples: int = 4  # how many draws
@@ -106,7 +113,7 @@ device: str = "auto"  # auto, cpu or cuda
 seed: int = 2023  # every random choice follows from it"""
 
 STUDY_CELL = """from gradleak import studies
-from gradleak.book import runner
+from gradleak.runs import runner
 record = runner.run_study("toy", studies.stated("toy", globals()))"""
 
 CLAIMS = """
@@ -123,8 +130,24 @@ CLAIMS = """
 """
 
 
-RUN = "from gradleak import studies; from gradleak.book import pages, runner; s = studies.load('toy'); "
+RUN = "from gradleak import studies; from gradleak.book import pages; from gradleak.runs import runner; "
+RUN += "s = studies.load('toy'); "
 DIGEST = RUN + "print(runner.run_study(s, studies.parameters(s, 'quick', {changes!r}), jobs={jobs}).digest())"
+
+KIND = """
+
+class {name}(Draws):
+    part: ClassVar[str] = "{part}"
+
+    def run(self) -> Iterator[Draw]:
+        return super().run()
+"""
+NEXT = "\n\nclass Parameters(studies.Parameters):"
+# Edits that give the study three more kinds of draws; those of the parts a and b take turns, c is never drawn.
+PARTS = (
+    (NEXT, "".join(KIND.format(name=part.upper(), part=part) for part in "abc") + NEXT),
+    ("yield Draws.of(", "yield (A, B)[number % 2].of("),
+)
 
 
 def forget() -> None:
@@ -173,8 +196,15 @@ class Toy:
 
     def edit(self, old: str, new: str) -> None:
         """Change the study as it was at first, and let it be imported anew."""
-        assert old in STUDY
-        self.module.write_text(STUDY.replace(old, new))
+        self.rewrite((old, new))
+
+    def rewrite(self, *edits: tuple[str, str]) -> None:
+        """Change the study as it was at first in several places, and let it be imported anew."""
+        text = STUDY
+        for old, new in edits:
+            assert old in text
+            text = text.replace(old, new)
+        self.module.write_text(text)
         importlib.invalidate_caches()
         forget()
 

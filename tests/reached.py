@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from gradleak import reporting, studies
-from gradleak.book import runner, sources
-from gradleak.book.spelling import Module
+from gradleak.runs import runner, sources
+from gradleak.runs.spelling import Module
 from gradleak.studies import Parameters, Study
 
 # Followed and not counted: what passes through comes out as it went in, and a name is looked up.
@@ -23,7 +23,7 @@ def missed(study: Study, parameters: Parameters, *by: str, without: str = "") ->
 
     `by`: only one trial for each value of these inputs; `without`: the part of the study that takes too long.
     """
-    inputs = [one for one in study.module.trials(parameters) if not without or one["part"] != without]
+    inputs = [one for one in study.trials(parameters) if not without or one["part"] != without]
     if by:
         inputs = list({tuple(str(one.get(name)) for name in by): one for one in reversed(inputs)}.values())
     reached: set[CodeType] = set()
@@ -71,4 +71,4 @@ def _definitions(code: CodeType) -> frozenset[tuple[str, str]]:
 def smallest(name: str) -> tuple[Study, Parameters]:
     """Return a study and its smallest parameters."""
     study = studies.load(name)
-    return study, studies.parameters(study, "quick", study.module.SMALLEST)
+    return study, studies.parameters(study, "quick", study.smallest)

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from gradleak import cli, studies
-from gradleak.book import pages, records
+from gradleak.book import pages
 from gradleak.errors import GradleakError
+from gradleak.runs import records
 from gradleak.studies import Study
 
 

@@ -23,13 +23,10 @@ FLOW = (
     "labels",
     "images sequences",
     "auditing hunting",
-    "studies",  # what every study is made of: its parameters, and how it is found
-    "book.tables book.figures",  # what a study draws with
-    "book.plain book.sealing book.spelling book.kinds",  # values as records hold them, and how they are compared
-    "book.sources",  # what a study's trials are computed with
-    "book.staying book.confirmations",
-    "book.records",
+    "runs",  # experiments, trials and records, and how they are confirmed
+    "show",  # tables and figures
     "claims",
+    "studies",
     "studies.shared",
     "studies.*",  # a folder a paper, as wang2024
     "book",
@@ -114,7 +111,7 @@ def test_no_import_goes_against_the_flow() -> None:
 @pytest.mark.parametrize(
     ("module", "text", "wrong"),
     [
-        ("labels.soft.new", "from gradleak.book.progress import progress", "book.progress"),
+        ("labels.soft.new", "from gradleak.runs.progress import progress", "book.progress"),
         ("labels.soft.new", "def f():\n    from gradleak import images", "images"),
         ("labels.soft.new", "from gradleak.labels.soft import path\nimport gradleak.leak", ""),
         ("images.new", "import gradleak.studies.wang2024.noise", "studies.wang2024.noise"),

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 
 import gradleak
-from gradleak.book import figures
+from gradleak.show import figures
 
 # From what needs all to what needs nothing. A part that no layer names stands in the last; no arrow is drawn to it.
 LAYERS: tuple[tuple[str, tuple[str, ...]], ...] = (

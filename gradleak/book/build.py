@@ -45,11 +45,12 @@ def build(profile: str = "quick", *, jobs: int | None = None, cluster: str | Non
             _say(number, len(ordered), study, "unchanged")
         return index
     stamp.unlink(missing_ok=True)
-    from gradleak.book import confirmations, generated, records
+    from gradleak.book import generated
+    from gradleak.runs import confirmations, records, standing
 
     for study in ordered:
         for record in records.all_recorded(study.name):  # one that was edited is said now, and not after the pages
-            confirmations.read(records.confirmations_of(record))
+            confirmations.read(standing.confirmations_of(record))
     runs = _run_pages(ordered, profile, jobs, cluster)
     _remove_stale({run.notebook for run in runs.values()})
     generated.write(ordered, papers(), runs)
@@ -112,7 +113,8 @@ def _place(study: Study, contents: list[str]) -> int:
 
 def _run_pages(ordered: list[Study], profile: str, jobs: int | None, cluster: str | None = None) -> dict[str, PageRun]:
     """Run the pages that changed, all of them though one may fail, and say of each how it went."""
-    from gradleak.book import pages, progress
+    from gradleak.book import pages
+    from gradleak.runs import progress
 
     pages.require_notebooks()
     runs: dict[str, PageRun] = {}
@@ -140,7 +142,8 @@ def _attempts(
     waiting: list[Study], profile: str, jobs: int | None, cluster: str | None
 ) -> Iterator[tuple[Study, PageRun | GradleakError]]:
     """Run pages, as many at once as there are jobs and each with one; a page alone has all jobs for its trials."""
-    from gradleak.book import cards, kernels, runner
+    from gradleak.book import kernels
+    from gradleak.runs import cards, runner
 
     at_once = runner.processes(jobs, max(1, len(waiting)), "cpu")
     if at_once == 1:
@@ -168,7 +171,8 @@ def _attempt(
     shared: tuple[list[str], Path] | None = None,
 ) -> PageRun | GradleakError:
     """Run a page that is known to have changed, here or in a process of its own, which takes a card of `shared`."""
-    from gradleak.book import cards, pages, progress
+    from gradleak.book import pages
+    from gradleak.runs import cards, progress
 
     if shared:
         # The page's kernel inherits the choice.

@@ -7,11 +7,11 @@ from typing import Any
 
 import pandas as pd
 
-from gradleak.book import records
-from gradleak.book.comparing import worst
-from gradleak.book.confirmations import Difference, Summary
-from gradleak.book.records import Record
-from gradleak.book.tables import Table
+from gradleak.runs import records, standing
+from gradleak.runs.comparing import worst
+from gradleak.runs.confirmations import Difference, Summary
+from gradleak.runs.records import Record
+from gradleak.show.tables import Table
 from gradleak.studies import Study
 
 # Every difference is listed under its kind, in this order.
@@ -21,7 +21,7 @@ KINDS = ("exact", "measured", "rounding")
 def text(ordered: Iterable[Study]) -> str:
     """Return the tables of all confirmations with today's code, and of all differences that they found."""
     kept = [record for study in ordered for record in records.all_recorded(study.name)]
-    found = [(name_of(record), summary) for record in kept for summary in records.confirmed_by(record)]
+    found = [(name_of(record), summary) for record in kept for summary in standing.confirmed_by(record)]
     if not found:
         return "*No recorded trial was run again with today's code yet.*\n"
     sums = "\n".join(f"- {line}." for line in totals(kept))
@@ -33,7 +33,7 @@ def totals(kept: Sequence[Record]) -> list[str]:
     """Return, a line a machine, how much of these records it has confirmed with today's code."""
     by_machine: dict[str, list[Summary]] = {}
     for record in kept:
-        for summary in records.confirmed_by(record):
+        for summary in standing.confirmed_by(record):
             by_machine.setdefault(summary.machine.name, []).append(summary)
     trials = sum(len(record.trials) for record in kept)
     seconds = sum(trial.seconds for record in kept for trial in record.trials)

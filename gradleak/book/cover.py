@@ -11,9 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from gradleak import augment, data, studies
-from gradleak.book import figures, records
-from gradleak.book.records import Record
 from gradleak.leak import Leak, observe
+from gradleak.runs import records
+from gradleak.runs.records import Record
+from gradleak.show import figures
 from gradleak.studies.shared import mosaics
 
 # The studies whose records are shown: a whole batch, and a convolutional network.

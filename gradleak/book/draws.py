@@ -7,8 +7,7 @@ import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from gradleak.book.confirmations import part_of
-from gradleak.book.records import Record
+from gradleak.runs.records import Record, part_of
 
 
 @dataclass

@@ -10,11 +10,13 @@ import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
 from gradleak import claims, paths, studies
-from gradleak.book import architecture, checked, cover, figures, landing, performance, records, sources, staying
+from gradleak.book import architecture, checked, cover, landing, performance
 from gradleak.book.pages import PageRun
-from gradleak.book.records import Record
-from gradleak.book.tables import duration
 from gradleak.claims import Line
+from gradleak.runs import records, sources, standing, staying
+from gradleak.runs.records import Record
+from gradleak.show import figures
+from gradleak.show.tables import duration
 from gradleak.studies import Study
 
 
@@ -150,7 +152,7 @@ def _told(record: Record) -> list[str]:
     """Return the cells that the status page has for a record: state, device, days, number of trials, CPU time."""
     seconds = duration(sum(trial.seconds for trial in record.trials))
     device = record.provenance.device.partition(",")[0]
-    return [_badge(records.state(record)), device, " to ".join(records.span(record)), f"{len(record.trials)}", seconds]
+    return [_badge(standing.state(record)), device, " to ".join(records.span(record)), f"{len(record.trials)}", seconds]
 
 
 def _badge(state: str) -> str:

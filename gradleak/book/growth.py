@@ -12,9 +12,10 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from gradleak import studies
-from gradleak.book import figures, records
-from gradleak.book.records import Record
-from gradleak.book.tables import Table, duration
+from gradleak.runs import records
+from gradleak.runs.records import Record
+from gradleak.show import figures
+from gradleak.show.tables import Table, duration
 
 # What an attack does most of when it is given more, and the power with which that grows.
 DERIVED = {

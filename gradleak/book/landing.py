@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import pandas as pd
 
 from gradleak import defenses, studies
-from gradleak.book import records
-from gradleak.book.records import Record
-from gradleak.book.tables import MISSING, duration
+from gradleak.runs import records
+from gradleak.runs.records import Record
+from gradleak.show.tables import MISSING, duration
 
 # Below these an attack counts as stopped: a tenth of the labels (over guessing where that gets some), and 20 dB.
 LABELS, PICTURES = 10.0, 20.0

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from gradleak import claims, paths, studies
-from gradleak.book import confirmations, progress, records, runner, sources
 from gradleak.errors import GradleakError, GradleakWarning, InputError
+from gradleak.runs import confirmations, progress, records, runner, sources
 from gradleak.storage import storage_error, write_whole
 from gradleak.studies import Parameters, Study
 

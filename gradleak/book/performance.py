@@ -11,8 +11,9 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from gradleak import paths
-from gradleak.book import figures, growth
-from gradleak.book.tables import Table
+from gradleak.book import growth
+from gradleak.show import figures
+from gradleak.show.tables import Table
 
 SOLVERS = ("exact", "lbfgs", "pso")
 

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urldefrag
 
-from gradleak.book import browser, progress
+from gradleak.book import browser
 from gradleak.errors import GradleakError
+from gradleak.runs import progress
 
 MARGINS = {"top": "16mm", "bottom": "18mm", "left": "15mm", "right": "15mm"}
 FOOT = """<div style="font-size:8px;width:100%;padding:0 15mm;color:#555;display:flex;justify-content:space-between">

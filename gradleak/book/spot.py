@@ -7,16 +7,17 @@ import time
 from collections.abc import Callable, Sequence
 
 from gradleak import claims, studies
-from gradleak.book import confirmations, draws, records, runner, sources
+from gradleak.book import draws
 from gradleak.book.checked import KINDS, name_of
-from gradleak.book.comparing import compare, tells_time, worst
-from gradleak.book.confirmations import Confirmation, Difference, Summary, Verdict
 from gradleak.book.draws import Budget
-from gradleak.book.kinds import Outcome
-from gradleak.book.records import Record, Trial
 from gradleak.claims import Claim
 from gradleak.claims.behind import trials_behind
 from gradleak.errors import GradleakError, InputError, MissingData, first_line
+from gradleak.runs import confirmations, records, runner, sources, standing
+from gradleak.runs.comparing import compare, tells_time, worst
+from gradleak.runs.confirmations import Confirmation, Difference, Summary, Verdict
+from gradleak.runs.kinds import Outcome
+from gradleak.runs.records import Record, Trial
 
 # What was checked is written down as soon as this much time has passed since the last line.
 SECONDS_A_LINE = 300.0
@@ -34,9 +35,7 @@ class Check:
         self.study = studies.load(record.study)
         self.name = name_of(record)
         self.device = studies.resolve_device("auto") if record.accelerated else "cpu"
-        self.machine = confirmations.this_machine(
-            getattr(self.study.module, "THREADS", 1), accelerated=self.device != "cpu"
-        )
+        self.machine = confirmations.this_machine(self.study.threads, accelerated=self.device != "cpu")
         self.sources = sources.of_trials(self.study).digest
         self.claims = {claim.id: claim for claim in claims.load(record.study)}
         self.behind = trials_behind(self.claims.values(), record)
@@ -51,7 +50,7 @@ class Check:
     @property
     def summary(self) -> Summary | None:
         """All that this machine has confirmed of the record, in this check and before."""
-        return next((one for one in records.confirmed_by(self.record) if one.machine == self.machine), None)
+        return next((one for one in standing.confirmed_by(self.record) if one.machine == self.machine), None)
 
     @property
     def _before(self) -> dict[str, Outcome]:
@@ -142,7 +141,7 @@ class Check:
                 verdicts=verdicts,
                 errors={named[place]: self.errors[place] for place in errors},
             ),
-            records.confirmations_of(self.record),
+            standing.confirmations_of(self.record),
         )
         self._differences, self._new, self._spent = [], set(), 0.0
 
@@ -164,7 +163,7 @@ class Check:
         """The parts of the study of which this machine has run no trial, and why, or nothing."""
         reasons = list(dict.fromkeys(self.unable.values()))
         summary = self.summary
-        parts = summary.untouched if summary else sorted({confirmations.part_of(t) for t in self.record.trials})
+        parts = summary.untouched if summary else sorted({records.part_of(t) for t in self.record.trials})
         if not parts:
             return ""
         named = ", ".join(part for part in parts if part) or "the whole study"
@@ -175,7 +174,7 @@ class Check:
         """What was found, in a line."""
         summary = self.summary
         told = summary.text if summary else "no trial was run again"
-        return f"{self.name}: {records.state(self.record)}: {told}{self.unchecked}"
+        return f"{self.name}: {standing.state(self.record)}: {told}{self.unchecked}"
 
 
 def judged_again(

@@ -9,9 +9,6 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from gradleak import studies
-from gradleak.book import records
-from gradleak.book.records import Record
 from gradleak.claims import kept, shown
 from gradleak.claims.entries import expanded
 from gradleak.claims.judging import DECIDED, OF_OURS, OF_PAPERS, Judgement, Line, Verdict, among, enough, judge, reaches
@@ -29,6 +26,8 @@ from gradleak.claims.shown import (
     tally,
 )
 from gradleak.errors import InputError, first_line, unknown
+from gradleak.runs import records, studies
+from gradleak.runs.records import Record
 
 __all__ = [
     "DECIDED", "OF_OURS", "OF_PAPERS", "Change", "Claim", "Judgement", "Line", "Measure", "Rule", "Tables", "Verdict",
@@ -104,7 +103,7 @@ def check(study: studies.Study) -> None:
     the paper profile.
     """
     wanted = studies.parameters(study, "paper")
-    offered, trials = wanted.model_dump(), study.module.trials(wanted)
+    offered, trials = wanted.model_dump(), study.trials(wanted)
     for claim in load(study.name):
         for name, values in claim.measure.where.items():
             allowed = values if isinstance(values, list) else [values]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from gradleak.book.records import Record
 from gradleak.claims.judging import selected
 from gradleak.claims.model import Claim
+from gradleak.runs.records import Record
 
 
 def trials_behind(claims: Iterable[Claim], record: Record) -> dict[str, frozenset[int]]:

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from gradleak.book.records import Record
 from gradleak.claims.model import Claim
 from gradleak.errors import InputError
+from gradleak.runs.records import Record
 
 if TYPE_CHECKING:
     import pandas as pd

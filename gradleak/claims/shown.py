@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from gradleak.book.tables import Table
+    from gradleak.show.tables import Table
 
 # Every verdict's colour: in words, and as it is drawn. What is not decided is pale.
 COLOURS: dict[Verdict, tuple[str, str]] = {
@@ -100,7 +100,7 @@ def _cells(judged: list[Line], name: str, number: int) -> Table:
     """Return a published table with what was measured, the paper's cell behind it in brackets."""
     import pandas as pd
 
-    from gradleak.book.tables import Table
+    from gradleak.show.tables import Table
 
     columns = {line.claim.column: line.claim.unit for line in judged}
     rows = dict.fromkeys((line.claim.group, line.claim.row) for line in judged)
@@ -150,7 +150,7 @@ def _cell(line: Line | None) -> str:
 def _list(judged: list[Line], caption: str, name: str) -> Table:
     import pandas as pd
 
-    from gradleak.book.tables import Table
+    from gradleak.show.tables import Table
 
     frame = pd.DataFrame(
         {
@@ -235,7 +235,7 @@ def own_matrix(judged: Iterable[Line]) -> Table:
 def _matrix(judged: list[Line], verdicts: Sequence[Verdict], caption: str, name: str, notes: str) -> Table:
     import pandas as pd
 
-    from gradleak.book.tables import Table
+    from gradleak.show.tables import Table
 
     counts = {paper: _counted(own) for paper, own in _by_paper(judged).items()}
     rows = [*counts.items(), ("all", sum(counts.values(), Counter()))]
@@ -252,7 +252,7 @@ def changes_table(judged: Iterable[Line]) -> Table:
     """Return how many claims were changed after a measurement, or written after it, by what was changed."""
     import pandas as pd
 
-    from gradleak.book.tables import Table
+    from gradleak.show.tables import Table
 
     lines = list(judged)
     told = {
@@ -273,7 +273,7 @@ def changes_table(judged: Iterable[Line]) -> Table:
 
 def figure_matrix(judged: Iterable[Line]) -> Figure:
     """Draw the verdicts on each paper's claims as a bar of shares, with their counts; beside it those on ours."""
-    from gradleak.book import figures
+    from gradleak.show import figures
 
     lines = list(judged)
     papers = list(_by_paper(lines))
@@ -318,7 +318,7 @@ def failing_table(judged: Iterable[Line], whose: str = "the papers'") -> Table:
     """Return the claims that fail at the scale they need, by page, each with its reason."""
     import pandas as pd
 
-    from gradleak.book.tables import Table
+    from gradleak.show.tables import Table
 
     bad = sorted((line for line in judged if line.failing), key=lambda line: (line.claim.paper, line.claim.study))
     pages = [line.claim.study for line in bad]

@@ -29,7 +29,7 @@ import torch
 from pydantic import Field
 
 from gradleak import studies
-from gradleak.book.records import Record
+from gradleak.runs.records import Record
 
 PLACE = "Table 1"
 SMALLEST: dict[str, Any] = {"throws": 10}
@@ -80,7 +80,8 @@ CELLS = [
         "code",
         """
         from gradleak import claims
-        from gradleak.book import records, runner
+        from gradleak.runs import runner
+        from gradleak.show import provenance
         from gradleak.studies.yin2021 import trial_page
 
         parameters = trial_page.Parameters(throws=throws, device=device, seed=seed)
@@ -88,7 +89,7 @@ CELLS = [
         claims.verdicts(record)
         """,
     ),
-    ("code", "records.provenance_table(record)"),
+    ("code", "provenance.table(record)"),
 ]
 TEST = "def test_trial_page() -> None:\n    assert True\n"
 

@@ -26,9 +26,9 @@ from torch import Tensor, nn
 import gradleak
 from gradleak import claims, cli, studies
 from gradleak.auditing import Report, asked, bringing
-from gradleak.book import records
 from gradleak.errors import GradleakError
 from gradleak.leak import Leak
+from gradleak.runs import records
 from tests.test_cli import call
 
 TIMES = int(os.environ.get("GRADLEAK_FUZZ", "1"))

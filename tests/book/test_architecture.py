@@ -7,7 +7,8 @@ import ast
 import numpy as np
 from matplotlib import pyplot as plt
 
-from gradleak.book import architecture, figures
+from gradleak.book import architecture
+from gradleak.show import figures
 
 
 def test_imports_are_read_from_the_sources() -> None:

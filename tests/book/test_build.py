@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from gradleak import paths, studies
-from gradleak.book import build, records
+from gradleak.book import build
 from gradleak.errors import GradleakError
+from gradleak.runs import records
 from tests.checkout import Toy
 
 SCRIPT = """

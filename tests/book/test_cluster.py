@@ -15,16 +15,16 @@ from typing import Any
 
 import pytest
 
-from gradleak.book import records, runner
 from gradleak.errors import GradleakError
+from gradleak.runs import records, runner
 from tests.checkout import Toy
 from tests.test_cli import call
 
 pytestmark = pytest.mark.slow
 # Two of the toy's four trials wait until they are told to go on, so that a run can be caught at any speed.
-PAUSE = "    time.sleep(pause)\n"
-WAITING = """    while number > 1 and not os.path.exists(os.environ["TOY_TRACE"] + " go"):
-        time.sleep(0.05)
+PAUSE = "        time.sleep(self.pause)\n"
+WAITING = """        while self.number > 1 and not os.path.exists(os.environ["TOY_TRACE"] + " go"):
+            time.sleep(0.05)
 """
 
 
@@ -127,7 +127,7 @@ def test_record_and_book_take_a_cluster(
         raise GradleakError(f"on {options['cluster']}")
 
     monkeypatch.setattr("gradleak.book.pages.run_page", far_enough)
-    monkeypatch.setattr("gradleak.book.runner.run_trials", far_enough)
+    monkeypatch.setattr("gradleak.runs.runner.run_trials", far_enough)
     assert call(capsys, "record", "toy", "--cluster", "tcp://a:1")[2] == "gradleak: on tcp://a:1\n"
     assert "failed: on tcp://a:1" in call(capsys, "book", "--jobs", "1", "--cluster", "tcp://a:1")[1]
 
@@ -140,7 +140,7 @@ def test_workers_of_several_threads_and_none_at_all_are_refused(
         assert (code, said) == (
             2, f"gradleak: a worker of '{made.address}' has 2 threads: start it with `--nthreads 1`\n"
         )  # fmt: skip
-    monkeypatch.setattr("gradleak.book.runner.WAIT", 1)
+    monkeypatch.setattr("gradleak.runs.runner.WAIT", 1)
     with started(checkout, workers=0) as made:
         code, _, said = call(capsys, "record", "toy", "--profile", "quick", "--cluster", made.address)
         assert (code, said) == (2, f"gradleak: no worker has come to the Dask scheduler at '{made.address}' in 1 s\n")

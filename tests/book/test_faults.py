@@ -20,10 +20,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from gradleak import data, paths
+from gradleak import claims, data, paths
 from gradleak.auditing import Report, asked
-from gradleak.book import build, pages, records, runner
+from gradleak.book import build, pages
 from gradleak.errors import GradleakError, GradleakWarning, StorageError
+from gradleak.runs import records, runner
 from tests.checkout import Toy
 
 KILLS = int(os.environ.get("GRADLEAK_FAULTS", "2"))
@@ -53,7 +54,7 @@ def works(toy: Toy) -> dict[str, Callable[[], object]]:
     """Return what is killed, by its command."""
     study, parameters = toy.load(), toy.parameters(**CHANGES)
     return {
-        "record": lambda: runner.record(study, parameters, jobs=1),
+        "record": lambda: runner.record(study, parameters, rules=claims.rules("toy"), jobs=1),
         "audit": lambda: audited(toy.root / "report"),
         "run": lambda: pages.run_page(study, parameters, paths.runs() / "toy", jobs=1, fresh=True),
         "book": lambda: build._run_pages([study], "quick", 1),

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from benchmarks.growth import ALL
-from gradleak.book import figures, growth, performance
+from gradleak.book import growth, performance
+from gradleak.show import figures
 
 SCALING = [
     {"workers": 1, "trials": 10, "seconds": 11.0, "in trials": 10.0},

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from gradleak import studies
-from gradleak.book import landing, records
+from gradleak.book import landing
+from gradleak.runs import records
 
 
 def changed(monkeypatch: pytest.MonkeyPatch, study: str, column: str, value: object) -> None:

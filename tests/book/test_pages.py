@@ -11,8 +11,10 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from gradleak.book import confirmations, pages, records, runner
+from gradleak import claims
+from gradleak.book import pages
 from gradleak.errors import GradleakError, GradleakWarning, InputError, StorageError
+from gradleak.runs import confirmations, records, runner
 from tests.checkout import RUN, Toy
 
 
@@ -71,7 +73,7 @@ def test_page_key_changes_with_what_the_page_shows(checkout: Toy) -> None:
     keys = [pages.page_key(study, parameters)]
     assert pages.page_key(study, parameters) == keys[0]
     keys.append(pages.page_key(study, checkout.parameters(seed=1)))
-    tables = checkout.root / "gradleak" / "book" / "tables.py"
+    tables = checkout.root / "gradleak" / "show" / "tables.py"
     tables.write_text(tables.read_text() + "\n# a comment is seen by nobody\n")
     assert pages.page_key(study, parameters) == keys[0]
     for file in (checkout.module, tables, checkout.claims, checkout.notebook):
@@ -136,7 +138,7 @@ def test_an_interrupted_page_leaves_no_kernel(checkout: Toy) -> None:
 
 
 def test_a_page_overwrites_neither_a_record_nor_another_notebook(checkout: Toy) -> None:
-    runner.record(checkout.load(), checkout.parameters(), jobs=1)
+    runner.record(checkout.load(), checkout.parameters(), rules=claims.rules("toy"), jobs=1)
     source = checkout.load().notebook
     for file in (records.file_of("toy"), source):
         before = file.read_bytes()

@@ -11,33 +11,21 @@ import pytest
 import torch
 
 from gradleak import claims, devices, studies
-from gradleak.book import checked, comparing, confirmations, draws, records, runner, spot
-from gradleak.book.confirmations import Confirmation, Summary
+from gradleak.book import checked, draws, spot
 from gradleak.book.draws import Budget
-from gradleak.book.records import Record, Trial
 from gradleak.claims.behind import trials_behind
 from gradleak.errors import InputError, StorageError
-from tests.checkout import STUDY, Toy, forget
+from gradleak.runs import comparing, confirmations, experiments, records, runner, standing
+from gradleak.runs.confirmations import Confirmation, Summary
+from gradleak.runs.records import Record, Trial
+from gradleak.show import provenance
+from tests.checkout import PARTS, Toy
 from tests.test_cli import call
 
 # Other code of the same meaning, so that a record made before is not made with today's code.
 CHANGED = ("torch.rand(100_003", "torch.rand(100_000 + 3")
-PARTS = (
-    ('{"number": number, **common', '{"number": number, "part": "ab"[number % 2], **common'),
-    ("def trial(*, number: int,", "def trial(*, part: str, number: int,"),
-)
 KINDS = ('PLACE = "Table 1"\n', 'PLACE = "Table 1"\nCOLUMNS = {"value": kinds.measured(absolute=1)}\n')
-IMPORT = ("from gradleak import studies\n", "from gradleak import studies\nfrom gradleak.book import kinds\n")
-
-
-def rewrite(checkout: Toy, *edits: tuple[str, str]) -> None:
-    """Change the study in several places."""
-    text = STUDY
-    for old, new in edits:
-        assert old in text
-        text = text.replace(old, new)
-    checkout.module.write_text(text)
-    forget()
+IMPORT = ("from gradleak import studies\n", "from gradleak import studies\nfrom gradleak.runs import kinds\n")
 
 
 def kept() -> Record:
@@ -50,23 +38,23 @@ def kept() -> Record:
 def recorded(checkout: Toy, *edits: tuple[str, str]) -> Record:
     """Record the toy, and let its trials be computed with other code of the same meaning since."""
     if edits:
-        rewrite(checkout, *edits)
-    runner.record(checkout.load(), checkout.parameters(), jobs=1)
-    assert records.state(kept()) == "current"
-    rewrite(checkout, *edits, CHANGED)
-    assert records.state(kept()) == "stale"
-    assert "none of them was run again" in records.standing(kept())
+        checkout.rewrite(*edits)
+    runner.record(checkout.load(), checkout.parameters(), rules=claims.rules("toy"), jobs=1)
+    assert standing.state(kept()) == "current"
+    checkout.rewrite(*edits, CHANGED)
+    assert standing.state(kept()) == "stale"
+    assert "none of them was run again" in standing.told(kept())
     return kept()
 
 
 def lines() -> list[Confirmation]:
     """Return what was appended to the toy's confirmations."""
-    return confirmations.read(records.confirmations_of(kept()))
+    return confirmations.read(standing.confirmations_of(kept()))
 
 
 def summaries() -> list[Summary]:
     """Return what the machines have confirmed of the toy."""
-    return records.confirmed_by(kept())
+    return standing.confirmed_by(kept())
 
 
 def elsewhere(monkeypatch: pytest.MonkeyPatch, name: str = "Another processor") -> None:
@@ -96,27 +84,27 @@ def test_a_check_confirms_and_never_changes_the_record(checkout: Toy, capsys: py
     assert set(line.trials["same"]) <= set(kept().digests)
     assert call(capsys, "verify", "toy", "--spot", "--jobs", "1")[0] == 0
     assert (len(lines()), len(checkout.traced)) == (1, begun + 2), "nothing is left to check on this machine"
-    assert "confirmed: 2 of 4 trials, of every part" in records.standing(kept())
+    assert "confirmed: 2 of 4 trials, of every part" in standing.told(kept())
     assert "confirmed" in call(capsys, "verify", "toy")[1]
 
 
 def test_what_was_confirmed_is_the_code_of_then(checkout: Toy) -> None:
     recorded(checkout)
     spot.check([kept()], 1, jobs=1)
-    assert records.state(kept()) == "confirmed"
+    assert standing.state(kept()) == "confirmed"
     checkout.edit("torch.rand(100_003", "torch.rand(100_001 + 2")
-    assert records.state(kept()) == "stale"
+    assert standing.state(kept()) == "stale"
     checkout.edit("torch.rand(100_003", "torch.rand(100_003")
-    assert records.state(kept()) == "current"
+    assert standing.state(kept()) == "current"
     spot.check([kept()], 1, jobs=1)
-    assert records.state(kept()) == "current", "a current record can be checked too"
+    assert standing.state(kept()) == "current", "a current record can be checked too"
     assert len(summaries()) == 1
-    assert records.state(kept().model_copy(update={"sources": None})) == "confirmed"
+    assert standing.state(kept().model_copy(update={"sources": None})) == "confirmed"
 
 
 def test_other_rows_are_shown_and_make_it_differ(checkout: Toy, capsys: pytest.CaptureFixture[str]) -> None:
     recorded(checkout)
-    rewrite(checkout, ("scale * torch.rand(100_003", "1.01 * scale * torch.rand(100_003"))
+    checkout.rewrite(("self.scale * torch.rand(100_003", "1.01 * self.scale * torch.rand(100_003"))
     before = records.file_of("toy").read_bytes()
     code, out, _ = call(capsys, "verify", "--all", "--spot", "--jobs", "1")
     assert code == 1
@@ -125,7 +113,7 @@ def test_other_rows_are_shown_and_make_it_differ(checkout: Toy, capsys: pytest.C
     assert " is recorded, 1.0e-02 of it, row 1 (number=" in out
     assert "word:" not in out
     assert records.file_of("toy").read_bytes() == before
-    assert "differs: trials run again on " in records.standing(kept())
+    assert "differs: trials run again on " in standing.told(kept())
     code, out, _ = call(capsys, "verify", "--stale")
     assert code == 1
     assert out.startswith("toy: differs: ")
@@ -153,8 +141,8 @@ def test_data_that_are_missing_are_said_and_count_as_no_difference(
     checkout: Toy, capsys: pytest.CaptureFixture[str]
 ) -> None:
     recorded(checkout)
-    missing = "    from gradleak.errors import MissingData\n    raise MissingData('no such data here')\n"
-    checkout.edit("    time.sleep(pause)\n", missing)
+    missing = "from gradleak.errors import MissingData; raise MissingData('no such data here')"
+    checkout.edit("time.sleep(self.pause)", missing)
     code, out, _ = call(capsys, "verify", "toy", "--spot", "--jobs", "1")
     assert code == 1
     assert out.startswith("toy: stale: no trial was run again; not run again: the whole study (no such data here)\n")
@@ -164,16 +152,16 @@ def test_data_that_are_missing_are_said_and_count_as_no_difference(
 def test_another_machine_is_kept_beside_the_first(checkout: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
     recorded(checkout)
     spot.check([kept()], 1, jobs=1)
-    first = records.confirmations_of(kept()).read_bytes()
+    first = standing.confirmations_of(kept()).read_bytes()
     elsewhere(monkeypatch)
     spot.check([kept()], 1, jobs=1)
-    assert records.confirmations_of(kept()).read_bytes().startswith(first)
+    assert standing.confirmations_of(kept()).read_bytes().startswith(first)
     assert [one.machine.processor for one in summaries()] == [lines()[0].machine.processor, "Another processor"]
     assert [len(one.trials) for one in summaries()] == [1, 1]
-    rewrite(checkout, CHANGED, ('"value": scale * number', '"value": scale * number + (number == 0)'))
+    checkout.rewrite(CHANGED, ("value=self.scale * self.number", "value=self.scale * self.number + (self.number == 0)"))
     elsewhere(monkeypatch, "A third processor")
     spot.check([kept()], 1, jobs=1)
-    table = records.provenance_table(kept()).frame.set_index("")["recorded"]
+    table = provenance.table(kept()).frame.set_index("")["recorded"]
     assert "A third processor, " in table["trials run again"]
     assert table["processor"] == f"{kept().provenance.processor}, {devices.instructions()}"
 
@@ -181,14 +169,14 @@ def test_another_machine_is_kept_beside_the_first(checkout: Toy, monkeypatch: py
 def test_a_second_machine_that_differs_is_seen_on_a_current_record(
     checkout: Toy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    runner.record(checkout.load(), checkout.parameters(), jobs=1)
+    runner.record(checkout.load(), checkout.parameters(), rules=claims.rules("toy"), jobs=1)
     spot.check([kept()], 1, jobs=1)
-    assert records.state(kept()) == "current"
+    assert standing.state(kept()) == "current"
     elsewhere(monkeypatch)
     plain = runner._work
     monkeypatch.setattr(runner, "_work", lambda *given: _shifted(plain(*given)))
     spot.check([kept()], 1, jobs=1)
-    assert records.state(kept()) == "differs"
+    assert standing.state(kept()) == "differs"
     assert [one.differs for one in summaries()] == [False, True]
     text = checked.text([checkout.load()])
     assert "| toy | Another processor, " in text
@@ -203,39 +191,38 @@ def _shifted(result: tuple[int, Trial]) -> tuple[int, Trial]:
 
 def test_a_record_that_grows_is_not_confirmed_for_what_is_new(checkout: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
     recorded(checkout, *PARTS)
-    rewrite(checkout, *((old, new.replace('"ab"[number % 2]', '"ab"[number % 2] if number < 4 else "c"'))
-                        for old, new in PARTS), CHANGED)  # fmt: skip
+    checkout.rewrite(*PARTS, ("(A, B)[number % 2]", "(A, B, C)[number % 2 if number < 4 else 2]"), CHANGED)
     spot.check([kept()], 1, jobs=1)
-    assert records.state(kept()) == "confirmed"
+    assert standing.state(kept()) == "confirmed"
     versions = records.versions() | {"gradleak": "another", "named since": "1"}
     monkeypatch.setattr(records, "versions", lambda: versions)
     monkeypatch.setenv("GRADLEAK_CACHE", str(checkout.root / "another cache"))
     before, begun = kept(), len(checkout.traced)
-    more = runner.record(checkout.load(), checkout.parameters(samples=5), jobs=1)
+    more = runner.record(checkout.load(), checkout.parameters(samples=5), rules=claims.rules("toy"), jobs=1)
     assert checkout.traced[begun:] == [4], "the others stood in the record"
     assert more.sources == before.sources
-    assert records.state(kept()) == "stale"
-    assert records.standing(kept()).endswith("no trial of c was run again")
+    assert standing.state(kept()) == "stale"
+    assert standing.told(kept()).endswith("no trial of c was run again")
     assert summaries()[0].untouched == ["c"]
     spot.check([kept()], 1, jobs=1)
     assert checkout.traced[begun:] == [4, 4]
-    assert records.state(kept()) == "confirmed"
+    assert standing.state(kept()) == "confirmed"
     assert len(summaries()[0].trials) == 3
     monkeypatch.setattr(records, "versions", lambda: versions | {"torch": "another"})
     begun = len(checkout.traced)
-    runner.record(checkout.load(), checkout.parameters(samples=1), jobs=1)
+    runner.record(checkout.load(), checkout.parameters(samples=1), rules=claims.rules("toy"), jobs=1)
     assert checkout.traced[begun:] == [0], "another torch may give other numbers"
 
 
 def test_a_record_with_other_rows_loses_its_confirmation(checkout: Toy) -> None:
     recorded(checkout)
     spot.check([kept()], 1, jobs=1)
-    assert records.state(kept()) == "confirmed"
+    assert standing.state(kept()) == "confirmed"
     (place,) = (n for n, digest in enumerate(kept().digests) if digest in lines()[0].trials["same"])
     trials = list(kept().trials)
     trials[place] = trials[place].model_copy(update={"rows": [{"sum": 1e-9}]})
     records.write(kept().model_copy(update={"trials": trials}), records.file_of("toy"))
-    assert records.state(kept()) == "stale"
+    assert standing.state(kept()) == "stale"
     assert summaries() == []
 
 
@@ -245,13 +232,13 @@ def test_an_edit_by_hand_confirms_nothing_and_is_said(
 ) -> None:
     recorded(checkout)
     spot.check([kept()], 1, jobs=1)
-    assert records.state(kept()) == "confirmed"
-    file = records.file_of("toy") if edited == "the record" else records.confirmations_of(kept())
+    assert standing.state(kept()) == "confirmed"
+    file = records.file_of("toy") if edited == "the record" else standing.confirmations_of(kept())
     old, new = ('"sum": ', '"sum": 1') if edited == "the record" else ('"same"', '"within"')
     assert old in file.read_text()
     file.write_text(file.read_text().replace(old, new))
     with pytest.raises(InputError, match=rf"^{file.name}(, line 1,)? was edited: "):
-        records.state(kept())
+        standing.state(kept())
     for words in (["verify"], ["verify", "--stale"], ["verify", "--spot", "toy"], ["record", "toy"], ["book"]):
         code, _, err = call(capsys, *words)
         assert code == 2
@@ -261,13 +248,13 @@ def test_an_edit_by_hand_confirms_nothing_and_is_said(
 
 def test_a_changed_verdict_is_no_confirmation(checkout: Toy, capsys: pytest.CaptureFixture[str]) -> None:
     recorded(checkout, IMPORT, KINDS)
-    shifted = ('"value": scale * number', '"value": scale * number + 0.9 * (number == 3)')
-    rewrite(checkout, IMPORT, KINDS, CHANGED, shifted)
+    shifted = ("value=self.scale * self.number", "value=self.scale * self.number + 0.9 * (self.number == 3)")
+    checkout.rewrite(IMPORT, KINDS, CHANGED, shifted)
     found = spot.Check(kept(), 1)
     found.run([0, 1], Budget(60), 1)
-    assert records.state(kept()) == "confirmed", "the study lets its values differ by one"
+    assert standing.state(kept()) == "confirmed", "the study lets its values differ by one"
     found.run([3], Budget(60), 1)
-    assert records.state(kept()) == "differs"
+    assert standing.state(kept()) == "differs"
     (verdict,) = lines()[-1].verdicts
     assert (verdict.claim, verdict.recorded, verdict.found) == ("toy-sum", *_verdicts(0.9))
     assert lines()[-1].trials == {"differs": [kept().digests[3]]}
@@ -292,7 +279,7 @@ def _verdicts(shift: float) -> tuple[str, str]:
 def test_a_half_written_line_is_left_out_and_ended(checkout: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
     recorded(checkout)
     spot.check([kept()], 1, jobs=1)
-    file = records.confirmations_of(kept())
+    file = standing.confirmations_of(kept())
     whole = file.read_bytes()
     file.write_bytes(whole + whole[:100])
     assert len(lines()) == 1
@@ -300,7 +287,7 @@ def test_a_half_written_line_is_left_out_and_ended(checkout: Toy, monkeypatch: p
     spot.check([kept()], 1, jobs=1)
     assert file.read_bytes().startswith(whole + whole[:100] + b"\n{")
     assert [one.machine.processor for one in lines()][1:] == ["Another processor"]
-    assert records.state(kept()) == "confirmed"
+    assert standing.state(kept()) == "confirmed"
 
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
@@ -331,11 +318,11 @@ def test_what_was_checked_before_an_interruption_is_kept(checkout: Toy, monkeypa
         with pytest.raises(KeyboardInterrupt):
             spot.check([kept()], 1, jobs=1)
     assert [line.trials for line in lines()] == [{"same": [kept().digests[taken[0]]]}]
-    assert records.state(kept()) == "stale"
+    assert standing.state(kept()) == "stale"
     begun = len(checkout.traced)
     spot.check([kept()], 1, jobs=1)
     assert len(checkout.traced) == begun + 1, "the next check goes on from there"
-    assert records.state(kept()) == "confirmed"
+    assert standing.state(kept()) == "confirmed"
 
 
 def test_long_checks_write_line_after_line(checkout: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -343,7 +330,7 @@ def test_long_checks_write_line_after_line(checkout: Toy, monkeypatch: pytest.Mo
     monkeypatch.setattr(spot, "SECONDS_A_LINE", 0.0)
     spot.check([kept()], 1, jobs=1)
     assert [len(line.trials["same"]) for line in lines()] == [1, 1]
-    assert records.state(kept()) == "confirmed"
+    assert standing.state(kept()) == "confirmed"
 
 
 def timed(seconds: list[float], study: str = "toy") -> Record:
@@ -441,23 +428,28 @@ def test_the_instructions_are_those_that_torch_is_held_to() -> None:
 
 def _pretend(monkeypatch: pytest.MonkeyPatch, name: str = "A card") -> None:
     """Let there be a GPU on which the toy runs: the toy itself works on the CPU."""
-    monkeypatch.setattr(studies, "resolve_device", lambda device: "cpu" if device == "cpu" else "cuda")
+    monkeypatch.setattr(experiments, "resolve_device", lambda device: "cpu" if device == "cpu" else "cuda")
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda *_: name)
     monkeypatch.setattr(devices, "described", lambda device: f"{name}, driver 1")
 
 
 def test_a_gpus_record_lies_beside_the_cpus(checkout: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
-    here = runner.record(checkout.load(), checkout.parameters(samples=2), jobs=1)
+    here = runner.record(checkout.load(), checkout.parameters(samples=2), rules=claims.rules("toy"), jobs=1)
     with monkeypatch.context() as there:
         _pretend(there)
-        found = runner.record(checkout.load(), checkout.parameters(samples=3), jobs=1)
+        found = runner.record(checkout.load(), checkout.parameters(samples=3), rules=claims.rules("toy"), jobs=1)
         assert checkout.traced == [0, 1, 0, 1, 2], "a CPU's trials are none of a GPU's"
-        assert runner.record(checkout.load(), checkout.parameters(samples=2, device="cpu"), jobs=1).where == "a CPU"
+        assert (
+            runner.record(
+                checkout.load(), checkout.parameters(samples=2, device="cpu"), rules=claims.rules("toy"), jobs=1
+            ).where
+            == "a CPU"
+        )
         there.setenv("GRADLEAK_CACHE", str(checkout.root / "another cache"))
-        runner.record(checkout.load(), checkout.parameters(samples=3), jobs=1)
+        runner.record(checkout.load(), checkout.parameters(samples=3), rules=claims.rules("toy"), jobs=1)
         assert checkout.traced == [0, 1, 0, 1, 2], "all stood in the record"
         _pretend(there, "Another card")
-        runner.record(checkout.load(), checkout.parameters(samples=1), jobs=1)
+        runner.record(checkout.load(), checkout.parameters(samples=1), rules=claims.rules("toy"), jobs=1)
         assert checkout.traced == [0, 1, 0, 1, 2, 0], "what another card computed is none of this one's"
     assert found.provenance.device.startswith("A card, driver 1, float32 by ")
     assert here.provenance.device.startswith("CPU")
@@ -471,11 +463,11 @@ def test_a_gpus_record_is_confirmed_on_a_cpu(
     checkout: Toy, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # What a library draws from torch's own generator is another number for other inputs, the device among them.
-    rewrite(checkout, ("float(careless)", "0.0"))
-    runner.record(checkout.load(), checkout.parameters(), jobs=1)
+    checkout.rewrite(("float(careless)", "0.0"))
+    runner.record(checkout.load(), checkout.parameters(), rules=claims.rules("toy"), jobs=1)
     with monkeypatch.context() as there:
         _pretend(there)
-        runner.record(checkout.load(), checkout.parameters(samples=5), jobs=1)
+        runner.record(checkout.load(), checkout.parameters(samples=5), rules=claims.rules("toy"), jobs=1)
     assert call(capsys, "verify", "--stale")[1] == "2 records: 2 current, 0 confirmed, 0 differs, 0 stale\n"
     assert "current (GPU)" in call(capsys, "verify")[1]
     checkout.edit("float(careless)", "0.0 * 1")
@@ -490,20 +482,20 @@ def test_a_gpus_record_is_confirmed_on_a_cpu(
     ]
     again = records.read(records.file_of("toy", accelerated=True))
     assert again.where == "a GPU", "the record itself stays as it was"
-    assert records.confirmations_of(again).name == "toy.gpu.confirmed.jsonl"
-    assert records.confirmed_by(again)[0].machine.device == "cpu"
+    assert standing.confirmations_of(again).name == "toy.gpu.confirmed.jsonl"
+    assert standing.confirmed_by(again)[0].machine.device == "cpu"
 
 
 def test_a_record_takes_its_own_current_trials(checkout: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = runner.record(checkout.load(), checkout.parameters(samples=2), jobs=1)
+    first = runner.record(checkout.load(), checkout.parameters(samples=2), rules=claims.rules("toy"), jobs=1)
     monkeypatch.setenv("GRADLEAK_CACHE", str(checkout.root / "another cache"))
-    again = runner.record(checkout.load(), checkout.parameters(samples=3), jobs=1)
+    again = runner.record(checkout.load(), checkout.parameters(samples=3), rules=claims.rules("toy"), jobs=1)
     assert checkout.traced == [0, 1, 2], "two stood in the record"
     assert [trial.date for trial in again.trials[:2]] == [trial.date for trial in first.trials]
     assert {trial.commit for trial in again.trials} == {"unknown"}
     monkeypatch.setenv("GRADLEAK_CACHE", str(checkout.root / "a third cache"))
     checkout.edit(*CHANGED)
-    runner.record(checkout.load(), checkout.parameters(samples=1), jobs=1)
+    runner.record(checkout.load(), checkout.parameters(samples=1), rules=claims.rules("toy"), jobs=1)
     assert checkout.traced == [0, 1, 2, 0], "what other code computed is no trial of today's"
 
 

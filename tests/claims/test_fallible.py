@@ -6,10 +6,10 @@ import math
 from typing import Any
 
 from gradleak import claims, studies
-from gradleak.book import records
-from gradleak.book.records import Record, Trial
 from gradleak.claims import Claim
 from gradleak.claims.judging import judge, selected
+from gradleak.runs import records
+from gradleak.runs.records import Record, Trial
 
 STEP = 1e-6
 # What may be less than nothing: what one attack has over another, decibels, similarities.

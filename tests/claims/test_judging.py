@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from gradleak import claims
-from gradleak.book import records, runner
-from gradleak.book.records import Provenance, Record, Trial
 from gradleak.claims import Claim, Line, Measure, Rule, Within
 from gradleak.claims.model import Central
 from gradleak.errors import InputError
+from gradleak.runs import records, runner
+from gradleak.runs.records import Provenance, Record, Trial
 from gradleak.studies import Study
 
 ROWS: list[dict[str, object]] = [

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from gradleak import claims
-from gradleak.book import records
 from gradleak.claims import Change, Measure, Rule, Within, kept
+from gradleak.runs import records
 from tests.claims.test_judging import claim
 
 KEPT = kept.plain([claim(needs={"count": 5, "net": ["a", "b"]})])

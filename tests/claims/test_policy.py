@@ -8,8 +8,8 @@ from functools import cache
 import pytest
 
 from gradleak import claims, studies
-from gradleak.book import records
 from gradleak.claims import Claim, Judgement
+from gradleak.runs import records
 
 # The attacks that others published, by the words for them in rows of records, and the runs of the papers' searches.
 PUBLISHED = {

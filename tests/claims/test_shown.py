@@ -7,8 +7,9 @@ from typing import Any
 import matplotlib.pyplot as plt
 
 from gradleak import claims
-from gradleak.book import figures, records, runner
 from gradleak.claims import Line, shown
+from gradleak.runs import records, runner
+from gradleak.show import figures
 from gradleak.studies import Study
 from tests.claims.test_judging import ROWS, claim, record
 

@@ -24,7 +24,7 @@ def opened(name: str) -> list[str]:
 def run(name: str, device: str) -> dict[str, Any]:
     """Run a page's open cells on a machine whose GPU is `device`, and return the page's variables."""
     page: dict[str, Any] = {"__name__": "__main__"}
-    there = mock.patch.object(studies, "resolve_device", lambda asked: "cpu" if asked == "cpu" else device)
+    there = mock.patch.object(experiments, "resolve_device", lambda asked: "cpu" if asked == "cpu" else device)
     with there, contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
         for text in opened(name):
             exec(compile(ast.parse(text), name, "exec"), page)

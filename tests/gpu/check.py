@@ -26,7 +26,7 @@ from rich.table import Table
 from torch import Tensor
 
 from gradleak import devices, studies
-from gradleak.book import comparing, runner
+from gradleak.runs import comparing, runner
 from tests.gpu import cells
 from tests.gpu.attacks import TRIES, whole
 from tests.gpu.rows import exact, parts, rows_on

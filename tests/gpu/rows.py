@@ -7,8 +7,8 @@ import math
 from typing import Any
 
 from gradleak import studies
-from gradleak.book import comparing, runner
-from gradleak.book.plain import plain
+from gradleak.runs import comparing, runner
+from gradleak.runs.plain import plain
 from tests.pretended import pretended_gpu
 
 # The pretended GPU runs the CPU's own kernels, so that rows are the same to the last bit, but for these pages.
@@ -38,7 +38,7 @@ def _trials(name: str) -> dict[str, dict[str, Any]]:
     """Return a page's first trial of each part, at its smallest parameters."""
     study = studies.load(name)
     first: dict[str, dict[str, Any]] = {}
-    for inputs in study.module.trials(studies.parameters(study, "quick", study.module.SMALLEST | {"device": "cpu"})):
+    for inputs in study.trials(studies.parameters(study, "quick", study.smallest | {"device": "cpu"})):
         first.setdefault(str(inputs.get("part", "")), inputs)
     return first
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gradleak import studies
-from gradleak.book import staying
+from gradleak.runs import staying
 from tests.gpu.rows import different, drops_its_device, parts
 
 

@@ -8,8 +8,9 @@ import pytest
 from jupyter_client.provisioning import KernelProvisionerFactory
 
 from gradleak import claims, studies
-from gradleak.book import kernels, pages, records, runner
-from gradleak.book.records import Record
+from gradleak.book import kernels, pages
+from gradleak.runs import records, runner
+from gradleak.runs.records import Record
 from tests.conftest import shared_cache
 
 

@@ -10,7 +10,7 @@ import torch
 
 from gradleak import data, models, studies
 from gradleak.errors import GradleakError
-from gradleak.studies.fitting import Sees
+from gradleak.runs.fitting import Sees
 
 
 def replaced(value: Any, known: tuple[str, ...], name: str) -> Any:
@@ -79,7 +79,7 @@ def test_what_would_fit_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("study", ["cnn-reconstruction", "feature-matching"])
 def test_lpips_needs_its_size_where_it_is_measured(study: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from gradleak.studies import fitting
+    from gradleak.runs import fitting
 
     monkeypatch.setattr(fitting, "_measured", lambda: False)
     studies.parameters(study, "quick", {"dataset": "digits"})
@@ -102,7 +102,7 @@ def test_lpips_size() -> None:
     """31 pixels are the least: AlexNet's three poolings leave one number of them, and nothing of 30."""
     from torchvision.models import alexnet
 
-    from gradleak.studies.fitting import LPIPS_SIZE
+    from gradleak.runs.fitting import LPIPS_SIZE
 
     with torch.device("meta"):
         trunk = alexnet(weights=None).features[:12]

@@ -102,7 +102,7 @@ def test_claims_that_could_never_be_judged_are_told(checkout: Toy) -> None:
 
 
 def test_claims_on_a_part_that_was_left_out(checkout: Toy) -> None:
-    from gradleak.book import runner
+    from gradleak.runs import runner
 
     checkout.claims.write_text(checkout.claims.read_text().replace("word: a", "word: [b, c], positive: true"))
     (claim,) = claims.load("toy")

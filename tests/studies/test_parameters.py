@@ -9,12 +9,11 @@ import pytest
 import torch
 
 from gradleak import data, models, studies
-from gradleak.book import runner
 from gradleak.data import text as texts
 from gradleak.data.registry import EMBEDDED
 from gradleak.errors import InputError
-from gradleak.studies import fitting
-from gradleak.studies.forms import Form, Whole
+from gradleak.runs import fitting, runner
+from gradleak.runs.forms import Form, Whole
 from gradleak.studies.shared.attacked_networks import built
 
 # Study, parameter, text, what the one line says.
@@ -136,7 +135,7 @@ def test_a_page_runs_on_an_embedded_dataset_or_says_why_not(
         return
     chosen = on(study, dataset, quick)
     # What reads texts has none of images to replace.
-    read = set(studies.load(study).module.datasets(chosen)) - ALWAYS.get(study, set())
+    read = set(studies.load(study).datasets(chosen)) - ALWAYS.get(study, set())
     assert read <= {dataset, *texts.NAMES}
     for one in set(chosen.sees()):
         private = data.load(one.dataset, "test", size=one.size)
@@ -148,7 +147,7 @@ def test_a_page_runs_on_an_embedded_dataset_or_says_why_not(
 @pytest.mark.parametrize("study", CHEAP)
 def test_a_study_runs_through_on_digits(study: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GRADLEAK_CACHE", str(tmp_path))
-    smallest = studies.parameters(study, "quick", studies.load(study).module.SMALLEST).model_dump()
+    smallest = studies.parameters(study, "quick", studies.load(study).smallest).model_dump()
     record = runner.run_study(study, on(study, "digits", smallest), jobs=1)
     assert all(trial.rows for trial in record.trials)
 

@@ -22,15 +22,15 @@ def test_every_study_is_whole(name: str) -> None:
     studies.check_notebook(study)
     claims.check(study)
     assert claims.load(name)
-    assert study.module.trials(studies.parameters(study, "paper"))
-    studies.parameters(study, "quick", study.module.SMALLEST)
+    assert study.trials(studies.parameters(study, "paper"))
+    studies.parameters(study, "quick", study.smallest)
     module = name.replace("-", "_")
     assert (Path(__file__).parent / study.paper / f"test_{module}.py").is_file()
     for field in study.Parameters.model_fields.values():
         assert field.description
     text = study.notebook.read_text()
     assert all(not cell.get("outputs") for cell in json.loads(text)["cells"]), "committed without outputs"
-    for trial in study.module.trials(study.Parameters()):
+    for trial in study.trials(study.Parameters()):
         json.dumps(trial)
         assert {"seed", "device"} <= set(trial)
 

@@ -18,14 +18,14 @@ from pydantic import Field
 from torch import nn
 
 from gradleak import data, defenses, studies
-from gradleak.book import figures
-from gradleak.book.records import Record
 from gradleak.data.text import TITLES
 from gradleak.defenses import release_epsilon
 from gradleak.errors import InputError
 from gradleak.leak import Gradients, Leak, observe
 from gradleak.models.language import batch_of
+from gradleak.runs.records import Record
 from gradleak.sequences import read_prefixes, read_sentences
+from gradleak.show import figures
 from gradleak.studies.dang2021.sentences import SHOWN, Cell, model_of
 from gradleak.studies.shared.read import judge, private_of
 

@@ -18,8 +18,6 @@ from matplotlib.figure import Figure
 from pydantic import Field
 
 from gradleak import defenses, studies
-from gradleak.book import figures
-from gradleak.book.records import Record
 from gradleak.data import text
 from gradleak.data.speech import pseudo_speech
 from gradleak.defenses import utility
@@ -27,13 +25,15 @@ from gradleak.errors import InputError
 from gradleak.labels.hard.rlg import rlg
 from gradleak.leak import Defense, Gradients, Leak
 from gradleak.models.recogniser import END, SIZES, START, Recogniser
+from gradleak.runs.forms import Form, Whole
+from gradleak.runs.records import Record
 from gradleak.sequences import Transcripts, observe_speech, read_defended, read_output, read_sharing, read_transcripts
 from gradleak.sequences.observed import FIRST
+from gradleak.show import figures
 from gradleak.studies.dang2021.defended_sentences import noise_axis, private_level
 from gradleak.studies.dang2021.matched_transcripts import interval, share
 from gradleak.studies.dang2021.sentences import Behind, made
 from gradleak.studies.dang2021.words import RATE, recogniser_of, spoken, stage_of, tokens_of
-from gradleak.studies.forms import Form, Whole
 
 PLACE = "Beyond section 4"
 SMALLEST: dict[str, Any] = {

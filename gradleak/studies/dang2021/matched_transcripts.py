@@ -17,19 +17,19 @@ from pydantic import Field
 from scipy.stats import binomtest
 
 from gradleak import studies
-from gradleak.book import figures
-from gradleak.book.records import Record
 from gradleak.data import text
 from gradleak.data.speech import pseudo_speech
 from gradleak.errors import InputError
 from gradleak.labels.hard.rlg import rlg
+from gradleak.runs.forms import Form, Whole
+from gradleak.runs.records import Record
 from gradleak.sequences.matching import OURS, PRINTED, Matched, match_transcript
 from gradleak.sequences.observed import observe_speech
 from gradleak.sequences.recovered import read_recovered
 from gradleak.sequences.transcripts import read_transcripts
+from gradleak.show import figures
 from gradleak.studies.dang2021.transcripts import edits
 from gradleak.studies.dang2021.words import recogniser_of, stage_of, tokens_of
-from gradleak.studies.forms import Form, Whole
 
 PLACE = "Section 4, Table 5, Figure 2; Table 2"
 SMALLEST: dict[str, Any] = {"rows": ["sentences/softmax/0/1/1"], "stages": ["0/2"], "lengths": ["4/1"]}

@@ -19,13 +19,13 @@ from pydantic import Field
 from torch import Tensor
 
 from gradleak import data, studies
-from gradleak.book import figures
-from gradleak.book.records import Record
 from gradleak.defenses import named
 from gradleak.errors import InputError
 from gradleak.labels import reveal_labels
 from gradleak.labels.hard.rlg_as_coded import rlg_as_coded_on_images
-from gradleak.studies.fitting import Sees
+from gradleak.runs.fitting import Sees
+from gradleak.runs.records import Record
+from gradleak.show import figures
 from gradleak.studies.shared.defended import Defended
 from gradleak.studies.shared.last_layers import TRAINED, Row, Seen, seen
 

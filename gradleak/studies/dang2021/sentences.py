@@ -16,18 +16,18 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from gradleak import data, defenses, studies
-from gradleak.book import figures
-from gradleak.book.records import Record
 from gradleak.data.text import TITLES
 from gradleak.defenses import Each
 from gradleak.errors import InputError, MissingData
 from gradleak.leak import Defense, Leak, observe
 from gradleak.models.language import KINDS, batch_of
 from gradleak.models.language_training import LanguageRecipe, train_language_model
+from gradleak.runs.forms import Form, Whole
+from gradleak.runs.records import Record
 from gradleak.sequences import read_sentences
 from gradleak.sequences.recurrent import layers_of
 from gradleak.sequences.span import span_of
-from gradleak.studies.forms import Form, Whole
+from gradleak.show import figures
 from gradleak.studies.shared.read import judge, private_of
 
 PLACE = "Beyond section 2.5"

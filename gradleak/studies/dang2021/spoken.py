@@ -15,18 +15,18 @@ from pydantic import Field
 from torch import Tensor
 
 from gradleak import studies
-from gradleak.book import figures
-from gradleak.book.records import Record
 from gradleak.data import text
 from gradleak.data.audio import can_speak, spoken_digits, synthesised
 from gradleak.data.speech import pseudo_speech
 from gradleak.errors import InputError
 from gradleak.models.recogniser import Recogniser
+from gradleak.runs.forms import Form, Whole
+from gradleak.runs.records import Record
 from gradleak.sequences.observed import FIRST, observe_speech
 from gradleak.sequences.transcripts import read_transcripts
 from gradleak.sequences.words import reveal_words
+from gradleak.show import figures
 from gradleak.studies.dang2021.words import recogniser_of, spoken, stage_of, tokens_of
-from gradleak.studies.forms import Form, Whole
 
 PLACE = "Beyond section 3"
 SMALLEST: dict[str, Any] = {"voices": ["en-us/175/50"], "utterances": 2, "stages": [0]}

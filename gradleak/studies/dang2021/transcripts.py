@@ -17,16 +17,16 @@ from matplotlib.lines import Line2D
 from pydantic import Field
 
 from gradleak import studies
-from gradleak.book import figures
-from gradleak.book.records import Record
 from gradleak.data import text
 from gradleak.data.speech import pseudo_speech
 from gradleak.errors import InputError
 from gradleak.models.recogniser import SIZES, Recogniser
+from gradleak.runs.forms import Form, Whole
+from gradleak.runs.records import Record
 from gradleak.sequences.observed import FIRST, observe_speech
 from gradleak.sequences.transcripts import Transcripts, read_transcripts, step_misses
+from gradleak.show import figures
 from gradleak.studies.dang2021.words import Row, recogniser_of, spoken, stage_of, tokens_of, utterances_of
-from gradleak.studies.forms import Form, Whole
 
 PLACE = "Section 4, Table 5, Figure 2"
 SMALLEST: dict[str, Any] = {"rows": ["small/0/2"], "batches": ["2/1"]}

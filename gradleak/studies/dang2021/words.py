@@ -17,8 +17,6 @@ from pydantic import Field
 from torch import Tensor
 
 from gradleak import studies
-from gradleak.book import figures
-from gradleak.book.records import Record
 from gradleak.data import text
 from gradleak.data.speech import pseudo_speech
 from gradleak.defenses import named
@@ -28,10 +26,12 @@ from gradleak.labels.hard.rlg_as_coded import rlg_as_coded
 from gradleak.leak import Leak
 from gradleak.models.recogniser import SIZES, Recogniser
 from gradleak.models.recogniser_training import trained_recogniser
+from gradleak.runs.forms import Form, Whole
+from gradleak.runs.records import Record
 from gradleak.sequences.observed import observe_speech
 from gradleak.sequences.words import outlying_words, rounded_rank
+from gradleak.show import figures
 from gradleak.spans import classes_span
-from gradleak.studies.forms import Form, Whole
 from gradleak.studies.shared.defended import Defended
 
 PLACE = "Sections 2.5.2 and 3, Tables 2, 3 and 4"

@@ -14,12 +14,12 @@ from pydantic import Field
 from torch import Tensor
 
 from gradleak import augment, metrics, studies
-from gradleak.book import figures
-from gradleak.book.records import Record
 from gradleak.devices import least_squares
 from gradleak.labels.hard.posterior import Posteriors, posterior_values
 from gradleak.labels.hard.rounding import rounded
 from gradleak.losses import BinaryCrossEntropy, CrossEntropy, Focal, Loss
+from gradleak.runs.records import Record
+from gradleak.show import figures
 
 PLACE = "Section 3.1, Theorem 1, Table 1, Appendix C"
 SMALLEST: dict[str, Any] = {"cases": 20, "classes": [2, 10], "gammas": [0.0, 2.0], "temperatures": [1.0, 2.0]}

@@ -17,14 +17,14 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from gradleak import augment, data, metrics, studies
-from gradleak.book import figures
-from gradleak.book.records import Record
 from gradleak.labels import Knowledge, count_heads
 from gradleak.leak import observe_heads
 from gradleak.losses import CrossEntropy, Focal, Loss
 from gradleak.models import training
-from gradleak.studies.fitting import Sees
-from gradleak.studies.forms import Form, Whole
+from gradleak.runs.fitting import Sees
+from gradleak.runs.forms import Form, Whole
+from gradleak.runs.records import Record
+from gradleak.show import figures
 from gradleak.studies.shared.attacked_networks import OnPixels, built
 from gradleak.studies.shared.tally import LOOKS, load, others
 

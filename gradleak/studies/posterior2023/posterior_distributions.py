@@ -15,11 +15,11 @@ from pydantic import Field
 from torch.nn import functional as F
 
 from gradleak import data, studies
-from gradleak.book import figures
-from gradleak.book.records import Record
 from gradleak.leak import head_inputs
-from gradleak.studies.fitting import Sees
-from gradleak.studies.forms import Form, Whole
+from gradleak.runs.fitting import Sees
+from gradleak.runs.forms import Form, Whole
+from gradleak.runs.records import Record
+from gradleak.show import figures
 from gradleak.studies.shared.attacked_networks import built
 from gradleak.studies.shared.tally import load
 

@@ -15,12 +15,12 @@ from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
 from gradleak import data, metrics, studies
-from gradleak.book import figures
-from gradleak.book.records import Record
 from gradleak.labels import Knowledge, count_heads
 from gradleak.leak import head_inputs, observe_heads
 from gradleak.models import training
-from gradleak.studies.fitting import Sees
+from gradleak.runs.fitting import Sees
+from gradleak.runs.records import Record
+from gradleak.show import figures
 from gradleak.studies.posterior2023.posterior_attack import skewed
 from gradleak.studies.shared.tally import LOOKS, load, others
 

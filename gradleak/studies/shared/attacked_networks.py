@@ -10,8 +10,8 @@ from gradleak import data, models
 from gradleak.data.base import Dataset
 from gradleak.errors import InputError
 from gradleak.models import training
-from gradleak.studies.fitting import Sees
-from gradleak.studies.forms import Form
+from gradleak.runs.fitting import Sees
+from gradleak.runs.forms import Form
 
 Stage = Literal["untrained", "trained"]
 STAGES: tuple[Stage, ...] = get_args(Stage)

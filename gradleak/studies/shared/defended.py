@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
+import pandas as pd
 import torch
 
 from gradleak import defenses
 from gradleak.errors import unknown
 from gradleak.leak import Defense, Gradients
-from gradleak.studies.forms import Form
+from gradleak.runs.forms import Form
+from gradleak.studies import Experiment
 
 # wang2024's pages: the level of their "clip" is a share of the gradient's own norm.
 Defence = Literal["gaussian", "clip", "quantize", "half"]
@@ -45,6 +47,20 @@ class Defended(Form):
 def sent_behind(defense: str, level: float, clean: Gradients, seed: int) -> Gradients:
     """Return a gradient as it is sent behind a defence of wang2024's pages."""
     return named(WORDS, defense, level, torch.Generator().manual_seed(seed))(clean)
+
+
+class BehindDefence(Experiment):
+    """What is left of gradients behind one defence; `defense` and `level` as wang2024's pages name them."""
+
+    part: ClassVar[str] = "defense"
+    defense: str
+    level: float
+
+
+def with_defence_cells(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return rows with the name of their defence and its strength as a table shows them."""
+    cells = [defense_cells(*values) for values in zip(rows["defense"], rows["level"], strict=True)]
+    return rows.assign(**{head: [cell[head] for cell in cells] for head in ("defence", "strength")})
 
 
 def defended_trials(levels: Mapping[str, Sequence[float]], **common: Any) -> list[dict[str, Any]]:

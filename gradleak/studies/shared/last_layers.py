@@ -11,8 +11,8 @@ from torch.nn import functional as F
 
 from gradleak import data, models
 from gradleak.leak import head_inputs
-from gradleak.studies.fitting import Sees
-from gradleak.studies.forms import Form, Whole
+from gradleak.runs.fitting import Sees
+from gradleak.runs.forms import Form, Whole
 from gradleak.studies.shared.attacked_networks import built
 
 TRAINED = "efficientnet-lite0"

@@ -16,12 +16,12 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from gradleak import augment, claims, data, metrics, studies
-from gradleak.book import figures
-from gradleak.book.records import Record
 from gradleak.images import LBFGS, Adam, Prior, match
 from gradleak.images.presets import preset
 from gradleak.leak import observe
-from gradleak.studies.fitting import Fixed, Sees
+from gradleak.runs.fitting import Fixed, Sees
+from gradleak.runs.records import Record
+from gradleak.show import figures
 from gradleak.studies.shared import attacked_networks
 from gradleak.studies.shared.attacked_networks import STAGES, Row, Stage
 from gradleak.studies.shared.mosaics import packed, show

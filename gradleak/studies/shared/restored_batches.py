@@ -20,7 +20,7 @@ from gradleak.images import GradInversion, Reconstruction, match, observe_statis
 from gradleak.images.gradinversion.attack import Known, known_of
 from gradleak.images.presets import preset as published
 from gradleak.leak import observe
-from gradleak.studies.fitting import Sees
+from gradleak.runs.fitting import Sees
 from gradleak.studies.shared.deep_networks import NAMES, SMALL, made, pooled
 from gradleak.studies.shared.mosaics import packed
 

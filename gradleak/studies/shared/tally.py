@@ -13,11 +13,11 @@ from matplotlib.axes import Axes
 from torch import Tensor, nn
 
 from gradleak import augment, data, metrics
-from gradleak.book import figures
 from gradleak.defenses import Each
 from gradleak.errors import InputError, unknown
 from gradleak.labels import Knowledge, count_heads
 from gradleak.leak import Defense, observe, observe_heads
+from gradleak.show import figures
 
 BALANCES = ("unbalanced", "balanced")
 SIZES = [1, 2, 4, 8, 16, 32, 64, 128]

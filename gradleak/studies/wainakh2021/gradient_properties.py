@@ -16,11 +16,11 @@ from pydantic import Field
 from torch import Tensor
 
 from gradleak import data, studies
-from gradleak.book import figures
-from gradleak.book.records import Record
 from gradleak.labels.hard.llg import llg_estimate
 from gradleak.leak import head_inputs, observe_heads
-from gradleak.studies.fitting import Sees
+from gradleak.runs.fitting import Sees
+from gradleak.runs.records import Record
+from gradleak.show import figures
 from gradleak.studies.shared.attacked_networks import built
 from gradleak.studies.shared.tally import BALANCES, drawn, load, others
 

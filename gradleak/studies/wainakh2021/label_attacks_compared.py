@@ -16,11 +16,11 @@ from pydantic import Field
 from torch import nn
 
 from gradleak import data, studies
-from gradleak.book import figures
-from gradleak.book.records import Record
 from gradleak.models import training
-from gradleak.studies.fitting import Sees
-from gradleak.studies.forms import Form
+from gradleak.runs.fitting import Sees
+from gradleak.runs.forms import Form
+from gradleak.runs.records import Record
+from gradleak.show import figures
 from gradleak.studies.shared.attacked_networks import OnPixels, built
 from gradleak.studies.shared.defended import Defended, named
 from gradleak.studies.shared.tally import Tally, attack, load, others

@@ -13,9 +13,9 @@ from matplotlib.figure import Figure
 from pydantic import Field
 
 from gradleak import data, studies
-from gradleak.book import figures
-from gradleak.book.records import Record
-from gradleak.studies.fitting import Sees
+from gradleak.runs.fitting import Sees
+from gradleak.runs.records import Record
+from gradleak.show import figures
 from gradleak.studies.shared.attacked_networks import built
 from gradleak.studies.shared.tally import (
     ATTACKS,

@@ -13,10 +13,10 @@ from matplotlib.figure import Figure
 from pydantic import Field
 
 from gradleak import data, defenses, studies
-from gradleak.book import figures
-from gradleak.book.records import Record
 from gradleak.leak import Gradients, observe
-from gradleak.studies.fitting import Sees
+from gradleak.runs.fitting import Sees
+from gradleak.runs.records import Record
+from gradleak.show import figures
 from gradleak.studies.shared.attacked_networks import built
 from gradleak.studies.shared.defended import Defended, named
 from gradleak.studies.shared.tally import (

@@ -17,10 +17,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from gradleak import augment, data, studies
-from gradleak.book import figures
-from gradleak.book.records import Record
 from gradleak.leak import evaluating
-from gradleak.studies.fitting import Sees
+from gradleak.runs.fitting import Sees
+from gradleak.runs.records import Record
+from gradleak.show import figures
 from gradleak.studies.shared.attacked_networks import built
 from gradleak.studies.shared.tally import ATTACKS, DRAWN, GUESS, LOOKS, Tally, attack, load, others
 

@@ -17,11 +17,11 @@ from torch import Tensor
 
 from gradleak import auditing, data, defenses, models, studies
 from gradleak.auditing import bringing
-from gradleak.book import figures
-from gradleak.book.records import Record
 from gradleak.errors import GradleakError, MissingData, unknown
 from gradleak.leak import Leak
-from gradleak.studies.fitting import Fixed, Sees
+from gradleak.runs.fitting import Fixed, Sees
+from gradleak.runs.records import Record
+from gradleak.show import figures
 from gradleak.studies.shared.federation import Federation, digit_network
 
 PLACE = "Beyond the papers"

@@ -16,14 +16,14 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from gradleak import data, defenses, metrics, studies
-from gradleak.book import figures
-from gradleak.book.records import Record
 from gradleak.labels import BatchLabels, recover_batch
 from gradleak.labels.soft.explanations import KNOWN_FEATURE
 from gradleak.labels.verdict import KNOWN
 from gradleak.leak import observe_heads
-from gradleak.studies.fitting import Sees
-from gradleak.studies.forms import Form, Whole
+from gradleak.runs.fitting import Sees
+from gradleak.runs.forms import Form, Whole
+from gradleak.runs.records import Record
+from gradleak.show import figures
 from gradleak.studies.shared import attacked_networks
 from gradleak.studies.shared.attacked_networks import Row, built
 from gradleak.studies.shared.samples import DTYPES, inputs_of, soft_labels

@@ -18,15 +18,15 @@ from pydantic import AfterValidator, Field
 from torch import nn
 
 from gradleak import augment, data, models, studies
-from gradleak.book import figures
-from gradleak.book.records import Record
 from gradleak.hunting import BROKEN, FAMILIES, OUTCOMES
 from gradleak.hunting.running import block, pairs
 from gradleak.images import Inversion, trace_convolutional, trace_fully_connected
 from gradleak.images.inversion.again import observed_again
 from gradleak.leak import Leak, observe
 from gradleak.models.language import batch_of, build_language_model
+from gradleak.runs.records import Record
 from gradleak.sequences import read_sentences
+from gradleak.show import figures
 
 PLACE = "Beyond section 4"
 SMALLEST: dict[str, Any] = {

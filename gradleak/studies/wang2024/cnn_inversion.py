@@ -19,11 +19,11 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from gradleak import data, defenses, metrics, models, studies
-from gradleak.book import figures
-from gradleak.book.records import Record
 from gradleak.images import LBFGS, match, polished, trace_convolutional
 from gradleak.leak import observe
-from gradleak.studies.fitting import Sees
+from gradleak.runs.fitting import Sees
+from gradleak.runs.records import Record
+from gradleak.show import figures
 from gradleak.studies.shared import attacked_networks
 from gradleak.studies.shared.attacked_networks import STAGES, Row, Stage
 from gradleak.studies.shared.defended import Defence, defended_trials, defense_cells, sent_behind

@@ -15,13 +15,13 @@ from matplotlib.figure import Figure
 from pydantic import Field
 
 from gradleak import data, studies
-from gradleak.book import figures
-from gradleak.book.records import Record
 from gradleak.errors import unknown
 from gradleak.images import LevenbergMarquardt, match, trace_convolutional
 from gradleak.leak import observe
-from gradleak.studies.fitting import Fixed, Sees
-from gradleak.studies.forms import Form, Whole
+from gradleak.runs.fitting import Fixed, Sees
+from gradleak.runs.forms import Form, Whole
+from gradleak.runs.records import Record
+from gradleak.show import figures
 from gradleak.studies.shared import matched_runs
 from gradleak.studies.shared.attacked_networks import Stage
 from gradleak.studies.shared.matched_runs import (

@@ -16,10 +16,10 @@ from pydantic import Field
 from torch import Tensor
 
 from gradleak import augment, metrics, studies
-from gradleak.book import figures
-from gradleak.book.records import Record
 from gradleak.devices import least_squares
 from gradleak.labels import idlg, recover_soft_labels
+from gradleak.runs.records import Record
+from gradleak.show import figures
 from gradleak.studies.shared.samples import DTYPES, LABELS, random_layer, soft_labels
 from gradleak.studies.shared.searched import KNOWN, judged, search_both
 

@@ -18,8 +18,6 @@ from pydantic import Field
 from torch import Tensor
 
 from gradleak import data, defenses, metrics, models, studies
-from gradleak.book import figures
-from gradleak.book.records import Record
 from gradleak.errors import InputError
 from gradleak.images import LBFGS, Adam, Distance, Inversion, Prior, trace_fully_connected
 from gradleak.images.matching.factored import FactoredObjective, factored, match_factored
@@ -27,7 +25,9 @@ from gradleak.images.matching.objective import Objective
 from gradleak.images.matching.optimizers import DECAY
 from gradleak.labels import recover_soft_labels
 from gradleak.leak import Leak, observe
-from gradleak.studies.fitting import Sees
+from gradleak.runs.fitting import Sees
+from gradleak.runs.records import Record
+from gradleak.show import figures
 from gradleak.studies.shared.defended import Defence, defended_trials, defense_cells, sent_behind
 from gradleak.studies.shared.mosaics import packed, show
 from gradleak.studies.shared.restored import clock, quality

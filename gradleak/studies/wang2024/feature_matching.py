@@ -10,8 +10,8 @@ from typing import Any, ClassVar, Literal
 import pandas as pd
 from matplotlib.figure import Figure
 
-from gradleak.book.records import Record
 from gradleak.images import Distance
+from gradleak.runs.records import Record
 from gradleak.studies.shared import matched_runs
 from gradleak.studies.shared.matched_runs import (
     compared,

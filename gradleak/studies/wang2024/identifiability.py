@@ -18,12 +18,13 @@ from pydantic import Field
 from torch import Tensor
 
 from gradleak import data, metrics, studies
-from gradleak.book import figures, kinds
-from gradleak.book.records import Record
 from gradleak.errors import InputError
 from gradleak.labels import PRIORS, recover_batch, recover_soft_labels
 from gradleak.labels.verdict import KNOWN
-from gradleak.studies.fitting import Sees
+from gradleak.runs import kinds
+from gradleak.runs.fitting import Sees
+from gradleak.runs.records import Record
+from gradleak.show import figures
 from gradleak.studies.shared import attacked_networks
 from gradleak.studies.shared.attacked_networks import Row
 from gradleak.studies.shared.samples import LABELS, observe_private, private_samples, random_layer, soft_labels

@@ -15,12 +15,12 @@ from pydantic import Field
 from torch import Tensor
 
 from gradleak import data, metrics, studies
-from gradleak.book import figures
-from gradleak.book.records import Record
 from gradleak.labels import idlg, recover_soft_labels
 from gradleak.leak import observe_heads
-from gradleak.studies.fitting import Sees
-from gradleak.studies.forms import Form, Whole
+from gradleak.runs.fitting import Sees
+from gradleak.runs.forms import Form, Whole
+from gradleak.runs.records import Record
+from gradleak.show import figures
 from gradleak.studies.shared.attacked_networks import built
 from gradleak.studies.shared.samples import LABELS, private_samples
 from gradleak.studies.shared.searched import KNOWN, judged, search_both

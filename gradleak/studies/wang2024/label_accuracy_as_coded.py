@@ -15,14 +15,14 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from gradleak import claims, data, metrics, models, studies
-from gradleak.book import figures
-from gradleak.book.records import Record
 from gradleak.labels import idlg, recover_soft_labels
 from gradleak.labels.soft import search
 from gradleak.leak import HeadLeaks, head_inputs
 from gradleak.models import training
-from gradleak.studies.fitting import Sees
-from gradleak.studies.forms import Form, Whole
+from gradleak.runs.fitting import Sees
+from gradleak.runs.forms import Form, Whole
+from gradleak.runs.records import Record
+from gradleak.show import figures
 from gradleak.studies.shared.last_layers import TRAINED
 from gradleak.studies.shared.samples import LABELS, observe_private, private_samples
 from gradleak.studies.shared.searched import KNOWN, judged, search_both

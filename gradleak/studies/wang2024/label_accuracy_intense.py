@@ -15,12 +15,12 @@ from pydantic import Field
 from torch import Tensor
 
 from gradleak import data, metrics, studies
-from gradleak.book import figures
-from gradleak.book.records import Record
 from gradleak.labels import recover_soft_labels
 from gradleak.labels.soft import search
 from gradleak.leak import HeadLeaks, observe_heads
-from gradleak.studies.fitting import Sees
+from gradleak.runs.fitting import Sees
+from gradleak.runs.records import Record
+from gradleak.show import figures
 from gradleak.studies.shared import attacked_networks, searched
 from gradleak.studies.shared.attacked_networks import Row
 from gradleak.studies.shared.samples import LABELS, observe_private, private_samples

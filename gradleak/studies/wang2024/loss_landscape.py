@@ -17,11 +17,11 @@ from matplotlib.figure import Figure
 from pydantic import Field
 
 from gradleak import data, studies
-from gradleak.book import figures
-from gradleak.book.records import Record
 from gradleak.labels import LabelPath, Minima, find_minima, label_loss, nonnegative_intervals
 from gradleak.models import training
-from gradleak.studies.fitting import Sees
+from gradleak.runs.fitting import Sees
+from gradleak.runs.records import Record
+from gradleak.show import figures
 from gradleak.studies.shared.attacked_networks import built
 from gradleak.studies.shared.samples import observe_private, private_samples, read, reduced, written
 

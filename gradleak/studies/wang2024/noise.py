@@ -16,12 +16,12 @@ from pydantic import Field
 from torch import Tensor
 
 from gradleak import data, defenses, metrics, studies
-from gradleak.book import figures
-from gradleak.book.records import Record
 from gradleak.labels import PRIORS, SoftLabels, recover_soft_labels
 from gradleak.labels.soft import search
 from gradleak.labels.soft.path import LabelPath, label_path
-from gradleak.studies.fitting import Sees
+from gradleak.runs.fitting import Sees
+from gradleak.runs.records import Record
+from gradleak.show import figures
 from gradleak.studies.shared import defended
 from gradleak.studies.shared.attacked_networks import built
 from gradleak.studies.shared.samples import observe_private, private_samples

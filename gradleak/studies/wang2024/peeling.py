@@ -17,13 +17,14 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from gradleak import data, metrics, models, studies
-from gradleak.book import figures, kinds
-from gradleak.book.records import Record
 from gradleak.images import Adam, match, peel
 from gradleak.images.peeling.attack import counts_of
 from gradleak.images.peeling.network import Network
 from gradleak.leak import Leak, observe
-from gradleak.studies.fitting import Sees
+from gradleak.runs import kinds
+from gradleak.runs.fitting import Sees
+from gradleak.runs.records import Record
+from gradleak.show import figures
 from gradleak.studies.shared.defended import sent_behind
 from gradleak.studies.shared.mosaics import packed, show
 from gradleak.studies.shared.peeled import FACTOR, decibels, judged, layer_line, layers_of, short

@@ -20,8 +20,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from gradleak import data, defenses, metrics, models, studies
-from gradleak.book import figures, kinds
-from gradleak.book.records import Record
 from gradleak.errors import MissingData
 from gradleak.images import Adam, Peeled, match, peel, restore_batches
 from gradleak.images.gradinversion.settings import preset
@@ -29,8 +27,11 @@ from gradleak.images.peeling.attack import counts_of
 from gradleak.images.peeling.network import Network
 from gradleak.leak import Leak, head_inputs, observe
 from gradleak.models import training
-from gradleak.studies.fitting import Sees
-from gradleak.studies.forms import Form, Whole
+from gradleak.runs import kinds
+from gradleak.runs.fitting import Sees
+from gradleak.runs.forms import Form, Whole
+from gradleak.runs.records import Record
+from gradleak.show import figures
 from gradleak.studies.shared.mosaics import packed, show
 from gradleak.studies.shared.peeled import BACK, decibels, judged, layers_of, short
 from gradleak.studies.shared.samples import DTYPES

@@ -18,8 +18,6 @@ from torch.nn import functional as F
 
 from gradleak import data, metrics, models, studies
 from gradleak.augment import one_hot
-from gradleak.book import figures, kinds
-from gradleak.book.records import Record
 from gradleak.images import LBFGS, match, peel
 from gradleak.images.inversion.convolutional import trace_convolutional
 from gradleak.images.inversion.fully_connected import Inversion, trace_fully_connected
@@ -29,9 +27,12 @@ from gradleak.leak import Leak, observe
 from gradleak.models import training
 from gradleak.models.language_training import LanguageRecipe
 from gradleak.precision import PRECISIONS
+from gradleak.runs import kinds
+from gradleak.runs.fitting import Fixed, Sees
+from gradleak.runs.forms import Form, Whole
+from gradleak.runs.records import Record
 from gradleak.sequences import batch_of, read_sentences
-from gradleak.studies.fitting import Fixed, Sees
-from gradleak.studies.forms import Form, Whole
+from gradleak.show import figures
 from gradleak.studies.shared.read import judge, private_of
 from gradleak.studies.shared.samples import random_layer, soft_labels
 

@@ -6,7 +6,9 @@ wang2024, section 3.4 and appendix A: without a prior on the label, the gradient
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar
+from collections.abc import Iterator
+from itertools import product
+from typing import ClassVar
 
 import numpy as np
 import pandas as pd
@@ -17,10 +19,13 @@ from pydantic import Field
 from torch import Tensor
 
 from gradleak import data, studies
-from gradleak.book import figures, kinds
-from gradleak.book.records import Record
 from gradleak.labels import LabelPath, label_loss, nonnegative_intervals
-from gradleak.studies.fitting import Sees
+from gradleak.leak import HeadLeaks
+from gradleak.runs import kinds
+from gradleak.runs.fitting import Sees
+from gradleak.runs.records import Record
+from gradleak.show import figures
+from gradleak.studies import Experiment, Row, setting
 from gradleak.studies.shared.attacked_networks import built
 from gradleak.studies.shared.samples import DTYPES, LABELS, observe_private, private_samples, read, reduced, written
 
@@ -32,70 +37,226 @@ COLUMNS = {
     "logits": kinds.measured(relative=1e-5),
     "ratios": kinds.measured(relative=1e-5),
 }
-SMALLEST: dict[str, Any] = {"samples": 20, "images": 10, "classes": [3, 10], "networks": ["lenet"]}
+# Decades of |λ / λ*|, each by the exponent of its lower end.
+DECADES = (-2, -1, 0, 1)
 
 
 class Parameters(studies.Parameters):
-    """What a rerun may change."""
+    """How many random layers are drawn, and which networks see which images."""
 
-    samples: int = Field(200, ge=1, le=1_000_000, description="random layers for each number of classes and precision")
-    classes: list[int] = Field([2, 10, 100], description="numbers of classes C of the random layers")
-    features: int = Field(64, ge=1, le=8192, description="features I of the random layers")
-    images: int = Field(30, ge=1, le=100_000, description="single images a network and kind of label")
-    dataset: str = Field("photos", description="images the networks see")
-    networks: list[str] = Field(["lenet"], description="real networks, untrained")
-
-    paper: ClassVar[dict[str, Any]] = {
-        "samples": 20_000,
-        "classes": [2, 10, 100, 1000],
-        "images": 500,
-        "dataset": "cifar10",
-        "networks": ["lenet", "resnet18", "resnet18-cifar"],
-    }
+    samples: int = setting(
+        200,
+        paper=20_000,
+        smallest=20,
+        ge=1,
+        le=1_000_000,
+        about="random layers for each number of classes and precision",
+    )
+    classes: list[int] = setting(
+        [2, 10, 100], paper=[2, 10, 100, 1000], smallest=[3, 10], about="numbers of classes C of the random layers"
+    )
+    features: int = setting(64, ge=1, le=8192, about="features I of the random layers")
+    images: int = setting(
+        30, paper=500, smallest=10, ge=1, le=100_000, about="single images a network and kind of label"
+    )
+    dataset: str = setting("photos", paper="cifar10", about="images the networks see")
+    networks: list[str] = setting(
+        ["lenet"], paper=["lenet", "resnet18", "resnet18-cifar"], about="real networks, untrained"
+    )
 
     def sees(self) -> list[Sees]:
         """Return the networks and the images that they are shown."""
         return [Sees(network, self.dataset) for network in self.networks]
 
+    def experiments(self) -> Iterator[Experiment]:
+        """Give the random layers, then each network's images, and one image for the figure."""
+        for classes, dtype, bias in product(self.classes, DTYPES, (False, True)):
+            yield RandomLayers.of(self, classes=classes, dtype=dtype, bias=bias)
+        for network, labels in product(self.networks, LABELS):
+            for dtype in DTYPES:
+                yield NetworkSums.of(self, network=network, labels=labels, dtype=dtype, samples=self.images)
+            yield Intervals.of(self, network=network, labels=labels, dtype="float64", samples=self.images)
+        yield OneInterval.of(self, network=self.networks[0], labels="smoothing", dtype="float32", samples=1)
 
-def scale(parameters: Parameters) -> str:
-    """Return in a few words how many samples of what a run is about."""
-    images = f"{parameters.images} images a network and kind of label, {data.title(parameters.dataset)}"
-    return f"{parameters.samples:,} random layers of each kind, {images}"
-
-
-def datasets(parameters: Parameters) -> list[str]:
-    """Return the names of the datasets this study reads."""
-    return [parameters.dataset]
-
-
-def trials(parameters: Parameters) -> list[dict[str, Any]]:
-    """Return the inputs of every trial."""
-    device = studies.resolve_device(parameters.device)
-    layers = [
-        {"part": "layers", "classes": classes, "dtype": dtype, "bias": bias}
-        | {"features": parameters.features, "samples": parameters.samples}
-        for classes in parameters.classes
-        for dtype in DTYPES
-        for bias in (False, True)
-    ]
-    images = [
-        {"part": part, "network": network, "labels": labels, "dtype": dtype}
-        | {"dataset": parameters.dataset, "samples": parameters.images}
-        for network in parameters.networks
-        for labels in LABELS
-        for part, dtype in (("network", "float32"), ("network", "float64"), ("interval", "float64"))
-    ]
-    shown = {"part": "figure", "network": parameters.networks[0], "labels": "smoothing", "dtype": "float32"}
-    images.append(shown | {"dataset": parameters.dataset, "samples": 1})
-    return [inputs | {"seed": parameters.seed, "device": device} for inputs in layers + images]
+    def about(self) -> str:
+        """Return in a few words how many samples of what a run is about."""
+        images = f"{self.images} images a network and kind of label, {data.title(self.dataset)}"
+        return f"{self.samples:,} random layers of each kind, {images}"
 
 
-def trial(**inputs: Any) -> list[dict[str, Any]]:
-    """Run one trial: pseudo labels of random layers, or those of a network, its valid intervals, one label path."""
-    if inputs["part"] == "layers":
-        return _random_layers(**{name: value for name, value in inputs.items() if name != "part"})
-    return _network(**inputs)
+class Sums(Row):
+    """How far pseudo labels sum from 1: in all, and by the decade of |λ / λ*|."""
+
+    pseudo_labels: int
+    error: float
+    median_error: float
+    bound_share: float
+    invalid_percent: float
+    error_decade_minus_2: float = Field(alias="error_decade_-2")
+    error_decade_minus_1: float = Field(alias="error_decade_-1")
+    error_decade_0: float
+    error_decade_1: float
+
+
+class LayerSums(Sums):
+    """The same of random layers; where these have a bias, also the median errors of the labels (L1)."""
+
+    median_label_error: float = math.nan
+    median_label_error_bias_ignored: float = math.nan
+    median_label_error_closed_form: float = math.nan
+
+
+class Interval(Row):
+    """The interval of λ around the true scalar in which every label is a valid one."""
+
+    sample: int = 0
+    truth: float
+    low: float
+    high: float
+    elsewhere: int
+    least: float
+    widening: float
+    ambiguous: bool
+    endless: bool
+    label_distance: float
+
+
+class DrawnInterval(Interval):
+    """The same of one image, with the path of its labels."""
+
+    logits: list[float]
+    ratios: list[float]
+
+
+class RandomLayers(Experiment):
+    """Single layers with any feature, any label and any scalar; the sums of their pseudo labels are measured."""
+
+    part: ClassVar[str] = "layers"
+    classes: int
+    dtype: str
+    bias: bool
+    features: int
+    samples: int
+
+    def run(self) -> list[LayerSums]:
+        """Draw the layers, and measure."""
+        generator = torch.Generator().manual_seed(self.seed)
+        chunk = max(1, 20_000_000 // (self.classes * self.features))
+        parts = [self._draw(min(chunk, self.samples - start), generator) for start in range(0, self.samples, chunk)]
+        drawn = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+        sums = measured_sums(drawn.pop("labels"), drawn.pop("reach"), DTYPES[self.dtype])
+        medians = {f"median_{name}": float(values.median()) for name, values in drawn.items()}
+        return [LayerSums.of(sums, **medians)]
+
+    def _draw(self, samples: int, generator: torch.Generator) -> dict[str, Tensor]:
+        """Return pseudo labels of some layers, how far their scalars reach and, with a bias, errors of labels."""
+
+        def normal(*shape: int) -> Tensor:
+            return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+        def uniform(*shape: int) -> Tensor:
+            return torch.rand(*shape, generator=generator, dtype=torch.float64)
+
+        classes, features = self.classes, self.features
+        like = torch.empty(0, device=self.device, dtype=DTYPES[self.dtype])
+        # Logits of any spread from flat to saturated, features of any sign, labels anywhere on the simplex.
+        spread = 10 ** (uniform(samples, 1, 1) * 3 - 1.5)
+        weight = (normal(samples, classes, features) * spread / math.sqrt(features)).to(like)
+        hidden = normal(samples, features).to(like)
+        offset = (normal(samples, classes) if self.bias else torch.zeros(samples, classes)).to(like)
+        exponential = -(uniform(samples, classes).clamp(min=1e-300)).log()
+        label = (exponential / exponential.sum(dim=1, keepdim=True)).to(like)
+        label = label / label.sum(dim=1, keepdim=True)
+
+        logits = (torch.einsum("nci,ni->nc", weight, hidden) + offset).requires_grad_()
+        loss = -(label * logits.log_softmax(dim=1)).sum()
+        (delta,) = torch.autograd.grad(loss, [logits])
+        gradient = delta.unsqueeze(2) * hidden.unsqueeze(1)
+
+        row = gradient.sum(dim=2).abs().argmax(dim=1)
+        direction = gradient[torch.arange(samples, device=row.device), row]
+        column = direction.abs().argmax(dim=1)
+        picked = gradient[torch.arange(samples, device=row.device), :, column]
+        path = LabelPath(
+            direction,
+            torch.einsum("nci,ni->nc", weight, direction),
+            picked / direction.gather(1, column[:, None]),
+            None,
+            row,
+        )
+        truth = 1 / delta.gather(1, row[:, None])
+        factor = 10 ** (uniform(samples, 1) * 4 - 2) * torch.where(uniform(samples, 1) < 0.5, -1.0, 1.0)
+        scalars = truth * factor.to(truth)
+        values = {"labels": _pseudo_labels(path, offset, scalars).unsqueeze(1), "reach": (1 / factor).abs()}
+        if self.bias:
+            # x = Gᵀ g_b / ‖g_b‖² and ŷ = softmax(Wx + b) − g_b: with the bias gradient nothing is left to search.
+            closed = torch.einsum("nci,nc->ni", gradient, delta) / delta.square().sum(dim=1, keepdim=True)
+            scores = torch.einsum("nci,ni->nc", weight, closed) + offset
+            values |= {
+                "label_error": (_pseudo_labels(path, offset, truth) - label).abs().sum(dim=1),
+                "label_error_bias_ignored": (path.labels(truth)[:, 0] - label).abs().sum(dim=1),
+                "label_error_closed_form": (scores.softmax(dim=1) - delta - label).abs().sum(dim=1),
+            }
+        return {name: value.cpu() for name, value in values.items()}
+
+
+def _pseudo_labels(path: LabelPath, offset: Tensor, scalars: Tensor) -> Tensor:
+    """Return ŷ(λ) (N, C) at one scalar a layer (N, 1), where every layer has a bias of its own (N, C)."""
+    return (scalars * path.logits + offset).softmax(dim=-1) - path.ratios / scalars
+
+
+class OnNetwork(Experiment):
+    """Single images on a real, untrained network."""
+
+    network: str
+    labels: str
+    dtype: str
+    dataset: str
+    samples: int
+
+    def observed(self) -> tuple[HeadLeaks, Tensor]:
+        """Return what the images' clients send, and p − y, the truth."""
+        private = data.load(self.dataset, "test")
+        inputs, targets = private_samples(private, self.labels, self.samples, self.seed)
+        model = built(self.network, private, self.seed, self.device)
+        return observe_private(model, inputs, targets, self.dtype, self.device)
+
+
+class NetworkSums(OnNetwork):
+    """The sums of the pseudo labels of a network's images."""
+
+    part: ClassVar[str] = "network"
+
+    def run(self) -> list[Sums]:
+        """Draw sixteen scalars an image, and measure."""
+        path, truth = reduced(*self.observed(), exact=False)
+        generator = torch.Generator().manual_seed(self.seed)
+        factor = 10 ** (torch.rand(self.samples, 16, generator=generator, dtype=torch.float64) * 4 - 2)
+        factor[:, ::2] *= -1
+        drawn = path.labels((truth[:, None] * factor.to(truth)).to(path.ratios)).cpu()
+        return [measured_sums(drawn, 1 / factor.abs(), DTYPES[self.dtype])]
+
+
+class Intervals(OnNetwork):
+    """The intervals of λ in which the labels of a network's images are valid."""
+
+    part: ClassVar[str] = "interval"
+
+    def run(self) -> list[Interval]:
+        """Find the interval of each image."""
+        rows = interval_rows(*reduced(*self.observed()))
+        return [Interval.of(row, sample=n) for n, row in enumerate(rows)]
+
+
+class OneInterval(OnNetwork):
+    """The interval of one image and the path of its labels, for the figure."""
+
+    part: ClassVar[str] = "figure"
+
+    def run(self) -> list[DrawnInterval]:
+        """Find the interval, and keep the path."""
+        path, truth = reduced(*self.observed())
+        return [DrawnInterval.of(interval_rows(path, truth)[0], **written(path))]
 
 
 def sum_bound(classes: int, reach: Tensor, dtype: torch.dtype) -> Tensor:
@@ -104,162 +265,68 @@ def sum_bound(classes: int, reach: Tensor, dtype: torch.dtype) -> Tensor:
     return unit * (2 * classes + 2 + (4 * classes + 16 + 4 * math.log(classes)) * reach)
 
 
-def _random_layers(
-    classes: int, dtype: str, bias: bool, features: int, samples: int, seed: int, device: str
-) -> list[dict[str, Any]]:
-    """Draw single layers with any feature, any label and any scalar, and watch the sum of the pseudo label."""
-    generator = torch.Generator().manual_seed(seed)
-    chunk = max(1, 20_000_000 // (classes * features))
-    parts = [
-        _draw(min(chunk, samples - start), classes, features, DTYPES[dtype], bias, generator, device)
-        for start in range(0, samples, chunk)
-    ]
-    drawn = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
-    row = _sums(drawn.pop("labels"), drawn.pop("reach"), DTYPES[dtype])
-    return [row | {f"median_{name}": float(values.median()) for name, values in drawn.items()}]
-
-
-def _sums(labels: Tensor, reach: Tensor, dtype: torch.dtype) -> dict[str, Any]:
-    """Return how far pseudo labels (N, K, C) at reach (N, K) sum from 1: in all, and by the decade of |λ / λ*|."""
+def measured_sums(labels: Tensor, reach: Tensor, dtype: torch.dtype) -> Sums:
+    """Return how far pseudo labels (N, K, C) at reach (N, K) sum from 1."""
     # Summed in float64: the theorem is about the entries, not about adding them up.
     error = (labels.double().sum(dim=-1) - 1).abs()
     share = error / sum_bound(labels.shape[-1], reach, dtype)
-    decade = (-reach.log10()).floor().clamp(-2, 1)
-    return {
-        "pseudo_labels": error.numel(),
-        "error": float(error.max()),
-        "median_error": float(error.median()),
-        "bound_share": float(share.max()),
-        "invalid_percent": 100 * float((labels < 0).any(dim=-1).double().mean()),
-    } | {
+    decade = (-reach.log10()).floor().clamp(DECADES[0], DECADES[-1])
+    largest = {
         f"error_decade_{low}": float(error[decade == low].amax()) if bool((decade == low).any()) else math.nan
-        for low in (-2, -1, 0, 1)
+        for low in DECADES
     }
-
-
-def _draw(
-    samples: int,
-    classes: int,
-    features: int,
-    dtype: torch.dtype,
-    bias: bool,
-    generator: torch.Generator,
-    device: str,
-) -> dict[str, Tensor]:
-    def normal(*shape: int) -> Tensor:
-        return torch.randn(*shape, generator=generator, dtype=torch.float64)
-
-    def uniform(*shape: int) -> Tensor:
-        return torch.rand(*shape, generator=generator, dtype=torch.float64)
-
-    # Logits of any spread from flat to saturated, features of any sign, labels anywhere on the simplex.
-    spread = 10 ** (uniform(samples, 1, 1) * 3 - 1.5)
-    weight = (normal(samples, classes, features) * spread / math.sqrt(features)).to(device, dtype)
-    hidden = normal(samples, features).to(device, dtype)
-    offset = (normal(samples, classes) if bias else torch.zeros(samples, classes)).to(device, dtype)
-    exponential = -(uniform(samples, classes).clamp(min=1e-300)).log()
-    label = (exponential / exponential.sum(dim=1, keepdim=True)).to(device, dtype)
-    label = label / label.sum(dim=1, keepdim=True)
-
-    logits = (torch.einsum("nci,ni->nc", weight, hidden) + offset).requires_grad_()
-    loss = -(label * logits.log_softmax(dim=1)).sum()
-    (delta,) = torch.autograd.grad(loss, [logits])
-    gradient = delta.unsqueeze(2) * hidden.unsqueeze(1)
-
-    row = gradient.sum(dim=2).abs().argmax(dim=1)
-    direction = gradient[torch.arange(samples, device=row.device), row]
-    column = direction.abs().argmax(dim=1)
-    picked = gradient[torch.arange(samples, device=row.device), :, column]
-    path = LabelPath(
-        direction,
-        torch.einsum("nci,ni->nc", weight, direction),
-        picked / direction.gather(1, column[:, None]),
-        None,
-        row,
+    return Sums.of(
+        pseudo_labels=error.numel(),
+        error=float(error.max()),
+        median_error=float(error.median()),
+        bound_share=float(share.max()),
+        invalid_percent=100 * float((labels < 0).any(dim=-1).double().mean()),
+        **largest,
     )
-    truth = 1 / delta.gather(1, row[:, None])
-    factor = 10 ** (uniform(samples, 1) * 4 - 2) * torch.where(uniform(samples, 1) < 0.5, -1.0, 1.0)
-    scalars = truth * factor.to(truth)
-    values = {
-        "labels": _pseudo_labels(path, offset, scalars).unsqueeze(1),
-        "reach": (1 / factor).abs(),
-    }
-    if bias:
-        # x = Gᵀ g_b / ‖g_b‖² and ŷ = softmax(Wx + b) − g_b: with the bias gradient nothing is left to search.
-        closed = torch.einsum("nci,nc->ni", gradient, delta) / delta.square().sum(dim=1, keepdim=True)
-        scores = torch.einsum("nci,ni->nc", weight, closed) + offset
-        values |= {
-            "label_error": (_pseudo_labels(path, offset, truth) - label).abs().sum(dim=1),
-            "label_error_bias_ignored": (path.labels(truth)[:, 0] - label).abs().sum(dim=1),
-            "label_error_closed_form": (scores.softmax(dim=1) - delta - label).abs().sum(dim=1),
-        }
-    return {name: value.cpu() for name, value in values.items()}
 
 
-def _pseudo_labels(path: LabelPath, offset: Tensor, scalars: Tensor) -> Tensor:
-    """Return ŷ(λ) (N, C) at one scalar a layer (N, 1), where every layer has a bias of its own (N, C)."""
-    return (scalars * path.logits + offset).softmax(dim=-1) - path.ratios / scalars
-
-
-def _network(
-    part: str, network: str, labels: str, dtype: str, dataset: str, samples: int, seed: int, device: str
-) -> list[dict[str, Any]]:
-    """Observe single images on a real network: the sums of their pseudo labels, or their valid intervals.
-
-    Of a figure's one image, the path of its labels as well.
-    """
-    private = data.load(dataset, "test")
-    inputs, targets = private_samples(private, labels, samples, seed)
-    model = built(network, private, seed, device)
-    leaks, errors = observe_private(model, inputs, targets, dtype, device)
-    if part == "figure":
-        path, truth = reduced(leaks, errors)
-        return [interval_rows(path, truth)[0] | written(path)]
-    if part == "interval":
-        return [{"sample": n, **row} for n, row in enumerate(interval_rows(*reduced(leaks, errors)))]
-    path, truth = reduced(leaks, errors, exact=False)
-    generator = torch.Generator().manual_seed(seed)
-    factor = 10 ** (torch.rand(samples, 16, generator=generator, dtype=torch.float64) * 4 - 2)
-    factor[:, ::2] *= -1
-    drawn = path.labels((truth[:, None] * factor.to(truth)).to(path.ratios)).cpu()
-    return [_sums(drawn, 1 / factor.abs(), DTYPES[dtype])]
-
-
-def interval_rows(path: LabelPath, truth: Tensor) -> list[dict[str, Any]]:
+def interval_rows(path: LabelPath, truth: Tensor) -> list[Interval]:
     """Return, for every sample, the interval of λ around the true scalar in which each label is a valid one."""
-    rows: list[dict[str, Any]] = []
-    for own, true in zip(nonnegative_intervals(path), truth.tolist(), strict=True):
-        # One-hot and mixup labels have entries at 0 exactly, so their true scalar is an end point: a hair is allowed.
-        around = [
-            (low, high)
-            for low, high in own
-            if low * true > 0 and abs(low) <= abs(true) * (1 + 1e-5) and abs(high) >= abs(true) * (1 - 1e-5)
-        ]
-        low, high = around[0] if around else (true, true)
-        rows.append({"truth": true, "low": low, "high": high, "elsewhere": len(own) - len(around)})
-    ends = torch.tensor([[row["low"], row["high"]] for row in rows], dtype=path.ratios.dtype).to(path.ratios.device)
-    # An interval without end: its labels tend to the one-hot prediction.
+    known = truth.tolist()
+    around = [_around(own, true) for own, true in zip(nonnegative_intervals(path), known, strict=True)]
+    ends = torch.tensor([[low, high] for low, high, _ in around], dtype=path.ratios.dtype).to(path.ratios.device)
+    # The labels of an interval without an upper end tend to the one-hot prediction.
     ends[:, 1] = torch.where(ends[:, 1].isinf(), 1e9 * ends[:, 0], ends[:, 1])
     labels = path.labels(ends)
-    for row, least, distance in zip(
-        rows, path.least.tolist(), (labels[:, 0] - labels[:, 1]).abs().sum(dim=1).tolist(), strict=True
-    ):
-        row |= {
-            "least": least,
-            "widening": row["high"] / row["low"],
-            "ambiguous": row["high"] / row["low"] > 1 + 1e-4,
-            "endless": math.isinf(row["high"]),
-            "label_distance": distance,
-        }
-    return rows
+    distances = (labels[:, 0] - labels[:, 1]).abs().sum(dim=1).tolist()
+    return [
+        Interval(
+            truth=true,
+            low=low,
+            high=high,
+            elsewhere=elsewhere,
+            least=least,
+            widening=high / low,
+            ambiguous=high / low > 1 + 1e-4,
+            endless=math.isinf(high),
+            label_distance=distance,
+        )
+        for true, (low, high, elsewhere), least, distance in zip(
+            known, around, path.least.tolist(), distances, strict=True
+        )
+    ]
+
+
+def _around(intervals: list[tuple[float, float]], true: float) -> tuple[float, float, int]:
+    """Return the ends of the interval that holds the true scalar, and how many other intervals there are."""
+    # One-hot and mixup labels have entries at 0 exactly, so their true scalar is an end point: a hair is allowed.
+    own = [
+        (low, high)
+        for low, high in intervals
+        if low * true > 0 and abs(low) <= abs(true) * (1 + 1e-5) and abs(high) >= abs(true) * (1 - 1e-5)
+    ]
+    return (*(own[0] if own else (true, true)), len(intervals) - len(own))
 
 
 def table(record: Record) -> pd.DataFrame:
     """Return how far pseudo labels sum from one, a line a kind of layer, both precisions side by side."""
-    frame = record.frame()
-    frame = frame[frame["part"].isin(["layers", "network"])].fillna(
-        {"network": "random", "labels": "any", "bias": False}
-    )
+    frame = pd.concat([record.rows(RandomLayers), record.rows(NetworkSums)])
+    frame = frame.fillna({"network": "random", "labels": "any", "bias": False})
     lines = []
     keys = ["network", "classes", "bias", "labels"]
     for (network, classes, bias, labels), group in frame.fillna({"classes": 0}).groupby(keys, sort=False):
@@ -281,8 +348,8 @@ def table(record: Record) -> pd.DataFrame:
 
 def bias_table(record: Record) -> pd.DataFrame:
     """Return what a bias changes: median L1 error of the label at the true scalar, and by the closed form."""
-    frame = record.frame()
-    frame = frame[(frame["part"] == "layers") & frame["bias"].eq(True)]
+    frame = record.rows(RandomLayers)
+    frame = frame[frame["bias"].eq(True)]
     return pd.DataFrame(
         {
             "C": frame["classes"].astype(int),
@@ -297,9 +364,8 @@ def bias_table(record: Record) -> pd.DataFrame:
 
 def interval_table(record: Record) -> pd.DataFrame:
     """Return how much the gradient leaves open when nothing is known of the label, a line a network and kind."""
-    frame = record.frame()
     keys = ["network", "labels"]
-    groups = frame[frame["part"] == "interval"].groupby(keys, sort=False)
+    groups = record.rows(Intervals).groupby(keys, sort=False)
     return pd.DataFrame([dict(zip(keys, key, strict=True)) | _interval_line(group) for key, group in groups])
 
 
@@ -316,15 +382,15 @@ def _interval_line(group: pd.DataFrame) -> dict[str, str]:
 
 def figure_errors(record: Record) -> Figure:
     """Draw the largest |Σŷ − 1| in each decade of |λ / λ*| under its bound, for both precisions."""
-    frame = record.frame()
-    frame = frame[(frame["part"] == "layers") & frame["bias"].eq(False)]
+    frame = record.rows(RandomLayers)
+    frame = frame[frame["bias"].eq(False)]
     centres = np.array([10**-1.5, 10**-0.5, 10**0.5, 10**1.5])
     figure, axes = figures.panels(1, 2, height=3.6)
     for axis, dtype in zip(axes[0], DTYPES, strict=True):
         lines = frame[frame["dtype"] == dtype]
         for index, (_, line) in enumerate(lines.iterrows()):
             colour = figures.COLOURS[index % len(figures.COLOURS)]
-            errors = np.array([line[f"error_decade_{low}"] for low in (-2, -1, 0, 1)], dtype=float)
+            errors = np.array([line[f"error_decade_{low}"] for low in DECADES], dtype=float)
             # Errors of exactly 0 have no place on a logarithmic axis.
             errors = np.where(errors > 0, errors, np.nan)
             classes = int(line["classes"])
@@ -344,10 +410,11 @@ def figure_two(record: Record) -> Figure:
 
     The labels are drawn at five scalars from end to end of the valid interval and at one just outside each end.
     """
-    case = next((trial.rows[0] for trial in record.trials if trial.inputs["part"] == "figure"), None)
-    if case is None:
+    cases = record.rows(OneInterval)
+    if cases.empty:
         return figures.nothing("This record is older than the figure and lacks what it shows")
-    return draw_two(read(case), case["truth"], (case["low"], case["high"]))
+    case = cases.iloc[0]
+    return draw_two(read(case.to_dict()), case["truth"], (case["low"], case["high"]))
 
 
 def draw_two(path: LabelPath, truth: float, interval: tuple[float, float]) -> Figure:
@@ -405,8 +472,7 @@ def draw_two(path: LabelPath, truth: float, interval: tuple[float, float]) -> Fi
 
 def figure_intervals(record: Record) -> Figure:
     """Draw, for each network, how far apart the two labels at the ends of the valid interval are."""
-    frame = record.frame()
-    frame = frame[frame["part"] == "interval"]
+    frame = record.rows(Intervals)
     names = list(dict.fromkeys(frame["network"]))
     figure, axes = figures.panels(1, len(names), height=3.2, sharey=True)
     for axis, name in zip(axes[0], names, strict=True):

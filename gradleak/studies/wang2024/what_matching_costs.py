@@ -21,12 +21,12 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from gradleak import data, devices, metrics, studies
-from gradleak.book import figures
-from gradleak.book.records import Record
 from gradleak.images import LBFGS, Adam, LevenbergMarquardt, match, polished, trace_convolutional
 from gradleak.images.presets import PRESETS, preset
 from gradleak.leak import Leak, observe
-from gradleak.studies.fitting import Sees
+from gradleak.runs.fitting import Sees
+from gradleak.runs.records import Record
+from gradleak.show import figures
 from gradleak.studies.shared.attacked_networks import STAGES, Stage
 from gradleak.studies.shared.matched_runs import POINTS, lenets, prior, private, read_by
 

@@ -14,10 +14,10 @@ from matplotlib.figure import Figure
 from pydantic import Field, model_validator
 
 from gradleak import data, metrics, studies
-from gradleak.book import figures
-from gradleak.book.records import Record
 from gradleak.labels.hard.gradinversion import gradinversion
-from gradleak.studies.fitting import Sees
+from gradleak.runs.fitting import Sees
+from gradleak.runs.records import Record
+from gradleak.show import figures
 from gradleak.studies.shared.last_layers import TRAINED, Row, seen
 
 PLACE = "Section 4.1.1, Table 1"

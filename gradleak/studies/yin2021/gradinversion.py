@@ -21,10 +21,10 @@ from torch.func import replace_all_batch_norm_modules_
 from torch.nn import functional as F
 
 from gradleak import data, metrics, studies
-from gradleak.book import figures
-from gradleak.book.records import Record
 from gradleak.images import GradInversion
 from gradleak.images.gradinversion.settings import preset
+from gradleak.runs.records import Record
+from gradleak.show import figures
 from gradleak.studies.shared import restored_batches
 from gradleak.studies.shared.restored_batches import (
     AVERAGED,

@@ -15,12 +15,12 @@ from matplotlib.figure import Figure
 from pydantic import Field, model_validator
 
 from gradleak import data, studies
-from gradleak.book import figures
-from gradleak.book.records import Record
 from gradleak.images import project_batches, restore_batches, restore_denoised
 from gradleak.images.gradinversion.learned import PROJECTION
 from gradleak.images.gradinversion.settings import preset
 from gradleak.models.picture_training import PictureRecipe, learned, trained_generator
+from gradleak.runs.records import Record
+from gradleak.show import figures
 from gradleak.studies.shared import restored_batches
 from gradleak.studies.shared.restored_batches import FLOORS, drawn, gained, scaled
 from gradleak.studies.shared.shown_batches import gain_table, quality_line, rows_of, strips

@@ -15,9 +15,9 @@ from matplotlib.figure import Figure
 from pydantic import Field, model_validator
 
 from gradleak import data, studies
-from gradleak.book import figures
-from gradleak.book.records import Record
 from gradleak.images.gradinversion.settings import preset
+from gradleak.runs.records import Record
+from gradleak.show import figures
 from gradleak.studies.shared import restored_batches
 from gradleak.studies.shared.deep_networks import SMALL
 from gradleak.studies.shared.restored_batches import (

@@ -15,10 +15,10 @@ from matplotlib.figure import Figure
 from pydantic import Field
 
 from gradleak import data, studies
-from gradleak.book import figures
-from gradleak.book.records import Record
 from gradleak.images import peel, restore_batches
 from gradleak.images.gradinversion.settings import preset
+from gradleak.runs.records import Record
+from gradleak.show import figures
 from gradleak.studies.shared import restored_batches
 from gradleak.studies.shared.deep_networks import SMALL
 from gradleak.studies.shared.peeled import layer_line, layers_of

@@ -16,11 +16,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from gradleak import data, models, studies
-from gradleak.book import figures
-from gradleak.book.records import Record
 from gradleak.images import GradInversion
 from gradleak.images.gradinversion.settings import preset
-from gradleak.studies.fitting import Sees
+from gradleak.runs.fitting import Sees
+from gradleak.runs.records import Record
+from gradleak.show import figures
 from gradleak.studies.shared.deep_networks import SMALL, made, pooled
 from gradleak.studies.shared.last_layers import MEAN, STD
 from gradleak.studies.shared.restored_batches import (

@@ -6,9 +6,10 @@ import matplotlib.pyplot as plt
 import pytest
 
 from gradleak import studies
-from gradleak.book import figures, records
-from gradleak.book.records import Record
 from gradleak.errors import InputError
+from gradleak.runs import records
+from gradleak.runs.records import Record
+from gradleak.show import figures
 from gradleak.studies.dang2021 import defended_sentences
 
 STUDY = "defended-sentences"
@@ -55,7 +56,7 @@ def test_tables_and_figures(record: Record) -> None:
     assert list(table["ε"]) == ["∞", "∞", "5e+11", "4.4"]
     assert list(defended_sentences.size_table(record)["sentences"]) == ["2", "2", "32", "32"]
     assert len(defended_sentences.layers_table(record)) == 6
-    assert records.scale(record) == "4 batches, 3 levels of noise, sentences of our own"
+    assert records.about(record) == "4 batches, 3 levels of noise, sentences of our own"
     for figure in (defended_sentences.figure_frontier(record), defended_sentences.figure_sizes(record)):
         assert figures.gray_table(figure).std() > 0.02
         plt.close(figure)

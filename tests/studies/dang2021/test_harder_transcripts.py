@@ -8,13 +8,13 @@ import matplotlib.pyplot as plt
 import pytest
 import torch
 
-from gradleak.book import figures
-from gradleak.book.records import Record
 from gradleak.data import text
 from gradleak.data.speech import pseudo_speech
 from gradleak.errors import InputError
 from gradleak.models.recogniser import recogniser
+from gradleak.runs.records import Record
 from gradleak.sequences.observed import FIRST, observe_speech
+from gradleak.show import figures
 from gradleak.studies.dang2021 import harder_transcripts as study
 from gradleak.studies.dang2021.words import tokens_of
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import matplotlib.pyplot as plt
 import pytest
 
-from gradleak.book import figures
-from gradleak.book.records import Record
 from gradleak.data import text
 from gradleak.errors import InputError
+from gradleak.runs.records import Record
+from gradleak.show import figures
 from gradleak.studies.dang2021 import matched_transcripts as study
 from gradleak.studies.dang2021.words import tokens_of
 

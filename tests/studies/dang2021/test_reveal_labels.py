@@ -9,9 +9,10 @@ import pytest
 import torch
 
 from gradleak import models
-from gradleak.book import figures, records
-from gradleak.book.records import Record
 from gradleak.errors import MissingData
+from gradleak.runs import records
+from gradleak.runs.records import Record
+from gradleak.show import figures
 from gradleak.studies.dang2021 import reveal_labels
 from gradleak.studies.shared.last_layers import Seen
 
@@ -66,7 +67,7 @@ def test_scores() -> None:
 def test_tables_and_figures(record: Record) -> None:
     assert list(reveal_labels.table(record)["attack"]) == ["minimum rule", "RLG", "RLG as coded"] * 3
     assert list(reveal_labels.defense_table(record)["defence"]) == ["none"] * 2 + ["grad-drop 90%"] * 3
-    assert records.scale(record) == "3 networks, 5 batches of a size, photos"
+    assert records.about(record) == "3 networks, 5 batches of a size, photos"
     figure = reveal_labels.figure_exact(record)
     assert figures.gray_table(figure).std() > 0.02
     plt.close(figure)

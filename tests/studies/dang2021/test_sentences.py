@@ -5,10 +5,11 @@ from __future__ import annotations
 import matplotlib.pyplot as plt
 import pytest
 
-from gradleak.book import figures, records
-from gradleak.book.records import Record
 from gradleak.errors import InputError
+from gradleak.runs import records
+from gradleak.runs.records import Record
 from gradleak.sequences import Sentences
+from gradleak.show import figures
 from gradleak.studies.dang2021 import sentences
 
 STUDY = "sentences"
@@ -36,7 +37,7 @@ def test_tables_and_figures(record: Record) -> None:
     assert len(sentences.free_table(record)) == 2
     assert list(sentences.defense_table(record)["defence"])[-1] == "sign"
     assert list(sentences.training_table(record)["model"]) == ["GRU"]
-    assert records.scale(record) == "4 batches in 2 cells, sentences of our own"
+    assert records.about(record) == "4 batches in 2 cells, sentences of our own"
     for figure in (sentences.figure_reading(record), sentences.figure_noise(record)):
         assert figures.gray_table(figure).std() > 0.02
         plt.close(figure)

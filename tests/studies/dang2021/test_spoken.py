@@ -5,9 +5,10 @@ from __future__ import annotations
 import matplotlib.pyplot as plt
 import pytest
 
-from gradleak.book import figures, records
-from gradleak.book.records import Record
 from gradleak.errors import InputError
+from gradleak.runs import records
+from gradleak.runs.records import Record
+from gradleak.show import figures
 from gradleak.studies.dang2021 import spoken
 
 STUDY = "spoken"
@@ -27,7 +28,7 @@ def test_what_is_heard_is_read(record: Record) -> None:
 
 def test_table_and_figure(record: Record) -> None:
     assert list(spoken.table(record)["transcripts exact"]) == ["4 of 4"] * 2
-    assert "4 synthesised utterances" in records.scale(record)
+    assert "4 synthesised utterances" in records.about(record)
     figure = spoken.figure_misses(record)
     assert figures.gray_table(figure).std() > 0.02
     plt.close(figure)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import matplotlib.pyplot as plt
 import pytest
 
-from gradleak.book import figures, records
-from gradleak.book.records import Record
 from gradleak.errors import InputError
+from gradleak.runs import records
+from gradleak.runs.records import Record
+from gradleak.show import figures
 from gradleak.studies.dang2021 import transcripts
 
 STUDY = "transcripts"
@@ -43,7 +44,7 @@ def test_tables_and_figures(record: Record) -> None:
     assert list(transcripts.table(record)["exact"]) == ["6 of 6", "2 of 2"]
     assert list(transcripts.variables_table(record)["attack"])[-1] == "closed form"
     assert (transcripts.batch_table(record)["of these wrong"] == "0").all()
-    assert "6 utterances a recogniser" in records.scale(record)
+    assert "6 utterances a recogniser" in records.about(record)
     for figure in (transcripts.figure_steps(record), transcripts.figure_misses(record)):
         assert figures.gray_table(figure).std() > 0.02
         plt.close(figure)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import matplotlib.pyplot as plt
 import pytest
 
-from gradleak.book import figures, records
-from gradleak.book.records import Record
 from gradleak.errors import InputError
+from gradleak.runs import records
+from gradleak.runs.records import Record
+from gradleak.show import figures
 from gradleak.studies.dang2021 import words
 
 STUDY = "words"
@@ -49,7 +50,7 @@ def test_tables_and_figure(record: Record) -> None:
     assert list(words.table(record)["attack"]) == ["ours", "as coded"] * 2
     assert list(words.batch_table(record)["K"]) == ["2"] * 3
     assert set(words.defense_table(record)["defence"]) == {"none", "sign"}
-    assert "6 utterances a recogniser" in records.scale(record)
+    assert "6 utterances a recogniser" in records.about(record)
     figure = words.figure_lengths(record)
     assert figures.gray_table(figure).std() > 0.02
     plt.close(figure)

@@ -6,8 +6,9 @@ import matplotlib.pyplot as plt
 import torch
 
 from gradleak import data
-from gradleak.book import figures, records
-from gradleak.book.records import Record
+from gradleak.runs import records
+from gradleak.runs.records import Record
+from gradleak.show import figures
 from gradleak.studies.posterior2023 import posterior_attack
 
 STUDY = "posterior-attack"
@@ -58,7 +59,7 @@ def test_tables_and_figures(record: Record) -> None:
     assert list(posterior_attack.variant_table(record)["loss"]) == ["ce", "ce", "focal"]
     assert list(posterior_attack.told_table(record)["LLG, told"].str.len()) == [5] * 4
     assert list(posterior_attack.begun_table(record)["weights"]) == ["torch", "kaiming"]
-    assert records.scale(record) == "2 networks a row with 3 batches each; photos"
+    assert records.about(record) == "2 networks a row with 3 batches each; photos"
     figure = posterior_attack.figure_settings(record)
     assert figures.gray_table(figure).std() > 0.02
     plt.close(figure)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import matplotlib.pyplot as plt
 import pytest
 
-from gradleak.book import figures, records
-from gradleak.book.records import Record
+from gradleak.runs import records
+from gradleak.runs.records import Record
+from gradleak.show import figures
 from gradleak.studies.posterior2023 import posterior_distributions
 
 STUDY = "posterior-distributions"
@@ -27,7 +28,7 @@ def test_tables_and_figures(record: Record) -> None:
     assert list(posterior_distributions.table(record)["step"]) == ["0", "30", "60"]
     errors = posterior_distributions.error_table(record)["error, mean of classes"].astype(float)
     assert errors.is_monotonic_increasing
-    assert records.scale(record) == "small-cnn on digits; 300 test samples at each stop"
+    assert records.about(record) == "small-cnn on digits; 300 test samples at each stop"
     for draw in (posterior_distributions.figure_posteriors, posterior_distributions.figure_errors):
         figure = draw(record)
         assert figures.gray_table(figure).std() > 0.02

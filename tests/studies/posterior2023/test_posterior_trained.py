@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import matplotlib.pyplot as plt
 
-from gradleak.book import figures, records
-from gradleak.book.records import Record
+from gradleak.runs import records
+from gradleak.runs.records import Record
+from gradleak.show import figures
 from gradleak.studies.posterior2023 import posterior_trained
 
 STUDY = "posterior-trained"
@@ -29,7 +30,7 @@ def test_tables_and_figures(record: Record) -> None:
     assert list(posterior_trained.models_table(record)["trained by"]) == ["Adam"]
     assert len(posterior_trained.settings_table(record)) == 2
     assert list(posterior_trained.scale_table(record).columns) == ["trained by", "1", "20"]
-    assert records.scale(record) == "6 batches a setting, 1 epoch of lenet5, photos"
+    assert records.about(record) == "6 batches a setting, 1 epoch of lenet5, photos"
     figure = posterior_trained.figure_trained(record)
     assert figures.gray_table(figure).std() > 0.02
     plt.close(figure)

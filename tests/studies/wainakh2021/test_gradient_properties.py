@@ -6,8 +6,9 @@ import matplotlib.pyplot as plt
 import numpy as np
 import torch
 
-from gradleak.book import figures, records
-from gradleak.book.records import Record
+from gradleak.runs import records
+from gradleak.runs.records import Record
+from gradleak.show import figures
 from gradleak.studies.wainakh2021 import gradient_properties
 
 STUDY = "gradient-properties"
@@ -72,7 +73,7 @@ def test_medians_fall_with_every_sample(record: Record) -> None:
 def test_tables_and_figures(record: Record) -> None:
     assert list(gradient_properties.table(record)["B"]) == ["2", "8", "32"]
     assert gradient_properties.correlation_table(record).shape == (3, 8)
-    assert records.scale(record) == "30 networks and digits"
+    assert records.about(record) == "30 networks and digits"
     figure = figures.titled(gradient_properties.figure_properties(record), " Recorded: all. ")
     assert figure.get_suptitle() == "Recorded: all."
     assert figures.gray_table(figure).std() > 0.02

@@ -5,8 +5,9 @@ from __future__ import annotations
 import matplotlib.pyplot as plt
 import pytest
 
-from gradleak.book import figures, records
-from gradleak.book.records import Record
+from gradleak.runs import records
+from gradleak.runs.records import Record
+from gradleak.show import figures
 from gradleak.studies.wainakh2021 import label_attacks_compared as compared
 
 STUDY = "label-attacks-compared"
@@ -57,7 +58,7 @@ def test_trained_networks_say_how_good_they_are(record: Record) -> None:
 def test_tables_and_figures(record: Record) -> None:
     assert list(compared.table(record)["attack"]) == list(compared.ATTACKS)
     assert list(compared.worst_table(record)["attack"]) == list(compared.ATTACKS)
-    assert records.scale(record) == "2 networks at 2 stages of training, 3 batches of a size, photos"
+    assert records.about(record) == "2 networks at 2 stages of training, 3 batches of a size, photos"
     assert len(compared.threat_table()) == len(compared.ATTACKS)
     for draw in (compared.figure_labels, compared.figure_classes, compared.figure_defenses):
         figure = draw(record)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import matplotlib.pyplot as plt
 
-from gradleak.book import figures, records
-from gradleak.book.records import Record
+from gradleak.runs import records
+from gradleak.runs.records import Record
+from gradleak.show import figures
 from gradleak.studies.wainakh2021 import llg_architectures
 
 STUDY = "llg-architectures"
@@ -21,7 +22,7 @@ def test_every_attack_on_every_network(record: Record) -> None:
 
 def test_tables_and_figures(record: Record) -> None:
     assert len(llg_architectures.table(record)) == 2 * len(llg_architectures.SHOWN)
-    assert records.scale(record) == "3 networks of each kind and photos"
+    assert records.about(record) == "3 networks of each kind and photos"
     figure = llg_architectures.figure_architectures(record)
     assert figures.gray_table(figure).std() > 0.02
     plt.close(figure)

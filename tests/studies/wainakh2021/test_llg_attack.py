@@ -7,10 +7,11 @@ import pytest
 import torch
 
 from gradleak import data
-from gradleak.book import figures, records
-from gradleak.book.records import Record
 from gradleak.data import Dataset
 from gradleak.errors import UnknownName
+from gradleak.runs import records
+from gradleak.runs.records import Record
+from gradleak.show import figures
 from gradleak.studies.shared import tally
 from gradleak.studies.wainakh2021 import llg_attack
 
@@ -45,7 +46,7 @@ def test_tables_and_figures(record: Record) -> None:
     assert table["LLG"].iloc[1] == f"{own.mean():.1f} / {own.min():.1f}"
     times = llg_attack.time_table(record).set_index("attack")["digits, ms"].astype(float)
     assert times[llg_attack.DLG] > 10 * times["LLG"]
-    assert records.scale(record) == "6 networks a dataset; digits"
+    assert records.about(record) == "6 networks a dataset; digits"
     for draw in (llg_attack.figure_success, llg_attack.figure_balanced):
         figure = draw(record)
         assert figures.gray_table(figure).std() > 0.02

@@ -5,8 +5,9 @@ from __future__ import annotations
 import matplotlib.pyplot as plt
 import pytest
 
-from gradleak.book import figures, records
-from gradleak.book.records import Record
+from gradleak.runs import records
+from gradleak.runs.records import Record
+from gradleak.show import figures
 from gradleak.studies.wainakh2021 import llg_defenses
 
 STUDY = "llg-defenses"
@@ -45,7 +46,7 @@ def test_who_knows_the_defence_finds_more_behind_grad_drop(record: Record) -> No
 def test_tables_and_figures(record: Record) -> None:
     assert list(llg_defenses.table(record)["defence"])[1] == "noise variance 1"
     assert list(llg_defenses.size_table(record).columns) == ["defence", "B = 1", "B = 8"]
-    assert records.scale(record) == "4 networks behind each defence and digits"
+    assert records.about(record) == "4 networks behind each defence and digits"
     figure = llg_defenses.figure_defenses(record)
     assert figures.gray_table(figure).std() > 0.02
     assert len(figure.axes) == 3 * 3, "an attacker a row, a kind of defence that was tried a column"

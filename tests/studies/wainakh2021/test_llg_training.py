@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import matplotlib.pyplot as plt
 
-from gradleak.book import figures, records
-from gradleak.book.records import Record
+from gradleak.runs import records
+from gradleak.runs.records import Record
+from gradleak.show import figures
 from gradleak.studies.wainakh2021 import llg_training
 
 STUDY = "llg-training"
@@ -32,7 +33,7 @@ def test_skewed_clients_know_the_classes_that_they_saw_last(record: Record) -> N
 def test_tables_and_figures(record: Record) -> None:
     assert list(llg_training.table(record)["step"]) == 2 * ["0", "200", "400", "600"]
     assert len(llg_training.end_table(record)) == 2
-    assert records.scale(record) == "1 networks, 600 steps, 5 batches at each stop, skewed and even clients, digits"
+    assert records.about(record) == "1 networks, 600 steps, 5 batches at each stop, skewed and even clients, digits"
     figure = llg_training.figure_training(record)
     assert figures.gray_table(figure).std() > 0.02
     plt.close(figure)

@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from gradleak import studies
-from gradleak.book import figures
-from gradleak.book.records import Record
 from gradleak.defenses import average
 from gradleak.errors import InputError, MissingData
 from gradleak.leak import observe
+from gradleak.runs.records import Record
+from gradleak.show import figures
 from gradleak.studies.shared.federation import RATE, Federation, digit_network
 from gradleak.studies.wang2024 import audit
 

@@ -7,9 +7,9 @@ import math
 import matplotlib.pyplot as plt
 import torch
 
-from gradleak.book import figures
-from gradleak.book.records import Record
 from gradleak.labels import BatchLabels
+from gradleak.runs.records import Record
+from gradleak.show import figures
 from gradleak.studies.wang2024 import batch_soft_labels
 
 STUDY = "batch-soft-labels"

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from gradleak import data, models, observe
-from gradleak.book import figures
-from gradleak.book.records import Record
 from gradleak.hunting import BROKEN, FAMILIES, hunt
 from gradleak.images import trace_fully_connected
+from gradleak.runs.records import Record
+from gradleak.show import figures
 from gradleak.studies.wang2024 import certificates
 
 STUDY = "certificates"

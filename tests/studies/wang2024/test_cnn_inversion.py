@@ -7,8 +7,8 @@ import pandas as pd
 import pytest
 
 from gradleak import studies
-from gradleak.book import figures
-from gradleak.book.records import Record
+from gradleak.runs.records import Record
+from gradleak.show import figures
 from gradleak.studies.wang2024 import cnn_inversion
 
 STUDY = "cnn-inversion"

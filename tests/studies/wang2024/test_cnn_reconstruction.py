@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from gradleak import data
-from gradleak.book import figures
-from gradleak.book.records import Record
+from gradleak.runs.records import Record
+from gradleak.show import figures
 from gradleak.studies.shared import matched_runs
 from gradleak.studies.wang2024 import cnn_reconstruction
 

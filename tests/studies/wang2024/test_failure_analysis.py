@@ -5,9 +5,9 @@ from __future__ import annotations
 import matplotlib.pyplot as plt
 import torch
 
-from gradleak.book import figures
-from gradleak.book.records import Record
 from gradleak.labels import label_path, recover_soft_labels
+from gradleak.runs.records import Record
+from gradleak.show import figures
 from gradleak.studies.wang2024 import failure_analysis
 
 STUDY = "failure-analysis"

@@ -6,9 +6,9 @@ import matplotlib.pyplot as plt
 import torch
 
 from gradleak import models
-from gradleak.book import figures
-from gradleak.book.records import Record
 from gradleak.leak import observe
+from gradleak.runs.records import Record
+from gradleak.show import figures
 from gradleak.studies.wang2024 import fcn_inversion
 
 STUDY = "fcn-inversion"

@@ -6,9 +6,9 @@ import matplotlib.pyplot as plt
 import pytest
 import torch
 
-from gradleak.book import figures
-from gradleak.book.records import Record
 from gradleak.errors import InputError
+from gradleak.runs.records import Record
+from gradleak.show import figures
 from gradleak.studies.wang2024 import identifiability
 
 STUDY = "identifiability"

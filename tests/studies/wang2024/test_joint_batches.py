@@ -5,9 +5,9 @@ from __future__ import annotations
 import matplotlib.pyplot as plt
 import pytest
 
-from gradleak.book import figures
-from gradleak.book.records import Record
 from gradleak.errors import InputError
+from gradleak.runs.records import Record
+from gradleak.show import figures
 from gradleak.studies.wang2024 import joint_batches
 
 STUDY = "joint-batches"

@@ -5,8 +5,9 @@ from __future__ import annotations
 import matplotlib.pyplot as plt
 
 from gradleak import claims
-from gradleak.book import figures, records
-from gradleak.book.records import Record
+from gradleak.runs import records
+from gradleak.runs.records import Record
+from gradleak.show import figures
 from gradleak.studies.wang2024 import label_accuracy
 
 STUDY = "label-accuracy"

@@ -7,9 +7,10 @@ import pytest
 import torch
 
 from gradleak import claims, models, studies
-from gradleak.book import figures, records
-from gradleak.book.records import Record
 from gradleak.errors import InputError
+from gradleak.runs import records
+from gradleak.runs.records import Record
+from gradleak.show import figures
 from gradleak.studies.wang2024 import label_accuracy_as_coded as study
 
 STUDY = "label-accuracy-as-coded"

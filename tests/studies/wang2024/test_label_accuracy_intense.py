@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from gradleak import data, metrics
-from gradleak.book import figures
-from gradleak.book.records import Record
+from gradleak.runs.records import Record
+from gradleak.show import figures
 from gradleak.studies.shared import attacked_networks
 from gradleak.studies.shared.searched import judged
 from gradleak.studies.wang2024 import label_accuracy_intense

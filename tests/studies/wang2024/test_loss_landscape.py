@@ -7,9 +7,9 @@ import math
 import matplotlib.pyplot as plt
 import torch
 
-from gradleak.book import figures
-from gradleak.book.records import Record
 from gradleak.labels import Minima
+from gradleak.runs.records import Record
+from gradleak.show import figures
 from gradleak.studies.shared.samples import read
 from gradleak.studies.wang2024 import loss_landscape
 

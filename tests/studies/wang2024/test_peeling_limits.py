@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from gradleak import data
-from gradleak.book import figures
-from gradleak.book.records import Record
+from gradleak.runs.records import Record
+from gradleak.show import figures
 from gradleak.studies.wang2024 import peeling_limits
 
 STUDY = "peeling-limits"

@@ -7,13 +7,13 @@ import math
 import matplotlib.pyplot as plt
 import torch
 
-from gradleak.book import figures
-from gradleak.book.records import Record
 from gradleak.labels import label_path, nonnegative_intervals
+from gradleak.runs.records import Record
+from gradleak.show import figures
 from gradleak.studies.wang2024 import theorem1
 
 STUDY = "theorem1"
-CHOSEN = theorem1.SMALLEST
+CHOSEN = theorem1.Parameters.at("smallest")
 
 
 def test_sums_stay_under_their_bound(record: Record) -> None:
@@ -28,8 +28,8 @@ def test_sums_stay_under_their_bound(record: Record) -> None:
 def test_the_bound_can_fail() -> None:
     """A label that does not sum to one, off by more than rounding, breaks the bound."""
     labels = torch.tensor([[[0.5, 0.5 + 1e-3]]])
-    row = theorem1._sums(labels, torch.ones(1, 1), torch.float32)
-    assert row["bound_share"] > 1
+    row = theorem1.measured_sums(labels, torch.ones(1, 1), torch.float32)
+    assert row.bound_share > 1
 
 
 def test_a_bias_gives_the_label_at_once(record: Record) -> None:

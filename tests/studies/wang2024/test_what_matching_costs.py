@@ -8,9 +8,9 @@ import matplotlib.pyplot as plt
 import pytest
 import torch
 
-from gradleak.book import figures
-from gradleak.book.records import Record
 from gradleak.images.presets import PRESETS, preset
+from gradleak.runs.records import Record
+from gradleak.show import figures
 from gradleak.studies.wang2024 import what_matching_costs as costs
 
 STUDY = "what-matching-costs"

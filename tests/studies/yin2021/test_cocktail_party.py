@@ -6,10 +6,11 @@ import matplotlib.pyplot as plt
 import pytest
 import torch
 
-from gradleak.book import figures, records
-from gradleak.book.records import Record
 from gradleak.errors import InputError
 from gradleak.images import unmix_features
+from gradleak.runs import records
+from gradleak.runs.records import Record
+from gradleak.show import figures
 from gradleak.studies.yin2021 import cocktail_party
 from gradleak.studies.yin2021.cocktail_party import CONSTANT, EXACT, PARTY, Cell
 
@@ -59,7 +60,7 @@ def test_tables_and_figures(record: Record) -> None:
     table = cocktail_party.table(record)
     assert list(table["B"]) == ["2", "6"] * 2
     assert list(table["unique"])[1::2] == ["–"] * 2, "exact recovery is not run on the larger ones"
-    assert records.scale(record) == "2 networks, 2 batches of a size, photos"
+    assert records.about(record) == "2 networks, 2 batches of a size, photos"
     figure = cocktail_party.figure_cosines(record)
     assert figures.gray_table(figure).std() > 0.02
     plt.close(figure)

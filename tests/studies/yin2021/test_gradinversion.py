@@ -10,9 +10,10 @@ import torch
 from torch.nn import functional
 
 from gradleak import data, studies
-from gradleak.book import figures, records
-from gradleak.book.records import Record
 from gradleak.errors import InputError
+from gradleak.runs import records
+from gradleak.runs.records import Record
+from gradleak.show import figures
 from gradleak.studies.shared.restored_batches import AVERAGED, FLOORS, chosen, drawn, unrelated
 from gradleak.studies.shared.shown_batches import rows_of
 from gradleak.studies.yin2021 import gradinversion
@@ -123,7 +124,7 @@ def test_tables_and_figures(record: Record) -> None:
     assert list(gradinversion.batch_table(record)["B"]) == ["1", "2", "2"]
     assert gradinversion.noise_table(record).empty
     assert len(gradinversion.not_run()) == 2
-    assert records.scale(record) == "1 batches of 2, 1 of 2, 40 steps, and 2 images alone, 40 steps, photos, small-cnn"
+    assert records.about(record) == "1 batches of 2, 1 of 2, 40 steps, and 2 images alone, 40 steps, photos, small-cnn"
     drawn = [gradinversion.figure_images(record, part) for part in ("rows", "few", "seeds", "alone", "none")]
     drawn += [gradinversion.figure_quality(record), gradinversion.figure_loudness(record)]
     for figure in drawn:

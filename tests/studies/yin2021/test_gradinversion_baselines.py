@@ -6,9 +6,10 @@ import matplotlib.pyplot as plt
 import pytest
 
 from gradleak import studies
-from gradleak.book import figures, records
-from gradleak.book.records import Record
 from gradleak.errors import InputError
+from gradleak.runs import records
+from gradleak.runs.records import Record
+from gradleak.show import figures
 from gradleak.studies.shared.restored_batches import FLOORS
 from gradleak.studies.shared.shown_batches import rows_of
 from gradleak.studies.yin2021 import gradinversion_baselines as study
@@ -65,7 +66,7 @@ def test_tables_and_figures(record: Record) -> None:
         "worse",
     }
     assert len(study.not_run()) == 2
-    assert records.scale(record) == "2 batches of 2, 24 steps, photos, small-cnn"
+    assert records.about(record) == "2 batches of 2, 24 steps, photos, small-cnn"
     for figure in (study.figure_images(record), study.figure_quality(record)):
         assert figures.gray_table(figure).std() > 0.02
         plt.close(figure)

@@ -9,10 +9,11 @@ import torch
 from torch.nn import functional as F
 
 from gradleak import data, studies
-from gradleak.book import figures, records
-from gradleak.book.records import Record
 from gradleak.errors import InputError
 from gradleak.models import build
+from gradleak.runs import records
+from gradleak.runs.records import Record
+from gradleak.show import figures
 from gradleak.studies.shared.restored_batches import FLOORS, chosen, gradient_norms, interval_of, values_of
 from gradleak.studies.shared.shown_batches import rows_of
 from gradleak.studies.yin2021 import gradinversion_batches as study
@@ -78,7 +79,7 @@ def test_tables_and_figures(record: Record) -> None:
     assert len(study.gains(record)) == 3 + 3
     assert len(study.networks_table(record)) == 4
     assert study.gains(record, "networks").empty
-    assert records.scale(record).startswith("4 random and as many vulnerable images in batches of 1, 2, 4, 40 steps")
+    assert records.about(record).startswith("4 random and as many vulnerable images in batches of 1, 2, 4, 40 steps")
     drawn = [study.figure_images(record, kind) for kind in study.KINDS]
     for figure in (*drawn, study.figure_sizes(record), study.figure_networks(record)):
         assert figures.gray_table(figure).std() > 0.02

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from gradleak import studies
-from gradleak.book import figures
-from gradleak.book.records import Record
+from gradleak.runs.records import Record
+from gradleak.show import figures
 from gradleak.studies.shared import restored_batches
 from gradleak.studies.shared.restored_batches import FLOORS
 from gradleak.studies.shared.shown_batches import rows_of

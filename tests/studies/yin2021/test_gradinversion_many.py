@@ -7,10 +7,11 @@ import pytest
 import torch
 
 from gradleak import data, studies
-from gradleak.book import figures, records
-from gradleak.book.records import Record
 from gradleak.errors import InputError
 from gradleak.models import build
+from gradleak.runs import records
+from gradleak.runs.records import Record
+from gradleak.show import figures
 from gradleak.studies.shared.last_layers import MEAN, STD
 from gradleak.studies.shared.restored_batches import FLOORS
 from gradleak.studies.shared.shown_batches import rows_of
@@ -58,7 +59,7 @@ def test_tables_and_figures(record: Record) -> None:
     assert len(study.table(record)) == 2 * (3 + 4)
     assert len(study.gains(record)) == 2 + 2 + 2 + 2
     assert study.sharing(record)["found"].tolist() == ["2 of 2", "1 of 1"] * 2
-    assert records.scale(record) == "4 random and as many vulnerable images in batches of 2, 4, 40 steps, photos"
+    assert records.about(record) == "4 random and as many vulnerable images in batches of 2, 4, 40 steps, photos"
     drawn = [study.figure_images(record, "batches", kind) for kind in study.KINDS]
     drawn += [study.figure_images(record, "pictures"), study.figure_sizes(record)]
     for figure in drawn:

@@ -8,27 +8,24 @@ line states the SHA-256 of its content: one that was edited is refused.
 from __future__ import annotations
 
 import errno
-import hashlib
 import json
 import math
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from gradleak import devices
-from gradleak.book import kinds, sealing
-from gradleak.book.kinds import Outcome
-from gradleak.book.plain import restored, worded
 from gradleak.errors import InputError, StorageError
+from gradleak.runs import kinds, sealing
+from gradleak.runs.kinds import Outcome
+from gradleak.runs.plain import restored, worded
+from gradleak.runs.records import Record, part_of
 from gradleak.storage import storage_error
-
-if TYPE_CHECKING:
-    from gradleak.book.records import Record, Trial
 
 # What counts as a trial that was confirmed.
 GOOD: frozenset[Outcome] = frozenset({"same", "within"})
@@ -171,12 +168,6 @@ def this_machine(threads: int, *, accelerated: bool = False) -> Machine:
     )
 
 
-def digest_of(trial: Trial) -> str:
-    """Return a short digest of a trial's inputs and recorded rows."""
-    text = json.dumps(worded({"inputs": trial.inputs, "rows": trial.rows}), sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
-
-
 def file_beside(record: Path) -> Path:
     """Return the file of a record's confirmations."""
     return record.with_suffix(".confirmed.jsonl")
@@ -283,11 +274,6 @@ def _summary(record: Record, lines: Iterable[Confirmation]) -> Summary | None:
             if digest in latest and latest[digest][1] is line
         },
     )
-
-
-def part_of(trial: Trial) -> str:
-    """Return the part of its study that a trial belongs to; "" where the study has no parts."""
-    return str(trial.inputs.get("part", ""))
 
 
 def confirmed_parts(record: Record, found: Iterable[Summary]) -> frozenset[str]:

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from gradleak import paths
-from gradleak.book import progress, sealing
-from gradleak.book.plain import restored, worded
-from gradleak.book.records import Trial
 from gradleak.errors import StorageError
+from gradleak.runs import progress, sealing
+from gradleak.runs.plain import restored, worded
+from gradleak.runs.records import Trial
 from gradleak.storage import storage_error, write_whole
 
 

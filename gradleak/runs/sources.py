@@ -21,10 +21,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 import gradleak
-from gradleak import studies
-from gradleak.book.spelling import Import, Module, constructors, spelled
 from gradleak.errors import InputError
-from gradleak.studies import Study
+from gradleak.runs import studies
+from gradleak.runs.spelling import Import, Module, constructors, spelled
+from gradleak.runs.studies import Study
 
 # What passes through these comes out as it went in, or is a way to show what was found.
 SHOWING = frozenset(f"gradleak.auditing.{name}" for name in ("drawing", "report", "sentences"))
@@ -51,7 +51,7 @@ class Sources:
 
 def of_trials(study: Study) -> Sources:
     """Return what a study's trials are computed with."""
-    return _package().trials(_module_of(study))
+    return _package().trials(study.module_name)
 
 
 def of_page(study: Study, modules: Iterable[str]) -> Sources:
@@ -61,11 +61,7 @@ def of_page(study: Study, modules: Iterable[str]) -> Sources:
     package = _package()
     page = f"page {hashlib.sha256(code.encode()).hexdigest()}"
     package.modules[page] = Module.read(page, code, is_package=False)
-    return package.closure([Definition(name, WHOLE) for name in (page, _module_of(study), *modules)])
-
-
-def _module_of(study: Study) -> str:
-    return f"gradleak.studies.{study.paper}.{study.name.replace('-', '_')}"
+    return package.closure([Definition(name, WHOLE) for name in (page, study.module_name, *modules)])
 
 
 def of_modules(*modules: str) -> Sources:
@@ -80,7 +76,7 @@ def package_folder() -> Path:
 
 def file_of(module: str) -> Path | None:
     """Return the file of a module of this package, if it is one."""
-    return _file_of(module, package_folder(), tuple(studies.__path__))
+    return _file_of(module, package_folder(), tuple(studies.package_path()))
 
 
 def _file_of(module: str, package: Path, pages: tuple[str, ...]) -> Path | None:
@@ -96,7 +92,7 @@ def _file_of(module: str, package: Path, pages: tuple[str, ...]) -> Path | None:
 
 def _package() -> Package:
     """Return the package as its files are now; it is read again when one of them was written since."""
-    folder, pages = package_folder(), tuple(studies.__path__)
+    folder, pages = package_folder(), tuple(studies.package_path())
     stats = [(file, file.stat()) for place in {str(folder), *pages} for file in Path(place).rglob("*.py")]
     return _read(folder, pages, tuple(sorted((str(file), stat.st_mtime_ns, stat.st_size) for file, stat in stats)))
 
@@ -125,9 +121,13 @@ class Package:
     def trials(self, module: str) -> Sources:
         """Return what the trials of a study's module are computed with."""
         found = self.module(module)
-        if found is None or "trial" not in found.bindings:
-            raise InputError(f"{module} has no function `trial`")
-        return self.closure([Definition(module, name) for name in ("trial", "THREADS") if name in found.bindings])
+        if found is None:
+            raise InputError(f"there is no module {module}")
+        kinds = sorted(name for name in found.bindings if any(map(_runs, found.definitions(name))))
+        old = [name for name in ("trial", "THREADS") if name in found.bindings]  # TRANSITION
+        if not kinds and not old:
+            raise InputError(f"{module} has no experiment: a class with a method `run`")
+        return self.closure([Definition(module, name) for name in [*kinds, *old]])
 
     def closure(self, roots: Iterable[Definition]) -> Sources:
         """Return the definitions that some lead to, themselves included, and their digest.
@@ -250,6 +250,13 @@ class Package:
         if bound is None:
             raise InputError(f"there is no '{what.name}' in {what.module}, which something imports from there")
         return bound
+
+
+def _runs(node: ast.stmt) -> bool:
+    """Whether a definition is an experiment: a class with a method `run`."""
+    return isinstance(node, ast.ClassDef) and any(
+        isinstance(one, ast.FunctionDef) and one.name == "run" for one in node.body
+    )
 
 
 class _Place(NamedTuple):

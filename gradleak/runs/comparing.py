@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gradleak.book import kinds
-from gradleak.book.confirmations import Difference, digest_of
-from gradleak.book.kinds import Kind, Outcome
-from gradleak.book.records import Trial
-from gradleak.book.trials import short
 from gradleak.errors import InputError
-from gradleak.studies import Study
+from gradleak.runs import kinds
+from gradleak.runs.confirmations import Difference
+from gradleak.runs.kinds import Kind, Outcome
+from gradleak.runs.records import Trial, digest_of
+from gradleak.runs.studies import Study
+from gradleak.runs.trials import short
 
 # A column is a time if a word of its name is one of these, or if the study names it in TIMES; times are not compared.
 TIMES = frozenset({"seconds", "milliseconds", "minutes"})

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from gradleak.book.tables import Table
+from gradleak.show.tables import Table
 
 
 class Cells(HTMLParser):

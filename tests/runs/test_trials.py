@@ -8,8 +8,9 @@ import time
 
 import pytest
 
-from gradleak.book import pages, records, runner
+from gradleak.book import pages
 from gradleak.errors import GradleakWarning, StorageError
+from gradleak.runs import records, runner
 from gradleak.storage import write_whole
 from tests.checkout import DIGEST, Toy
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from gradleak.book import cards, runner
+from gradleak.runs import cards, runner
 from tests.checkout import Toy
 
 
@@ -73,9 +73,9 @@ def test_where_cuda_has_begun_its_current_device_is_the_card(tmp_path: Path, mon
     assert os.environ[cards.VISIBLE] == "3,4"
 
 
-NOTED = """    with open(os.environ["TOY_TRACE"] + " cards", "a") as file:
-        file.write(f"{os.getpid()} {os.environ.get('CUDA_VISIBLE_DEVICES')}\\n")
-    time.sleep(0.3)
+NOTED = """        with open(os.environ["TOY_TRACE"] + " cards", "a") as file:
+            file.write(f"{os.getpid()} {os.environ.get('CUDA_VISIBLE_DEVICES')}\\n")
+        time.sleep(0.3)
 """
 
 
@@ -84,8 +84,8 @@ SCRIPT = """
 import torch
 from pathlib import Path
 from gradleak import devices, studies
-from gradleak.book import cards, runner
-studies.resolve_device = lambda device: "cuda"
+from gradleak.runs import cards, experiments, runner
+experiments.resolve_device = lambda device: "cuda"
 torch.cuda.device_count = lambda: 2
 torch.cuda.get_device_name = lambda *_: "A card"
 devices.described = lambda device: "A card, driver 1"
@@ -98,7 +98,7 @@ print(*(trial.inputs["number"] for trial in record.trials))
 
 @pytest.mark.slow
 def test_every_worker_sees_a_card_of_its_own(checkout: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
-    checkout.edit("    time.sleep(pause)\n", NOTED)
+    checkout.edit("        time.sleep(self.pause)\n", NOTED)
     monkeypatch.setenv(cards.VISIBLE, "4,5,6")
     assert checkout.python(SCRIPT) == " ".join(map(str, range(9))), "no trial is lost"
     noted = [line.split() for line in (checkout.root / "trace cards").read_text().splitlines()]
@@ -115,7 +115,7 @@ def test_a_clusters_worker_finds_the_cards_of_its_own_machine(
     monkeypatch.setattr(cards, "visible", lambda: ["0", "1"])
     monkeypatch.setattr(cards, "folder", lambda: tmp_path)
     monkeypatch.setattr(cards, "take", lambda *words: taken.append(words))
-    inputs = checkout.load().module.trials(checkout.parameters())[0]
+    inputs = checkout.load().trials(checkout.parameters())[0]
     for device, alone in (("cuda", False), ("cpu", False), ("cuda", True)):
         runner._work("toy", 0, inputs | {"device": device}, 1, alone, None)
     assert taken == [(["0", "1"], tmp_path)], "neither a trial on the CPU nor a process alone takes a card"

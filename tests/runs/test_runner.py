@@ -16,10 +16,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from gradleak import devices, studies
-from gradleak.book import records, runner
+from gradleak import claims, devices, studies
 from gradleak.errors import GradleakError, InputError, MissingData, UnknownName
-from tests.checkout import DIGEST, Toy
+from gradleak.runs import records, runner, standing
+from tests.checkout import DIGEST, PARTS, Toy
 
 
 def test_record_holds_every_trial_in_order(checkout: Toy) -> None:
@@ -67,20 +67,20 @@ def test_provenance_names_no_host_user_or_path(checkout: Toy) -> None:
 
 def test_a_trial_uses_as_many_threads_as_its_study_asks(checkout: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
     before = torch.get_num_threads()
-    checkout.edit('"word": word,', '"word": word, "threads": torch.get_num_threads(),')
+    checkout.edit("word=word,", "word=word, threads=torch.get_num_threads(),")
     assert set(runner.run_study("toy", checkout.parameters(), jobs=1).frame()["threads"]) == {1}
-    monkeypatch.setattr(checkout.load().module, "THREADS", 2, raising=False)
+    monkeypatch.setattr(checkout.load().module.Draws, "threads", 2)
     assert set(runner.run_study("toy", checkout.parameters(seed=1), jobs=1).frame()["threads"]) == {2}
     assert torch.get_num_threads() == before
 
 
 def test_a_trial_computes_float32_in_ieee_precision(checkout: Toy) -> None:
-    checkout.edit('"word": word,', '"word": word, "precision": torch.backends.cudnn.conv.fp32_precision,')
+    checkout.edit("word=word,", "word=word, precision=torch.backends.cudnn.conv.fp32_precision,")
     before = devices.precision()
     assert before != "IEEE", "torch's own setting for convolutions is TF32"
     assert set(runner.run_study("toy", checkout.parameters(), jobs=1).frame()["precision"]) == {"ieee"}
     assert devices.precision() == before
-    checkout.edit("    time.sleep(pause)\n", "    raise ValueError('broken')\n")
+    checkout.edit("time.sleep(self.pause)", "raise ValueError('broken')")
     with pytest.raises(ValueError, match="broken"):
         runner.run_study("toy", checkout.parameters(seed=1), jobs=1)
     assert devices.precision() == before
@@ -150,11 +150,11 @@ def test_a_missing_dataset_is_said_before_any_trial(checkout: Toy) -> None:
 
 
 def test_no_trials_and_rows_that_no_record_holds(checkout: Toy) -> None:
-    checkout.edit("range(parameters.samples)", "()")
+    checkout.edit("range(self.samples)", "()")
     with pytest.raises(InputError, match="study 'toy' has no trials"):
         runner.run_study("toy", checkout.parameters())
-    checkout.edit('"nothing": float("nan")', '"nothing": object()')
-    with pytest.raises(InputError, match=r"rows of 'toy'\[0\]\.nothing is a object"):
+    checkout.edit("sum=values.sum()", "sum=object()")
+    with pytest.raises(InputError, match=r"rows of 'toy'\[0\]\.sum is a object"):
         runner.run_study("toy", checkout.parameters(), jobs=1)
 
 
@@ -175,22 +175,22 @@ def test_no_dask_scheduler_at_an_address(checkout: Toy, monkeypatch: pytest.Monk
 
 # ---------------------------------------------------------------------------------------------------------- interrupted
 # `match` catches Ctrl-C and comes back with the best so far.
-MATCHING = """    from gradleak.images import Adam, match
-    from gradleak.leak import observe
-    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 3))
-    leak = observe(model, torch.ones(1, 1, 2, 2), torch.tensor([0]))
-    def interrupt(*_):
-        if os.environ.pop("TOY_INTERRUPTED", None):
-            os.kill(os.getpid(), 2)
-    found = match(leak, torch.tensor([0]), optimizer=Adam(steps=2), watch=interrupt)
-    with open(os.environ["TOY_TRACE"] + " status", "a") as file:
-        file.write(found.status[0][0] + " ")
+MATCHING = """        from gradleak.images import Adam, match
+        from gradleak.leak import observe
+        model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 3))
+        leak = observe(model, torch.ones(1, 1, 2, 2), torch.tensor([0]))
+        def interrupt(*_):
+            if os.environ.pop("TOY_INTERRUPTED", None):
+                os.kill(os.getpid(), 2)
+        found = match(leak, torch.tensor([0]), optimizer=Adam(steps=2), watch=interrupt)
+        with open(os.environ["TOY_TRACE"] + " status", "a") as file:
+            file.write(found.status[0][0] + " ")
 """
 
 
 @pytest.mark.usefixtures("listening")
 def test_an_interrupted_trial_is_never_kept(checkout: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
-    checkout.edit("    time.sleep(pause)\n", MATCHING)
+    checkout.edit("        time.sleep(self.pause)\n", MATCHING)
     monkeypatch.setenv("TOY_INTERRUPTED", "yes")
     small = checkout.parameters(samples=1)
     before = signal.getsignal(signal.SIGINT)
@@ -207,7 +207,7 @@ def test_an_interrupted_trial_is_never_kept(checkout: Toy, monkeypatch: pytest.M
 
 
 def test_an_interrupted_trial_of_a_worker_is_never_kept(checkout: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
-    checkout.edit("    time.sleep(pause)\n", MATCHING)
+    checkout.edit("        time.sleep(self.pause)\n", MATCHING)
     monkeypatch.setenv("TOY_INTERRUPTED", "yes")
     script = "try:\n    " + DIGEST.format(changes={"samples": 2}, jobs=2)
     assert checkout.python(f"{script}\nexcept KeyboardInterrupt:\n    print('interrupted')") == "interrupted"
@@ -217,22 +217,18 @@ def test_an_interrupted_trial_of_a_worker_is_never_kept(checkout: Toy, monkeypat
 
 def test_one_part_is_recorded_anew_and_the_others_stay(checkout: Toy) -> None:
     def write(nothing: str) -> None:
-        text = checkout.module.read_text()
-        text = text.replace('{"number": number, **common,', '{"number": number, "part": "ab"[number % 2], **common,')
-        text = text.replace("rounded: bool, device: str):", "rounded: bool, device: str, part: str):")
-        checkout.edit("", "")
-        checkout.module.write_text(text.replace('float("nan")', nothing))
+        checkout.rewrite(*PARTS, ('float("nan")', nothing))
 
     write('float("nan")')
-    first = runner.record(checkout.load(), checkout.parameters(), jobs=1)
+    first = runner.record(checkout.load(), checkout.parameters(), rules=claims.rules("toy"), jobs=1)
     write("1.0")
-    second = runner.record(checkout.load(), checkout.parameters(), part="a", jobs=1)
+    second = runner.record(checkout.load(), checkout.parameters(), rules=claims.rules("toy"), part="a", jobs=1)
     assert records.read(records.file_of("toy")).digest() == second.digest()
     assert [trial.rows[0]["nothing"] for trial in second.trials[::2]] == [1.0, 1.0]
     assert all(math.isnan(trial.rows[0]["nothing"]) for trial in second.trials[1::2])
     assert second.sources == first.sources, "what was kept decides whether the record is stale"
-    assert records.state(second) == "stale"
+    assert standing.state(second) == "stale"
     with pytest.raises(UnknownName, match="part 'c'"):
-        runner.record(checkout.load(), checkout.parameters(), part="c", jobs=1)
+        runner.record(checkout.load(), checkout.parameters(), rules=claims.rules("toy"), part="c", jobs=1)
     with pytest.raises(InputError, match="2 trials of other parts are not recorded"):
-        runner.record(checkout.load(), checkout.parameters(samples=8), part="a", jobs=1)
+        runner.record(checkout.load(), checkout.parameters(samples=8), rules=claims.rules("toy"), part="a", jobs=1)

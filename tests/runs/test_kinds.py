@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from gradleak.book import kinds
-from gradleak.book.kinds import EXACT, kind_of, measured, rounding
+from gradleak.runs import kinds
+from gradleak.runs.kinds import EXACT, kind_of, measured, rounding
 
 nan, inf = math.nan, math.inf
 

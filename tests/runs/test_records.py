@@ -15,11 +15,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gradleak import paths
-from gradleak.book import generated, records
+from gradleak.book import generated
 from gradleak.book.pages import PageRun
-from gradleak.book.plain import plain
-from gradleak.book.records import Provenance, Record, Trial
 from gradleak.errors import InputError, MissingData, StorageError
+from gradleak.runs import records
+from gradleak.runs.plain import plain
+from gradleak.runs.records import Provenance, Record, Trial
+from gradleak.show import provenance
 from gradleak.studies import Study
 from tests.checkout import Toy
 
@@ -174,7 +176,7 @@ def test_recorded_results_and_the_provenance_table(checkout: Toy) -> None:
     kept = record(trial(1, {"x": 1.0}), provenance=PROVENANCE.model_copy(update={"data": ["digits: scikit-learn"]}))
     records.write(kept, records.file_of("toy"))
     assert records.recorded("toy") == kept
-    shown = records.provenance_table(kept)
+    shown = provenance.table(kept)
     text = shown._repr_markdown_()
     assert list(shown.frame.columns) == ["", "this run", "recorded"]
     total = sum(one.seconds for one in kept.trials)
@@ -183,7 +185,7 @@ def test_recorded_results_and_the_provenance_table(checkout: Toy) -> None:
     for word in ("CPU, x86", "torch 2.11", "digits: scikit-learn", "2026-01-02", kept.digest()[:16], "samples = 2"):
         assert word in text.replace("\\", ""), word
     records.file_of("toy").unlink()
-    assert "recorded" not in records.provenance_table(kept).frame
+    assert "recorded" not in provenance.table(kept).frame
 
 
 def on_gpu(own: Record, **changes: object) -> Record:
@@ -229,14 +231,14 @@ def test_the_gpus_record_is_drawn_where_its_scale_is_larger(changes: dict[str, o
 def test_a_page_says_on_which_device_its_record_was_made_and_names_the_other() -> None:
     own = record(trial(1, {"x": 1.0}), parameters=SCALE)
     records.write(own, records.file_of("toy"))
-    text = records.shown(own)._repr_markdown_()
+    text = provenance.shown(own)._repr_markdown_()
     assert "recorded on a CPU: 4 draws." in text
     assert "beside" not in text
-    assert list(records.provenance_table(own).frame.columns) == ["", "this run", "recorded"]
+    assert list(provenance.table(own).frame.columns) == ["", "this run", "recorded"]
     records.write(on_gpu(own, samples=8), records.file_of("toy", accelerated=True))
-    text = records.shown(own)._repr_markdown_()
+    text = provenance.shown(own)._repr_markdown_()
     assert "recorded on a GPU: 8 draws. A run recorded on a CPU lies beside it and is not shown." in text
-    table = records.provenance_table(own).frame.set_index("").loc["device"].to_dict()
+    table = provenance.table(own).frame.set_index("").loc["device"].to_dict()
     assert table["recorded"].startswith("NVIDIA Test")
     assert table["also recorded, not shown"] == "CPU, x86_64"
 
@@ -245,11 +247,11 @@ def test_a_page_says_on_which_device_its_record_was_made_and_names_the_other() -
 def test_a_page_says_what_is_to_know_of_the_copies_that_it_ran_on() -> None:
     data = ["cifar10: $GRADLEAK_DATA/cifar10.npz", "imagenet-sample: $GRADLEAK_DATA/imagenet_sample.npz"]
     own = record(trial(1), provenance=PROVENANCE.model_copy(update={"data": data}))
-    text = records.provenance_table(own).frame.set_index("").loc["data", "this run"]
+    text = provenance.table(own).frame.set_index("").loc["data", "this run"]
     assert "cifar10.npz (lossless; part of the training set and the first of the test set); imagenet" in text
     assert text.endswith("imagenet_sample.npz (one image a class, one split only)")
     whole = PROVENANCE.model_copy(update={"data": ["cifar10: torchvision"]})
-    text = records.provenance_table(record(trial(1), provenance=whole)).frame.set_index("").loc["data", "this run"]
+    text = provenance.table(record(trial(1), provenance=whole)).frame.set_index("").loc["data", "this run"]
     assert text == "cifar10: torchvision"
 
 

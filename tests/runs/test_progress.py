@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from gradleak import reporting
-from gradleak.book import progress as module
-from gradleak.book.progress import progress
 from gradleak.errors import GradleakWarning
+from gradleak.runs import progress as module
+from gradleak.runs.progress import progress
 
 
 class Terminal(io.StringIO):

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from gradleak import studies
-from gradleak.book import sources, staying
-from gradleak.book.sources import Definition
+from gradleak.runs import sources, staying
+from gradleak.runs.sources import Definition
 
 README = Path(__file__).parents[2] / "README.md"
 
@@ -16,12 +16,13 @@ README = Path(__file__).parents[2] / "README.md"
 def _devices(name: str) -> set[str]:
     """Return the devices of a page's trials on a machine with a GPU, at its smallest parameters."""
     study = studies.load(name)
-    trials = study.module.trials(studies.parameters(study, "quick", study.module.SMALLEST))
+    trials = study.trials(studies.parameters(study, "quick", study.smallest))
     return {one.get("device", "cpu") for one in trials}
 
 
 def test_pages_whose_trials_all_stay_are_those_that_are_declared(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(studies, "resolve_device", lambda device: "cpu" if device == "cpu" else "cuda")
+    for place in (studies, experiments):
+        monkeypatch.setattr(place, "resolve_device", lambda device: "cpu" if device == "cpu" else "cuda")
     found = {name: _devices(name) for name in studies.names()}
     whole = {page for one in staying.STAYS if one.what.startswith("all trials") for page in one.pages}
     assert {name for name, where in found.items() if where == {"cpu"}} == whole

@@ -16,14 +16,15 @@ from concurrent.futures import CancelledError
 from pathlib import Path
 from typing import Any
 
-from gradleak import data, devices, studies
-from gradleak.book import cards, progress, records, sources
-from gradleak.book.plain import plain
-from gradleak.book.records import Record, Trial
-from gradleak.book.trials import Trials, known, short
+from gradleak import data, devices
 from gradleak.data import text
 from gradleak.errors import GradleakError, InputError, first_line, unknown
-from gradleak.studies import Parameters, Study
+from gradleak.runs import cards, experiments, progress, records, sources, standing, studies
+from gradleak.runs.experiments import Parameters
+from gradleak.runs.plain import plain
+from gradleak.runs.records import Record, Trial
+from gradleak.runs.studies import Study
+from gradleak.runs.trials import Trials, known, short
 
 # How long the first worker of a cluster is waited for.
 WAIT = 60
@@ -51,12 +52,10 @@ def run_study(
     """
     study = studies.load(study) if isinstance(study, str) else study
     started = time.perf_counter()
-    device = studies.resolve_device(parameters.device)
+    device = experiments.resolve_device(parameters.device)
     data_sources = sources_of(study, parameters)
     code = sources.of_trials(study).digest
-    inputs = [
-        plain(one, f"trial {number} of '{study.name}'") for number, one in enumerate(study.module.trials(parameters), 1)
-    ]
+    inputs = [plain(one, f"trial {number} of '{study.name}'") for number, one in enumerate(study.trials(parameters), 1)]
     if not inputs:
         raise InputError(f"study '{study.name}' has no trials with these parameters")
     kept = Trials(study.name, decides(code, device, data_sources))
@@ -92,11 +91,12 @@ def record(
     study: Study,
     parameters: Parameters,
     *,
+    rules: dict[str, Any] | None = None,
     part: str | None = None,
     jobs: int | None = None,
     cluster: str | None = None,
 ) -> Record:
-    """Run a study and keep its record in results/, with the rules of its claims as they are today.
+    """Run a study and keep its record in results/, with the `rules` of its claims as they are today.
 
     A record made on a GPU lies beside the CPU's and never replaces it. Trials that the record there holds are taken
     from it if they were computed with today's packages and data, and with today's code or one that a spot check has
@@ -104,18 +104,15 @@ def record(
     in it has no confirmation. With a `part` only the trials of that part are run, and those of all others stay as they
     are recorded.
     """
-    from gradleak import claims
-
-    file = records.file_of(study.name, accelerated=any(map(records.on_gpu, study.module.trials(parameters))))
+    file = records.file_of(study.name, accelerated=any(map(records.on_gpu, study.trials(parameters))))
     kept = records.read(file) if file.is_file() else None
     now = sources_of(study, parameters)
-    valid = kept and (records.made_today(kept) or records.state(kept) == "confirmed")
+    valid = kept and (standing.made_today(kept) or standing.state(kept) == "confirmed")
     same = kept and valid and kept.provenance.data == now
     alike = kept and _alike(kept.provenance.versions, records.versions()) and _same_card(kept)
     finished = kept.trials if kept and same and alike else []
     if part is not None:
         finished = _others(study, parameters, part, kept)
-    rules = claims.rules(study.name)
     result = run_study(study, parameters, jobs=jobs, cluster=cluster, finished=finished, rules=rules)
     if kept and any(trial in finished for trial in result.trials):
         result = result.model_copy(update={"sources": kept.sources})
@@ -125,7 +122,7 @@ def record(
 
 def _others(study: Study, parameters: Parameters, part: str, kept: Record | None) -> list[Trial]:
     """Return the recorded trials of all parts but one; an error where one that is asked for is not recorded."""
-    inputs = study.module.trials(parameters)
+    inputs = study.trials(parameters)
     parts = list(dict.fromkeys(str(own["part"]) for own in inputs if "part" in own))
     if part not in parts:
         raise unknown("part", part, parts)
@@ -189,7 +186,7 @@ def _results(
     """
     import joblib
 
-    threads = getattr(study.module, "THREADS", 1)
+    threads = study.threads
     accelerated = any(devices.accelerated(one.get("device", "cpu")) for one in inputs)
     workers = processes(jobs, len(inputs), "cuda" if accelerated else "cpu", threads, quick)
     if not inputs:
@@ -216,7 +213,7 @@ def _results(
 def sources_of(study: Study, parameters: Parameters) -> list[str]:
     """Return where a study's datasets come from; one that is not at hand is an error before any work starts."""
     states = {state.name: state.state for state in (*data.states(), *text.states())}
-    names = study.module.datasets(parameters)
+    names = study.datasets(parameters)
     for name in names:
         if states.get(name, "unknown") in ("unknown", "missing", "damaged"):
             text.texts(name) if name in text.NAMES else data.load(name)  # says what is wrong
@@ -250,7 +247,7 @@ def _work(
     accelerated = devices.accelerated(inputs.get("device", "cpu"))
     if accelerated and not alone:
         cards.take(*(shared or (cards.visible(), cards.folder())))
-    module = studies.load(study).module
+    own = studies.load(study)
     bars = contextlib.nullcontext() if alone else progress.quiet()
     with (
         bars,
@@ -263,7 +260,7 @@ def _work(
         torch.manual_seed(int.from_bytes(hashlib.sha256(known(inputs).encode()).digest()[:4]))
         started = time.perf_counter()
         try:
-            rows = module.trial(**inputs)
+            rows = own.run(inputs)
         except torch.OutOfMemoryError:
             return index, MemoryLack(
                 f"a trial of '{study}' needs more memory than the GPU has free, also in the smallest chunks "

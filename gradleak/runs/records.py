@@ -11,25 +11,24 @@ import platform
 import subprocess
 from collections.abc import Hashable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 import gradleak
-from gradleak import devices, paths, studies
-from gradleak.book import confirmations, sealing, sources, staying
-from gradleak.book.confirmations import Summary
-from gradleak.book.plain import restored, worded
+from gradleak import devices, paths
 from gradleak.errors import GradleakError, InputError, MissingData, StorageError
+from gradleak.runs import sealing, studies
+from gradleak.runs.plain import restored, worded
 from gradleak.storage import write_whole
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from gradleak.book.tables import Table
+    from gradleak.runs.experiments import Experiment
+
 
 PACKAGES = ("torch", "torchvision", "numpy", "scipy", "scikit-image", "scikit-learn", "pyswarms")
-State = Literal["current", "confirmed", "differs", "stale"]
 
 
 class _Strict(BaseModel):
@@ -47,6 +46,17 @@ class Trial(_Strict):
     seconds: float
     date: str | None = None
     commit: str | None = None
+
+
+def part_of(trial: Trial) -> str:
+    """Return the part of its study that a trial belongs to; "" where the study has no parts."""
+    return str(trial.inputs.get("part", ""))
+
+
+def digest_of(trial: Trial) -> str:
+    """Return a short digest of a trial's inputs and recorded rows."""
+    text = json.dumps(worded({"inputs": trial.inputs, "rows": trial.rows}), sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 class Provenance(_Strict):
@@ -99,7 +109,7 @@ class Record(_Strict):
     @functools.cached_property
     def digests(self) -> tuple[str, ...]:
         """The short digest of each trial's inputs and rows."""
-        return tuple(map(confirmations.digest_of, self.trials))
+        return tuple(map(digest_of, self.trials))
 
     @functools.cached_property
     def columns(self) -> frozenset[str]:
@@ -133,6 +143,10 @@ class Record(_Strict):
         """Return the rows of the trials whose `part` is this one, as `frame` does."""
         return self._frame[self._frame["part"] == name].copy()
 
+    def rows(self, experiment: type[Experiment]) -> pd.DataFrame:
+        """Return the rows that experiments of one kind gave, each beside its inputs, as `frame` does."""
+        return self.part(experiment.part) if experiment.part else self.frame()
+
     def digest(self) -> str:
         """Return a hash of what was asked and found; times, dates and machines are left out."""
         content = {
@@ -143,45 +157,10 @@ class Record(_Strict):
         return hashlib.sha256(json.dumps(worded(content), sort_keys=True).encode()).hexdigest()
 
 
-class Shown(Record):
-    """The run that a page's tables and figures are drawn from: the recorded one, or this one.
-
-    Shown by itself it says which, in a sentence or two.
-    """
-
-    recorded: bool
-    this: Record
-    about: str
-
-    def caption(self, text: str) -> str:
-        """Return a caption that says what is shown: "…  Recorded: 45 images, CIFAR-10." """
-        return f"{text} {'Recorded' if self.recorded else 'This run'}: {self.about}."
-
-    def _repr_markdown_(self) -> str:
-        run = f"This run ({scale(self.this)}) took {sum(trial.seconds for trial in self.this.trials):.0f} s"
-        if self.recorded:
-            other = beside(self)
-            told = f" A run recorded on {other.where} lies beside it and is not shown." if other else ""
-            return (
-                f"Tables and figures below are drawn from the run recorded on {self.where}: {self.about}.{told} {run}; "
-                "it shows that the code on this page works, and its values stand in the column *this run* of the "
-                "verdicts."
-            )
-        reason = "other parameters than the page's own" if recorded(self.study) else "nothing is recorded"
-        return f"Tables and figures below are drawn from this very run: {reason}. {run}."
-
-
-def shown(record: Record) -> Shown:
-    """Return what a page shows: the recorded run where the page stands at its own parameters, else this run."""
-    kept = recorded(record.study) if record.profile == "quick" else None
-    own = kept or record
-    return Shown.model_construct(**dict(own), recorded=kept is not None, this=record, about=scale(own))
-
-
-def scale(record: Record) -> str:
+def about(record: Record) -> str:
     """Return in a few words how many samples of what a run is about, as its study puts it."""
     study = studies.load(record.study)
-    return str(study.module.scale(study.Parameters(**record.parameters)))
+    return study.about(study.Parameters(**record.parameters))
 
 
 def write(record: Record, path: Path) -> None:
@@ -269,71 +248,6 @@ def _covers(one: Any, other: Any) -> bool:
     return bool(one >= other) if numbers else bool(one == other)
 
 
-def confirmed_by(record: Record) -> list[Summary]:
-    """Return what each machine has confirmed of a record with today's code."""
-    path = confirmations_of(record)
-    lines = confirmations.read(path)
-    return confirmations.summaries(record, lines, _today(record)) if lines else []
-
-
-def confirmations_of(record: Record) -> Path:
-    """Return the file of a record's confirmations."""
-    return confirmations.file_beside(file_of(record.study, accelerated=record.accelerated))
-
-
-def _today(record: Record) -> str:
-    """Return the digest of the code that a record's trials would run with now."""
-    return sources.of_trials(studies.load(record.study)).digest
-
-
-def state(record: Record) -> State:
-    """Return how a record's trials compare with what today's code computes.
-
-    `differs`: a trial run again with today's code gave other rows or changed a verdict, on any machine. Else `current`:
-    the record was made with today's code. Else `confirmed`: a trial of every part was run again with today's code and
-    gave the same rows. Else `stale`.
-    """
-    return _state(record, confirmed_by(record))
-
-
-def _state(record: Record, found: list[Summary]) -> State:
-    if any(summary.differs for summary in found):
-        return "differs"
-    if made_today(record):
-        return "current"
-    parts = set(map(confirmations.part_of, record.trials))
-    return "confirmed" if parts <= confirmations.confirmed_parts(record, found) else "stale"
-
-
-def made_today(record: Record) -> bool:
-    """Whether a record's trials were computed with today's code."""
-    return record.sources == _today(record)
-
-
-def standing(record: Record) -> str:
-    """Return a record's state in a sentence."""
-    found = confirmed_by(record)
-    now = _state(record, found)
-    if now == "current":
-        return "current: made with today's code"
-    if now == "confirmed":
-        trials = {digest for summary in found for digest in summary.trials}
-        return f"confirmed: {len(trials)} of {len(record.trials)} trials, of every part, run again with the same rows"
-    if now == "differs":
-        names = ", ".join(dict.fromkeys(summary.machine.name for summary in found if summary.differs))
-        return f"differs: trials run again on {names} gave other rows"
-    parts = set(map(confirmations.part_of, record.trials))
-    missing = sorted(parts - confirmations.confirmed_parts(record, found))
-    which = "none of them" if missing == sorted(parts) else f"no trial of {', '.join(missing)}"
-    return f"stale: the code of its trials has changed since, and {which} was run again"
-
-
-def counted(states: Iterable[State]) -> str:
-    """Return how many records are in each state: "3 records: 1 current, …"."""
-    every = list(states)
-    return f"{len(every)} records: " + ", ".join(f"{every.count(one)} {one}" for one in get_args(State))
-
-
 def file_of(study: str, *, accelerated: bool = False) -> Path:
     """Return the file of a study's record; one made on a GPU (`accelerated`) lies beside the CPU's."""
     return paths.results() / studies.paper_of(study) / f"{study}{'.gpu' * accelerated}.json"
@@ -371,25 +285,6 @@ def versions() -> dict[str, str]:
     return {"gradleak": gradleak.__version__, "python": platform.python_version(), **installed}
 
 
-def provenance_table(record: Record) -> Table:
-    """Return where a record came from, beside what is recorded, as a table for the foot of a page."""
-    import pandas as pd
-
-    from gradleak.book.tables import Table
-
-    kept = recorded(record.study)
-    columns = {"this run": _described(record)} | ({"recorded": _described(kept)} if kept else {})
-    if kept and (other := beside(kept)):
-        columns["also recorded, not shown"] = _described(other)
-    frame = pd.DataFrame(columns).rename_axis("").reset_index()
-    return Table(
-        frame,
-        caption="Provenance of this page.",
-        notes="Dates and seconds are those of the trials, when each of them ran.",
-        name=f"tab-{record.study}-provenance",
-    )
-
-
 def span(record: Record) -> list[str]:
     """Return the day on which a record's trials ran, or the first and the last of several."""
     days = {(trial.date or record.provenance.date)[:10] for trial in record.trials} or {record.provenance.date}
@@ -399,35 +294,6 @@ def span(record: Record) -> list[str]:
 def now() -> str:
     """Return the date and the time of day, in UTC."""
     return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def _described(record: Record) -> dict[str, str]:
-    facts = record.provenance
-    return {
-        "profile": record.profile,
-        "data": "; ".join(map(_at_hand, facts.data)) or "none",
-        "device": facts.device,
-        "processor": ", ".join(name for name in (facts.processor, facts.instructions) if name) or "not kept",
-        "stays on the CPU": staying.on_page(studies.load(record.study)),
-        "trials": f"{len(record.trials)}, {sum(trial.seconds for trial in record.trials):.1f} s in all",
-        "date": " to ".join(span(record)),
-        "commit": ", ".join(dict.fromkeys(trial.commit or facts.commit for trial in record.trials)),
-        "state": standing(record),
-        "trials run again": "; ".join(f"{one.machine.name}: {one.text}" for one in confirmed_by(record)) or "none",
-        "seed": str(facts.seed),
-        "versions": ", ".join(f"{name} {version}" for name, version in facts.versions.items()),
-        "digest": record.digest()[:16],
-        "parameters": ", ".join(f"{name} = {value}" for name, value in record.parameters.items()),
-    }
-
-
-def _at_hand(source: str) -> str:
-    """Return where data came from, and what is to know of a copy that is a file: what it lacks, how it was made."""
-    from gradleak.data.files import FILES
-
-    name = source.partition(":")[0]
-    notes = FILES[name].notes if name in FILES and "$GRADLEAK_DATA" in source else ""
-    return f"{source} ({notes})" if notes else source
 
 
 def _device(device: str) -> str:

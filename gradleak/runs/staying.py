@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gradleak import studies
-from gradleak.book import sources
-from gradleak.book.sources import Definition
-from gradleak.studies import Study
+from gradleak.runs import sources, studies
+from gradleak.runs.sources import Definition
+from gradleak.runs.studies import Study
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from gradleak import studies
-from gradleak.book import runner, sources
-from gradleak.book.sources import EFFECTS, WHOLE, Package
-from gradleak.book.spelling import Module
 from gradleak.errors import InputError
+from gradleak.runs import runner, sources
+from gradleak.runs.sources import EFFECTS, WHOLE, Package
+from gradleak.runs.spelling import Module
 from tests.checkout import Toy
 from tests.reached import missed, smallest
 
@@ -169,7 +169,7 @@ def other():
         asked.append(str(root))
         return "?", 0
 
-    from gradleak.book.spelling import spelled
+    from gradleak.runs.spelling import spelled
 
     spelled(module.definitions("trial")[0], module, "trial", read)
     assert asked == ["table"], "the first of the comprehension; all else is bound nearer"

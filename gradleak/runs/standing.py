@@ -1,0 +1,78 @@
+"""How a record stands: whether today's code made it, or a spot check has confirmed it, or neither."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Literal, get_args
+
+from gradleak.runs import confirmations, records, sources, studies
+from gradleak.runs.confirmations import Summary
+from gradleak.runs.records import Record, part_of
+
+State = Literal["current", "confirmed", "differs", "stale"]
+
+
+def confirmed_by(record: Record) -> list[Summary]:
+    """Return what each machine has confirmed of a record with today's code."""
+    path = confirmations_of(record)
+    lines = confirmations.read(path)
+    return confirmations.summaries(record, lines, _today(record)) if lines else []
+
+
+def confirmations_of(record: Record) -> Path:
+    """Return the file of a record's confirmations."""
+    return confirmations.file_beside(records.file_of(record.study, accelerated=record.accelerated))
+
+
+def _today(record: Record) -> str:
+    """Return the digest of the code that a record's trials would run with now."""
+    return sources.of_trials(studies.load(record.study)).digest
+
+
+def state(record: Record) -> State:
+    """Return how a record's trials compare with what today's code computes.
+
+    `differs`: a trial run again with today's code gave other rows or changed a verdict, on any machine. Else `current`:
+    the record was made with today's code. Else `confirmed`: a trial of every part was run again with today's code and
+    gave the same rows. Else `stale`.
+    """
+    return _state(record, confirmed_by(record))
+
+
+def _state(record: Record, found: list[Summary]) -> State:
+    if any(summary.differs for summary in found):
+        return "differs"
+    if made_today(record):
+        return "current"
+    parts = set(map(part_of, record.trials))
+    return "confirmed" if parts <= confirmations.confirmed_parts(record, found) else "stale"
+
+
+def made_today(record: Record) -> bool:
+    """Whether a record's trials were computed with today's code."""
+    return record.sources == _today(record)
+
+
+def told(record: Record) -> str:
+    """Return a record's state in a sentence."""
+    found = confirmed_by(record)
+    now = _state(record, found)
+    if now == "current":
+        return "current: made with today's code"
+    if now == "confirmed":
+        trials = {digest for summary in found for digest in summary.trials}
+        return f"confirmed: {len(trials)} of {len(record.trials)} trials, of every part, run again with the same rows"
+    if now == "differs":
+        names = ", ".join(dict.fromkeys(summary.machine.name for summary in found if summary.differs))
+        return f"differs: trials run again on {names} gave other rows"
+    parts = set(map(part_of, record.trials))
+    missing = sorted(parts - confirmations.confirmed_parts(record, found))
+    which = "none of them" if missing == sorted(parts) else f"no trial of {', '.join(missing)}"
+    return f"stale: the code of its trials has changed since, and {which} was run again"
+
+
+def counted(states: Iterable[State]) -> str:
+    """Return how many records are in each state: "3 records: 1 current, …"."""
+    every = list(states)
+    return f"{len(every)} records: " + ", ".join(f"{every.count(one)} {one}" for one in get_args(State))

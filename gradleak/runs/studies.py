@@ -1,0 +1,263 @@
+"""Which studies there are, their parameters, and how a page states them."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import io
+import json
+import tokenize
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from types import ModuleType
+from typing import Annotated, Any, Literal, get_args, get_origin
+
+from pydantic import ValidationError
+
+from gradleak import paths
+from gradleak.errors import InputError, MissingData, unknown
+from gradleak.runs.experiments import PAPER, SMALLEST, Experiment, Parameters, inputs_of
+from gradleak.runs.experiments import Parameters as BaseParameters
+from gradleak.runs.forms import Form, reason
+
+Profile = Literal["quick", "paper"]
+# The package that the studies lie in, a folder a paper. It imports this one.
+PACKAGE = "gradleak.studies"
+SHARED = "shared"
+
+
+@dataclass(frozen=True)
+class Study:
+    """A page: its name, its paper, its title and the place in the paper that it regenerates."""
+
+    name: str
+    paper: str
+    title: str
+    place: str
+
+    @property
+    def module_name(self) -> str:
+        """The name of the module with the page's code."""
+        return f"{PACKAGE}.{self.paper}.{self.name.replace('-', '_')}"
+
+    @cached_property
+    def module(self) -> ModuleType:
+        """The page's code, imported when it is first needed."""
+        return importlib.import_module(self.module_name)
+
+    @property
+    def Parameters(self) -> type[Parameters]:
+        """The study's own parameters."""
+        own: type[Parameters] = self.module.Parameters
+        return own
+
+    @property
+    def notebook(self) -> Path:
+        """The page, without outputs."""
+        return paths.notebooks() / self.paper / f"{self.name}.ipynb"
+
+    @cached_property
+    def experiments(self) -> dict[str, type[Experiment]]:
+        """The kinds of experiments that its module defines, by their parts."""
+        found = [one for one in vars(self.module).values() if isinstance(one, type) and issubclass(one, Experiment)]
+        return {one.part: one for one in found if one.__module__ == self.module.__name__ and "run" in vars(one)}
+
+    def trials(self, parameters: BaseParameters) -> list[dict[str, Any]]:
+        """Return the inputs of every trial of a run."""
+        if old := getattr(self.module, "trials", None):  # TRANSITION
+            return list(old(parameters))
+        return [inputs_of(one) for one in parameters.experiments()]
+
+    def experiment(self, inputs: Mapping[str, Any]) -> Experiment:
+        """Return the experiment that a trial with these inputs is."""
+        kind = self.experiments[str(inputs.get("part", ""))]
+        return kind(**{name: value for name, value in inputs.items() if name != "part" or "part" in kind.model_fields})
+
+    def run(self, inputs: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """Run the trial with these inputs, and return its rows."""
+        if old := getattr(self.module, "trial", None):  # TRANSITION
+            return list(old(**inputs))
+        return [row.columns for row in self.experiment(inputs).run()]
+
+    def datasets(self, parameters: BaseParameters) -> list[str]:
+        """Return the names of the datasets that a run reads."""
+        if old := getattr(self.module, "datasets", None):  # TRANSITION
+            return list(old(parameters))
+        return list(dict.fromkeys(name for one in parameters.experiments() for name in one.reads()))
+
+    def about(self, parameters: BaseParameters) -> str:
+        """Return in a few words how many samples of what a run is about."""
+        if old := getattr(self.module, "scale", None):  # TRANSITION
+            return str(old(parameters))
+        return parameters.about()
+
+    @property
+    def smallest(self) -> dict[str, Any]:
+        """The parameters at which the whole page runs in seconds."""
+        if (old := getattr(self.module, "SMALLEST", None)) is not None:  # TRANSITION
+            return dict(old)
+        return self.Parameters.at(SMALLEST)
+
+    @property
+    def threads(self) -> int:
+        """How many threads a trial uses."""
+        if old := getattr(self.module, "THREADS", None):  # TRANSITION
+            return int(old)
+        return max((one.threads for one in self.experiments.values()), default=1)
+
+
+def package_path() -> list[str]:
+    """Return the folders that the studies' package consists of."""
+    return list(importlib.import_module(PACKAGE).__path__)
+
+
+def _files() -> dict[str, Path]:
+    """Return the module of every page by the page's name."""
+    files = (file for folder in package_path() for file in Path(folder).glob("*/*.py"))
+    pages = (file for file in files if file.parent.name != SHARED and not file.name.startswith("_"))
+    return {file.stem.replace("_", "-"): file for file in sorted(pages, key=lambda file: file.stem)}
+
+
+def names() -> tuple[str, ...]:
+    """Return the names of all studies."""
+    return tuple(_files())
+
+
+def paper_of(name: str) -> str:
+    """Return the paper whose folder a study lies in."""
+    files = _files()
+    if name not in files:
+        raise unknown("study", name, files)
+    return files[name].parent.name
+
+
+def load(name: str) -> Study:
+    """Return a study by name; its module is read for that, not run."""
+    paper = paper_of(name)
+    tree = ast.parse(_files()[name].read_text("utf-8"))
+    title = (ast.get_docstring(tree) or name).splitlines()[0].rstrip(".")
+    study = Study(name, paper, title, _place(tree))
+    if not study.notebook.is_file():
+        raise MissingData(f"study '{name}' has no notebook: expected notebooks/{paper}/{name}.ipynb")
+    return study
+
+
+def _place(tree: ast.Module) -> str:
+    """Return the text that a study's module states as PLACE."""
+    for line in tree.body:
+        if isinstance(line, ast.Assign) and isinstance(line.targets[0], ast.Name) and line.targets[0].id == "PLACE":
+            return str(ast.literal_eval(line.value))
+    return ""
+
+
+def parameters(study: Study | str, profile: str = "quick", overrides: Mapping[str, Any] | None = None) -> Parameters:
+    """Return a profile's parameters with some of them changed; texts, as the command line gives them, are parsed."""
+    study = load(study) if isinstance(study, str) else study
+    if profile not in ("quick", PAPER, SMALLEST):
+        raise unknown("profile", profile, ["quick", PAPER])
+    known = study.Parameters.model_fields
+    values: dict[str, Any] = study.Parameters.at(profile) if profile != "quick" else {}
+    for name, value in (overrides or {}).items():
+        if name not in known:
+            raise unknown(f"parameter of '{study.name}'", name, known)
+        values[name] = _parsed(value, known[name].annotation)
+    try:
+        return study.Parameters(**values)
+    except ValidationError as error:
+        raise _refused(study, error, overrides or {}) from error
+
+
+def _refused(study: Study, error: ValidationError, given: Mapping[str, Any]) -> InputError:
+    """Return one line that says which parameter is wrong, and what would be right."""
+    first = error.errors()[0]
+    if not first["loc"]:
+        # A rule of the study's own over several parameters.
+        return InputError(f"parameters of '{study.name}': {reason(error)}")
+    name = str(first["loc"][0])
+    field = study.Parameters.model_fields[name]
+    told = f"parameter '{name}' of '{study.name}': "
+    form = next((one for one in get_args(field.annotation) if _is_form(one)), None)
+    if form is not None and first["type"] == "value_error":
+        example = (field.default or study.Parameters.at(PAPER)[name])[0]
+        return InputError(f"{told}{reason(error)} ({field.description}; such as '{example}')")
+    # A text from the command line as it was given; of a list, the one that is wrong.
+    value = first["input"] if len(first["loc"]) > 1 else given.get(name, first["input"])
+    return InputError(
+        f"{told}{value!r} is not right, {reason(error)} "
+        f"({_written(field.annotation)[-1]}: {field.description}; default {field.default!r})"
+    )
+
+
+def stated(study: Study | str, page: Mapping[str, Any]) -> Parameters:
+    """Return the parameters that a page states, from its variables: `studies.stated("noise", globals())`."""
+    study = load(study) if isinstance(study, str) else study
+    try:
+        return study.Parameters(**{name: page[name] for name in study.Parameters.model_fields})
+    except ValidationError as error:
+        raise _refused(study, error, {}) from error
+
+
+def check_notebook(study: Study) -> None:
+    """Assert that the page's `parameters` cell states the study's parameters as `quick` has them."""
+    cells = json.loads(study.notebook.read_text())["cells"]
+    tagged = [cell for cell in cells if "parameters" in cell["metadata"].get("tags", [])]
+    place = f"notebooks/{study.paper}/{study.name}.ipynb"
+    if len(tagged) != 1:
+        raise InputError(f"{place} must have one cell tagged 'parameters'; it has {len(tagged)}")
+    source = "".join(tagged[0]["source"])
+    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
+    comments = [t for t in tokens if t.type == tokenize.COMMENT and t.string.strip("# ")]
+    commented = {comment.start[0] for comment in comments}
+    # papermill takes every "=" for an assignment, and prints what it cannot parse.
+    if odd := next((comment.string for comment in comments if "=" in comment.string), None):
+        raise InputError(f"{place}: a comment among the parameters has no '='; got `{odd}`: write it in words")
+    stated: dict[str, Any] = {}
+    for line in ast.parse(source).body:
+        text = source.splitlines()[line.lineno - 1]
+        if not isinstance(line, ast.AnnAssign) or not isinstance(line.target, ast.Name) or line.value is None:
+            raise InputError(f"{place}: parameters are stated as `name: type = value  # comment`; got `{text}`")
+        if line.end_lineno not in commented:
+            raise InputError(f"{place}: parameter '{line.target.id}' has no comment")
+        field, written = study.Parameters.model_fields.get(line.target.id), ast.unparse(line.annotation)
+        if field is not None and written not in (wanted := _written(field.annotation)):
+            raise InputError(f"{place}: parameter '{line.target.id}' is of type {wanted[0]}; the page says {written}")
+        stated[line.target.id] = ast.literal_eval(line.value)
+    expected = study.Parameters().model_dump()
+    for name in [*expected, *stated]:
+        if name not in stated or name not in expected or stated[name] != expected[name]:
+            raise InputError(
+                f"{place} states '{name}' as {stated.get(name, 'nothing')!r}, "
+                f"the study's quick profile as {expected.get(name, 'nothing')!r}"
+            )
+
+
+def _parsed(value: Any, annotation: Any) -> Any:
+    if not isinstance(value, str) or annotation is str:
+        return value
+    text = value.strip()
+    if str(annotation).startswith("list") and not text.startswith("["):
+        return [part.strip() for part in text.split(",") if part.strip()]
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return {"true": True, "false": False}.get(text.lower(), text)
+
+
+def _written(annotation: Any) -> list[str]:
+    """Return the ways a page may write a type; a choice of words and a form may be called a str."""
+    inner = get_args(annotation)
+    if get_origin(annotation) is Literal:
+        return ["str", f"Literal[{', '.join(map(repr, inner))}]"]
+    if get_origin(annotation) is list:
+        return [f"list[{text}]" for text in _written(inner[0])]
+    if _is_form(annotation):
+        return ["str"]
+    if get_origin(annotation) is Annotated:
+        return _written(inner[0])
+    return [str(annotation) if inner else annotation.__name__]
+
+
+def _is_form(annotation: Any) -> bool:
+    return isinstance(annotation, type) and issubclass(annotation, Form)

@@ -1,0 +1,1 @@
+"""How results are shown: tables, figures, and the run that a page draws them from."""

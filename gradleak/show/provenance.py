@@ -1,0 +1,90 @@
+"""The run that a page draws its tables and figures from, and where that run came from."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from gradleak.runs import records, standing, staying, studies
+from gradleak.runs.records import Record
+from gradleak.show.tables import Table
+
+
+class Shown(Record):
+    """The run that a page's tables and figures are drawn from: the recorded one, or this one.
+
+    Shown by itself it says which, in a sentence or two.
+    """
+
+    recorded: bool
+    this: Record
+    about: str
+
+    def caption(self, text: str) -> str:
+        """Return a caption that says what is shown: "…  Recorded: 45 images, CIFAR-10." """
+        return f"{text} {'Recorded' if self.recorded else 'This run'}: {self.about}."
+
+    def _repr_markdown_(self) -> str:
+        run = f"This run ({records.about(self.this)}) took {sum(trial.seconds for trial in self.this.trials):.0f} s"
+        if self.recorded:
+            other = records.beside(self)
+            told = f" A run recorded on {other.where} lies beside it and is not shown." if other else ""
+            return (
+                f"Tables and figures below are drawn from the run recorded on {self.where}: {self.about}.{told} {run}; "
+                "it shows that the code on this page works, and its values stand in the column *this run* of the "
+                "verdicts."
+            )
+        reason = "other parameters than the page's own" if records.recorded(self.study) else "nothing is recorded"
+        return f"Tables and figures below are drawn from this very run: {reason}. {run}."
+
+
+def shown(record: Record) -> Shown:
+    """Return what a page shows: the recorded run where the page stands at its own parameters, else this run."""
+    kept = records.recorded(record.study) if record.profile == "quick" else None
+    own = kept or record
+    return Shown.model_construct(**dict(own), recorded=kept is not None, this=record, about=records.about(own))
+
+
+def table(record: Record) -> Table:
+    """Return where a record came from, beside what is recorded, as a table for the foot of a page."""
+
+    kept = records.recorded(record.study)
+    columns = {"this run": _described(record)} | ({"recorded": _described(kept)} if kept else {})
+    if kept and (other := records.beside(kept)):
+        columns["also recorded, not shown"] = _described(other)
+    frame = pd.DataFrame(columns).rename_axis("").reset_index()
+    return Table(
+        frame,
+        caption="Provenance of this page.",
+        notes="Dates and seconds are those of the trials, when each of them ran.",
+        name=f"tab-{record.study}-provenance",
+    )
+
+
+def _described(record: Record) -> dict[str, str]:
+    facts = record.provenance
+    again = [f"{one.machine.name}: {one.text}" for one in standing.confirmed_by(record)]
+    return {
+        "profile": record.profile,
+        "data": "; ".join(map(_at_hand, facts.data)) or "none",
+        "device": facts.device,
+        "processor": ", ".join(name for name in (facts.processor, facts.instructions) if name) or "not kept",
+        "stays on the CPU": staying.on_page(studies.load(record.study)),
+        "trials": f"{len(record.trials)}, {sum(trial.seconds for trial in record.trials):.1f} s in all",
+        "date": " to ".join(records.span(record)),
+        "commit": ", ".join(dict.fromkeys(trial.commit or facts.commit for trial in record.trials)),
+        "state": standing.told(record),
+        "trials run again": "; ".join(again) or "none",
+        "seed": str(facts.seed),
+        "versions": ", ".join(f"{name} {version}" for name, version in facts.versions.items()),
+        "digest": record.digest()[:16],
+        "parameters": ", ".join(f"{name} = {value}" for name, value in record.parameters.items()),
+    }
+
+
+def _at_hand(source: str) -> str:
+    """Return where data came from, and what is to know of a copy that is a file: what it lacks, how it was made."""
+    from gradleak.data.files import FILES
+
+    name = source.partition(":")[0]
+    notes = FILES[name].notes if name in FILES and "$GRADLEAK_DATA" in source else ""
+    return f"{source} ({notes})" if notes else source
