@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.2.0"
 __all__ = [
     "Leak",
+    "attacks",
     "audit",
     "audit_update",
     "augment",
@@ -25,10 +26,12 @@ __all__ = [
 if TYPE_CHECKING:
     from gradleak import augment, data, defenses, images, labels, metrics, models, precision, sequences
     from gradleak.auditing import audit, audit_update
+    from gradleak.catalogue import attacks
     from gradleak.leak import Leak, observe
 
 _FROM = {
     "Leak": "gradleak.leak",
+    "attacks": "gradleak.catalogue",
     "audit": "gradleak.auditing",
     "audit_update": "gradleak.auditing",
     "observe": "gradleak.leak",

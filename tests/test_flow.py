@@ -20,8 +20,11 @@ FLOW = (
     "losses augment data",
     "leak metrics models",
     "defenses",
+    "answers",  # the words and the shape of all answers
+    "cases",  # what attacks are run on, and how they are declared
     "labels",
     "images sequences",
+    "catalogue",  # every attack
     "auditing hunting",
     "runs",  # experiments, trials and records, and how they are confirmed
     "show",  # tables and figures
@@ -111,13 +114,13 @@ def test_no_import_goes_against_the_flow() -> None:
 @pytest.mark.parametrize(
     ("module", "text", "wrong"),
     [
-        ("labels.soft.new", "from gradleak.runs.progress import progress", "book.progress"),
+        ("labels.soft.new", "from gradleak.runs.progress import progress", "runs.progress"),
         ("labels.soft.new", "def f():\n    from gradleak import images", "images"),
         ("labels.soft.new", "from gradleak.labels.soft import path\nimport gradleak.leak", ""),
         ("images.new", "import gradleak.studies.wang2024.noise", "studies.wang2024.noise"),
         ("models.new", "from gradleak.leak import observe", "leak"),
         ("studies.yin2021.new", "from gradleak.studies.wang2024 import noise", "studies.wang2024.noise"),
-        ("studies.yin2021.new", "from gradleak.book import records, runner", "book.runner"),
+        ("studies.yin2021.new", "from gradleak.book import landing", "book.landing"),
         ("studies.shared.new", "from gradleak.studies.yin2021 import batch_restoration as b", "studies.yin2021"),
         ("claims.new", "if TYPE_CHECKING:\n    from gradleak import cli\nelse:\n    from gradleak import leak", ""),
         ("book.new", "from gradleak.cli import main", "cli"),

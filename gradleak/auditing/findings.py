@@ -79,13 +79,14 @@ class Finding(_Placed):
 class NotTried(_Placed):
     """An attack that has no answer, and why.
 
-    `applies`: it might have had one, but for its breaking down, or for the time or the memory.
+    `applies`: it might have had one, but for its breaking down, or for the time or the memory; `late`: for the time.
     """
 
     attack: str
     why: str
     page: str
     applies: bool = False
+    late: bool = False
 
 
 class Outcome(_Placed):

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from gradleak import metrics
-from gradleak.auditing.cases import Case, Found
+from gradleak.answers import Answer
 from gradleak.auditing.findings import finite
-from gradleak.auditing.subject import Kind
+from gradleak.cases import Case, Kind
 from gradleak.errors import InputError
 from gradleak.labels import count_labels
 from gradleak.losses import PADDING
@@ -58,7 +58,7 @@ class Truth:
     kind: Kind
     pixels: Pixels | None = None
 
-    def measured(self, found: Found) -> dict[str, float]:
+    def measured(self, found: Answer) -> dict[str, float]:
         """Return what of the batch an attack has found."""
         told: dict[str, float] = {}
         if found.labels is not None and found.labels.shape == self.targets.shape:

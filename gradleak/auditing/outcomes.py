@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gradleak.auditing.attacks import Attack
 from gradleak.auditing.findings import NOT_ATTACKED, NOT_COMPARED, NOT_RECOVERED, RECOVERED, Finding, NotTried, Outcome
-from gradleak.auditing.subject import Subject
+from gradleak.cases import Attack, Subject
 
 # So many reasons are written out; `not_tried` holds all.
 REASONS = 4

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from gradleak import leak
 from gradleak.auditing.measuring import Pixels, Truth, pixels_of
-from gradleak.auditing.subject import Kind, Subject
 from gradleak.augment import as_probabilities
+from gradleak.cases import Kind, Subject
 from gradleak.errors import InputError
 from gradleak.leak import Leak
 from gradleak.losses import PADDING

@@ -3,56 +3,17 @@
 from __future__ import annotations
 
 import math
-import time
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
+from gradleak.cases import DOUBLE, Reach
 from gradleak.errors import first_line
 from gradleak.images import peeling_counts
 from gradleak.leak import Leak, evaluating
 
-DOUBLE = 8
-# The machine's speed is measured with a matrix of this side; eigenvectors take time with the cube of it.
-SIDE = 256
 # So many copies of a layer's equations stand beside one another while they are solved.
 COPIES = 5
-
-
-@dataclass(frozen=True)
-class Reach:
-    """The `layers` whose inputs follow from a batch's gradient, from the last down, and the `bytes` that takes.
-
-    `refused`: why no image follows from them, "" where one may. `opening`: the side of the matrix whose eigenvectors
-    open the last map.
-    """
-
-    layers: tuple[str, ...]
-    refused: str
-    bytes: int = 0
-    opening: int = 0
-
-    @property
-    def seconds(self) -> float:
-        """How long the last map takes to be opened, on this machine as it is now."""
-        if self.opening <= SIDE:
-            return 0.0
-        matrix, started = torch.eye(SIDE, dtype=torch.float64) + 1 / SIDE, time.monotonic()
-        torch.linalg.eigh(matrix)
-        return (time.monotonic() - started) * (self.opening / SIDE) ** 3
-
-    def told(self, leak: Leak) -> list[str]:
-        """Return what this proves of a leak whose last layer tells labels and features (`subject.proofs`)."""
-        size = leak.batch_size
-        parameters = [f"{name}.weight" for names in self.layers for name in names.split("+")]
-        if not self.layers or any(leak.withheld(name) for name in parameters):
-            return []
-        last = f"; {self.refused}" if self.refused else "; the images are looked for in front of that"
-        many = (
-            "the inputs of 1 layer follow" if len(self.layers) == 1 else f"inputs of {len(self.layers)} layers follow"
-        )
-        return [f"B = {size}, layer by layer from the last: {many}, down to '{self.layers[-1]}'{last} (peeling)"]
 
 
 def reach_of(leak: Leak) -> Reach:

@@ -13,6 +13,7 @@ import re
 import signal
 import threading
 import time
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -20,18 +21,19 @@ import torch
 from torch import Tensor, nn
 
 from gradleak import defenses, devices, reporting
+from gradleak.answers import Answer
 from gradleak.auditing import drawing, sentences
-from gradleak.auditing.attacks import ATTACKS, Attack, silenced
-from gradleak.auditing.cases import Case, Found
 from gradleak.auditing.costs import undefended
 from gradleak.auditing.findings import Cost, Finding, NotTried, Outcome, Picture, Place
 from gradleak.auditing.measuring import Truth
 from gradleak.auditing.outcomes import outcome_of, targets_of
 from gradleak.auditing.private import Private, kind_of, private
-from gradleak.auditing.reach import Reach, reach_of
+from gradleak.auditing.reach import reach_of
 from gradleak.auditing.report import Report, made
-from gradleak.auditing.subject import BROKEN, Kind, Subject, proofs, subject_of
-from gradleak.errors import ForeignError, GradleakError, InputError, first_line, foreign
+from gradleak.auditing.subject import BROKEN, proofs, subject_of
+from gradleak.cases import Attack, Case, Kind, Reach, Subject
+from gradleak.catalogue import ATTACKS
+from gradleak.errors import ForeignError, GradleakError, GradleakWarning, InputError, first_line, foreign
 from gradleak.labels import Standins
 from gradleak.labels.priors import PRIORS
 from gradleak.leak import Leak, observe
@@ -288,21 +290,21 @@ def _refused(job: _Job, memory: float, told: _Told) -> NotTried | None:
 def _one(number: int, job: _Job, seconds: float, told: _Told, images: bool) -> None:
     """Run one job, and say what came of it."""
     if seconds <= 0:
-        told.not_tried[number] = _not_tried(job, "the time was up: give more minutes")
+        told.not_tried[number] = _not_tried(job, "the time was up: give more minutes", late=True)
         return
     if (stretch := job.attack.stretch(job.case)) > seconds:
         why = f"needs about {stretch:.0f} s at a stretch, and {seconds:.0f} s are its share of the time"
-        told.not_tried[number] = _not_tried(job, why)
+        told.not_tried[number] = _not_tried(job, why, late=True)
         return
     clock = _Clock(seconds)
     try:
         with clock, foreign("it broke down"):
-            found = silenced(job.attack.run, job.case)
+            found = _silenced(job)
         job.case.found.append(found)
         with foreign("what it found cannot be measured"):
             told.findings[number] = _finding(job, found, clock.rang)
     except Overtime:
-        told.not_tried[number] = _not_tried(job, f"stopped after {seconds:.0f} s, its share of the time")
+        told.not_tried[number] = _not_tried(job, f"stopped after {seconds:.0f} s, its share of the time", late=True)
         return
     except ForeignError as error:  # of one attack on somebody's network: the others go on
         told.broken.append(f"{job.attack.name}: {error}")
@@ -321,11 +323,18 @@ def _one(number: int, job: _Job, seconds: float, told: _Told, images: bool) -> N
             )  # fmt: skip
         except ForeignError as error:
             told.broken.append(f"{job.attack.name}: {error}")
-    if "interrupted" in found.remark and not clock.rang:
+    if found.interrupted and not clock.rang:
         raise KeyboardInterrupt
 
 
-def _finding(job: _Job, found: Found, cut: bool) -> Finding:
+def _silenced(job: _Job) -> Answer:
+    """Run an attack; what it warns of is in its answer."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", GradleakWarning)
+        return job.attack.run(job.case)
+
+
+def _finding(job: _Job, found: Answer, cut: bool) -> Finding:
     measures = {} if job.truth is None else job.truth.measured(found)
     chance = {} if job.truth is None or "labels" not in measures else job.truth.chance(job.case)
     return Finding(
@@ -333,7 +342,7 @@ def _finding(job: _Job, found: Found, cut: bool) -> Finding:
         batch_size=job.case.size,
         precision=job.case.precision,
         attack=job.attack.name,
-        certificate=found.certificate,
+        certificate=found.status,
         measures=measures,
         chance=chance,
         expected={} if found.expected is None else {"labels": found.expected.share, "guess": found.expected.guess},
@@ -344,7 +353,7 @@ def _finding(job: _Job, found: Found, cut: bool) -> Finding:
     )
 
 
-def _not_tried(job: _Job, why: str, *, applies: bool = True) -> NotTried:
+def _not_tried(job: _Job, why: str, *, applies: bool = True, late: bool = False) -> NotTried:
     return NotTried(
         defense=job.case.defense,
         batch_size=job.case.size,
@@ -353,11 +362,12 @@ def _not_tried(job: _Job, why: str, *, applies: bool = True) -> NotTried:
         why=why,
         page=job.attack.page,
         applies=applies,
+        late=late,
     )
 
 
 def _too_large(job: _Job, memory: float) -> str:
-    needed = job.attack.needs(job.case)
+    needed = job.attack.memory(job.case)
     if needed <= memory:
         return ""
     return f"needs about {needed / GIB:.2g} GB, and {memory / GIB:.2g} GB are to be had"

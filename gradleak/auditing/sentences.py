@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from gradleak.auditing.attacks import ATTACKS
-from gradleak.auditing.cases import Case, Found
+from gradleak.answers import Answer
 from gradleak.auditing.findings import NOT_ATTACKED, NOT_COMPARED, Audited, Cost, Finding, shown
+from gradleak.cases import Case
+from gradleak.catalogue import ATTACKS
 
 SHARES = ("labels", "classes", "features", "inputs", "words", "sentences")
 CERTAIN = {
@@ -25,14 +26,14 @@ STOPPED = 0.25
 WORTH = 0.1
 
 
-def of_finding(found: Found, measures: Mapping[str, float], chance: Mapping[str, float], case: Case) -> str:
+def of_finding(found: Answer, measures: Mapping[str, float], chance: Mapping[str, float], case: Case) -> str:
     """Return what came of an attack."""
-    certain = CERTAIN.get(found.certificate, found.certificate)
-    if case.rounds and found.certificate in ("unique", "exact"):
+    certain = CERTAIN.get(found.status, found.status)
+    if case.rounds and found.certain:
         certain += " within its rounding"
-    if found.certificate == "counted" and found.counts is not None:
+    if found.status == "counted" and found.counts is not None:
         certain += _simulated(found)
-    remark = f" ({found.remark})" if found.remark and found.certificate not in ("counted", "unique") else ""
+    remark = f" ({found.reason})" if found.reason and found.status not in ("counted", "unique") else ""
     if not measures:
         return _begun(f"{_claimed(found)}: {certain}{remark}.", case)
     parts = [f"{shown(name, measures[name])} of the {name}" for name in SHARES if name in measures]
@@ -45,7 +46,7 @@ def of_finding(found: Found, measures: Mapping[str, float], chance: Mapping[str,
     return _begun(f"{'; '.join(parts)}: {certain}{remark}.", case)
 
 
-def _simulated(found: Found) -> str:
+def _simulated(found: Answer) -> str:
     """Return how sure a count is, by simulation."""
     if found.expected is None:
         return ", and how sure it is was not simulated"
@@ -59,7 +60,7 @@ def _begun(text: str, case: Case) -> str:
     return f"In {case.precision}, {text[0].lower()}{text[1:]}" if case.rounds else f"{text[0].upper()}{text[1:]}"
 
 
-def _claimed(found: Found) -> str:
+def _claimed(found: Answer) -> str:
     """Return what an attack claims where there is no truth to compare it with."""
     if found.failed:
         return "Nothing"
@@ -142,6 +143,6 @@ def of_outcomes(report: Audited) -> list[str]:
 
 def of_haste(report: Audited) -> str:
     """Return which attacks had too little time, in a sentence; nothing where all had enough."""
-    stopped_early = [one.attack for one in report.not_tried if "the time" in one.why]
+    stopped_early = [one.attack for one in report.not_tried if one.late]
     names = dict.fromkeys([*stopped_early, *(one.attack for one in report.findings if one.cut)])
     return f"Cut short by the time: {', '.join(names)}. More minutes may find more." if names else ""

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
-from gradleak.auditing.reach import Reach
+from gradleak.cases import Kind, Reach, Subject, made_up
 from gradleak.errors import InputError, first_line
 from gradleak.images.inversion import chain
 from gradleak.labels.priors import PRIORS
@@ -19,7 +17,6 @@ from gradleak.leak import Leak, evaluating
 from gradleak.losses import CrossEntropy, Loss
 from gradleak.spans import classes_span
 
-Kind = Literal["images", "vectors", "tokens"]
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 # Made-up inputs that the sign of the last layer's features is tried on.
 TRIED = 4
@@ -27,56 +24,6 @@ TRIED = 4
 BROKEN = "the network breaks down"
 # Singular values below this share of the largest are taken for zero.
 NEGLIGIBLE = 1e-7
-
-
-@dataclass(frozen=True)
-class Subject:
-    """A network as its server knows it.
-
-    `classes` C and `features` I of the last layer `head`; `bias`: whether that has one, `bias_sent`: whether its
-    gradient is in the update; `rectified`: whether its features are never negative; `chain`: "linear" or
-    "convolutional" where the network is a chain that runs backwards, else "" and `chain_reason`; `layers`: how many
-    outputs each layer of the chain has, by name; `norms`: its batch norms, and whether they have been `trained`;
-    `embedding`: the name of its embedding's weight; `activations`: how many numbers one sample makes on its way;
-    `sequence`: whether there is a target at every place.
-    """
-
-    network: str
-    parameters: int
-    kind: Kind
-    input_shape: tuple[int, ...]
-    sequence: bool
-    head: str
-    classes: int
-    features: int
-    bias: bool
-    bias_sent: bool
-    rectified: bool
-    chain: Literal["", "linear", "convolutional"]
-    chain_reason: str
-    layers: dict[str, int]
-    norms: int
-    trained: bool
-    embedding: str
-    activations: int
-    bytes: int
-
-    @property
-    def facts(self) -> list[tuple[str, str]]:
-        """What was found out, in words."""
-        chains = {"linear": "a chain of Linear layers", "convolutional": "a chain of convolutions"}
-        bias = "yes: its gradient is the sum of all errors" if self.bias_sent else "yes, without a gradient"
-        norms = f"{self.norms}, {'trained' if self.trained else 'never trained'}" if self.norms else "none"
-        return [
-            ("network", f"{self.network}, {self.parameters:,} parameters"),
-            ("inputs", f"{self.kind}, {' × '.join(map(str, self.input_shape))}"),
-            ("last layer", f"'{self.head or 'itself'}', C = {self.classes:,} classes, I = {self.features:,} features"),
-            ("its bias", bias if self.bias else "none"),
-            ("its features", "never negative" if self.rectified else "of both signs"),
-            ("runs backwards", chains[self.chain] if self.chain else f"no: {self.chain_reason}"),
-            ("batch norms", norms),
-            ("embedding", f"'{self.embedding}'" if self.embedding else "none"),
-        ]
 
 
 def subject_of(leak: Leak, inputs_of: Kind, sequence: bool, *, runs: bool = True) -> Subject:
@@ -160,19 +107,6 @@ def _tried(leak: Leak, inputs_of: Kind, shape: tuple[int, ...]) -> tuple[int, bo
         for hook in hooks:
             hook.remove()
     return 0, False
-
-
-def made_up(leak: Leak, inputs_of: Kind, shape: tuple[int, ...], count: int) -> Iterator[Tensor]:
-    """Give made-up inputs (count, …), from the kind that most networks take to the kind that nearly all take."""
-    generator = torch.Generator().manual_seed(0)
-    if inputs_of == "tokens":
-        # Each column of a table may have an embedding of its own: a category that all of them have.
-        sizes = [one.num_embeddings for one in leak.model.modules() if isinstance(one, nn.Embedding)]
-        for most in dict.fromkeys([*sizes[:1], min(sizes, default=2), 1]):
-            yield torch.randint(most, (count, *shape), generator=generator).to(leak.weight.device)
-        return
-    yield torch.randn(count, *shape, generator=generator).to(leak.weight)
-    yield (2 * torch.rand(count, *shape, generator=generator) - 1).to(leak.weight)
 
 
 def unproved(leak: Leak, subject: Subject, loss: Loss) -> str:

@@ -1,17 +1,15 @@
-"""What a recovery promises: one vocabulary of status for every method, and what stands behind it."""
+"""What a recovery of labels promises, and what stands behind it."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
 
+from gradleak.answers import LabelStatus
 from gradleak.errors import InputError
 
 # A label that is off by at most this much (L1) is known.
 KNOWN = 1e-3
-
-Status = Literal["unique", "ambiguous", "failed", "found"]
 
 
 @dataclass(frozen=True)
@@ -26,7 +24,7 @@ class Verdict:
     where nothing bounds it. `reason`: why it is not unique.
     """
 
-    status: Status
+    status: LabelStatus
     residual: float
     open: float
     reason: str = ""

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from gradleak import reporting
+from gradleak.answers import Answer
 from gradleak.data.text import Vocabulary
 from gradleak.errors import InputError
 from gradleak.labels.hard.rlg import rlg
@@ -69,6 +70,11 @@ class Matched:
     distances: Tensor
     variables: int
     bag: list[int] | None
+
+    @property
+    def answers(self) -> tuple[Answer, ...]:
+        """The answer for the utterance: the best of the starts."""
+        return (Answer("searched", "the nearest of all starts: nothing certifies it", sentences=[self.tokens]),)
 
 
 def match_transcript(

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from gradleak.answers import Answer
+from gradleak.answers import ReadingStatus as Status
 from gradleak.data.text import Vocabulary
 from gradleak.devices import least_squares
 from gradleak.errors import InputError
@@ -41,10 +43,15 @@ class Ordered:
 
     tokens: list[int]
     text: str | None
-    status: str
+    status: Status
     reason: str
     steps: int
     misses: tuple[float, float]
+
+    @property
+    def answers(self) -> tuple[Answer, ...]:
+        """The answer for the utterance."""
+        return (Answer(self.status, self.reason, sentences=[self.tokens]),)
 
 
 def read_output(leak: Leak, start: int = START, *, end: int = END, vocabulary: Vocabulary | None = None) -> Ordered:
@@ -70,7 +77,8 @@ def read_output(leak: Leak, start: int = START, *, end: int = END, vocabulary: V
         reason = f"{len(features)} of {steps} steps follow from one another"
         return _failed(reason, vocabulary, steps, words, misses)
     tokens, misfit = _explained(leak, features)
-    status, reason = "unique", ""
+    status: Status = "unique"
+    reason = ""
     if tokens[:-1] != words or not misfit < SAME:
         status, reason = "failed", f"the gradient of what was read misses the one that was seen by {misfit:.1g} of it"
     elif misses[1] < APART * misses[0]:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import torch
 from torch import Tensor
 
+from gradleak.answers import Answer
+from gradleak.answers import ReadingStatus as Status
+from gradleak.cases import Attack, Case
 from gradleak.data.text import Vocabulary
 from gradleak.errors import InputError
 from gradleak.leak import Leak, observe
@@ -18,7 +20,6 @@ from gradleak.sequences.counts import Counts, Head, count
 from gradleak.sequences.recognised import Model, recognise
 from gradleak.sequences.tree import Tree
 
-Status = Literal["unique", "ambiguous", "failed"]
 # More prefixes than this are not looked at: their counts would be a system of as many unknowns.
 MOST = 4000
 # The gradient of the sentences that were read must be the one that was seen, tensor by tensor, to this share of it.
@@ -51,6 +52,11 @@ class Sentences:
     misfit: float = float("nan")
     prefixes: int = 0
     rank: int = 0
+
+    @property
+    def answers(self) -> tuple[Answer, ...]:
+        """The answer for the batch."""
+        return (Answer(self.status, self.reason, sentences=self.all() if self.tokens else None),)
 
     def all(self) -> list[list[int]]:
         """Return every sentence as often as it was in the batch, sorted."""
@@ -218,3 +224,27 @@ def _parts(seen: Tensor, mine: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
     """Return two tensors in float64 and in parts: a copy of all that a large layer has costs more than its sums."""
     for one, other in zip(seen.flatten().split(PART), mine.flatten().split(PART), strict=True):
         yield one.double(), other.double()
+
+
+def _why_not(case: Case) -> str:
+    if not case.subject.sequence:
+        return "the network does not say what comes next at every place"
+    if case.marks is None:
+        return "sentences have no start and end mark in common"
+    return "" if case.plain else f"it is made for the cross-entropy; this is {type(case.loss).__name__}"
+
+
+def _attack(case: Case) -> Answer:
+    assert case.marks is not None
+    return case.without_rounding(read_sentences(case.leak, case.marks[0], end=case.marks[1]).answers[0])
+
+
+ATTACK = Attack(
+    "sentences",
+    page="sentences",
+    finds=("sentences",),
+    needs="all gradients of a language model, and sentences with a known start and end mark",
+    refused=_why_not,
+    run=_attack,
+    remedy="noise; an embedding that is not trained",
+)

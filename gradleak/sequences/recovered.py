@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from gradleak.answers import ReadingStatus as Status
 from gradleak.data.text import Vocabulary
 from gradleak.errors import InputError
 from gradleak.labels import recover_batch
@@ -41,7 +42,8 @@ def read_recovered(leak: Leak, start: int = START, *, end: int = END, vocabulary
     )
     tokens, misses = _chained(model, batch.features[batch.found], batch.labels[batch.found].argmax(dim=1), start)
     text = None if vocabulary is None else vocabulary.decode(tokens)
-    status, reason = "unique", ""
+    status: Status = "unique"
+    reason = ""
     if batch.status == "failed":
         status, reason = "failed", batch.reason
     elif len(tokens) < len(batch):

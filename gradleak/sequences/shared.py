@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from gradleak.answers import ReadingStatus as Status
 from gradleak.data.text import Vocabulary
 from gradleak.leak import Leak
 from gradleak.models.recogniser import END, START
@@ -69,7 +70,7 @@ def read_sharing(
     tokens = [list(one.words) for one in ends]
     texts = None if vocabulary is None else [vocabulary.decode(words) for words in tokens]
     misses = [(one.miss, one.other) for one in ends]
-    status = "ambiguous" if reason else "unique"
+    status: Status = "ambiguous" if reason else "unique"
     return Transcripts(tokens, texts, [status] * len(ends), [reason] * len(ends), decoder.rank, misses)
 
 

@@ -10,6 +10,8 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
+from gradleak.answers import Answer
+from gradleak.answers import ReadingStatus as Status
 from gradleak.data.text import Vocabulary
 from gradleak.errors import InputError
 from gradleak.leak import Leak
@@ -43,10 +45,16 @@ class Transcripts:
 
     tokens: list[list[int]]
     texts: list[str] | None
-    status: list[str]
+    status: list[Status]
     reasons: list[str]
     inputs: int
     misses: list[tuple[float, float]]
+
+    @property
+    def answers(self) -> tuple[Answer, ...]:
+        """The answer for each utterance."""
+        told = zip(self.tokens, self.status, self.reasons, strict=True)
+        return tuple(Answer(status, reason, sentences=[tokens]) for tokens, status, reason in told)
 
     @property
     def counts(self) -> list[int]:

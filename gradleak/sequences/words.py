@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from gradleak.answers import Answer
+from gradleak.answers import ReadingStatus as Status
+from gradleak.cases import LABELS, Attack, Case
 from gradleak.data.text import Vocabulary
 from gradleak.errors import InputError
 from gradleak.labels.hard.rlg import rlg
@@ -32,8 +36,13 @@ class Words:
     tokens: list[list[int]]
     texts: list[str] | None
     counts: list[int]
-    status: list[str]
+    status: list[Status]
     count: int
+
+    @property
+    def answers(self) -> tuple[Answer, ...]:
+        """The answer for the text."""
+        return (Answer(self.status[0], "the words, not their order", words=set(self.tokens[0])),)
 
 
 def reveal_words(leak: Leak, start: int = 1, *, vocabulary: Vocabulary | None = None) -> Words:
@@ -46,7 +55,7 @@ def reveal_words(leak: Leak, start: int = 1, *, vocabulary: Vocabulary | None = 
     gradient = leak.weight_gradient
     tokens = sorted(bag(gradient))
     texts = None if vocabulary is None else [" ".join(vocabulary.pieces[token] for token in tokens)]
-    status = ["ambiguous" if tokens else "failed"]
+    status: list[Status] = ["ambiguous" if tokens else "failed"]
     return Words([tokens], texts, [1], status, classes_span(gradient).rank)
 
 
@@ -100,3 +109,51 @@ def outlying_words(gradient: Tensor) -> set[int]:
     order = alike.argsort(stable=True)[: APART + 1]
     gaps = alike[order].diff()
     return set(order[: int(gaps.argmax()) + 1].tolist()) if len(gaps) else set()
+
+
+def _why_not_rows(case: Case) -> str:
+    if case.subject.kind != "tokens" or not case.subject.embedding:
+        return "the network has no embedding"
+    return case.leak.withheld(case.subject.embedding)
+
+
+def _attack_rows(case: Case) -> Answer:
+    moved = (case.leak.gradients[case.subject.embedding] != 0).any(dim=1)
+    places = case.size * case.leak.local_steps * math.prod(case.subject.input_shape)
+    count = int(moved.sum())
+    if count > places or (case.noise and count == len(moved)):
+        reason = (
+            f"{count} rows of the embedding move, and the batch has {places} places: noise or another layer moves them"
+        )
+        return Answer("failed", reason)
+    return Answer("counted", "which rows of the embedding move", tokens=set(moved.nonzero()[:, 0].tolist()))
+
+
+EMBEDDING_ROWS = Attack(
+    "embedding rows",
+    page="words",
+    finds=("words",),
+    needs="the gradient of an embedding",
+    refused=_why_not_rows,
+    run=_attack_rows,
+    remedy="a frozen embedding, or noise on its rows",
+)
+
+
+def _why_not_said(case: Case) -> str:
+    return case.leak.withheld("weight") if case.subject.sequence else "there are no words to say"
+
+
+def _attack_said(case: Case) -> Answer:
+    return Answer("counted", "the words, not their order", words=set(reveal_words(case.leak).tokens[0]))
+
+
+WORDS_SAID = Attack(
+    "words said",
+    page="words",
+    finds=("words",),
+    needs="the last layer's gradient of a model that says what comes next at every place",
+    refused=_why_not_said,
+    run=_attack_said,
+    remedy=LABELS,
+)

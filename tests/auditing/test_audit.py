@@ -15,10 +15,12 @@ from torch.nn import functional as F
 
 import gradleak
 from gradleak import augment, data, devices, models, sequences
-from gradleak.auditing import Report, attacks, running
-from gradleak.auditing.cases import Case, Found
+from gradleak.answers import Answer
+from gradleak.auditing import Report, running
 from gradleak.auditing.reach import Reach, reach_of
 from gradleak.auditing.subject import proofs, subject_of
+from gradleak.cases import Attack, Case
+from gradleak.catalogue import ATTACKS
 from gradleak.errors import GradleakError, InputError
 from gradleak.losses import CrossEntropy, Focal
 from gradleak.models.language import build_language_model
@@ -97,7 +99,7 @@ def test_costs_are_those_of_the_defence() -> None:
 def test_every_attack_is_a_finding_or_was_not_tried() -> None:
     report = audited()
     told = [(one.defense, one.batch_size, one.attack) for one in (*report.findings, *report.not_tried)]
-    assert len(told) == len(set(told)) == len(attacks.ATTACKS) * 6
+    assert len(told) == len(set(told)) == len(ATTACKS) * 6
 
 
 def test_the_same_seed_gives_the_same_report() -> None:
@@ -206,18 +208,20 @@ def test_what_peeling_needs_is_said_beforehand(monkeypatch: pytest.MonkeyPatch) 
 
 
 # ------------------------------------------------------------------------------------------- time, memory, interruption
-def replaced(monkeypatch: pytest.MonkeyPatch, run: Callable[[Case], Found]) -> None:
+def replaced(monkeypatch: pytest.MonkeyPatch, run: Callable[[Case], Answer]) -> None:
     """Let there be one attack, this one."""
-    one = attacks.Attack("slow", "noise", lambda case: "", run, "nothing", lambda case: 3 * 2**30)
-    monkeypatch.setattr(running, "ATTACKS", (one, *attacks.ATTACKS))
+    one = Attack(
+        "slow", "noise", ("labels",), "nothing", lambda case: "", run, "nothing", memory=lambda case: 3 * 2**30
+    )
+    monkeypatch.setattr(running, "ATTACKS", (one, *ATTACKS))
 
 
 def test_an_attack_that_takes_too_long_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(running, "LEAST_SECONDS", 0.2)
 
-    def run(case: Case) -> Found:
+    def run(case: Case) -> Answer:
         time.sleep(300)
-        return Found()
+        return Answer()
 
     replaced(monkeypatch, run)
     started = time.monotonic()
@@ -228,10 +232,10 @@ def test_an_attack_that_takes_too_long_is_cut_off(monkeypatch: pytest.MonkeyPatc
 
 
 def test_ctrl_c_gives_the_report_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
-    def run(case: Case) -> Found:
+    def run(case: Case) -> Answer:
         if case.size == 2:
             raise KeyboardInterrupt
-        return Found("unique", counts=F.one_hot(torch.tensor(0), 12))
+        return Answer("unique", counts=F.one_hot(torch.tensor(0), 12))
 
     replaced(monkeypatch, run)
     report = gradleak.audit(mlp(), *vectors(), batch_sizes=(1, 2))
@@ -241,7 +245,7 @@ def test_ctrl_c_gives_the_report_so_far(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_memory_is_looked_at_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    def run(case: Case) -> Found:
+    def run(case: Case) -> Answer:
         raise AssertionError("it would not fit")
 
     replaced(monkeypatch, run)
@@ -252,7 +256,7 @@ def test_memory_is_looked_at_first(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_attack_that_breaks_down_is_said_to(monkeypatch: pytest.MonkeyPatch) -> None:
-    def run(case: Case) -> Found:
+    def run(case: Case) -> Answer:
         raise RuntimeError("first line\nsecond")
 
     replaced(monkeypatch, run)

@@ -23,8 +23,8 @@ from PIL import Image
 
 import gradleak
 from gradleak import cli
+from gradleak.answers import Answer
 from gradleak.auditing import Report, asked, bringing, folders
-from gradleak.auditing.cases import Found
 from gradleak.auditing.measuring import Truth
 from gradleak.book import pages
 from gradleak.errors import GradleakError, InputError, StorageError
@@ -229,7 +229,7 @@ def test_what_an_attack_found_is_measured_however_large_it_is(value: float) -> N
     wrong = rows.clone()
     wrong[1, 0] = value
     truth = Truth(rows, rows, rows, "vectors")
-    found = truth.measured(Found(labels=wrong, features=wrong, inputs=wrong))
+    found = truth.measured(Answer(labels=wrong, features=wrong, inputs=wrong))
     assert found == {name: pytest.approx(2 / 3) for name in ("labels", "features", "inputs")}
 
 

@@ -16,10 +16,11 @@ from torch.nn import functional as F
 
 import gradleak
 from gradleak import sequences
-from gradleak.auditing import Report, asked, attacks, bringing
+from gradleak.auditing import Report, asked, bringing
 from gradleak.auditing.reach import reach_of
 from gradleak.auditing.sentences import of_outcomes
 from gradleak.auditing.subject import proofs, subject_of
+from gradleak.catalogue import ATTACKS
 from gradleak.errors import InputError
 from gradleak.hunting import BROKEN
 from gradleak.leak import Leak
@@ -358,8 +359,8 @@ def test_categories_are_tried_with_categories() -> None:
 
 
 def test_every_attack_says_what_it_is_after() -> None:
-    assert {target for one in attacks.ATTACKS for target in one.finds} == set(gradleak.auditing.TARGETS)
-    assert all(one.finds for one in attacks.ATTACKS)
+    assert {target for one in ATTACKS for target in one.finds} == set(gradleak.auditing.TARGETS)
+    assert all(one.finds for one in ATTACKS)
 
 
 def test_where_nothing_can_be_compared_an_answer_without_a_certificate_is_no_recovery() -> None:

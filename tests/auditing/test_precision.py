@@ -13,9 +13,10 @@ from safetensors.torch import save_file
 from torch import nn
 
 import gradleak
-from gradleak.auditing import Report, attacks
-from gradleak.auditing.cases import Case, Found
+from gradleak.answers import Answer
+from gradleak.auditing import Report
 from gradleak.auditing.findings import Finding
+from gradleak.cases import Attack, Case
 from gradleak.errors import InputError, UnknownName
 from tests.auditing.test_audit import mlp, vectors
 from tests.auditing.test_command import at_work  # noqa: F401
@@ -81,13 +82,13 @@ def test_an_attack_that_takes_no_precision_certifies_nothing_of_rounded_products
 def test_attacks_are_told_the_precision(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
 
-    def look(case: Case) -> Found:
+    def look(case: Case) -> Answer:
         seen.append((case.precision, case.defense))
-        return Found("failed")
+        return Answer("failed")
 
-    monkeypatch.setattr(attacks, "ATTACKS", (attacks.Attack("look", "", lambda case: "", look, ""),))
-    monkeypatch.setattr("gradleak.auditing.running.ATTACKS", attacks.ATTACKS)
-    monkeypatch.setattr("gradleak.auditing.sentences.ATTACKS", attacks.ATTACKS)
+    for place in ("running", "sentences"):
+        one = Attack("look", "", ("labels",), "", lambda case: "", look, "")
+        monkeypatch.setattr(f"gradleak.auditing.{place}.ATTACKS", (one,))
     inputs, targets = vectors()
     both = ("none", "clip/1")
     gradleak.audit(mlp(), inputs, targets, batch_sizes=(2,), precisions=("bf16", "bfloat16", "tf32"), defenses=both)

@@ -92,7 +92,9 @@ def test_what_the_time_cut_short_is_said_beside_the_worst() -> None:
     whole = report()
     assert of_haste(whole) == ""
     assert "Cut short" not in whole._repr_html_()
-    late = NotTried(defense="none", batch_size=1, attack="RLG", why="stopped after 3 s, its share of the time", page="")
+    late = NotTried(
+        defense="none", batch_size=1, attack="RLG", why="stopped after 3 s, its share of the time", page="", late=True
+    )
     cut = [one.model_copy(update={"cut": one.attack == "gradient matching"}) for one in whole.findings]
     hasty = whole.model_copy(update={"not_tried": [*whole.not_tried, late], "findings": cut})
     assert of_haste(hasty) == "Cut short by the time: RLG, gradient matching. More minutes may find more."

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional as F
 
+from gradleak.answers import Answer
 from gradleak.augment import as_probabilities, one_hot
+from gradleak.cases import Attack, Case
 from gradleak.errors import InputError, unknown
 from gradleak.images.gradinversion.consensus import pixel_mean, registered_mean
-from gradleak.images.gradinversion.settings import GradInversion
+from gradleak.images.gradinversion.settings import OURS, GradInversion
 from gradleak.images.gradinversion.statistics import (
     Statistics,
     into_norms,
@@ -22,7 +24,7 @@ from gradleak.images.gradinversion.statistics import (
     statistics_distance,
     statistics_of,
 )
-from gradleak.images.matching.engine import Reconstruction, check_leaks, gathered
+from gradleak.images.matching.engine import Reconstruction, check_leaks, gathered, memory_of
 from gradleak.images.matching.objective import Distance, ImagePrior, Objective, total_variation
 from gradleak.images.matching.optimizers import Moments, Track
 from gradleak.labels import recover_batch
@@ -275,3 +277,30 @@ def agreed(settings: GradInversion, target: Target, places: Tensor, seeds: int, 
     images = target.inputs(places).unflatten(0, (-1, seeds))
     registered = settings.group == "registered" and settings.registers(step)
     return (registered_mean if registered else pixel_mean)(images).flatten(0, 1)
+
+
+def _why_not(case: Case) -> str:
+    if case.subject.kind != "images":
+        return "it restores images"
+    if not case.subject.norms:
+        return "the network has no batch norm whose statistics would help"
+    if not case.subject.trained:
+        return "the batch norms were never trained: their statistics say nothing"
+    return case.no_label
+
+
+def _attack(case: Case) -> Answer:
+    return restore_batches(case.leak, case.labels(), settings=replace(OURS, steps=case.steps)).answers[0]
+
+
+ATTACK = Attack(
+    "matching with batch norm's statistics",
+    page="gradinversion",
+    finds=("inputs",),
+    needs="all gradients, labels from another attack, and a trained network with batch norms",
+    refused=_why_not,
+    run=_attack,
+    remedy="statistics that are not shared; larger batches",
+    memory=memory_of,
+    searches=True,
+)

@@ -21,6 +21,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.grad import conv2d_input
 
+from gradleak.answers import Answer, InversionStatus
+from gradleak.cases import DOUBLE, Attack, Case
 from gradleak.errors import InputError
 from gradleak.images.inversion import chain
 from gradleak.images.inversion.again import observed_again
@@ -30,7 +32,6 @@ from gradleak.images.inversion.fully_connected import (
     FITS,
     SURE,
     Inversion,
-    InversionStatus,
     LayerReport,
     last_layer,
     told,
@@ -368,3 +369,46 @@ def _backward(delta: Tensor, places: Tensor, shape: tuple[int, int, int]) -> Ten
     matrix = delta.new_zeros(outputs, len(places), area + 1)
     matrix.scatter_(2, places.expand(outputs, -1, -1), delta.reshape(outputs, 1, -1).expand(-1, len(places), -1))
     return matrix[..., :area].reshape(-1, area)
+
+
+def _why_not(case: Case) -> str:
+    if case.subject.chain != "convolutional":
+        return case.subject.chain_reason or "the network has no convolutions"
+    if case.size > 1:
+        return "convolutions are run backwards for single samples alone"
+    for layer in _layers(case)[:-1]:
+        if not isinstance(layer.module, nn.Conv2d) or layer.activation.inverse is None:
+            return f"'{layer.name}' cannot be run backwards ({type(layer.activation_module).__name__})"
+    return case.no_label
+
+
+def _attack(case: Case) -> Answer:
+    found = trace_convolutional(case.rescaled(), prior=case.prior, noise=case.noise or 0.0, precision=case.precision)
+    return case.with_one_factor(replace(found.answers[0], labels=None))
+
+
+def _layers(case: Case) -> list[Layer]:
+    return chain.layers(case.leak.model, (nn.Conv2d, nn.Linear), case.subject.input_shape)
+
+
+def _memory(case: Case) -> int:
+    """Return what the largest layer's equations take: two matrices of all inputs, one of outputs by inputs."""
+    most, value = 0, torch.zeros(1, *case.subject.input_shape).to(case.leak.weight)
+    with torch.no_grad():
+        for layer in _layers(case)[:-1]:
+            inputs = value.numel()
+            value = layer.activation_module(layer.module(value))
+            most = max(most, DOUBLE * (3 * inputs * inputs + 2 * value.numel() * inputs))
+    return most
+
+
+ATTACK = Attack(
+    "convolutions backwards",
+    page="cnn-inversion",
+    finds=("inputs",),
+    needs="all gradients of one sample from a chain of convolutions whose activations can be inverted",
+    refused=_why_not,
+    run=_attack,
+    remedy="ReLU, pooling, or more than one sample",
+    memory=_memory,
+)

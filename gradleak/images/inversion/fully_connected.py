@@ -16,6 +16,8 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from gradleak.answers import Answer, InversionStatus
+from gradleak.cases import DOUBLE, NOISE, Attack, Case
 from gradleak.devices import least_squares
 from gradleak.errors import GradleakWarning, InputError, unknown
 from gradleak.images.inversion import chain
@@ -28,7 +30,6 @@ from gradleak.labels.verdict import check_noise
 from gradleak.leak import Leak
 from gradleak.precision import Precision, coarser, rounding_unit
 
-InversionStatus = Literal["exact", "partial", "failed"]
 Rule = Literal["least-squares", "mean", "published"]
 RULES: tuple[Rule, ...] = ("least-squares", "mean", "published")
 # A layer's gradient is brought to float64 this many entries at a time.
@@ -85,6 +86,13 @@ class Inversion:
     status: InversionStatus
     reason: str = ""
     residual: float = math.inf
+
+    @property
+    def answers(self) -> tuple[Answer, ...]:
+        """The answer for the batch."""
+        claims = [layer.claimed for layer in self.layers if layer.claimed is not None]
+        claimed = max(claims, default=math.inf) if self.status == "exact" else math.inf
+        return (Answer(self.status, self.reason, claimed=claimed, labels=self.labels, inputs=self.inputs),)
 
 
 def invert_fully_connected(
@@ -377,3 +385,66 @@ def _missed(gradient: Tensor, sloped: Tensor, inputs: Tensor) -> Tensor:
         missed.append((rows - sloped[:, which].T @ inputs / len(sloped)).norm(dim=1))
     size = torch.cat(sizes).square().mean().sqrt()
     return torch.cat(missed) / size.clamp(min=torch.finfo(torch.float64).tiny)
+
+
+def _why_not(case: Case) -> str:
+    if case.subject.chain != "linear":
+        return case.subject.chain_reason or "the network has convolutions"
+    return case.no_label
+
+
+def _attack(case: Case) -> Answer:
+    found = trace_fully_connected(case.rescaled(), prior=case.prior, noise=case.noise, precision=case.precision)
+    return case.with_one_factor(replace(found.answers[0], labels=None))
+
+
+ATTACK = Attack(
+    "linear layers backwards",
+    page="exact-batch",
+    finds=("inputs",),
+    needs="all gradients of a chain of Linear layers, and a batch that is small beside its narrowest layer",
+    refused=_why_not,
+    run=_attack,
+    remedy=NOISE,
+    memory=lambda case: 6 * DOUBLE * case.subject.parameters,
+)
+
+
+def _why_not_first(case: Case) -> str:
+    first = next((m for m in case.leak.model.modules() if isinstance(m, nn.Linear | nn.Conv2d | nn.Embedding)), None)
+    if not isinstance(first, nn.Linear) or first.in_features != math.prod(case.subject.input_shape):
+        return "the first layer is not a Linear one that sees the whole input"
+    if getattr(first, "bias", None) is None:
+        return "the first layer has no bias"
+    if case.size * case.leak.local_steps > 1:
+        return "with several samples each unit holds a mixture"
+    return ""
+
+
+def _attack_first(case: Case) -> Answer:
+    units = bias_attack(case.leak)
+    units = units[units.isfinite().all(dim=1)]
+    if len(units) == 0:
+        return Answer("failed", "no unit of the first layer passed anything on")
+    inputs = units.median(dim=0).values.reshape(1, *case.subject.input_shape)
+    if len(case.leak.gradients) == 2:
+        return Answer("partial", "there is no other layer that could confirm it", inputs=inputs)
+    if case.coarse:
+        return case.without_rounding(Answer("exact", inputs=inputs))
+    # What each unit says may agree and be wrong: where signs are sent, or weights and biases are clipped apart.
+    again = observed_again(case.leak, inputs, None, dtype=case.leak.weight.dtype)
+    # Only the errors of a softmax sum to zero.
+    again = again if case.plain else replace(again, unbalanced=0.0)
+    reason = again.beyond(FITS, case.noise or 0.0, case.leak)
+    return Answer("partial" if reason else "exact", reason, inputs=inputs)
+
+
+BIAS_ATTACK = Attack(
+    "bias attack",
+    page="exact-batch",
+    finds=("inputs",),
+    needs="a first layer that is Linear and has a bias, and one sample",
+    refused=_why_not_first,
+    run=_attack_first,
+    remedy="a first layer without a bias; several samples",
+)

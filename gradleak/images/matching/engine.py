@@ -5,20 +5,22 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from gradleak import reporting
+from gradleak.answers import Answer, SearchStatus
+from gradleak.answers import LabelStatus as Status
 from gradleak.augment import as_probabilities, one_hot
+from gradleak.cases import Attack, Case
 from gradleak.devices import entries_at_once, in_chunks
 from gradleak.errors import InputError, unknown
 from gradleak.images.matching.levenberg import LevenbergMarquardt, Misfit, levenberg
 from gradleak.images.matching.objective import Distance, ImagePrior, Kind, Objective
 from gradleak.images.matching.optimizers import LBFGS, Adam, Track, adam, lbfgs
 from gradleak.labels import idlg, recover_batch, recover_soft_labels
-from gradleak.labels.verdict import Status
 from gradleak.leak import Leak
 
 Optimizer = Adam | LBFGS | LevenbergMarquardt
@@ -29,7 +31,6 @@ OPTIMIZERS: dict[str, Callable[[], Optimizer]] = {
 }
 # How the labels come about that are not given.
 MODES = ("recovered", "idlg", "dlg", "recovered-start")
-SearchStatus = Literal["settled", "stopped", "diverged", "no label", "interrupted"]
 # Bytes for one chunk of attacks on a CPU.
 CPU_MEMORY = 600 * 2**20
 # Copies of a gradient and of all activations that one step keeps, found by measuring.
@@ -57,6 +58,21 @@ class Reconstruction:
     attempts: Tensor = field(repr=False)
     bad: Tensor
     status: tuple[tuple[SearchStatus, ...], ...]
+
+    @property
+    def answers(self) -> tuple[Answer, ...]:
+        """The answer for each leak: the best of a search, with how the searches ended as its reason."""
+        each = len(self.images) // len(self.status)
+        return tuple(
+            Answer(
+                "searched",
+                f"the search {', '.join(sorted(set(words)))}: nothing certifies it",
+                labels=self.labels[n * each : (n + 1) * each],
+                inputs=self.images[n * each : (n + 1) * each],
+                interrupted="interrupted" in words,
+            )
+            for n, words in enumerate(self.status)
+        )
 
 
 def match(
@@ -367,3 +383,44 @@ def gathered(
         bad=bad.reshape(count, restarts),
         status=tuple(tuple(status[n * restarts : (n + 1) * restarts]) for n in range(count)),
     )
+
+
+def _why_not(case: Case) -> str:
+    if case.subject.kind == "tokens":
+        return "tokens cannot be moved by small steps"
+    return case.no_label
+
+
+def _attack(case: Case) -> Answer:
+    prior = ImagePrior(variation=1e-4, box=_box(case)) if case.subject.kind == "images" else ImagePrior()
+    settings = Adam(steps=case.steps, signed=True)
+    return match(case.leak, case.labels(), distance="cosine", prior=prior, optimizer=settings, seed=case.seed).answers[
+        0
+    ]
+
+
+def _box(case: Case) -> tuple[Tensor, Tensor] | None:
+    if case.box is None:
+        return None
+    channels = case.subject.input_shape[0]
+    low, high = (case.leak.weight.new_full((channels, 1, 1), edge) for edge in case.box)
+    return low, high
+
+
+def memory_of(case: Case) -> int:
+    """Return the bytes that a search takes for one batch."""
+    activations = 4 * case.subject.activations * case.size
+    return GRADIENT_COPIES * case.subject.bytes + ACTIVATION_COPIES * activations
+
+
+ATTACK = Attack(
+    "gradient matching",
+    page="cnn-reconstruction",
+    finds=("inputs",),
+    needs="all gradients, a model with second derivatives, and labels from another attack",
+    refused=_why_not,
+    run=_attack,
+    remedy="larger batches and deeper networks; noise",
+    memory=memory_of,
+    searches=True,
+)

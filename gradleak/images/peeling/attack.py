@@ -19,6 +19,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
+from gradleak.answers import Answer
+from gradleak.answers import LabelStatus as Status
+from gradleak.cases import Attack, Case
 from gradleak.errors import InputError
 from gradleak.images.inversion.fully_connected import LayerReport
 from gradleak.images.peeling.front import Fronts, matched
@@ -29,7 +32,6 @@ from gradleak.images.peeling.opening import refused
 from gradleak.images.peeling.sweep import Sweep
 from gradleak.labels.priors import LabelPrior
 from gradleak.labels.soft.batch.recover import BatchLabels, recover_batch
-from gradleak.labels.verdict import Status
 from gradleak.leak import Leak, observe
 from gradleak.precision import USUAL, Precision, coarser, rounding_unit
 
@@ -47,6 +49,8 @@ EXPLAINS = 2e-2
 SURE, DEVIATIONS = 1e-3, 3.0
 # An image is found if its map misses by this many times the map's own error.
 FOUND = 10.0
+# Steps in front of the last map that was peeled are cheap: an audit makes so many times as many as of matching.
+STEPS = 5
 
 
 @dataclass(frozen=True)
@@ -72,6 +76,20 @@ class Peeled:
     residual: float
     status: Status
     reason: str = ""
+
+    @property
+    def answers(self) -> tuple[Answer, ...]:
+        """The answer for the batch; its reason says as well how many layers were peeled."""
+        followed = f"the inputs of {len(self.layers)} layers follow" if self.layers else ""
+        return (
+            Answer(
+                self.status,
+                "; ".join(part for part in (followed, self.reason) if part),
+                claimed=float(self.errors.max()),
+                labels=self.labels if bool(self.labels.isfinite().all()) else None,
+                inputs=self.images.nan_to_num(0.0),
+            ),
+        )
 
 
 @dataclass(frozen=True)
@@ -286,3 +304,37 @@ def _residual(leak: Leak, network: Network, images: Tensor, labels: Tensor) -> f
     whole = [gradient.square().sum() for gradient in sent.values()]
     both = torch.stack([*missed, *whole]).tolist()
     return float((sum(both[: len(missed)]) / sum(both[len(missed) :])) ** 0.5)
+
+
+def _why_not(case: Case) -> str:
+    if case.subject.kind != "images":
+        return "it restores images"
+    return case.no_label or case.reach.refused
+
+
+def _attack(case: Case) -> Answer:
+    found = peel(
+        case.rescaled(),
+        prior=case.prior,
+        noise=case.noise,
+        steps=STEPS * case.steps,
+        seed=case.seed,
+        precision=case.precision,
+    )
+    answer = found.answers[0]
+    if found.status == "failed":
+        return replace(answer, status="partial" if found.layers else "failed", inputs=None)
+    return case.with_one_factor(answer)
+
+
+ATTACK = Attack(
+    "layers peeled off",
+    page="peeling",
+    finds=("labels", "inputs"),
+    needs="all gradients of a convolutional network, and a batch that is small beside its last maps",
+    refused=_why_not,
+    run=_attack,
+    remedy="batches of more samples than the last map's channels hold; pooling by maxima; noise",
+    memory=lambda case: case.reach.bytes,
+    stretch=lambda case: case.reach.seconds,
+)

@@ -10,6 +10,9 @@ import torch
 from torch import Tensor
 from torch.linalg import vector_norm as norm
 
+from gradleak.answers import Answer
+from gradleak.answers import LabelStatus as Status
+from gradleak.cases import NOISE, Attack, Case
 from gradleak.errors import InputError, unknown
 from gradleak.labels.priors import LabelPrior, Score, resolve
 from gradleak.labels.soft import exact, intervals, search, unscaled
@@ -18,7 +21,7 @@ from gradleak.labels.soft.explanations import Explanation, explanations, reason_
 from gradleak.labels.soft.path import label_path
 from gradleak.labels.soft.problem import ACCEPT, Problem
 from gradleak.labels.soft.rank_one import RankOne, reduce_gradients
-from gradleak.labels.verdict import Status, Verdict, check_noise, check_scale
+from gradleak.labels.verdict import Verdict, check_noise, check_scale
 from gradleak.precision import Precision, coarser, precision_of, rounding_unit, shown_rounding
 
 Solver = Literal["exact", "lbfgs", "pso"]
@@ -76,6 +79,22 @@ class SoftLabels:
         # One copy of all candidates, cut into those of each sample.
         candidates = torch.cat(self.candidates).split([len(one) for one in self.candidates])
         return SoftLabels(**own | {"candidates": tuple(candidates)})
+
+    @property
+    def answers(self) -> tuple[Answer, ...]:
+        """The answer for each sample."""
+        facts = zip(self.status, self.reasons, self.open.tolist(), self.scales.tolist(), strict=True)
+        return tuple(
+            Answer(
+                status,
+                reason,
+                claimed=claimed,
+                labels=self.labels[n : n + 1],
+                features=self.features[n : n + 1],
+                scale=scale,
+            )
+            for n, (status, reason, claimed, scale) in enumerate(facts)
+        )
 
     @property
     def verdicts(self) -> list[Verdict]:
@@ -518,3 +537,33 @@ def _with_bias(
     answer = Explanation(size.where(fits, math.nan), 1 / size, label, opened, none, none == 0, candidates)
     found = _told(reduced, problem, gradients, fitted, answer, scale, prior, rounding)
     return _unchecked(found) if prior is None else found
+
+
+def _why_not(case: Case) -> str:
+    return case.no_label or ("" if case.size == 1 else "it takes one sample")
+
+
+def _attack(case: Case) -> Answer:
+    leak = case.leak
+    return recover_soft_labels(
+        leak.weight_gradient,
+        leak.weight,
+        bias=leak.bias,
+        bias_gradient=leak.bias_gradient,
+        prior=case.prior,
+        nonnegative=case.subject.rectified,
+        noise=case.noise,
+        scale=case.scale,
+        precision=case.precision,
+    ).answers[0]
+
+
+ATTACK = Attack(
+    "label of one sample",
+    page="identifiability",
+    finds=("labels", "features"),
+    needs="the last layer's gradient of one sample under cross-entropy",
+    refused=_why_not,
+    run=_attack,
+    remedy=NOISE,
+)

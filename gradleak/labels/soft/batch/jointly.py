@@ -18,10 +18,13 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from gradleak.answers import Answer
+from gradleak.answers import LabelStatus as Status
+from gradleak.cases import NOISE, Attack, Case
 from gradleak.errors import InputError, check_count, unknown
 from gradleak.labels.priors import PRIORS
 from gradleak.labels.soft.batch.recover import BatchLabels
-from gradleak.labels.verdict import KNOWN, Status
+from gradleak.labels.verdict import KNOWN
 
 # A start explains the gradient if it misses by so many of its rounding errors.
 EXPLAINS = 64.0
@@ -38,6 +41,8 @@ LEAST_STARTS, LIKELY = 8, 4
 TINY = 1e-300
 # How many samples' classes may be other than the rows' sums say.
 SWAPS = 2
+# An audit searches from so many starts.
+STARTS = 64
 
 
 def recover_jointly(
@@ -335,3 +340,37 @@ def _same(places: Tensor, labels: Tensor, others: Tensor, other_labels: Tensor) 
         return False
     apart = near.gather(1, order[:, None])[:, 0] / others[order].norm(dim=1).clamp(min=TINY)
     return bool((apart < SAME).all()) and float((labels - other_labels[order]).abs().sum(dim=1).max()) < KNOWN
+
+
+def _why_not(case: Case) -> str:
+    classes, size = case.subject.classes, case.size
+    if case.no_label:
+        return case.no_label
+    if case.subject.bias:
+        return "it looks at the weight alone; where there is a bias, samples are told one by one"
+    if case.prior == "mixup" or case.noise != 0 or case.scale != 1:
+        return "it takes smoothed or one-hot labels, and gradients as they are"
+    if not case.subject.rectified:
+        return "it takes features that are never negative"
+    if not (classes - 2) / 2 < size <= min(classes - 2, case.subject.features):
+        return f"it is for batches of {classes // 2} to {classes - 2} samples of C = {classes}"
+    return ""
+
+
+def _attack(case: Case) -> Answer:
+    leak = case.leak
+    found = recover_jointly(
+        leak.weight_gradient, leak.weight, batch_size=case.size, prior=case.prior, seed=case.seed, starts=STARTS
+    )
+    return replace(found.answers[0], scale=None)
+
+
+ATTACK = Attack(
+    "all samples together",
+    page="joint-batches",
+    finds=("labels", "features"),
+    needs="the last layer's gradient of a batch of nearly as many samples as classes, without a bias",
+    refused=_why_not,
+    run=_attack,
+    remedy=NOISE,
+)

@@ -20,6 +20,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from gradleak.answers import Answer
+from gradleak.answers import LabelStatus as Status
+from gradleak.cases import NOISE, Attack, Case
 from gradleak.errors import InputError, check_count
 from gradleak.labels.priors import LabelPrior
 from gradleak.labels.soft.batch.families import families_of
@@ -28,7 +31,7 @@ from gradleak.labels.soft.batch.span import TINY, Span
 from gradleak.labels.soft.batch.whole import Whole, fitted
 from gradleak.labels.soft.explanations import KNOWN_FEATURE
 from gradleak.labels.soft.single import recover_soft_labels
-from gradleak.labels.verdict import KNOWN, Status, Verdict, check_noise, check_scale
+from gradleak.labels.verdict import KNOWN, Verdict, check_noise, check_scale
 from gradleak.precision import Precision, coarser, precision_of, rounding_unit
 
 # Singular values below this many rounding units of the largest are rounding.
@@ -42,6 +45,8 @@ NEARLY = 1e-3
 HIDES = 0.1
 # With this many equations to spare a further explanation would be an accident of many digits.
 SPARE = 3
+# An audit looks for a batch from so many starts.
+STARTS = 16
 
 
 @dataclass(frozen=True)
@@ -64,6 +69,16 @@ class BatchLabels:
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    @property
+    def answers(self) -> tuple[Answer, ...]:
+        """The answer for the batch."""
+        claimed = float(self.open.max())
+        return (
+            Answer(
+                self.status, self.reason, claimed=claimed, labels=self.labels, features=self.features, scale=self.scale
+            ),
+        )
 
     @property
     def verdict(self) -> Verdict:
@@ -315,3 +330,46 @@ class _Lost:
             for shape, value in (((count, classes), math.nan), ((count, features), math.nan), ((count,), math.inf))
         )
         return BatchLabels(labels, hidden, whole, math.inf, "failed", reason)
+
+
+def _why_not(case: Case) -> str:
+    return case.no_label or ("" if case.size > 1 else "it takes several samples")
+
+
+def _attack(case: Case) -> Answer:
+    """Look for all samples; where only some are found, look again from other starts."""
+    found = _started(case, case.seed)
+    for start in range(1, STARTS):
+        if found.status != "failed" or not bool(found.found.any()):
+            break
+        again = _started(case, case.seed + start)
+        found = found if again.status == "failed" else again
+    return case.with_one_factor(found.answers[0])
+
+
+def _started(case: Case, seed: int) -> BatchLabels:
+    leak = case.leak
+    return recover_batch(
+        leak.weight_gradient,
+        leak.weight,
+        batch_size=case.size,
+        prior=case.prior,
+        bias=leak.bias,
+        bias_gradient=leak.bias_gradient,
+        nonnegative=case.subject.rectified,
+        noise=case.noise,
+        scale=case.scale,
+        seed=seed,
+        precision=case.precision,
+    )
+
+
+ATTACK = Attack(
+    "labels and features of a batch",
+    page="batch-soft-labels",
+    finds=("labels", "features"),
+    needs="the last layer's gradient of a batch that is small beside the number of classes, under cross-entropy",
+    refused=_why_not,
+    run=_attack,
+    remedy=NOISE,
+)

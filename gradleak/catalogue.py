@@ -1,0 +1,35 @@
+"""Every attack of the book that an audit runs: the cheap and certain ones first."""
+
+from __future__ import annotations
+
+from gradleak.cases import Attack
+from gradleak.images.gradinversion import attack as gradinversion
+from gradleak.images.inversion import convolutional, fully_connected
+from gradleak.images.matching import engine as matching
+from gradleak.images.peeling import attack as peeling
+from gradleak.labels.hard import counting
+from gradleak.labels.soft import single
+from gradleak.labels.soft.batch import jointly, recover
+from gradleak.sequences import read, words
+
+ATTACKS: tuple[Attack, ...] = (
+    single.ATTACK,
+    *counting.ATTACKS,
+    counting.REVEALED,
+    words.EMBEDDING_ROWS,
+    words.WORDS_SAID,
+    fully_connected.BIAS_ATTACK,
+    recover.ATTACK,
+    jointly.ATTACK,
+    fully_connected.ATTACK,
+    convolutional.ATTACK,
+    peeling.ATTACK,
+    read.ATTACK,
+    matching.ATTACK,
+    gradinversion.ATTACK,
+)
+
+
+def attacks() -> tuple[Attack, ...]:
+    """Return every attack, with what it is after, what it needs, what it costs, and how it is run."""
+    return ATTACKS

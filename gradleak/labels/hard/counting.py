@@ -1,0 +1,121 @@
+"""The attacks that count classes, as an audit runs them; how sure each count is, is simulated."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from gradleak import defenses
+from gradleak.answers import Answer
+from gradleak.cases import LABELS, Attack, Case, made_up
+from gradleak.errors import GradleakError, InputError, first_line
+from gradleak.labels.hard.attacks import count_labels, reveal_labels
+from gradleak.labels.hard.expected import Expected, Standins, expected_share, standins_of
+
+# So many samples, at least and at most, are made up to simulate batches, and so many numbers make them on their way.
+LEAST, MOST, NUMBERS = 32, 256, 2**28
+BY_BIAS = ("ilrg", "posterior")
+ONE_GRADIENT = ("ilrg", "posterior", "shadow")
+WITH_SAMPLES = ("llg+", "posterior", "shadow")
+BY_SIGNS = ("gradinversion", "llg", "llg*", "llg+")
+
+
+def counting(name: str, page: str, method: str, needs: str) -> Attack:
+    """Return the attack that counts classes by a method of `count_labels`."""
+
+    def run(case: Case) -> Answer:
+        counts = count_labels(case.leak, method, auxiliary=case.auxiliary, loss=case.loss, seed=case.seed)
+        answer = Answer("counted", "an estimate: nothing certifies it", counts=counts)
+        try:
+            return replace(answer, expected=_expected(case, method))
+        except GradleakError as error:
+            return replace(answer, reason=f"{answer.reason}; it was not simulated: {first_line(error)}")
+        except KeyboardInterrupt:
+            return replace(answer, reason=f"{answer.reason}; the simulation was interrupted", interrupted=True)
+
+    return Attack(name, page, ("labels",), needs, _why_not(method), run, LABELS)
+
+
+def _why_not(method: str) -> Callable[[Case], str]:
+    def refused(case: Case) -> str:
+        if case.subject.sequence:
+            return "there is a target at every place of a sequence"
+        if reason := case.leak.withheld("weight"):
+            return reason
+        if method in BY_BIAS and not case.subject.bias:
+            return "it reads the bias's gradient, and the last layer has none"
+        if method in BY_BIAS and (reason := case.leak.withheld("bias")):
+            return reason
+        if method in ONE_GRADIENT and case.leak.local_steps > 1:
+            return "it reads one gradient, and this is the sum of several"
+        if method in WITH_SAMPLES and case.auxiliary is None:
+            return "it needs samples of the same kind: auxiliary=(inputs, classes)"
+        if method in BY_SIGNS and not case.subject.rectified:
+            return "it reads signs of features that are never negative; these have both"
+        if method == "llg*" and case.subject.kind == "tokens":
+            return "its made-up inputs are numbers, not tokens"
+        return ""
+
+    return refused
+
+
+def _expected(case: Case, method: str) -> Expected:
+    """Return how much of a count is right on batches that are simulated behind the case's defence."""
+    if case.defense.partition("/")[0] == "dp-sgd":
+        raise InputError("samples that are clipped one by one are not simulated")
+    sends = None
+    if case.defense not in ("none", "update"):
+        sends = defenses.named(case.defense, generator=torch.Generator().manual_seed(case.seed))
+    return expected_share(
+        case.leak,
+        method,
+        standins=_standins(case),
+        auxiliary=case.auxiliary,
+        loss=case.loss,
+        defense=sends,
+        seed=case.seed,
+    )
+
+
+def _standins(case: Case) -> Standins:
+    """Return what batches are simulated with: auxiliary samples, or made-up ones, fewer where they are costly."""
+    if case.simulated:
+        return case.simulated[0]
+    count = min(MOST, max(LEAST, NUMBERS // max(1, case.subject.activations)))
+    kind, shape = case.subject.kind, case.subject.input_shape
+    tried: list[Tensor | None] = [None] if kind == "images" else [*made_up(case.leak, kind, shape, count)]
+    for inputs in tried:
+        with contextlib.suppress(Exception):
+            case.simulated.append(standins_of(case.leak, auxiliary=case.auxiliary, inputs=inputs, count=count))
+            return case.simulated[0]
+    raise InputError("the network takes no made-up inputs")
+
+
+def _classes(case: Case) -> Answer:
+    found = reveal_labels(case.leak.weight_gradient)
+    return Answer("counted", "which classes occur, not how often", classes=found)
+
+
+SIGNS = "the last layer's gradient, and features that are never negative"
+BOTH = "the gradients of the last layer's weight and bias"
+ATTACKS = (
+    counting("row signs", "batch-restoration", "gradinversion", SIGNS),
+    counting("LLG", "llg-attack", "llg", SIGNS),
+    counting("LLG*", "llg-attack", "llg*", f"{SIGNS}; the model, to try it on made-up inputs"),
+    counting("LLG+", "llg-attack", "llg+", f"{SIGNS}; the model, and samples of the same kind"),
+    counting("iLRG", "label-attacks-compared", "ilrg", BOTH),
+    counting("posterior attack", "posterior-attack", "posterior", f"{BOTH}; samples of the same kind"),
+)
+REVEALED = Attack(
+    "RLG",
+    page="reveal-labels",
+    finds=("classes",),
+    needs="the last layer's gradient of fewer samples than classes",
+    refused=_why_not("rlg"),
+    run=_classes,
+    remedy=LABELS,
+)
