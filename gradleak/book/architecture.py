@@ -16,9 +16,14 @@ from gradleak.show import figures
 # From what needs all to what needs nothing. A part that no layer names stands in the last; no arrow is drawn to it.
 LAYERS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("the command line", ("cli",)),
-    ("the pages, what the papers say, and what makes the book", ("studies", "claims", "book")),
+    ("what makes the book", ("book",)),
+    ("a module a page, and what the papers say", ("studies", "claims")),
+    ("tables and figures", ("show",)),
+    ("what is run and kept: experiments, trials, records", ("runs",)),
     ("any model's leaks in one report, and a hunt for wrong certificates", ("auditing", "hunting")),
+    ("every attack", ("catalogue",)),
     ("attacks", ("labels", "images", "sequences")),
+    ("what attacks answer, and what they are run on", ("cases", "answers")),
     (
         "what the server sees, what a client does, on what, and how it is measured",
         ("leak", "defenses", "models", "data", "metrics"),
@@ -26,7 +31,7 @@ LAYERS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("labels and losses", ("augment", "losses")),
     ("what all may use", ("precision", "devices", "spans", "reporting", "interrupts", "paths", "storage", "errors")),
 )
-COLOURS = ("#e8eef3", "#f6e3de", "#dbe7ef", "#f5ecd9", "#e3ede4", "#ece6f0", "#eef0f2")
+COLOURS = ("#e8eef3", "#f6e3de", "#dbe7ef", "#f5ecd9", "#e3ede4", "#ece6f0", "#eef0f2", "#f3ece2")
 
 
 def parts() -> list[str]:

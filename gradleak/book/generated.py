@@ -10,7 +10,7 @@ import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
 from gradleak import claims, paths, studies
-from gradleak.book import architecture, checked, cover, landing, performance
+from gradleak.book import architecture, attacks, checked, cover, landing, performance
 from gradleak.book.pages import PageRun
 from gradleak.claims import Line
 from gradleak.runs import records, sources, standing, staying
@@ -35,6 +35,7 @@ def write(ordered: list[Study], papers: list[str], runs: dict[str, PageRun]) -> 
     parts["status.md"] = _status(ordered, runs, fresh)
     parts["confirmations.md"] = checked.text(ordered)
     parts["on-cpu.md"] = staying.text()
+    parts["attacks.md"] = attacks.text()
     parts["performance.md"] = performance.write_page(folder)
     parts["clusters.md"] = performance.write_clusters(folder)
     for name, text in parts.items():

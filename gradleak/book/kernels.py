@@ -25,7 +25,9 @@ IMPORTS = (
     "skimage.metrics", "gradleak.claims", "gradleak.book.pages",
 )  # fmt: skip
 
-# What multiprocessing knows in a process of the server that forks.
+# What multiprocessing knows in a process of the server that forks. It has no public way to do two things that are
+# needed here: to let a process that was forked from the server use that same server, and to close what tells the server
+# that somebody still needs it. If a Python version changes these names, tests/book/test_kernels.py fails.
 SERVER: Any = vars(forkserver)["_forkserver"]
 
 # Elsewhere a copy of a process in which libraries are loaded may not work.

@@ -1,0 +1,34 @@
+"""The tables of all attacks, and of the words that they answer with, for the page on what a program may call."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from gradleak import catalogue, studies
+from gradleak.answers import CERTAIN, MEANINGS
+from gradleak.show.tables import Table
+
+
+def text() -> str:
+    """Return both tables."""
+    return f"{_attacks()}\n{_words()}\n"
+
+
+def _attacks() -> str:
+    known = set(studies.names())
+    lines = ["| attack | looks for | needs | stopped by |", "| --- | --- | --- | --- |"]
+    for one in catalogue.attacks():
+        place = f"executed/{studies.paper_of(one.page)}/{one.page}" if one.page in known else ""
+        name = f"{{doc}}`{one.name} <{place}>`" if place else one.name
+        lines.append(f"| {name} | {', '.join(one.finds)} | {one.needs} | {one.remedy} |")
+    head = ":::{table} Every attack that `gradleak.attacks()` lists and `gradleak audit` runs.\n:name: tab-attacks\n"
+    return f"{head}:class: gradleak-table\n\n" + "\n".join(lines) + "\n:::\n"
+
+
+def _words() -> str:
+    rows = [
+        {"word": word, "meaning": meaning, "vouched for": "yes" if word in CERTAIN else "no"}
+        for word, meaning in MEANINGS.items()
+    ]
+    caption = "The words that say how sure an answer is."
+    return Table(pd.DataFrame(rows), caption=caption, name="tab-words-of-answers")._repr_markdown_()
