@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Literal, Protocol
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from gradleak.labels.hard.expected import Expected
-
 # Of labels, and of anything else that equations leave one solution of or several.
 LabelStatus = Literal["unique", "ambiguous", "failed", "found"]
 # Of inputs that are computed layer by layer.
@@ -41,6 +39,18 @@ MEANINGS: dict[Status, str] = {
 }
 # With these words an attack vouches for its answer.
 CERTAIN: frozenset[Status] = frozenset({"unique", "exact"})
+
+
+@dataclass(frozen=True)
+class Expected:
+    """The share of labels that an attack counts right on average over simulated `batches`.
+
+    `guess`: the same of counts that are as even as they can be.
+    """
+
+    share: float
+    guess: float
+    batches: int
 
 
 class Answering(Protocol):

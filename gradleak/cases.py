@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -18,9 +18,6 @@ from gradleak.errors import InputError
 from gradleak.leak import Leak
 from gradleak.losses import CrossEntropy, Loss
 from gradleak.precision import coarser
-
-if TYPE_CHECKING:
-    from gradleak.labels.hard.expected import Standins
 
 Kind = Literal["images", "vectors", "tokens"]
 # Bytes of a number in float64.
@@ -112,6 +109,18 @@ class Reach:
             "the inputs of 1 layer follow" if len(self.layers) == 1 else f"inputs of {len(self.layers)} layers follow"
         )
         return [f"B = {size}, layer by layer from the last: {many}, down to '{self.layers[-1]}'{last} (peeling)"]
+
+
+@dataclass(frozen=True)
+class Standins:
+    """Samples to simulate batches of: `features` (M, I) that the last layer takes in, and `logits` (M, C).
+
+    `labels` (M,): the classes of auxiliary samples; None where inputs are made up and have none.
+    """
+
+    features: Tensor
+    logits: Tensor
+    labels: Tensor | None = None
 
 
 @dataclass

@@ -1,7 +1,9 @@
 """From gradients to labels."""
 
+from gradleak.answers import Expected
+from gradleak.cases import Standins
 from gradleak.labels.hard.attacks import METHODS, Knowledge, count_heads, count_labels, reveal_labels
-from gradleak.labels.hard.expected import Expected, Standins, expected_share, standins_of
+from gradleak.labels.hard.expected import expected_share, standins_of
 from gradleak.labels.hard.idlg import idlg
 from gradleak.labels.priors import PRIORS, Score
 from gradleak.labels.priors import LabelPrior as Prior

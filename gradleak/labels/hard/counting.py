@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from gradleak import defenses
-from gradleak.answers import Answer
-from gradleak.cases import LABELS, Attack, Case, made_up
+from gradleak.answers import Answer, Expected
+from gradleak.cases import LABELS, Attack, Case, Standins, made_up
 from gradleak.errors import GradleakError, InputError, first_line
 from gradleak.labels.hard.attacks import count_labels, reveal_labels
-from gradleak.labels.hard.expected import Expected, Standins, expected_share, standins_of
+from gradleak.labels.hard.expected import expected_share, standins_of
 
 # So many samples, at least and at most, are made up to simulate batches, and so many numbers make them on their way.
 LEAST, MOST, NUMBERS = 32, 256, 2**28

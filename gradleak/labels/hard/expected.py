@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from gradleak.answers import Expected
 from gradleak.augment import one_hot
+from gradleak.cases import Standins
 from gradleak.defenses import Each
 from gradleak.errors import InputError
 from gradleak.labels.hard.attacks import Knowledge, count_heads
@@ -21,30 +21,6 @@ POOL = 256
 SIDES, CONTRAST = (2, 4, 8), 2.0
 # Simulated gradients are made so many entries at a time.
 ENTRIES = 20_000_000
-
-
-@dataclass(frozen=True)
-class Expected:
-    """The share of labels that an attack counts right on average over simulated `batches`.
-
-    `guess`: the same of counts that are as even as they can be.
-    """
-
-    share: float
-    guess: float
-    batches: int
-
-
-@dataclass(frozen=True)
-class Standins:
-    """Samples to simulate batches of: `features` (M, I) that the last layer takes in, and `logits` (M, C).
-
-    `labels` (M,): the classes of auxiliary samples; None where inputs are made up and have none.
-    """
-
-    features: Tensor
-    logits: Tensor
-    labels: Tensor | None = None
 
 
 def standins_of(
