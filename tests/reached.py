@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import sys
+from collections.abc import Iterable
 from types import CodeType, FrameType
 from typing import Any
 
@@ -14,8 +15,9 @@ from gradleak.runs import runner, sources
 from gradleak.runs.spelling import Module
 from gradleak.studies import Parameters, Study
 
-# Followed and not counted: what passes through comes out as it went in, and a name is looked up.
-ASIDE = {(module, name) for module in sources.SILENT for name in ("steps", "warn")} | {("gradleak", "__getattr__")}
+# Followed and not counted: what passes through comes out as it went in, a name is looked up, an experiment is found.
+ASIDE = {(module, name) for module in sources.SILENT for name in ("steps", "warn")}
+ASIDE |= {("gradleak", "__getattr__"), ("gradleak.runs.studies", "Study")}
 
 
 def missed(study: Study, parameters: Parameters, *by: str, without: str = "") -> set[tuple[str, str]]:
@@ -38,18 +40,24 @@ def missed(study: Study, parameters: Parameters, *by: str, without: str = "") ->
 
     with pytest.MonkeyPatch.context() as patch, runner._settled(1, accelerated=False):
         patch.setattr(reporting, "_steps", None)
-        trial = study.module.trial
         sys.setprofile(note)
         try:
             for one in inputs:
-                trial(**one)
+                study.run(one)
         finally:
             sys.setprofile(None)
     folder = sources.package_folder()
     ran = {found for code in reached if folder.as_posix() in code.co_filename for found in [_definitions(code)]}
-    assert any("trial" in {name for _, name in found} for found in ran), "nothing was seen"
+    assert _kinds(study, inputs) <= frozenset().union(*ran), "not every kind of experiment was seen"
     known = set(sources.of_trials(study).definitions) | ASIDE
     return {min(found) for found in ran if not found & known}
+
+
+def _kinds(study: Study, inputs: Iterable[dict[str, Any]]) -> set[tuple[str, str]]:
+    """Return the classes of the experiments with these inputs, as definitions of the study's module."""
+    if not study.experiments:  # TRANSITION
+        return {(study.module_name, "trial")}
+    return {(study.module_name, type(study.experiment(one)).__name__) for one in inputs}
 
 
 def _definitions(code: CodeType) -> frozenset[tuple[str, str]]:

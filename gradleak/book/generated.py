@@ -29,7 +29,7 @@ def write(ordered: list[Study], papers: list[str], runs: dict[str, PageRun]) -> 
     parts = {
         f"pages-{paper}.md": _pages([study for study in ordered if study.paper == paper], judged) for paper in papers
     }
-    parts["what-leaks.md"] = landing.text()
+    parts["what-leaks.md"] = landing.text(ordered)
     parts["scores.md"] = _scores([line for lines in judged.values() for line in lines])
     parts["scoreboard.md"] = _scoreboard(papers, ordered, judged)
     parts["status.md"] = _status(ordered, runs, fresh)

@@ -44,7 +44,9 @@ class Experiment(BaseModel):
     reason why an experiment does not use a GPU, where it does not.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, protected_namespaces=())
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", allow_inf_nan=False, protected_namespaces=(), populate_by_name=True
+    )
 
     part: ClassVar[str] = ""
     threads: ClassVar[int] = 1
@@ -71,8 +73,12 @@ class Experiment(BaseModel):
 
 
 def inputs_of(experiment: Experiment) -> dict[str, Any]:
-    """Return an experiment's inputs as records state them: its part, if it has one, and its fields, its own first."""
-    own = experiment.model_dump()
+    """Return an experiment's inputs as records state them: its part, if it has one, and its fields, its own first.
+
+    A field with a default that is not stated is none of them. A field whose name would not do, such as `run`, has that
+    name as its alias.
+    """
+    own = experiment.model_dump(by_alias=True, exclude_unset=True)
     # What every experiment has comes last: messages show the first few inputs.
     common = {name: own.pop(name) for name in Experiment.model_fields}
     return ({"part": experiment.part} if experiment.part else {}) | own | common

@@ -13,18 +13,13 @@ from gradleak.runs.studies import Study
 class Stays:
     """A piece of work that stays on the CPU, and the reason.
 
-    `pages` do it, or the pages whose trials reach one of the definitions `by`; where neither is given, it may be a part
-    of any page.
+    `by`: the definitions that do the work; it is part of the pages whose experiments reach one of them. Where none is
+    given, it may be part of any page.
     """
 
     what: str
     reason: str
-    pages: tuple[str, ...] = ()
     by: tuple[Definition, ...] = ()
-
-    def of(self, page: str, reached: frozenset[Definition]) -> bool:
-        """Whether a page, whose trials reach these definitions, is known to do it."""
-        return page in self.pages or not reached.isdisjoint(self.by)
 
 
 OPEN = Stays(
@@ -33,16 +28,6 @@ OPEN = Stays(
 )
 STAYS = (
     OPEN,
-    Stays(
-        "all trials of the pages on speech and on defended sentences",
-        "they read one utterance or sentence at a time, in steps that are too small for a GPU",
-        pages=("defended-sentences", "harder-transcripts", "matched-transcripts", "spoken", "transcripts", "words"),
-    ),
-    Stays(
-        "all trials of the hunt for wrong certificates",
-        "its clients are thousands of tiny networks, one at a time",
-        pages=("certificates",),
-    ),
     Stays(
         "the published searches for a soft label (L-BFGS and the particle swarm of pyswarms)",
         "they go sample by sample, and pyswarms works in numpy",
@@ -59,7 +44,7 @@ STAYS = (
     Stays(
         "the ranks and linear programs of RLG (SciPy)",
         "they work in numpy",
-        pages=("label-attacks-compared", "reveal-labels"),
+        by=(Definition("gradleak.labels.hard.rlg", "rlg"),),
     ),
     Stays(
         "training of language models, recognisers and image priors",
@@ -84,7 +69,8 @@ STAYS = (
 def on_page(study: Study) -> str:
     """Return what is known to stay on the CPU on a page, in words."""
     reached = sources.of_trials(study).definitions
-    return "; ".join(f"{one.what} ({one.reason})" for one in STAYS if one is OPEN or one.of(study.name, reached))
+    shared = [one for one in STAYS if one is OPEN or not reached.isdisjoint(one.by)]
+    return "; ".join([f"{one.what} ({one.reason})" for one in shared] + _experiments(study))
 
 
 def text() -> str:
@@ -92,12 +78,31 @@ def text() -> str:
     pages = [(page, sources.of_trials(page).definitions) for page in map(studies.load, studies.names())]
     lines = ["| stays on the CPU | because | on |", "| --- | --- | --- |"]
     for one in STAYS:
-        own = [
-            f"{{doc}}`{page.name} <executed/{page.paper}/{page.name}>`"
-            for page, reached in pages
-            if one.of(page.name, reached)
-        ]
+        own = [_link(page) for page, reached in pages if not reached.isdisjoint(one.by)]
         place = "every page" if one is OPEN else ", ".join(own) or "any page that needs it"
         lines.append(f"| {one.what} | {one.reason} | {place} |")
+    reasons: dict[str, list[str]] = {}
+    for page, _ in pages:
+        for reason in _reasons(page):
+            reasons.setdefault(reason, []).append(_link(page))
+    lines += [f"| experiments of these pages | {reason} | {', '.join(own)} |" for reason, own in reasons.items()]
     head = ":::{table} What stays on the CPU on a machine with a GPU.\n:name: tab-stays-on-cpu\n"
     return f"{head}:class: gradleak-table\n\n" + "\n".join(lines) + "\n:::\n"
+
+
+def _experiments(study: Study) -> list[str]:
+    """Return which experiments of a study stay on the CPU, with the reason."""
+    found = []
+    for reason in _reasons(study):
+        parts = [part for part, kind in study.experiments.items() if kind.stays_on_cpu == reason]
+        which = "all experiments" if len(parts) == len(study.experiments) else f"experiments {', '.join(parts)}"
+        found.append(f"{which} ({reason})")
+    return found
+
+
+def _reasons(study: Study) -> list[str]:
+    return list(dict.fromkeys(kind.stays_on_cpu for kind in study.experiments.values() if kind.stays_on_cpu))
+
+
+def _link(page: Study) -> str:
+    return f"{{doc}}`{page.name} <executed/{page.paper}/{page.name}>`"

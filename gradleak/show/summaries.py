@@ -47,6 +47,11 @@ def spread(column: str, text: Text = ".3g") -> Measure:
     return lambda rows: f"{cell(rows[column].mean(), text)} ± {cell(rows[column].std(), text)}"
 
 
+def spread_if_many(column: str, text: Text = ".3g") -> Measure:
+    """Measure the mean of a column and, where there are several rows, its standard deviation."""
+    return lambda rows: (spread if len(rows) > 1 else mean)(column, text)(rows)
+
+
 def median(column: str, text: Text = ".3g") -> Measure:
     """Measure the median of a column."""
     return lambda rows: cell(rows[column].median(), text)
@@ -60,6 +65,12 @@ def least(column: str, text: Text = ".3g") -> Measure:
 def greatest(column: str, text: Text = ".3g") -> Measure:
     """Measure the greatest value of a column."""
     return lambda rows: cell(rows[column].max(), text)
+
+
+def ranged(middle: Measure, column: str, text: Text = ".3g") -> Measure:
+    """Measure the middle of a column and, in brackets, its least and its greatest value."""
+    low, high = least(column, text), greatest(column, text)
+    return lambda rows: f"{middle(rows)} ({low(rows)} … {high(rows)})"
 
 
 def total(column: str, text: Text = ",.0f") -> Measure:
@@ -85,6 +96,16 @@ def among(measure: Measure, **where: Hashable) -> Measure:
         return measure(own) if len(own) else NOTHING
 
     return measured
+
+
+def where_least(column: str, measure: Measure) -> Measure:
+    """Measure the one row in which a column is least."""
+    return lambda rows: measure(rows.sort_values(column).iloc[:1])
+
+
+def joined(between: str, *measures: Measure) -> Measure:
+    """Put several measures into one cell, with a text between them."""
+    return lambda rows: between.join(measure(rows) for measure in measures)
 
 
 def select(rows: pd.DataFrame, **where: Hashable) -> pd.DataFrame:

@@ -22,37 +22,47 @@ A page for the tests, of the shape that every page has.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from collections.abc import Iterator
+from typing import ClassVar
 
 import pandas as pd
 import torch
-from pydantic import Field
 
 from gradleak import studies
 from gradleak.runs.records import Record
+from gradleak.studies import Experiment, Row, setting
 
 PLACE = "Table 1"
-SMALLEST: dict[str, Any] = {"throws": 10}
+
+
+class Heads(Row):
+    """How often the coin fell heads."""
+
+    share: float
+
+
+class Coin(Experiment):
+    """A coin that is thrown some times."""
+
+    stays_on_cpu: ClassVar[str] = "a coin is small"
+
+    throws: int
+
+    def run(self) -> Iterator[Heads]:
+        heads = torch.rand(self.throws, generator=torch.Generator().manual_seed(self.seed)) < 0.5
+        yield Heads(share=float(heads.double().mean()))
 
 
 class Parameters(studies.Parameters):
     """What a rerun may change."""
 
-    throws: int = Field(1000, ge=1, description="throws")
-    paper: ClassVar[dict[str, Any]] = {"throws": 10_000}
+    throws: int = setting(1000, paper=10_000, smallest=10, ge=1, about="throws")
 
+    def experiments(self) -> Iterator[Coin]:
+        yield Coin.of(self)
 
-def datasets(parameters: Parameters) -> list[str]:
-    return []
-
-
-def trials(parameters: Parameters) -> list[dict[str, Any]]:
-    return [{"throws": parameters.throws, "seed": parameters.seed, "device": "cpu"}]
-
-
-def trial(throws: int, seed: int, device: str) -> list[dict[str, Any]]:
-    heads = torch.rand(throws, generator=torch.Generator().manual_seed(seed)) < 0.5
-    return [{"share": float(heads.double().mean())}]
+    def about(self) -> str:
+        return f"{self.throws} throws"
 
 
 def table(record: Record) -> pd.DataFrame:

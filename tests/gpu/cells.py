@@ -11,6 +11,7 @@ from typing import Any
 from unittest import mock
 
 from gradleak import studies
+from gradleak.runs import experiments
 
 
 def opened(name: str) -> list[str]:

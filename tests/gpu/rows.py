@@ -24,14 +24,23 @@ RELATIVE, ABSOLUTE = 1e-6, 1e-8
 def parts() -> list[tuple[str, str]]:
     """Return every page with each of its parts; "" for a page that has none.
 
-    Pages whose trials drop the device are left out: there is nothing that could differ.
+    Parts whose experiments stay on the CPU are left out: there is nothing that could differ.
     """
-    return [(name, part) for name in studies.names() if not drops_its_device(name) for part in _trials(name)]
+    pages = [name for name in studies.names() if not drops_its_device(name)]
+    return [(name, part) for name in pages for part in _trials(name) if part not in _staying(name)]
 
 
 def drops_its_device(name: str) -> bool:
-    """Whether a page's trials start with `del device`, since they stay on the CPU."""
-    return "del device" in inspect.getsource(studies.load(name).module.trial)
+    """Whether all experiments of a page stay on the CPU."""
+    study = studies.load(name)
+    if not study.experiments:  # TRANSITION
+        return "del device" in inspect.getsource(study.module.trial)
+    return _staying(name) == set(study.experiments)
+
+
+def _staying(name: str) -> set[str]:
+    """Return the parts of a page whose experiments stay on the CPU."""
+    return {part for part, kind in studies.load(name).experiments.items() if kind.stays_on_cpu}
 
 
 def _trials(name: str) -> dict[str, dict[str, Any]]:
@@ -47,7 +56,7 @@ def rows_on(device: str, name: str, part: str) -> list[dict[str, Any]]:
     """Return the rows of a trial on a device, without the columns that tell times."""
     study = studies.load(name)
     with runner._settled(1, accelerated=device == "cuda"):
-        found = plain(study.module.trial(**_trials(name)[part] | {"device": device}), name)
+        found = plain(study.run(_trials(name)[part] | {"device": device}), name)
     return [{key: one for key, one in row.items() if not comparing.tells_time(study, key)} for row in found]
 
 

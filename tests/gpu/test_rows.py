@@ -9,6 +9,7 @@ import pytest
 
 from gradleak import studies
 from gradleak.runs import staying
+from tests.checkout import PARTS, Toy
 from tests.gpu.rows import different, drops_its_device, parts
 
 
@@ -36,3 +37,20 @@ def test_pages_that_are_left_out_are_declared_to_stay_on_the_cpu() -> None:
     left_out = {name for name in studies.names() if drops_its_device(name)}
     assert left_out <= declared
     assert {name for name, _ in parts()} == set(studies.names()) - left_out
+
+
+@pytest.mark.parametrize(
+    ("stays", "expected"),
+    [
+        ("", [("toy", "a"), ("toy", "b")]),
+        ("class A(Draws):", [("toy", "b")]),
+        ("class Draws(Experiment):", []),
+    ],
+)
+def test_experiments_that_stay_on_the_cpu_are_left_out(
+    checkout: Toy, stays: str, expected: list[tuple[str, str]]
+) -> None:
+    reason = '\n    stays_on_cpu: ClassVar[str] = "it is small"\n'
+    checkout.rewrite(*PARTS, ("smallest=1", "smallest=2"), *([(stays, stays + reason)] if stays else []))
+    assert parts() == expected
+    assert drops_its_device("toy") is (expected == [])

@@ -207,20 +207,109 @@ def naming(): return Kind.from_text("a")
 def test_an_import_of_nothing_is_told(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"there is no 'gone' in gradleak.deep.inner"):
         found(tmp_path, "import hidden as found", "import gone as found")
-    with pytest.raises(InputError, match=r"gradleak.deep has no function `trial`"):
+    with pytest.raises(InputError, match=r"gradleak.deep has no experiment: a class with a method `run`"):
         package(tmp_path, FILES).trials("gradleak.deep")
+    with pytest.raises(InputError, match=r"there is no module gradleak.gone"):
+        package(tmp_path, FILES).trials("gradleak.gone")
+
+
+# --------------------------------------------------------------------------------------------------------- experiments
+BASE = """
+class Row: pass
+class Experiment:
+    threads = 1
+    def run(self): raise NotImplementedError
+"""
+STUDY = """
+from gradleak.base import Experiment, Row
+from gradleak.base import Parameters as Base
+class Sum(Row):
+    sum: int
+class First(Experiment):
+    part = "first"
+    size: int
+    def steps(self): return 5
+    def run(self): return [Sum(helper(self.size) + self.steps())]
+class Second(Experiment):
+    part = "second"
+    def run(self): return [Sum(2)]
+class Parameters(Base):
+    size: int = 3
+    def experiments(self): yield First(self.size)
+    def about(self): return f"{self.size} sums"
+def helper(size): return 4 * size
+def table(record): return record.rows(First)[["sum"]]
+"""
+
+
+def trials(folder: Path, old: str = "", new: str = "") -> sources.Sources:
+    """Return what the experiments of a small study are computed with, with one text changed in its files."""
+    assert old in STUDY or old in BASE
+    files = {"base": BASE + "class Parameters: pass\n", "study": STUDY}
+    changed = {name: text.replace(old, new) if old else text for name, text in files.items()}
+    return package(folder, {"__init__": "", **changed}).trials("gradleak.study")
+
+
+def test_an_experiment_is_what_its_class_reaches(tmp_path: Path) -> None:
+    names = {(one.module.removeprefix("gradleak."), one.name) for one in trials(tmp_path).definitions}
+    assert names == {
+        ("study", "First"), ("study", "Second"), ("study", "Sum"), ("study", "helper"),
+        ("base", "Experiment"), ("base", "Row"),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("return 4 * size", "return 5 * size"),
+        ("def steps(self): return 5", "def steps(self): return 6"),
+        ("helper(self.size) +", "helper(self.size) -"),
+        ("    size: int\n", "    size: float\n"),
+        ("    sum: int\n", "    sum: float\n"),
+        ('    part = "second"\n', '    part = "other"\n'),
+        ('    part = "second"\n', '    part = "second"\n    threads = 2\n'),
+        ("[Sum(2)]", "[Sum(3)]"),
+        ("    threads = 1\n", "    threads = 2\n"),
+        ("class Parameters(Base)", "class Third(Second):\n    def run(self): return []\nclass Parameters(Base)"),
+    ],
+)
+def test_what_an_experiment_computes_with_changes_the_digest(tmp_path: Path, old: str, new: str) -> None:
+    assert trials(tmp_path / "b", old, new).digest != trials(tmp_path / "a").digest
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('[["sum"]]', '[["sum", "size"]]'),
+        ("def table(", "def figure(record): return helper(2)\ndef table("),
+        ("size: int = 3", "size: int = 4"),
+        ("yield First(self.size)", "yield First(self.size + 1)"),
+        ('f"{self.size} sums"', '"some sums"'),
+        ("def helper(size): return 4 * size", "def helper(size: int) -> int:\n    # hard\n    return 4 * size"),
+        ("helper", "renamed"),
+    ],
+)
+def test_what_shows_or_chooses_experiments_changes_no_digest(tmp_path: Path, old: str, new: str) -> None:
+    assert trials(tmp_path / "b", old, new).digest == trials(tmp_path / "a").digest
 
 
 # ------------------------------------------------------------------------------------------------------------- studies
-def test_a_figure_keeps_all_trials_and_the_trial_drops_them(checkout: Toy) -> None:
+HELPER = ("\n\nclass Draw(", "\n\ndef drawn(scale, values):\n    return scale * values\n\n\nclass Draw(")
+CALLED = ("values = self.scale * torch.rand(100_003, generator=generator)",
+          "values = drawn(self.scale, torch.rand(100_003, generator=generator))")  # fmt: skip
+
+
+def test_a_figure_keeps_all_trials_and_an_experiments_helper_drops_them(checkout: Toy) -> None:
     small = checkout.parameters(samples=1)
+    checkout.rewrite(HELPER, CALLED)
     runner.run_study("toy", small)
-    checkout.edit('record.frame()[["number", "word", "sum"]]', "record.frame()")
-    tables = checkout.root / "gradleak" / "book" / "tables.py"
+    checkout.rewrite(HELPER, CALLED, ('record.frame()[["number", "word", "sum"]]', "record.frame()"))
+    tables = checkout.root / "gradleak" / "show" / "tables.py"
+    assert "<table>" in tables.read_text()
     tables.write_text(tables.read_text().replace("<table>", "<table class='red'>"))
     runner.run_study("toy", small)
     assert checkout.traced == [0]
-    checkout.edit("values = scale * torch.rand(", "values = 1 * scale * torch.rand(")
+    checkout.rewrite(HELPER, CALLED, ("return scale * values", "return values * scale"))
     runner.run_study("toy", small)
     assert checkout.traced == [0, 0]
 
@@ -244,23 +333,27 @@ def text_of(module: str) -> str:
 
 
 def test_no_trial_depends_on_what_is_shown_or_on_the_book() -> None:
-    """Every function of a study that no trial reaches does something else; and its comments are gone."""
+    """Every function and method of a study that no trial reaches does something else; and its comments are gone."""
     before, changed = closures(), {}
     for name in studies.names():
         module = module_of(name)
         tree, hit = ast.parse(text_of(module)), 0
         for node in tree.body:
-            if isinstance(node, ast.FunctionDef) and (module, node.name) not in before[name].definitions:
-                node.body.append(ast.parse("print('changed')").body[0])
-                hit += 1
-        assert hit, "there are trials at least, which trial does not call"
+            if (module, getattr(node, "name", "")) in before[name].definitions:
+                continue
+            for own in [node, *(node.body if isinstance(node, ast.ClassDef) else ())]:
+                if isinstance(own, ast.FunctionDef):
+                    own.body.append(ast.parse("print('changed')").body[0])
+                    hit += 1
+        assert hit, "there are tables at least, which no trial calls"
         changed[module] = ast.unparse(tree)
     after = closures(changed)
     for name, found in before.items():
         assert found.digest == after[name].digest, name
-        shown = [one for one in found.definitions if one.module.split(".")[1] in ("book", "claims", "cli")]
+        shown = [one for one in found.definitions if one.module.split(".")[1] in ("book", "claims", "cli", "show")]
         assert shown == [], name
-        assert (module_of(name), "trial") in found.definitions
+        kinds = {one.__name__ for one in studies.load(name).experiments.values()} or {"trial"}  # TRANSITION
+        assert {(module_of(name), kind) for kind in kinds} <= found.definitions, name
 
 
 def test_a_change_to_a_solver_drops_the_studies_that_use_it_and_no_others() -> None:

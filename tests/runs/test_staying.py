@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from gradleak import studies
-from gradleak.runs import sources, staying
-from gradleak.runs.sources import Definition
+from gradleak.runs import experiments, sources, staying
 
 README = Path(__file__).parents[2] / "README.md"
 
@@ -20,24 +19,22 @@ def _devices(name: str) -> set[str]:
     return {one.get("device", "cpu") for one in trials}
 
 
-def test_pages_whose_trials_all_stay_are_those_that_are_declared(monkeypatch: pytest.MonkeyPatch) -> None:
-    for place in (studies, experiments):
-        monkeypatch.setattr(place, "resolve_device", lambda device: "cpu" if device == "cpu" else "cuda")
-    found = {name: _devices(name) for name in studies.names()}
-    whole = {page for one in staying.STAYS if one.what.startswith("all trials") for page in one.pages}
-    assert {name for name, where in found.items() if where == {"cpu"}} == whole
-    assert all(where == {"cuda"} for name, where in found.items() if name not in whole)
+def test_experiments_stay_on_the_cpu_where_they_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(experiments, "resolve_device", lambda device: "cpu" if device == "cpu" else "cuda")
+    for name in studies.names():
+        study = studies.load(name)
+        for one in studies.parameters(study, "quick", study.smallest).experiments():
+            assert (one.device == "cpu") == bool(one.stays_on_cpu), f"{name}: {one.part}"
 
 
-def test_every_declared_page_and_definition_is_there() -> None:
+def test_every_declared_definition_is_reached() -> None:
     reached = {name: sources.of_trials(studies.load(name)).definitions for name in studies.names()}
     every = frozenset().union(*reached.values())
     for one in staying.STAYS:
-        assert set(one.pages) <= set(reached)
         assert every.issuperset(one.by)
     (ranks,) = (one for one in staying.STAYS if "RLG" in one.what)
-    for name in ranks.pages:
-        assert Definition("gradleak.labels.hard.rlg", "rlg") in reached[name]
+    for name in ("label-attacks-compared", "reveal-labels"):
+        assert not reached[name].isdisjoint(ranks.by)
 
 
 def test_the_readme_and_the_status_page_name_all_of_it() -> None:
@@ -53,3 +50,5 @@ def test_a_page_names_its_own_part() -> None:
     assert "FastICA (scikit-learn) (it works in numpy)" in own
     assert "open cells" in own
     assert "speech" not in own
+    spoken = staying.on_page(studies.load("spoken"))
+    assert "all experiments (" in spoken

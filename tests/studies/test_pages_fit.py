@@ -80,12 +80,10 @@ def test_rules_over_several_parameters_are_told(checkout: Toy) -> None:
     rule = (
         "    @pydantic.model_validator(mode='after')\n    def rule(self):\n"
         "        if self.rounded and self.scale == 1:\n            raise ValueError('rounding needs a scale')\n"
-        "        return self\n\n    paper:"
+        "        return self\n\n"
     )
-    checkout.edit("    paper:", rule)
-    checkout.module.write_text(
-        checkout.module.read_text().replace("import pandas as pd", "import pandas as pd\nimport pydantic")
-    )
+    experiments = "    def experiments(self)"
+    checkout.rewrite((experiments, rule + experiments), ("import pandas as pd", "import pandas as pd\nimport pydantic"))
     with pytest.raises(InputError, match=r"^parameters of 'toy': rounding needs a scale$"):
         studies.parameters("toy", "quick", {"rounded": "true"})
 

@@ -10,6 +10,7 @@ import torch
 
 from gradleak import claims, paths, studies
 from gradleak.errors import InputError, MissingData
+from gradleak.runs.experiments import inputs_of
 from gradleak.studies import Study
 
 
@@ -30,9 +31,12 @@ def test_every_study_is_whole(name: str) -> None:
         assert field.description
     text = study.notebook.read_text()
     assert all(not cell.get("outputs") for cell in json.loads(text)["cells"]), "committed without outputs"
+    assert study.about(study.Parameters())
     for trial in study.trials(study.Parameters()):
-        json.dumps(trial)
+        read = json.loads(json.dumps(trial))
         assert {"seed", "device"} <= set(trial)
+        if study.experiments:  # TRANSITION
+            assert inputs_of(study.experiment(read)) == read, "a record states all that an experiment is made of"
 
 
 def test_devices(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,39 +5,31 @@ Beyond dang2021: clipping and noise at a stated privacy, larger batches, layers 
 
 from __future__ import annotations
 
-import math
 import time
-from collections.abc import Sequence
-from typing import Annotated, Any, ClassVar, Literal
+from collections.abc import Iterator
+from typing import Annotated, ClassVar, Literal
 
 import pandas as pd
 import torch
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from pydantic import Field
 from torch import nn
 
-from gradleak import data, defenses, studies
+from gradleak import defenses, studies
 from gradleak.data.text import TITLES
-from gradleak.defenses import release_epsilon
 from gradleak.errors import InputError
 from gradleak.leak import Gradients, Leak, observe
 from gradleak.models.language import batch_of
 from gradleak.runs.records import Record
 from gradleak.sequences import read_prefixes, read_sentences
 from gradleak.show import figures
-from gradleak.studies.dang2021.sentences import SHOWN, Cell, model_of
-from gradleak.studies.shared.read import judge, private_of
+from gradleak.show.summaries import Measure, count, mean, median, summary, total
+from gradleak.studies import Experiment, Row, setting
+from gradleak.studies.shared.private_noise import noise_axis, private_level
+from gradleak.studies.shared.read import private_of, reading_of
+from gradleak.studies.shared.sentence_clients import SHOWN, Cell, OnLanguageModel
 
 PLACE = "Beyond section 2.5"
-SMALLEST: dict[str, Any] = {
-    "cells": ["lstm/64/1/untrained/2/1"],
-    "noise": [0, 1],
-    "sizes": [],
-    "withheld": ["head"],
-}
-# The chance with which a release may be worse than its ε says.
-DELTA = 1e-5
 # Layers that a client may keep to itself, by what their parameters' names begin with.
 LAYERS = {"none": "", "embedding": "embedding.", "head": "head.", "recurrent": "recurrent."}
 WITHHELD = {
@@ -46,102 +38,147 @@ WITHHELD = {
     "head": "all but the last layer",
     "recurrent": "all but the recurrent layers",
 }
+PREFIXES, COUNTS = "prefixes", "counts"
 NonNegative = Annotated[float, Field(ge=0)]
 
 
 class Parameters(studies.Parameters):
-    """What a rerun may change."""
+    """Which batches are read behind how much noise, of which sizes, and without which layers."""
 
-    text: str = Field("sentences", description="private sentences: sentences or librispeech")
-    cells: list[Cell] = Field(
+    text: str = setting("sentences", paper="librispeech", about="private sentences: sentences or librispeech")
+    cells: list[Cell] = setting(
         ["lstm/128/1/untrained/4/2"],
+        paper=[f"{model}/1/{stage}/8/10" for model in ("lstm/256", "gru/256") for stage in ("untrained", "trained")],
+        smallest=["lstm/64/1/untrained/2/1"],
         validate_default=True,
-        description="model/width/layers/stage/sentences a batch/batches, behind DP-SGD",
+        about="model/width/layers/stage/sentences a batch/batches, behind DP-SGD",
     )
-    clip: float = Field(0.5, gt=0, description="the norm that each sentence's gradient is clipped to")
-    noise: list[NonNegative] = Field([0, 1e-5, 1e-3, 1], description="deviations of noise, in parts of that norm")
-    sizes: list[Cell] = Field(
+    clip: float = setting(0.5, gt=0, about="the norm that each sentence's gradient is clipped to")
+    noise: list[NonNegative] = setting(
+        [0, 1e-5, 1e-3, 1],
+        paper=[0, 1e-7, 1e-6, 1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 0.01, 1],
+        smallest=[0, 1],
+        about="deviations of noise, in parts of that norm",
+    )
+    sizes: list[Cell] = setting(
         ["lstm/64/1/untrained/4/2", "lstm/64/1/untrained/32/2"],
+        paper=[f"lstm/256/1/untrained/{size}/10" for size in (16, 32, 40, 48, 64)],
+        smallest=[],
         validate_default=True,
-        description="cells of batches of several sizes, no defence",
+        about="cells of batches of several sizes, no defence",
     )
-    withheld: list[Literal["none", "embedding", "head", "recurrent"]] = Field(
-        ["embedding", "head", "recurrent"], description="layers of the first cell that are not sent"
+    withheld: list[Literal["none", "embedding", "head", "recurrent"]] = setting(
+        ["embedding", "head", "recurrent"],
+        paper=["none", "embedding", "head", "recurrent"],
+        smallest=["head"],
+        about="layers of the first cell that are not sent",
     )
-    epochs: int = Field(4, ge=1, le=1000, description="epochs of training where a stage is trained")
+    epochs: int = setting(4, ge=1, le=1000, about="epochs of training where a stage is trained")
 
-    paper: ClassVar[dict[str, Any]] = {
-        "text": "librispeech",
-        "cells": [f"{model}/1/{stage}/8/10" for model in ("lstm/256", "gru/256") for stage in ("untrained", "trained")],
-        "noise": [0, 1e-7, 1e-6, 1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 0.01, 1],
-        "sizes": [f"lstm/256/1/untrained/{size}/10" for size in (16, 32, 40, 48, 64)],
-        "withheld": ["none", "embedding", "head", "recurrent"],
-    }
+    def experiments(self) -> Iterator[Experiment]:
+        """Give the cells behind DP-SGD, then those of several sizes, then the layers that are not sent."""
+        for cell in self.cells:
+            yield BehindDpSgd.of(self, **dict(cell), withheld="none")
+        for cell in self.sizes:
+            yield OfSizes.of(self, **dict(cell), clip=0.0, noise=[0.0], withheld="none")
+        for name in self.withheld:
+            yield WithoutLayer.of(self, **dict(self.cells[0]), clip=0.0, noise=[0.0], withheld=name)
 
-
-def scale(parameters: Parameters) -> str:
-    """Return in a few words how many samples of what a run is about."""
-    batches = sum(cell.batches for cell in (*parameters.cells, *parameters.sizes))
-    return f"{batches:,} batches, {len(parameters.noise)} levels of noise, {TITLES[parameters.text]}"
-
-
-def datasets(parameters: Parameters) -> list[str]:
-    """Return the names of the texts this study reads."""
-    return [parameters.text]
+    def about(self) -> str:
+        """Return in a few words how many samples of what a run is about."""
+        batches = sum(cell.batches for cell in (*self.cells, *self.sizes))
+        return f"{batches:,} batches, {len(self.noise)} levels of noise, {TITLES[self.text]}"
 
 
-def trials(parameters: Parameters) -> list[dict[str, Any]]:
-    """Return the inputs of every trial: a cell behind DP-SGD, a cell of a size, a layer that is not sent."""
-    common = {"text": parameters.text, "epochs": parameters.epochs, "seed": parameters.seed, "device": "cpu"}
-    private = {"part": "dp", "clip": parameters.clip, "noise": [float(one) for one in parameters.noise]}
-    behind = [private | {"withheld": "none"} | dict(cell) for cell in parameters.cells]
-    plain = {"clip": 0.0, "noise": [0.0]}
-    sizes = [plain | {"part": "size", "withheld": "none"} | dict(cell) for cell in parameters.sizes]
-    layers = [plain | {"part": "layers", "withheld": name} | dict(parameters.cells[0]) for name in parameters.withheld]
-    return [inputs | common for inputs in behind + sizes + layers]
+class Found(Row):
+    """How much of a batch one reader found.
+
+    `right`: the share of the sentences; `false`: how many were found that are none of them; `wrongly_sure`: the reader
+    says that no other sentences give this gradient, and is wrong. The others are known where sentences are counted.
+    """
+
+    right: float
+    false: int
+    exact: bool
+    wrongly_sure: bool
+    seconds: float
+    status: str = ""
+    tokens: int = 0
+    rank: int = 0
 
 
-def trial(
-    part: str,
-    kind: str,
-    width: int,
-    layers: int,
-    stage: str,
-    size: int,
-    batches: int,
-    clip: float,
-    noise: list[float],
-    withheld: str,
-    text: str,
-    epochs: int,
-    seed: int,
-    device: str,
-) -> list[dict[str, Any]]:
-    """Read some batches behind a defence; a row a batch, level of noise and reader."""
-    model, _ = model_of(kind, width, layers, stage, text, epochs, seed)
-    model, rows = model.to(device), []
-    words = range(len(data.vocabulary(text)))
-    for number in range(batches):
-        private = private_of(text, size, number, seed)
-        clean = observe(model, *batch_of(private, device=device))
-        summed = clipped_sum(model, private, clip) if part == "dp" else clean.gradients
-        for level in noise:
-            generator = torch.Generator().manual_seed(1_000_003 * seed + number)
-            noisy = defenses.gaussian(level * clip / size, generator)(summed) if level else summed
-            sent = {name: value for name, value in noisy.items() if not _withheld(name, withheld)}
-            leak = Leak(model, sent, clean.head, size)
-            about = {"batch": number, "level": level, "utility": defenses.utility(clean.gradients, noisy)}
-            rows.append(about | {"reader": "prefixes"} | _prefixes(leak, private, words))
-            # Counts are whole numbers no more where each sentence is clipped: one level tells.
-            if level == 0:
-                rows.append(about | {"reader": "counts"} | _counted(leak, private, words))
-    return rows
+class FoundBehind(Found):
+    """The same with the noise, and the cosine of the gradient with the one that has neither clipping nor noise."""
+
+    batch: int
+    level: float
+    utility: float
+    reader: str
+
+
+class DefendedBatches(OnLanguageModel):
+    """Batches of which a layer is not sent, or whose sentences are clipped and noise is added."""
+
+    batches: int
+    clip: float
+    noise: list[float]
+    withheld: str
+    stays_on_cpu: ClassVar[str] = "sentences are read one at a time, in steps that are too small for a GPU"
+
+    def read(self, clipped: bool) -> Iterator[FoundBehind]:
+        """Read every batch at every level of noise, each sentence `clipped` before or not."""
+        model, _ = self.model()
+        for number in range(self.batches):
+            private = private_of(self.text, self.size, number, self.seed)
+            clean = observe(model, *batch_of(private))
+            summed = clipped_sum(model, private, self.clip) if clipped else clean.gradients
+            for level in self.noise:
+                generator = torch.Generator().manual_seed(1_000_003 * self.seed + number)
+                noisy = defenses.gaussian(level * self.clip / self.size, generator)(summed) if level else summed
+                sent = {name: value for name, value in noisy.items() if not _withheld(name, self.withheld)}
+                leak = Leak(model, sent, clean.head, self.size)
+                # Counts are whole numbers no more where each sentence is clipped: one level tells.
+                readers = {PREFIXES: _by_prefixes} if level else {PREFIXES: _by_prefixes, COUNTS: _by_counts}
+                utility = defenses.utility(clean.gradients, noisy)
+                for reader, found in readers.items():
+                    yield FoundBehind.of(
+                        found(leak, private, self.words()), batch=number, level=level, utility=utility, reader=reader
+                    )
+
+
+class BehindDpSgd(DefendedBatches):
+    """Batches behind DP-SGD."""
+
+    part: ClassVar[str] = "dp"
+
+    def run(self) -> Iterator[FoundBehind]:
+        """Read the batches."""
+        return self.read(clipped=True)
+
+
+class OfSizes(DefendedBatches):
+    """Batches of one of several sizes, without a defence."""
+
+    part: ClassVar[str] = "size"
+
+    def run(self) -> Iterator[FoundBehind]:
+        """Read the batches."""
+        return self.read(clipped=False)
+
+
+class WithoutLayer(DefendedBatches):
+    """Batches of which a layer's gradient is not sent."""
+
+    part: ClassVar[str] = "layers"
+
+    def run(self) -> Iterator[FoundBehind]:
+        """Read the batches."""
+        return self.read(clipped=False)
 
 
 def clipped_sum(model: nn.Module, private: list[list[int]], clip: float) -> Gradients:
     """Return DP-SGD's sum (abadi2016) before its noise, over the number of sentences: each clipped by itself."""
-    device = next(model.parameters()).device
-    own = [defenses.clip(clip)(observe(model, *batch_of([one], device=device)).gradients) for one in private]
+    own = [defenses.clip(clip)(observe(model, *batch_of([one])).gradients) for one in private]
     return defenses.average(own)
 
 
@@ -149,7 +186,7 @@ def _withheld(name: str, layer: str) -> bool:
     return layer != "none" and name.startswith(LAYERS[layer])
 
 
-def _prefixes(leak: Leak, private: list[list[int]], words: range) -> dict[str, Any]:
+def _by_prefixes(leak: Leak, private: list[list[int]], words: range) -> Found:
     """Read the ends of prefixes: how many of the sentences are among them, and how many more there are."""
     started = time.process_time()
     try:
@@ -159,78 +196,73 @@ def _prefixes(leak: Leak, private: list[list[int]], words: range) -> dict[str, A
     seconds = time.process_time() - started
     right = sum(sentence in found for sentence in private) / len(private)
     false = sum(sentence not in private for sentence in found)
-    exact = right == 1 and false == 0
-    return {"right": right, "false": false, "exact": exact, "wrongly_sure": False, "seconds": seconds}
+    return Found(right=right, false=false, exact=right == 1 and false == 0, wrongly_sure=False, seconds=seconds)
 
 
-def _counted(leak: Leak, private: list[list[int]], words: range) -> dict[str, Any]:
+def _by_counts(leak: Leak, private: list[list[int]], words: range) -> Found:
     """Read sentences with their counts, and whether the reader promises what is not so."""
     started = time.process_time()
     try:
         read = read_sentences(leak, words=words)
     except InputError:
         # A layer that counts or prefixes are read from is not sent, which the reader says.
-        return {"right": 0.0, "false": 0, "exact": False, "wrongly_sure": False, "seconds": 0.0}
+        return Found(right=0.0, false=0, exact=False, wrongly_sure=False, seconds=0.0)
     seconds = time.process_time() - started
-    false = sum(sentence not in private for sentence in read.all())
-    told = judge(read, private)
-    kept = ("right", "exact", "wrongly_sure", "status", "tokens", "rank")
-    return {"false": false, "seconds": seconds} | {name: told[name] for name in kept}
+    own = reading_of(read, private)
+    return Found(
+        right=own.right,
+        false=sum(sentence not in private for sentence in read.all()),
+        exact=own.exact,
+        wrongly_sure=own.wrongly_sure,
+        seconds=seconds,
+        status=own.status,
+        tokens=own.tokens,
+        rank=own.rank,
+    )
 
 
-def private_level(level: float) -> str:
-    """Return a level of noise as its ε, one release, in a few characters."""
-    epsilon = release_epsilon(level, delta=DELTA)
-    return "∞" if math.isinf(epsilon) else f"{epsilon:.2g}"
-
-
-def _line(group: pd.DataFrame) -> dict[str, Any]:
-    return {
-        "batches": len(group),
-        "sentences right": f"{group['right'].mean():.0%}",
-        "false, a batch": f"{group['false'].mean():.1f}",
-        "exact": f"{group['exact'].sum():.0f}",
-        "CPU-s": f"{group['seconds'].median():.2g}",
-    }
+# How much was read, as every table has it.
+READ: dict[str, Measure] = {
+    "batches": count(),
+    "sentences right": mean("right", ".0%"),
+    "false, a batch": mean("false", ".1f"),
+    "exact": total("exact"),
+    "CPU-s": median("seconds", ".2g"),
+}
 
 
 def noise_table(record: Record) -> pd.DataFrame:
     """Return what is read behind DP-SGD, a line a level of noise, all models and stages together."""
-    frame = record.part("dp")
-    lines = []
-    for level, reader in frame[["level", "reader"]].drop_duplicates().itertuples(index=False):
-        group = frame[(frame["level"] == level) & (frame["reader"] == reader)]
-        about = {"noise": f"{level:g}", "ε": private_level(level), "reader": reader}
-        lines.append(about | {"cosine": f"{group['utility'].mean():.3g}"} | _line(group))
-    return pd.DataFrame(lines)
+    rows = record.rows(BehindDpSgd)
+    rows = rows.assign(noise=rows["level"].map("{:g}".format), epsilon=rows["level"].map(private_level))
+    keys = {"noise": "noise", "ε": "epsilon", "reader": "reader"}
+    return summary(rows, keys, {"cosine": mean("utility"), **READ})
 
 
 def size_table(record: Record) -> pd.DataFrame:
     """Return what is read of batches of several sizes, with how many tokens they hold."""
-    frame, lines = record.part("size"), []
-    if frame.empty:
+    rows = record.rows(OfSizes)
+    if rows.empty:
         return pd.DataFrame({"sentences": []})
-    keys = ["kind", "width", "stage", "size", "reader"]
-    for (kind, width, stage, size, reader), group in frame.groupby(keys, sort=False):
-        own = frame[(frame["stage"] == stage) & (frame["size"] == size) & frame["tokens"].notna()]
-        about = {"model": f"{SHOWN[str(kind)]} {width:.0f}", "state": stage, "sentences": f"{size:.0f}"}
-        lines.append(about | {"tokens": f"{own['tokens'].median():.0f}", "reader": reader} | _line(group))
-    return pd.DataFrame(lines)
+    # The reader of prefixes does not say how many tokens there are: of these batches the other does.
+    tokens = rows.groupby(["stage", "size"])["tokens"].transform("median")
+    models = [f"{SHOWN[kind]} {width}" for kind, width in zip(rows["kind"], rows["width"], strict=True)]
+    return summary(
+        rows.assign(model=models, tokens=tokens.map("{:.0f}".format)),
+        {"model": "model", "state": "stage", "sentences": "size", "tokens": "tokens", "reader": "reader"},
+        READ,
+    )
 
 
 def layers_table(record: Record) -> pd.DataFrame:
     """Return what is read where a layer's gradient is not sent."""
-    return pd.DataFrame(
-        [
-            {"sent": WITHHELD[str(withheld)], "reader": reader} | _line(group)
-            for (withheld, reader), group in record.part("layers").groupby(["withheld", "reader"], sort=False)
-        ]
-    )
+    rows = record.rows(WithoutLayer)
+    return summary(rows.assign(sent=rows["withheld"].map(WITHHELD)), {"sent": "sent", "reader": "reader"}, READ)
 
 
 def figure_frontier(record: Record) -> Figure:
     """Draw the share of sentences exact against the noise, its ε below, a line a model and stage."""
-    frame = record.part("dp")
+    frame = record.rows(BehindDpSgd)
     frame = frame[frame["reader"] == "prefixes"]
     levels = sorted(frame["level"].unique())
     figure, axes = figures.panels(1, 1, height=3.4)
@@ -256,15 +288,9 @@ def figure_frontier(record: Record) -> Figure:
     return figure
 
 
-def noise_axis(axis: Axes, levels: Sequence[float]) -> None:
-    """Write levels of noise below places 0, 1, 2 …, each with its ε."""
-    axis.set_xticks(range(len(levels)), [f"{level:g}\nε {private_level(float(level))}" for level in levels])
-    axis.set_xlabel("noise, in parts of the clipping norm; its ε")
-
-
 def figure_sizes(record: Record) -> Figure:
     """Draw the share of sentences exact against their number in a batch, a line a reader and stage."""
-    frame = record.part("size")
+    frame = record.rows(OfSizes)
     if frame.empty:
         return figures.nothing("no batches without a defence were read")
     figure, axes = figures.panels(1, 1, height=2.8)

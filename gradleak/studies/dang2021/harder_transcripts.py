@@ -8,9 +8,9 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import pandas as pd
 import torch
@@ -23,31 +23,30 @@ from gradleak.data.speech import pseudo_speech
 from gradleak.defenses import utility
 from gradleak.errors import InputError
 from gradleak.labels.hard.rlg import rlg
-from gradleak.leak import Defense, Gradients, Leak
-from gradleak.models.recogniser import END, SIZES, START, Recogniser
+from gradleak.leak import Gradients, Leak
+from gradleak.models.recogniser import END, SIZES, START
 from gradleak.runs.forms import Form, Whole
 from gradleak.runs.records import Record
 from gradleak.sequences import Transcripts, observe_speech, read_defended, read_output, read_sharing, read_transcripts
 from gradleak.sequences.observed import FIRST
 from gradleak.show import figures
-from gradleak.studies.dang2021.defended_sentences import noise_axis, private_level
-from gradleak.studies.dang2021.matched_transcripts import interval, share
-from gradleak.studies.dang2021.sentences import Behind, made
-from gradleak.studies.dang2021.words import RATE, recogniser_of, spoken, stage_of, tokens_of
+from gradleak.show.summaries import among, greatest, least, mean, median, only, summary, total
+from gradleak.studies import Experiment, Row, setting
+from gradleak.studies.shared.private_noise import noise_axis, private_level
+from gradleak.studies.shared.proportions import successes, successes_with_interval, wilson_interval
+from gradleak.studies.shared.recognisers import (
+    RATE,
+    OnRecogniser,
+    Source,
+    attacked_texts,
+    stage_of,
+    tokens_of,
+    with_stage,
+)
+from gradleak.studies.shared.sentence_clients import ClientDefense, client_defense
 
 PLACE = "Beyond section 4"
-SMALLEST: dict[str, Any] = {
-    "alone": ["small/0/4/1"],
-    "alike": ["2/1"],
-    "local": ["2/1"],
-    "defended": 1,
-    "defenses": ["noise/0.1"],
-    "releases": ["0.5/0.001"],
-    "stages": [0],
-    "withheld": ["head"],
-}
-SIZE = "small"
-# What reads the states of the decoder's only layer: steps that are none of its own are told by it.
+# What reads the states of the decoder's only layer: it tells which steps are not of that layer.
 NEXT = "head.weight"
 SHOWN = {
     "none": "none",
@@ -58,8 +57,6 @@ SHOWN = {
     "grad-drop": "smallest {:.0%} dropped",
     "sign": "sign",
 }
-
-
 # All that the last layer's own reader looks at.
 LAST = ("head.weight", "head.bias")
 # What a client may keep to itself, by what its parameters' names begin with, and how a table says so.
@@ -127,115 +124,221 @@ class Release(Form):
 
 
 class Parameters(studies.Parameters):
-    """What a rerun may change."""
+    """Which utterances are read from the last layer, in batches, along steps, behind defences and from fewer layers."""
 
-    source: Literal["sentences", "librispeech"] = Field("sentences", description="texts that are said")
-    alone: list[Alone] = Field(
+    source: Source = setting("sentences", paper="librispeech", about="texts that are said")
+    alone: list[Alone] = setting(
         ["small/0/40/1", "small-2/0/12/1"],
+        paper=[f"{size}/{tokens}/8" for size in ("small/0", "small/400", "small-2/0") for tokens in (8, 20, 28, 40)],
+        smallest=["small/0/4/1"],
         validate_default=True,
-        description="recogniser/steps of training/tokens/utterances, read from the last layer alone",
+        about="recogniser/steps of training/tokens/utterances, read from the last layer alone",
     )
-    alike: list[Alike] = Field(
-        ["2/1"], validate_default=True, description="utterances a batch/batches, two begin alike"
+    alike: list[Alike] = setting(
+        ["2/1"], paper=["2/12", "4/6"], validate_default=True, about="utterances a batch/batches, two begin alike"
     )
-    local: list[Local] = Field(["2/2"], validate_default=True, description="local steps on one utterance/utterances")
-    stages: list[int] = Field([0], min_length=1, description="steps of training, behind defences")
-    defended: int = Field(1, ge=1, description="utterances a defence")
-    defenses: list[Behind] = Field(["noise/0.1", "sign/0"], validate_default=True, description="defence/level")
-    releases: list[Release] = Field(
-        ["0.5/1e-5", "0.5/1e-3"],
+    local: list[Local] = setting(
+        ["2/2"],
+        paper=["4/16", "8/16"],
+        smallest=["2/1"],
         validate_default=True,
-        description="clipping norm/deviation of noise, in parts of that norm",
+        about="local steps on one utterance/utterances",
     )
-    withheld: list[Literal["none", "embedding", "head", "decoder", "decoder and head"]] = Field(
-        ["head", "decoder"], description="layers that are not sent"
-    )
-
-    paper: ClassVar[dict[str, Any]] = {
-        "source": "librispeech",
-        "alone": [
-            *(f"{size}/{tokens}/8" for size in ("small/0", "small/400", "small-2/0") for tokens in (8, 20, 28, 40)),
-        ],
-        "alike": ["2/12", "4/6"],
-        "local": ["4/16", "8/16"],
-        "stages": [0, 400],
-        "defended": 16,
-        "defenses": [
+    stages: list[int] = setting([0], paper=[0, 400], min_length=1, about="steps of training, behind defences")
+    defended: int = setting(1, paper=16, ge=1, about="utterances a defence")
+    defenses: list[ClientDefense] = setting(
+        ["noise/0.1", "sign/0"],
+        paper=[
             *("noise/0.1", "half/16", "bfloat16/0", "quantize/8", "grad-drop/0.5", "grad-drop/0.9", "sign/0"),
             "noise/1",
         ],
-        "releases": [f"0.5/{noise}" for noise in ("1e-5", "1e-4", "1e-3", "3e-3", "1e-2", "3e-2", "1e-1", "1")],
-        "withheld": list(WITHHELD),
-    }
+        smallest=["noise/0.1"],
+        validate_default=True,
+        about="defence/level",
+    )
+    releases: list[Release] = setting(
+        ["0.5/1e-5", "0.5/1e-3"],
+        paper=[f"0.5/{noise}" for noise in ("1e-5", "1e-4", "1e-3", "3e-3", "1e-2", "3e-2", "1e-1", "1")],
+        smallest=["0.5/0.001"],
+        validate_default=True,
+        about="clipping norm/deviation of noise, in parts of that norm",
+    )
+    withheld: list[Literal["none", "embedding", "head", "decoder", "decoder and head"]] = setting(
+        ["head", "decoder"], paper=list(WITHHELD), smallest=["head"], about="layers that are not sent"
+    )
+
+    def experiments(self) -> Iterator[Experiment]:
+        """Give utterances read from the last layer, batches, local steps; at each stage defences and missing layers."""
+        for alone in self.alone:
+            yield ReadLastLayer.of(self, form=alone, utterances=alone.utterances, trained=alone.trained)
+        for alike in self.alike:
+            yield ReadAlike.of(self, form=alike, utterances=alike.batches, trained=0)
+        for local in self.local:
+            yield ReadLocalSteps.of(self, form=local, utterances=local.utterances, trained=0)
+        behind = [(ReadBehindDefense, self.defenses), (ReadRelease, self.releases), (ReadWithoutLayers, self.withheld)]
+        for kind, forms in behind:
+            for trained, form in itertools.product(self.stages, forms):
+                yield kind.of(self, form=form, utterances=self.defended, trained=trained)
+
+    def about(self) -> str:
+        """Return in a few words how many samples of what a run is about."""
+        return f"{self.defended} utterances a defence, {text.TITLES[self.source]}, made-up speech"
 
 
-def datasets(parameters: Parameters) -> list[str]:
-    """Return the names of the datasets this study reads: texts are none."""
-    del parameters
-    return []
+class Reading(Row):
+    """What a reader said of an utterance or a batch, compared with the truth, of `length` tokens.
+
+    `exact`: whether all is as it was said; `wrongly_sure`: called unique and not exact; `seconds`: of the CPU.
+    """
+
+    reader: str
+    exact: bool
+    unique: bool
+    wrongly_sure: bool
+    failed: bool
+    length: int
+    seconds: float
 
 
-def scale(parameters: Parameters) -> str:
-    """Return what a run is about, in a few words."""
-    return f"{parameters.defended} utterances a defence, {text.TITLES[parameters.source]}, made-up speech"
+class LastLayerReading(Reading):
+    """What the last layer gave: its steps, and how far the worst word and the nearest other are from the span."""
+
+    distinct: int
+    steps_found: int
+    worst: float
+    other: float
 
 
-def trials(parameters: Parameters) -> list[dict[str, Any]]:
-    """Return the inputs of every trial: batches of one form, utterances of several steps, or behind one defence."""
-    common = {"source": parameters.source, "seed": parameters.seed, "device": "cpu"}
-    alone = [
-        {"part": "last layer", "form": str(form), "utterances": form.utterances, "trained": form.trained}
-        for form in parameters.alone
-    ]
-    alike = [
-        {"part": "alike", "form": str(form), "utterances": form.batches, "trained": 0} for form in parameters.alike
-    ]
-    local = [
-        {"part": "local", "form": str(form), "utterances": form.utterances, "trained": 0} for form in parameters.local
-    ]
-    behind = [
-        {"part": "defended", "form": str(form), "utterances": parameters.defended, "trained": trained}
-        for trained in parameters.stages
-        for form in parameters.defenses
-    ]
-    released = [
-        {"part": "released", "form": str(form), "utterances": parameters.defended, "trained": trained}
-        for trained in parameters.stages
-        for form in parameters.releases
-    ]
-    shared = [
-        {"part": "withheld", "form": layers, "utterances": parameters.defended, "trained": trained}
-        for trained in parameters.stages
-        for layers in parameters.withheld
-    ]
-    return [inputs | common for inputs in alone + alike + local + behind + released + shared]
+class DefendedReading(Reading):
+    """What was read behind a defence; `utility`: the cosine of what was sent with the clean gradient."""
+
+    utility: float
 
 
-def trial(
-    part: str, source: str, form: str, utterances: int, trained: int, seed: int, device: str
-) -> list[dict[str, Any]]:
-    """Read the transcripts of some batches or utterances; a row a reader and batch."""
-    del device
-    if part == "last layer":
-        one = Alone.of(form)
-        model = recogniser_of(one.size, source, trained, seed)
-        return [_alone(model, source, said) for said in running(source, one.tokens, utterances)]
-    model = recogniser_of(SIZE, source, trained, seed)
-    if part == "alike":
-        groups = beginning_alike(source, Alike.of(form).size, utterances)
-        return [row for said in groups for row in _alike(model, source, said)]
-    chosen = spoken(source, utterances)
-    if part == "local":
-        return [row for said in chosen for row in _local(model, source, said, Local.of(form).steps)]
-    if part == "withheld":
-        return [_withheld(model, source, said, form) for said in chosen]
-    generator = torch.Generator().manual_seed(seed)
-    if part == "released":
-        release = Release.of(form)
-        return [row for said in chosen for row in _released(model, source, said, release, generator)]
-    behind = Behind.of(form)
-    defense = made(behind.defense, behind.level, generator)
-    return [row for said in chosen for row in _defended(model, source, said, defense)]
+class ReleaseReading(DefendedReading):
+    """What was read of a release; `norm`: of the whole gradient, before it was clipped."""
+
+    norm: float
+
+
+class PartReading(Reading):
+    """What was read where layers are missing; `bag`: whether the words in no order are right."""
+
+    bag: bool
+
+
+class ReadLastLayer(OnRecogniser):
+    """Utterances that are read from the last layer's gradient and nothing else."""
+
+    part: ClassVar[str] = "last layer"
+    form: Alone
+
+    def run(self) -> Iterator[LastLayerReading]:
+        """Read each utterance."""
+        words = text.vocabulary(self.source)
+        for tokens in running(self.source, self.form.tokens, self.utterances):
+            sound = pseudo_speech(words.decode(tokens))
+            leak = observe_speech(self.recogniser(self.form.size), [sound], [tokens], only=LAST)
+            started = time.process_time()
+            found = read_output(leak)
+            seconds = time.process_time() - started
+            yield LastLayerReading.of(
+                compared("last layer", [found.tokens], [found.status], [tokens], seconds),
+                distinct=len(set(tokens)),
+                steps_found=found.steps,
+                worst=found.misses[0],
+                other=min(found.misses[1], 1.0),
+            )
+
+
+class ReadAlike(OnRecogniser):
+    """Batches in which two utterances begin with one word, read in closed form and by the root."""
+
+    part: ClassVar[str] = "alike"
+    form: Alike
+
+    def run(self) -> Iterator[Reading]:
+        """Read each batch."""
+        for said in beginning_alike(self.source, self.form.size, self.utterances):
+            tokens = tokens_of(self.source, said)
+            sounds = [pseudo_speech(one) for one in said]
+            leak = observe_speech(self.recogniser(), sounds, tokens, only=[*FIRST, NEXT])
+            yield from read_by({"closed form": read_transcripts, "root": read_sharing}, leak, tokens)
+
+
+class ReadLocalSteps(OnRecogniser):
+    """Utterances that are read from the sum of gradients of several steps, each with the weights of the last."""
+
+    part: ClassVar[str] = "local"
+    form: Local
+
+    def run(self) -> Iterator[Reading]:
+        """Read each utterance."""
+        steps = self.form.steps
+        for said in attacked_texts(self.source, self.utterances):
+            (tokens,) = tokens_of(self.source, [said])
+            sent = {"only": [*FIRST, NEXT], "local_steps": steps, "rate": RATE}
+            leak = observe_speech(self.recogniser(), [pseudo_speech(said)] * steps, [tokens] * steps, **sent)
+            yield from read_by({"closed form": read_transcripts, "nearest words": read_defended}, leak, [tokens])
+
+
+class ReadBehindDefense(OnRecogniser):
+    """Single utterances behind a defence."""
+
+    part: ClassVar[str] = "defended"
+    form: ClientDefense
+
+    def run(self) -> Iterator[DefendedReading]:
+        """Defend and read each utterance."""
+        defense = client_defense(self.form.defense, self.form.level, torch.Generator().manual_seed(self.seed))
+        for said in attacked_texts(self.source, self.utterances):
+            (tokens,) = tokens_of(self.source, [said])
+            clean = observe_speech(self.recogniser(), [pseudo_speech(said)], [tokens], only=FIRST)
+            yield from read_behind(clean, defense(clean.gradients), tokens)
+
+
+class ReadRelease(OnRecogniser):
+    """Single utterances, from DP-SGD's release of their whole gradient."""
+
+    part: ClassVar[str] = "released"
+    form: Release
+
+    def run(self) -> Iterator[ReleaseReading]:
+        """Release and read each utterance."""
+        generator = torch.Generator().manual_seed(self.seed)
+        for said in attacked_texts(self.source, self.utterances):
+            (tokens,) = tokens_of(self.source, [said])
+            whole = observe_speech(self.recogniser(), [pseudo_speech(said)], [tokens])
+            clean = replace(whole, gradients={name: whole.gradients[name] for name in FIRST})
+            norm = math.sqrt(sum(float(value.double().square().sum()) for value in whole.gradients.values()))
+            for reading in read_behind(clean, released(whole.gradients, self.form, generator), tokens):
+                yield ReleaseReading.of(reading, norm=norm)
+
+
+class ReadWithoutLayers(OnRecogniser):
+    """Single utterances where some layers are not sent: their transcripts, and their bags of words.
+
+    `form`: the layers that are withheld.
+    """
+
+    part: ClassVar[str] = "withheld"
+    form: str
+
+    def run(self) -> Iterator[PartReading]:
+        """Read each utterance from what is sent."""
+        for said in attacked_texts(self.source, self.utterances):
+            (tokens,) = tokens_of(self.source, [said])
+            whole = observe_speech(self.recogniser(), [pseudo_speech(said)], [tokens])
+            # `startswith` takes several beginnings at once, and finds none of no beginnings.
+            kept = {name: value for name, value in whole.gradients.items() if not name.startswith(LAYERS[self.form])}
+            leak = replace(whole, gradients=kept)
+            started = time.process_time()
+            read, status = read_in_order(leak)
+            seconds = time.process_time() - started
+            yield PartReading.of(
+                compared(reader_of_order(leak), [read], [status], [tokens[:-1]], seconds),
+                bag=bag_of_words(leak) == set(tokens[:-1]),
+            )
 
 
 def running(source: str, length: int, count: int) -> list[list[int]]:
@@ -253,21 +356,6 @@ def running(source: str, length: int, count: int) -> list[list[int]]:
         words = itertools.chain.from_iterable(one[:-1] for one in itertools.islice(itertools.cycle(every), first, None))
         found.append([*itertools.islice(words, length - 1), end])
     return found
-
-
-def _alone(model: Recogniser, source: str, tokens: Sequence[int]) -> dict[str, Any]:
-    """Read an utterance from the last layer's gradient and nothing else."""
-    leak = observe_speech(model, [pseudo_speech(text.vocabulary(source).decode(tokens))], [tokens], only=LAST)
-    started = time.process_time()
-    found = read_output(leak)
-    seconds = time.process_time() - started
-    return _row([found.tokens], [found.status], [tokens], seconds) | {
-        "reader": "last layer",
-        "distinct": len(set(tokens)),
-        "steps_found": found.steps,
-        "worst": found.misses[0],
-        "other": min(found.misses[1], 1.0),
-    }
 
 
 def beginning_alike(source: str, size: int, count: int) -> list[list[str]]:
@@ -288,43 +376,6 @@ def beginning_alike(source: str, size: int, count: int) -> list[list[str]]:
     return batches
 
 
-def _alike(model: Recogniser, source: str, said: Sequence[str]) -> list[dict[str, Any]]:
-    """Read a batch in which two begin alike: in closed form, and by the root."""
-    tokens = tokens_of(source, said)
-    leak = observe_speech(model, [pseudo_speech(one) for one in said], tokens, only=[*FIRST, NEXT])
-    truth = [one[:-1] for one in tokens]
-    readers = {"closed form": lambda: read_transcripts(leak), "root": lambda: read_sharing(leak)}
-    return [{"reader": name} | _judged(reader, truth) for name, reader in readers.items()]
-
-
-def _local(model: Recogniser, source: str, said: str, steps: int) -> list[dict[str, Any]]:
-    """Read what was said from the sum of gradients of several steps on it, each with the weights of the last."""
-    (tokens,) = tokens_of(source, [said])
-    sounds = [pseudo_speech(said)] * steps
-    leak = observe_speech(model, sounds, [tokens] * steps, only=[*FIRST, NEXT], local_steps=steps, rate=RATE)
-    readers = {"closed form": lambda: read_transcripts(leak), "nearest words": lambda: read_defended(leak)}
-    return [{"reader": name} | _judged(reader, [tokens[:-1]]) for name, reader in readers.items()]
-
-
-def _defended(model: Recogniser, source: str, said: str, defense: Defense) -> list[dict[str, Any]]:
-    """Read an utterance behind a defence."""
-    (tokens,) = tokens_of(source, [said])
-    clean = observe_speech(model, [pseudo_speech(said)], [tokens], only=FIRST)
-    return _behind(clean, defense(clean.gradients), tokens)
-
-
-def _released(
-    model: Recogniser, source: str, said: str, release: Release, generator: torch.Generator
-) -> list[dict[str, Any]]:
-    """Read an utterance from DP-SGD's release of its whole gradient."""
-    (tokens,) = tokens_of(source, [said])
-    whole = observe_speech(model, [pseudo_speech(said)], [tokens])
-    clean = replace(whole, gradients={name: whole.gradients[name] for name in FIRST})
-    norm = math.sqrt(sum(float(value.double().square().sum()) for value in whole.gradients.values()))
-    rows = _behind(clean, released(whole.gradients, release, generator), tokens)
-    return [row | {"norm": norm} for row in rows]
-
-
 def released(gradients: Gradients, release: Release, generator: torch.Generator) -> Gradients:
     """Return what DP-SGD (abadi2016) sends of a single utterance's gradients: all clipped; what the readers look at."""
     clipped = defenses.clip(release.clip)(gradients)
@@ -332,32 +383,16 @@ def released(gradients: Gradients, release: Release, generator: torch.Generator)
     return noisy({name: clipped[name] for name in FIRST})
 
 
-def _withheld(model: Recogniser, source: str, said: str, layers: str) -> dict[str, Any]:
-    """Read an utterance from what is sent where some layers are not: in order, and its bag of words."""
-    (tokens,) = tokens_of(source, [said])
-    whole = observe_speech(model, [pseudo_speech(said)], [tokens])
-    # `startswith` takes several beginnings at once, and finds none of no beginnings.
-    sent = {name: value for name, value in whole.gradients.items() if not name.startswith(LAYERS[layers])}
-    leak = replace(whole, gradients=sent)
-    started = time.process_time()
-    read, status = _read(leak)
-    seconds = time.process_time() - started
-    return _row([read], [status], [tokens[:-1]], seconds) | {
-        "reader": _reader(leak),
-        "bag": _told(leak) == set(tokens[:-1]),
-    }
-
-
-def _reader(leak: Leak) -> str:
+def reader_of_order(leak: Leak) -> str:
     """Return what reads the order from the layers that are sent: the decoder's first, else the last, else nothing."""
     if set(FIRST) <= set(leak.gradients):
         return "the decoder's first layer"
     return "the last layer" if set(LAST) <= set(leak.gradients) else "–"
 
 
-def _read(leak: Leak) -> tuple[list[int], str]:
+def read_in_order(leak: Leak) -> tuple[list[int], str]:
     """Return the transcript that is read from what is sent, and its status; nothing where no layer tells the order."""
-    reader = _reader(leak)
+    reader = reader_of_order(leak)
     if reader == "the decoder's first layer":
         found = read_transcripts(leak)
         return found.tokens[0], found.status[0]
@@ -367,7 +402,7 @@ def _read(leak: Leak) -> tuple[list[int], str]:
     return [], "failed"
 
 
-def _told(leak: Leak) -> set[int]:
+def bag_of_words(leak: Leak) -> set[int]:
     """Return the words of an utterance in no order: rows of the embedding that have a gradient, else the last layer's.
 
     The start and end marks are none.
@@ -378,131 +413,119 @@ def _told(leak: Leak) -> set[int]:
     return rlg(leak.weight_gradient) - {END}
 
 
-def _behind(clean: Leak, sent: Gradients, tokens: Sequence[int]) -> list[dict[str, Any]]:
+def read_behind(clean: Leak, sent: Gradients, tokens: Sequence[int]) -> list[DefendedReading]:
     """Read what was sent: in closed form, and by the nearest words, the length told or not."""
     leak = Leak(clean.model, sent, clean.head, clean.batch_size)
-    left = utility(clean.gradients, sent)
-    readers = {
-        "closed form": lambda: read_transcripts(leak),
-        "nearest words": lambda: read_defended(leak),
-        "length told": lambda: read_defended(leak, steps=len(tokens)),
+    readers: dict[str, Reader] = {
+        "closed form": read_transcripts,
+        "nearest words": read_defended,
+        "length told": lambda leak: read_defended(leak, steps=len(tokens)),
     }
-    return [{"reader": name, "utility": left} | _judged(reader, [tokens[:-1]]) for name, reader in readers.items()]
+    left = utility(clean.gradients, sent)
+    return [DefendedReading.of(reading, utility=left) for reading in read_by(readers, leak, [tokens])]
 
 
-def _judged(reader: Callable[[], Transcripts], truth: Sequence[Sequence[int]]) -> dict[str, Any]:
-    """Run a reader and compare what it gives with what was said."""
-    started = time.process_time()
-    found = reader()
-    seconds = time.process_time() - started
-    return _row(found.tokens, found.status, truth, seconds)
+Reader = Callable[[Leak], Transcripts]
 
 
-def _row(
-    read: Sequence[list[int]], said: Sequence[str], truth: Sequence[Sequence[int]], seconds: float
-) -> dict[str, Any]:
+def read_by(readers: Mapping[str, Reader], leak: Leak, tokens: Sequence[Sequence[int]]) -> Iterator[Reading]:
+    """Let each reader read, and compare what it gives with what was said but for the end marks."""
+    for name, reader in readers.items():
+        started = time.process_time()
+        found = reader(leak)
+        seconds = time.process_time() - started
+        yield compared(name, found.tokens, found.status, [one[:-1] for one in tokens], seconds)
+
+
+def compared(
+    reader: str, read: Sequence[list[int]], said: Sequence[str], truth: Sequence[Sequence[int]], seconds: float
+) -> Reading:
     """Return how transcripts, and the statuses that a reader says of them, compare with the truth."""
     exact = sorted(read) == sorted(list(one) for one in truth)
     unique = bool(said) and all(status == "unique" for status in said)
-    return {
-        "exact": exact,
-        "unique": unique,
-        "wrongly_sure": unique and not exact,
-        "failed": "failed" in said or not said,
-        "length": sum(map(len, truth)),
-        "seconds": seconds,
-    }
+    return Reading(
+        reader=reader,
+        exact=exact,
+        unique=unique,
+        wrongly_sure=unique and not exact,
+        failed="failed" in said or not said,
+        length=sum(map(len, truth)),
+        seconds=seconds,
+    )
 
 
-def _line(group: pd.DataFrame) -> dict[str, Any]:
-    return {
-        "exact": share(group["exact"]),
-        "called unique": f"{group['unique'].sum():.0f}",
-        "of these wrong": f"{group['wrongly_sure'].sum():.0f}",
-        "CPU-s": f"{group['seconds'].median():.2g}",
-    }
+MEASURES = {
+    "exact": successes_with_interval("exact"),
+    "called unique": total("unique", ".0f"),
+    "of these wrong": total("wrongly_sure", ".0f"),
+    "CPU-s": median("seconds", ".2g"),
+}
+# What is left of a gradient behind a defence, and how many transcripts each reader has exactly.
+BEHIND = {
+    "cosine": mean("utility", ".4f"),
+    "closed form": among(successes("exact"), reader="closed form"),
+    "nearest words": among(successes("exact"), reader="nearest words"),
+    "called failed": among(total("failed", ".0f"), reader="nearest words"),
+    "length told": among(successes("exact"), reader="length told"),
+}
 
 
 def alone_table(record: Record) -> pd.DataFrame:
     """Return utterances read from the last layer alone, a line a recogniser and number of tokens."""
-    lines = []
-    for (form, trained), group in record.part("last layer").groupby(["form", "trained"], sort=False):
-        one = Alone.of(str(form))
-        lines.append(
-            {"recogniser": one.size, "stage": stage_of(trained), "tokens": str(one.tokens)}
-            | _line(group)
-            | {"worst": f"{group['worst'].max():.0e}", "nearest other": f"{group['other'].min():.0e}"}
-        )
-    return pd.DataFrame(lines)
+    rows = with_stage(record.rows(ReadLastLayer))
+    forms = [Alone.of(form) for form in rows["form"]]
+    return summary(
+        rows.assign(size=[form.size for form in forms], tokens=[form.tokens for form in forms]),
+        {"recogniser": "size", "stage": "stage", "tokens": "tokens"},
+        MEASURES | {"worst": greatest("worst", ".0e"), "nearest other": least("other", ".0e")},
+    )
 
 
 def alike_table(record: Record) -> pd.DataFrame:
     """Return batches in which two utterances begin with one word, a line a size and reader."""
-    return pd.DataFrame(
-        [
-            {"utterances": str(Alike.of(str(form)).size), "reader": reader} | _line(group)
-            for (form, reader), group in record.part("alike").groupby(["form", "reader"], sort=False)
-        ]
-    )
+    lines = summary(record.rows(ReadAlike), {"utterances": "form", "reader": "reader"}, MEASURES)
+    return lines.assign(utterances=[str(Alike.of(form).size) for form in lines["utterances"]])
 
 
 def local_table(record: Record) -> pd.DataFrame:
     """Return single utterances of several local steps, a line a number of steps and reader."""
-    return pd.DataFrame(
-        [
-            {"local steps": str(Local.of(str(form)).steps), "reader": reader} | _line(group)
-            for (form, reader), group in record.part("local").groupby(["form", "reader"], sort=False)
-        ]
-    )
-
-
-def _named(form: Any) -> str:
-    one = Behind.of(str(form))
-    return SHOWN[one.defense].format(one.level)
+    lines = summary(record.rows(ReadLocalSteps), {"local steps": "form", "reader": "reader"}, MEASURES)
+    return lines.assign(**{"local steps": [str(Local.of(form).steps) for form in lines["local steps"]]})
 
 
 def defense_table(record: Record) -> pd.DataFrame:
     """Return what defences leave of single transcripts, a line a stage and defence."""
-    groups = record.part("defended").groupby(["trained", "form"], sort=False)
-    return pd.DataFrame(
-        [{"stage": stage_of(trained), "defence": _named(form)} | _readers(group) for (trained, form), group in groups]
-    )
+    rows = with_stage(record.rows(ReadBehindDefense))
+    lines = summary(rows, {"stage": "stage", "defence": "form"}, BEHIND)
+    return lines.assign(defence=lines["defence"].map(_named))
+
+
+def _named(form: str) -> str:
+    one = ClientDefense.of(form)
+    return SHOWN[one.defense].format(one.level)
 
 
 def release_table(record: Record) -> pd.DataFrame:
     """Return what DP-SGD's releases leave of single transcripts, a line a stage and level of noise."""
-    lines = []
-    for (trained, form), group in record.part("released").groupby(["trained", "form"], sort=False):
-        noise = Release.of(str(form)).noise
-        about = {"stage": stage_of(trained), "noise": f"{noise:g}", "ε": private_level(noise)}
-        lines.append(about | _readers(group))
-    return pd.DataFrame(lines)
+    rows = with_stage(record.rows(ReadRelease))
+    epsilon = only("form", lambda form: private_level(Release.of(form).noise))
+    lines = summary(rows, {"stage": "stage", "noise": "form"}, {"ε": epsilon} | BEHIND)
+    return lines.assign(noise=[f"{Release.of(form).noise:g}" for form in lines["noise"]])
 
 
 def withheld_table(record: Record) -> pd.DataFrame:
     """Return what is read of single transcripts where layers are not sent, a line a stage and what is sent."""
-    return pd.DataFrame(
-        [
-            {"stage": stage_of(trained), "sent": WITHHELD[str(form)], "read from": group["reader"].iloc[0]}
-            | _line(group)
-            | {"words, in no order": share(group["bag"])}
-            for (trained, form), group in record.part("withheld").groupby(["trained", "form"], sort=False)
-        ]
+    lines = summary(
+        with_stage(record.rows(ReadWithoutLayers)),
+        {"stage": "stage", "sent": "form"},
+        {"read from": only("reader"), **MEASURES, "words, in no order": successes_with_interval("bag")},
     )
-
-
-def _readers(group: pd.DataFrame) -> dict[str, str]:
-    """Return what is left of a gradient, and how many transcripts each reader has exactly."""
-    exact = {str(name): f"{own['exact'].sum():.0f} of {len(own)}" for name, own in group.groupby("reader", sort=False)}
-    failed = group.loc[group["reader"] == "nearest words", "failed"].sum()
-    told = exact.pop("length told")
-    cosine = {"cosine": f"{group['utility'].mean():.4f}"}
-    return cosine | exact | {"called failed": f"{failed:.0f}", "length told": told}
+    return lines.assign(sent=lines["sent"].map(WITHHELD))
 
 
 def figure_defenses(record: Record) -> Figure:
     """Draw the share of transcripts that are exact behind every defence, with its interval; a panel a stage."""
-    frame = record.part("defended")
+    frame = record.rows(ReadBehindDefense)
     stages = list(frame.groupby("trained", sort=False))
     forms = list(dict.fromkeys(frame["form"]))
     figure, axes = figures.panels(1, len(stages), height=1.0 + 0.4 * len(forms), sharey=True)
@@ -513,7 +536,7 @@ def figure_defenses(record: Record) -> Figure:
                 values = own.get_group(form)
                 height = place + 0.2 * (number - 1)
                 colour = figures.COLOURS[number]
-                axis.plot(interval(values), [height] * 2, color=colour, linewidth=1.5)
+                axis.plot(wilson_interval(values), [height] * 2, color=colour, linewidth=1.5)
                 label = reader if place == 0 else None
                 axis.plot([values.mean()], [height], marker=mark, color=colour, linestyle="", label=label)
         axis.set(title=stage_of(trained), xlabel="transcripts exact", xlim=(-0.04, 1.04))
@@ -526,8 +549,8 @@ def figure_defenses(record: Record) -> Figure:
 
 def figure_frontier(record: Record) -> Figure:
     """Draw the share of transcripts exact against the noise of a release, its ε below, a line a stage and reader."""
-    frame = record.part("released")
-    frame = frame.assign(noise=[Release.of(str(form)).noise for form in frame["form"]])
+    frame = record.rows(ReadRelease)
+    frame = frame.assign(noise=[Release.of(form).noise for form in frame["form"]])
     levels = sorted(frame["noise"].unique())
     figure, axes = figures.panels(1, 1, height=3.4)
     axis = axes[0][0]

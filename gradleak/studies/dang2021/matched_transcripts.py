@@ -6,15 +6,13 @@ dang2021, section 4: Table 5 and Figure 2; Table 2's baseline.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
-from pydantic import Field
-from scipy.stats import binomtest
 
 from gradleak import studies
 from gradleak.data import text
@@ -23,17 +21,18 @@ from gradleak.errors import InputError
 from gradleak.labels.hard.rlg import rlg
 from gradleak.runs.forms import Form, Whole
 from gradleak.runs.records import Record
-from gradleak.sequences.matching import OURS, PRINTED, Matched, match_transcript
+from gradleak.sequences.matching import OURS, PRINTED, match_transcript
 from gradleak.sequences.observed import observe_speech
 from gradleak.sequences.recovered import read_recovered
 from gradleak.sequences.transcripts import read_transcripts
 from gradleak.show import figures
-from gradleak.studies.dang2021.transcripts import edits
-from gradleak.studies.dang2021.words import recogniser_of, stage_of, tokens_of
+from gradleak.show.summaries import mean, median, select, summary, total
+from gradleak.studies import Experiment, Row, setting
+from gradleak.studies.shared.proportions import successes, successes_with_interval, wilson_interval
+from gradleak.studies.shared.recognisers import OnRecogniser, Source, attacked_texts, stage_of, tokens_of
+from gradleak.studies.shared.transcript_errors import word_error_rate
 
 PLACE = "Section 4, Table 5, Figure 2; Table 2"
-SMALLEST: dict[str, Any] = {"rows": ["sentences/softmax/0/1/1"], "stages": ["0/2"], "lengths": ["4/1"]}
-SIZE = "small"
 SEARCHES = {"printed": PRINTED, "softmax": OURS}
 TITLES = {"printed": "as printed", "softmax": "labels by softmax"}
 # What is matched or read; the rest of a gradient is not looked at.
@@ -41,10 +40,10 @@ DECODER = ("cells.0.weight_ih", "cells.0.weight_hh", "cells.0.bias_ih")
 LAST = ("head.weight", "head.bias")
 
 
-class Row(Form):
+class SearchedTexts(Form):
     """Texts, how they are searched for, how long the recogniser has learned, starts with the bag, and utterances."""
 
-    source: Literal["sentences", "librispeech"]
+    source: Source
     search: Literal["printed", "softmax"]
     trained: Whole
     starts: Whole
@@ -81,22 +80,11 @@ class Length(Form):
 
 
 class Parameters(studies.Parameters):
-    """What a rerun may change."""
+    """Which texts are searched for, and which are read from a trained recogniser or from the last layer alone."""
 
-    rows: list[Row] = Field(
+    rows: list[SearchedTexts] = setting(
         ["sentences/printed/0/2/1", "sentences/softmax/0/1/2"],
-        validate_default=True,
-        description="texts/search/steps of training/starts with the bag/utterances",
-    )
-    steps: int = Field(120, ge=1, description="steps of the search as printed")
-    stages: list[Stage] = Field(["0/4", "4/4"], validate_default=True, description="steps of training/utterances")
-    source: Literal["sentences", "librispeech"] = Field("sentences", description="texts, read from the last layer")
-    lengths: list[Length] = Field(
-        ["4/2", "12/1"], validate_default=True, description="tokens/utterances, read from the last layer alone"
-    )
-
-    paper: ClassVar[dict[str, Any]] = {
-        "rows": [
+        paper=[
             "sentences/printed/0/5/24",
             "sentences/softmax/0/1/24",
             "sentences/softmax/100/1/12",
@@ -104,84 +92,203 @@ class Parameters(studies.Parameters):
             "librispeech/softmax/0/1/24",
             "librispeech/printed/0/1/6",
         ],
-        "steps": 1200,
-        "stages": ["0/80", "25/80", "100/80", "400/80"],
-        "source": "librispeech",
-        "lengths": ["4/2", "8/2", "12/2", "16/2", "20/2", "24/2", "28/2"],
-    }
+        smallest=["sentences/softmax/0/1/1"],
+        validate_default=True,
+        about="texts/search/steps of training/starts with the bag/utterances",
+    )
+    steps: int = setting(120, paper=1200, ge=1, about="steps of the search as printed")
+    stages: list[Stage] = setting(
+        ["0/4", "4/4"],
+        paper=["0/80", "25/80", "100/80", "400/80"],
+        smallest=["0/2"],
+        validate_default=True,
+        about="steps of training/utterances",
+    )
+    source: Source = setting("sentences", paper="librispeech", about="texts, read from the last layer")
+    lengths: list[Length] = setting(
+        ["4/2", "12/1"],
+        paper=["4/2", "8/2", "12/2", "16/2", "20/2", "24/2", "28/2"],
+        smallest=["4/1"],
+        validate_default=True,
+        about="tokens/utterances, read from the last layer alone",
+    )
+
+    def experiments(self) -> Iterator[Experiment]:
+        """Give the searches for each utterance, the closed forms of each stage, and utterances of each length."""
+        for row in self.rows:
+            steps = self.steps if row.search == "printed" else OURS.steps
+            for number in range(row.utterances):
+                yield MatchOneUtterance.of(self, **dict(row), steps=steps, number=number, length=0)
+        nothing = {"search": "", "starts": 0, "steps": 0}
+        for stage in self.stages:
+            yield ReadInClosedForm.of(self, **nothing | dict(stage), source="sentences", number=0, length=0)
+        for one in self.lengths:
+            for number in range(one.utterances):
+                own = {"utterances": one.utterances, "number": number, "length": one.tokens}
+                yield ReadLastLayer.of(self, **nothing | own, trained=0)
+
+    def about(self) -> str:
+        """Return in a few words how many samples of what a run is about."""
+        most = max(row.utterances for row in self.rows)
+        sources = " and ".join(dict.fromkeys(text.TITLES[row.source] for row in self.rows))
+        return f"up to {most} utterances a search, {sources}, made-up speech"
 
 
-def datasets(parameters: Parameters) -> list[str]:
-    """Return the names of the datasets this study reads: texts are none."""
-    del parameters
-    return []
+class BagMeasures(Row):
+    """How near a bag of words is to the one that was said."""
+
+    precision: float
+    recall: float
+    f1: float
+    bag_exact: bool
 
 
-def scale(parameters: Parameters) -> str:
-    """Return what a run is about, in a few words."""
-    most = max(row.utterances for row in parameters.rows)
-    sources = " and ".join(dict.fromkeys(text.TITLES[row.source] for row in parameters.rows))
-    return f"up to {most} utterances a search, {sources}, made-up speech"
+class ReadUtterance(BagMeasures):
+    """How near a transcript is to what was said, `length` tokens; `seconds`: of the CPU."""
+
+    length: int
+    exact: bool
+    word_errors: float
+    seconds: float
 
 
-def trials(parameters: Parameters) -> list[dict[str, Any]]:
-    """Return the inputs of every trial: one utterance's searches, a stage's closed forms, utterances of one length."""
-    common = {"seed": parameters.seed, "device": "cpu"}
-    matched = [
-        {"part": "matching", "source": row.source, "search": row.search, "trained": row.trained, "starts": row.starts}
-        | {"steps": parameters.steps if row.search == "printed" else OURS.steps}
-        | {"utterances": row.utterances, "number": number, "length": 0}
-        for row in parameters.rows
-        for number in range(row.utterances)
-    ]
-    plain: dict[str, Any] = {"search": "", "starts": 0, "steps": 0}
-    staged = [
-        {"part": "stages", "source": "sentences", "trained": stage.trained, "utterances": stage.utterances}
-        | {"number": 0, "length": 0}
-        | plain
-        for stage in parameters.stages
-    ]
-    alone = [
-        {"part": "last layer", "source": parameters.source, "trained": 0, "utterances": one.utterances}
-        | {"number": number, "length": one.tokens}
-        | plain
-        for one in parameters.lengths
-        for number in range(one.utterances)
-    ]
-    return [inputs | common for inputs in matched + staged + alone]
+class Matched(ReadUtterance):
+    """What matching gave, with or without the bag, by the best of several starts.
+
+    `distance`: how far its gradients stayed from those observed, as a share of their size.
+    """
+
+    bag: str
+    best_of: int
+    variables: int
+    distance: float
 
 
-def trial(
-    part: str,
-    source: str,
-    search: str,
-    trained: int,
-    starts: int,
-    steps: int,
-    utterances: int,
-    number: int,
-    length: int,
-    seed: int,
-    device: str,
-) -> list[dict[str, Any]]:
-    """Return the rows of one utterance, matched or read from the last layer, or of a stage's utterances."""
-    del device
-    if part == "stages":
-        return [_read(source, trained, said, seed) for said in text.texts(source, "test")[:utterances]]
-    if part == "last layer":
-        return [_from_last(source, tokens_long(source, length, number), seed)]
-    return _matched(source, search, trained, starts, steps, short(source, utterances)[number], seed)
+class Gains(Row):
+    """How much more often a transcript is exact with the bag than without it, and with all starts than with one."""
+
+    bag: str
+    best_of: int
+    bag_gains: float
+    starts_gain: float
+
+
+class ReadFromLastLayer(ReadUtterance):
+    """What the last layer's gradient gave, and how many of its steps were found."""
+
+    steps_found: int
+    unique: bool
+    wrongly_sure: bool
+
+
+class ReadOrMatch(OnRecogniser):
+    """Utterances whose transcripts are read or searched for.
+
+    `number`: which of the utterances; `length`: its tokens, where only so many are said. Each experiment states all of
+    these inputs, used or not, since records name them so.
+    """
+
+    search: str
+    starts: int
+    steps: int
+    number: int
+    length: int
+
+    def compared(self, read: Sequence[int], tokens: Sequence[int], seconds: float) -> ReadUtterance:
+        """Return how near a transcript is to what was said, in order and as a bag."""
+        words = text.vocabulary(self.source)
+        return ReadUtterance.of(
+            compared_bags(set(read), set(tokens)),
+            length=len(tokens),
+            exact=list(read) == list(tokens),
+            word_errors=word_error_rate(words.decode(read), words.decode(tokens)),
+            seconds=seconds,
+        )
+
+
+class MatchOneUtterance(ReadOrMatch):
+    """One utterance, matched without its bag of words from one start, and with it from several."""
+
+    part: ClassVar[str] = "matching"
+
+    def run(self) -> Iterator[Matched | Gains]:
+        """Search, and compare what each way gives."""
+        model, said = self.recogniser(), short(self.source, self.utterances)[self.number]
+        (tokens,) = tokens_of(self.source, [said])
+        leak = observe_speech(model, [pseudo_speech(said)], [tokens], only=[*DECODER, *LAST])
+        search = replace(SEARCHES[self.search], steps=self.steps)
+        exact = {}
+        for bag, revealed, starts in (("without", None, 1), ("with", "revealed", self.starts)):
+            started = time.process_time()
+            found = match_transcript(leak, search, bag=revealed, starts=starts, seed=self.seed)
+            seconds = time.process_time() - started
+            # The first start is what one run would have given, for its share of the time.
+            tries = {1: found.attempts[0], starts: found.tokens}
+            for best_of, read in tries.items():
+                compared = self.compared(read, tokens, seconds * best_of / starts)
+                exact[bag, best_of] = float(compared.exact)
+                yield Matched.of(
+                    compared,
+                    bag=bag,
+                    best_of=best_of,
+                    variables=found.variables,
+                    distance=float(found.distances[:best_of].min()),
+                )
+        yield Gains(
+            bag="",
+            best_of=0,
+            bag_gains=exact["with", 1] - exact["without", 1],
+            starts_gain=exact["with", self.starts] - exact["with", 1],
+        )
+
+
+class ReadInClosedForm(ReadOrMatch):
+    """The bag and the transcript of some utterances, read in closed form at a stage of training."""
+
+    part: ClassVar[str] = "stages"
+
+    def run(self) -> Iterator[ReadUtterance]:
+        """Read each utterance."""
+        end = text.vocabulary(self.source).end
+        for said in text.texts(self.source, "test")[: self.utterances]:
+            (tokens,) = tokens_of(self.source, [said])
+            leak = observe_speech(self.recogniser(), [pseudo_speech(said)], [tokens], only=[*DECODER, LAST[0]])
+            started = time.process_time()
+            found = read_transcripts(leak)
+            seconds = time.process_time() - started
+            # The closed form leaves the end mark out.
+            read = [*found.tokens[0], end] if len(found.tokens) == 1 else []
+            bag = compared_bags(rlg(leak.weight_gradient), set(tokens))
+            yield ReadUtterance.of(self.compared(read, tokens, seconds), bag)
+
+
+class ReadLastLayer(ReadOrMatch):
+    """One utterance of so many tokens, read from the last layer's gradient alone."""
+
+    part: ClassVar[str] = "last layer"
+
+    def run(self) -> list[ReadFromLastLayer]:
+        """Read the utterance."""
+        tokens = tokens_long(self.source, self.length, self.number)
+        said = text.vocabulary(self.source).decode(tokens)
+        leak = observe_speech(self.recogniser(), [pseudo_speech(said)], [tokens], only=LAST)
+        started = time.process_time()
+        found = read_recovered(leak)
+        seconds = time.process_time() - started
+        compared = self.compared(found.tokens, tokens, seconds)
+        unique = found.status == "unique"
+        wrongly_sure = unique and not compared.exact
+        return [ReadFromLastLayer.of(compared, steps_found=found.steps, unique=unique, wrongly_sure=wrongly_sure)]
 
 
 def short(source: str, count: int) -> list[str]:
     """Return so many texts that are attacked: of LibriSpeech's evenly over all, of our own the shortest."""
+    evenly = attacked_texts(source, count)
+    if source != "sentences":
+        return evenly
     every = text.texts(source, "test")
-    if count > len(every):
-        raise InputError(f"there are {len(every)} utterances to attack; {count} were asked for")
-    if source == "sentences":
-        lengths = [len(tokens) for tokens in tokens_of(source, every)]
-        return [every[place] for place in np.argsort(lengths, kind="stable")[:count]]
-    return [every[place * len(every) // count] for place in range(count)]
+    lengths = [len(tokens) for tokens in tokens_of(source, every)]
+    return [every[place] for place in np.argsort(lengths, kind="stable")[:count]]
 
 
 def tokens_long(source: str, length: int, number: int) -> list[int]:
@@ -194,170 +301,72 @@ def tokens_long(source: str, length: int, number: int) -> list[int]:
     return [*chosen[: length - 1], text.vocabulary(source).end]
 
 
-def _matched(
-    source: str, search: str, trained: int, starts: int, steps: int, said: str, seed: int
-) -> list[dict[str, Any]]:
-    """Match one utterance, without the bag from one start and with it from several; a row a way to do it."""
-    model = recogniser_of(SIZE, source, trained, seed)
-    (tokens,) = tokens_of(source, [said])
-    leak = observe_speech(model, [pseudo_speech(said)], [tokens], only=[*DECODER, *LAST])
-    way = replace(SEARCHES[search], steps=steps)
-    rows: list[dict[str, Any]] = []
-    for bag, count in (("without", 1), ("with", starts)):
-        started = time.process_time()
-        found = match_transcript(
-            leak, way, bag="revealed" if bag == "with" else None, starts=count, seed=seed,
-        )  # fmt: skip
-        seconds = time.process_time() - started
-        # The first start is what one run would have given, for its share of the time.
-        tries = {1: found.attempts[0], count: found.tokens}
-        rows += [
-            {"bag": bag, "best_of": best, "seconds": seconds * best / count}
-            | _measured(source, read, tokens)
-            | _of_search(found, best)
-            for best, read in tries.items()
-        ]
-    exact = {(row["bag"], row["best_of"]): float(row["exact"]) for row in rows}
-    gains = {
-        "bag_gains": exact["with", 1] - exact["without", 1],
-        "starts_gain": exact["with", starts] - exact["with", 1],
-    }
-    return [*rows, {"bag": "", "best_of": 0} | gains]
-
-
-def _of_search(found: Matched, best: int) -> dict[str, Any]:
-    nearest = float(found.distances[:best].min())
-    return {"variables": found.variables, "distance": nearest}
-
-
-def _measured(source: str, read: Sequence[int], tokens: Sequence[int]) -> dict[str, Any]:
-    """Compare a transcript with what was said, in order and as a bag."""
-    words = text.vocabulary(source)
-    said = words.decode(tokens).split()
-    return {
-        "length": len(tokens),
-        "exact": list(read) == list(tokens),
-        "word_errors": edits(words.decode(read).split(), said) / max(1, len(said)),
-    } | _bags(set(read), set(tokens))
-
-
-def _bags(found: set[int], truth: set[int]) -> dict[str, Any]:
+def compared_bags(found: set[int], truth: set[int]) -> BagMeasures:
+    """Return how near a bag of words is to the one that was said."""
     both = len(found & truth)
-    return {
-        "precision": both / len(found) if found else 0.0,
-        "recall": both / len(truth),
-        "f1": 2 * both / (len(found) + len(truth)),
-        "bag_exact": found == truth,
-    }
-
-
-def _read(source: str, trained: int, said: str, seed: int) -> dict[str, Any]:
-    """Read the bag and the transcript of one utterance in closed form."""
-    model = recogniser_of(SIZE, source, trained, seed)
-    (tokens,) = tokens_of(source, [said])
-    leak = observe_speech(model, [pseudo_speech(said)], [tokens], only=[*DECODER, LAST[0]])
-    started = time.process_time()
-    found = read_transcripts(leak)
-    seconds = time.process_time() - started
-    # The closed form leaves the end mark out.
-    read = [*found.tokens[0], text.vocabulary(source).end] if len(found.tokens) == 1 else []
-    bag = rlg(leak.weight_gradient)
-    return {"seconds": seconds} | _measured(source, read, tokens) | _bags(bag, set(tokens))
-
-
-def _from_last(source: str, tokens: Sequence[int], seed: int) -> dict[str, Any]:
-    """Read a transcript of so many tokens from the last layer's gradient alone."""
-    said = text.vocabulary(source).decode(tokens)
-    leak = observe_speech(recogniser_of(SIZE, source, 0, seed), [pseudo_speech(said)], [tokens], only=LAST)
-    started = time.process_time()
-    found = read_recovered(leak)
-    seconds = time.process_time() - started
-    unique = found.status == "unique"
-    measured = _measured(source, found.tokens, tokens)
-    return {"seconds": seconds, "steps_found": found.steps, "unique": unique} | measured | {
-        "wrongly_sure": unique and not measured["exact"]
-    }  # fmt: skip
+    return BagMeasures(
+        precision=both / len(found) if found else 0.0,
+        recall=both / len(truth),
+        f1=2 * both / (len(found) + len(truth)),
+        bag_exact=found == truth,
+    )
 
 
 def _searches(record: Record) -> pd.DataFrame:
-    """Return the rows of searches, without those that compare two."""
-    frame = record.part("matching")
-    return frame[frame["best_of"] > 0].astype({"best_of": int, "exact": bool, "bag_exact": bool})
-
-
-def interval(values: pd.Series[Any]) -> tuple[float, float]:
-    """Return where a share lies with 95 %, from its successes."""
-    found = binomtest(int(values.sum()), len(values)).proportion_ci(method="wilson")
-    return float(found.low), float(found.high)
-
-
-def share(values: pd.Series[Any]) -> str:
-    """Return how many succeeded, and where the share lies with 95 %."""
-    low, high = interval(values)
-    return f"{values.sum():.0f} of {len(values)} ({low:.0%} to {high:.0%})"
+    """Return the rows of searches, without those that compare two, with the titles of their texts and searches."""
+    frame = record.rows(MatchOneUtterance)
+    frame = frame[frame["best_of"] > 0].astype({"best_of": int, "exact": bool, "bag_exact": bool})
+    return frame.assign(texts=frame["source"].map(text.TITLES), way=frame["search"].map(TITLES))
 
 
 def table(record: Record) -> pd.DataFrame:
     """Return Table 5: a line a text, search, bag and number of starts, untrained."""
-    frame = _searches(record)
-    keys = ["source", "search", "bag", "best_of"]
-    return pd.DataFrame(
-        [
-            {
-                "texts": text.TITLES[str(source)],
-                "search": TITLES[str(search)],
-                "bag": bag,
-                "runs": f"{best:.0f}",
-                "unknowns": f"{group['variables'].mean():,.0f}",
-                "exact": share(group["exact"]),
-                "word errors": f"{group['word_errors'].mean():.3f}",
-                "distance": f"{group['distance'].median():.1g}",
-                "CPU-s": f"{group['seconds'].median():.2g}",
-            }
-            for (source, search, bag, best), group in frame[frame["trained"] == 0].groupby(keys, sort=False)
-        ]
+    return summary(
+        select(_searches(record), trained=0),
+        {"texts": "texts", "search": "way", "bag": "bag", "runs": "best_of"},
+        {
+            "unknowns": mean("variables", ",.0f"),
+            "exact": successes_with_interval("exact"),
+            "word errors": mean("word_errors", ".3f"),
+            "distance": median("distance", ".1g"),
+            "CPU-s": median("seconds", ".2g"),
+        },
     )
 
 
 def bag_table(record: Record) -> pd.DataFrame:
     """Return Table 2's baseline: the bag that matching without it gives, and the closed form's."""
-    frame = _searches(record)
-    frame = frame[(frame["bag"] == "without") & (frame["trained"] == 0)]
-    groups = [
-        (f"matching, {TITLES[str(search)]}", str(source), group)
-        for (source, search), group in frame.groupby(["source", "search"], sort=False)
+    matched = select(_searches(record), bag="without", trained=0)
+    stages = record.rows(ReadInClosedForm)
+    stages = stages[stages["trained"] == stages["trained"].min()].astype({"bag_exact": bool})
+    parts = [
+        matched.assign(attack="matching, " + matched["way"]),
+        stages.assign(attack="RLG, ours", texts=text.TITLES["sentences"]),
     ]
-    stages = record.part("stages")
-    groups.append(("RLG, ours", "sentences", stages[stages["trained"] == stages["trained"].min()]))
-    return pd.DataFrame(
-        [
-            {
-                "attack": name,
-                "texts": text.TITLES[source],
-                "precision": f"{group['precision'].mean():.3f}",
-                "recall": f"{group['recall'].mean():.3f}",
-                "F1": f"{group['f1'].mean():.3f}",
-                "exact": share(group["bag_exact"].astype(bool)),
-            }
-            for name, source, group in groups
-        ]
+    return summary(
+        pd.concat(parts),
+        {"attack": "attack", "texts": "texts"},
+        {
+            "precision": mean("precision", ".3f"),
+            "recall": mean("recall", ".3f"),
+            "F1": mean("f1", ".3f"),
+            "exact": successes_with_interval("bag_exact"),
+        },
     )
 
 
 def last_table(record: Record) -> pd.DataFrame:
     """Return transcripts from the last layer's gradient alone, a line a number of tokens."""
-    return pd.DataFrame(
-        [
-            {
-                "tokens": f"{length:.0f}",
-                "exact": f"{group['exact'].sum():.0f} of {len(group)}",
-                "steps found": f"{group['steps_found'].mean():.1f}",
-                "called unique": f"{group['unique'].sum():.0f}",
-                "of these wrong": f"{group['wrongly_sure'].sum():.0f}",
-                "CPU-s": f"{group['seconds'].median():.2g}",
-            }
-            for length, group in record.part("last layer").groupby("length", sort=False)
-        ]
+    return summary(
+        record.rows(ReadLastLayer),
+        {"tokens": "length"},
+        {
+            "exact": successes("exact"),
+            "steps found": mean("steps_found", ".1f"),
+            "called unique": total("unique", ".0f"),
+            "of these wrong": total("wrongly_sure", ".0f"),
+            "CPU-s": median("seconds", ".2g"),
+        },
     )
 
 
@@ -371,7 +380,7 @@ def figure_ways(record: Record) -> Figure:
     axis = axes[0][0]
     names = []
     for place, ((source, search, bag, best), group) in enumerate(groups):
-        low, high = interval(group["exact"])
+        low, high = wilson_interval(group["exact"])
         colour = figures.COLOURS[list(SEARCHES).index(search)]
         axis.plot([low, high], [place, place], color=colour, linewidth=2)
         axis.plot([group["exact"].mean()], [place], marker="o" if bag == "with" else "s", markersize=8, color=colour)
@@ -385,7 +394,7 @@ def figure_ways(record: Record) -> Figure:
 
 def curves(record: Record) -> dict[str, pd.Series[Any]]:
     """Return five curves as Figure 2 has them, each by steps of training."""
-    stages = record.part("stages").astype({"exact": float, "bag_exact": float}).groupby("trained")
+    stages = record.rows(ReadInClosedForm).astype({"exact": float, "bag_exact": float}).groupby("trained")
     frame = _searches(record).astype({"exact": float})
     one = frame[(frame["source"] == "sentences") & (frame["search"] == "softmax")]
     alone = one[(one["bag"] == "with") & (one["best_of"] == 1)].groupby("trained")
@@ -418,7 +427,7 @@ def figure_stages(record: Record) -> Figure:
 
 def figure_last(record: Record) -> Figure:
     """Draw the share of transcripts exact from the last layer alone, and the seconds, by the number of tokens."""
-    frame = record.part("last layer").astype({"exact": float}).groupby("length")
+    frame = record.rows(ReadLastLayer).astype({"exact": float}).groupby("length")
     figure, axes = figures.panels(1, 2, height=2.6)
     shares, seconds = frame["exact"].mean(), frame["seconds"].median()
     axes[0][0].plot(shares.index, shares.to_numpy(), marker="o")

@@ -6,16 +6,15 @@ dang2021, sections 2.5.1 and 3: Table 1, and the image half of Table 4.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import pandas as pd
 import seaborn as sns
 import torch
 from matplotlib.figure import Figure
-from pydantic import Field
 from torch import Tensor
 
 from gradleak import data, studies
@@ -26,118 +25,142 @@ from gradleak.labels.hard.rlg_as_coded import rlg_as_coded_on_images
 from gradleak.runs.fitting import Sees
 from gradleak.runs.records import Record
 from gradleak.show import figures
+from gradleak.show.leaks import LABELS_STOPPED, Leaks, least_stopping, listed
+from gradleak.show.summaries import Measure, count, mean, median, summary
+from gradleak.studies import Experiment, Row, setting
 from gradleak.studies.shared.defended import Defended
-from gradleak.studies.shared.last_layers import TRAINED, Row, Seen, seen
+from gradleak.studies.shared.last_layers import TRAINED, OnLastLayer, Seen, SeenNetwork
 
 PLACE = "Sections 2.5.1 and 3, Tables 1 and 4"
-SMALLEST: dict[str, Any] = {"rows": ["photos/lenet5/tanh/50"], "sizes": [4], "batches": 2, "coded": 1} | {
-    "defenses": ["none/0"]
-}
 NETWORK = ["network", "activation", "features"]
 # As dang2021's code runs it: told the batch size for the rank, or by numpy's rank, where that is another.
 CODED, BY_NUMPY = "RLG as coded", "RLG as coded, rank by numpy"
 
 
-class Behind(Defended):
+class PaperDefense(Defended):
     """A defence of the paper."""
 
     words: ClassVar = {name: name for name in ("none", "sign", "grad-drop")}
 
 
-class Shown(Row):
+class Shown(SeenNetwork):
     """A network and its features: as they are, or centred, their mean moved into the bias, so that signs vary."""
 
     features: Literal["plain", "centred"] = "plain"
 
 
 class Parameters(studies.Parameters):
-    """What a rerun may change."""
+    """Which networks see which images, how large the batches are, and which defences are tried."""
 
-    rows: list[Shown] = Field(
+    rows: list[Shown] = setting(
         ["photos/lenet5/relu/100", "photos/lenet5/relu/100/centred"],
+        paper=[f"imagenet-sample/{TRAINED}//1000", f"imagenet-sample/{TRAINED}//1000/centred"],
+        smallest=["photos/lenet5/tanh/50"],
         validate_default=True,
-        description="dataset/network/activation/classes, no activation where the network has its own; then plain or"
+        about="dataset/network/activation/classes, no activation where the network has its own; then plain or"
         " centred features",
     )
-    sizes: list[int] = Field([10, 20], description="samples in a batch")
-    batches: int = Field(3, ge=1, le=10_000, description="batches a network and size")
-    coded: int = Field(1, ge=0, le=10_000, description="how many of them RLG as coded is run on")
-    defenses: list[Behind] = Field(
+    sizes: list[int] = setting([10, 20], paper=[10, 50, 100], smallest=[4], about="samples in a batch")
+    batches: int = setting(3, paper=100, smallest=2, ge=1, le=10_000, about="batches a network and size")
+    coded: int = setting(1, paper=10, ge=0, le=10_000, about="how many of them RLG as coded is run on")
+    defenses: list[PaperDefense] = setting(
         ["none/0", "sign/0", "grad-drop/0.5", "grad-drop/0.9"],
+        smallest=["none/0"],
         validate_default=True,
-        description="defence/level, on the last row's smallest batches",
+        about="defence/level, on the last row's smallest batches",
     )
-
-    paper: ClassVar[dict[str, Any]] = {
-        "rows": [f"imagenet-sample/{TRAINED}//1000", f"imagenet-sample/{TRAINED}//1000/centred"],
-        "sizes": [10, 50, 100],
-        "batches": 100,
-        "coded": 10,
-    }
 
     def sees(self) -> list[Sees]:
         """Return the networks of all rows, and the images that they are shown."""
         return [row.sees for row in self.rows]
 
+    def experiments(self) -> Iterator[Experiment]:
+        """Give every network with every size, then every defence."""
+        for row in self.rows:
+            for size in self.sizes:
+                yield Table1.of(self, **dict(row), size=size, defense="none", level=0.0)
+        for defense in self.defenses:
+            yield Table4.of(self, **dict(self.rows[-1]), **dict(defense), size=self.sizes[0])
 
-def datasets(parameters: Parameters) -> list[str]:
-    """Return the names of the datasets this study reads."""
-    return list(dict.fromkeys(row.dataset for row in parameters.rows))
-
-
-def trials(parameters: Parameters) -> list[dict[str, Any]]:
-    """Return the inputs of every trial: one a network and size, then one a defence."""
-    common = parameters.model_dump(include={"batches", "coded", "seed"})
-    common |= {"device": studies.resolve_device(parameters.device)}
-    clean = [
-        {"part": "table 1"} | dict(row) | common | {"size": size, "defense": "none", "level": 0.0}
-        for row in parameters.rows
-        for size in parameters.sizes
-    ]
-    last = clean[-1] | {"part": "table 4", "size": parameters.sizes[0]}
-    return clean + [last | dict(one) for one in parameters.defenses]
+    def about(self) -> str:
+        """Return in a few words how many samples of what a run is about."""
+        images = ", ".join(map(data.title, dict.fromkeys(row.dataset for row in self.rows)))
+        return f"{len(self.rows)} networks, {self.batches} batches of a size, {images}"
 
 
-def trial(
-    *,
-    part: str,
-    dataset: str,
-    network: str,
-    activation: str,
-    classes: int,
-    features: str,
-    size: int,
-    batches: int,
-    coded: int,
-    defense: str,
-    level: float,
-    seed: int,
-    device: str,
-) -> list[dict[str, Any]]:
-    """Reveal the classes of many batches; a row a batch and attack."""
-    del part
-    run = seen(dataset, network, activation, classes, seed, device)
-    run = centred(run) if features == "centred" else run
-    generator = torch.Generator().manual_seed(seed)
-    defend = named(f"{Behind.words[defense]}/{level}")
-    rows = []
-    for number in range(batches):
-        chosen = torch.randperm(len(run.features), generator=generator)[:size].to(device)
-        own = run.labels_of(chosen, generator)
-        gradient = defend({"weight": run.gradient(chosen, own)})["weight"]
-        truth = set(own.tolist())
-        # A changed gradient has full rank; the attacker is told the batch size, as in the paper's code.
-        attacks = _attacks(gradient, size, clean=defense == "none", coded=number < coded)
-        for attack, reveal in attacks.items():
-            started = time.perf_counter()
-            found = reveal()
-            seconds = time.perf_counter() - started
-            rows.append(
-                {"batch": number, "attack": attack, "found": len(found), "labels": len(truth)}
-                | scores(found, truth)
-                | {"seconds": seconds}
-            )
-    return rows
+class Scores(Row):
+    """Precision, recall and F1 of a set of classes, and whether it is exactly the true one."""
+
+    precision: float
+    recall: float
+    f1: float
+    exact: bool
+
+
+class Revealed(Scores):
+    """What one attack revealed of a batch: so many classes, of so many labels that differ."""
+
+    batch: int
+    attack: str
+    found: int
+    labels: int
+    seconds: float
+
+
+class RevealedBatches(OnLastLayer):
+    """Batches whose classes are revealed, behind a defence or not; the first `coded` of them by RLG as coded, too."""
+
+    features: str
+    size: int
+    batches: int
+    coded: int
+    defense: str
+    level: float
+
+    def reveal(self) -> Iterator[Revealed]:
+        """Reveal the classes of every batch by every attack."""
+        run = centred(self.seen()) if self.features == "centred" else self.seen()
+        generator = torch.Generator().manual_seed(self.seed)
+        defend = named(f"{PaperDefense.words[self.defense]}/{self.level}")
+        for number in range(self.batches):
+            chosen = torch.randperm(len(run.features), generator=generator)[: self.size].to(self.device)
+            own = run.labels_of(chosen, generator)
+            gradient = defend({"weight": run.gradient(chosen, own)})["weight"]
+            truth = set(own.tolist())
+            # A changed gradient has full rank; the attacker is told the batch size, as in the paper's code.
+            attacks = _attacks(gradient, self.size, clean=self.defense == "none", coded=number < self.coded)
+            for attack, reveal in attacks.items():
+                started = time.perf_counter()
+                found = reveal()
+                seconds = time.perf_counter() - started
+                yield Revealed.of(
+                    scores(found, truth),
+                    batch=number,
+                    attack=attack,
+                    found=len(found),
+                    labels=len(truth),
+                    seconds=seconds,
+                )
+
+
+class Table1(RevealedBatches):
+    """Batches of one size, as they are."""
+
+    part: ClassVar[str] = "table 1"
+
+    def run(self) -> Iterator[Revealed]:
+        """Reveal the classes."""
+        return self.reveal()
+
+
+class Table4(RevealedBatches):
+    """Batches behind one defence."""
+
+    part: ClassVar[str] = "table 4"
+
+    def run(self) -> Iterator[Revealed]:
+        """Reveal the classes."""
+        return self.reveal()
 
 
 def centred(run: Seen) -> Seen:
@@ -167,54 +190,42 @@ def _by_planes(gradient: Tensor, rank: int | None) -> set[int]:
         return set()
 
 
-def scores(found: set[int], truth: set[int]) -> dict[str, Any]:
-    """Return precision, recall and F1 of a set of classes, and whether it is exactly the true one."""
+def scores(found: set[int], truth: set[int]) -> Scores:
+    """Return how near a set of classes is to the true one."""
     both = len(found & truth)
     precision, recall = both / len(found) if found else 0.0, both / len(truth)
     harmonic = 2 * precision * recall / (precision + recall) if both else 0.0
-    return {"precision": precision, "recall": recall, "f1": harmonic, "exact": found == truth}
+    return Scores(precision=precision, recall=recall, f1=harmonic, exact=found == truth)
 
 
-def scale(parameters: Parameters) -> str:
-    """Return what a run is about, in a few words."""
-    images = ", ".join(data.title(name) for name in datasets(parameters))
-    return f"{len(parameters.rows)} networks, {parameters.batches} batches of a size, {images}"
-
-
-def _line(group: pd.DataFrame) -> dict[str, Any]:
-    return {
-        "precision": f"{group['precision'].mean():.3f}",
-        "recall": f"{group['recall'].mean():.3f}",
-        "F1": f"{group['f1'].mean():.3f}",
-        "exact": f"{100 * group['exact'].mean():.0f} %",
-        "classes found": f"{group['found'].mean():.1f}",
-        "n": f"{len(group)}",
-        "ms": f"{1000 * group['seconds'].median():.2g}",
-    }
+# How much was revealed, as both tables have it.
+REVEALED: dict[str, Measure] = {
+    "precision": mean("precision", ".3f"),
+    "recall": mean("recall", ".3f"),
+    "F1": mean("f1", ".3f"),
+    "exact": mean("exact", lambda share: f"{100 * share:.0f} %"),
+    "classes found": mean("found", ".1f"),
+    "n": count(),
+    "ms": median("seconds", lambda seconds: f"{1000 * seconds:.2g}"),
+}
 
 
 def table(record: Record) -> pd.DataFrame:
     """Return Table 1: precision, recall, F1 and exact matches, a line a network, size and attack."""
-    keys = [*NETWORK, "size", "attack"]
-    return pd.DataFrame(
-        [
-            {"network": _title(network), "N": f"{size:.0f}", "attack": attack} | _line(group)
-            for (*network, size, attack), group in record.part("table 1").groupby(keys, sort=False)
-        ]
-    )
+    rows = record.rows(Table1)
+    titles = [_title(network) for network in rows[NETWORK].itertuples(index=False)]
+    return summary(rows.assign(title=titles), {"network": "title", "N": "size", "attack": "attack"}, REVEALED)
 
 
 def defense_table(record: Record) -> pd.DataFrame:
     """Return the image half of Table 4: RLG and RLG as coded behind defences."""
-    frame = record.part("table 4")
-    frame = frame[frame["attack"] != "minimum rule"]
-    keys = ["defense", "level", "attack"]
-    return pd.DataFrame(
-        [
-            {"defence": f"{name} {level:.0%}" if name == "grad-drop" else name, "attack": attack} | _line(group)
-            for (name, level, attack), group in frame.groupby(keys, sort=False)
-        ]
-    )
+    rows = record.rows(Table4)
+    rows = rows[rows["attack"] != "minimum rule"]
+    shown = [
+        f"{name} {level:.0%}" if name == "grad-drop" else name
+        for name, level in zip(rows["defense"], rows["level"], strict=True)
+    ]
+    return summary(rows.assign(shown=shown), {"defence": "shown", "attack": "attack"}, REVEALED)
 
 
 def _title(words: Iterable[object]) -> str:
@@ -224,7 +235,7 @@ def _title(words: Iterable[object]) -> str:
 
 def figure_exact(record: Record) -> Figure:
     """Draw precision, recall and exact matches against the batch size, a row of panels a network."""
-    frame = record.part("table 1").astype({"exact": float})
+    frame = record.rows(Table1).astype({"exact": float})
     groups = list(frame.groupby(NETWORK, sort=False))
     columns = {"precision": "precision", "recall": "recall", "exact": "exact match"}
     figure, axes = figures.panels(len(groups), len(columns), height=1.9, sharex=True, sharey=True)
@@ -241,3 +252,18 @@ def figure_exact(record: Record) -> Figure:
         axis.set_xlabel("samples in a batch")
     figures.legend_below(figure, 2)
     return figure
+
+
+def leaks(record: Record) -> Leaks:
+    """Return this page's row in the book's first table."""
+    rows = record.frame()
+    rlg = rows[rows["attack"] == "RLG"]
+    plain = rlg[(rlg["defense"] == "none") & (rlg["size"] == rlg["size"].max())]
+    defended = rlg[rlg["defense"] != "none"]
+    return Leaks(
+        "the set of labels, by factors",
+        f"batch of up to {plain['size'].max()}; {listed(plain['network'])}",
+        f"{100 * plain['exact'].mean():.0f} % of sets exact",
+        plain["seconds"].median(),
+        least_stopping(defended.assign(success=100.0 * defended["f1"]), LABELS_STOPPED),
+    )

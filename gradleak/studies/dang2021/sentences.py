@@ -5,35 +5,40 @@ Beyond dang2021, which reveals the set of an utterance's words: here every word 
 
 from __future__ import annotations
 
+import statistics
 import time
-from statistics import median
-from typing import Any, ClassVar, Literal
+from collections.abc import Iterator
+from typing import ClassVar
 
 import pandas as pd
 import torch
 from matplotlib.figure import Figure
-from pydantic import Field
 from torch import Tensor, nn
 
 from gradleak import data, defenses, studies
 from gradleak.data.text import TITLES
-from gradleak.defenses import Each
-from gradleak.errors import InputError, MissingData
-from gradleak.leak import Defense, Leak, observe
-from gradleak.models.language import KINDS, batch_of
-from gradleak.models.language_training import LanguageRecipe, train_language_model
-from gradleak.runs.forms import Form, Whole
+from gradleak.errors import MissingData
+from gradleak.leak import Leak, observe
+from gradleak.models.language import batch_of
 from gradleak.runs.records import Record
 from gradleak.sequences import read_sentences
 from gradleak.sequences.recurrent import layers_of
 from gradleak.sequences.span import span_of
 from gradleak.show import figures
-from gradleak.studies.shared.read import judge, private_of
+from gradleak.show.leaks import LABELS_STOPPED, Leaks, stopped
+from gradleak.show.summaries import count, mean, median, summary, total
+from gradleak.studies import Experiment, Row, setting
+from gradleak.studies.shared.read import Reading, private_of, reading_of
+from gradleak.studies.shared.sentence_clients import (
+    SHOWN,
+    Cell,
+    ClientDefense,
+    OnLanguageModel,
+    Training,
+    client_defense,
+)
 
 PLACE = "Beyond section 2.5"
-SMALLEST: dict[str, Any] = {"cells": ["lstm/64/1/untrained/2/2"], "free": 1, "defended": "lstm/64/1/untrained/2/2"}
-# How a table names a model by its kind and its layers.
-SHOWN = {"lstm": "LSTM", "gru": "GRU", "transformer": "transformer"}
 STAGES = ("untrained", "trained")
 RECURRENT = ("lstm/256/1", "gru/256/1", "lstm/256/2")
 SIZES = (1, 8, 32)
@@ -45,73 +50,17 @@ NEAREST = 60
 # Batches whose prefixes are counted, of so many sentences; and the dimensions of a span, by the layer that has it: a
 # recurrent one's E + H + 1, a transformer's width and one for its bias.
 BATCHES, COUNTED = 100, (16, 32, 64, 128)
+Behind, made = ClientDefense, client_defense  # TRANSITION
 ROOM = (("transformer of 256", 257), ("LSTM of 256", 513), ("transformer of 768", 769), ("LSTM of 1,024", 2049))
 
 
-class Cell(Form):
-    """A language model, its state, and how many batches of how many sentences are read from it."""
-
-    kind: str
-    width: Whole
-    layers: Whole
-    stage: Literal["untrained", "trained"]
-    size: Whole
-    batches: Whole
-
-    def check(self) -> None:
-        """Say so where there is no such model, or nothing to read."""
-        if self.kind not in KINDS:
-            raise ValueError(f"'{self.kind}' is none of {', '.join(KINDS)}")
-        if min(self.layers, self.size, self.batches) < 1 or self.width < 4 or self.width % 4:
-            raise ValueError("layers, size and batches must be at least 1, and the width a multiple of 4")
-
-
-class Behind(Form):
-    """What a client does to its gradient: noise of a share of each tensor's root mean square, fewer digits, less."""
-
-    words: ClassVar = ("none", "noise", "half", "bfloat16", "quantize", "grad-drop", "sign")
-    defense: str
-    level: float
-
-    def check(self) -> None:
-        """Say so where there is no such defence."""
-        made(self.defense, self.level, torch.Generator())
-
-
-def made(defense: str, level: float, generator: torch.Generator) -> Defense:
-    """Return a defence by its name here and its level."""
-    if defense == "noise":
-        return Each(
-            lambda value: value + level * value.square().mean().sqrt() * torch.randn(value.shape, generator=generator)
-        )
-    if defense == "bfloat16":
-        return Each(lambda value: value.bfloat16())
-    if defense not in Behind.words:
-        raise InputError(f"defence '{defense}' is none of {', '.join(Behind.words)}")
-    return defenses.named(f"{defense}/{level}", generator=generator)
-
-
 class Parameters(studies.Parameters):
-    """What a rerun may change."""
+    """Which sentences are read from which language models, and which defences are tried."""
 
-    text: str = Field("sentences", description="private sentences: sentences or librispeech")
-    cells: list[Cell] = Field(
+    text: str = setting("sentences", paper="librispeech", about="private sentences: sentences or librispeech")
+    cells: list[Cell] = setting(
         ["lstm/128/1/untrained/8/3", "gru/128/1/trained/8/3", "transformer/64/2/untrained/2/1"],
-        validate_default=True,
-        description="model/width/layers/stage/sentences a batch/batches",
-    )
-    free: int = Field(2, ge=0, le=10_000, description="batches of each cell read with the embedding's rows as well")
-    epochs: int = Field(4, ge=1, le=1000, description="epochs of training where a stage is trained")
-    defended: Cell = Field(
-        "lstm/128/1/untrained/4/2", validate_default=True, description="the cell that defences are tried on"
-    )
-    defenses: list[Behind] = Field(
-        ["noise/0.01", "noise/1", "sign/0"], validate_default=True, description="defence/level"
-    )
-
-    paper: ClassVar[dict[str, Any]] = {
-        "text": "librispeech",
-        "cells": [
+        paper=[
             *(f"{model}/{stage}/{size}/100" for size in SIZES for model in RECURRENT for stage in STAGES),
             *(f"gru/256/2/{stage}/{size}/25" for size in SIZES for stage in STAGES),
             *(f"{kind}/512/1/untrained/{size}/10" for size in SIZES for kind in ("lstm", "gru")),
@@ -126,10 +75,24 @@ class Parameters(studies.Parameters):
             *(f"transformer/768/2/untrained/{size}/4" for size in (32, 64)),
             "transformer/768/2/untrained/128/2",
         ],
-        "free": 3,
-        "epochs": 4,
-        "defended": "lstm/256/1/untrained/8/3",
-        "defenses": [
+        smallest=["lstm/64/1/untrained/2/2"],
+        validate_default=True,
+        about="model/width/layers/stage/sentences a batch/batches",
+    )
+    free: int = setting(
+        2, paper=3, smallest=1, ge=0, le=10_000, about="batches of each cell read with the embedding's rows as well"
+    )
+    epochs: int = setting(4, ge=1, le=1000, about="epochs of training where a stage is trained")
+    defended: Cell = setting(
+        "lstm/128/1/untrained/4/2",
+        paper="lstm/256/1/untrained/8/3",
+        smallest="lstm/64/1/untrained/2/2",
+        validate_default=True,
+        about="the cell that defences are tried on",
+    )
+    defenses: list[ClientDefense] = setting(
+        ["noise/0.01", "noise/1", "sign/0"],
+        paper=[
             "none/0",
             "noise/0.001",
             "noise/0.01",
@@ -144,121 +107,134 @@ class Parameters(studies.Parameters):
             "grad-drop/0.9",
             "sign/0",
         ],
-    }
+        validate_default=True,
+        about="defence/level",
+    )
+
+    def experiments(self) -> Iterator[Experiment]:
+        """Give some of everything first: what a long run has when it is stopped."""
+        yield from sorted(self._experiments(), key=lambda one: getattr(one, "first", 0))
+
+    def _experiments(self) -> Iterator[Experiment]:
+        for cell in self.cells:
+            for first in range(0, cell.batches, CHUNK):
+                left = {"batches": min(CHUNK, cell.batches - first), "free": max(0, min(CHUNK, self.free - first))}
+                yield ReadBatches.of(self, **dict(cell) | left, first=first)
+        for defense in self.defenses:
+            yield ReadBehindDefense.of(self, **dict(self.defended), **dict(defense))
+        yield OneSentence.of(self, **{name: value for name, value in dict(self.defended).items() if name != "batches"})
+
+    def about(self) -> str:
+        """Return in a few words how many samples of what a run is about."""
+        batches = sum(cell.batches for cell in self.cells)
+        return f"{batches:,} batches in {len(self.cells)} cells, {TITLES[self.text]}"
 
 
-def scale(parameters: Parameters) -> str:
-    """Return in a few words how many samples of what a run is about."""
-    batches = sum(cell.batches for cell in parameters.cells)
-    return f"{batches:,} batches in {len(parameters.cells)} cells, {TITLES[parameters.text]}"
+class ReadBatch(Reading, Training):
+    """A batch that was read; `words`: whether all words were tried, or those alone that the embedding's rows tell."""
+
+    batch: int
+    words: str
+    seconds: float
 
 
-def datasets(parameters: Parameters) -> list[str]:
-    """Return the names of the texts this study reads."""
-    return [parameters.text]
+class DefendedBatch(Reading):
+    """A batch that was read behind a defence; `utility`: the cosine of its gradient with the clean one."""
+
+    batch: int
+    utility: float
+    seconds: float
 
 
-def trials(parameters: Parameters) -> list[dict[str, Any]]:
-    """Return the inputs of every trial: some batches of a cell, a defence, or the figure's sentence."""
-    common = {"text": parameters.text, "epochs": parameters.epochs, "seed": parameters.seed}
-    common |= {"device": studies.resolve_device(parameters.device)}
+class Step(Row):
+    """A step of a sentence; alone where no sentence is shown."""
 
-    def of(cell: Cell) -> dict[str, Any]:
-        return {name: value for name, value in dict(cell).items() if name != "batches"}
-
-    read = [
-        {"part": "read"}
-        | of(cell)
-        | {"first": first, "batches": min(CHUNK, cell.batches - first)}
-        | {"free": max(0, min(CHUNK, parameters.free - first))}
-        | common
-        for cell in parameters.cells
-        for first in range(0, cell.batches, CHUNK)
-    ]
-    own = parameters.defended
-    defended = [
-        {"part": "defense"} | of(own) | {"batches": own.batches} | dict(behind) | common
-        for behind in parameters.defenses
-    ]
-    figure = {"part": "figure"} | of(own) | common
-    # Some of everything first: what a long run has when it is stopped.
-    return sorted([*read, *defended, figure], key=lambda inputs: int(inputs.get("first", 0)))
+    step: int
 
 
-def trial(part: str, **inputs: Any) -> list[dict[str, Any]]:
-    """Read the sentences of some batches, behind a defence or not; or show how one sentence appears."""
-    if part == "read":
-        return _read(**inputs)
-    return _defended(**inputs) if part == "defense" else _figure(**inputs)
+class ReadStep(Step):
+    """By how much the step's word, the nearest words and the median word miss the span; the last step has no word."""
+
+    word: str
+    miss: float | None
+    nearest: list[float]
+    nearest_words: list[str]
+    middle: float
 
 
-def model_of(
-    kind: str, width: int, layers: int, stage: str, text: str, epochs: int, seed: int
-) -> tuple[nn.Module, Any]:
-    recipe = LanguageRecipe(text=text, kind=kind, width=width, layers=layers, epochs=epochs, seed=seed)
-    if stage == "untrained":
-        return recipe.build(), {}
-    model, (first, last, test) = train_language_model(recipe)
-    return model, {"loss_first": first, "loss_last": last, "loss_test": test}
+class ReadBatches(OnLanguageModel):
+    """Batches from number `first` on; the first `free` of them are read in two ways."""
+
+    part: ClassVar[str] = "read"
+    first: int
+    batches: int
+    free: int
+
+    def run(self) -> Iterator[ReadBatch]:
+        """Read every batch."""
+        model, learned = self.model()
+        model.to(self.device)
+        for number in range(self.batches):
+            private = private_of(self.text, self.size, self.first + number, self.seed)
+            leak = observe(model, *batch_of(private, device=self.device))
+            for words in ("all", "free") if number < self.free else ("all",):
+                reading, seconds = _timed(leak, self.words() if words == "all" else None, private)
+                yield ReadBatch.of(learned, reading, batch=self.first + number, words=words, seconds=seconds)
 
 
-def _timed(leak: Leak, words: range | None, private: list[list[int]]) -> dict[str, Any]:
+class ReadBehindDefense(OnLanguageModel):
+    """Batches behind a defence."""
+
+    part: ClassVar[str] = "defense"
+    batches: int
+    defense: str
+    level: float
+
+    def run(self) -> Iterator[DefendedBatch]:
+        """Defend and read every batch."""
+        model, _ = self.model()
+        generator = torch.Generator().manual_seed(self.seed)
+        for number in range(self.batches):
+            private = private_of(self.text, self.size, number, self.seed)
+            clean = observe(model, *batch_of(private))
+            sent = client_defense(self.defense, self.level, generator)(clean.gradients)
+            reading, seconds = _timed(Leak(model, sent, clean.head, clean.batch_size), self.words(), private)
+            utility = defenses.utility(clean.gradients, sent)
+            yield DefendedBatch.of(reading, batch=number, utility=utility, seconds=seconds)
+
+
+class OneSentence(OnLanguageModel):
+    """How one sentence of a batch appears, for the figure: every word's miss at every step."""
+
+    part: ClassVar[str] = "figure"
+
+    def run(self) -> Iterator[Step]:
+        """Read the batch, and choose the sentence nearest to eight words: as many steps as a figure has room for."""
+        model, _ = self.model()
+        leak = observe(model, *batch_of(private_of(self.text, self.size, 0, self.seed)))
+        read = read_sentences(leak)
+        if not read.tokens or self.kind == "transformer":
+            yield Step(step=0)
+            return
+        pieces = data.vocabulary(self.text)
+        sentence = min(read.tokens, key=lambda own: (abs(len(own) - 8), own))
+        for step, missed in enumerate(misses(model, leak, sentence, pieces.start)):
+            nearest = missed.argsort()[:NEAREST].tolist()
+            yield ReadStep(
+                step=step,
+                word=pieces.pieces[sentence[step]] if step < len(sentence) else "",
+                miss=float(missed[sentence[step]]) if step < len(sentence) else None,
+                nearest=[float(missed[one]) for one in nearest],
+                nearest_words=[pieces.pieces[one] for one in nearest[:4]],
+                middle=float(missed.median()),
+            )
+
+
+def _timed(leak: Leak, words: range | None, private: list[list[int]]) -> tuple[Reading, float]:
     started = time.process_time()
     read = read_sentences(leak, words=words)
-    return judge(read, private) | {"seconds": time.process_time() - started}
-
-
-def _read(
-    kind: str,
-    width: int,
-    layers: int,
-    stage: str,
-    size: int,
-    first: int,
-    batches: int,
-    free: int,
-    text: str,
-    epochs: int,
-    seed: int,
-    device: str,
-) -> list[dict[str, Any]]:
-    model, about = model_of(kind, width, layers, stage, text, epochs, seed)
-    model, rows = model.to(device), []
-    every = range(len(data.vocabulary(text)))
-    for number in range(batches):
-        private = private_of(text, size, first + number, seed)
-        leak = observe(model, *batch_of(private, device=device))
-        ways: list[tuple[str, range | None]] = [("all", every), *([("free", None)] if number < free else [])]
-        rows += [
-            {"batch": first + number, "words": words} | about | _timed(leak, tried, private) for words, tried in ways
-        ]
-    return rows
-
-
-def _defended(
-    kind: str,
-    width: int,
-    layers: int,
-    stage: str,
-    size: int,
-    batches: int,
-    defense: str,
-    level: float,
-    text: str,
-    epochs: int,
-    seed: int,
-    device: str,
-) -> list[dict[str, Any]]:
-    model, _ = model_of(kind, width, layers, stage, text, epochs, seed)
-    generator, rows = torch.Generator().manual_seed(seed), []
-    for number in range(batches):
-        private = private_of(text, size, number, seed)
-        clean = observe(model, *batch_of(private))
-        sent = made(defense, level, generator)(clean.gradients)
-        leak = Leak(model, sent, clean.head, clean.batch_size)
-        row = _timed(leak, range(len(data.vocabulary(text))), private)
-        rows.append({"batch": number, "utility": defenses.utility(clean.gradients, sent)} | row)
-    return rows
+    reading = reading_of(read, private)
+    return reading, time.process_time() - started
 
 
 def misses(model: nn.Module, leak: Leak, sentence: list[int], start: int) -> list[Tensor]:
@@ -279,60 +255,30 @@ def misses(model: nn.Module, leak: Leak, sentence: list[int], start: int) -> lis
     return found
 
 
-def _figure(
-    kind: str, width: int, layers: int, stage: str, size: int, text: str, epochs: int, seed: int, device: str
-) -> list[dict[str, Any]]:
-    """Show how one sentence of a batch appears: every word's miss at every step."""
-    model, _ = model_of(kind, width, layers, stage, text, epochs, seed)
-    pieces = data.vocabulary(text)
-    leak = observe(model, *batch_of(private_of(text, size, 0, seed)))
-    read = read_sentences(leak)
-    if not read.tokens or kind == "transformer":
-        return [{"step": 0}]
-    # The sentence nearest to eight words among those that were read: as many steps as a figure has room for.
-    sentence = min(read.tokens, key=lambda own: (abs(len(own) - 8), own))
-    rows = []
-    for step, own in enumerate(misses(model, leak, sentence, pieces.start)):
-        nearest = own.argsort()[:NEAREST].tolist()
-        rows.append(
-            {
-                "step": step,
-                "word": pieces.pieces[sentence[step]] if step < len(sentence) else "",
-                "miss": float(own[sentence[step]]) if step < len(sentence) else None,
-                "nearest": [float(own[one]) for one in nearest],
-                "nearest_words": [pieces.pieces[one] for one in nearest[:4]],
-                "middle": float(own.median()),
-            }
-        )
-    return rows
-
-
-def _named(kind: Any, layers: Any) -> str:
-    return f"{layers:.0f} × {SHOWN[kind]}" if layers > 1 else SHOWN[str(kind)]
+def with_models(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return rows with their models as a table names them."""
+    names = [
+        f"{layers} × {SHOWN[kind]}" if layers > 1 else SHOWN[kind]
+        for kind, layers in zip(rows["kind"], rows["layers"], strict=True)
+    ]
+    return rows.assign(model=names)
 
 
 def table(record: Record) -> pd.DataFrame:
     """Return how many batches were read exactly, a line a cell; all words of the vocabulary tried."""
-    frame = record.frame()
-    frame = frame[(frame["part"] == "read") & (frame["words"] == "all")]
-    keys = ["kind", "layers", "width", "stage", "size"]
-    lines = []
-    for (kind, layers, width, stage, size), group in frame.groupby(keys, sort=False):
-        lines.append(
-            {
-                "model": _named(kind, layers),
-                "width": f"{width:.0f}",
-                "state": stage,
-                "sentences": f"{size:.0f}",
-                "tokens": f"{group['tokens'].median():.0f}",
-                "batches": len(group),
-                "exact": f"{group['exact'].sum():.0f}",
-                "said unique": f"{group['unique'].sum():.0f}",
-                "of these wrong": f"{group['wrongly_sure'].sum():.0f}",
-                "CPU-s": _seconds(group["seconds"].median()),
-            }
-        )
-    return pd.DataFrame(lines)
+    rows = record.rows(ReadBatches)
+    return summary(
+        with_models(rows[rows["words"] == "all"]),
+        {"model": "model", "width": "width", "state": "stage", "sentences": "size"},
+        {
+            "tokens": median("tokens", ".0f"),
+            "batches": count(),
+            "exact": total("exact"),
+            "said unique": total("unique"),
+            "of these wrong": total("wrongly_sure"),
+            "CPU-s": median("seconds", _seconds),
+        },
+    )
 
 
 def _seconds(value: float) -> str:
@@ -341,27 +287,23 @@ def _seconds(value: float) -> str:
 
 def free_table(record: Record) -> pd.DataFrame:
     """Return what the embedding's rows add: the same batches, only words with such a row tried, and all tried."""
-    frame = record.frame()
-    frame = frame[frame["part"] == "read"]
-    keys = ["kind", "layers", "width", "stage", "size", "batch"]
-    both = frame[frame["words"] == "free"].merge(frame[frame["words"] == "all"], on=keys, suffixes=("_free", "_all"))
-    return pd.DataFrame(
-        [
-            {
-                "model": _named(kind, layers),
-                "sentences": f"{size:.0f}",
-                "batches": len(group),
-                "exact, words given": f"{group['exact_free'].sum():.0f}",
-                "exact, all tried": f"{group['exact_all'].sum():.0f}",
-                "CPU-s, words given": _seconds(group["seconds_free"].median()),
-                "CPU-s, all tried": _seconds(group["seconds_all"].median()),
-            }
-            for (kind, layers, size), group in both.groupby(["kind", "layers", "size"], sort=False)
-        ]
+    rows = with_models(record.rows(ReadBatches))
+    keys = ["model", "width", "stage", "size", "batch"]
+    both = rows[rows["words"] == "free"].merge(rows[rows["words"] == "all"], on=keys, suffixes=("_free", "_all"))
+    return summary(
+        both,
+        {"model": "model", "sentences": "size"},
+        {
+            "batches": count(),
+            "exact, words given": total("exact_free"),
+            "exact, all tried": total("exact_all"),
+            "CPU-s, words given": median("seconds_free", _seconds),
+            "CPU-s, all tried": median("seconds_all", _seconds),
+        },
     )
 
 
-def _defense_name(defense: str, level: Any) -> str:
+def _defense_name(defense: str, level: float) -> str:
     shown = {
         "none": "none",
         "noise": f"noise, {level:g} of a tensor's size",
@@ -376,21 +318,19 @@ def _defense_name(defense: str, level: Any) -> str:
 
 def defense_table(record: Record) -> pd.DataFrame:
     """Return what defences leave of the sentences, and of the gradient."""
-    frame = record.frame()
-    frame = frame[frame["part"] == "defense"]
-    return pd.DataFrame(
-        [
-            {
-                "defence": _defense_name(str(defense), level),
-                "cosine": f"{group['utility'].mean():.4f}",
-                "batches": len(group),
-                "exact": f"{group['exact'].sum():.0f}",
-                "sentences right": f"{group['right'].mean():.0%}",
-                "said unique": f"{group['unique'].sum():.0f}",
-                "of these wrong": f"{group['wrongly_sure'].sum():.0f}",
-            }
-            for (defense, level), group in frame.groupby(["defense", "level"], sort=False)
-        ]
+    rows = record.rows(ReadBehindDefense)
+    names = [_defense_name(*one) for one in zip(rows["defense"], rows["level"], strict=True)]
+    return summary(
+        rows.assign(named=names),
+        {"defence": "named"},
+        {
+            "cosine": mean("utility", ".4f"),
+            "batches": count(),
+            "exact": total("exact"),
+            "sentences right": mean("right", ".0%"),
+            "said unique": total("unique"),
+            "of these wrong": total("wrongly_sure"),
+        },
     )
 
 
@@ -418,9 +358,9 @@ def limits_table(text: str, seed: int) -> pd.DataFrame:
             places.append(1 + len({(place, word) for own in private for place, word in enumerate(own)}))
         line = {
             "sentences": str(size),
-            "prefixes, median": f"{median(prefixes):.0f}",
+            "prefixes, median": f"{statistics.median(prefixes):.0f}",
             "most": str(max(prefixes)),
-            "words at places, median": f"{median(places):.0f}",
+            "words at places, median": f"{statistics.median(places):.0f}",
         }
         shares = {
             f"{name}, {dimensions}": f"{sum(count < dimensions for count in prefixes) / BATCHES:.0%}"
@@ -432,25 +372,25 @@ def limits_table(text: str, seed: int) -> pd.DataFrame:
 
 def training_table(record: Record) -> pd.DataFrame:
     """Return how well the trained models know their text: the mean loss a token."""
-    frame = record.frame()
-    if "loss_last" not in frame:
+    rows = with_models(record.rows(ReadBatches))
+    if "loss_last" not in rows:
         return pd.DataFrame({"model": []})
-    frame = frame[frame["loss_last"].notna()].drop_duplicates(["kind", "layers", "width"])
+    rows = rows[rows["loss_last"].notna()].drop_duplicates(["model", "width"])
     return pd.DataFrame(
         {
-            "model": [_named(kind, layers) for kind, layers in zip(frame["kind"], frame["layers"], strict=True)],
-            "width": frame["width"].map("{:.0f}".format),
-            "first epoch": frame["loss_first"].map("{:.2f}".format),
-            "last epoch": frame["loss_last"].map("{:.2f}".format),
-            "attacked sentences": frame["loss_test"].map("{:.2f}".format),
+            "model": rows["model"],
+            "width": rows["width"],
+            "first epoch": rows["loss_first"].map("{:.2f}".format),
+            "last epoch": rows["loss_last"].map("{:.2f}".format),
+            "attacked sentences": rows["loss_test"].map("{:.2f}".format),
         }
     )
 
 
 def figure_reading(record: Record) -> Figure:
     """Draw a sentence as it appears: at each step the word that lies in the span, far below all others."""
-    frame = record.frame()
-    frame = frame[(frame["part"] == "figure") & frame["nearest"].notna()]
+    frame = record.rows(OneSentence)
+    frame = frame[frame["nearest"].notna()]
     if frame.empty:
         return figures.nothing("no sentence was read, or the model is no recurrent one")
     figure, axes = figures.panels(1, 1, height=3.6)
@@ -473,8 +413,8 @@ def figure_reading(record: Record) -> Figure:
 
 def figure_noise(record: Record) -> Figure:
     """Draw the share of sentences read against the noise."""
-    frame = record.frame()
-    frame = frame[(frame["part"] == "defense") & (frame["defense"] == "noise")]
+    frame = record.rows(ReadBehindDefense)
+    frame = frame[frame["defense"] == "noise"]
     if frame.empty:
         return figures.nothing("no noise was tried")
     figure, axes = figures.panels(1, 1, height=2.8)
@@ -492,3 +432,17 @@ def figure_noise(record: Record) -> Figure:
     )
     figures.legend_below(figure, 3)
     return figure
+
+
+def leaks(record: Record) -> Leaks:
+    """Return this page's row in the book's first table."""
+    rows = record.rows(ReadBatches)
+    read = rows[rows["words"] == "all"]
+    largest = read[read["size"] == read["size"].max()]
+    return Leaks(
+        "whole sentences, in order",
+        f"batch of up to {read['size'].max()} sentences; LSTM, GRU, transformer",
+        f"{read['exact'].sum():,} of {len(read):,} batches whole, each word in its place",
+        largest["seconds"].median(),
+        stopped(record.frame(), "right", LABELS_STOPPED / 100),
+    )

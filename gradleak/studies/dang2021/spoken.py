@@ -6,12 +6,12 @@ Beyond dang2021, section 3: whether what is read from a gradient depends on the 
 from __future__ import annotations
 
 import time
-from typing import Any, ClassVar, Literal
+from collections.abc import Iterator
+from typing import ClassVar
 
 import pandas as pd
 import torch
 from matplotlib.figure import Figure
-from pydantic import Field
 from torch import Tensor
 
 from gradleak import studies
@@ -19,21 +19,21 @@ from gradleak.data import text
 from gradleak.data.audio import can_speak, spoken_digits, synthesised
 from gradleak.data.speech import pseudo_speech
 from gradleak.errors import InputError
-from gradleak.models.recogniser import Recogniser
 from gradleak.runs.forms import Form, Whole
 from gradleak.runs.records import Record
 from gradleak.sequences.observed import FIRST, observe_speech
 from gradleak.sequences.transcripts import read_transcripts
 from gradleak.sequences.words import reveal_words
 from gradleak.show import figures
-from gradleak.studies.dang2021.words import recogniser_of, spoken, stage_of, tokens_of
+from gradleak.show.summaries import NOTHING, greatest, joined, least, median, summary, total
+from gradleak.studies import Experiment, Row, setting
+from gradleak.studies.shared.proportions import successes
+from gradleak.studies.shared.recognisers import OnRecogniser, Source, attacked_texts, stage_of, tokens_of, with_stage
 
 PLACE = "Beyond section 3"
-SMALLEST: dict[str, Any] = {"voices": ["en-us/175/50"], "utterances": 2, "stages": [0]}
-SIZE = "small"
-CHUNK = 25  # utterances a trial
+CHUNK = 25  # utterances an experiment
 DIGITS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
-MADE_UP = "made up"
+MADE_UP, RECORDED, SYNTHESISED = "made up", "recorded", "synthesised"
 
 
 class Voice(Form):
@@ -50,22 +50,12 @@ class Voice(Form):
 
 
 class Parameters(studies.Parameters):
-    """What a rerun may change."""
+    """Which voices say how many texts, how many recorded digits there are, and how long the recogniser has learned."""
 
-    source: Literal["sentences", "librispeech"] = Field("sentences", description="texts that are said")
-    voices: list[Voice] = Field(
+    source: Source = setting("sentences", paper="librispeech", about="texts that are said")
+    voices: list[Voice] = setting(
         ["en-us/175/50", "en-gb/140/35", "en-us+f3/210/65"],
-        validate_default=True,
-        description="voices of espeak-ng, one after another, as voice/words a minute/pitch",
-    )
-    stand_in: bool = Field(True, description="speech is made up where espeak-ng is not installed")
-    utterances: int = Field(6, ge=1, description="texts that are synthesised")
-    digits: int = Field(0, ge=0, le=500, description="strings of recorded digits")
-    stages: list[Whole] = Field([0, 4], description="steps of training")
-
-    paper: ClassVar[dict[str, Any]] = {
-        "source": "librispeech",
-        "voices": [
+        paper=[
             "en-us/175/50",
             "en-gb/140/35",
             "en-us+f3/210/65",
@@ -73,56 +63,109 @@ class Parameters(studies.Parameters):
             "en-gb-x-rp+f2/190/70",
             "en-us+m3/120/20",
         ],
-        "stand_in": False,
-        "utterances": 134,
-        "digits": 60,
-        "stages": [0, 100],
-    }
+        smallest=["en-us/175/50"],
+        validate_default=True,
+        about="voices of espeak-ng, one after another, as voice/words a minute/pitch",
+    )
+    stand_in: bool = setting(True, paper=False, about="speech is made up where espeak-ng is not installed")
+    utterances: int = setting(6, paper=134, smallest=2, ge=1, about="texts that are synthesised")
+    digits: int = setting(0, paper=60, ge=0, le=500, about="strings of recorded digits")
+    stages: list[Whole] = setting([0, 4], paper=[0, 100], smallest=[0], about="steps of training")
+
+    def experiments(self) -> Iterator[Experiment]:
+        """Give, for each stage, the texts that a voice says, then the recorded digits."""
+        heard = not self.stand_in or can_speak()
+        voices = [str(voice) for voice in self.voices] if heard else [MADE_UP]
+        for trained in self.stages:
+            for first in range(0, self.utterances, CHUNK):
+                yield SynthesisedTexts.of(self, voices=voices, trained=trained, first=first)
+            for first in range(0, self.digits, CHUNK):
+                yield RecordedDigits.of(self, voices=[], utterances=self.digits, trained=trained, first=first)
+
+    def about(self) -> str:
+        """Return in a few words how many samples of what a run is about."""
+        digits = f" and {self.digits} strings of recorded digits" if self.digits else ""
+        return f"{self.utterances} synthesised utterances{digits}, {text.TITLES[self.source]}"
 
 
-def datasets(parameters: Parameters) -> list[str]:
-    """Return the names of the texts this study reads."""
-    return [parameters.source]
+class ReadSpeech(Row):
+    """What was read of one utterance; `bag`: whether its bag of words is right, `exact`: whether its transcript is.
+
+    `worst`: how far the worst word that was read is from the span, and `other`: the nearest of the others.
+    """
+
+    number: int
+    voice: str
+    frames: int
+    length: int
+    length_error: int
+    bag: bool
+    exact: bool
+    unique: bool
+    wrongly_sure: bool
+    worst: float
+    other: float
+    seconds: float
 
 
-def scale(parameters: Parameters) -> str:
-    """Return what a run is about, in a few words."""
-    digits = f" and {parameters.digits} strings of recorded digits" if parameters.digits else ""
-    return f"{parameters.utterances} synthesised utterances{digits}, {text.TITLES[parameters.source]}"
+class HearSpeech(OnRecogniser):
+    """Utterances of one kind of speech, from number `first` on; `voices` take turns."""
+
+    voices: list[str]
+    first: int
+
+    def reads(self) -> list[str]:
+        """Return the name of the text."""
+        return [self.source]
+
+    def heard(self, said: str, voice: str, number: int) -> ReadSpeech:
+        """Observe one utterance, read its bag and its transcript, and compare."""
+        sound = sound_of(said, voice, number)
+        (tokens,) = tokens_of(self.source, [said])
+        leak = observe_speech(self.recogniser(), [sound], [tokens], only=[*FIRST, "head.weight"])
+        started = time.process_time()
+        bag = reveal_words(leak)
+        found = read_transcripts(leak)
+        seconds = time.process_time() - started
+        exact = found.tokens == [tokens[:-1]]
+        unique = found.status == ["unique"]
+        return ReadSpeech(
+            number=number,
+            voice=voice,
+            frames=len(sound),
+            length=len(tokens),
+            length_error=abs(bag.count - len(tokens)),
+            bag=bag.tokens == [sorted(set(tokens))],
+            exact=exact,
+            unique=unique,
+            wrongly_sure=unique and not exact,
+            worst=max((miss for miss, _ in found.misses), default=1.0),
+            other=min((other for _, other in found.misses), default=0.0),
+            seconds=seconds,
+        )
 
 
-def trials(parameters: Parameters) -> list[dict[str, Any]]:
-    """Return the inputs of every trial: some utterances of one kind of speech, on a recogniser of one stage."""
-    heard = not parameters.stand_in or can_speak()
-    voices = [str(voice) for voice in parameters.voices] if heard else [MADE_UP]
-    kinds: list[tuple[str, list[str], int]] = [
-        ("synthesised", voices, parameters.utterances),
-        ("recorded", [], parameters.digits),
-    ]
-    return [
-        {"part": part, "source": parameters.source, "voices": spoken_by, "utterances": count, "first": first}
-        | {"trained": trained, "seed": parameters.seed, "device": "cpu"}
-        for trained in parameters.stages
-        for part, spoken_by, count in kinds
-        for first in range(0, count, CHUNK)
-    ]
+class SynthesisedTexts(HearSpeech):
+    """Texts that are said by voices of espeak-ng, or in speech that is made up."""
+
+    part: ClassVar[str] = SYNTHESISED
+
+    def run(self) -> Iterator[ReadSpeech]:
+        """Read each text."""
+        every = list(enumerate(attacked_texts(self.source, self.utterances)))
+        for number, said in every[self.first : self.first + CHUNK]:
+            yield self.heard(said, self.voices[number % len(self.voices)], number)
 
 
-def trial(
-    part: str, source: str, voices: list[str], utterances: int, first: int, trained: int, seed: int, device: str
-) -> list[dict[str, Any]]:
-    """Read the words and the transcripts of some utterances; a row an utterance."""
-    del device
-    model = recogniser_of(SIZE, source, trained, seed)
-    if part == "recorded":
-        said = [(digits_of(number, seed), "recorded") for number in range(utterances)]
-    else:
-        chosen = spoken(source, utterances)
-        said = [(one, voices[number % len(voices)]) for number, one in enumerate(chosen)]
-    return [
-        {"number": number, "voice": voice} | _read(model, source, one, sound_of(one, voice, number))
-        for number, (one, voice) in list(enumerate(said))[first : first + CHUNK]
-    ]
+class RecordedDigits(HearSpeech):
+    """Strings of digits that people said."""
+
+    part: ClassVar[str] = RECORDED
+
+    def run(self) -> Iterator[ReadSpeech]:
+        """Read each string."""
+        for number in range(self.utterances)[self.first : self.first + CHUNK]:
+            yield self.heard(digits_of(number, self.seed), RECORDED, number)
 
 
 def digits_of(number: int, seed: int) -> str:
@@ -133,7 +176,7 @@ def digits_of(number: int, seed: int) -> str:
 
 def sound_of(said: str, voice: str, number: int) -> Tensor:
     """Return the speech (F, 80) of a text: recorded, made up, or by a voice."""
-    if voice == "recorded":
+    if voice == RECORDED:
         return spoken_digits(said, number)
     if voice == MADE_UP:
         return pseudo_speech(said)
@@ -141,55 +184,33 @@ def sound_of(said: str, voice: str, number: int) -> Tensor:
     return synthesised(said, voice=own.name, rate=own.rate, pitch=own.pitch)
 
 
-def _read(model: Recogniser, source: str, said: str, sound: Tensor) -> dict[str, Any]:
-    """Observe one utterance, read its bag and its transcript, and compare."""
-    (tokens,) = tokens_of(source, [said])
-    leak = observe_speech(model, [sound], [tokens], only=[*FIRST, "head.weight"])
-    started = time.process_time()
-    bag = reveal_words(leak)
-    found = read_transcripts(leak)
-    seconds = time.process_time() - started
-    exact = found.tokens == [tokens[:-1]]
-    unique = found.status == ["unique"]
-    return {
-        "frames": len(sound),
-        "length": len(tokens),
-        "length_error": abs(bag.count - len(tokens)),
-        "bag": bag.tokens == [sorted(set(tokens))],
-        "exact": exact,
-        "unique": unique,
-        "wrongly_sure": unique and not exact,
-        "worst": max((miss for miss, _ in found.misses), default=1.0),
-        "other": min((other for _, other in found.misses), default=0.0),
-        "seconds": seconds,
-    }
+def _with_kind(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return rows with the kind of their speech; texts were made-up speech where no voice could say them."""
+    return rows.assign(kind=[voice if voice in (MADE_UP, RECORDED) else SYNTHESISED for voice in rows["voice"]])
 
 
-def _kind(voice: str) -> str:
-    return voice if voice in (MADE_UP, "recorded") else "synthesised"
+def _voices(rows: pd.DataFrame) -> str:
+    return f"{rows['voice'].nunique()}" if rows["kind"].iloc[0] == SYNTHESISED else NOTHING
 
 
 def table(record: Record) -> pd.DataFrame:
     """Return what was read, a line a kind of speech and stage."""
-    frame = record.frame()
-    frame = frame.assign(kind=frame["voice"].map(_kind))
-    return pd.DataFrame(
-        [
-            {
-                "speech": f"{kind} digits" if kind == "recorded" else f"{kind} sentences",
-                "stage": stage_of(trained),
-                "voices": f"{group['voice'].nunique()}" if kind == "synthesised" else "–",
-                "frames": f"{group['frames'].min():.0f} to {group['frames'].max():.0f}",
-                "length error": f"{group['length_error'].max():.0f}",
-                "bags exact": f"{group['bag'].sum():.0f} of {len(group)}",
-                "transcripts exact": f"{group['exact'].sum():.0f} of {len(group)}",
-                "called unique": f"{group['unique'].sum():.0f}",
-                "of these wrong": f"{group['wrongly_sure'].sum():.0f}",
-                "CPU-s": f"{group['seconds'].median():.2g}",
-            }
-            for (kind, trained), group in frame.groupby(["kind", "trained"], sort=False)
-        ]
+    lines = summary(
+        _with_kind(with_stage(record.frame())),
+        {"speech": "kind", "stage": "stage"},
+        {
+            "voices": _voices,
+            "frames": joined(" to ", least("frames", ".0f"), greatest("frames", ".0f")),
+            "length error": greatest("length_error", ".0f"),
+            "bags exact": successes("bag"),
+            "transcripts exact": successes("exact"),
+            "called unique": total("unique", ".0f"),
+            "of these wrong": total("wrongly_sure", ".0f"),
+            "CPU-s": median("seconds", ".2g"),
+        },
     )
+    named = [f"{kind} digits" if kind == RECORDED else f"{kind} sentences" for kind in lines["speech"]]
+    return lines.assign(speech=named)
 
 
 def figure_sounds(sounds: dict[str, Tensor]) -> Figure:
@@ -205,9 +226,7 @@ def figure_sounds(sounds: dict[str, Tensor]) -> Figure:
 
 def figure_misses(record: Record) -> Figure:
     """Draw the worst word read and the nearest other of every utterance, a panel a kind of speech and stage."""
-    frame = record.frame()
-    frame = frame.assign(kind=frame["voice"].map(_kind))
-    groups = list(frame.groupby(["kind", "trained"], sort=False))
+    groups = list(_with_kind(record.frame()).groupby(["kind", "trained"], sort=False))
     figure, axes = figures.panels(1, len(groups), height=2.6, sharey=True)
     for axis, ((kind, trained), group) in zip(axes[0], groups, strict=True):
         for name, label, colour in (("worst", "worst word read", 1), ("other", "nearest other word", 2)):

@@ -6,8 +6,8 @@ dang2021, section 4: what its Table 5 and Figure 2 reach by matching gradients; 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from typing import Any, ClassVar, Literal
+from collections.abc import Iterator, Sequence
+from typing import ClassVar
 
 import numpy as np
 import pandas as pd
@@ -26,14 +26,29 @@ from gradleak.runs.records import Record
 from gradleak.sequences.observed import FIRST, observe_speech
 from gradleak.sequences.transcripts import Transcripts, read_transcripts, step_misses
 from gradleak.show import figures
-from gradleak.studies.dang2021.words import Row, recogniser_of, spoken, stage_of, tokens_of, utterances_of
+from gradleak.show.leaks import Leaks
+from gradleak.show.summaries import count, greatest, joined, least, mean, median, share, spread, summary, total
+from gradleak.studies import Experiment, Row, setting
+from gradleak.studies.shared.proportions import successes
+from gradleak.studies.shared.recognisers import (
+    AttackedRecogniser,
+    OnRecogniser,
+    Source,
+    about_utterances,
+    attacked_texts,
+    stage_of,
+    texts_far_apart,
+    tokens_of,
+    with_stage,
+)
+from gradleak.studies.shared.transcript_errors import word_error_rate
 
 PLACE = "Section 4, Table 5, Figure 2"
-SMALLEST: dict[str, Any] = {"rows": ["small/0/2"], "batches": ["2/1"]}
-CHUNK = 50  # utterances a trial
+CHUNK = 50  # utterances an experiment
 # What reads the first layer's states, with one layer of decoder and with two.
 NEXT = (("head.weight",), ("cells.1.weight_ih", "head.weight"))
 SHOWN = 0.7  # the figure's utterance, as a share of a list sorted by length
+SAMPLE = 60  # words that the figure shows at each step, of those that were not said
 
 
 class Together(Form):
@@ -49,224 +64,246 @@ class Together(Form):
 
 
 class Parameters(studies.Parameters):
-    """What a rerun may change."""
+    """Which recognisers' utterances are read alone, and how many together."""
 
-    source: Literal["sentences", "librispeech"] = Field("sentences", description="texts that are said")
-    rows: list[Row] = Field(
+    source: Source = setting("sentences", paper="librispeech", about="texts that are said")
+    rows: list[AttackedRecogniser] = setting(
         ["small/0/16", "small/4/8", "small-2/0/6"],
+        paper=["paper/0/101", "small/0/402", "small/100/101", "small/400/402", "small-2/0/101"],
+        smallest=["small/0/2"],
         validate_default=True,
-        description="recogniser/steps of training/utterances",
+        about="recogniser/steps of training/utterances",
     )
-    batches: list[Together] = Field(
-        ["2/4", "4/3"], validate_default=True, description="utterances a batch/batches, of the first small recogniser"
+    batches: list[Together] = setting(
+        ["2/4", "4/3"],
+        paper=["2/24", "4/24", "8/12", "16/6", "32/3"],
+        smallest=["2/1"],
+        validate_default=True,
+        about="utterances a batch/batches, of the first small recogniser",
     )
 
-    paper: ClassVar[dict[str, Any]] = {
-        "source": "librispeech",
-        "rows": ["paper/0/101", "small/0/402", "small/100/101", "small/400/402", "small-2/0/101"],
-        "batches": ["2/24", "4/24", "8/12", "16/6", "32/3"],
-    }
+    def experiments(self) -> Iterator[Experiment]:
+        """Give single utterances, batches of each size, the unknowns of matching, and the figure's utterance."""
+        for row in self.rows:
+            for first in range(0, row.utterances, CHUNK):
+                yield SingleUtterances.of(self, **dict(row), first=first, form="")
+        small = next((row.size for row in self.rows if row.size in SIZES and row.size != "paper"), "paper")
+        one = {"size": small, "trained": 0, "first": 0}
+        for form in self.batches:
+            yield Batches.of(self, **one, form=str(form), utterances=0)
+        yield CountUnknowns.of(self, **one, form="", utterances=1)
+        yield StepByStep.of(self, **one, form="", utterances=1)
+
+    def about(self) -> str:
+        """Return in a few words how many samples of what a run is about."""
+        return about_utterances(self.rows, self.source)
 
 
-def datasets(parameters: Parameters) -> list[str]:
-    """Return the names of the datasets this study reads: texts are none."""
-    del parameters
-    return []
+class ReadTogether(Row):
+    """The transcripts of a batch as they were read: `hits` of `utterances` are right, with no word wrong.
+
+    `length`: tokens that were said, and `length_error`: by how many the attack is off; `shared`: whether two utterances
+    begin with the same word. `worst`: how far the worst word that was read is from the span, and `other`: the nearest
+    of the others. `word_errors`: of single utterances.
+    """
+
+    number: int
+    attack: str
+    seconds: float
+    length: int
+    shared: bool
+    worst: float
+    other: float
+    length_error: int
+    exact: bool
+    hits: int = Field(alias="read")
+    utterances: int = Field(alias="of")
+    unique: bool
+    wrongly_sure: bool
+    word_errors: float
 
 
-def scale(parameters: Parameters) -> str:
-    """Return what a run is about, in a few words."""
-    return utterances_of(parameters.rows, parameters.source)
+class Unknowns(Row):
+    """How many variables matching has for an utterance."""
+
+    number: int
+    attack: str
+    variables: int
 
 
-def trials(parameters: Parameters) -> list[dict[str, Any]]:
-    """Return the inputs of every trial: some utterances, batches of one size, the figure's one."""
-    common = {"source": parameters.source, "seed": parameters.seed, "device": "cpu"}
-    alone = [
-        {"part": "alone", "size": row.size, "trained": row.trained, "utterances": row.utterances}
-        | {"first": first, "form": ""}
-        for row in parameters.rows
-        for first in range(0, row.utterances, CHUNK)
-    ]
-    small = next((row.size for row in parameters.rows if row.size in SIZES and row.size != "paper"), "paper")
-    one = {"size": small, "trained": 0, "first": 0}
-    together = [{"part": "together", "form": str(form), "utterances": 0} | one for form in parameters.batches]
-    others = [{"part": part, "form": "", "utterances": 1} | one for part in ("counted", "figure")]
-    return [inputs | common for inputs in alone + together + others]
+class Step(Row):
+    """A step of an utterance: the word that was read, how far it is from the span, and how far a sample of others.
+
+    The step behind the last word has none.
+    """
+
+    step: int
+    piece: str
+    miss: float | None
+    rest: list[float]
 
 
-def trial(
-    part: str,
-    source: str,
-    size: str,
-    trained: int,
-    utterances: int,
-    first: int,
-    form: str,
-    seed: int,
-    device: str,
-) -> list[dict[str, Any]]:
-    """Read the transcripts of some utterances; a row an utterance, or a batch of them."""
-    del device
-    if part == "counted":
-        return _counted(source, size)
-    model = recogniser_of(size, source, trained, seed)
-    if part == "figure":
-        every = text.texts(source, "test")
-        return _steps(model, source, every[int(SHOWN * len(every))])
-    if part == "together":
-        batch = Together.of(form)
-        every = text.texts(source, "test")
-        groups = [_spread(every, number, batch.utterances, seed) for number in range(batch.count)]
-        return [{"number": n} | _read(model, source, said) for n, said in enumerate(groups)]
-    chosen = list(enumerate(spoken(source, utterances)))[first : first + CHUNK]
-    return [{"number": number} | _read(model, source, [said]) for number, said in chosen]
+class ReadTranscripts(OnRecogniser):
+    """Utterances that a recogniser of one `size` hears.
+
+    `first`: the number of the first utterance; `form`: a `Together`, where there are batches. Each experiment states
+    all of these inputs, used or not, since records name them so.
+    """
+
+    size: str
+    first: int
+    form: str
 
 
-def _spread(every: Sequence[str], number: int, size: int, seed: int) -> list[str]:
-    """Return texts far apart in a list that is sorted by length."""
-    return [every[(number + k * (len(every) // size) + seed) % len(every)] for k in range(size)]
+class SingleUtterances(ReadTranscripts):
+    """Utterances that are read one by one, from number `first` on."""
+
+    part: ClassVar[str] = "alone"
+
+    def run(self) -> Iterator[ReadTogether]:
+        """Read each utterance."""
+        model = self.recogniser(self.size)
+        chosen = list(enumerate(attacked_texts(self.source, self.utterances)))[self.first : self.first + CHUNK]
+        for number, said in chosen:
+            yield _read_together(model, self.source, number, [said])
 
 
-def _read(model: Recogniser, source: str, said: Sequence[str]) -> dict[str, Any]:
+class Batches(ReadTranscripts):
+    """Batches of utterances in one gradient."""
+
+    part: ClassVar[str] = "together"
+
+    def run(self) -> Iterator[ReadTogether]:
+        """Read each batch."""
+        model, batch = self.recogniser(self.size), Together.of(self.form)
+        for number in range(batch.count):
+            said = texts_far_apart(self.source, number, batch.utterances, self.seed)
+            yield _read_together(model, self.source, number, said)
+
+
+class CountUnknowns(ReadTranscripts):
+    """How many variables matching has for each text: a context and a label for every token."""
+
+    part: ClassVar[str] = "counted"
+
+    def run(self) -> Iterator[Unknowns]:
+        """Count them, with contexts of the paper's size."""
+        classes = len(text.vocabulary(self.source))
+        context = 2 * SIZES["paper" if self.source == "librispeech" else self.size].heard
+        for number, tokens in enumerate(tokens_of(self.source, text.texts(self.source, "test"))):
+            steps, bag = len(tokens), len(set(tokens))
+            for attack, width in (("matching without the bag", classes), ("matching with the bag", bag)):
+                yield Unknowns(number=number, attack=attack, variables=steps * (context + width))
+
+
+class StepByStep(ReadTranscripts):
+    """One utterance, for the figure: at every step, how far the word that was read and all others are from the span."""
+
+    part: ClassVar[str] = "figure"
+
+    def run(self) -> Iterator[Step]:
+        """Read the utterance, and measure."""
+        words, every = text.vocabulary(self.source), text.texts(self.source, "test")
+        said = every[int(SHOWN * len(every))]
+        tokens = tokens_of(self.source, [said])
+        leak = observe_speech(self.recogniser(self.size), [pseudo_speech(said)], tokens, only=FIRST)
+        (read,) = read_transcripts(leak).tokens
+        for step, (token, misses) in enumerate(zip([*read, None], step_misses(leak, read), strict=True)):
+            rest = misses if token is None else torch.cat([misses[:token], misses[token + 1 :]])
+            near = rest.sort().values
+            yield Step(
+                step=step,
+                piece=words.pieces[token] if token is not None else "",
+                miss=float(misses[token]) if token is not None else None,
+                # The nearest word of the vocabulary, the farthest, and some in between.
+                rest=near[torch.linspace(0, len(near) - 1, SAMPLE).long()].tolist(),
+            )
+
+
+def _read_together(model: Recogniser, source: str, number: int, said: Sequence[str]) -> ReadTogether:
     """Observe utterances, read what was said, and compare."""
     words = text.vocabulary(source)
     tokens = tokens_of(source, said)
-    leak = observe_speech(
-        model, [pseudo_speech(one) for one in said], tokens, only=[*FIRST, *NEXT[len(model.cells) > 1]]
-    )
+    sounds = [pseudo_speech(one) for one in said]
+    leak = observe_speech(model, sounds, tokens, only=[*FIRST, *NEXT[len(model.cells) > 1]])
     started = time.process_time()
     found = read_transcripts(leak, vocabulary=words)
     seconds = time.process_time() - started
-    return {
-        "attack": "closed form",
-        "seconds": seconds,
-        "length": sum(map(len, tokens)),
-        "shared": len({one[0] for one in tokens}) < len(tokens),
-        "worst": max((miss for miss, _ in found.misses), default=1.0),
-        "other": min((other for _, other in found.misses), default=0.0),
-        "length_error": abs(found.inputs - sum(map(len, tokens)) + len(tokens) - 1),
-    } | _scores(found, [one[:-1] for one in tokens], [words.decode(one) for one in tokens])
-
-
-def _scores(found: Transcripts, tokens: Sequence[Sequence[int]], said: Sequence[str]) -> dict[str, Any]:
-    """Return how many transcripts of a batch were read, and how many words are wrong."""
-    truth = [list(one) for one in tokens]
-    hits = sum(one in truth for one in found.tokens)
+    truth = [one[:-1] for one in tokens]
     exact = sorted(found.tokens) == sorted(truth)
     unique = all(one == "unique" for one in found.status) and bool(found.status)
-    errors = 0.0
-    if len(said) == 1 and found.texts is not None:
-        read = found.texts[0] if len(found.texts) == 1 else ""
-        errors = edits(read.split(), said[0].split()) / max(1, len(said[0].split()))
-    return {
-        "exact": exact,
-        "read": hits,
-        "of": len(truth),
-        "unique": unique,
-        "wrongly_sure": unique and not exact,
-        "word_errors": errors,
-    }
+    return ReadTogether(
+        number=number,
+        attack="closed form",
+        seconds=seconds,
+        length=sum(map(len, tokens)),
+        shared=len({one[0] for one in tokens}) < len(tokens),
+        worst=max((miss for miss, _ in found.misses), default=1.0),
+        other=min((other for _, other in found.misses), default=0.0),
+        length_error=abs(found.inputs - sum(map(len, tokens)) + len(tokens) - 1),
+        exact=exact,
+        hits=sum(one in truth for one in found.tokens),
+        utterances=len(truth),
+        unique=unique,
+        wrongly_sure=unique and not exact,
+        word_errors=_word_errors(found, [words.decode(one) for one in tokens]),
+    )
 
 
-def edits(found: Sequence[str], truth: Sequence[str]) -> int:
-    """Return the fewest words to put in, leave out or change that make one text the other."""
-    row = list(range(len(truth) + 1))
-    for place, word in enumerate(found, 1):
-        left = row
-        row = [place]
-        for column, other in enumerate(truth, 1):
-            row.append(min(row[-1] + 1, left[column] + 1, left[column - 1] + (word != other)))
-    return row[-1]
-
-
-def _counted(source: str, size: str) -> list[dict[str, Any]]:
-    """Return how many variables matching has, with contexts of the paper's size: [context; label] of every token."""
-    classes, context = len(text.vocabulary(source)), 2 * SIZES["paper" if source == "librispeech" else size].heard
-    rows = []
-    for number, tokens in enumerate(tokens_of(source, text.texts(source, "test"))):
-        steps, bag = len(tokens), len(set(tokens))
-        for attack, width in (("matching without the bag", classes), ("matching with the bag", bag)):
-            rows.append({"number": number, "attack": attack, "variables": steps * (context + width)})
-    return rows
-
-
-def _steps(model: Recogniser, source: str, said: str) -> list[dict[str, Any]]:
-    """Return, for every step of one utterance, how far the word that was read and all others are from the span."""
-    words = text.vocabulary(source)
-    tokens = tokens_of(source, [said])
-    leak = observe_speech(model, [pseudo_speech(said)], tokens, only=FIRST)
-    (read,) = read_transcripts(leak).tokens
-    rows = []
-    for step, (token, misses) in enumerate(zip([*read, None], step_misses(leak, read), strict=True)):
-        rest = misses if token is None else torch.cat([misses[:token], misses[token + 1 :]])
-        near = rest.sort().values
-        rows.append(
-            {
-                "step": step,
-                "piece": words.pieces[token] if token is not None else "",
-                "miss": float(misses[token]) if token is not None else None,
-                # Of the vocabulary the nearest, and every so manieth.
-                "rest": [float(value) for value in near[torch.linspace(0, len(near) - 1, 60).long()]],
-            }
-        )
-    return rows
+def _word_errors(found: Transcripts, said: Sequence[str]) -> float:
+    """Return the word error rate of a single utterance; several have none."""
+    if len(said) != 1 or found.texts is None:
+        return 0.0
+    return word_error_rate(found.texts[0] if len(found.texts) == 1 else "", said[0])
 
 
 def table(record: Record) -> pd.DataFrame:
     """Return single utterances: a line a recogniser and stage."""
-    lines = []
-    for (size, trained), group in record.part("alone").groupby(["size", "trained"], sort=False):
-        lines.append(
-            {
-                "recogniser": size,
-                "stage": stage_of(trained),
-                "exact": f"{group['exact'].sum():.0f} of {len(group)}",
-                "word errors": f"{group['word_errors'].mean():.3f}",
-                "called unique": f"{group['unique'].mean():.1%}",
-                "of these wrong": f"{group['wrongly_sure'].sum():.0f}",
-                "worst word read": f"{group['worst'].max():.1e}",
-                "nearest other": f"{group['other'].min():.1e}",
-                "CPU-s": f"{group['seconds'].median():.2g}",
-            }
-        )
-    return pd.DataFrame(lines)
+    return summary(
+        with_stage(record.rows(SingleUtterances)),
+        {"recogniser": "size", "stage": "stage"},
+        {
+            "exact": successes("exact"),
+            "word errors": mean("word_errors", ".3f"),
+            "called unique": share("unique", ".1%"),
+            "of these wrong": total("wrongly_sure", ".0f"),
+            "worst word read": greatest("worst", ".1e"),
+            "nearest other": least("other", ".1e"),
+            "CPU-s": median("seconds", ".2g"),
+        },
+    )
 
 
 def batch_table(record: Record) -> pd.DataFrame:
     """Return batches of utterances, a line a size, apart by whether two begin with the same word."""
-    lines = []
-    for (form, shared), group in record.part("together").groupby(["form", "shared"], sort=False):
-        lines.append(
-            {
-                "utterances": str(Together.of(str(form)).utterances),
-                "two begin alike": "yes" if shared else "no",
-                "batches": f"{len(group)}",
-                "whole": f"{group['exact'].mean():.0%}",
-                "transcripts read": f"{group['read'].sum():.0f} of {group['of'].sum():.0f}",
-                "called unique": f"{group['unique'].mean():.0%}",
-                "of these wrong": f"{group['wrongly_sure'].sum():.0f}",
-                "CPU-s": f"{group['seconds'].median():.2g}",
-            }
-        )
-    return pd.DataFrame(lines)
+    rows = record.rows(Batches)
+    rows = rows.assign(
+        size=[Together.of(form).utterances for form in rows["form"]],
+        alike=["yes" if shared else "no" for shared in rows["shared"]],
+    )
+    return summary(
+        rows,
+        {"utterances": "size", "two begin alike": "alike"},
+        {
+            "batches": count(),
+            "whole": share("exact"),
+            "transcripts read": joined(" of ", total("read", ".0f"), total("of", ".0f")),
+            "called unique": share("unique"),
+            "of these wrong": total("wrongly_sure", ".0f"),
+            "CPU-s": median("seconds", ".2g"),
+        },
+    )
 
 
 def variables_table(record: Record) -> pd.DataFrame:
     """Return how many unknowns matching has, on average, and the closed form: none."""
-    frame = record.part("counted")
-    return pd.DataFrame(
-        [
-            {"attack": attack, "unknowns": f"{group['variables'].mean():,.0f} ± {group['variables'].std():,.0f}"}
-            for attack, group in frame.groupby("attack", sort=False)
-        ]
-        + [{"attack": "closed form", "unknowns": "0"}]
-    )
+    lines = summary(record.rows(CountUnknowns), {"attack": "attack"}, {"unknowns": spread("variables", ",.0f")})
+    return pd.concat([lines, pd.DataFrame([{"attack": "closed form", "unknowns": "0"}])], ignore_index=True)
 
 
 def figure_steps(record: Record) -> Figure:
     """Draw one sentence as it appears: at every step, how far each word of the vocabulary is from the span."""
-    frame = record.part("figure")
+    frame = record.rows(StepByStep)
     figure, axes = figures.panels(1, 1, height=3.4)
     axis = axes[0][0]
     generator = np.random.default_rng(0)
@@ -291,7 +328,7 @@ def figure_steps(record: Record) -> Figure:
 
 def figure_misses(record: Record) -> Figure:
     """Draw the worst word read and the nearest other word of every utterance, a panel a recogniser and stage."""
-    groups = list(record.part("alone").groupby(["size", "trained"], sort=False))
+    groups = list(record.rows(SingleUtterances).groupby(["size", "trained"], sort=False))
     figure, axes = figures.panels(1, len(groups), height=2.8, sharey=True)
     for axis, ((size, trained), group) in zip(axes[0], groups, strict=True):
         jitter = np.random.default_rng(0).uniform(-0.3, 0.3, len(group))
@@ -304,3 +341,15 @@ def figure_misses(record: Record) -> Figure:
     axes[0][0].set_ylabel("share outside the span")
     figures.legend_below(figure, 2)
     return figure
+
+
+def leaks(record: Record) -> Leaks:
+    """Return this page's row in the book's first table."""
+    rows = record.rows(SingleUtterances)
+    alone = rows[rows["size"] == "paper"]
+    return Leaks(
+        "what was said, in order",
+        "one utterance; a speech recogniser",
+        f"{alone['exact'].sum()} of {len(alone)} transcripts, each word in its place",
+        alone["seconds"].median(),
+    )

@@ -5,13 +5,14 @@ posterior2023, section 3.2: Figure 2.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from collections.abc import Iterator
 
 import pandas as pd
 import seaborn as sns
 import torch
 from matplotlib.figure import Figure
 from pydantic import Field
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from gradleak import data, studies
@@ -20,11 +21,12 @@ from gradleak.runs.fitting import Sees
 from gradleak.runs.forms import Form, Whole
 from gradleak.runs.records import Record
 from gradleak.show import figures
+from gradleak.show.summaries import among, greatest, joined, mean, only, select, summary
+from gradleak.studies import Experiment, Row, setting
 from gradleak.studies.shared.attacked_networks import built
 from gradleak.studies.shared.tally import load
 
 PLACE = "Section 3.2, Figure 2"
-SMALLEST: dict[str, Any] = {"rows": ["digits/small-cnn//20"], "stops": 2, "samples": 100}
 QUANTILES = {"q05": 0.05, "q25": 0.25, "q50": 0.5, "q75": 0.75, "q95": 0.95}
 SIDES = ("positive", "negative")
 BATCH = 64
@@ -32,7 +34,7 @@ BATCH = 64
 ERRORS_AT = 32
 
 
-class Row(Form):
+class Trained(Form):
     """A network that is trained on a dataset for some steps."""
 
     dataset: str
@@ -42,122 +44,135 @@ class Row(Form):
 
 
 class Parameters(studies.Parameters):
-    """What a rerun may change."""
+    """Which networks are trained for how long, and how often and on how many samples they are looked at."""
 
-    rows: list[Row] = Field(
+    rows: list[Trained] = setting(
         ["photos/lenet5/tanh/60", "photos/small-cnn//60"],
+        paper=["mnist/lenet5/tanh/100", "cifar10/resnet18-cifar//200"],
+        smallest=["digits/small-cnn//20"],
         validate_default=True,
-        description="dataset/network/activation/steps of training; no activation where the network has its own",
+        about="dataset/network/activation/steps of training; no activation where the network has its own",
     )
-    stops: int = Field(3, ge=2, le=1000, description="how often posteriors are looked at, the start and end included")
-    samples: int = Field(200, ge=20, le=100_000, description="test samples that are looked at")
-    rate: float = Field(1e-3, gt=0, description="Adam's rate")
-
-    paper: ClassVar[dict[str, Any]] = {
-        "rows": ["mnist/lenet5/tanh/100", "cifar10/resnet18-cifar//200"],
-        "stops": 5,
-        "samples": 1000,
-    }
+    stops: int = setting(
+        3,
+        paper=5,
+        smallest=2,
+        ge=2,
+        le=1000,
+        about="how often posteriors are looked at, the start and end included",
+    )
+    samples: int = setting(200, paper=1000, smallest=100, ge=20, le=100_000, about="test samples that are looked at")
+    rate: float = setting(1e-3, gt=0, about="Adam's rate")
 
     def sees(self) -> list[Sees]:
         """Return the networks of all rows, and the images that they are shown."""
         return [Sees(row.network, row.dataset, activation=row.activation) for row in self.rows]
 
+    def experiments(self) -> Iterator[Experiment]:
+        """Give each row's training."""
+        for row in self.rows:
+            yield Posteriors.of(self, **dict(row))
 
-def datasets(parameters: Parameters) -> list[str]:
-    """Return the names of the datasets this study reads."""
-    return list(dict.fromkeys(row.dataset for row in parameters.rows))
-
-
-def trials(parameters: Parameters) -> list[dict[str, Any]]:
-    """Return the inputs of every trial: one a row."""
-    common = parameters.model_dump(include={"stops", "samples", "rate", "seed"})
-    common["device"] = studies.resolve_device(parameters.device)
-    return [dict(row) | common for row in parameters.rows]
+    def about(self) -> str:
+        """Return in a few words which networks a run is about, and how many samples they are shown."""
+        networks = ", ".join(f"{row.network} on {data.title(row.dataset)}" for row in self.rows)
+        return f"{networks}; {self.samples:,} test samples at each stop"
 
 
-def trial(
-    *,
-    dataset: str,
-    network: str,
-    activation: str,
-    steps: int,
-    stops: int,
-    samples: int,
-    rate: float,
-    seed: int,
-    device: str,
-) -> list[dict[str, Any]]:
-    """Train a network for some steps, and describe its posteriors class by class along the way."""
-    private, public = load(dataset, "train"), load(dataset, "test")
-    generator = torch.Generator().manual_seed(seed)
-    model = built(network, private, seed, device, init="torch", activation=activation or None)
-    chosen = torch.randperm(len(public), generator=generator)[:samples]
-    seen, labels = data.normalise(public.images[chosen]).to(device), public.labels[chosen]
-    optimizer = torch.optim.Adam(model.parameters(), lr=rate)
-    looked = {round(steps * stop / (stops - 1)) for stop in range(stops)}
-    rows: list[dict[str, Any]] = []
-    for step in range(steps + 1):
-        if step in looked:
-            rows += [{"step": step} | row for row in _described(model, seen, labels, private.classes)]
-        own = torch.randint(len(private), (BATCH,), generator=generator)
-        optimizer.zero_grad()
-        model.train()
-        F.cross_entropy(
-            model(data.normalise(private.images[own]).to(device)), private.labels[own].to(device)
-        ).backward()
-        optimizer.step()
-        model.eval()
-    return rows
+class Posterior(Row):
+    """The probabilities of one class after some steps: of its own samples ("positive") or of all others ("negative").
+
+    `mean`, `spread` and the quantiles are over `count` samples; `accuracy`: of the network, on all, in percent.
+    """
+
+    step: int
+    label: int
+    side: str
+    count: int
+    accuracy: float
+    mean: float
+    spread: float
+    q05: float
+    q25: float
+    q50: float
+    q75: float
+    q95: float
 
 
-def _described(model: torch.nn.Module, seen: torch.Tensor, labels: torch.Tensor, classes: int) -> list[dict[str, Any]]:
+class Posteriors(Experiment):
+    """A network that is trained for some steps, with its posteriors class by class along the way."""
+
+    dataset: str
+    network: str
+    activation: str
+    steps: int
+    stops: int
+    samples: int
+    rate: float
+
+    def run(self) -> Iterator[Posterior]:
+        """Train, and describe the posteriors at every stop."""
+        private, public = load(self.dataset, "train"), load(self.dataset, "test")
+        generator = torch.Generator().manual_seed(self.seed)
+        activation = self.activation or None
+        model = built(self.network, private, self.seed, self.device, init="torch", activation=activation)
+        chosen = torch.randperm(len(public), generator=generator)[: self.samples]
+        seen, labels = data.normalise(public.images[chosen]).to(self.device), public.labels[chosen]
+        optimizer = torch.optim.Adam(model.parameters(), lr=self.rate)
+        looked = {round(self.steps * stop / (self.stops - 1)) for stop in range(self.stops)}
+        for step in range(self.steps + 1):
+            if step in looked:
+                yield from _described(model, step, seen, labels, private.classes)
+            own = torch.randint(len(private), (BATCH,), generator=generator)
+            images, truth = data.normalise(private.images[own]).to(self.device), private.labels[own].to(self.device)
+            optimizer.zero_grad()
+            model.train()
+            F.cross_entropy(model(images), truth).backward()
+            optimizer.step()
+            model.eval()
+
+
+def _described(model: nn.Module, step: int, seen: Tensor, labels: Tensor, classes: int) -> Iterator[Posterior]:
     probabilities = head_inputs(model, seen)[1].softmax(dim=1).double().cpu()
     accuracy = 100 * float((probabilities.argmax(dim=1) == labels).double().mean())
-    rows = []
     for label in range(classes):
         for side, of in zip(SIDES, (labels == label, labels != label), strict=True):
             own = probabilities[of, label]
             if not len(own):
                 continue
             quantiles = torch.quantile(own, torch.tensor(list(QUANTILES.values()), dtype=own.dtype))
-            rows.append(
-                {"label": label, "side": side, "count": len(own), "accuracy": accuracy}
-                | {"mean": float(own.mean()), "spread": float(own.std()) if len(own) > 1 else 0.0}
-                | dict(zip(QUANTILES, quantiles.tolist(), strict=True))
+            yield Posterior.of(
+                step=step,
+                label=label,
+                side=side,
+                count=len(own),
+                accuracy=accuracy,
+                mean=float(own.mean()),
+                spread=float(own.std()) if len(own) > 1 else 0.0,
+                **dict(zip(QUANTILES, quantiles.tolist(), strict=True)),
             )
-    return rows
 
 
-def scale(parameters: Parameters) -> str:
-    """Return what a run is about, in a few words."""
-    networks = ", ".join(f"{row.network} on {data.title(row.dataset)}" for row in parameters.rows)
-    return f"{networks}; {parameters.samples:,} test samples at each stop"
-
-
-def _last(record: Record) -> pd.DataFrame:
-    frame = record.frame()
-    return frame[frame["step"] == frame["steps"]]
+STOP = {"dataset": "dataset", "network": "network", "step": "step"}
 
 
 def table(record: Record) -> pd.DataFrame:
     """Return, along the way, what is predicted of a class's own samples and of others, means over classes."""
-    lines = []
-    for (dataset, network, step), group in record.frame().groupby(["dataset", "network", "step"], sort=False):
-        means = group.groupby("side")[["mean", "spread"]].mean()
-        lines.append(
-            {"dataset": data.title(str(dataset)), "network": network, "step": f"{step:.0f}"}
-            | {"accuracy, %": f"{group['accuracy'].iloc[0]:.1f}"}
-            | {f"{side}": f"{means['mean'][side]:.3f} ± {means['spread'][side]:.3f}" for side in SIDES}
-            | {"n": f"{group[group['label'] == group['label'].min()]['count'].sum():.0f}"}
-        )
-    return pd.DataFrame(lines)
+    spread = joined(" ± ", mean("mean", ".3f"), mean("spread", ".3f"))
+    sides = {side: among(spread, side=side) for side in SIDES}
+    lines = summary(record.rows(Posteriors), STOP, {"accuracy, %": only("accuracy", ".1f"), **sides, "n": _samples})
+    return lines.assign(dataset=lines["dataset"].map(data.title))
+
+
+def _samples(rows: pd.DataFrame) -> str:
+    """Measure how many samples there are: all are positive or negative for any one class."""
+    return f"{select(rows, label=rows['label'].min())['count'].sum():.0f}"
 
 
 def _errors(record: Record) -> pd.DataFrame:
     """Return the standard deviation of every class's count, by the formula on the page, a line a class and stop."""
     parts = []
-    for (dataset, network, step), group in record.frame().groupby(["dataset", "network", "step"], sort=False):
+    for (dataset, network, step), group in record.rows(Posteriors).groupby(list(STOP), sort=False):
         sides = {side: own.set_index("label") for side, own in group.groupby("side")}
         positive, negative = sides["positive"], sides["negative"]
         each = ERRORS_AT / len(negative)
@@ -169,21 +184,16 @@ def _errors(record: Record) -> pd.DataFrame:
 
 def error_table(record: Record) -> pd.DataFrame:
     """Return the standard deviation of counts that the posteriors' spread makes, at a batch of 32."""
-    return pd.DataFrame(
-        [
-            {"dataset": data.title(str(dataset)), "network": network, "step": f"{step:.0f}"}
-            | {
-                "error, mean of classes": f"{group['error'].mean():.3f}",
-                "the worst class": f"{group['error'].max():.3f}",
-            }
-            for (dataset, network, step), group in _errors(record).groupby(["dataset", "network", "step"], sort=False)
-        ]
-    )
+    measures = {"error, mean of classes": mean("error", ".3f"), "the worst class": greatest("error", ".3f")}
+    lines = summary(_errors(record), STOP, measures)
+    return lines.assign(dataset=lines["dataset"].map(data.title))
 
 
 def figure_posteriors(record: Record) -> Figure:
     """Draw the posteriors of every class at the last stop: its own samples' and the others'."""
-    groups = list(_last(record).groupby(["dataset", "network"], sort=False))
+    rows = record.rows(Posteriors)
+    last = rows[rows["step"] == rows["steps"]]
+    groups = list(last.groupby(["dataset", "network"], sort=False))
     figure, axes = figures.panels(len(groups), 1, height=2.7)
     for axis, ((dataset, network), group) in zip(axes[:, 0], groups, strict=True):
         for side, colour, shift in zip(SIDES, figures.COLOURS, (-0.2, 0.2), strict=False):

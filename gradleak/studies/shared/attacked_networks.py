@@ -1,4 +1,4 @@
-"""The networks that label studies attack, named "dataset/network/stage", and how the trained ones came about."""
+"""The networks that studies of labels attack, named "dataset/network/stage", and how the trained ones are trained."""
 
 from __future__ import annotations
 
@@ -15,23 +15,33 @@ from gradleak.runs.forms import Form
 
 Stage = Literal["untrained", "trained"]
 STAGES: tuple[Stage, ...] = get_args(Stage)
-# What a trained network of this name on these private images was trained on, and how. The papers' recipes are
-# unpublished.
-RECIPES: dict[tuple[str, str], dict[str, Any]] = {
-    ("photos", "lenet"): {"epochs": 12, "learning_rate": 3e-3, "batch_size": 64, "init": "torch"},
-    ("photos", "small-cnn"): {"epochs": 12, "learning_rate": 5e-3, "batch_size": 64},
-    ("digits", "lenet"): {"epochs": 12, "learning_rate": 3e-3, "batch_size": 64, "init": "torch"},
-    ("digits", "small-cnn"): {"epochs": 12, "learning_rate": 5e-3, "batch_size": 64},
-    ("cifar10", "lenet"): {"dataset": "cifar10-jpeg", "epochs": 20, "learning_rate": 3e-3, "init": "torch"},
-    ("cifar10", "resnet18"): {"dataset": "cifar10-jpeg", "epochs": 12, "learning_rate": 2e-3},
-    ("cifar10", "resnet20"): {"epochs": 6, "learning_rate": 1e-3, "pretrained": "cifar10_resnet20.pt"},
-    ("flowers17", "alexnet"): {"epochs": 15, "learning_rate": 3e-4, "batch_size": 32, "init": "torch"},
-    ("flowers17", "resnet18"): {"epochs": 4, "learning_rate": 1e-3, "batch_size": 32},
+
+
+def _recipe(network: str, dataset: str, **options: Any) -> training.Recipe:
+    return training.Recipe(network=network, dataset=dataset, bias=False, **options)
+
+
+# How a trained network of this name comes about that is attacked on these private images; what it is trained on may be
+# another form of them. The papers' recipes are unpublished.
+RECIPES = {
+    ("photos", "lenet"): _recipe("lenet", "photos", epochs=12, learning_rate=3e-3, batch_size=64, init="torch"),
+    ("photos", "small-cnn"): _recipe("small-cnn", "photos", epochs=12, learning_rate=5e-3, batch_size=64),
+    ("digits", "lenet"): _recipe("lenet", "digits", epochs=12, learning_rate=3e-3, batch_size=64, init="torch"),
+    ("digits", "small-cnn"): _recipe("small-cnn", "digits", epochs=12, learning_rate=5e-3, batch_size=64),
+    ("cifar10", "lenet"): _recipe("lenet", "cifar10-jpeg", epochs=20, learning_rate=3e-3, init="torch"),
+    ("cifar10", "resnet18"): _recipe("resnet18", "cifar10-jpeg", epochs=12, learning_rate=2e-3),
+    ("cifar10", "resnet20"): _recipe(
+        "resnet20", "cifar10", epochs=6, learning_rate=1e-3, pretrained="cifar10_resnet20.pt"
+    ),
+    ("flowers17", "alexnet"): _recipe(
+        "alexnet", "flowers17", epochs=15, learning_rate=3e-4, batch_size=32, init="torch"
+    ),
+    ("flowers17", "resnet18"): _recipe("resnet18", "flowers17", epochs=4, learning_rate=1e-3, batch_size=32),
 }
 
 
-class Row(Form):
-    """One line of a table: on which private images, which network, in which state."""
+class AttackedNetwork(Form):
+    """A network on its private images, in the state in which it is attacked: "cifar10/lenet/trained"."""
 
     dataset: str
     network: str
@@ -53,7 +63,11 @@ class Row(Form):
     @property
     def training(self) -> str:
         """The dataset that the network is trained on."""
-        return str(RECIPES.get((self.dataset, self.network), {}).get("dataset", self.dataset))
+        recipe = RECIPES.get((self.dataset, self.network))
+        return recipe.dataset if recipe else self.dataset
+
+
+Row = AttackedNetwork  # TRANSITION
 
 
 def built(network: str, private: Dataset, seed: int, device: str, **options: Any) -> nn.Module:
@@ -76,17 +90,16 @@ class OnPixels(nn.Module):
         return out
 
 
-def network(row: Row, labels: str, private: Dataset, seed: int, device: str) -> tuple[nn.Module, float | None]:
-    """Return a row's network, without a bias in its last layer, and, where it is trained, its test accuracy.
+def network(
+    attacked: AttackedNetwork, labels: str, private: Dataset, seed: int, device: str
+) -> tuple[nn.Module, float | None]:
+    """Return a network to attack, without a bias in its last layer, and, where it is trained, its test accuracy.
 
     It is trained with the kind of label that is attacked, and with smoothing where that is one-hot.
     """
-    if row.stage == "untrained":
-        return built(row.network, private, seed, "cpu", bias=False), None
-    kind = "mixup" if labels == "mixup" else "smoothing"
-    own = {"dataset": row.dataset} | RECIPES[row.dataset, row.network]
-    trained = training.train(
-        training.Recipe(network=row.network, labels=kind, bias=False, seed=seed, **own),
-        device=device,
-    )
+    if attacked.stage == "untrained":
+        return built(attacked.network, private, seed, "cpu", bias=False), None
+    changes = {"labels": "mixup" if labels == "mixup" else "smoothing", "seed": seed}
+    recipe = RECIPES[attacked.dataset, attacked.network].model_copy(update=changes)
+    trained = training.train(recipe, device=device)
     return trained.model, trained.accuracy

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
@@ -12,6 +13,7 @@ from gradleak import defenses
 from gradleak.errors import unknown
 from gradleak.leak import Defense, Gradients
 from gradleak.runs.forms import Form
+from gradleak.show.summaries import among, decibels, mean, median, percent, summary
 from gradleak.studies import Experiment
 
 # wang2024's pages: the level of their "clip" is a share of the gradient's own norm.
@@ -70,6 +72,23 @@ def defended_trials(levels: Mapping[str, Sequence[float]], **common: Any) -> lis
         for name, own in levels.items()
         for level in own
     ]
+
+
+def refused_table(rows: pd.DataFrame, cosine: str) -> pd.DataFrame:
+    """Return what defences leave of gradients, and of images by who does not expect noise and by who does.
+
+    `cosine`: the format of the cosine with the clean gradient.
+    """
+    rows = with_defence_cells(rows).assign(refused=100.0 * rows["psnr"].eq(-math.inf))
+    return summary(
+        rows,
+        {"defence": "defence", "strength": "strength"},
+        {
+            "cosine": mean("utility", cosine),
+            "unaware: refused": among(mean("refused", percent()), attacker="unaware"),
+            "aware: median PSNR": among(median("psnr", decibels), attacker="aware"),
+        },
+    )
 
 
 def defense_cells(defense: Any, level: Any) -> dict[str, str]:

@@ -13,6 +13,7 @@ from gradleak import data, models
 from gradleak.leak import head_inputs
 from gradleak.runs.fitting import Sees
 from gradleak.runs.forms import Form, Whole
+from gradleak.studies import Experiment
 from gradleak.studies.shared.attacked_networks import built
 
 TRAINED = "efficientnet-lite0"
@@ -20,8 +21,8 @@ TRAINED = "efficientnet-lite0"
 MEAN, STD = 0.498, 0.502
 
 
-class Row(Form):
-    """A network that is run over a dataset's images: its activation, if there is a choice, and its classes."""
+class SeenNetwork(Form):
+    """A network and the images that it is run over: its activation, if there is a choice, and its classes."""
 
     dataset: str
     network: str
@@ -69,3 +70,16 @@ def seen(dataset: str, network: str, activation: str, classes: int, seed: int, d
     features, scores = head_inputs(model.to(device), inputs.to(device), chunk=50)
     labels = private.labels.to(device) if network == TRAINED else None
     return Seen(features, scores.softmax(dim=1), labels)
+
+
+class OnLastLayer(Experiment):
+    """Batches whose gradient is that of the last layer alone."""
+
+    dataset: str
+    network: str
+    activation: str
+    classes: int
+
+    def seen(self) -> Seen:
+        """Run the network over all images."""
+        return seen(self.dataset, self.network, self.activation, self.classes, self.seed, self.device)

@@ -3,92 +3,233 @@
 from __future__ import annotations
 
 import itertools
+import math
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import Any, ClassVar
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import pandas as pd
 import torch
 from matplotlib.figure import Figure
-from pydantic import Field
 from torch import Tensor, nn
 
 from gradleak import augment, claims, data, metrics, studies
-from gradleak.images import LBFGS, Adam, Prior, match
+from gradleak.images import LBFGS, Adam, Distance, Prior, match
+from gradleak.images.matching.objective import Kind
 from gradleak.images.presets import preset
 from gradleak.leak import observe
 from gradleak.runs.fitting import Fixed, Sees
 from gradleak.runs.records import Record
 from gradleak.show import figures
+from gradleak.show.summaries import least, mean, spread, summary, total
+from gradleak.studies import Experiment, Row, setting
 from gradleak.studies.shared import attacked_networks
-from gradleak.studies.shared.attacked_networks import STAGES, Row, Stage
+from gradleak.studies.shared.attacked_networks import STAGES, AttackedNetwork, Stage
 from gradleak.studies.shared.mosaics import packed, show
-from gradleak.studies.shared.restored import quality
+from gradleak.studies.shared.restored import Quality, quality
 
-KINDS = ("mixup", "smoothing")
-DISTANCES = ("l2", "cosine")
 # wang2024's weights of total variation.
 VARIATION = {"untrained": 1e-2, "trained": 1e-3}
 # Points of a curve, images of a strip, draws of a bootstrap.
 POINTS, SHOWN, DRAWS = 20, 6, 4000
-# dB: what is under this is no image.
-LOST = 15
+# In dB: what is under the first is no image; equal images count as the second in a mean.
+LOST, TOP = 15, 200.0
 
 
 class Parameters(studies.Parameters):
-    """What a rerun of either table may change."""
+    """How many images and starts each row of the table has, on which networks, and for how many steps."""
 
-    pairs: int = Field(2, ge=2, le=10_000, description="mixed images, one a pair of classes")
-    images: int = Field(2, ge=2, le=10_000, description="images with smoothed labels")
-    restarts: int = Field(1, ge=1, le=100, description="random starts an image")
-    l2_steps: int = Field(1, ge=1, le=100_000, description="L-BFGS steps of L2 matching, 20 gradients each")
-    cosine_steps: int = Field(10, ge=1, le=1_000_000, description="Adam steps of cosine matching")
-    whole: int = Field(0, ge=0, le=10_000, description="images of each untrained L2 row that get whole steps")
-    whole_starts: int = Field(1, ge=1, le=100, description="random starts of those")
-    stages: list[Stage] = Field(["untrained"], description="networks: untrained, trained")
-    dataset: str = Field("photos", description="private images, test split")
-
-    paper: ClassVar[dict[str, Any]] = {
-        "pairs": 45,
-        "images": 30,
-        "restarts": 10,
-        "l2_steps": 300,
-        "cosine_steps": 4800,
-        "whole": 45,
-        "whole_starts": 10,
-        "stages": list(STAGES),
-        "dataset": "cifar10",
-    }
+    pairs: int = setting(2, paper=45, ge=2, le=10_000, about="mixed images, one a pair of classes")
+    images: int = setting(2, paper=30, ge=2, le=10_000, about="images with smoothed labels")
+    restarts: int = setting(1, paper=10, ge=1, le=100, about="random starts an image")
+    l2_steps: int = setting(1, paper=300, ge=1, le=100_000, about="L-BFGS steps of L2 matching, 20 gradients each")
+    cosine_steps: int = setting(10, paper=4800, ge=1, le=1_000_000, about="Adam steps of cosine matching")
+    whole: int = setting(0, paper=45, ge=0, le=10_000, about="images of each untrained L2 row that get whole steps")
+    whole_starts: int = setting(1, paper=10, ge=1, le=100, about="random starts of those")
+    stages: list[Stage] = setting(["untrained"], paper=list(STAGES), about="networks: untrained, trained")
+    dataset: str = setting("photos", paper="cifar10", about="private images, test split")
 
     def sees(self) -> list[Sees]:
         """Return LeNet in its states, and the images that it is shown."""
         return [Fixed(**vars(one), lpips=1) for one in lenets(self.dataset, self.stages)]
 
+    def about(self) -> str:
+        """Return in a few words how many samples of what a run is about."""
+        return f"{self.pairs} mixed and {self.images} smoothed images, {data.title(self.dataset)}"
 
-def scale(parameters: Parameters) -> str:
-    """Return in a few words how many samples of what a run is about."""
-    return f"{parameters.pairs} mixed and {parameters.images} smoothed images, {data.title(parameters.dataset)}"
+
+class OfRun(Row):
+    """What came out of a run of matching, by the run's name; `what` says which sort of row it is."""
+
+    what: str
+    run: str
 
 
-def row_trials(parameters: Parameters) -> list[dict[str, Any]]:
-    """Return the inputs of the trials that are a table's rows: kind of label, distance and network."""
-    counts = {"mixup": parameters.pairs, "smoothing": parameters.images}
-    steps = {"l2": parameters.l2_steps, "cosine": parameters.cosine_steps}
-    common = {
-        "restarts": parameters.restarts,
-        "dataset": parameters.dataset,
-        "seed": parameters.seed,
-        "device": studies.resolve_device(parameters.device),
-    }
-    return [
-        {"labels": labels, "distance": distance, "stage": stage, "samples": counts[labels], "steps": steps[distance]}
-        | common
-        for labels in KINDS
-        for distance in DISTANCES
-        for stage in parameters.stages
-    ]
+class MatchedImage(OfRun, Quality):
+    """An image that one start led to: `lost` is 1 where it diverged, `bad` counts losses that were not finite.
+
+    `label_error`: of the label in L1, at the start that the attacker chooses by its loss.
+    """
+
+    image: int
+    restart: int
+    seconds: float
+    status: str
+    loss: float
+    lost: int
+    bad: int
+    label_error: float = math.nan
+
+
+class CurvePoint(OfRun):
+    """The best so far at a step: the median loss, and the mean PSNR."""
+
+    step: int
+    loss: float
+    psnr: float
+
+
+class Strip(OfRun):
+    """The first images of a run, or the private ones, side by side."""
+
+    picture: str
+
+
+class PairedRuns(OfRun):
+    """How much higher the first run's PSNR is, and between which numbers its mean lies with 95 % confidence.
+
+    `apart`: within this of no difference, with the same confidence.
+    """
+
+    images: int
+    difference: float
+    low: float
+    high: float
+    apart: float
+
+
+class Trained(Row):
+    """The test accuracy of a row's network, where it is trained."""
+
+    what: str
+    accuracy: float | None
+
+
+@dataclass(frozen=True)
+class Matching:
+    """How a run matches, and where it has its labels from: None where it knows them."""
+
+    distance: Distance
+    prior: Prior
+    optimizer: Adam | LBFGS
+    labels: str | None = None
+
+
+class Private(NamedTuple):
+    """A network, its test accuracy if it is trained, and the private inputs and labels that it is shown."""
+
+    model: nn.Module
+    accuracy: float | None
+    inputs: Tensor
+    targets: Tensor
+
+    def first(self, count: int) -> Private:
+        """Return the same with the first samples alone."""
+        return self._replace(inputs=self.inputs[:count], targets=self.targets[:count])
+
+
+class OnLeNet(Experiment):
+    """Images that LeNet is shown in one of its states."""
+
+    stage: Stage
+    dataset: str
+
+    def reads(self) -> list[str]:
+        """Return the datasets that the images come from, and that a trained network has learned."""
+        return [self.dataset, *([_lenet(self.dataset, "trained").training] if self.stage == "trained" else [])]
+
+
+class Matched(OnLeNet):
+    """A row of a table: images with one kind of label, matched by one distance."""
+
+    labels: str
+    distance: Kind
+    samples: int
+    steps: int
+    restarts: int
+
+    @classmethod
+    def every(cls, parameters: Parameters, **inputs: Any) -> Iterator[Self]:
+        """Give a table's rows, with these inputs beside their own."""
+        samples = {"mixup": parameters.pairs, "smoothing": parameters.images}
+        steps = {"l2": parameters.l2_steps, "cosine": parameters.cosine_steps}
+        for labels, distance, stage in itertools.product(samples, steps, parameters.stages):
+            own = {"labels": labels, "distance": distance, "stage": stage}
+            yield cls.of(parameters, samples=samples[labels], steps=steps[distance], **own, **inputs)
+
+    def private(self) -> Private:
+        """Return the network, and the row's inputs and labels."""
+        return private(self.labels, self.stage, self.samples, self.dataset, self.seed, self.device)
+
+    def matching(self, *, labels: str | None = None, whole: bool = False, **weights: float) -> Matching:
+        """Return how wang2024 matches the row, with these labels and weights of its distance; steps may be `whole`."""
+        distance = Distance(self.distance, **weights)
+        return Matching(distance, prior(self.stage), optimizer(self.distance, self.steps, whole=whole), labels)
+
+    def compared(self, shown: Private, runs: Mapping[str, Matching]) -> list[OfRun]:
+        """Run `match` on every sample's gradient in each of these ways, from the same starts.
+
+        Rows: one an image and start, points of curves, a strip of images.
+        """
+        inputs, targets = shown.inputs, shown.targets
+        leaks = [observe(shown.model, inputs[n : n + 1], targets[n : n + 1].to(inputs)) for n in range(len(inputs))]
+        truth = data.denormalise(inputs.double()).clamp(0, 1)
+        rows: list[OfRun] = []
+        for name, how in runs.items():
+            seen: dict[int, list[float]] = {}
+
+            def watch(who: Tensor, step: int, best: Tensor, seen: dict[int, list[float]] = seen) -> None:
+                values = metrics.psnr(data.denormalise(best[:, 0].double()), truth[who // self.restarts])
+                seen.setdefault(step, []).extend(values.tolist())
+
+            started = time.perf_counter()
+            found = match(
+                leaks,
+                targets.to(inputs) if how.labels is None else how.labels,
+                distance=how.distance,
+                prior=how.prior,
+                optimizer=how.optimizer,
+                restarts=self.restarts,
+                seed=self.seed,
+                label_prior=self.labels,
+                watch=watch,
+            )
+            seconds = (time.perf_counter() - started) / (len(inputs) * self.restarts)
+            errors = metrics.label_error(found.labels.double(), targets)
+            for restart in range(self.restarts):
+                images = data.denormalise(found.attempts[:, restart, 0].double())
+                for n, near in enumerate(quality(images, truth)):
+                    row = MatchedImage.of(
+                        near,
+                        what="image",
+                        run=name,
+                        image=n,
+                        restart=restart,
+                        seconds=seconds,
+                        status=found.status[n][restart],
+                        loss=float(found.losses[n, restart]),
+                        lost=int(found.status[n][restart] == "diverged"),
+                        bad=int(found.bad[n, restart]),
+                    )
+                    chosen = restart == int(found.chosen[n])
+                    rows.append(MatchedImage.of(row, label_error=float(errors[n])) if chosen else row)
+            rows += _curve(name, found.history, found.curves, seen)
+            strip = data.denormalise(found.attempts[:SHOWN, 0, 0].double())
+            rows.append(Strip(what="picture", run=name, picture=packed(strip, len(strip))))
+        strip = truth[:SHOWN]
+        return [*rows, Strip(what="picture", run="private", picture=packed(strip, len(strip)))]
 
 
 def table_samples(dataset: data.Dataset, labels: str, count: int, seed: int) -> tuple[Tensor, Tensor]:
@@ -122,111 +263,60 @@ def optimizer(distance: str, steps: int, *, whole: bool = False) -> Adam | LBFGS
     return LBFGS(steps=steps) if isinstance(own, LBFGS) and not whole else own
 
 
+def _lenet(dataset: str, stage: str) -> AttackedNetwork:
+    return AttackedNetwork.of(f"{dataset}/lenet/{stage}")
+
+
 def lenets(dataset: str, stages: Sequence[str]) -> list[Sees]:
     """Return LeNet in its states, and the images that it is shown."""
-    return [Row.of(f"{dataset}/lenet/{stage}").sees for stage in stages]
+    return [_lenet(dataset, stage).sees for stage in stages]
 
 
-def read_by(dataset: str, stages: Sequence[str]) -> list[str]:
-    """Return the datasets that images and networks come from."""
-    trained = [Row.of(f"{dataset}/lenet/trained").training] if "trained" in stages else []
-    return list(dict.fromkeys([dataset, *trained]))
-
-
-def private(
-    labels: str, stage: str, samples: int, dataset: str, seed: int, device: str
-) -> tuple[nn.Module, float | None, Tensor, Tensor]:
-    """Return LeNet in its state, its test accuracy, and the private inputs and labels."""
+def private(labels: str, stage: str, samples: int, dataset: str, seed: int, device: str) -> Private:
+    """Return LeNet in its state, and private inputs and labels of one kind."""
     own = data.load(dataset, "test")
     inputs, targets = table_samples(own, labels, samples, seed)
-    model, accuracy = attacked_networks.network(Row.of(f"{dataset}/lenet/{stage}"), labels, own, seed, device)
-    return model.to(device), accuracy, inputs.to(device), targets.to(device)
+    model, accuracy = attacked_networks.network(_lenet(dataset, stage), labels, own, seed, device)
+    return Private(model.to(device), accuracy, inputs.to(device), targets.to(device))
 
 
-def compared(
-    model: nn.Module,
-    inputs: Tensor,
-    targets: Tensor,
-    runs: Mapping[str, Mapping[str, Any]],
-    *,
-    label_prior: str,
-    restarts: int,
-    seed: int,
-) -> list[dict[str, Any]]:
-    """Run `match` on every sample's gradient with each run's options, from the same starts; rows of all that came out.
-
-    A run's "labels" are the true ones where it names none. Rows: one an image and restart, points of curves, a strip.
-    """
-    leaks = [observe(model, inputs[n : n + 1], targets[n : n + 1].to(inputs)) for n in range(len(inputs))]
-    truth = data.denormalise(inputs.double()).clamp(0, 1)
-    rows: list[dict[str, Any]] = []
-    for name, options in runs.items():
-        seen: dict[int, list[float]] = {}
-
-        def watch(who: Tensor, step: int, best: Tensor, seen: dict[int, list[float]] = seen) -> None:
-            values = metrics.psnr(data.denormalise(best[:, 0].double()), truth[who // restarts])
-            seen.setdefault(step, []).extend(values.tolist())
-
-        started = time.perf_counter()
-        own: dict[str, Any] = {"labels": targets.to(inputs), "label_prior": label_prior} | dict(options)
-        found = match(leaks, restarts=restarts, seed=seed, watch=watch, **own)
-        seconds = (time.perf_counter() - started) / (len(inputs) * restarts)
-        errors = metrics.label_error(found.labels.double(), targets)
-        for restart in range(restarts):
-            images = data.denormalise(found.attempts[:, restart, 0].double())
-            for n, judged in enumerate(quality(images, truth)):
-                rows.append(
-                    {"what": "image", "run": name, "image": n, "restart": restart, "seconds": seconds}
-                    | {"status": found.status[n][restart], "loss": float(found.losses[n, restart])}
-                    | {"lost": int(found.status[n][restart] == "diverged"), "bad": int(found.bad[n, restart])}
-                    | judged
-                    | ({"label_error": float(errors[n])} if restart == int(found.chosen[n]) else {})
-                )
-        rows += _curve(name, found.history, found.curves, seen)
-        strip = data.denormalise(found.attempts[:SHOWN, 0, 0].double())
-        rows.append({"what": "picture", "run": name, "picture": packed(strip, len(strip))})
-    strip = truth[:SHOWN]
-    return [*rows, {"what": "picture", "run": "private", "picture": packed(strip, len(strip))}]
-
-
-def _curve(name: str, steps: Tensor, curves: Tensor, seen: Mapping[int, list[float]]) -> list[dict[str, Any]]:
+def _curve(name: str, steps: Tensor, curves: Tensor, seen: Mapping[int, list[float]]) -> list[CurvePoint]:
     every = max(1, -(-len(steps) // POINTS))
     return [
-        {
-            "what": "curve",
-            "run": name,
-            "step": int(steps[place]),
-            "loss": float(curves[..., place].median()),
-            "psnr": float(np.mean(seen[int(steps[place])])),
-        }
+        CurvePoint(
+            what="curve",
+            run=name,
+            step=int(steps[place]),
+            loss=float(curves[..., place].median()),
+            psnr=float(np.mean(seen[int(steps[place])])),
+        )
         for place in {*range(0, len(steps), every), len(steps) - 1}
     ]
 
 
-def paired(rows: Sequence[Mapping[str, Any]], pairs: Sequence[tuple[str, str]], seed: int) -> list[dict[str, Any]]:
+def paired(rows: Sequence[Row], pairs: Sequence[tuple[str, str]], seed: int) -> list[PairedRuns]:
     """Compare runs image by image: the mean difference in PSNR, and where 95 % of a bootstrap over images put it."""
     means: dict[str, dict[int, list[float]]] = {}
     for row in rows:
-        if row["what"] == "image":
-            # A lost image is one of nothing at all, as its PSNR is not finite.
-            means.setdefault(row["run"], {}).setdefault(row["image"], []).append(max(0.0, min(row["psnr"], 200.0)))
+        if isinstance(row, MatchedImage):
+            # A lost image's PSNR is minus infinity: it counts as nothing.
+            means.setdefault(row.run, {}).setdefault(row.image, []).append(max(0.0, min(row.psnr, TOP)))
     generator = np.random.default_rng(seed)
     found = []
     for first, second in pairs:
         values = np.array([np.mean(means[first][n]) - np.mean(means[second][n]) for n in sorted(means[first])])
         draws = values[generator.integers(len(values), size=(DRAWS, len(values)))].mean(axis=1)
-        low, high = np.quantile(draws, [0.025, 0.975])
+        low, high = map(float, np.quantile(draws, [0.025, 0.975]))
         found.append(
-            {
-                "what": "paired",
-                "run": f"{first} against {second}",
-                "images": len(values),
-                "difference": float(values.mean()),
-                "low": float(low),
-                "high": float(high),
-                # Within this of no difference, with 95 % confidence.
-                "apart": float(max(abs(low), abs(high))),
-            }
+            PairedRuns(
+                what="paired",
+                run=f"{first} against {second}",
+                images=len(values),
+                difference=float(values.mean()),
+                low=low,
+                high=high,
+                apart=max(abs(low), abs(high)),
+            )
         )
     return found
 
@@ -237,9 +327,14 @@ def rows_of(record: Record, what: str) -> pd.DataFrame:
     return frame[frame["what"] == what]
 
 
-def mean_text(values: pd.Series) -> str:
-    """Return a mean PSNR; what is lost counts as nothing, and equal images as 200 dB, so that there is one."""
-    return f"{values.astype(float).clip(0, 200).mean():.1f}"
+def counted(psnr: pd.Series[Any]) -> pd.Series[float]:
+    """Return PSNRs as a mean counts them: what is lost as nothing, and equal images as 200 dB."""
+    return psnr.astype(float).clip(0, TOP)
+
+
+def mean_text(psnr: pd.Series[Any]) -> str:
+    """Return a mean PSNR as a table shows it."""
+    return f"{counted(psnr).mean():.1f}"
 
 
 def psnr_table(record: Record, runs: Sequence[str]) -> pd.DataFrame:
@@ -249,7 +344,7 @@ def psnr_table(record: Record, runs: Sequence[str]) -> pd.DataFrame:
     trained = {(row["labels"], row["stage"]): row["accuracy"] for row in networks if row["stage"] == "trained"}
     lines = []
     for keys, group in rows_of(record, "image").groupby(["labels", "distance", "stage"], sort=False):
-        line: dict[str, Any] = dict(zip(("labels", "distance", "LeNet"), keys, strict=True))
+        line = dict(zip(("labels", "distance", "LeNet"), keys, strict=True))
         if (keys[0], keys[2]) in trained:
             line["LeNet"] = f"trained to {100 * trained[keys[0], keys[2]]:.0f} %"
         for name in runs:
@@ -267,7 +362,7 @@ def interval_table(record: Record, runs: Sequence[str], run: str = "label from")
     for keys, group in rows_of(record, "image").groupby(["labels", "distance", "stage", "run"], sort=False):
         if keys[3] not in runs:
             continue
-        psnr = group["eight_bit"].astype(float).clip(0, 200)
+        psnr = counted(group["eight_bit"])
         values = psnr.groupby(group["image"]).mean().to_numpy()
         picked = np.random.default_rng(0).integers(len(values), size=(DRAWS, len(values)))
         low, high = np.quantile(values[picked].mean(axis=1), [0.025, 0.975])
@@ -292,22 +387,25 @@ def _side(value: float, low: float, high: float) -> str:
 
 def detail_table(record: Record, run: str = "label from") -> pd.DataFrame:
     """Return what Table 3 says besides PSNR: SSIM, LPIPS, the label's error, runs that diverged, seconds an image."""
-    lines = []
-    for keys, group in rows_of(record, "image").groupby(["labels", "distance", "stage", "run"], sort=False):
-        lpips = group["lpips"].dropna().astype(float)
-        lines.append(
-            dict(zip(("labels", "distance", "LeNet", run), keys, strict=True))
-            | {
-                "PSNR": f"{mean_text(group['psnr'])} ± {group['psnr'].astype(float).clip(0, 200).std():.1f}",
-                "least": f"{group['psnr'].astype(float).clip(lower=0).min():.1f}",
-                "SSIM": f"{group['ssim'].mean():.3f}",
-                "LPIPS": f"{lpips.mean():.3f}" if len(lpips) else "n/a",
-                "L_r": f"{group['label_error'].astype(float).mean():.1e}",
-                "diverged": f"{group['status'].eq('diverged').sum()}",
-                "s": f"{group['seconds'].mean():.2g}",
-            }
-        )
-    return pd.DataFrame(lines)
+    rows = rows_of(record, "image")
+    rows = rows.astype({"lpips": float, "label_error": float}).assign(
+        counted=counted(rows["psnr"]),
+        psnr=rows["psnr"].astype(float).clip(lower=0),
+        diverged=rows["status"].eq("diverged"),
+    )
+    return summary(
+        rows,
+        {"labels": "labels", "distance": "distance", "LeNet": "stage", run: "run"},
+        {
+            "PSNR": spread("counted", ".1f"),
+            "least": least("psnr", ".1f"),
+            "SSIM": mean("ssim", ".3f"),
+            "LPIPS": mean("lpips", lambda value: "n/a" if math.isnan(value) else f"{value:.3f}"),
+            "L_r": mean("label_error", ".1e"),
+            "diverged": total("diverged", ".0f"),
+            "s": mean("seconds", ".2g"),
+        },
+    )
 
 
 def paired_table(record: Record) -> pd.DataFrame:

@@ -8,6 +8,27 @@ import torch
 
 from gradleak import data
 from gradleak.sequences import Sentences
+from gradleak.studies import Row
+
+
+class Reading(Row):
+    """How much of a batch was read, and what the reader says of it.
+
+    `right`: the share of sentences that were read; `unique`: the reader says that no other sentences give this
+    gradient; `wrongly_sure`: it says so of wrong ones; `tokens`: those of the batch, end marks included; `prefixes` and
+    `rank`: how many prefixes lay in all spans, and the dimensions of these; `misfit`: how far the sentences' gradient
+    is from the one that was seen.
+    """
+
+    exact: bool
+    right: float
+    status: str
+    unique: bool
+    wrongly_sure: bool
+    tokens: int
+    prefixes: int
+    rank: int
+    misfit: float
 
 
 def private_of(text: str, size: int, number: int, seed: int) -> list[list[int]]:
@@ -17,7 +38,7 @@ def private_of(text: str, size: int, number: int, seed: int) -> list[list[int]]:
     return [pieces.encode(sentences[one]) for one in torch.randint(len(sentences), (size,), generator=generator)]
 
 
-def judge(read: Sentences, private: list[list[int]]) -> dict[str, Any]:
+def reading_of(read: Sentences, private: list[list[int]]) -> Reading:
     """Return how much of a batch was read, and whether the reader promised what is not so."""
     left, right = sorted(private), 0
     for sentence in read.all():
@@ -25,14 +46,19 @@ def judge(read: Sentences, private: list[list[int]]) -> dict[str, Any]:
             left.remove(sentence)
             right += 1
     exact = read.all() == sorted(private)
-    return {
-        "exact": exact,
-        "right": right / len(private),
-        "status": read.status,
-        "unique": read.status == "unique",
-        "wrongly_sure": read.status == "unique" and not exact,
-        "tokens": sum(map(len, private)) + len(private),
-        "prefixes": read.prefixes,
-        "rank": read.rank,
-        "misfit": read.misfit,
-    }
+    return Reading(
+        exact=exact,
+        right=right / len(private),
+        status=read.status,
+        unique=read.status == "unique",
+        wrongly_sure=read.status == "unique" and not exact,
+        tokens=sum(map(len, private)) + len(private),
+        prefixes=read.prefixes,
+        rank=read.rank,
+        misfit=read.misfit,
+    )
+
+
+def judge(read: Sentences, private: list[list[int]]) -> dict[str, Any]:  # TRANSITION
+    """Return the columns of `reading_of`."""
+    return reading_of(read, private).columns

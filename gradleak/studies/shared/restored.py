@@ -4,27 +4,35 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
 
 from torch import Tensor
 
 from gradleak import metrics
+from gradleak.studies import Row
 
 
-def quality(images: Tensor, truth: Tensor) -> list[dict[str, Any]]:
-    """Return how near each of N images (N, C, H, W) is to the truth, by all measures; what is not finite is lost."""
-    distance = metrics.lpips(images, truth)
-    columns = {
-        "psnr": metrics.psnr(images, truth),
-        "eight_bit": metrics.wrapped_psnr(images, truth),
-        "ssim": metrics.ssim(images, truth),
-    }
-    rows: list[dict[str, Any]] = [
-        {key: float(values[n]) for key, values in columns.items()} for n in range(len(images))
+class Quality(Row):
+    """How near a restored image is to the private one; one with a number that is not finite is lost.
+
+    `eight_bit`: the PSNR of 8-bit pixels that wrap, as wang2024's code has it; `lpips`: None if there is no pretrained
+    trunk.
+    """
+
+    psnr: float
+    eight_bit: float
+    ssim: float
+    lpips: float | None
+
+
+def quality(images: Tensor, truth: Tensor) -> list[Quality]:
+    """Return how near each of N images (N, C, H, W) is to the truth."""
+    distances = metrics.lpips(images, truth).values
+    columns = [values(images, truth).tolist() for values in (metrics.psnr, metrics.wrapped_psnr, metrics.ssim)]
+    lpips = [None] * len(images) if distances is None else distances.tolist()
+    return [
+        Quality(psnr=psnr, eight_bit=eight_bit, ssim=ssim, lpips=distance)
+        for psnr, eight_bit, ssim, distance in zip(*columns, lpips, strict=True)
     ]
-    for n, row in enumerate(rows):
-        row["lpips"] = None if distance.values is None else float(distance.values[n])
-    return rows
 
 
 def clock(device: str) -> Callable[[], float]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,6 +12,7 @@ from torch import Tensor
 from gradleak import metrics
 from gradleak.labels import recover_soft_labels
 from gradleak.labels.soft.single import Solver
+from gradleak.studies import Row
 
 # A label within this of the truth (L1) counts as recovered.
 KNOWN = 1e-3
@@ -51,18 +51,46 @@ def search_both(gradients: Tensor, weight: Tensor, prior: str) -> tuple[Search, 
     return first, Search(scalars, labels, first.seconds + second.seconds)
 
 
-def judged(labels: Tensor, status: Sequence[str], targets: Tensor) -> dict[str, Any]:
-    """Return accuracy and statuses in percent, errors in L1; `silent` labels are wrong and not said to be."""
+class Judged(Row):
+    """How many labels an exact solver recovered and what it says of them, in percent.
+
+    Errors (L1) are those of the labels that it calls unique; `silent`: how many of these are wrong.
+    """
+
+    count: int
+    accuracy: float
+    unique: float
+    ambiguous: float
+    failed: float
+    silent: int
+    mean_error: float
+    spread_error: float | None
+    median_error: float
+    largest_error: float
+
+
+def judged(labels: Tensor, status: Sequence[str], targets: Tensor) -> Judged:
+    """Compare the labels that an exact solver found with the true ones."""
     errors = metrics.label_error(labels, targets.to(labels))
     right, unique = errors < KNOWN, torch.tensor([one == "unique" for one in status], device=labels.device)
     known = errors[unique] if unique.any() else errors.new_full((1,), torch.nan)
-    return {
-        "count": len(labels),
-        "accuracy": 100 * float(right.double().mean()),
-        **{name: 100 * status.count(name) / len(status) for name in ("unique", "ambiguous", "failed")},
-        "silent": int((unique & ~right).sum()),
-        "mean_error": float(known.mean()),
-        "spread_error": float(known.std()) if len(known) > 1 else None,
-        "median_error": float(known.median()),
-        "largest_error": float(known.max()),
-    }
+    return Judged(
+        count=len(labels),
+        accuracy=percentage(right),
+        silent=int((unique & ~right).sum()),
+        mean_error=float(known.mean()),
+        spread_error=float(known.std()) if len(known) > 1 else None,
+        median_error=float(known.median()),
+        largest_error=float(known.max()),
+        **statuses(status),
+    )
+
+
+def statuses(status: Sequence[str]) -> dict[str, float]:
+    """Return how often an exact solver says each thing of a label, in percent."""
+    return {name: 100 * status.count(name) / len(status) for name in ("unique", "ambiguous", "failed")}
+
+
+def percentage(values: Tensor) -> float:
+    """Return the mean of shares in percent, or how often something is true."""
+    return 100 * float(values.double().mean())

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
 
 import pandas as pd
 import torch
@@ -18,22 +19,32 @@ from gradleak.errors import InputError, unknown
 from gradleak.labels import Knowledge, count_heads
 from gradleak.leak import Defense, observe, observe_heads
 from gradleak.show import figures
+from gradleak.studies import Row
 
 BALANCES = ("unbalanced", "balanced")
 SIZES = [1, 2, 4, 8, 16, 32, 64, 128]
-# Every attack by the name that figures give it: its method, and what it is told.
-ATTACKS: dict[str, tuple[str, dict[str, Any]]] = {
-    "LLG": ("llg", {}),
-    "LLG*": ("llg*", {"dummy": "random"}),
-    "LLG*, zeros": ("llg*", {"dummy": "zeros"}),
-    "LLG*, ones": ("llg*", {"dummy": "ones"}),
-    "LLG+": ("llg+", {}),
-    "guess": ("guess", {}),
+
+
+class LabelAttack(NamedTuple):
+    """A label attack of the package: its method, and which inputs it makes up where it needs any."""
+
+    method: str
+    dummy: str = "random"
+
+
+# The attacks by the names that figures give them.
+ATTACKS = {
+    "LLG": LabelAttack("llg"),
+    "LLG*": LabelAttack("llg*"),
+    "LLG*, zeros": LabelAttack("llg*", dummy="zeros"),
+    "LLG*, ones": LabelAttack("llg*", dummy="ones"),
+    "LLG+": LabelAttack("llg+"),
+    "guess": LabelAttack("guess"),
 }
 GUESS = "guess"
-# As wainakh2021's code guesses: each label by itself.
+# The guess of wainakh2021's code: every label is drawn by itself.
 DRAWN = "guess, drawn"
-# An attack's colour and dashes, the same on every page; who knows nothing is grey.
+# An attack's colour and dashes, the same on every page; guesses are grey.
 LOOKS: dict[str, tuple[str, Any]] = {
     name: (figures.COLOURS[colour], figures.DASHES[dash])
     for name, colour, dash in (
@@ -48,17 +59,20 @@ LOOKS: dict[str, tuple[str, Any]] = {
         ("DLG", 5, 0),
     )
 } | {GUESS: ("0.55", figures.DASHES[2]), DRAWN: ("0.7", figures.DASHES[1])}
-# Datasets whose images are made smaller, so that a hundred networks of them are run in minutes.
+# Datasets whose images are made smaller, by the pixels a side.
 SMALLER = {"flowers17": 64}
 
 
 def load(name: str, split: Literal["train", "test"]) -> data.Dataset:
-    """Return a dataset, in a size that label attacks on a hundred networks can bear."""
+    """Return a dataset, with smaller images where a hundred networks would take too long."""
     return data.load(name, split, size=SMALLER.get(name))
 
 
 def drawn(labels: Tensor, size: int, balance: str, generator: torch.Generator) -> Tensor:
-    """Return the indices (B,) of a batch as wainakh2021 draws it: of all samples alike, or half of one class."""
+    """Return the indices (B,) of a batch as wainakh2021 draws it.
+
+    Balanced: from all samples alike; unbalanced: half of them of one class and a quarter of another.
+    """
     if balance == "unbalanced":
         return augment.unbalanced(labels, size, generator=generator)
     if balance == "balanced":
@@ -67,37 +81,63 @@ def drawn(labels: Tensor, size: int, balance: str, generator: torch.Generator) -
 
 
 def others(dataset: data.Dataset, each: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Return auxiliary inputs and classes, so many of each class."""
+    """Return the inputs and classes of auxiliary samples, `each` of every class."""
     chosen = augment.samples_of(dataset.labels, torch.arange(dataset.classes).repeat_interleave(each), generator)
     return dataset.images[chosen], dataset.labels[chosen]
 
 
+class Success(Row):
+    """How well one attack counts the labels of `count` batches of one size, in percent.
+
+    `success`: the mean share of labels that are right, with its standard deviation `spread`; `classes`: the mean
+    Jaccard index of the classes found and those of the batch; `seconds`: for all batches together; `over_guess`: the
+    success less that of the guess on the same batches, where it was made.
+    """
+
+    attack: str
+    size: int
+    success: float
+    spread: float
+    count: int
+    classes: float
+    seconds: float
+    over_guess: float = math.nan
+
+
 @dataclass
 class Tally:
-    """What attacks found, by their name and the batch size: shares of labels that are right, and seconds."""
+    """What attacks found, by their name and the batch size: for each batch the shares that are right, and seconds."""
 
     found: dict[tuple[str, int], list[tuple[float, float, float]]] = field(default_factory=dict)
 
     def add(self, attack: str, size: int, counts: Tensor, truth: Tensor, seconds: float) -> None:
-        """Add one attack's counts (1, C); none at all where it refuses."""
+        """Add one attack's counts (1, C) of one batch; zeros where it refused."""
         share = float(metrics.count_overlap(counts.cpu(), truth)[0])
         classes = float(metrics.class_jaccard(counts.cpu(), truth)[0])
         self.found.setdefault((attack, size), []).append((share, classes, seconds))
 
-    def rows(self, **about: Any) -> list[dict[str, Any]]:
-        """Return a row an attack and size, in percent, with what it has over the guess on the same batches."""
-        rows = []
-        for (attack, size), results in self.found.items():
-            shares, classes, seconds = torch.tensor(results, dtype=torch.float64).unbind(dim=1)
-            shares = 100 * shares
-            row = {"attack": attack, "size": size, "success": float(shares.mean()), "count": len(shares)}
-            row["spread"] = float(shares.std()) if len(shares) > 1 else 0.0
-            row |= {"classes": 100 * float(classes.mean()), "seconds": float(seconds.sum())}
-            if (GUESS, size) in self.found:
-                guessed = 100 * torch.tensor([result[0] for result in self.found[GUESS, size]], dtype=torch.float64)
-                row["over_guess"] = float(shares.mean() - guessed.mean())
-            rows.append(about | row)
-        return rows
+    def rows(self) -> list[Success]:
+        """Return a row for each attack and size."""
+        return [self._row(attack, size) for attack, size in self.found]
+
+    def _row(self, attack: str, size: int) -> Success:
+        shares, classes, seconds = self._measured(attack, size)
+        row = Success(
+            attack=attack,
+            size=size,
+            success=float(shares.mean()),
+            spread=float(shares.std()) if len(shares) > 1 else 0.0,
+            count=len(shares),
+            classes=100 * float(classes.mean()),
+            seconds=float(seconds.sum()),
+        )
+        if (GUESS, size) not in self.found:
+            return row
+        return Success.of(row, over_guess=float(shares.mean() - self._measured(GUESS, size)[0].mean()))
+
+    def _measured(self, attack: str, size: int) -> tuple[Tensor, Tensor, Tensor]:
+        shares, classes, seconds = torch.tensor(self.found[attack, size], dtype=torch.float64).unbind(dim=1)
+        return 100 * shares, classes, seconds
 
 
 def attack(
@@ -109,7 +149,7 @@ def attack(
     sizes: Sequence[int],
     balance: str,
     generator: torch.Generator,
-    attacks: Mapping[str, tuple[str, dict[str, Any]]] = ATTACKS,
+    attacks: Mapping[str, LabelAttack] = ATTACKS,
     defense: Defense | None = None,
     chunk: int = 250,
 ) -> None:
@@ -121,8 +161,11 @@ def attack(
     shape = tuple(private.images.shape[1:])
     given = auxiliary[0].to(device), auxiliary[1].to(device)
     seed = int(torch.randint(2**31, (1,), generator=generator))
-    known = Knowledge(model, given, shape, defense=defense, seed=seed, chunk=chunk)
-    told = {name: replace(known, **options) if options else known for name, (_, options) in attacks.items()}
+    # What attackers work out from what they know is kept with it, so those who know the same share it.
+    known = {
+        dummy: Knowledge(model, given, shape, dummy=dummy, defense=defense, seed=seed, chunk=chunk)
+        for dummy in {one.dummy for one in attacks.values()}
+    }
     for size in sizes:
         chosen = drawn(private.labels, size, balance, generator)
         inputs, labels = private.images[chosen].to(device), private.labels[chosen].to(device)
@@ -132,24 +175,18 @@ def attack(
         else:
             heads = observe(model, inputs, labels, defense=defense).heads
         truth = torch.bincount(private.labels[chosen], minlength=private.classes).unsqueeze(0)
-        for name, (method, _) in attacks.items():
+        for name, (method, dummy) in attacks.items():
             started = time.perf_counter()
             try:
-                counts = count_heads(heads, method, told[name], whatever_holds=True)
+                counts = count_heads(heads, method, known[dummy], whatever_holds=True)
             except InputError:
                 counts = torch.zeros_like(truth)
             tally.add(name, size, counts, truth, time.perf_counter() - started)
 
 
-def success_cells(group: pd.DataFrame) -> dict[str, str]:
-    """Return what a table says of an attack over all batch sizes."""
-    worst = group.sort_values("success").iloc[0]
-    return {
-        "n a size": f"{group['count'].iloc[0]:.0f}",
-        "mean, %": f"{group['success'].mean():.1f}",
-        "least, %": f"{worst['success']:.1f} ± {worst['spread']:.1f}",
-        "at B": f"{worst['size']:.0f}",
-    }
+def milliseconds(rows: pd.DataFrame) -> str:
+    """Measure how long a batch takes, in a summary of rows."""
+    return f"{1000 * rows['seconds'].sum() / rows['count'].sum():.2g}"
 
 
 def draw_line(axis: Axes, own: pd.DataFrame, label: str, colour: str, dash: Any) -> None:

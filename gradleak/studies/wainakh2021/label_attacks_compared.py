@@ -5,14 +5,17 @@ Beyond the papers: wainakh2021, yin2021, posterior2023, dang2021 and ma2023 side
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from dataclasses import replace
+from itertools import product
 from typing import Any, ClassVar
 
 import pandas as pd
 import seaborn as sns
 import torch
 from matplotlib.figure import Figure
-from pydantic import Field
+from pydantic import model_validator
 from torch import nn
 
 from gradleak import data, studies
@@ -21,36 +24,28 @@ from gradleak.runs.fitting import Sees
 from gradleak.runs.forms import Form
 from gradleak.runs.records import Record
 from gradleak.show import figures
+from gradleak.show.summaries import among, mean, only, percent, select, summary, where_least
+from gradleak.studies import Experiment, setting
 from gradleak.studies.shared.attacked_networks import OnPixels, built
 from gradleak.studies.shared.defended import Defended, named
-from gradleak.studies.shared.tally import Tally, attack, load, others
+from gradleak.studies.shared.tally import LabelAttack, Success, Tally, attack, load, milliseconds, others
 
 PLACE = "Beyond section 6"
-SMALLEST: dict[str, Any] = {
-    "networks": ["lenet5/tanh"],
-    "told": [],
-    "epochs": [0],
-    "defenses": ["none/0"],
-    "sizes": [1, 4],
-    "batches": 2,
+ATTACKS = {
+    "guess": LabelAttack("guess"),
+    "GradInversion": LabelAttack("gradinversion"),
+    "row sums": LabelAttack("row sums"),
+    "RLG": LabelAttack("rlg"),
+    "LLG": LabelAttack("llg"),
+    "LLG*": LabelAttack("llg*"),
+    "iLRG": LabelAttack("ilrg"),
+    "LLG+": LabelAttack("llg+"),
+    "posterior": LabelAttack("posterior"),
+    "shadow": LabelAttack("shadow"),
 }
-ATTACKS: dict[str, tuple[str, dict[str, Any]]] = {
-    "guess": ("guess", {}),
-    "GradInversion": ("gradinversion", {}),
-    "row sums": ("row sums", {}),
-    "RLG": ("rlg", {}),
-    "LLG": ("llg", {}),
-    "LLG*": ("llg*", {}),
-    "iLRG": ("ilrg", {}),
-    "LLG+": ("llg+", {}),
-    "posterior": ("posterior", {}),
-    "shadow": ("shadow", {}),
-}
-# LLG's kin, its random inputs normalised as the private ones are, beside LLG and the same with pixels as they are.
-TOLD = {name: ATTACKS[name] for name in ("guess", "LLG", "LLG*")}
+# What is run beside LLG* when it is told how inputs are normalised, and the name that LLG* has then.
+BESIDE_TOLD = {name: ATTACKS[name] for name in ("guess", "LLG", "LLG*")}
 IN_RANGE = "LLG*, normalised"
-# This page's words for defences: the level of "noise" is a standard deviation, that of "clip" a norm.
-WORDS = {"none": "none", "noise": "gaussian", "clip": "clip", "grad-drop": "grad-drop"}
 
 
 class Network(Form):
@@ -60,144 +55,144 @@ class Network(Form):
     activation: str
 
 
-class Behind(Defended):
-    """A defence of this page."""
+class Defence(Defended):
+    """A defence of this page: the level of "noise" is a standard deviation, that of "clip" a norm."""
 
-    words: ClassVar = WORDS
+    words: ClassVar = {"none": "none", "noise": "gaussian", "clip": "clip", "grad-drop": "grad-drop"}
 
 
 class Parameters(studies.Parameters):
-    """What a rerun may change."""
+    """Which networks at which stages of training, behind which defences, in batches of which sizes."""
 
-    networks: list[Network] = Field(
+    networks: list[Network] = setting(
         ["llg-cnn/", "lenet5/tanh"],
+        paper=["llg-cnn/", "lenet5/relu", "lenet5/tanh", "llg-lenet/", "resnet20/"],
+        smallest=["lenet5/tanh"],
         validate_default=True,
-        description="network/activation; none where the network has its own",
+        about="network/activation; none where the network has its own",
     )
-    told: list[Network] = Field(
+    told: list[Network] = setting(
         ["llg-cnn/", "lenet5/tanh"],
+        paper=["llg-cnn/", "lenet5/relu", "lenet5/tanh", "llg-lenet/"],
+        smallest=[],
         validate_default=True,
-        description="those on which LLG* is also told how inputs are normalised, no defence",
+        about="those on which LLG* is also told how inputs are normalised, no defence",
     )
-    epochs: list[int] = Field([0, 1], description="how long the networks have been trained; 0: not at all")
-    defenses: list[Behind] = Field(["none/0", "grad-drop/0.9"], validate_default=True, description="defence/level")
-    sizes: list[int] = Field([1, 8], description="samples in a batch")
-    batches: int = Field(3, ge=1, le=10_000, description="unbalanced batches of a size")
-    auxiliary: int = Field(10, ge=1, le=1000, description="auxiliary samples of a class, test split")
-    dataset: str = Field("photos", description="private images, training split")
-
-    paper: ClassVar[dict[str, Any]] = {
-        "networks": ["llg-cnn/", "lenet5/relu", "lenet5/tanh", "llg-lenet/", "resnet20/"],
-        "told": ["llg-cnn/", "lenet5/relu", "lenet5/tanh", "llg-lenet/"],
-        "epochs": [0, 1, 5],
-        "defenses": ["none/0", "noise/0.001", "noise/0.01", "grad-drop/0.9"],
-        "sizes": [1, 8, 32, 128],
-        "batches": 50,
-        "dataset": "cifar10",
-    }
+    epochs: list[int] = setting(
+        [0, 1], paper=[0, 1, 5], smallest=[0], about="how long the networks have been trained; 0: not at all"
+    )
+    defenses: list[Defence] = setting(
+        ["none/0", "grad-drop/0.9"],
+        paper=["none/0", "noise/0.001", "noise/0.01", "grad-drop/0.9"],
+        smallest=["none/0"],
+        validate_default=True,
+        about="defence/level",
+    )
+    sizes: list[int] = setting([1, 8], paper=[1, 8, 32, 128], smallest=[1, 4], about="samples in a batch")
+    batches: int = setting(3, paper=50, smallest=2, ge=1, le=10_000, about="unbalanced batches of a size")
+    auxiliary: int = setting(10, ge=1, le=1000, about="auxiliary samples of a class, test split")
+    dataset: str = setting("photos", paper="cifar10", about="private images, training split")
 
     def sees(self) -> list[Sees]:
         """Return the networks and the images that they are shown."""
         return [Sees(one.network, self.dataset, activation=one.activation) for one in (*self.networks, *self.told)]
 
+    def experiments(self) -> Iterator[Experiment]:
+        """Give each network, stage of training and defence, then the networks on which LLG* is told."""
+        for network, epochs, defence in product(self.networks, self.epochs, self.defenses):
+            yield ComparedAttacks.of(self, **dict(network), epochs=epochs, **dict(defence), told=False)
+        for network, epochs in product(self.told, self.epochs):
+            yield ComparedAttacks.of(self, **dict(network), epochs=epochs, **dict(Defence.of("none/0")), told=True)
 
-def datasets(parameters: Parameters) -> list[str]:
-    """Return the names of the datasets this study reads."""
-    return [parameters.dataset]
-
-
-def trials(parameters: Parameters) -> list[dict[str, Any]]:
-    """Return the inputs of every trial: one a network, state of training and defence."""
-    common = parameters.model_dump(include={"sizes", "batches", "auxiliary", "dataset", "seed"})
-    common["device"] = studies.resolve_device(parameters.device)
-    every = [
-        dict(network) | {"epochs": epochs} | dict(defended) | common
-        for network in parameters.networks
-        for epochs in parameters.epochs
-        for defended in parameters.defenses
-    ]
-    told = common | dict(Behind.of("none/0")) | {"told": True}
-    return every + [dict(one) | {"epochs": epochs} | told for one in parameters.told for epochs in parameters.epochs]
+    def about(self) -> str:
+        """Return in a few words how many samples of what a run is about."""
+        return (
+            f"{len(self.networks)} networks at {len(self.epochs)} stages of training, "
+            f"{self.batches} batches of a size, {data.title(self.dataset)}"
+        )
 
 
-def trial(
-    *,
-    network: str,
-    activation: str,
-    epochs: int,
-    defense: str,
-    level: float,
-    sizes: list[int],
-    batches: int,
-    auxiliary: int,
-    dataset: str,
-    seed: int,
-    device: str,
-    told: bool = False,
-) -> list[dict[str, Any]]:
-    """Run every attack on the same batches of one network behind one defence.
+class SuccessOnNetwork(Success):
+    """The same with the network's test accuracy, where it is trained; `over_llg`: success less that of LLG."""
 
-    `told`: LLG* alone, who is told how inputs are normalised, beside LLG and the guess.
+    accuracy: float | None
+    over_llg: float = math.nan
+
+
+class ComparedAttacks(Experiment):
+    """The same batches of one network behind one defence, attacked in every way.
+
+    `told`: only LLG* counts, and it is told how inputs are normalised.
     """
-    private, public = (load(dataset, split) for split in ("train", "test"))
-    model, accuracy = _model(network, activation, epochs, private, dataset, seed, device)
-    if told:
-        model = OnPixels(model)
-    else:
-        private, public = _normalised(private), _normalised(public)
-    generator = torch.Generator().manual_seed(seed)
-    tally = Tally()
-    for _ in range(batches):
-        given = others(public, auxiliary, generator)
-        own = None if defense == "none" else named(WORDS, defense, level, generator)
-        attack(
-            tally, model, private, given,
-            sizes=sizes, balance="unbalanced", generator=generator, attacks=TOLD if told else ATTACKS, defense=own,
-        )  # fmt: skip
-    rows = tally.rows(accuracy=accuracy)
-    if not told:
-        return rows
-    alone = {row["size"]: row["success"] for row in rows if row["attack"] == "LLG"}
-    return [
-        row | {"attack": IN_RANGE, "over_llg": row["success"] - alone[row["size"]]}
-        for row in rows
-        if row["attack"] == "LLG*"
-    ]
+
+    network: str
+    activation: str
+    epochs: int
+    defense: str
+    level: float
+    sizes: list[int]
+    batches: int
+    auxiliary: int
+    dataset: str
+    told: bool = False
+
+    @model_validator(mode="before")
+    @classmethod
+    def _told_is_stated_only_if_true(cls, inputs: dict[str, Any]) -> dict[str, Any]:
+        return {name: value for name, value in inputs.items() if name != "told" or value}
+
+    def run(self) -> Iterator[SuccessOnNetwork]:
+        """Run every attack on every batch."""
+        private, public = load(self.dataset, "train"), load(self.dataset, "test")
+        model, accuracy = self._model(private)
+        if self.told:
+            model = OnPixels(model)
+        else:
+            private, public = _normalised(private), _normalised(public)
+        generator = torch.Generator().manual_seed(self.seed)
+        tally = Tally()
+        for _ in range(self.batches):
+            given = others(public, self.auxiliary, generator)
+            defended = self.defense != "none"
+            attack(
+                tally, model, private, given,
+                sizes=self.sizes, balance="unbalanced", generator=generator,
+                attacks=BESIDE_TOLD if self.told else ATTACKS,
+                defense=named(Defence.words, self.defense, self.level, generator) if defended else None,
+            )  # fmt: skip
+        rows = [SuccessOnNetwork.of(row, accuracy=accuracy) for row in tally.rows()]
+        if not self.told:
+            yield from rows
+            return
+        llg = {row.size: row.success for row in rows if row.attack == "LLG"}
+        for row in rows:
+            if row.attack == "LLG*":
+                yield SuccessOnNetwork.of(row, attack=IN_RANGE, over_llg=row.success - llg[row.size])
+
+    def _model(self, private: data.Dataset) -> tuple[nn.Module, float | None]:
+        activation = self.activation or None
+        if not self.epochs:
+            return built(self.network, private, self.seed, self.device, bias=True, activation=activation), None
+        recipe = training.Recipe(
+            network=self.network,
+            dataset=self.dataset,
+            epochs=self.epochs,
+            bias=True,
+            init="torch",
+            activation=activation,
+            seed=self.seed,
+        )
+        trained = training.train(recipe, device=self.device)
+        return trained.model.to(self.device), trained.accuracy
 
 
 def _normalised(dataset: data.Dataset) -> data.Dataset:
     return replace(dataset, images=data.normalise(dataset.images))
 
 
-def _model(
-    network: str, activation: str, epochs: int, private: data.Dataset, dataset: str, seed: int, device: str
-) -> tuple[nn.Module, float | None]:
-    if epochs:
-        recipe = training.Recipe(
-            network=network,
-            dataset=dataset,
-            epochs=epochs,
-            bias=True,
-            init="torch",
-            activation=activation or None,
-            seed=seed,
-        )
-        trained = training.train(recipe, device=device)
-        return trained.model.to(device), trained.accuracy
-    return built(network, private, seed, device, bias=True, activation=activation or None), None
-
-
-def scale(parameters: Parameters) -> str:
-    """Return what a run is about, in a few words."""
-    return (
-        f"{len(parameters.networks)} networks at {len(parameters.epochs)} stages of training, "
-        f"{parameters.batches} batches of a size, {data.title(parameters.dataset)}"
-    )
-
-
-def _frame(record: Record) -> pd.DataFrame:
+def _named(record: Record) -> pd.DataFrame:
     """Return the rows, with the names that settings go by on the page."""
-    frame = record.frame()
+    frame = record.rows(ComparedAttacks)
     frame["net"] = (frame["network"] + " " + frame["activation"]).str.strip()
     frame["behind"] = [
         "no defence" if name == "none" else f"{name} {level:g}"
@@ -218,11 +213,11 @@ def figure_classes(record: Record) -> Figure:
 
 def figure_defenses(record: Record) -> Figure:
     """Draw the share of labels found behind every defence, by batch size, mean over networks and their training."""
-    return _heat(_frame(record), "behind", "size", "success", "batch size")
+    return _heat(_named(record), "behind", "size", "success", "batch size")
 
 
 def _by_network(record: Record, column: str) -> Figure:
-    frame = _frame(record)
+    frame = _named(record)
     return _heat(frame[frame["behind"] == frame["behind"].iloc[0]], "net", "epochs", column, "epochs")
 
 
@@ -252,53 +247,49 @@ def _heat(frame: pd.DataFrame, panel: str, across: str, column: str, label: str)
 
 def table(record: Record) -> pd.DataFrame:
     """Return every attack over all settings: labels, classes, and its time."""
-    frame = _frame(record)
-    lines = []
-    for name in ATTACKS:
-        own = frame[frame["attack"] == name]
-        clean = own[own["defense"] == "none"]
-        lines.append(
-            {
-                "attack": name,
-                "labels, no defence": f"{clean['success'].mean():.1f} %",
-                "labels, all": f"{own['success'].mean():.1f} %",
-                "classes, no defence": f"{clean['classes'].mean():.1f} %",
-                "ms a batch": f"{1000 * own['seconds'].sum() / own['count'].sum():.2g}",
-            }
-        )
-    return pd.DataFrame(lines)
+    return summary(
+        _by_attack(record),
+        {"attack": "attack"},
+        {
+            "labels, no defence": among(mean("success", percent(1)), defense="none"),
+            "labels, all": mean("success", percent(1)),
+            "classes, no defence": among(mean("classes", percent(1)), defense="none"),
+            "ms a batch": milliseconds,
+        },
+    )
 
 
 def told_table(record: Record) -> pd.DataFrame:
     """Return LLG, and LLG* with its random inputs as pixels and normalised, no defence, means over the batch sizes."""
-    frame = _frame(record)
-    frame = frame[(frame["defense"] == "none") & frame["attack"].isin(["LLG", "LLG*", IN_RANGE])]
-    lines = []
-    for (net, epochs), group in frame.groupby(["net", "epochs"], sort=False):
-        means = group.groupby("attack")["success"].mean()
-        if IN_RANGE not in means:
-            continue
-        line = {"network": str(net), "epochs": f"{epochs:.0f}"}
-        lines.append(line | {f"{name}, %": f"{means[name]:.1f}" for name in ("LLG", "LLG*", IN_RANGE)})
-    return pd.DataFrame(lines)
+    rows = select(_named(record), defense="none")
+    told = rows.groupby(["net", "epochs"])["attack"].transform(lambda names: names.eq(IN_RANGE).any())
+    names = ("LLG", "LLG*", IN_RANGE)
+    measures = {f"{name}, %": among(mean("success", ".1f"), attack=name) for name in names}
+    return summary(rows[told], {"network": "net", "epochs": "epochs"}, measures)
 
 
 def worst_table(record: Record) -> pd.DataFrame:
     """Return the setting in which every attack finds least."""
-    frame = _frame(record)
-    lines = []
-    for name in ATTACKS:
-        worst = frame[frame["attack"] == name].sort_values("success").iloc[0]
-        lines.append(
-            {"attack": name, "least": f"{worst['success']:.0f} %", "network": worst["net"]}
-            | {"epochs": f"{worst['epochs']:.0f}", "behind": worst["behind"], "B": f"{worst['size']:.0f}"}
-        )
-    return pd.DataFrame(lines)
+    shown = {
+        "least": only("success", percent()),
+        "network": only("net"),
+        "epochs": only("epochs", ".0f"),
+        "behind": only("behind"),
+        "B": only("size", ".0f"),
+    }
+    measures = {head: where_least("success", measure) for head, measure in shown.items()}
+    return summary(_by_attack(record), {"attack": "attack"}, measures)
+
+
+def _by_attack(record: Record) -> pd.DataFrame:
+    """Return the rows without those of LLG* where it was told more."""
+    rows = _named(record)
+    return rows[rows["attack"].isin(ATTACKS)]
 
 
 def full_tables(record: Record) -> dict[str, pd.DataFrame]:
     """Return the labels found in every setting, in percent, a table a defence."""
-    frame = _frame(record)
+    frame = _named(record)
     tables = {}
     for behind, group in frame.groupby("behind", sort=False):
         wide = group.pivot_table(index=["net", "epochs", "size"], columns="attack", values="success", sort=False)
@@ -313,7 +304,7 @@ def threat_table() -> pd.DataFrame:
 
     return pd.DataFrame(
         [
-            {"attack": name, "sees": METHODS[method].threat, "takes for granted": METHODS[method].assumes}
-            for name, (method, _) in ATTACKS.items()
+            {"attack": name, "sees": METHODS[own.method].threat, "takes for granted": METHODS[own.method].assumes}
+            for name, own in ATTACKS.items()
         ]
     )

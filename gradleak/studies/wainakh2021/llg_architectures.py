@@ -5,119 +5,125 @@ wainakh2021, section 6.3: Figure 3.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from collections.abc import Iterator
 
 import pandas as pd
 import torch
 from matplotlib.figure import Figure
-from pydantic import Field
 
 from gradleak import data, studies
 from gradleak.runs.fitting import Sees
 from gradleak.runs.records import Record
 from gradleak.show import figures
+from gradleak.show.summaries import joined, mean, only, summary, where_least
+from gradleak.studies import Experiment, setting
 from gradleak.studies.shared.attacked_networks import built
 from gradleak.studies.shared.tally import (
     ATTACKS,
     SIZES,
+    LabelAttack,
+    Success,
     Tally,
     attack,
     draw_success,
     load,
     others,
-    success_cells,
 )
 
 PLACE = "Section 6.3, Figure 3"
-SMALLEST: dict[str, Any] = {"repeats": 2, "sizes": [1, 4], "networks": ["llg-cnn"]}
-# LLG+ has so many batches of every class, as large as the one attacked; of slow networks no more samples than this.
+# LLG+ is given several batches of each class, each as large as the one attacked; for slow networks, at most so many
+# samples of a class.
 MOST = {"llg-resnet20": 32, "llg-resnet20-batch": 32}
 # Where batch norm takes a batch's own statistics, batches of a class are run one by one.
 BY_BATCH = ("llg-resnet20-batch",)
-# The paper's line, what the other attacks do there, and what reads the bias as well.
+# The attack of the paper's figure, the others beside it, and two that read the bias as well.
 SHOWN = {name: ATTACKS[name] for name in ("LLG+", "LLG*", "LLG", "guess")} | {
-    "iLRG": ("ilrg", {}),
-    "posterior": ("posterior", {}),
+    "iLRG": LabelAttack("ilrg"),
+    "posterior": LabelAttack("posterior"),
 }
 
 
 class Parameters(studies.Parameters):
-    """What a rerun may change."""
+    """Which kinds of networks, how many of each, and the sizes of their batches."""
 
-    repeats: int = Field(2, ge=1, le=10_000, description="networks of each kind, each with a batch of every size")
-    repeats_by_batch: int = Field(
-        2, ge=1, le=10_000, description="networks of the kind whose batch norm takes each batch's own statistics"
+    repeats: int = setting(
+        2, paper=100, ge=1, le=10_000, about="networks of each kind, each with a batch of every size"
     )
-    sizes: list[int] = Field([1, 2, 4, 8, 16, 32], description="samples in a batch")
-    networks: list[str] = Field(
+    repeats_by_batch: int = setting(
+        2,
+        paper=50,
+        ge=1,
+        le=10_000,
+        about="networks of the kind whose batch norm takes each batch's own statistics",
+    )
+    sizes: list[int] = setting([1, 2, 4, 8, 16, 32], paper=SIZES, smallest=[1, 4], about="samples in a batch")
+    networks: list[str] = setting(
         ["llg-cnn", "llg-lenet", "llg-resnet20"],
-        description="the paper's three networks; llg-lenet-3x3 and llg-resnet20-batch are two of them in another way",
+        paper=["llg-cnn", "llg-lenet", "llg-lenet-3x3", "llg-resnet20", "llg-resnet20-batch"],
+        smallest=["llg-cnn"],
+        about="the paper's three networks; llg-lenet-3x3 and llg-resnet20-batch are two of them in another way",
     )
-    rounds: int = Field(2, ge=1, le=1000, description="batches of each class that LLG+ has, test split")
-    dataset: str = Field("photos", description="private images, training split")
-
-    paper: ClassVar[dict[str, Any]] = {
-        "repeats": 100,
-        "repeats_by_batch": 50,
-        "sizes": SIZES,
-        "networks": ["llg-cnn", "llg-lenet", "llg-lenet-3x3", "llg-resnet20", "llg-resnet20-batch"],
-        "rounds": 10,
-        "dataset": "mnist",
-    }
+    rounds: int = setting(2, paper=10, ge=1, le=1000, about="batches of each class that LLG+ has, test split")
+    dataset: str = setting("photos", paper="mnist", about="private images, training split")
 
     def sees(self) -> list[Sees]:
         """Return the networks and the images that they are shown."""
         return [Sees(network, self.dataset) for network in self.networks]
 
+    def experiments(self) -> Iterator[Experiment]:
+        """Give each kind of network."""
+        for network in self.networks:
+            repeats = self.repeats_by_batch if network in BY_BATCH else self.repeats
+            yield AttackedArchitecture.of(self, network=network, repeats=repeats)
 
-def datasets(parameters: Parameters) -> list[str]:
-    """Return the names of the datasets this study reads."""
-    return [parameters.dataset]
-
-
-def trials(parameters: Parameters) -> list[dict[str, Any]]:
-    """Return the inputs of every trial: one a network."""
-    common = parameters.model_dump(include={"repeats", "sizes", "rounds", "dataset", "seed"})
-    common["device"] = studies.resolve_device(parameters.device)
-    fewer = {name: {"repeats": parameters.repeats_by_batch} for name in BY_BATCH}
-    return [{"network": network} | common | fewer.get(network, {}) for network in parameters.networks]
+    def about(self) -> str:
+        """Return in a few words how many samples of what a run is about."""
+        return f"{self.repeats} networks of each kind and {data.title(self.dataset)}"
 
 
-def trial(
-    *, network: str, repeats: int, sizes: list[int], rounds: int, dataset: str, seed: int, device: str
-) -> list[dict[str, Any]]:
-    """Count the labels of many batches on many networks of one kind."""
-    private, public = load(dataset, "train"), load(dataset, "test")
-    generator = torch.Generator().manual_seed(seed)
-    tally = Tally()
-    for number in range(repeats):
-        model = built(network, private, seed + number, device)
-        for size in sizes:
-            few = min(rounds, max(1, MOST.get(network, rounds * size) // size))
-            attack(
-                tally, model, private, others(public, few * size, generator),
-                sizes=[size], balance="unbalanced", generator=generator, attacks=SHOWN,
-                chunk=size if network in BY_BATCH else 250,
-            )  # fmt: skip
-    return tally.rows()
+class AttackedArchitecture(Experiment):
+    """Many networks of one kind, each with a batch of every size."""
 
+    network: str
+    repeats: int
+    sizes: list[int]
+    rounds: int
+    dataset: str
 
-def scale(parameters: Parameters) -> str:
-    """Return what a run is about, in a few words."""
-    return f"{parameters.repeats} networks of each kind and {data.title(parameters.dataset)}"
+    def run(self) -> list[Success]:
+        """Count the labels of all batches by every attack."""
+        private, public = load(self.dataset, "train"), load(self.dataset, "test")
+        generator = torch.Generator().manual_seed(self.seed)
+        tally = Tally()
+        for number in range(self.repeats):
+            model = built(self.network, private, self.seed + number, self.device)
+            for size in self.sizes:
+                rounds = min(self.rounds, max(1, MOST.get(self.network, self.rounds * size) // size))
+                attack(
+                    tally, model, private, others(public, rounds * size, generator),
+                    sizes=[size], balance="unbalanced", generator=generator, attacks=SHOWN,
+                    chunk=size if self.network in BY_BATCH else 250,
+                )  # fmt: skip
+        return tally.rows()
 
 
 def table(record: Record) -> pd.DataFrame:
     """Return the success of every attack on every network: the mean over batch sizes, and the least."""
-    lines = []
-    for (network, name), group in record.frame().groupby(["network", "attack"], sort=False):
-        lines.append({"network": network, "attack": name} | success_cells(group))
-    return pd.DataFrame(lines)
+    return summary(
+        record.rows(AttackedArchitecture),
+        {"network": "network", "attack": "attack"},
+        {
+            "n a size": only("count", ".0f"),
+            "mean, %": mean("success", ".1f"),
+            "least, %": where_least("success", joined(" ± ", only("success", ".1f"), only("spread", ".1f"))),
+            "at B": where_least("success", only("size", ".0f")),
+        },
+    )
 
 
 def figure_architectures(record: Record) -> Figure:
     """Draw success against the batch size, a panel a network."""
-    frame = record.frame()
+    frame = record.rows(AttackedArchitecture)
     names = list(dict.fromkeys(frame["network"]))
     figure, axes = figures.grid(len(names), 3, height=2.7, sharey=True)
     for axis, name in zip(axes, names, strict=False):

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, ClassVar, Literal
+from itertools import product
+from typing import ClassVar, Literal
 
 import pandas as pd
 import torch
 from matplotlib.figure import Figure
-from pydantic import Field, PositiveInt
+from pydantic import PositiveInt
 
 from gradleak import data, studies
 from gradleak.images import LBFGS, match
@@ -22,30 +23,26 @@ from gradleak.leak import observe
 from gradleak.runs.fitting import Sees
 from gradleak.runs.records import Record
 from gradleak.show import figures
+from gradleak.show.leaks import LABELS_STOPPED, Leaks, stopped_on
+from gradleak.show.summaries import among, joined, least, mean, summary
+from gradleak.studies import Experiment, Row, setting
 from gradleak.studies.shared.attacked_networks import built
 from gradleak.studies.shared.tally import (
     ATTACKS,
     BALANCES,
     GUESS,
     SIZES,
+    Success,
     Tally,
     attack,
     draw_success,
     drawn,
     load,
+    milliseconds,
     others,
 )
 
 PLACE = "Section 6.2, Figures 2 and 6"
-SMALLEST: dict[str, Any] = {
-    "repeats": 2,
-    "sizes": [1, 8],
-    "balances": ["unbalanced"],
-    "datasets": ["digits"],
-    "dlg_repeats": 1,
-    "dlg_sizes": [1],
-    "dlg_steps": 1,
-}
 DLG = "DLG"
 GRADIENTS = "gradients"
 SHOWN = (*ATTACKS, DLG)
@@ -56,67 +53,136 @@ SIDE, PRIVATE = 197, 64
 
 
 class Parameters(studies.Parameters):
-    """What a rerun may change."""
+    """Which images in batches of which sizes, how many networks, and how long DLG runs on how many batches."""
 
-    repeats: int = Field(6, ge=1, le=10_000, description="networks a dataset, each with a batch of every size")
-    sizes: list[PositiveInt] = Field(SIZES, description="samples in a batch")
-    balances: list[str] = Field(list(BALANCES), description="how batches are drawn: unbalanced, balanced")
-    datasets: list[str] = Field(["digits", "photos"], description="private images, training split")
-    auxiliary: int = Field(10, ge=1, le=1000, description="samples of a class that LLG+ has, test split")
-    dlg_repeats: int = Field(1, ge=0, le=1000, description="batches a size on which DLG is run")
-    dlg_sizes: list[PositiveInt] = Field([1, 2], description="samples in a batch that DLG is run on")
-    dlg_steps: int = Field(3, ge=1, le=10_000, description="DLG's L-BFGS steps, 20 gradients each")
-
-    paper: ClassVar[dict[str, Any]] = {
-        "repeats": 100,
-        "datasets": ["mnist", "cifar10", "tinyimagenet32", "flowers17"],
-        "dlg_repeats": 5,
-        "dlg_sizes": [1, 2, 4, 8, 16],
-        "dlg_steps": 100,
-    }
+    repeats: int = setting(
+        6, paper=100, smallest=2, ge=1, le=10_000, about="networks a dataset, each with a batch of every size"
+    )
+    sizes: list[PositiveInt] = setting(SIZES, smallest=[1, 8], about="samples in a batch")
+    balances: list[str] = setting(
+        list(BALANCES), smallest=["unbalanced"], about="how batches are drawn: unbalanced, balanced"
+    )
+    datasets: list[str] = setting(
+        ["digits", "photos"],
+        paper=["mnist", "cifar10", "tinyimagenet32", "flowers17"],
+        smallest=["digits"],
+        about="private images, training split",
+    )
+    auxiliary: int = setting(10, ge=1, le=1000, about="samples of a class that LLG+ has, test split")
+    dlg_repeats: int = setting(1, paper=5, ge=0, le=1000, about="batches a size on which DLG is run")
+    dlg_sizes: list[PositiveInt] = setting(
+        [1, 2], paper=[1, 2, 4, 8, 16], smallest=[1], about="samples in a batch that DLG is run on"
+    )
+    dlg_steps: int = setting(3, paper=100, smallest=1, ge=1, le=10_000, about="DLG's L-BFGS steps, 20 gradients each")
 
     def sees(self) -> list[Sees]:
         """Return the network and the images that it is shown."""
         return [Sees("llg-cnn", dataset) for dataset in self.datasets]
 
+    def experiments(self) -> Iterator[Experiment]:
+        """Give each dataset and way to draw, then DLG by batch size and the times, on the first dataset."""
+        for dataset, balance in product(self.datasets, self.balances):
+            fewer = {"classes": CLASSES[dataset]} if dataset in CLASSES else {}
+            yield CountedLabels.of(self, dataset=dataset, balance=balance, **fewer)
+        for dataset in self.datasets[:1]:
+            common = {"dataset": dataset, "balance": "unbalanced"}
+            for size in self.dlg_sizes if self.dlg_repeats else ():
+                yield CountedByDLG.of(self, **common, size=size, repeats=self.dlg_repeats, steps=self.dlg_steps)
+            yield TimedGradients.of(self, **common)
 
-def datasets(parameters: Parameters) -> list[str]:
-    """Return the names of the datasets this study reads."""
-    return parameters.datasets
-
-
-def trials(parameters: Parameters) -> list[dict[str, Any]]:
-    """Return the inputs of every trial: one a dataset and way to draw, one a batch size for DLG, one for the times."""
-    common = {"seed": parameters.seed, "device": studies.resolve_device(parameters.device)}
-    counted = [
-        {"part": "count", "dataset": dataset, "balance": balance, "repeats": parameters.repeats}
-        | {"sizes": parameters.sizes, "auxiliary": parameters.auxiliary}
-        | ({"classes": CLASSES[dataset]} if dataset in CLASSES else {})
-        | common
-        for dataset in parameters.datasets
-        for balance in parameters.balances
-    ]
-    dlg = [
-        {"part": "dlg", "dataset": dataset, "balance": "unbalanced", "size": size}
-        | {"repeats": parameters.dlg_repeats, "steps": parameters.dlg_steps}
-        | common
-        for dataset in parameters.datasets[:1]
-        for size in parameters.dlg_sizes
-        if parameters.dlg_repeats
-    ]
-    timed = [
-        {"part": "gradients", "dataset": dataset, "balance": "unbalanced", "repeats": parameters.repeats}
-        | {"sizes": parameters.sizes}
-        | common
-        for dataset in parameters.datasets[:1]
-    ]
-    return counted + dlg + timed
+    def about(self) -> str:
+        """Return in a few words how many samples of what a run is about."""
+        shown = ", ".join(data.title(name) for name in self.datasets)
+        return f"{self.repeats} networks a dataset; {shown}"
 
 
-def trial(part: str, **inputs: Any) -> list[dict[str, Any]]:
-    """Count the labels of many batches by every attack, or of a few by DLG, or time the gradients themselves."""
-    parts: dict[str, Callable[..., list[dict[str, Any]]]] = {"count": _count, "dlg": _dlg, "gradients": _gradients}
-    return parts[part](**inputs)
+class GradientTime(Row):
+    """The seconds that a client takes for the gradients of all batches of one size."""
+
+    attack: str
+    size: int
+    seconds: float
+    count: int
+
+
+class OnNetworks(Experiment):
+    """Batches of a dataset on so many networks."""
+
+    dataset: str
+    balance: str
+    repeats: int
+
+
+class CountedLabels(OnNetworks):
+    """Batches of every size whose labels are counted by every attack but DLG.
+
+    `classes`: the first so many of a dataset that stands in for another; without it, all.
+    """
+
+    part: ClassVar[str] = "count"
+    sizes: list[int]
+    auxiliary: int
+    classes: int | None = None
+
+    def run(self) -> list[Success]:
+        """Count the labels of a batch of every size on every network."""
+        private, public = (images(self.dataset, split, self.classes) for split in ("train", "test"))
+        generator = torch.Generator().manual_seed(self.seed)
+        tally = Tally()
+        for number in range(self.repeats):
+            model = built("llg-cnn", private, self.seed + number, self.device)
+            given = others(public, self.auxiliary, generator)
+            attack(tally, model, private, given, sizes=self.sizes, balance=self.balance, generator=generator)
+        return tally.rows()
+
+
+class CountedByDLG(OnNetworks):
+    """Batches of one size that DLG restores, labels and images together."""
+
+    part: ClassVar[str] = "dlg"
+    size: int
+    steps: int
+
+    def run(self) -> list[Success]:
+        """Restore a batch on every network, and count its labels."""
+        private = load(self.dataset, "train")
+        generator = torch.Generator().manual_seed(self.seed + self.size)
+        tally = Tally()
+        for number in range(self.repeats):
+            seed = self.seed + number
+            model = built("llg-cnn", private, seed, self.device)
+            chosen = drawn(private.labels, self.size, self.balance, generator)
+            leak = observe(model, private.images[chosen].to(self.device), private.labels[chosen].to(self.device))
+            started = time.perf_counter()
+            found = match(leak, "dlg", optimizer=LBFGS(steps=self.steps, search=False), seed=seed)
+            counts = torch.bincount(found.labels.argmax(dim=1), minlength=private.classes).unsqueeze(0)
+            truth = torch.bincount(private.labels[chosen], minlength=private.classes).unsqueeze(0)
+            tally.add(DLG, self.size, counts, truth, time.perf_counter() - started)
+        return tally.rows()
+
+
+class TimedGradients(OnNetworks):
+    """Batches of every size whose gradients are computed and timed, without an attack."""
+
+    part: ClassVar[str] = "gradients"
+    sizes: list[int]
+
+    def run(self) -> list[GradientTime]:
+        """Time the gradient of a batch of every size on every network."""
+        private = load(self.dataset, "train")
+        generator = torch.Generator().manual_seed(self.seed)
+        seconds = dict.fromkeys(self.sizes, 0.0)
+        for number in range(self.repeats):
+            model = built("llg-cnn", private, self.seed + number, self.device)
+            for size in self.sizes:
+                chosen = drawn(private.labels, size, self.balance, generator)
+                inputs, labels = private.images[chosen].to(self.device), private.labels[chosen].to(self.device)
+                started = time.perf_counter()
+                observe(model, inputs, labels)
+                seconds[size] += time.perf_counter() - started
+        return [
+            GradientTime(attack=GRADIENTS, size=size, seconds=seconds[size], count=self.repeats) for size in self.sizes
+        ]
 
 
 def images(name: str, split: Literal["train", "test"], classes: int | None = None) -> data.Dataset:
@@ -133,94 +199,23 @@ def images(name: str, split: Literal["train", "test"], classes: int | None = Non
     return replace(whole, images=whole.images[kept], labels=whole.labels[kept], class_names=named)
 
 
-def _count(
-    dataset: str,
-    balance: str,
-    repeats: int,
-    sizes: list[int],
-    auxiliary: int,
-    seed: int,
-    device: str,
-    classes: int | None = None,
-) -> list[dict[str, Any]]:
-    private, public = images(dataset, "train", classes), images(dataset, "test", classes)
-    generator = torch.Generator().manual_seed(seed)
-    tally = Tally()
-    for number in range(repeats):
-        model = built("llg-cnn", private, seed + number, device)
-        given = others(public, auxiliary, generator)
-        attack(tally, model, private, given, sizes=sizes, balance=balance, generator=generator)
-    return tally.rows()
-
-
-def _dlg(
-    dataset: str, balance: str, size: int, repeats: int, steps: int, seed: int, device: str
-) -> list[dict[str, Any]]:
-    private = load(dataset, "train")
-    generator = torch.Generator().manual_seed(seed + size)
-    tally = Tally()
-    for number in range(repeats):
-        model = built("llg-cnn", private, seed + number, device)
-        chosen = drawn(private.labels, size, balance, generator)
-        leak = observe(model, private.images[chosen].to(device), private.labels[chosen].to(device))
-        started = time.perf_counter()
-        found = match(leak, "dlg", optimizer=LBFGS(steps=steps, search=False), seed=seed + number)
-        counts = torch.bincount(found.labels.argmax(dim=1), minlength=private.classes).unsqueeze(0)
-        truth = torch.bincount(private.labels[chosen], minlength=private.classes).unsqueeze(0)
-        tally.add(DLG, size, counts, truth, time.perf_counter() - started)
-    return tally.rows()
-
-
-def _gradients(
-    dataset: str, balance: str, repeats: int, sizes: list[int], seed: int, device: str
-) -> list[dict[str, Any]]:
-    private = load(dataset, "train")
-    generator = torch.Generator().manual_seed(seed)
-    seconds = dict.fromkeys(sizes, 0.0)
-    for number in range(repeats):
-        model = built("llg-cnn", private, seed + number, device)
-        for size in sizes:
-            chosen = drawn(private.labels, size, balance, generator)
-            inputs, labels = private.images[chosen].to(device), private.labels[chosen].to(device)
-            started = time.perf_counter()
-            observe(model, inputs, labels)
-            seconds[size] += time.perf_counter() - started
-    return [{"attack": GRADIENTS, "size": size, "seconds": seconds[size], "count": repeats} for size in sizes]
-
-
-def scale(parameters: Parameters) -> str:
-    """Return what a run is about, in a few words."""
-    shown = ", ".join(data.title(name) for name in parameters.datasets)
-    return f"{parameters.repeats} networks a dataset; {shown}"
-
-
 def table(record: Record) -> pd.DataFrame:
     """Return every attack's mean and least success over the batch sizes, a line a dataset and way to draw."""
-    lines = []
-    frame = record.frame()
-    frame = frame[frame["part"] != "gradients"]
-    for (dataset, balance), group in frame.groupby(["dataset", "balance"], sort=False):
-        line = {"dataset": data.title(str(dataset)), "batches": str(balance)}
-        for name in SHOWN:
-            success = group[group["attack"] == name]["success"]
-            line[name] = f"{success.mean():.1f} / {success.min():.1f}" if len(success) else "–"
-        lines.append(line)
-    return pd.DataFrame(lines)
+    rows = pd.concat([record.rows(CountedLabels), record.rows(CountedByDLG)])
+    success = joined(" / ", mean("success", ".1f"), least("success", ".1f"))
+    return summary(
+        rows.assign(title=rows["dataset"].map(data.title)),
+        {"dataset": "title", "batches": "balance"},
+        {name: among(success, attack=name) for name in SHOWN},
+    )
 
 
 def time_table(record: Record) -> pd.DataFrame:
     """Return the time that an attack takes for a batch, and the gradients themselves; a column a dataset."""
     frame = record.frame()
-    sums = frame.groupby(["attack", "dataset"], sort=False)[["seconds", "count"]].sum()
-    times = (1000 * sums["seconds"] / sums["count"]).unstack()
-    return pd.DataFrame(
-        [
-            {"attack": name}
-            | {f"{data.title(str(dataset))}, ms": f"{value:.2g}" for dataset, value in times.loc[name].dropna().items()}
-            for name in (*SHOWN, GRADIENTS)
-            if name in times.index
-        ]
-    ).fillna("–")
+    datasets = dict.fromkeys(frame["dataset"])
+    measures = {f"{data.title(name)}, ms": among(milliseconds, dataset=name) for name in datasets}
+    return summary(frame, {"attack": "attack"}, measures)
 
 
 def figure_success(record: Record) -> Figure:
@@ -253,3 +248,17 @@ def _success(record: Record, balance: str) -> Figure:
         axis.set_ylabel("labels found, %")
     figures.legend_below(figure, 4)
     return figure
+
+
+def leaks(record: Record) -> Leaks:
+    """Return this page's row in the book's first table."""
+    rows = record.rows(CountedLabels)
+    counts = rows[rows["size"] == rows["size"].max()]
+    alone, knowing = (counts[counts["attack"] == attack] for attack in ("LLG", "LLG+"))
+    return Leaks(
+        "label counts, by sign and size",
+        f"batch of {counts['size'].max()}; untrained CNN, {counts['dataset'].nunique()} datasets",
+        f"{alone['success'].mean():.0f} % of labels; {knowing['success'].mean():.0f} % with auxiliary data",
+        alone["seconds"].median(),
+        stopped_on("llg-defenses", "over_guess", LABELS_STOPPED),
+    )

@@ -5,24 +5,28 @@ wainakh2021, section 6.5: Figure 5.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from collections.abc import Iterator
+from typing import ClassVar
 
 import pandas as pd
 import torch
 from matplotlib.figure import Figure
-from pydantic import Field
 
 from gradleak import data, defenses, studies
 from gradleak.leak import Gradients, observe
 from gradleak.runs.fitting import Sees
 from gradleak.runs.records import Record
 from gradleak.show import figures
+from gradleak.show.summaries import Measure, among, greatest, mean, only, summary
+from gradleak.studies import Experiment, setting
 from gradleak.studies.shared.attacked_networks import built
 from gradleak.studies.shared.defended import Defended, named
 from gradleak.studies.shared.tally import (
     ATTACKS,
     GUESS,
     SIZES,
+    LabelAttack,
+    Success,
     Tally,
     attack,
     draw_line,
@@ -33,28 +37,20 @@ from gradleak.studies.shared.tally import (
 )
 
 PLACE = "Section 6.5, Figure 5"
-SMALLEST: dict[str, Any] = {"repeats": 2, "sizes": [1, 8], "defenses": ["none/0", "noise/0.1"]}
-# The paper's attack, the same for an attacker who knows, what needs no sign, and nothing.
+# The paper's attack, the guess, an attacker who knows of the defence, and an attack that does not rely on signs.
 SHOWN = {name: ATTACKS[name] for name in ("LLG+", "guess")} | {
-    "shadow": ("shadow", {}),
-    "posterior": ("posterior", {}),
+    "shadow": LabelAttack("shadow"),
+    "posterior": LabelAttack("posterior"),
 }
-# The paper's words for defences: the level of "noise" is a variance. As its code has them: that of "noise-coded" is a
-# standard deviation, and clipping and pruning go tensor by tensor.
-WORDS = {name: name for name in ("none", "dp", "prune", "grad-drop", "sign", "quantize")} | {
-    "noise": "gaussian-variance",
-    "noise-coded": "gaussian",
-    "dp-coded": "dp-tensors",
-    "prune-coded": "prune-tensors",
-}
-PAPER = [
+# The defences of the paper, those that differ in its code, and others.
+OF_PAPER = [
     *(f"noise/{variance}" for variance in (0.01, 0.1, 1)),
     *(f"dp/{norm}" for norm in (1, 5, 10)),
     *(f"prune/{share}" for share in (0.2, 0.4, 0.8)),
 ]
-CODED = ["noise-coded/1", "dp-coded/1", "prune-coded/0.2", "prune-coded/0.8"]
-OURS = ["grad-drop/0.8", "sign/0", "quantize/4"]
-# How a figure sorts and names them.
+OF_CODE = ["noise-coded/1", "dp-coded/1", "prune-coded/0.2", "prune-coded/0.8"]
+OTHERS = ["grad-drop/0.8", "sign/0", "quantize/4"]
+# How the figure groups and names them.
 FAMILIES = {
     "noise": ("noise",),
     "norm and noise": ("dp",),
@@ -71,78 +67,101 @@ SHORT = {
 }
 
 
-class Behind(Defended):
-    """A defence of the paper, or of ours."""
+class Defence(Defended):
+    """A defence in the paper's words: the level of "noise" is a variance.
 
-    words: ClassVar = WORDS
+    As the paper's code has them, the level of "noise-coded" is a standard deviation, and "dp-coded" and "prune-coded"
+    treat each tensor by itself.
+    """
+
+    words: ClassVar = {name: name for name in ("none", "dp", "prune", "grad-drop", "sign", "quantize")} | {
+        "noise": "gaussian-variance",
+        "noise-coded": "gaussian",
+        "dp-coded": "dp-tensors",
+        "prune-coded": "prune-tensors",
+    }
 
 
 class Parameters(studies.Parameters):
-    """What a rerun may change."""
+    """Which defences at which levels, how many networks, and the sizes of their batches."""
 
-    repeats: int = Field(2, ge=1, le=10_000, description="networks, each with a batch of every size and defence")
-    sizes: list[int] = Field([4, 32], description="samples in a batch")
-    defenses: list[Behind] = Field(
-        ["none/0", *PAPER, "dp-coded/1", "prune-coded/0.8", *OURS],
+    repeats: int = setting(2, paper=100, ge=1, le=10_000, about="networks, each with a batch of every size and defence")
+    sizes: list[int] = setting([4, 32], paper=SIZES, smallest=[1, 8], about="samples in a batch")
+    defenses: list[Defence] = setting(
+        ["none/0", *OF_PAPER, "dp-coded/1", "prune-coded/0.8", *OTHERS],
+        paper=["none/0", *OF_PAPER, *OF_CODE, *OTHERS],
+        smallest=["none/0", "noise/0.1"],
         validate_default=True,
-        description="defence/level",
+        about="defence/level",
     )
-    auxiliary: int = Field(10, ge=1, le=1000, description="samples of a class that LLG+ has, test split")
-    dataset: str = Field("digits", description="private images, training split")
-
-    paper: ClassVar[dict[str, Any]] = {
-        "repeats": 100,
-        "sizes": SIZES,
-        "dataset": "mnist",
-        "defenses": ["none/0", *PAPER, *CODED, *OURS],
-    }
+    auxiliary: int = setting(10, ge=1, le=1000, about="samples of a class that LLG+ has, test split")
+    dataset: str = setting("digits", paper="mnist", about="private images, training split")
 
     def sees(self) -> list[Sees]:
         """Return the network and the images that it is shown."""
         return [Sees("llg-cnn", self.dataset)]
 
+    def experiments(self) -> Iterator[Experiment]:
+        """Give each defence and level."""
+        for defence in self.defenses:
+            yield AttackedBehind.of(self, **dict(defence))
 
-def datasets(parameters: Parameters) -> list[str]:
-    """Return the names of the datasets this study reads."""
-    return [parameters.dataset]
-
-
-def trials(parameters: Parameters) -> list[dict[str, Any]]:
-    """Return the inputs of every trial: one a defence and level."""
-    common = parameters.model_dump(include={"repeats", "sizes", "auxiliary", "dataset", "seed"})
-    common["device"] = studies.resolve_device(parameters.device)
-    return [dict(one) | common for one in parameters.defenses]
+    def about(self) -> str:
+        """Return in a few words how many samples of what a run is about."""
+        return f"{self.repeats} networks behind each defence and {data.title(self.dataset)}"
 
 
-def trial(
-    *,
-    defense: str,
-    level: float,
-    repeats: int,
-    sizes: list[int],
-    auxiliary: int,
-    dataset: str,
-    seed: int,
-    device: str,
-) -> list[dict[str, Any]]:
-    """Count the labels of many batches whose gradients are defended, and say what the defence costs."""
-    private, public = load(dataset, "train"), load(dataset, "test")
-    generator = torch.Generator().manual_seed(seed)
-    tally, clean_tally, utilities, clipped = Tally(), Tally(), [], []
-    for number in range(repeats):
-        model = built("llg-cnn", private, seed + number, device)
-        own = named(WORDS, defense, level, generator)
-        given = others(public, auxiliary, generator)
-        same: dict[str, Any] = {"sizes": sizes, "balance": "unbalanced", "generator": generator, "attacks": SHOWN}
-        attack(tally, model, private, given, defense=own, **same)
-        attack(clean_tally, model, private, given, **same)
-        chosen = drawn(private.labels, 8, "unbalanced", generator)
-        whole = observe(model, private.images[chosen].to(device), private.labels[chosen].to(device)).gradients
-        utilities.append(defenses.utility(whole, own(whole)))
-        clipped.append(_clipped(defense, level, whole))
-    clean = {(row["attack"], row["size"]): row["success"] for row in clean_tally.rows()}
-    rows = tally.rows(utility=sum(utilities) / repeats, clipped=sum(clipped) / repeats)
-    return [row | {"lost": clean[row["attack"], row["size"]] - row["success"]} for row in rows]
+class SuccessBehind(Success):
+    """The same behind a defence.
+
+    `utility`: the cosine of the gradient that is sent with the clean one; `clipped`: the percentage of gradients, or
+    of tensors where these are clipped each by itself, that exceed the norm they are clipped to; `lost`: the success on
+    clean gradients less this one.
+    """
+
+    utility: float
+    clipped: float
+    lost: float
+
+
+class AttackedBehind(Experiment):
+    """Batches on many networks behind one defence, and others on the same networks without any."""
+
+    defense: str
+    level: float
+    repeats: int
+    sizes: list[int]
+    auxiliary: int
+    dataset: str
+
+    def run(self) -> Iterator[SuccessBehind]:
+        """Count the labels of all batches, and measure what the defence costs."""
+        private, public = load(self.dataset, "train"), load(self.dataset, "test")
+        generator = torch.Generator().manual_seed(self.seed)
+        behind, without = Tally(), Tally()
+        utilities: list[float] = []
+        clipped: list[float] = []
+        for number in range(self.repeats):
+            model = built("llg-cnn", private, self.seed + number, self.device)
+            defence = named(Defence.words, self.defense, self.level, generator)
+            given = others(public, self.auxiliary, generator)
+            for tally, own in ((behind, defence), (without, None)):
+                attack(
+                    tally, model, private, given,
+                    sizes=self.sizes, balance="unbalanced", generator=generator, attacks=SHOWN, defense=own,
+                )  # fmt: skip
+            chosen = drawn(private.labels, 8, "unbalanced", generator)
+            inputs, labels = private.images[chosen].to(self.device), private.labels[chosen].to(self.device)
+            clean = observe(model, inputs, labels).gradients
+            utilities.append(defenses.utility(clean, defence(clean)))
+            clipped.append(_clipped(self.defense, self.level, clean))
+        for row, other in zip(behind.rows(), without.rows(), strict=True):
+            yield SuccessBehind.of(
+                row,
+                utility=sum(utilities) / self.repeats,
+                clipped=sum(clipped) / self.repeats,
+                lost=other.success - row.success,
+            )
 
 
 def _clipped(defense: str, level: float, whole: Gradients) -> float:
@@ -153,42 +172,34 @@ def _clipped(defense: str, level: float, whole: Gradients) -> float:
     return 100 * float((sizes > level).float().mean()) if defense == "dp-coded" else 0.0
 
 
-def scale(parameters: Parameters) -> str:
-    """Return what a run is about, in a few words."""
-    return f"{parameters.repeats} networks behind each defence and {data.title(parameters.dataset)}"
-
-
-def _named(defense: Any, level: Any) -> str:
-    return defenses.shown(f"{WORDS[defense]}/{level}")
-
-
 def table(record: Record) -> pd.DataFrame:
     """Return what each defence leaves of every attack, means over the batch sizes, and of the gradient."""
-    lines = []
-    for (defense, level), group in record.frame().groupby(["defense", "level"], sort=False):
-        means = group.groupby("attack")["success"].mean()
-        lines.append(
-            {"defence": _named(defense, level), "cosine to the clean": f"{group['utility'].iloc[0]:.3f}"}
-            | {f"{name}, %": f"{means[name]:.1f}" for name in SHOWN}
-            | {"n a size": f"{group['count'].iloc[0]:.0f}"}
-        )
-    return pd.DataFrame(lines)
+    return _by_defence(
+        record,
+        {"cosine to the clean": only("utility", ".3f")}
+        | {f"{name}, %": among(mean("success", ".1f"), attack=name) for name in SHOWN}
+        | {"n a size": only("count", ".0f")},
+    )
 
 
 def size_table(record: Record) -> pd.DataFrame:
     """Return what the best of the attackers has over the guess, a line a defence and a column a batch size."""
-    lines = []
-    for (defense, level), group in record.frame().groupby(["defense", "level"], sort=False):
-        best = group.groupby("size")["over_guess"].max()
-        lines.append(
-            {"defence": _named(defense, level)} | {f"B = {size:.0f}": f"{best[size]:+.1f}" for size in best.index}
-        )
-    return pd.DataFrame(lines)
+    sizes = sorted(record.rows(AttackedBehind)["size"].unique())
+    return _by_defence(record, {f"B = {size}": among(greatest("over_guess", "+.1f"), size=size) for size in sizes})
+
+
+def _by_defence(record: Record, measures: dict[str, Measure]) -> pd.DataFrame:
+    """Return a line for each defence and level, even where two have the same name in a table."""
+    rows = record.rows(AttackedBehind)
+    texts = [f"{Defence.words[name]}/{level}" for name, level in zip(rows["defense"], rows["level"], strict=True)]
+    rows = rows.assign(shown=[defenses.shown(text) for text in texts])
+    lines = summary(rows, {"defense": "defense", "level": "level"}, {"defence": only("shown")} | measures)
+    return lines.drop(columns=["defense", "level"])
 
 
 def figure_defenses(record: Record) -> Figure:
     """Draw success against the batch size, a row an attacker, a column a kind of defence, a line a strength."""
-    frame = record.frame()
+    frame = record.rows(AttackedBehind)
     plain, guessed = frame[frame["defense"] == "none"], frame[frame["attack"] == GUESS]
     shown = {title: own for title, own in FAMILIES.items() if frame["defense"].isin(own).any()} or {"": ()}
     attackers = [name for name in SHOWN if name != GUESS]

@@ -5,7 +5,9 @@ wainakh2021, section 6.4: Figure 4.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal, get_args
+from collections.abc import Iterator
+from itertools import product
+from typing import Literal, get_args
 
 import pandas as pd
 import seaborn as sns
@@ -21,11 +23,24 @@ from gradleak.leak import evaluating
 from gradleak.runs.fitting import Sees
 from gradleak.runs.records import Record
 from gradleak.show import figures
+from gradleak.show.summaries import among, joined, mean, only, select, summary
+from gradleak.studies import Experiment, setting
 from gradleak.studies.shared.attacked_networks import built
-from gradleak.studies.shared.tally import ATTACKS, DRAWN, GUESS, LOOKS, Tally, attack, load, others
+from gradleak.studies.shared.tally import (
+    ATTACKS,
+    DRAWN,
+    GUESS,
+    LOOKS,
+    LabelAttack,
+    Success,
+    Tally,
+    attack,
+    load,
+    others,
+)
 
 PLACE = "Section 6.4, Figure 4"
-SMALLEST: dict[str, Any] = {"iterations": 40, "every": 20, "batches": 2, "runs": 1, "clients": ["skewed"]}
+# The learning rate, and how many images the model's accuracy is measured on.
 RATE = 0.1
 TESTED = 1000
 Clients = Literal["skewed", "even"]
@@ -33,114 +48,128 @@ CLIENTS: tuple[Clients, ...] = get_args(Clients)
 # Steps for which skewed clients keep their two classes.
 BLOCK = 100
 SHOWN = {name: ATTACKS[name] for name in ("LLG", "LLG*", "LLG+", "guess")} | {
-    "shadow": ("shadow", {}),
-    "posterior": ("posterior", {}),
-    DRAWN: ("draw", {}),
+    "shadow": LabelAttack("shadow"),
+    "posterior": LabelAttack("posterior"),
+    DRAWN: LabelAttack("draw"),
 }
 
 
 class Parameters(studies.Parameters):
-    """What a rerun may change."""
+    """How long the model learns from which clients, and how often which batches are attacked."""
 
-    iterations: int = Field(600, ge=1, le=1_000_000, description="steps of gradient descent, one batch each")
-    every: int = Field(200, ge=1, le=1_000_000, description="steps from one attack to the next")
-    size: int = Field(8, ge=1, le=1024, description="samples in a batch, in training and under attack")
-    batches: int = Field(8, ge=1, le=10_000, description="unbalanced batches attacked each time")
-    clients: list[Clients] = Field(
-        list(CLIENTS), description="batches of training: skewed, 75 % of two classes for 100 steps, or even"
+    iterations: int = setting(
+        600, paper=10_000, smallest=40, ge=1, le=1_000_000, about="steps of gradient descent, one batch each"
     )
-    runs: int = Field(1, ge=1, le=1000, description="networks a kind of client, trained one after the other")
-    auxiliary: int = Field(10, ge=1, le=1000, description="samples of a class that LLG+ has, test split")
-    dataset: str = Field("digits", description="training images and private ones, training split")
-
-    paper: ClassVar[dict[str, Any]] = {
-        "iterations": 10_000,
-        "every": 500,
-        "batches": 100,
-        "clients": ["skewed"],
-        "runs": 1,
-        "auxiliary": 80,
-        "dataset": "mnist",
-    }
+    every: int = setting(200, paper=500, smallest=20, ge=1, le=1_000_000, about="steps from one attack to the next")
+    size: int = setting(8, ge=1, le=1024, about="samples in a batch, in training and under attack")
+    batches: int = setting(8, paper=100, smallest=2, ge=1, le=10_000, about="unbalanced batches attacked each time")
+    clients: list[Clients] = setting(
+        list(CLIENTS),
+        paper=["skewed"],
+        smallest=["skewed"],
+        about="batches of training: skewed, 75 % of two classes for 100 steps, or even",
+    )
+    runs: int = setting(1, ge=1, le=1000, about="networks a kind of client, trained one after the other")
+    auxiliary: int = setting(10, paper=80, ge=1, le=1000, about="samples of a class that LLG+ has, test split")
+    dataset: str = setting("digits", paper="mnist", about="training images and private ones, training split")
 
     def sees(self) -> list[Sees]:
         """Return the network and the images that it is shown."""
         return [Sees("llg-cnn", self.dataset)]
 
+    def experiments(self) -> Iterator[Experiment]:
+        """Give each kind of client and network."""
+        for clients, number in product(self.clients, range(self.runs)):
+            yield AttackedTraining.of(self, clients=clients, number=number)
 
-def datasets(parameters: Parameters) -> list[str]:
-    """Return the names of the datasets this study reads."""
-    return [parameters.dataset]
-
-
-def trials(parameters: Parameters) -> list[dict[str, Any]]:
-    """Return the inputs of every trial: one a network and kind of client."""
-    common = parameters.model_dump(include={"iterations", "every", "size", "batches", "auxiliary", "dataset", "seed"})
-    common["device"] = studies.resolve_device(parameters.device)
-    return [
-        {"clients": clients, "run": run} | common for clients in parameters.clients for run in range(parameters.runs)
-    ]
+    def about(self) -> str:
+        """Return in a few words how many samples of what a run is about."""
+        return (
+            f"{self.runs} networks, {self.iterations:,} steps, {self.batches} batches at each stop, "
+            f"{' and '.join(self.clients)} clients, {data.title(self.dataset)}"
+        )
 
 
-def trial(
-    *,
-    clients: str,
-    run: int,
-    iterations: int,
-    every: int,
-    size: int,
-    batches: int,
-    auxiliary: int,
-    dataset: str,
-    seed: int,
-    device: str,
-) -> list[dict[str, Any]]:
-    """Train one network by plain gradient descent, and attack batches along the way."""
-    private, public = load(dataset, "train"), load(dataset, "test")
-    generator = torch.Generator().manual_seed(seed + run)
-    model = built("llg-cnn", private, seed + run, device)
-    optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
-    rows: list[dict[str, Any]] = []
-    before: dict[str, float] = {}
-    pair = torch.randperm(private.classes, generator=generator)[:2]
-    for step in range(iterations + 1):
-        if step % every == 0:
-            tally = Tally()
-            given = others(public, auxiliary, generator)
-            for _ in range(batches):
-                attack(
-                    tally, model, private, given,
-                    sizes=[size], balance="unbalanced", generator=generator, attacks=SHOWN,
-                )  # fmt: skip
-            if step == 0:
-                before = {row["attack"]: row["success"] for row in tally.rows()}
-            own = _batch(clients, private, TESTED // size * size, pair, generator)
-            found = tally.rows(
-                step=step,
-                accuracy=_accuracy(model, public.images[:TESTED], public.labels[:TESTED], device),
-                own_accuracy=_accuracy(model, private.images[own], private.labels[own], device),
-            )
-            llg = next(row["success"] for row in found if row["attack"] == "LLG")
-            rows += [
-                row | {"lost": before[row["attack"]] - row["success"], "over_llg": row["success"] - llg}
-                for row in found
-            ]
-        if step % BLOCK == 0:
-            pair = torch.randperm(private.classes, generator=generator)[:2]
-        chosen = _batch(clients, private, size, pair, generator)
-        optimizer.zero_grad()
-        F.cross_entropy(model(private.images[chosen].to(device)), private.labels[chosen].to(device)).backward()
-        optimizer.step()
-    return rows
+class SuccessAtStop(Success):
+    """The same after so many steps of training.
+
+    `accuracy`: the model's on test images, `own_accuracy`: on images such as the clients train on; `lost`: the success
+    before training less this one; `over_llg`: this success less that of LLG.
+    """
+
+    step: int
+    accuracy: float
+    own_accuracy: float
+    lost: float
+    over_llg: float
 
 
-def _batch(clients: str, private: data.Dataset, size: int, pair: Tensor, generator: torch.Generator) -> Tensor:
-    """Return the indices (B,) of what clients train on: any samples, or half of one class and a quarter of another."""
-    if clients == "even":
-        return torch.randint(len(private), (size,), generator=generator)
-    first, second = pair.repeat_interleave(torch.tensor([size // 2, size // 4])).split([size // 2, size // 4])
-    rest = torch.randint(private.classes, (size - len(first) - len(second),), generator=generator)
-    return augment.samples_of(private.labels, torch.cat([first, second, rest]), generator)
+class AttackedTraining(Experiment):
+    """One network that learns by plain gradient descent, and is attacked along the way."""
+
+    clients: str
+    number: int = Field(alias="run")
+    iterations: int
+    every: int
+    size: int
+    batches: int
+    auxiliary: int
+    dataset: str
+
+    def run(self) -> Iterator[SuccessAtStop]:
+        """Train, and attack some batches before the first step and after every so many steps."""
+        private, public = load(self.dataset, "train"), load(self.dataset, "test")
+        generator = torch.Generator().manual_seed(self.seed + self.number)
+        model = built("llg-cnn", private, self.seed + self.number, self.device)
+        optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
+        before: dict[str, float] = {}
+        pair = _pair(private, generator)
+        for step in range(self.iterations + 1):
+            if step % self.every == 0:
+                tally = Tally()
+                given = others(public, self.auxiliary, generator)
+                for _ in range(self.batches):
+                    attack(
+                        tally, model, private, given,
+                        sizes=[self.size], balance="unbalanced", generator=generator, attacks=SHOWN,
+                    )  # fmt: skip
+                own = self._batch(private, TESTED // self.size * self.size, pair, generator)
+                accuracy = _accuracy(model, public.images[:TESTED], public.labels[:TESTED], self.device)
+                own_accuracy = _accuracy(model, private.images[own], private.labels[own], self.device)
+                rows = tally.rows()
+                success = {row.attack: row.success for row in rows}
+                before = before or success
+                for row in rows:
+                    yield SuccessAtStop.of(
+                        row,
+                        step=step,
+                        accuracy=accuracy,
+                        own_accuracy=own_accuracy,
+                        lost=before[row.attack] - row.success,
+                        over_llg=row.success - success["LLG"],
+                    )
+            if step % BLOCK == 0:
+                pair = _pair(private, generator)
+            chosen = self._batch(private, self.size, pair, generator)
+            inputs, labels = private.images[chosen].to(self.device), private.labels[chosen].to(self.device)
+            optimizer.zero_grad()
+            F.cross_entropy(model(inputs), labels).backward()
+            optimizer.step()
+
+    def _batch(self, private: data.Dataset, size: int, pair: Tensor, generator: torch.Generator) -> Tensor:
+        """Return the indices (B,) of what clients train on.
+
+        Even clients have any samples, skewed ones half of the first class of a pair and a quarter of the second.
+        """
+        if self.clients == "even":
+            return torch.randint(len(private), (size,), generator=generator)
+        first, second = pair.repeat_interleave(torch.tensor([size // 2, size // 4])).split([size // 2, size // 4])
+        rest = torch.randint(private.classes, (size - len(first) - len(second),), generator=generator)
+        return augment.samples_of(private.labels, torch.cat([first, second, rest]), generator)
+
+
+def _pair(private: data.Dataset, generator: torch.Generator) -> Tensor:
+    return torch.randperm(private.classes, generator=generator)[:2]
 
 
 def _accuracy(model: nn.Module, images: Tensor, labels: Tensor, device: str) -> float:
@@ -149,58 +178,38 @@ def _accuracy(model: nn.Module, images: Tensor, labels: Tensor, device: str) -> 
     return 100 * float((found == labels).double().mean())
 
 
-def scale(parameters: Parameters) -> str:
-    """Return what a run is about, in a few words."""
-    return (
-        f"{parameters.runs} networks, {parameters.iterations:,} steps, {parameters.batches} batches at each stop, "
-        f"{' and '.join(parameters.clients)} clients, {data.title(parameters.dataset)}"
-    )
-
-
 def table(record: Record) -> pd.DataFrame:
     """Return success and the model's accuracy along the way: at the start, in the middle, at the end."""
-    keys = ["clients", "step", "attack"]
-    columns = ["success", "accuracy", "own_accuracy"]
-    means = record.frame().groupby(keys, sort=False)[columns].mean().reset_index()
-    lines = []
-    for clients, frame in means.groupby("clients", sort=False):
-        steps = sorted(frame["step"].unique())
-        lines += [
-            {"clients": str(clients), "step": f"{step:.0f}"} | _cells(frame[frame["step"] == step])
-            for step in sorted({steps[0], *steps[:: max(1, len(steps) // 5)], steps[-1]})
-        ]
-    return pd.DataFrame(lines)
-
-
-def _cells(frame: pd.DataFrame) -> dict[str, str]:
-    own = frame.set_index("attack")
-    line = {
-        "test accuracy, %": f"{own['accuracy'].iloc[0]:.1f}",
-        "on such batches, %": f"{own['own_accuracy'].iloc[0]:.1f}",
-    }
-    return line | {f"{name}, %": f"{own['success'][name]:.1f}" for name in SHOWN}
+    rows = record.rows(AttackedTraining)
+    steps = sorted(rows["step"].unique())
+    shown = {steps[0], *steps[:: max(1, len(steps) // 5)], steps[-1]}
+    return summary(
+        rows[rows["step"].isin(shown)],
+        {"clients": "clients", "step": "step"},
+        {
+            "test accuracy, %": among(mean("accuracy", ".1f"), attack=GUESS),
+            "on such batches, %": among(mean("own_accuracy", ".1f"), attack=GUESS),
+        }
+        | {f"{name}, %": among(mean("success", ".1f"), attack=name) for name in SHOWN},
+    )
 
 
 def end_table(record: Record) -> pd.DataFrame:
     """Return the last stop of every network."""
-    frame = record.frame()
-    frame = frame[frame["step"] == frame["step"].max()]
-    lines = []
-    for (clients, run), group in frame.groupby(["clients", "run"], sort=False):
-        own = group.set_index("attack")
-        line = {
-            "clients": str(clients),
-            "network": f"{run + 1:.0f}",
-            "accuracy, %": f"{group['accuracy'].iloc[0]:.1f}",
-            "n": f"{group['count'].iloc[0]:.0f}",
-        }
-        lines.append(line | {f"{name}, %": f"{own['success'][name]:.1f} ± {own['spread'][name]:.1f}" for name in SHOWN})
-    return pd.DataFrame(lines)
+    rows = record.rows(AttackedTraining)
+    rows = select(rows, step=rows["step"].max())
+    success = joined(" ± ", only("success", ".1f"), only("spread", ".1f"))
+    return summary(
+        rows.assign(network=rows["run"] + 1),
+        {"clients": "clients", "network": "network"},
+        {"accuracy, %": only("accuracy", ".1f"), "n": only("count", ".0f")}
+        | {f"{name}, %": among(success, attack=name) for name in SHOWN},
+    )
 
 
 def figure_training(record: Record) -> Figure:
     """Draw success and the model's accuracy against the steps of training, a row a kind of client."""
-    frame = record.frame()
+    frame = record.rows(AttackedTraining)
     kinds = list(dict.fromkeys(frame["clients"]))
     figure, axes = figures.panels(len(kinds), 2, height=2.8, width_ratios=(2.4, 1), sharex=True)
     for (left, right), kind in zip(axes, kinds, strict=True):

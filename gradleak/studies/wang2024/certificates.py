@@ -6,7 +6,7 @@ Beyond wang2024, section 4: every attack that calls an answer unique or exact, h
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from statistics import median
 from typing import Annotated, Any, ClassVar
 
@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 import torch
 from matplotlib.figure import Figure
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator
 from torch import nn
 
 from gradleak import augment, data, models, studies
@@ -27,13 +27,11 @@ from gradleak.models.language import batch_of, build_language_model
 from gradleak.runs.records import Record
 from gradleak.sequences import read_sentences
 from gradleak.show import figures
+from gradleak.show.summaries import among, only, percent, select, summary, total
+from gradleak.studies import Experiment, Row, setting
 
 PLACE = "Beyond section 4"
-SMALLEST: dict[str, Any] = {
-    **dict.fromkeys(("labels", "batches", "joint", "counts", "features", "inversions", "peelings", "sequences"), 1),
-    "broken": ["none", "signs of lower layers"],
-    "repeats": 1,
-}
+DATASET = "photos"
 # Which parameter says how many seeds a family is hunted with.
 SEEDS = {
     "labels": "labels",
@@ -52,7 +50,10 @@ AT_ONCE = 25
 # Seeds of the page's own are told apart from those of another by so many.
 APART = 1_000_000
 # Columns of the counts, in the order of the outcomes.
-COUNTS = dict(zip(OUTCOMES, ("right", "wrong", "with_truth", "without_truth", "failed", "refused"), strict=True))
+COUNTS: dict[str, str] = dict(
+    zip(OUTCOMES, ("right", "wrong", "with_truth", "without_truth", "failed", "refused"), strict=True)
+)
+WORDS = {name: family.words for name, family in FAMILIES.items()}
 COLOURS = ("#3b7a57", "#b3261e", "#8fb8de", "#f0c05a", "#c9cdd2", "#e6e8ea")
 # Whose last check is timed.
 TIMED = ("fully connected, one image", "fully connected, 8 images", "convolutions, one image", "sentences, 4 of them")
@@ -68,86 +69,120 @@ Assumption = Annotated[str, AfterValidator(_known)]
 
 
 class Parameters(studies.Parameters):
-    """What a rerun may change."""
+    """Which assumptions are broken, and how many seeds each kind of attack is hunted with."""
 
-    broken: list[Assumption] = Field(
+    broken: list[Assumption] = setting(
         ["none", "clipped", "signs of lower layers"],
+        paper=list(BROKEN),
+        smallest=["none", "signs of lower layers"],
         min_length=1,
-        description="assumptions to break, one at a time",
+        about="assumptions to break, one at a time",
     )
-    labels: int = Field(2, ge=1, le=100_000, description="seeds an assumption, single labels: 20 samples each")
-    batches: int = Field(1, ge=1, le=100_000, description="seeds an assumption, labels of batches")
-    joint: int = Field(1, ge=1, le=100_000, description="seeds an assumption, whole batches together")
-    counts: int = Field(1, ge=1, le=100_000, description="seeds an assumption, classes and counts of batches")
-    features: int = Field(1, ge=1, le=100_000, description="seeds an assumption, unmixed features")
-    inversions: int = Field(2, ge=1, le=100_000, description="seeds an assumption, either kind of inversion")
-    peelings: int = Field(1, ge=1, le=100_000, description="seeds an assumption, peeled networks")
-    sequences: int = Field(1, ge=1, le=100_000, description="seeds an assumption, sentences and transcripts")
-    repeats: int = Field(1, ge=1, le=1000, description="times that the cost of a check is measured")
+    labels: int = setting(
+        2, paper=80, smallest=1, ge=1, le=100_000, about="seeds an assumption, single labels: 20 samples each"
+    )
+    batches: int = setting(1, paper=300, ge=1, le=100_000, about="seeds an assumption, labels of batches")
+    joint: int = setting(1, paper=40, ge=1, le=100_000, about="seeds an assumption, whole batches together")
+    counts: int = setting(1, paper=200, ge=1, le=100_000, about="seeds an assumption, classes and counts of batches")
+    features: int = setting(1, paper=200, ge=1, le=100_000, about="seeds an assumption, unmixed features")
+    inversions: int = setting(
+        2, paper=160, smallest=1, ge=1, le=100_000, about="seeds an assumption, either kind of inversion"
+    )
+    peelings: int = setting(1, paper=60, ge=1, le=100_000, about="seeds an assumption, peeled networks")
+    sequences: int = setting(1, paper=40, ge=1, le=100_000, about="seeds an assumption, sentences and transcripts")
+    repeats: int = setting(1, paper=20, ge=1, le=1000, about="times that the cost of a check is measured")
 
-    paper: ClassVar[dict[str, Any]] = {
-        "broken": list(BROKEN),
-        "labels": 80,
-        "batches": 300,
-        "joint": 40,
-        "counts": 200,
-        "features": 200,
-        "inversions": 160,
-        "peelings": 60,
-        "sequences": 40,
-        "repeats": 20,
-    }
+    def experiments(self) -> Iterator[Experiment]:
+        """Give every attack with one assumption broken, some seeds each; then what checks cost."""
+        for family, broken in pairs():
+            wanted = getattr(self, SEEDS[family]) if broken in self.broken else 0
+            for first in range(0, wanted, AT_ONCE):
+                seeds = min(AT_ONCE, wanted - first)
+                yield Hunt.of(self, family=family, broken=broken, first=first, seeds=seeds)
+        for attack in TIMED:
+            yield CheckCost.of(self, attack=attack)
 
-
-def scale(parameters: Parameters) -> str:
-    """Return in a few words how many samples of what a run is about."""
-    seeds = {name: getattr(parameters, name) for name in dict.fromkeys(SEEDS.values())}
-    return ", ".join(f"{name} {number}" for name, number in seeds.items()) + " seeds an assumption"
-
-
-def datasets(parameters: Parameters) -> list[str]:
-    """Return the names of the datasets that this study reads."""
-    return ["photos"]
+    def about(self) -> str:
+        """Return in a few words how many samples of what a run is about."""
+        seeds = {name: getattr(self, name) for name in dict.fromkeys(SEEDS.values())}
+        return ", ".join(f"{name} {number}" for name, number in seeds.items()) + " seeds an assumption"
 
 
-def trials(parameters: Parameters) -> list[dict[str, Any]]:
-    """Return the inputs of every trial: an attack with one assumption broken, some seeds each; and what checks cost."""
-    common = {"seed": parameters.seed, "device": "cpu"}
-    hunts = []
-    for family, broken in pairs():
-        wanted = getattr(parameters, SEEDS[family]) if broken in parameters.broken else 0
-        for first in range(0, wanted, AT_ONCE):
-            own = {"part": "hunt", "family": family, "broken": broken}
-            hunts.append(own | {"first": first, "seeds": min(AT_ONCE, wanted - first)} | common)
-    return hunts + [{"part": "cost", "attack": attack, "repeats": parameters.repeats} | common for attack in TIMED]
+class Outcomes(Row):
+    """How often each outcome came, and the first few wrong answers: the seed and the setting of each."""
+
+    cases: int
+    right: int
+    wrong: int
+    with_truth: int
+    without_truth: int
+    failed: int
+    refused: int
+    right_share: float
+    examples: str
 
 
-def trial(part: str, device: str, **inputs: Any) -> list[dict[str, Any]]:
-    """Hunt, a row an attack, assumption and outcome; or time a check."""
-    return _hunted(**inputs) if part == "hunt" else _timed(**inputs)
+class Cost(Row):
+    """The median seconds of an attack and of its last check, and that check's share in percent."""
+
+    seconds: float
+    check_seconds: float
+    share_seconds: float
 
 
-def _hunted(family: str, broken: str, first: int, seeds: int, seed: int) -> list[dict[str, Any]]:
-    tally = block(family, broken, APART * seed + first, seeds)
-    row: dict[str, Any] = {"cases": tally.outcomes.total()}
-    row |= {column: tally.outcomes[name] for name, column in COUNTS.items()}
-    row["right_share"] = 100 * row["right"] / max(1, row["cases"])
-    # The seeds of wrong answers, so that each can be looked at again.
-    return [row | {"examples": "; ".join(f"{seed} ({setting})" for seed, _, setting in tally.wrong[:3])}]
+class OnCPU(Experiment):
+    """A piece of this page's work, all of which stays on the CPU."""
+
+    stays_on_cpu: ClassVar[str] = "its clients are thousands of tiny networks, one at a time"
+
+    def reads(self) -> list[str]:
+        """Return the name of the photos that clients hold."""
+        return [DATASET]
 
 
-def _timed(attack: str, repeats: int, seed: int) -> list[dict[str, Any]]:
-    run, check = _attack(attack, seed)
-    check(run())
-    both = []
-    for _ in range(repeats):
-        started = time.perf_counter()
-        found = run()
-        whole = time.perf_counter() - started
-        check(found)
-        both.append((whole, time.perf_counter() - started - whole))
-    whole, last = (median(own) for own in zip(*both, strict=True))
-    return [{"seconds": whole, "check_seconds": last, "share_seconds": 100 * last / whole}]
+class Hunt(OnCPU):
+    """A hunt for wrong certificates: one attack with one assumption broken, some seeds from one on."""
+
+    part: ClassVar[str] = "hunt"
+    family: str
+    broken: str
+    first: int
+    seeds: int
+
+    def run(self) -> list[Outcomes]:
+        """Count the outcomes, and keep the seeds of wrong answers, so that each can be looked at again."""
+        tally = block(self.family, self.broken, APART * self.seed + self.first, self.seeds)
+        cases, counts = tally.outcomes.total(), {column: tally.outcomes[name] for name, column in COUNTS.items()}
+        return [
+            Outcomes.of(
+                cases=cases,
+                **counts,
+                right_share=100 * counts["right"] / max(1, cases),
+                examples="; ".join(f"{seed} ({setting})" for seed, _, setting in tally.wrong[:3]),
+            )
+        ]
+
+
+class CheckCost(OnCPU):
+    """The time of an attack, and of the last check of what it finds."""
+
+    part: ClassVar[str] = "cost"
+    attack: str
+    repeats: int
+
+    def run(self) -> list[Cost]:
+        """Run the attack and its check once to warm up, then measure both."""
+        attack, check = _attack(self.attack, self.seed)
+        check(attack())
+        both = []
+        for _ in range(self.repeats):
+            started = time.perf_counter()
+            found = attack()
+            whole = time.perf_counter() - started
+            check(found)
+            both.append((whole, time.perf_counter() - started - whole))
+        whole, last = (median(own) for own in zip(*both, strict=True))
+        return [Cost(seconds=whole, check_seconds=last, share_seconds=100 * last / whole)]
 
 
 def _attack(attack: str, seed: int) -> tuple[Callable[[], Any], Callable[[Any], Any]]:
@@ -158,7 +193,7 @@ def _attack(attack: str, seed: int) -> tuple[Callable[[], Any], Callable[[Any], 
         leak = observe(model, *batch_of(said))
         return lambda: read_sentences(leak), lambda found: observe(model, *batch_of(found.all()))
     size, name = (8 if "8" in attack else 1), "lenet" if "convolutions" in attack else "fcn4"
-    images = data.normalise(data.load("photos", "test").images[:size])
+    images = data.normalise(data.load(DATASET, "test").images[:size])
     model = models.build(name, classes=40, image_size=images.shape[-1], seed=seed)
     labels = augment.smooth(torch.arange(size), 40, torch.full((size,), 0.2))
     leak = observe(model, images, labels)
@@ -196,33 +231,27 @@ def broken_table() -> pd.DataFrame:
 
 def kept_table(record: Record) -> pd.DataFrame:
     """Return the outcomes where every assumption holds, a line an attack."""
-    frame = record.part("hunt")
-    lines = []
-    for name, family in FAMILIES.items():
-        own = frame[(frame["broken"] == "none") & (frame["family"] == name)]
-        if len(own):
-            counts = {outcome: f"{own[column].sum():,.0f}" for outcome, column in COUNTS.items()}
-            lines.append({"attack": family.words, "n": f"{own['cases'].sum():,.0f}"} | counts)
-    return pd.DataFrame(lines)
+    rows = select(record.rows(Hunt), broken="none")
+    rows = _ordered(rows, "family", FAMILIES)
+    counts = {outcome: total(column) for outcome, column in COUNTS.items()}
+    return summary(rows.assign(attack=rows["family"].map(WORDS)), {"attack": "attack"}, {"n": total("cases"), **counts})
 
 
 def noticed_table(record: Record) -> pd.DataFrame:
     """Return what comes of each broken assumption, a line an assumption, a column an attack that gives certificates."""
-    frame = record.part("hunt")
+    rows = _ordered(record.rows(Hunt), "broken", BROKEN)
     certify = [name for name, family in FAMILIES.items() if not family.promise.startswith("none")]
-    lines = []
-    for broken in (name for name in BROKEN if name in set(frame["broken"])):
-        line = {"assumption": broken}
-        for family in certify:
-            line[family] = _said(frame[(frame["broken"] == broken) & (frame["family"] == family)])
-        lines.append(line)
-    return pd.DataFrame(lines)
+    return summary(rows, {"assumption": "broken"}, {name: among(_said, family=name) for name in certify})
+
+
+def _ordered(rows: pd.DataFrame, column: str, words: Iterable[str]) -> pd.DataFrame:
+    """Return rows in the order in which the values of a column stand among these words."""
+    places = {word: place for place, word in enumerate(words)}
+    return rows.sort_values(column, key=lambda values: values.map(places), kind="stable")
 
 
 def _said(own: pd.DataFrame) -> str:
     """Return in a word or two what an attack said: certified and wrong or right, in percent, else the most frequent."""
-    if not len(own):
-        return "–"
     cases = own["cases"].sum()
     for column in ("wrong", "right"):
         if count := own[column].sum():
@@ -238,40 +267,44 @@ def _said(own: pd.DataFrame) -> str:
 
 def unnoticed_table(record: Record) -> pd.DataFrame:
     """Return how many certificates are wrong, a line an attack and assumption of which any is."""
-    frame = record.part("hunt")
-    lines = []
-    for (family, broken), own in frame.groupby(["family", "broken"], sort=False):
-        if wrong := own["wrong"].sum():
-            lines.append(
-                {
-                    "attack": FAMILIES[str(family)].words,
-                    "assumption": str(broken),
-                    "n": f"{own['cases'].sum():.0f}",
-                    "certified": f"{wrong + own['right'].sum():.0f}",
-                    "wrong": f"{wrong:.0f}",
-                    "one of them, by its seed": next(text for text in own["examples"] if text).partition(";")[0],
-                }
-            )
-    return pd.DataFrame(lines, columns=["attack", "assumption", "n", "certified", "wrong", "one of them, by its seed"])
+    rows = record.rows(Hunt)
+    rows = rows[rows.groupby(["family", "broken"])["wrong"].transform("sum") > 0]
+    return summary(
+        rows.assign(attack=rows["family"].map(WORDS), certified=rows["wrong"] + rows["right"]),
+        {"attack": "attack", "assumption": "broken"},
+        {
+            "n": total("cases", ".0f"),
+            "certified": total("certified", ".0f"),
+            "wrong": total("wrong", ".0f"),
+            "one of them, by its seed": _first_example,
+        },
+    )
+
+
+def _first_example(rows: pd.DataFrame) -> str:
+    return str(next(text for text in rows["examples"] if text)).partition(";")[0]
 
 
 def cost_table(record: Record) -> pd.DataFrame:
     """Return what the last check costs, a line an attack."""
-    frame = record.part("cost")
-    return pd.DataFrame(
+    return summary(
+        record.rows(CheckCost),
+        {"attack": "attack"},
         {
-            "attack": str(row["attack"]),
-            "whole attack (ms)": f"{1000 * row['seconds']:.1f}",
-            "its last check (ms)": f"{1000 * row['check_seconds']:.1f}",
-            "share": f"{row['share_seconds']:.0f} %",
-        }
-        for row in frame.to_dict(orient="records")
+            "whole attack (ms)": only("seconds", _milliseconds),
+            "its last check (ms)": only("check_seconds", _milliseconds),
+            "share": only("share_seconds", percent()),
+        },
     )
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{1000 * seconds:.1f}"
 
 
 def figure_outcomes(record: Record) -> Figure:
     """Draw the share of each outcome, a bar an attack and assumption, the kept ones on the left."""
-    frame = record.part("hunt")
+    frame = record.rows(Hunt)
     figure, axes = figures.panels(1, 2, height=5.2)
     kept, rest = frame[frame["broken"] == "none"], frame[frame["broken"] != "none"]
     for axis, own, key, words, title in (

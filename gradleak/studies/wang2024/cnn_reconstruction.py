@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
-from typing import Any, ClassVar
+from collections.abc import Hashable, Iterator
+from typing import ClassVar
 
 import pandas as pd
 from matplotlib.figure import Figure
 from pydantic import Field
 
-from gradleak import data, studies
+from gradleak import data
 from gradleak.errors import unknown
 from gradleak.images import LevenbergMarquardt, match, trace_convolutional
 from gradleak.leak import observe
@@ -22,31 +22,33 @@ from gradleak.runs.fitting import Fixed, Sees
 from gradleak.runs.forms import Form, Whole
 from gradleak.runs.records import Record
 from gradleak.show import figures
+from gradleak.show.leaks import Leaks, by_stage
+from gradleak.show.summaries import select, spread_if_many
+from gradleak.studies import Experiment, Row, setting
 from gradleak.studies.shared import matched_runs
 from gradleak.studies.shared.attacked_networks import Stage
 from gradleak.studies.shared.matched_runs import (
-    compared,
+    Matched,
+    MatchedImage,
+    OnLeNet,
+    Trained,
+    counted,
     detail_table,
     draw_curves,
     draw_strips,
     interval_table,
     lenets,
     mean_text,
-    optimizer,
     paired,
     paired_table,
-    prior,
     private,
     psnr_table,
-    read_by,
-    row_trials,
     rows_of,
 )
-from gradleak.studies.shared.restored import quality
+from gradleak.studies.shared.restored import Quality, quality
 
 __all__ = ["detail_table", "paired_table", "table"]
 PLACE = "Section 4.3, Table 3"
-SMALLEST: dict[str, Any] = {}
 # The paper's columns: where the label comes from.
 MODES: dict[str, str | None] = {
     "GT": None,
@@ -76,160 +78,133 @@ class Start(Form):
 
 
 class Parameters(matched_runs.Parameters):
-    """What a rerun may change."""
+    """How many images and starts each row of Table 3 has, and how many images get many starts or second order."""
 
-    again: int = Field(0, ge=0, le=10_000, description="images of each row that are tried from many starts")
-    again_restarts: int = Field(2, ge=2, le=100, description="how many starts those get")
-    second_order: int = Field(0, ge=0, le=10_000, description="of the smoothed images, how many get second order")
-    second_order_steps: int = Field(1, ge=1, le=1000, description="Levenberg-Marquardt's Jacobians")
-    second_order_starts: list[Start] = Field(
+    again: int = setting(0, paper=3, ge=0, le=10_000, about="images of each row that are tried from many starts")
+    again_restarts: int = setting(2, paper=5, ge=2, le=100, about="how many starts those get")
+    second_order: int = setting(0, paper=30, ge=0, le=10_000, about="of the smoothed images, how many get second order")
+    second_order_steps: int = setting(1, paper=40, ge=1, le=1000, about="Levenberg-Marquardt's Jacobians")
+    second_order_starts: list[Start] = setting(
         ["untrained/random"],
+        paper=["untrained/random", "trained/closed form", "trained/random/2"],
         validate_default=True,
-        description=f"network and start: {', '.join(STARTS)}; /N after it: of N images alone",
+        about=f"network and start: {', '.join(STARTS)}; /N after it: of N images alone",
     )
-
-    paper: ClassVar[dict[str, Any]] = matched_runs.Parameters.paper | {
-        "again": 3,
-        "again_restarts": 5,
-        "second_order": 30,
-        "second_order_steps": 40,
-        "second_order_starts": ["untrained/random", "trained/closed form", "trained/random/2"],
-    }
 
     def sees(self) -> list[Sees]:
         """Return LeNet in its states, and the images that it is shown."""
         stages = [*self.stages, *(start.stage for start in self.second_order_starts)]
         return [Fixed(**vars(one), lpips=1) for one in lenets(self.dataset, stages)]
 
-
-def scale(parameters: Parameters) -> str:
-    """Return in a few words how many samples of what a run is about."""
-    return matched_runs.scale(parameters)
-
-
-def datasets(parameters: Parameters) -> list[str]:
-    """Return the names of the datasets this study reads."""
-    starts = [start.stage for start in parameters.second_order_starts]
-    return read_by(parameters.dataset, [*parameters.stages, *starts])
-
-
-def trials(parameters: Parameters) -> list[dict[str, Any]]:
-    """Return the inputs of every trial: rows of Table 3, once, again and in whole steps, and second order's."""
-    every = row_trials(parameters)
-    rows = [{"part": "row"} | inputs for inputs in every]
-    starts = {"part": "restarts", "again": parameters.again, "restarts": parameters.again_restarts}
-    again = [inputs | starts for inputs in every] if parameters.again else []
-    taken = {"part": "whole", "whole": parameters.whole, "restarts": parameters.whole_starts}
-    # How the paper trained its networks is unpublished: what whole steps lose there could not be compared.
-    whole = [
-        inputs | taken
-        for inputs in every
-        if parameters.whole and (inputs["distance"], inputs["stage"]) == ("l2", "untrained")
-    ]
-    device = studies.resolve_device(parameters.device)
-    common = {"dataset": parameters.dataset, "seed": parameters.seed, "device": device}
-    second = [
-        {"part": "second order", "stage": one.stage, "place": n, "samples": parameters.images, "start": one.start}
-        | {"steps": parameters.second_order_steps}
-        | common
-        for one in parameters.second_order_starts
-        for n in range(min(parameters.second_order, parameters.images, one.images))
-    ]
-    return rows + again + whole + second
+    def experiments(self) -> Iterator[Experiment]:
+        """Give the rows of Table 3: once, from many starts, and in whole steps; then single images to second order."""
+        yield from EveryLabel.every(self)
+        if self.again:
+            yield from ManyStarts.every(self, restarts=self.again_restarts)
+        for row in WholeSteps.every(self, restarts=self.whole_starts):
+            # How the paper trained its networks is unpublished: what whole steps lose there could not be compared.
+            if self.whole and (row.distance, row.stage) == ("l2", "untrained"):
+                yield row
+        for one in self.second_order_starts:
+            for place in range(min(self.second_order, self.images, one.images)):
+                yield SecondOrder.of(
+                    self,
+                    stage=one.stage,
+                    place=place,
+                    samples=self.images,
+                    start=one.start,
+                    steps=self.second_order_steps,
+                )
 
 
-def trial(part: str, **inputs: Any) -> list[dict[str, Any]]:
-    """Match one row of the table with every kind of label, some of it many times or in whole steps, or one to second
-    order."""
-    parts: dict[str, Callable[..., list[dict[str, Any]]]]
-    parts = {"row": _row, "restarts": _restarts, "whole": _whole, "second order": _second}
-    return parts[part](**inputs)
+class SecondOrderImage(Quality):
+    """An image that second order restored, by how many Jacobians; `exact`: to its last digit."""
+
+    image: int
+    seconds: float
+    status: str
+    loss: float
+    steps: int
+    exact: bool
 
 
-def _row(
-    labels: str,
-    distance: str,
-    stage: str,
-    samples: int,
-    steps: int,
-    restarts: int,
-    dataset: str,
-    seed: int,
-    device: str,
-) -> list[dict[str, Any]]:
-    model, accuracy, inputs, targets = private(labels, stage, samples, dataset, seed, device)
-    common = {"distance": distance, "prior": prior(stage), "optimizer": optimizer(distance, steps)}
-    runs: dict[str, dict[str, Any]] = {
-        name: common | ({} if mode is None else {"labels": mode}) for name, mode in MODES.items()
-    }
-    if distance == "l2":
-        runs[WHOLE["GT"]] = common | {"optimizer": optimizer(distance, steps, whole=True)}
-    rows = compared(model, inputs, targets, runs, label_prior=labels, restarts=restarts, seed=seed)
-    rows += paired(rows, PAIRS, seed)
-    return [*rows, {"what": "network", "accuracy": accuracy}]
+class EveryLabel(Matched):
+    """A row of Table 3, with the label from each source."""
+
+    part: ClassVar[str] = "row"
+
+    def run(self) -> list[Row]:
+        """Match with every kind of label, and compare them."""
+        shown = self.private()
+        runs = {name: self.matching(labels=mode) for name, mode in MODES.items()}
+        if self.distance == "l2":
+            runs[WHOLE["GT"]] = self.matching(whole=True)
+        rows = self.compared(shown, runs)
+        return [*rows, *paired(rows, PAIRS, self.seed), Trained(what="network", accuracy=shown.accuracy)]
 
 
-def _restarts(
-    labels: str,
-    distance: str,
-    stage: str,
-    samples: int,
-    steps: int,
-    restarts: int,
-    dataset: str,
-    seed: int,
-    device: str,
-    again: int,
-) -> list[dict[str, Any]]:
-    model, _, inputs, targets = private(labels, stage, samples, dataset, seed, device)
-    run = {"distance": distance, "prior": prior(stage), "optimizer": optimizer(distance, steps)}
-    own = inputs[:again], targets[:again]
-    rows = compared(model, *own, {"GT": run}, label_prior=labels, restarts=restarts, seed=seed)
-    return [row | {"what": "restart"} for row in rows if row["what"] == "image"]
+class ManyStarts(Matched):
+    """The first images of a row from many starts, labels known."""
+
+    part: ClassVar[str] = "restarts"
+    again: int
+
+    def run(self) -> list[Row]:
+        """Match from every start; the images alone are kept."""
+        rows = self.compared(self.private().first(self.again), {"GT": self.matching()})
+        return [MatchedImage.of(row, what="restart") for row in rows if isinstance(row, MatchedImage)]
 
 
-def _whole(
-    labels: str,
-    distance: str,
-    stage: str,
-    samples: int,
-    steps: int,
-    restarts: int,
-    dataset: str,
-    seed: int,
-    device: str,
-    whole: int,
-) -> list[dict[str, Any]]:
-    """Match the first images of a row in whole steps with every label that is not known; the row has the known one."""
-    model, _, inputs, targets = private(labels, stage, samples, dataset, seed, device)
-    common = {"distance": distance, "prior": prior(stage), "optimizer": optimizer(distance, steps, whole=True)}
-    runs = {WHOLE[name]: common | {"labels": mode} for name, mode in MODES.items() if mode is not None}
-    own = inputs[:whole], targets[:whole]
-    rows = compared(model, *own, runs, label_prior=labels, restarts=restarts, seed=seed)
-    return [row for row in rows if row["run"] != "private"] + paired(rows, WHOLE_PAIRS, seed)
+class WholeSteps(Matched):
+    """The first images of a row in whole steps, with every label that is not known; the row has the known one."""
+
+    part: ClassVar[str] = "whole"
+    whole: int
+
+    def run(self) -> list[Row]:
+        """Match with every such label, and compare them."""
+        runs = {WHOLE[name]: self.matching(labels=mode, whole=True) for name, mode in MODES.items() if mode is not None}
+        rows = self.compared(self.private().first(self.whole), runs)
+        return [*(row for row in rows if row.run != "private"), *paired(rows, WHOLE_PAIRS, self.seed)]
 
 
-def _second(
-    stage: str, place: int, samples: int, start: str, steps: int, dataset: str, seed: int, device: str
-) -> list[dict[str, Any]]:
-    model, _, inputs, targets = private("smoothing", stage, samples, dataset, seed, device)
-    own, target = inputs[place : place + 1], targets[place : place + 1]
-    leak = observe(model, own, target.to(own))
-    first = trace_convolutional(leak).inputs if start == "closed form" else None
-    started = time.perf_counter()
-    chosen = LevenbergMarquardt(steps=steps)
-    found = match(leak, "recovered", optimizer=chosen, seed=seed + place, start=first, label_prior="smoothing")
-    row: dict[str, Any] = {"image": place, "seconds": time.perf_counter() - started, "status": found.status[0][0]}
-    truth = data.denormalise(own.double()).clamp(0, 1)
-    judged = quality(data.denormalise(found.images.double()), truth)[0]
-    about = {"loss": float(found.losses[0, 0]), "steps": int(found.history[-1]), "exact": judged["psnr"] >= EXACT}
-    return [row | about | judged]
+class SecondOrder(OnLeNet):
+    """One smoothed image by Levenberg-Marquardt, from a random start or from the closed form; label recovered."""
 
+    part: ClassVar[str] = "second order"
+    place: int
+    samples: int
+    start: str
+    steps: int
 
-def _seconds(record: Record) -> pd.DataFrame:
-    frame = record.frame()
-    frame = frame.reindex(columns=list(dict.fromkeys([*frame.columns, "start"])))
-    return frame[frame["part"] == "second order"]
+    def run(self) -> list[SecondOrderImage]:
+        """Restore the image."""
+        shown = private("smoothing", self.stage, self.samples, self.dataset, self.seed, self.device)
+        own, target = (part[self.place : self.place + 1] for part in (shown.inputs, shown.targets))
+        leak = observe(shown.model, own, target.to(own))
+        start = trace_convolutional(leak).inputs if self.start == "closed form" else None
+        started = time.perf_counter()
+        found = match(
+            leak,
+            "recovered",
+            optimizer=LevenbergMarquardt(steps=self.steps),
+            seed=self.seed + self.place,
+            start=start,
+            label_prior="smoothing",
+        )
+        seconds = time.perf_counter() - started
+        truth = data.denormalise(own.double()).clamp(0, 1)
+        (near,) = quality(data.denormalise(found.images.double()), truth)
+        row = SecondOrderImage.of(
+            near,
+            image=self.place,
+            seconds=seconds,
+            status=found.status[0][0],
+            loss=float(found.losses[0, 0]),
+            steps=int(found.history[-1]),
+            exact=near.psnr >= EXACT,
+        )
+        return [row]
 
 
 def table(record: Record) -> pd.DataFrame:
@@ -252,17 +227,13 @@ def all_table(record: Record) -> pd.DataFrame:
 
 def second_order_table(record: Record) -> pd.DataFrame:
     """Return what Levenberg-Marquardt reaches, its label recovered, beside what first order reached."""
-    images = rows_of(record, "image")
     lines = []
-    for (stage, start), group in _seconds(record).groupby(["stage", "start"], sort=False):
-        first = images[(images["stage"] == stage) & (images["labels"] == "smoothing") & (images["run"] == "Ours")]
-        line = {"LeNet": stage, "start": start, "n": len(group)}
-        line |= {f"{name}, mean": mean_text(own["psnr"]) for name, own in first.groupby("distance", sort=False)}
-        values = group["psnr"].astype(float)
-        spread = f" ± {values.clip(0, 200).std():.1f}" if len(group) > 1 else ""
+    for (stage, start), group in _second_order(record).groupby(["stage", "start"], sort=False):
+        line = {"LeNet": stage, "start": start, "n": f"{len(group)}"}
+        line |= {f"{name}, mean": mean_text(psnr) for name, psnr in _first_order(record, stage)}
         line |= {
-            "second order, mean": f"{mean_text(values)}{spread}",
-            "median": f"{values.median():.1f}",
+            "second order, mean": spread_if_many("psnr", ".1f")(group.assign(psnr=counted(group["psnr"]))),
+            "median": f"{group['psnr'].astype(float).median():.1f}",
             "over 100 dB": f"{100 * group['exact'].mean():.0f} %",
             "Jacobians": f"{group['steps'].mean():.0f}",
             "s": f"{group['seconds'].mean():.0f}",
@@ -271,11 +242,24 @@ def second_order_table(record: Record) -> pd.DataFrame:
     return pd.DataFrame(lines)
 
 
+def _second_order(record: Record) -> pd.DataFrame:
+    rows = record.rows(SecondOrder)
+    return rows.reindex(columns=list(dict.fromkeys([*rows.columns, "start"])))
+
+
+def _first_order(record: Record, stage: Hashable) -> Iterator[tuple[str, pd.Series[float]]]:
+    """Give the distances, each with the PSNR of all smoothed images that it led to with the recovered label."""
+    rows = select(rows_of(record, "image"), stage=stage, labels="smoothing", run="Ours")
+    for distance, group in rows.groupby("distance", sort=False):
+        yield str(distance), group["psnr"]
+
+
 def restart_table(record: Record) -> pd.DataFrame:
     """Return how far restarts spread, the label known, and what choosing by the loss gains."""
-    lines = []
-    for keys, group in rows_of(record, "restart").groupby(["labels", "distance", "stage"], sort=False):
-        psnr = group.pivot(index="image", columns="restart", values="psnr").astype(float).clip(0, 200)
+    lines, rows = [], rows_of(record, "restart")
+    rows = rows.assign(psnr=counted(rows["psnr"]))
+    for keys, group in rows.groupby(["labels", "distance", "stage"], sort=False):
+        psnr = group.pivot(index="image", columns="restart", values="psnr")
         chosen = group.groupby("image")["loss"].idxmin()
         lines.append(
             dict(zip(("labels", "distance", "LeNet"), keys, strict=True))
@@ -309,18 +293,24 @@ def figure_curves(record: Record) -> Figure:
 
 def figure_second_order(record: Record) -> Figure:
     """Draw every smoothed image's PSNR by first and second order."""
-    images, second = rows_of(record, "image"), _seconds(record)
+    second = _second_order(record)
     stages = list(dict.fromkeys(second["stage"]))
     if not stages:
         return figures.nothing("Second order was not run: second_order = 0")
     figure, axes = figures.panels(1, len(stages), height=3.2, sharey=True)
     for axis, stage in zip(axes[0], stages, strict=True):
-        first = images[(images["stage"] == stage) & (images["labels"] == "smoothing") & (images["run"] == "Ours")]
-        own = second[second["stage"] == stage]
-        groups = {f"{name},\nfirst order": part["psnr"] for name, part in first.groupby("distance", sort=False)}
-        groups |= {f"second order,\n{start}": part["psnr"] for start, part in own.groupby("start", sort=False)}
-        figures.swarms(axis, {name: values.astype(float).clip(0, 200) for name, values in groups.items()})
+        own = second[second["stage"] == stage].groupby("start", sort=False)["psnr"]
+        groups = {f"{name},\nfirst order": psnr for name, psnr in _first_order(record, stage)}
+        groups |= {f"second order,\n{start}": psnr for start, psnr in own}
+        figures.swarms(axis, {name: counted(psnr) for name, psnr in groups.items()})
         axis.tick_params(axis="x", labelsize=8.5)
         axis.set_title(f"{stage} LeNet")
     axes[0][0].set_ylabel("PSNR, dB")
     return figure
+
+
+def leaks(record: Record) -> Leaks:
+    """Return this page's row in the book's first table."""
+    rows = record.frame()
+    ours = rows[(rows["what"] == "image") & (rows["run"] == "Ours") & (rows["distance"] == "l2")]
+    return Leaks("the image, by matching", "one image; LeNet", by_stage(ours), ours["seconds"].median())

@@ -25,6 +25,7 @@ from gradleak.runs import kinds
 from gradleak.runs.fitting import Sees
 from gradleak.runs.records import Record
 from gradleak.show import figures
+from gradleak.show.leaks import PICTURES_STOPPED, Leaks, largest_recovered, stopped
 from gradleak.show.summaries import among, count, decibels, least, mean, median, only, percent, summary, total
 from gradleak.studies import Experiment, Row, setting
 from gradleak.studies.shared.defended import BehindDefence, Defence, sent_behind, with_defence_cells
@@ -314,3 +315,18 @@ def figure_sizes(record: Record) -> Figure:
     axis.set(xlabel="batch size B", ylabel="mean PSNR, dB (shaded: least)", ylim=(0, None))
     figures.legend_below(figure, 4)
     return figure
+
+
+def leaks(record: Record) -> Leaks:
+    """Return this page's row in the book's first table."""
+    rows = attacked(record)
+    closed = rows[(rows["attack"] == CLOSED_FORM) & (rows["dtype"] == "float32")]
+    size, _ = largest_recovered(closed, "over_40", 100.0)
+    shown = closed[closed["size"] == size]
+    return Leaks(
+        "all images, in closed form",
+        f"batch of up to {size}; fully connected, no biases",
+        f"all {size} images, {shown['psnr'].median():.0f} dB (median of {len(shown)} batches)",
+        shown["seconds"].median(),
+        stopped(record.frame(), "psnr", PICTURES_STOPPED),
+    )

@@ -6,13 +6,14 @@ wang2024, appendices B and C: every failure of the search, made on purpose, and 
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar
+from collections.abc import Iterator
+from itertools import product
+from typing import ClassVar
 
 import numpy as np
 import pandas as pd
 import torch
 from matplotlib.figure import Figure
-from pydantic import Field
 from torch import Tensor
 
 from gradleak import augment, metrics, studies
@@ -20,11 +21,13 @@ from gradleak.devices import least_squares
 from gradleak.labels import idlg, recover_soft_labels
 from gradleak.runs.records import Record
 from gradleak.show import figures
+from gradleak.show.summaries import greatest, least, percent, summary, total
+from gradleak.studies import Experiment, setting
 from gradleak.studies.shared.samples import DTYPES, LABELS, random_layer, soft_labels
-from gradleak.studies.shared.searched import KNOWN, judged, search_both
+from gradleak.studies.shared.searched import KNOWN, Judged, judged, percentage, search_both
 
 PLACE = "Appendices B and C"
-SMALLEST: dict[str, Any] = {"samples": 20, "searches": 2, "scales": [1.0, 30.0]}
+# Failures: where the paper has it, the kind of label, and what it is called in tables.
 CASES = {
     "disturbed": ("B.1", "smoothing", "flat prediction, 500 classes"),
     "out of bound": ("B.2", "smoothing", "label nearly predicted"),
@@ -36,78 +39,126 @@ CASES = {
 
 
 class Parameters(studies.Parameters):
-    """What a rerun may change."""
+    """How many random layers are drawn, and how far their logits spread."""
 
-    samples: int = Field(100, ge=2, le=100_000, description="random layers a case, and a point of the frontier")
-    searches: int = Field(3, ge=1, le=10_000, description="of a case's, how many the published search is run on")
-    classes: int = Field(10, ge=4, le=10_000, description="classes C of the frontier's layers")
-    features: int = Field(64, ge=2, le=8192, description="features I of all layers")
-    scales: list[float] = Field(
+    samples: int = setting(
+        100, paper=2000, smallest=20, ge=2, le=100_000, about="random layers a case, and a point of the frontier"
+    )
+    searches: int = setting(
+        3, paper=50, smallest=2, ge=1, le=10_000, about="of a case's, how many the published search is run on"
+    )
+    classes: int = setting(10, ge=4, le=10_000, about="classes C of the frontier's layers")
+    features: int = setting(64, ge=2, le=8192, about="features I of all layers")
+    scales: list[float] = setting(
         [0.1, 1.0, 10.0, 100.0],
-        description="standard deviations of the logits along the frontier",
+        paper=[0.001, 0.01, 0.1, 1.0, 3.0, 10.0, 20.0, 30.0, 50.0, 100.0, 300.0],
+        smallest=[1.0, 30.0],
+        about="standard deviations of the logits along the frontier",
     )
 
-    paper: ClassVar[dict[str, Any]] = {
-        "samples": 2000,
-        "searches": 50,
-        "scales": [0.001, 0.01, 0.1, 1.0, 3.0, 10.0, 20.0, 30.0, 50.0, 100.0, 300.0],
-    }
+    def experiments(self) -> Iterator[Experiment]:
+        """Give the made cases, then the points of the frontier."""
+        for case in CASES:
+            yield Case.of(self, case=case)
+        for labels, dtype, scale in product(LABELS, DTYPES, self.scales):
+            yield Point.of(self, labels=labels, dtype=dtype, scale=scale)
+
+    def about(self) -> str:
+        """Return in a few words how many samples of what a run is about."""
+        return f"{self.samples:,} random layers a case and scale"
 
 
-def scale(parameters: Parameters) -> str:
-    """Return in a few words how many samples of what a run is about."""
-    return f"{parameters.samples:,} random layers a case and scale"
+class CaseSolved(Judged):
+    """What becomes of a case, in percent: exactly solved, by iDLG, and by the published search of the first samples."""
+
+    labels: str
+    class_right: float
+    idlg: float
+    searches: int
+    searched: float
+    searched_wrong: float
 
 
-def datasets(parameters: Parameters) -> list[str]:
-    """Return the names of the datasets this study reads: none, its layers are random."""
-    return []
+class PointSolved(Judged):
+    """What becomes of random gradients, in percent.
+
+    `zero`: gradients that are zero; `missed`: others without any label found; `truth_among`: the true label is among
+    the candidates.
+    """
+
+    zero: float
+    missed: float
+    truth_among: float
 
 
-def trials(parameters: Parameters) -> list[dict[str, Any]]:
-    """Return the inputs of every trial: the made cases, and the points of the frontier."""
-    device = studies.resolve_device(parameters.device)
-    common = {"features": parameters.features, "samples": parameters.samples, "seed": parameters.seed, "device": device}
-    cases = [{"part": "case", "case": case, "searches": parameters.searches} | common for case in CASES]
-    frontier = [
-        {"part": "frontier", "labels": labels, "dtype": dtype, "scale": scale, "classes": parameters.classes} | common
-        for labels in LABELS
-        for dtype in DTYPES
-        for scale in parameters.scales
-    ]
-    return cases + frontier
+class Case(Experiment):
+    """A failure that is made on purpose, met by the published search and by the exact solver."""
+
+    part: ClassVar[str] = "case"
+    case: str
+    searches: int
+    features: int
+    samples: int
+
+    def run(self) -> list[CaseSolved]:
+        """Make the case, and solve it."""
+        labels = CASES[self.case][1]
+        gradients, weight, targets, nonnegative = make_case(self.case, self.features, self.samples, self.seed)
+        gradients, weight = gradients.to(self.device), weight.to(self.device)
+        exact = recover_soft_labels(gradients, weight, prior=labels, nonnegative=nonnegative)
+        found, top = exact.labels.cpu(), targets.argmax(dim=1)
+        class_right = found.nan_to_num(-1).argmax(dim=1).eq(top) & ~exact.where("failed").cpu()
+        tried = gradients[: self.searches]
+        # The published search divides by squares: a gradient whose squares all underflow to zero is zero for it.
+        tried = tried.where(tried.square().sum(dim=(1, 2), keepdim=True) > 0, 0)
+        _, searched = search_both(tried, weight, labels)
+        right = metrics.label_error(searched.labels, targets[: self.searches]) < KNOWN
+        return [
+            CaseSolved.of(
+                judged(found, exact.status, targets),
+                labels=labels,
+                class_right=percentage(class_right),
+                idlg=percentage(idlg(gradients).cpu() == top),
+                searches=len(right),
+                searched=percentage(right),
+                searched_wrong=percentage(searched.ended & ~right),
+            )
+        ]
 
 
-def trial(part: str, **inputs: Any) -> list[dict[str, Any]]:
-    """Make one case of failure, or measure one point of the frontier; one row."""
-    return [_case(**inputs) if part == "case" else _point(**inputs)]
+class Point(Experiment):
+    """A point of the frontier: random gradients whose logits have one standard deviation, the `scale`."""
 
+    part: ClassVar[str] = "frontier"
+    labels: str
+    dtype: str
+    scale: float
+    classes: int
+    features: int
+    samples: int
 
-def _case(case: str, searches: int, features: int, samples: int, seed: int, device: str) -> dict[str, Any]:
-    """Make a case of failure, and let the published search and the exact solver meet it."""
-    labels = CASES[case][1]
-    gradients, weight, targets, nonnegative = make_case(case, features, samples, seed)
-    gradients, weight = gradients.to(device), weight.to(device)
-    exact = recover_soft_labels(gradients, weight, prior=labels, nonnegative=nonnegative)
-    row = {"labels": labels} | judged(exact.labels.cpu(), exact.status, targets)
-    top = targets.argmax(dim=1)
-    row["class_right"] = 100 * float(
-        (exact.labels.cpu().nan_to_num(-1).argmax(dim=1).eq(top) & ~exact.where("failed").cpu()).double().mean()
-    )
-    row["idlg"] = 100 * float((idlg(gradients).cpu() == top).double().mean())
-    tried = gradients[:searches]
-    # The published search divides by squares: a gradient whose squares all underflow to zero is zero for it.
-    tried = tried.where(tried.square().sum(dim=(1, 2), keepdim=True) > 0, 0)
-    _, found = search_both(tried, weight, labels)
-    right = metrics.label_error(found.labels, targets[:searches]) < KNOWN
-    row["searches"] = len(right)
-    row["searched"] = 100 * float(right.double().mean())
-    row["searched_wrong"] = 100 * float((found.ended & ~right).double().mean())
-    return row
-
-
-def _share(values: list[bool]) -> float:
-    return sum(values) / len(values)
+    def run(self) -> list[PointSolved]:
+        """Measure how many labels the gradients hold."""
+        dtype, classes = DTYPES[self.dtype], self.classes
+        generator = torch.Generator().manual_seed(self.seed)
+        weight, hidden = random_layer(classes, self.features, self.samples, self.scale, generator)
+        first = torch.randint(classes, (self.samples,), generator=generator)
+        targets = soft_labels(self.labels, first, classes, generator)
+        gradients = send(weight, hidden, targets, dtype).to(self.device)
+        found = recover_soft_labels(gradients, weight.to(self.device, dtype), prior=self.labels)
+        zero = gradients.flatten(1).abs().amax(dim=1) == 0
+        held = [
+            bool(len(own)) and bool((metrics.label_error(own.cpu(), true.expand_as(own)) < 0.01).any())
+            for own, true in zip(found.candidates, targets, strict=True)
+        ]
+        return [
+            PointSolved.of(
+                judged(found.labels.cpu(), found.status, targets.to(dtype).double()),
+                zero=percentage(zero),
+                missed=percentage(found.where("failed") & ~zero),
+                truth_among=percentage(torch.tensor(held)),
+            )
+        ]
 
 
 def make_case(case: str, features: int, samples: int, seed: int) -> tuple[Tensor, Tensor, Tensor, bool]:
@@ -148,31 +199,9 @@ def send(weight: Tensor, hidden: Tensor, targets: Tensor, dtype: torch.dtype) ->
     return delta.unsqueeze(2) * hidden.unsqueeze(1)
 
 
-def _point(
-    labels: str, dtype: str, scale: float, classes: int, features: int, samples: int, seed: int, device: str
-) -> dict[str, Any]:
-    """Measure how many labels random gradients of one logit scale hold."""
-    generator = torch.Generator().manual_seed(seed)
-    weight, hidden = random_layer(classes, features, samples, scale, generator)
-    targets = soft_labels(labels, torch.randint(classes, (samples,), generator=generator), classes, generator)
-    gradients = send(weight, hidden, targets, DTYPES[dtype]).to(device)
-    found = recover_soft_labels(gradients, weight.to(device, DTYPES[dtype]), prior=labels)
-    zero = gradients.flatten(1).abs().amax(dim=1) == 0
-    held = [
-        bool(len(own)) and bool((metrics.label_error(own.cpu(), true.expand_as(own)) < 0.01).any())
-        for own, true in zip(found.candidates, targets, strict=True)
-    ]
-    return judged(found.labels.cpu(), found.status, targets.to(DTYPES[dtype]).double()) | {
-        "zero": 100 * float(zero.double().mean()),
-        "missed": 100 * float((found.where("failed") & ~zero).double().mean()),
-        "truth_among": 100 * _share(held),
-    }
-
-
 def table(record: Record) -> pd.DataFrame:
     """Return every case of failure: what the published search does, and what the exact solver says."""
-    frame = record.frame()
-    frame = frame[frame["part"] == "case"]
+    frame = record.rows(Case)
     return pd.DataFrame(
         {
             "case": [f"{CASES[case][2]} ({CASES[case][0]})" for case in frame["case"]],
@@ -195,25 +224,27 @@ def table(record: Record) -> pd.DataFrame:
 
 def frontier_table(record: Record) -> pd.DataFrame:
     """Return what becomes of random gradients as their logits grow, both precisions."""
-    frame = record.frame()
-    frame = frame[frame["part"] == "frontier"]
-    lines = []
-    for (labels, dtype), group in frame.groupby(["labels", "dtype"], sort=False):
-        worst = group.sort_values("accuracy").iloc[0]
-        lines.append(
-            {
-                "labels": labels,
-                "precision": dtype,
-                "whole up to a scale of": _last_whole(group),
-                "least recovered": f"{worst['accuracy']:.1f} % at {worst['scale']:g}",
-                "ambiguous": f"{group['ambiguous'].max():.1f} %",
-                "zero gradient": f"{group['zero'].max():.1f} %",
-                "no label found": f"{group['missed'].max():.1f} %",
-                "truth listed": f"{(group['truth_among'] / (100 - group['zero']) * 100).min():.1f} %",
-                "silently wrong": f"{group['silent'].sum():.0f}",
-            }
-        )
-    return pd.DataFrame(lines)
+    rows = record.rows(Point)
+    # A gradient that is zero has no candidates.
+    rows["listed"] = rows["truth_among"] / (100 - rows["zero"]) * 100
+    return summary(
+        rows,
+        {"labels": "labels", "precision": "dtype"},
+        {
+            "whole up to a scale of": _last_whole,
+            "least recovered": _least_recovered,
+            "ambiguous": greatest("ambiguous", percent(1)),
+            "zero gradient": greatest("zero", percent(1)),
+            "no label found": greatest("missed", percent(1)),
+            "truth listed": least("listed", percent(1)),
+            "silently wrong": total("silent", ".0f"),
+        },
+    )
+
+
+def _least_recovered(group: pd.DataFrame) -> str:
+    worst = group.sort_values("accuracy").iloc[0]
+    return f"{worst['accuracy']:.1f} % at {worst['scale']:g}"
 
 
 def _last_whole(group: pd.DataFrame) -> str:
@@ -224,8 +255,7 @@ def _last_whole(group: pd.DataFrame) -> str:
 
 def figure_frontier(record: Record) -> Figure:
     """Draw the frontier of identifiability: what is recovered, and what is left open, against the logits' scale."""
-    frame = record.frame()
-    frame = frame[frame["part"] == "frontier"]
+    frame = record.rows(Point)
     figure, axes = figures.panels(1, len(LABELS), height=3.5, sharey=True)
     for axis, labels in zip(axes[0], LABELS, strict=True):
         for index, dtype in enumerate(DTYPES):

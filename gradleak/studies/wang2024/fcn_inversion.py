@@ -6,40 +6,44 @@ wang2024, section 4.2, Figures 3 to 5, Table 6: one image at a time, in closed f
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, ClassVar
+from itertools import product
+from typing import ClassVar
 
 import pandas as pd
 import seaborn as sns
 import torch
 from matplotlib.figure import Figure
-from pydantic import Field
-from torch import Tensor
+from torch import Tensor, nn
 
 from gradleak import data, defenses, metrics, models, studies
 from gradleak.errors import InputError
 from gradleak.images import LBFGS, Adam, Distance, Inversion, Prior, trace_fully_connected
+from gradleak.images.inversion.fully_connected import Rule
 from gradleak.images.matching.factored import FactoredObjective, factored, match_factored
-from gradleak.images.matching.objective import Objective
+from gradleak.images.matching.objective import Kind, Objective
 from gradleak.images.matching.optimizers import DECAY
 from gradleak.labels import recover_soft_labels
 from gradleak.leak import Leak, observe
 from gradleak.runs.fitting import Sees
 from gradleak.runs.records import Record
 from gradleak.show import figures
-from gradleak.studies.shared.defended import Defence, defended_trials, defense_cells, sent_behind
+from gradleak.show.leaks import PICTURES_STOPPED, Leaks, stopped
+from gradleak.show.summaries import count, least, mean, median, ranged, select, spread_if_many, summary
+from gradleak.studies import Experiment, Row, setting
+from gradleak.studies.shared.defended import BehindDefence, Defence, refused_table, sent_behind
 from gradleak.studies.shared.mosaics import packed, show
-from gradleak.studies.shared.restored import clock, quality
+from gradleak.studies.shared.restored import Quality, clock, quality
 from gradleak.studies.shared.samples import DTYPES, pooled_samples
 
 PLACE = "Figures 3–5, Table 6"
 # A ratio of times is no more repeated than times are.
 TIMES = ("times_faster",)
-SMALLEST: dict[str, Any] = {}
 SIZE = 64
 LABELS = ("smoothing", "mixup")
-VARIANTS = {"ours": "least-squares", "mean over rows": "mean", "as published": "published"}
+OURS = "ours"
+VARIANTS: dict[str, Rule] = {OURS: "least-squares", "mean over rows": "mean", "as published": "published"}
 # How matching comes by the label: with the image, as the demo in the paper's code has it, or as the closed form does.
 SOURCES = ("searched", "recovered")
 # That demo's settings, but for the number of steps; both rates decay.
@@ -55,156 +59,276 @@ DEFENSES: dict[str, tuple[float, ...]] = {
 
 
 class Parameters(studies.Parameters):
-    """What a rerun may change."""
+    """How many images are inverted, and on how many gradients are matched and defences tried."""
 
-    samples: int = Field(1, ge=1, le=100_000, description="single images a kind of label, float32 gradients")
-    doubles: int = Field(1, ge=1, le=100_000, description="of these, how many are observed in float64 as well")
-    compared: int = Field(0, ge=0, le=1000, description="of these, how many gradient matching is run on")
-    l2_steps: int = Field(1, ge=1, le=100_000, description="L-BFGS steps of L2 matching, 20 gradients each")
-    cosine_steps: int = Field(1, ge=1, le=100_000, description="Adam steps of cosine matching")
-    defended: int = Field(1, ge=1, le=1000, description="images a defence is tried on")
-    defenses: list[Defence] = Field(["clip"], min_length=1, description="defences that are tried on them")
-    dataset: str = Field("photos", description="private images, test split, at 64 pixels")
-
-    paper: ClassVar[dict[str, Any]] = {
-        "samples": 100,
-        "doubles": 20,
-        "compared": 5,
-        "l2_steps": 300,
-        "cosine_steps": 7000,
-        "defended": 10,
-        "defenses": list(DEFENSES),
-        "dataset": "flowers17",
-    }
+    samples: int = setting(1, paper=100, ge=1, le=100_000, about="single images a kind of label, float32 gradients")
+    doubles: int = setting(1, paper=20, ge=1, le=100_000, about="of these, how many are observed in float64 as well")
+    compared: int = setting(0, paper=5, ge=0, le=1000, about="of these, how many gradient matching is run on")
+    l2_steps: int = setting(1, paper=300, ge=1, le=100_000, about="L-BFGS steps of L2 matching, 20 gradients each")
+    cosine_steps: int = setting(1, paper=7000, ge=1, le=100_000, about="Adam steps of cosine matching")
+    defended: int = setting(1, paper=10, ge=1, le=1000, about="images a defence is tried on")
+    defenses: list[Defence] = setting(
+        ["clip"], paper=list(DEFENSES), min_length=1, about="defences that are tried on them"
+    )
+    dataset: str = setting("photos", paper="flowers17", about="private images, test split, at 64 pixels")
 
     def sees(self) -> list[Sees]:
         """Return the network and the images that it is shown."""
         return [Sees("fcn4", self.dataset, size=SIZE, channels=3)]
 
+    def experiments(self) -> Iterator[Experiment]:
+        """Give the closed form by labels and precision, matching and what it costs, and the defences."""
+        samples = {"float32": self.samples, "float64": min(self.doubles, self.samples)}
+        for labels, dtype in product(LABELS, samples):
+            yield ClosedForm.of(self, labels=labels, dtype=dtype, samples=samples[dtype])
+        if self.compared:
+            yield Matching.of(self, distance="l2", steps=self.l2_steps, samples=self.compared)
+            yield Matching.of(self, distance="cosine", steps=self.cosine_steps, samples=self.compared)
+            yield EngineCost.of(self, attacks=len(SOURCES) * self.compared)
+        for defense in self.defenses:
+            for level in DEFENSES[defense]:
+                yield DefendedImages.of(self, defense=defense, level=level, samples=self.defended)
 
-def scale(parameters: Parameters) -> str:
-    """Return in a few words how many samples of what a run is about."""
-    return f"{parameters.samples} images a kind of label, {data.title(parameters.dataset)}"
-
-
-def datasets(parameters: Parameters) -> list[str]:
-    """Return the names of the datasets this study reads."""
-    return [parameters.dataset]
-
-
-def trials(parameters: Parameters) -> list[dict[str, Any]]:
-    """Return the inputs of every trial."""
-    device = studies.resolve_device(parameters.device)
-    common = {"dataset": parameters.dataset, "seed": parameters.seed, "device": device}
-    closed = [
-        {"part": "closed", "labels": labels, "dtype": dtype, "samples": count} | common
-        for labels in LABELS
-        for dtype, count in (("float32", parameters.samples), ("float64", min(parameters.doubles, parameters.samples)))
-    ]
-    steps = {"l2": parameters.l2_steps, "cosine": parameters.cosine_steps}
-    compared = [
-        {"part": "matching", "distance": distance, "steps": count, "samples": parameters.compared} | common
-        for distance, count in steps.items()
-        if parameters.compared
-    ]
-    compared += [{"part": "cost", "attacks": len(SOURCES) * parameters.compared} | common] if compared else []
-    defended = defended_trials(
-        {name: DEFENSES[name] for name in parameters.defenses}, samples=parameters.defended, **common
-    )
-    return closed + compared + defended
+    def about(self) -> str:
+        """Return in a few words how many samples of what a run is about."""
+        return f"{self.samples} images a kind of label, {data.title(self.dataset)}"
 
 
-def trial(part: str, **inputs: Any) -> list[dict[str, Any]]:
-    """Invert images in closed form, match their gradients, time that, or defend them; a row an image and variant."""
-    parts: dict[str, Callable[..., list[dict[str, Any]]]]
-    parts = {"closed": _closed, "matching": _matching, "cost": _cost, "defense": _defended}
-    return parts[part](**inputs)
+class ClosedFormImage(Quality):
+    """An image that one variant of the recursion restored."""
+
+    image: int
+    variant: str
+    seconds: float
+    status: str
 
 
-def _private(dataset: str, labels: str, samples: int, seed: int) -> tuple[Tensor, Tensor, int]:
+class Mosaic(Row):
+    """All images that the first variant restored, as one picture; its `variant` is "picture"."""
+
+    variant: str
+    picture: str
+
+
+class MatchedImage(Quality):
+    """An image that matching restored, with its label searched or recovered.
+
+    `scaled`: the PSNR at the length that brings it nearest to the truth; `ahead`: how many dB of 8-bit pixels the
+    closed form is ahead of it; `curve`: the PSNR of the best so far `at` some steps.
+    """
+
+    image: int
+    label: str
+    seconds: float
+    status: str
+    loss: float
+    scaled: float
+    label_error: float
+    ahead: float
+    at: list[int]
+    curve: list[float]
+
+
+class Strip(Row):
+    """The images that one attack restored, or the private ones, as one picture."""
+
+    picture: str
+    shows: str
+
+
+class Cost(Row):
+    """What a loss and its slope cost with one engine, and by which share they differ from those of all gradients."""
+
+    engine: str
+    at_once: int
+    seconds_each: float
+    times_faster: float
+    loss_differs: float
+    slope_differs: float
+
+
+class DefendedImage(Row):
+    """An image restored from a defended gradient; `utility`: the cosine with the clean gradient."""
+
+    image: int
+    attacker: str
+    status: str
+    utility: float
+    psnr: float
+
+
+class ClosedForm(Experiment):
+    """Single images with one kind of label and gradients in one precision, by the variants of the recursion."""
+
+    part: ClassVar[str] = "closed"
+    labels: str
+    dtype: str
+    samples: int
+    dataset: str
+
+    def run(self) -> Iterator[ClosedFormImage | Mosaic]:
+        """Invert every image, and keep a picture of all."""
+        dtype, single = DTYPES[self.dtype], self.dtype == "float32"
+        model, inputs, targets = _shown(self.dataset, self.labels, self.samples, self.seed, self.device)
+        model, restored, now = model.to(dtype), [], clock(self.device)
+        for n in range(self.samples):
+            sent = inputs[n : n + 1].to(self.device, dtype)
+            leak = observe(model, sent, targets[n : n + 1].to(self.device, dtype))
+            truth = data.denormalise(sent.double()).cpu()
+            for name, rule in VARIANTS.items() if single else [(OURS, VARIANTS[OURS])]:
+                started = now()
+                found = trace_fully_connected(leak, prior=self.labels, rule=rule)
+                seconds = now() - started
+                image = _image(found)
+                yield ClosedFormImage.of(
+                    judge(image, truth), image=n, variant=name, seconds=seconds, status=found.status
+                )
+                if name == OURS:
+                    restored.append(image)
+        if single:
+            yield Mosaic(variant="picture", picture=packed(torch.cat(restored), min(20, self.samples)))
+
+
+class Matching(Experiment):
+    """The gradients of single smoothed images, matched with the label searched and recovered, from one start."""
+
+    part: ClassVar[str] = "matching"
+    distance: Kind
+    steps: int
+    samples: int
+    dataset: str
+
+    def run(self) -> Iterator[MatchedImage | Strip]:
+        """Match all at once, and compare each image with the closed form's."""
+        samples, both = self.samples, len(SOURCES)
+        model, inputs, targets = _shown(self.dataset, "smoothing", samples, self.seed, self.device)
+        truth = data.denormalise(inputs.double())
+        leaks, labels, closed = [], [], []
+        for n in range(samples):
+            leak = observe(model, inputs[n : n + 1].to(self.device), targets[n : n + 1].to(self.device, torch.float32))
+            leaks.append(factored(leak))
+            labels.append(_recovered(leak))
+            closed.append(_image(trace_fully_connected(leak, prior="smoothing", rule="published")))
+        start = torch.randn(inputs.shape, generator=torch.Generator().manual_seed(self.seed)).repeat(both, 1, 1, 1)
+        curves: list[tuple[int, Tensor]] = []
+
+        def watch(step: int, best: Tensor) -> None:
+            shown = data.denormalise(best.double()).cpu()
+            curves.append((step, metrics.psnr(shown, truth.clamp(0, 1).repeat(both, 1, 1, 1))))
+
+        now = clock(self.device)
+        started = now()
+        found = match_factored(
+            leaks * both,
+            torch.stack([torch.full_like(label, torch.nan) for label in labels] + labels),
+            distance=Distance(self.distance),
+            optimizer=_optimizer(self.distance, self.steps),
+            prior=Prior(variation=VARIATION[self.distance]),
+            seed=self.seed,
+            start=start,
+            watch=watch,
+        )
+        seconds = (now() - started) / len(start)
+        yield Strip(picture=packed(truth, samples), shows="private")
+        yield Strip(picture=packed(torch.cat(closed), samples), shows="closed form")
+        for k, (source, images) in enumerate(zip(SOURCES, found.images.cpu().split(samples), strict=True)):
+            pictures = data.denormalise(images.double())
+            yield Strip(picture=packed(pictures, samples), shows=f"{self.distance}, label {source}")
+            for n in range(samples):
+                which = k * samples + n
+                near = judge(pictures[n : n + 1], truth[n : n + 1])
+                yield MatchedImage.of(
+                    near,
+                    image=n,
+                    label=source,
+                    seconds=seconds,
+                    status=found.status[which][0],
+                    loss=float(found.losses[which, 0]),
+                    scaled=_scaled(images[n], inputs[n]),
+                    label_error=float((found.labels[which].cpu() - targets[n]).abs().sum()),
+                    ahead=judge(closed[n], truth[n : n + 1]).eight_bit - near.eight_bit,
+                    at=[step for step, _ in curves],
+                    curve=[round(float(psnr[which]), 2) for _, psnr in curves],
+                )
+
+
+class EngineCost(Experiment):
+    """A loss and its slope, L2, with all gradients written out and by their factors, which must be the same."""
+
+    part: ClassVar[str] = "cost"
+    attacks: int
+    dataset: str
+
+    def run(self) -> list[Cost]:
+        """Time one of either, and many by their factors."""
+        model, inputs, targets = _shown(self.dataset, "smoothing", 1, self.seed, self.device)
+        leak = observe(model, inputs.to(self.device), targets.to(self.device, torch.float32))
+        label, sent = _recovered(leak)[None, None], factored(leak)
+        generator = torch.Generator().manual_seed(self.seed)
+        places = torch.randn(self.attacks, inputs[0].numel(), generator=generator).to(self.device)
+        timed, now = [], clock(self.device)
+        for engine, together in (("all gradients", 1), ("factors", 1), ("factors", self.attacks)):
+            labels, plain = label.repeat(together, 1, 1), (Distance("l2"), Prior())
+            objective: Objective = (
+                FactoredObjective([sent] * together, labels, *plain)
+                if engine == "factors"
+                else Objective([leak], labels, None, *plain)
+            )
+            owners, seconds = torch.arange(together, device=places.device), []
+            for _ in range(TIMED):
+                started = now()
+                loss, slope = objective.evaluate(places[:together], owners)
+                seconds.append((now() - started) / together)
+            timed.append((engine, together, min(seconds), float(loss[0]), slope[0].double()))
+        _, _, slowest, plain_loss, plain_slope = timed[0]
+        return [
+            Cost(
+                engine=engine,
+                at_once=together,
+                seconds_each=each,
+                times_faster=slowest / each,
+                loss_differs=abs(value / plain_loss - 1),
+                slope_differs=float((line - plain_slope).norm() / plain_slope.norm()),
+            )
+            for engine, together, each, value, line in timed
+        ]
+
+
+class DefendedImages(BehindDefence):
+    """Single smoothed images behind a defence, attacked by someone who expects no noise and by someone who does."""
+
+    samples: int
+    dataset: str
+
+    def run(self) -> Iterator[DefendedImage]:
+        """Defend every gradient, and invert it twice."""
+        model, inputs, targets = _shown(self.dataset, "smoothing", self.samples, self.seed, self.device)
+        for n in range(self.samples):
+            sent, target = inputs[n : n + 1].to(self.device), targets[n : n + 1].to(self.device)
+            clean = observe(model, sent, target)
+            leak = replace(clean, gradients=sent_behind(self.defense, self.level, clean.gradients, self.seed + n))
+            utility = defenses.utility(clean.gradients, leak.gradients)
+            truth = data.denormalise(sent.double()).cpu()
+            for attacker, noise in (("unaware", 0.0), ("aware", None)):
+                found = trace_fully_connected(leak, noise=noise)
+                psnr = float(metrics.psnr(_image(found), truth.clamp(0, 1)))
+                yield DefendedImage(image=n, attacker=attacker, status=found.status, utility=utility, psnr=psnr)
+
+
+def _shown(dataset: str, labels: str, samples: int, seed: int, device: str) -> tuple[nn.Module, Tensor, Tensor]:
+    """Return the network, and the private inputs and labels that it is shown, which are still on the CPU."""
     private = data.load(dataset, "test", size=SIZE)
-    return *pooled_samples(private, labels, samples, seed), private.classes
-
-
-def _closed(labels: str, dtype: str, samples: int, dataset: str, seed: int, device: str) -> list[dict[str, Any]]:
-    inputs, targets, classes = _private(dataset, labels, samples, seed)
-    model = models.build("fcn4", classes=classes, image_size=SIZE, seed=seed).to(device, DTYPES[dtype])
-    variants = VARIANTS if dtype == "float32" else {"ours": "least-squares"}
-    rows, restored, now = [], [], clock(device)
-    for n in range(samples):
-        sent = inputs[n : n + 1].to(device, DTYPES[dtype])
-        leak = observe(model, sent, targets[n : n + 1].to(device, DTYPES[dtype]))
-        truth = data.denormalise(sent.double()).cpu()
-        for name, rule in variants.items():
-            started = now()
-            found = trace_fully_connected(leak, prior=labels, rule=rule)  # type: ignore[arg-type]
-            seconds = now() - started
-            image = _image(found)
-            rows.append({"image": n, "variant": name, "seconds": seconds, "status": found.status} | judge(image, truth))
-            if name == "ours":
-                restored.append(image)
-    if dtype == "float32":
-        rows.append({"variant": "picture", "picture": packed(torch.cat(restored), min(20, samples))})
-    return rows
+    model = models.build("fcn4", classes=private.classes, image_size=SIZE, seed=seed).to(device)
+    return model, *pooled_samples(private, labels, samples, seed)
 
 
 def _image(found: Inversion) -> Tensor:
     return data.denormalise(found.inputs.cpu().reshape(1, 3, SIZE, SIZE))
 
 
-def judge(image: Tensor, truth: Tensor) -> dict[str, Any]:
+def judge(image: Tensor, truth: Tensor) -> Quality:
     """Return how near an image (1, C, H, W) is to the truth, by all measures; NaN counts as lost."""
     return quality(image, truth.clamp(0, 1))[0]
-
-
-def _matching(distance: str, steps: int, samples: int, dataset: str, seed: int, device: str) -> list[dict[str, Any]]:
-    """Match the gradients of single images, each with its label searched and recovered, from one start for both."""
-    inputs, targets, classes = _private(dataset, "smoothing", samples, seed)
-    model = models.build("fcn4", classes=classes, image_size=SIZE, seed=seed).to(device)
-    truth = data.denormalise(inputs.double())
-    leaks, labels, closed = [], [], []
-    for n in range(samples):
-        leak = observe(model, inputs[n : n + 1].to(device), targets[n : n + 1].to(device, torch.float32))
-        leaks.append(factored(leak))
-        labels.append(_recovered(leak))
-        closed.append(_image(trace_fully_connected(leak, prior="smoothing", rule="published")))
-    start = torch.randn(inputs.shape, generator=torch.Generator().manual_seed(seed)).repeat(len(SOURCES), 1, 1, 1)
-    curves: list[tuple[int, Tensor]] = []
-
-    def watch(step: int, best: Tensor) -> None:
-        shown = data.denormalise(best.double()).cpu()
-        curves.append((step, metrics.psnr(shown, truth.clamp(0, 1).repeat(len(SOURCES), 1, 1, 1))))
-
-    now = clock(device)
-    started = now()
-    found = match_factored(
-        leaks * len(SOURCES),
-        torch.stack([torch.full_like(label, torch.nan) for label in labels] + labels),
-        distance=Distance(distance),  # type: ignore[arg-type]
-        optimizer=_optimizer(distance, steps),
-        prior=Prior(variation=VARIATION[distance]),
-        seed=seed,
-        start=start,
-        watch=watch,
-    )
-    seconds = (now() - started) / len(start)
-    rows: list[dict[str, Any]] = [
-        {"picture": packed(images, samples), "shows": name}
-        for name, images in (("private", truth), ("closed form", torch.cat(closed)))
-    ]
-    for k, (source, images) in enumerate(zip(SOURCES, found.images.cpu().split(samples), strict=True)):
-        pictures = data.denormalise(images.double())
-        rows.append({"picture": packed(pictures, samples), "shows": f"{distance}, label {source}"})
-        for n in range(samples):
-            which = k * samples + n
-            row = judge(pictures[n : n + 1], truth[n : n + 1])
-            row |= {"image": n, "label": source, "seconds": seconds, "status": found.status[which][0]}
-            row |= {"loss": float(found.losses[which, 0]), "scaled": _scaled(images[n], inputs[n])}
-            row["label_error"] = float((found.labels[which].cpu() - targets[n]).abs().sum())
-            row["ahead"] = judge(closed[n], truth[n : n + 1])["eight_bit"] - row["eight_bit"]
-            row |= {"at": [step for step, _ in curves], "curve": [round(float(psnr[which]), 2) for _, psnr in curves]}
-            rows.append(row)
-    return rows
 
 
 def _recovered(leak: Leak) -> Tensor:
@@ -215,7 +339,7 @@ def _recovered(leak: Leak) -> Tensor:
     return found.labels[0].to(leak.weight_gradient)
 
 
-def _optimizer(distance: str, steps: int) -> LBFGS | Adam:
+def _optimizer(distance: Kind, steps: int) -> LBFGS | Adam:
     if distance == "l2":
         return LBFGS(steps=steps, rate=RATES["l2"], search=False, decay=DECAY)
     return Adam(steps=steps, rate=RATES["cosine"], decay=DECAY)
@@ -229,123 +353,71 @@ def _scaled(image: Tensor, truth: Tensor) -> float:
     return float(metrics.psnr(shown, wanted.clamp(0, 1)))
 
 
-def _cost(attacks: int, dataset: str, seed: int, device: str) -> list[dict[str, Any]]:
-    """Time a loss and its slope, L2, with all gradients written out and by their factors, which must be the same."""
-    inputs, targets, classes = _private(dataset, "smoothing", 1, seed)
-    model = models.build("fcn4", classes=classes, image_size=SIZE, seed=seed).to(device)
-    leak = observe(model, inputs.to(device), targets.to(device, torch.float32))
-    label, sent = _recovered(leak)[None, None], factored(leak)
-    places = torch.randn(attacks, inputs[0].numel(), generator=torch.Generator().manual_seed(seed)).to(device)
-    rows: list[dict[str, Any]] = []
-    seen, now = [], clock(device)
-    for engine, count in (("all gradients", 1), ("factors", 1), ("factors", attacks)):
-        labels, plain = label.repeat(count, 1, 1), (Distance("l2"), Prior())
-        objective: Objective = (
-            FactoredObjective([sent] * count, labels, *plain)
-            if engine == "factors"
-            else Objective([leak], labels, None, *plain)
-        )
-        owners, seconds = torch.arange(count, device=places.device), []
-        for _ in range(TIMED):
-            started = now()
-            loss, slope = objective.evaluate(places[:count], owners)
-            seconds.append((now() - started) / count)
-        seen.append((float(loss[0]), slope[0].double()))
-        rows.append({"engine": engine, "at_once": count, "seconds_each": min(seconds)})
-    slowest, (plain_loss, plain_slope) = rows[0]["seconds_each"], seen[0]
-    for row, (value, line) in zip(rows, seen, strict=True):
-        row["times_faster"] = slowest / row["seconds_each"]
-        row["loss_differs"] = abs(value / plain_loss - 1)
-        row["slope_differs"] = float((line - plain_slope).norm() / plain_slope.norm())
-    return rows
+def _closed(record: Record) -> pd.DataFrame:
+    """Return the rows of images that the closed form restored, without their mosaics.
+
+    Where truncation finds every pixel equal, the PSNR of 8-bit pixels is no finite number, and does not count.
+    """
+    rows = record.rows(ClosedForm)
+    rows = rows[rows["variant"] != "picture"]
+    return rows.assign(eight_bit=rows["eight_bit"].replace(math.inf, math.nan), lpips=rows["lpips"].astype(float))
 
 
-def _defended(defense: str, level: float, samples: int, dataset: str, seed: int, device: str) -> list[dict[str, Any]]:
-    inputs, targets, classes = _private(dataset, "smoothing", samples, seed)
-    model = models.build("fcn4", classes=classes, image_size=SIZE, seed=seed).to(device)
-    rows = []
-    for n in range(samples):
-        sent, target = inputs[n : n + 1].to(device), targets[n : n + 1].to(device)
-        clean = observe(model, sent, target)
-        leak = replace(clean, gradients=sent_behind(defense, level, clean.gradients, seed + n))
-        utility = defenses.utility(clean.gradients, leak.gradients)
-        truth = data.denormalise(sent.double()).cpu()
-        for attacker, noise in (("unaware", 0.0), ("aware", None)):
-            found = trace_fully_connected(leak, noise=noise)
-            image = _image(found)
-            row = {"image": n, "attacker": attacker, "status": found.status, "utility": utility}
-            rows.append(row | {"psnr": float(metrics.psnr(image, truth.clamp(0, 1)))})
-    return rows
+def _matched(record: Record) -> pd.DataFrame:
+    """Return the rows of images that matching restored; there may be none."""
+    rows = record.rows(Matching)
+    columns = ["distance", "steps", "label", "scaled", "loss", "at", "curve"]
+    rows = rows.reindex(columns=list(dict.fromkeys([*rows.columns, *columns])))
+    return rows[rows["image"].notna()]
 
 
 def table(record: Record) -> pd.DataFrame:
     """Return Table 6, a line a kind of label, precision and variant of the recursion."""
-    frame = record.frame()
-    frame = frame[(frame["part"] == "closed") & (frame["variant"] != "picture")]
-    lines = []
-    for (labels, dtype, variant), group in frame.groupby(["labels", "dtype", "variant"], sort=False):
-        lpips = group["lpips"].astype(float)
-        lines.append(
-            {
-                "labels": labels,
-                "gradients": dtype,
-                "recursion": variant,
-                "n": len(group),
-                "PSNR": f"{group['psnr'].mean():.1f}" + (f" ± {group['psnr'].std():.1f}" if len(group) > 1 else ""),
-                "least": f"{group['psnr'].min():.1f}",
-                "8-bit PSNR": _short(group["eight_bit"].replace(float("inf"), float("nan"))),
-                "SSIM": f"{group['ssim'].mean():.4f}",
-                "LPIPS": "n/a" if lpips.isna().all() else f"{lpips.mean():.1e}",
-                "ms": f"{1e3 * group['seconds'].median():.0f}",
-            }
-        )
-    return pd.DataFrame(lines)
+    return summary(
+        _closed(record),
+        {"labels": "labels", "gradients": "dtype", "recursion": "variant"},
+        {
+            "n": count(),
+            "PSNR": spread_if_many("psnr", ".1f"),
+            "least": least("psnr", ".1f"),
+            "8-bit PSNR": mean("eight_bit", _known),
+            "SSIM": mean("ssim", ".4f"),
+            "LPIPS": mean("lpips", lambda value: "n/a" if math.isnan(value) else f"{value:.1e}"),
+            "ms": median("seconds", lambda value: f"{1e3 * value:.0f}"),
+        },
+    )
 
 
-def _short(values: pd.Series[float]) -> str:
-    return "–" if values.isna().all() else f"{values.mean():.1f}"
+def _known(value: float) -> str:
+    return "–" if math.isnan(value) else f"{value:.1f}"
 
 
 def comparison_table(record: Record) -> pd.DataFrame:
     """Return Figure 3's numbers: matching and the closed form on the same images."""
-    frame = _matched(record)
-    lines = []
-    for (distance, label, steps), group in frame.groupby(["distance", "label", "steps"], sort=False):
-        lines.append(_line(f"matching, {distance}, {steps:.0f} steps", f"{label}", group))
-    every = record.frame()
-    closed = every[(every["part"] == "closed") & (every["dtype"] == "float32") & (every["labels"] == "smoothing")]
-    if len(frame):
-        closed = closed[closed["image"].isin(frame["image"])]
-    named = {variant: closed[closed["variant"] == variant] for variant in ("as published", "ours")}
-    lines += [_line(f"closed form, {variant}", "recovered", group) for variant, group in named.items()]
-    return pd.DataFrame(lines)
-
-
-def _matched(record: Record) -> pd.DataFrame:
-    frame = record.frame()
-    columns = ["distance", "steps", "label", "scaled", "loss", "at", "curve"]
-    frame = frame.reindex(columns=list(dict.fromkeys([*frame.columns, *columns])))
-    return frame[(frame["part"] == "matching") & frame["image"].notna()]
-
-
-def _line(name: str, label: str, group: pd.DataFrame) -> dict[str, Any]:
-    scaled = group["scaled"] if "scaled" in group else pd.Series([math.nan])
-    return {
-        "attack": name,
-        "label": label,
-        "n": len(group),
-        "8-bit PSNR": _short(group["eight_bit"].replace(float("inf"), float("nan"))),
-        "PSNR": f"{group['psnr'].mean():.1f} ({group['psnr'].min():.1f} … {group['psnr'].max():.1f})",
-        "at the best length": _short(scaled),
-        "SSIM": f"{group['ssim'].mean():.3f}",
-        "seconds an image": f"{group['seconds'].mean():.3g}",
-    }
+    matched, closed = _matched(record), select(_closed(record), dtype="float32", labels="smoothing")
+    if len(matched):
+        closed = closed[closed["image"].isin(matched["image"])]
+    steps = matched["steps"].map("{:.0f}".format)
+    named = [matched.assign(attack="matching, " + matched["distance"] + ", " + steps + " steps")]
+    for variant in ("as published", OURS):
+        own = select(closed, variant=variant)
+        named.append(own.assign(attack=f"closed form, {variant}", label="recovered", scaled=math.nan))
+    return summary(
+        pd.concat([rows for rows in named if len(rows)]),
+        {"attack": "attack", "label": "label"},
+        {
+            "n": count(),
+            "8-bit PSNR": mean("eight_bit", _known),
+            "PSNR": ranged(mean("psnr", ".1f"), "psnr", ".1f"),
+            "at the best length": mean("scaled", _known),
+            "SSIM": mean("ssim", ".3f"),
+            "seconds an image": mean("seconds", ".3g"),
+        },
+    )
 
 
 def cost_table(record: Record) -> pd.DataFrame:
     """Return what a loss and its slope cost, with all gradients and by factors."""
-    frame = record.frame()
-    frame = frame[frame["part"] == "cost"]
     return pd.DataFrame(
         {
             "engine": row["engine"],
@@ -355,47 +427,31 @@ def cost_table(record: Record) -> pd.DataFrame:
             "loss differs by": f"{row['loss_differs']:.0e}",
             "slope differs by": f"{row['slope_differs']:.0e}",
         }
-        for _, row in frame.iterrows()
+        for _, row in record.rows(EngineCost).iterrows()
     )
 
 
 def defense_table(record: Record) -> pd.DataFrame:
     """Return what defences leave of the image, and of the gradient."""
-    frame = record.frame()
-    frame = frame[frame["part"] == "defense"]
-    lines = []
-    for (defense, level), group in frame.groupby(["defense", "level"], sort=False):
-        own = {name: part["psnr"] for name, part in group.groupby("attacker")}
-        lines.append(
-            {
-                **defense_cells(defense, level),
-                "cosine": f"{group['utility'].mean():.4f}",
-                "unaware: refused": f"{100 * own['unaware'].eq(-float('inf')).mean():.0f} %",
-                "aware: median PSNR": "lost"
-                if own["aware"].median() == -float("inf")
-                else f"{own['aware'].median():.1f}",
-            }
-        )
-    return pd.DataFrame(lines)
+    return refused_table(record.rows(DefendedImages), cosine=".4f")
 
 
 def figure_mosaic(record: Record, labels: str) -> Figure:
     """Redraw Figure 4 (smoothing) or 5 (mixup): every restored image."""
-    frame = record.frame()
-    picture = frame[(frame["variant"] == "picture") & (frame["labels"] == labels)]["picture"].iloc[0]
-    count = int(frame[(frame["variant"] == "picture") & (frame["labels"] == labels)]["samples"].iloc[0])
-    rows = -(-count // 20)
-    figure, axes = figures.panels(1, 1, height=max(1.0, 8.4 * rows / min(20, count)))
-    show(axes[0][0], picture)
+    mosaic = select(record.rows(ClosedForm), variant="picture", labels=labels).iloc[0]
+    images = int(mosaic["samples"])
+    rows = -(-images // 20)
+    figure, axes = figures.panels(1, 1, height=max(1.0, 8.4 * rows / min(20, images)))
+    show(axes[0][0], mosaic["picture"])
     return figure
 
 
 def figure_matching(record: Record) -> Figure:
     """Redraw Figure 3: the private images above what each attack makes of them."""
-    frame = record.frame()
-    if "shows" not in frame:
+    rows = record.rows(Matching)
+    if rows.empty:
         return figures.nothing("Not run with these parameters")
-    pictures = frame[frame["shows"].notna()].drop_duplicates("shows").set_index("shows")["picture"]
+    pictures = rows[rows["shows"].notna()].drop_duplicates("shows").set_index("shows")["picture"]
     order = ["private", "closed form", *(name for name in pictures.index if name not in ("private", "closed form"))]
     figure, axes = figures.panels(1, 1, height=1.2 * len(order))
     show(axes[0][0], [pictures[name] for name in order], order)
@@ -422,8 +478,7 @@ def figure_curves(record: Record) -> Figure:
 
 def figure_digits(record: Record) -> Figure:
     """Draw the PSNR of every image, by what it is measured on: numbers, or 8-bit pixels as the paper's code does."""
-    frame = record.frame()
-    frame = frame[(frame["part"] == "closed") & frame["image"].notna() & (frame["dtype"] == "float32")]
+    frame = select(_closed(record), dtype="float32")
     own = {"psnr": "as numbers", "eight_bit": "as truncated 8-bit pixels"}
     long = frame.melt(["labels", "variant"], list(own), "column", "PSNR, dB").replace({"column": own})
     # Where truncation finds every pixel equal there is no finite figure.
@@ -439,3 +494,16 @@ def figure_digits(record: Record) -> Figure:
         axis.get_legend().remove()
     figures.legend_below(figure, 2)
     return figure
+
+
+def leaks(record: Record) -> Leaks:
+    """Return this page's row in the book's first table."""
+    rows = record.rows(ClosedForm)
+    ours = rows[(rows["variant"] == "ours") & (rows["dtype"] == "float32")]
+    return Leaks(
+        "the image, in closed form",
+        "one image; fully connected, no biases",
+        f"{ours['psnr'].median():.0f} dB (median of {len(ours)})",
+        ours["seconds"].median(),
+        stopped(record.frame(), "psnr", PICTURES_STOPPED),
+    )

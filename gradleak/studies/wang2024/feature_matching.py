@@ -5,32 +5,29 @@ wang2024, section 5.1: Table 4.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from collections.abc import Iterator
+from typing import Literal
 
 import pandas as pd
 from matplotlib.figure import Figure
 
-from gradleak.images import Distance
 from gradleak.runs.records import Record
+from gradleak.studies import Experiment, Row, setting
 from gradleak.studies.shared import matched_runs
+from gradleak.studies.shared.attacked_networks import Stage
 from gradleak.studies.shared.matched_runs import (
-    compared,
+    Matched,
+    Trained,
     draw_curves,
     draw_strips,
     interval_table,
-    optimizer,
     paired,
     paired_table,
-    prior,
-    private,
     psnr_table,
-    read_by,
-    row_trials,
 )
 
 __all__ = ["paired_table", "table"]
 PLACE = "Section 5.1, Table 4"
-SMALLEST: dict[str, Any] = {}
 # The paper's columns: α, the weight of the last layer's gradient, and β, that of its input.
 WEIGHTS: dict[str, tuple[float, float]] = {
     "α=1 β=0": (1, 0),
@@ -56,69 +53,46 @@ RUNS: dict[Which, dict[str, tuple[float, float]]] = {
 
 
 class Parameters(matched_runs.Parameters):
-    """What a rerun may change."""
+    """How many images and starts each row of Table 4 has, on which networks, and for how many steps."""
 
-    paper: ClassVar[dict[str, Any]] = matched_runs.Parameters.paper | {"stages": ["untrained"]}
+    stages: list[Stage] = setting(["untrained"], about="networks: untrained, trained")
+
+    def experiments(self) -> Iterator[Experiment]:
+        """Give the rows of Table 4 with the paper's weights, and as its code runs them: with whole steps of L2."""
+        rows = list(Weighted.every(self))
+        yield from rows
+        for row in rows:
+            if row.distance == "cosine":
+                yield row.model_copy(update={"which": "as coded"})
+        for row in rows:
+            if self.whole and row.distance == "l2":
+                samples = min(self.whole, row.samples)
+                yield row.model_copy(update={"which": "whole steps", "samples": samples, "restarts": self.whole_starts})
 
 
-def scale(parameters: Parameters) -> str:
-    """Return in a few words how many samples of what a run is about."""
-    return matched_runs.scale(parameters)
+class Weighted(Matched):
+    """A row of Table 4: gradients and features matched with pairs of weights, labels recovered.
 
-
-def datasets(parameters: Parameters) -> list[str]:
-    """Return the names of the datasets this study reads."""
-    return read_by(parameters.dataset, parameters.stages)
-
-
-def trials(parameters: Parameters) -> list[dict[str, Any]]:
-    """Return the inputs of every trial: rows of Table 4 with the paper's weights, and as its code runs them.
-
-    Its code takes the steps of L2 whole.
+    `which`: the paper's five pairs with steps that are searched along, what its code runs as the last of them, or three
+    of these with whole L-BFGS steps, as the code has them.
     """
-    rows = row_trials(parameters)
-    coded = [inputs | {"which": "as coded"} for inputs in rows if inputs["distance"] == "cosine"]
-    most, starts = parameters.whole, parameters.whole_starts
-    whole = [
-        inputs | {"which": "whole steps", "samples": min(most, inputs["samples"]), "restarts": starts}
-        for inputs in rows
-        if most and inputs["distance"] == "l2"
-    ]
-    return rows + coded + whole
 
+    which: Which = "as stated"
 
-def trial(
-    *,
-    labels: str,
-    distance: str,
-    stage: str,
-    samples: int,
-    steps: int,
-    restarts: int,
-    dataset: str,
-    seed: int,
-    device: str,
-    which: Which = "as stated",
-) -> list[dict[str, Any]]:
-    """Match gradients and features of one row of the table with pairs of weights, labels recovered.
-
-    `which`: the paper's five with steps that are searched along, what its code runs as the last of them, or three of
-    these with whole L-BFGS steps, as the code has them.
-    """
-    model, accuracy, inputs, targets = private(labels, stage, samples, dataset, seed, device)
-    chosen = optimizer(distance, steps, whole=which == "whole steps")
-    common = {"labels": "recovered", "prior": prior(stage), "optimizer": chosen}
-    told = ", whole steps" if which == "whole steps" else ""
-    runs = {
-        f"{name}{told}": common | {"distance": Distance(distance, head=head, feature=feature)}  # type: ignore[arg-type]
-        for name, (head, feature) in RUNS[which].items()
-    }
-    rows = compared(model, inputs, targets, runs, label_prior=labels, restarts=restarts, seed=seed)
-    if which == "as stated":
-        return [*rows, *paired(rows, PAIRS, seed), {"what": "network", "accuracy": accuracy}]
-    pairs = [(f"{BEST}{told}", f"{BASE}{told}")] if told else []
-    # The private images stand among the rows of the paper's weights.
-    return [row for row in rows if row["run"] != "private"] + paired(rows, pairs, seed)
+    def run(self) -> list[Row]:
+        """Match with every pair of weights, and compare the pairs."""
+        shown, whole = self.private(), self.which == "whole steps"
+        told = ", whole steps" if whole else ""
+        runs = {
+            f"{name}{told}": self.matching(labels="recovered", whole=whole, head=head, feature=feature)
+            for name, (head, feature) in RUNS[self.which].items()
+        }
+        rows = self.compared(shown, runs)
+        if self.which == "as stated":
+            return [*rows, *paired(rows, PAIRS, self.seed), Trained(what="network", accuracy=shown.accuracy)]
+        pairs = [(f"{BEST}{told}", f"{BASE}{told}")] if whole else []
+        # The private images stand among the rows of the paper's weights.
+        return [*(row for row in rows if row.run != "private"), *paired(rows, pairs, self.seed)]
 
 
 def table(record: Record) -> pd.DataFrame:

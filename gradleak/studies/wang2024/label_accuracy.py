@@ -5,14 +5,18 @@ wang2024, section 4.1, Table 1: a ResNet50 with all weights at random, and why a
 
 from __future__ import annotations
 
+import math
 import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
 from typing import Any, ClassVar
 
 import pandas as pd
 import torch
 from matplotlib.figure import Figure
 from pydantic import Field
-from torch import Tensor
+from torch import Tensor, nn
 
 from gradleak import data, metrics, studies
 from gradleak.labels import idlg, recover_soft_labels
@@ -21,12 +25,12 @@ from gradleak.runs.fitting import Sees
 from gradleak.runs.forms import Form, Whole
 from gradleak.runs.records import Record
 from gradleak.show import figures
+from gradleak.studies import Experiment, Row, setting
 from gradleak.studies.shared.attacked_networks import built
 from gradleak.studies.shared.samples import LABELS, private_samples
-from gradleak.studies.shared.searched import KNOWN, judged, search_both
+from gradleak.studies.shared.searched import KNOWN, Judged, judged, percentage, search_both
 
 PLACE = "Table 1"
-SMALLEST: dict[str, Any] = {}
 # Last-layer gradients held at a time: those of a ResNet50 on 1000 classes have two million entries each.
 CHUNK_ELEMENTS = 2**25
 VARIED = "varied"
@@ -41,129 +45,180 @@ class Varied(Form):
 
 
 class Parameters(studies.Parameters):
-    """What a rerun may change."""
+    """Which images are private, how many, and how many random networks see them."""
 
-    samples: int = Field(20, ge=2, le=100_000, description="single images a dataset and kind of label")
-    searches: int = Field(2, ge=1, le=100_000, description="of these, how many the published search is run on")
-    datasets: list[str] = Field(["photos"], description="private images, test split")
-    network: str = Field("resnet50", description="the network, all its parameters random")
-    draws: int = Field(2, ge=0, le=1000, description="further networks, their parameters and images drawn anew")
-    drawn: int = Field(5, ge=2, le=100_000, description="images that each of these is shown, a kind of label")
-    varied: list[Varied] = Field(
-        ["photos/2/3"],
-        validate_default=True,
-        description="more networks, as dataset/networks/images",
+    samples: int = setting(20, paper=1000, ge=2, le=100_000, about="single images a dataset and kind of label")
+    searches: int = setting(2, paper=100, ge=1, le=100_000, about="of these, how many the published search is run on")
+    datasets: list[str] = setting(
+        ["photos"], paper=["tinyimagenet32", "flowers17", "imagenet-sample"], about="private images, test split"
     )
-
-    paper: ClassVar[dict[str, Any]] = {
-        "samples": 1000,
-        "searches": 100,
-        "datasets": ["tinyimagenet32", "flowers17", "imagenet-sample"],
-        "draws": 10,
-        "drawn": 25,
-        "varied": ["flowers17/30/34"],
-    }
+    network: str = setting("resnet50", about="the network, all its parameters random")
+    draws: int = setting(2, paper=10, ge=0, le=1000, about="further networks, their parameters and images drawn anew")
+    drawn: int = setting(5, paper=25, ge=2, le=100_000, about="images that each of these is shown, a kind of label")
+    varied: list[Varied] = setting(
+        ["photos/2/3"],
+        paper=["flowers17/30/34"],
+        validate_default=True,
+        about="more networks, as dataset/networks/images",
+    )
 
     def sees(self) -> list[Sees]:
         """Return the network and the images that it is shown."""
-        return [Sees(self.network, dataset) for dataset in datasets(self)]
+        return [Sees(self.network, dataset) for dataset in (*self.datasets, *(one.dataset for one in self.varied))]
+
+    def experiments(self) -> Iterator[Experiment]:
+        """Give each dataset and kind of label with the first network, then with further ones, then the varied ones."""
+        for dataset, labels in product(self.datasets, LABELS):
+            yield RandomNetwork.of(self, dataset=dataset, labels=labels)
+        fewer = {"samples": self.drawn, "searches": 0}
+        for draw, dataset, labels in product(range(1, self.draws + 1), self.datasets, LABELS):
+            if labels != "onehot":
+                yield RandomNetwork.of(self, dataset=dataset, labels=labels, draw=draw, **fewer)
+        for one in self.varied:
+            fewer = {"samples": one.images, "searches": 0}
+            for draw, labels in product(range(1, one.networks + 1), LABELS):
+                yield VariedNetwork.of(self, dataset=one.dataset, labels=labels, draw=draw, **fewer)
+
+    def about(self) -> str:
+        """Return in a few words how many samples of what a run is about."""
+        return f"{self.samples} images a dataset and kind of label, {', '.join(map(data.title, self.datasets))}"
 
 
-def scale(parameters: Parameters) -> str:
-    """Return in a few words how many samples of what a run is about."""
-    names = ", ".join(map(data.title, parameters.datasets))
-    return f"{parameters.samples} images a dataset and kind of label, {names}"
+class FirstNetwork(Judged):
+    """What comes out with the first network, in percent.
+
+    `zero`: gradients that are zero; `counted_zero`: labels that are recovered or whose gradient is zero, which count as
+    recovered in the published code; `searched`: the same of the published search on the first few samples.
+    """
+
+    classes: int
+    zero: float
+    counted_zero: float
+    class_right: float
+    idlg: float
+    milliseconds: float
+    searches: int
+    searched: float
 
 
-def datasets(parameters: Parameters) -> list[str]:
-    """Return the names of the datasets this study reads."""
-    return list(dict.fromkeys([*parameters.datasets, *(one.dataset for one in parameters.varied)]))
+class FurtherNetwork(Row):
+    """What comes out with a further network, in percent; `drawn`: counted as in the published code."""
+
+    drawn: float
+    drawn_known: float = math.nan
+    drawn_idlg: float = math.nan
+    count: int
 
 
-def trials(parameters: Parameters) -> list[dict[str, Any]]:
-    """Return the inputs of every trial: a dataset and a kind of label each, and each of them with other networks."""
-    names = ("samples", "searches", "network", "seed")
-    common = {name: getattr(parameters, name) for name in names}
-    device = studies.resolve_device(parameters.device)
-    cells = [
-        {"dataset": dataset, "labels": labels, "device": device, **common}
-        for dataset in parameters.datasets
-        for labels in LABELS
-    ]
-    fewer = {"samples": parameters.drawn, "searches": 0}
-    soft = [cell | fewer for cell in cells if cell["labels"] != "onehot"]
-    drawn = [cell | {"draw": draw} for draw in range(1, parameters.draws + 1) for cell in soft]
-    varied = [
-        {"part": VARIED, "dataset": one.dataset, "labels": labels, "device": device, **common}
-        | {"samples": one.images, "searches": 0, "draw": draw}
-        for one in parameters.varied
-        for draw in range(1, one.networks + 1)
-        for labels in LABELS
-    ]
-    return cells + drawn + varied
+@dataclass(frozen=True)
+class Solved:
+    """Private images on one network, and what became of their labels."""
+
+    model: nn.Module
+    inputs: Tensor
+    targets: Tensor
+    labels: Tensor
+    status: list[str]
+    zero: Tensor
+    class_by_idlg: Tensor
+    seconds: float
+
+    @property
+    def right(self) -> Tensor:
+        """Which labels are recovered, (N,)."""
+        return metrics.label_error(self.labels, self.targets) < KNOWN
+
+    @property
+    def top(self) -> Tensor:
+        """The class that has the largest share of each true label, (N,)."""
+        return self.targets.argmax(dim=1)
+
+    @property
+    def counted(self) -> float:
+        """Successes in percent: the published code returns 0 for a zero gradient, and 0 counts as a success there."""
+        return percentage(self.right | self.zero)
+
+    @property
+    def idlg(self) -> float:
+        """How often iDLG names the top class, in percent."""
+        return percentage(self.class_by_idlg == self.top)
 
 
-def trial(
-    *,
-    dataset: str,
-    labels: str,
-    samples: int,
-    searches: int,
-    network: str,
-    seed: int,
-    device: str,
-    draw: int = 0,
-    part: str = "",
-) -> list[dict[str, Any]]:
-    """Recover the labels of all samples; one row. Of a further `draw` of the network only shares are told."""
-    seed += draw
-    private = data.load(dataset, "test")
-    inputs, targets = private_samples(private, labels, samples, seed)
-    model = built(network, private, seed, device, bias=False)
-    size = max(1, CHUNK_ELEMENTS // model.get_parameter("head.weight").numel())
-    found, zero, rows, seconds = [], [], [], 0.0
-    status: list[str] = []
-    for some, own in zip(inputs.split(size), targets.split(size), strict=True):
-        leaks = observe_heads(model, some.to(device), own.to(device))
-        started = time.perf_counter()
-        labelled = recover_soft_labels(leaks.weight_gradients, leaks.weight, prior=labels)
-        seconds += time.perf_counter() - started
-        found.append(labelled.labels.cpu())
-        status += labelled.status
-        zero.append((leaks.weight_gradients.flatten(1).abs().amax(dim=1) == 0).cpu())
-        rows.append(idlg(leaks.weight_gradients).cpu())
-    label, none = torch.cat(found), torch.cat(zero)
-    right = metrics.label_error(label, targets) < KNOWN
-    # The published code returns 0 for a zero gradient, and 0 counts as a success there.
-    counted = 100 * float((right | none).double().mean())
-    top = targets.argmax(dim=1)
-    by_class = 100 * float((torch.cat(rows) == top).double().mean())
-    if draw:
-        known = {"drawn_known": 100 * float(right.double().mean()), "drawn_idlg": by_class} if part else {}
-        return [{"drawn": counted, **known, "count": samples}]
-    few = observe_heads(model, inputs[:searches].to(device), targets[:searches].to(device))
-    published = searched(few.weight_gradients.cpu(), few.weight.cpu(), targets[:searches], labels)
-    return [
-        {
-            "classes": private.classes,
-            **judged(label, status, targets),
-            "zero": 100 * float(none.double().mean()),
-            "counted_zero": counted,
-            "class_right": 100
-            * float((label.nan_to_num(-1).argmax(dim=1).eq(top) & ~label[:, 0].isnan()).double().mean()),
-            "idlg": by_class,
-            "milliseconds": 1e3 * seconds / samples,
-            **published,
-        }
-    ]
+class OnNetwork(Experiment):
+    """Single images on a network whose parameters are random; networks and images differ from one `draw` to another."""
+
+    dataset: str
+    labels: str
+    samples: int
+    searches: int
+    network: str
+    draw: int = 0
+
+    def solved(self) -> Solved:
+        """Recover the labels of all samples."""
+        seed = self.seed + self.draw
+        private = data.load(self.dataset, "test")
+        inputs, targets = private_samples(private, self.labels, self.samples, seed)
+        model = built(self.network, private, seed, self.device, bias=False)
+        size = max(1, CHUNK_ELEMENTS // model.get_parameter("head.weight").numel())
+        found, zero, classes, seconds = [], [], [], 0.0
+        status: list[str] = []
+        for some, own in zip(inputs.split(size), targets.split(size), strict=True):
+            leaks = observe_heads(model, some.to(self.device), own.to(self.device))
+            started = time.perf_counter()
+            labelled = recover_soft_labels(leaks.weight_gradients, leaks.weight, prior=self.labels)
+            seconds += time.perf_counter() - started
+            found.append(labelled.labels.cpu())
+            status += labelled.status
+            zero.append(_is_zero(leaks.weight_gradients).cpu())
+            classes.append(idlg(leaks.weight_gradients).cpu())
+        return Solved(model, inputs, targets, torch.cat(found), status, torch.cat(zero), torch.cat(classes), seconds)
 
 
-def searched(gradients: Tensor, weight: Tensor, targets: Tensor, prior: str) -> dict[str, Any]:
-    """Return what Algorithm 1, and Algorithm 2 where it fails, make of a few samples; a zero gradient is a success."""
-    zero = gradients.flatten(1).abs().amax(dim=1) == 0
-    _, found = search_both(gradients, weight, prior)
-    right = metrics.label_error(found.labels, targets) < KNOWN
-    return {"searches": len(gradients), "searched": 100 * float((right | zero).double().mean())}
+class RandomNetwork(OnNetwork):
+    """The first network, or a further draw of it, of which only a share is told."""
+
+    def run(self) -> list[FirstNetwork | FurtherNetwork]:
+        """Recover the labels, with the first network by the published search as well."""
+        solved = self.solved()
+        if self.draw:
+            return [FurtherNetwork(drawn=solved.counted, count=self.samples)]
+        labels = solved.labels
+        class_right = labels.nan_to_num(-1).argmax(dim=1).eq(solved.top) & ~labels[:, 0].isnan()
+        few = solved.targets[: self.searches]
+        leaks = observe_heads(solved.model, solved.inputs[: self.searches].to(self.device), few.to(self.device))
+        gradients = leaks.weight_gradients.cpu()
+        _, searched = search_both(gradients, leaks.weight.cpu(), self.labels)
+        right = metrics.label_error(searched.labels, few) < KNOWN
+        return [
+            FirstNetwork.of(
+                judged(labels, solved.status, solved.targets),
+                classes=solved.targets.shape[1],
+                zero=percentage(solved.zero),
+                counted_zero=solved.counted,
+                class_right=percentage(class_right),
+                idlg=solved.idlg,
+                milliseconds=1e3 * solved.seconds / self.samples,
+                searches=len(gradients),
+                searched=percentage(right | _is_zero(gradients)),
+            )
+        ]
+
+
+class VariedNetwork(OnNetwork):
+    """One of many networks on a dataset whose networks differ much."""
+
+    part: ClassVar[str] = VARIED
+
+    def run(self) -> list[FurtherNetwork]:
+        """Recover the labels, and tell the shares that are right."""
+        solved = self.solved()
+        known = percentage(solved.right)
+        return [FurtherNetwork(drawn=solved.counted, drawn_known=known, drawn_idlg=solved.idlg, count=self.samples)]
+
+
+def _is_zero(gradients: Tensor) -> Tensor:
+    return gradients.flatten(1).abs().amax(dim=1) == 0
 
 
 def table(record: Record) -> pd.DataFrame:
@@ -185,9 +240,8 @@ def table(record: Record) -> pd.DataFrame:
 
 def draws_table(record: Record) -> pd.DataFrame:
     """Return what comes out when the network is drawn again, counted as in the code, a line a dataset."""
-    frame = record.frame()
     lines = []
-    for dataset, group in frame.groupby("dataset", sort=False):
+    for dataset, group in record.frame().groupby("dataset", sort=False):
         if "part" in group and (group["part"] == VARIED).any():
             group = group[group["part"] == VARIED]
         line = {"images": data.title(str(dataset))}

@@ -5,7 +5,10 @@ wang2024, section 4.1, Tables 1 and 2: a trained trunk under a random last layer
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from dataclasses import replace
+from itertools import product
 from typing import Any, ClassVar, Literal
 
 import pandas as pd
@@ -23,12 +26,14 @@ from gradleak.runs.fitting import Sees
 from gradleak.runs.forms import Form, Whole
 from gradleak.runs.records import Record
 from gradleak.show import figures
+from gradleak.show.summaries import Measure, among, cell, mean, median, only, percent, summary
+from gradleak.studies import Experiment, Row, setting
 from gradleak.studies.shared.last_layers import TRAINED
 from gradleak.studies.shared.samples import LABELS, observe_private, private_samples
-from gradleak.studies.shared.searched import KNOWN, judged, search_both
+from gradleak.studies.shared.searched import KNOWN, Judged, judged, percentage, search_both
 
 PLACE = "Tables 1 and 2"
-SMALLEST: dict[str, Any] = {"drawn": 4, "searched": 1, "samples": 10, "searches": 2, "networks": ["small-cnn/1"]}
+EXACT, SEARCH = "exact", "search"
 HEADS = {"torch": "as loaded", "uniform": "U(−½, ½)"}
 # Labels are smoothed in training; mixed and one-hot ones are attacked on the same network.
 RECIPE: dict[str, Any] = {"labels": "smoothing", "batch_size": 64, "learning_rate": 2e-3, "bias": False}
@@ -43,34 +48,40 @@ class Network(Form):
 
 
 class Parameters(studies.Parameters):
-    """What a rerun may change."""
+    """Which networks of the published code are attacked, and how many images each sees."""
 
-    datasets: list[str] = Field(["photos"], description="Table 1: private images, test split")
-    trunk: str = Field("small-cnn", description="Table 1: the trained network, its last layer drawn at random")
-    heads: list[Literal["torch", "uniform"]] = Field(
-        ["torch", "uniform"], description="Table 1: what that is drawn from: as the code has it, or U(−0.5, 0.5)"
+    datasets: list[str] = setting(
+        ["photos"],
+        paper=["tinyimagenet32", "flowers17", "imagenet-sample"],
+        about="Table 1: private images, test split",
     )
-    draws: int = Field(2, ge=1, le=1000, description="Table 1: last layers, each with its images")
-    drawn: int = Field(10, ge=2, le=100_000, description="Table 1: images of a draw and kind of label")
-    searched: int = Field(1, ge=1, le=100_000, description="Table 1: of these, how many the search is run on")
-    dataset: str = Field("photos", description="Table 2: images, training split to train on, test split private")
-    networks: list[Network] = Field(
-        ["small-cnn/1", "small-cnn/2"], validate_default=True, description="Table 2: networks, as network/epochs"
+    trunk: str = setting(
+        "small-cnn", paper=TRAINED, about="Table 1: the trained network, its last layer drawn at random"
     )
-    samples: int = Field(50, ge=2, le=100_000, description="Table 2: single images a network and kind of label")
-    searches: int = Field(3, ge=1, le=100_000, description="Table 2: of these, how many the search is run on")
-
-    paper: ClassVar[dict[str, Any]] = {
-        "datasets": ["tinyimagenet32", "flowers17", "imagenet-sample"],
-        "trunk": TRAINED,
-        "draws": 10,
-        "drawn": 25,
-        "searched": 10,
-        "dataset": "cifar10",
-        "networks": ["resnet18-cifar/3", "resnet18/3", "resnet18/12"],
-        "samples": 1000,
-        "searches": 100,
-    }
+    heads: list[Literal["torch", "uniform"]] = setting(
+        ["torch", "uniform"], about="Table 1: what that is drawn from: as the code has it, or U(−0.5, 0.5)"
+    )
+    draws: int = setting(2, paper=10, ge=1, le=1000, about="Table 1: last layers, each with its images")
+    drawn: int = setting(
+        10, paper=25, smallest=4, ge=2, le=100_000, about="Table 1: images of a draw and kind of label"
+    )
+    searched: int = setting(1, paper=10, ge=1, le=100_000, about="Table 1: of these, how many the search is run on")
+    dataset: str = setting(
+        "photos", paper="cifar10", about="Table 2: images, training split to train on, test split private"
+    )
+    networks: list[Network] = setting(
+        ["small-cnn/1", "small-cnn/2"],
+        paper=["resnet18-cifar/3", "resnet18/3", "resnet18/12"],
+        smallest=["small-cnn/1"],
+        validate_default=True,
+        about="Table 2: networks, as network/epochs",
+    )
+    samples: int = setting(
+        50, paper=1000, smallest=10, ge=2, le=100_000, about="Table 2: single images a network and kind of label"
+    )
+    searches: int = setting(
+        3, paper=100, smallest=2, ge=1, le=100_000, about="Table 2: of these, how many the search is run on"
+    )
 
     def sees(self) -> list[Sees]:
         """Return the networks, and the images that they are shown."""
@@ -80,60 +91,109 @@ class Parameters(studies.Parameters):
         ]
         return trunks + [Sees(one.network, self.dataset, learns=self.dataset) for one in self.networks]
 
+    def experiments(self) -> Iterator[Experiment]:
+        """Give each kind of label, by dataset and last layer, and then by network."""
+        for dataset, head, labels in product(self.datasets, self.heads, LABELS):
+            yield DrawnHeads.of(self, dataset=dataset, head=head, labels=labels)
+        for network, labels in product(self.networks, LABELS):
+            yield TrainedNetwork.of(self, network=str(network), labels=labels)
 
-def scale(parameters: Parameters) -> str:
-    """Return in a few words how many samples of what a run is about."""
-    names = ", ".join(map(data.title, parameters.datasets))
-    return (
-        f"{parameters.draws} draws with {parameters.drawn} images a kind of label, {names}; "
-        f"{parameters.samples} images a network, {data.title(parameters.dataset)}"
-    )
-
-
-def datasets(parameters: Parameters) -> list[str]:
-    """Return the names of the datasets this study reads."""
-    return list(dict.fromkeys([*parameters.datasets, parameters.dataset]))
-
-
-def trials(parameters: Parameters) -> list[dict[str, Any]]:
-    """Return the inputs of every trial: a kind of label each, by dataset and last layer, and by network."""
-    common = {"seed": parameters.seed, "device": studies.resolve_device(parameters.device)}
-    drawn = {name: getattr(parameters, name) for name in ("trunk", "draws", "drawn", "searched")}
-    fixed = {name: getattr(parameters, name) for name in ("dataset", "samples", "searches")}
-    heads = [
-        {"part": "heads", "dataset": dataset, "head": head, "labels": labels} | drawn | common
-        for dataset in parameters.datasets
-        for head in parameters.heads
-        for labels in LABELS
-    ]
-    trained = [
-        {"part": "trained", "network": str(network), "labels": labels} | fixed | common
-        for network in parameters.networks
-        for labels in LABELS
-    ]
-    return heads + trained
+    def about(self) -> str:
+        """Return in a few words how many samples of what a run is about."""
+        names = ", ".join(map(data.title, self.datasets))
+        return (
+            f"{self.draws} draws with {self.drawn} images a kind of label, {names}; "
+            f"{self.samples} images a network, {data.title(self.dataset)}"
+        )
 
 
-def trial(part: str, **inputs: Any) -> list[dict[str, Any]]:
-    """Recover the labels of a part's samples, exactly and by the published search; two rows a network."""
-    return PARTS[part](**inputs)  # type: ignore[no-any-return, operator]  # each takes its own
+class SolvedExactly(Judged):
+    """What the exact solver makes of one network's samples, in percent.
+
+    `zero`: gradients that are zero; `counted_zero`: labels that are recovered or whose gradient is zero; `certain`: the
+    mean probability of the class that the network takes for most likely.
+    """
+
+    solver: str
+    draw: int = 0
+    test_accuracy: float = math.nan
+    zero: float
+    counted_zero: float
+    idlg: float | None
+    certain: float
 
 
-def _heads(
-    *, dataset: str, head: str, labels: str, trunk: str, draws: int, drawn: int, searched: int, seed: int, device: str
-) -> list[dict[str, Any]]:
-    private = data.load(dataset, "test")
-    body = models.efficientnet_lite0() if trunk == TRAINED else _fitted(trunk, 1, dataset, seed, device).model
-    rows = []
-    for draw in range(1, draws + 1):
-        inputs, targets = private_samples(private, labels, drawn, seed + draw)
-        features, _ = head_inputs(body.to(device), inputs.to(device), chunk=50)
-        layer = _drawn(features.shape[1], private.classes, head, seed + draw)
-        rows += [{"draw": draw} | row for row in _attacked(layer, features, targets, labels, searched, device)]
-    return rows
+class Searched(Row):
+    """What the published search makes of the first few samples, in percent.
+
+    `accuracy`: labels that are right; `counted`: successes as the published code counts them, by an oracle or a zero
+    gradient; `ended`: the search found a scalar; `out_of_reach`: the true scalar lies where it does not look.
+    """
+
+    solver: str
+    draw: int = 0
+    test_accuracy: float = math.nan
+    count: int
+    accuracy: float
+    counted: float
+    ended: float
+    out_of_reach: float
+    median_error: float
 
 
-def _drawn(features: int, classes: int, head: str, seed: int) -> nn.Linear:
+class DrawnHeads(Experiment):
+    """Last layers that are drawn at random, over a trained trunk."""
+
+    part: ClassVar[str] = "heads"
+    dataset: str
+    head: str
+    labels: str
+    trunk: str
+    draws: int
+    drawn: int
+    searched: int
+
+    def run(self) -> Iterator[SolvedExactly | Searched]:
+        """Draw the layers and their images, and recover the labels of each."""
+        private = data.load(self.dataset, "test")
+        body = self._trunk()
+        for draw in range(1, self.draws + 1):
+            inputs, targets = private_samples(private, self.labels, self.drawn, self.seed + draw)
+            features, _ = head_inputs(body.to(self.device), inputs.to(self.device), chunk=50)
+            layer = random_head(features.shape[1], private.classes, self.head, self.seed + draw)
+            solved, searched = attacked(layer, features, targets, self.labels, self.searched, self.device)
+            yield SolvedExactly.of(solved, draw=draw)
+            yield Searched.of(searched, draw=draw)
+
+    def _trunk(self) -> nn.Module:
+        if self.trunk == TRAINED:
+            return models.efficientnet_lite0()
+        return _fitted(self.trunk, 1, self.dataset, self.seed, self.device).model
+
+
+class TrainedNetwork(Experiment):
+    """A network that is trained whole."""
+
+    part: ClassVar[str] = "trained"
+    network: str
+    labels: str
+    dataset: str
+    samples: int
+    searches: int
+
+    def run(self) -> list[SolvedExactly | Searched]:
+        """Train the network, and recover the labels of its images."""
+        form = Network.of(self.network)
+        trained = _fitted(form.network, form.epochs, self.dataset, self.seed, self.device)
+        inputs, targets = private_samples(data.load(self.dataset, "test"), self.labels, self.samples, self.seed)
+        features, _ = head_inputs(trained.model.to(self.device), inputs.to(self.device))
+        layer = trained.model.get_submodule("head")
+        solved, searched = attacked(layer, features, targets, self.labels, self.searches, self.device)
+        accuracy = 100 * trained.accuracy
+        return [SolvedExactly.of(solved, test_accuracy=accuracy), Searched.of(searched, test_accuracy=accuracy)]
+
+
+def random_head(features: int, classes: int, head: str, seed: int) -> nn.Linear:
     """Return a last layer without a bias: PyTorch's default, or as the code draws untrained networks."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -143,73 +203,50 @@ def _drawn(features: int, classes: int, head: str, seed: int) -> nn.Linear:
     return layer
 
 
-def _trained(
-    *, network: str, labels: str, dataset: str, samples: int, searches: int, seed: int, device: str
-) -> list[dict[str, Any]]:
-    form = Network.of(network)
-    trained = _fitted(form.network, form.epochs, dataset, seed, device)
-    inputs, targets = private_samples(data.load(dataset, "test"), labels, samples, seed)
-    features, _ = head_inputs(trained.model.to(device), inputs.to(device))
-    layer = trained.model.get_submodule("head")
-    rows = _attacked(layer, features, targets, labels, searches, device)
-    return [{"test_accuracy": 100 * trained.accuracy} | row for row in rows]
-
-
 def _fitted(network: str, epochs: int, dataset: str, seed: int, device: str) -> training.Trained:
     recipe = training.Recipe(network=network, dataset=dataset, epochs=epochs, seed=seed, **RECIPE)
     return training.train(recipe, device=device)
 
 
-PARTS = {"heads": _heads, "trained": _trained}
-
-
-def _attacked(
+def attacked(
     layer: nn.Module, features: Tensor, targets: Tensor, labels: str, searches: int, device: str
-) -> list[dict[str, Any]]:
+) -> tuple[SolvedExactly, Searched]:
     """Return what the exact solver makes of all samples, and the published search of the first few."""
     leaks, errors = observe_private(layer, features, targets, "float32", device)
-    none = leaks.weight_gradients.flatten(1).abs().amax(dim=1).cpu() == 0
+    zero = leaks.weight_gradients.flatten(1).abs().amax(dim=1).cpu() == 0
     found = recover_soft_labels(leaks.weight_gradients, leaks.weight, prior=labels)
     right = metrics.label_error(found.labels.cpu(), targets) < KNOWN
     top = idlg(leaks.weight_gradients).cpu() == targets.argmax(dim=1)
-    exact = judged(found.labels.cpu(), found.status, targets) | {
-        "solver": "exact",
-        "zero": _percent(none),
+    exact = SolvedExactly.of(
+        judged(found.labels.cpu(), found.status, targets),
+        solver=EXACT,
+        zero=percentage(zero),
         # The published code returns 0 for a zero gradient, and 0 counts as a success there.
-        "counted_zero": _percent(right | none),
-        "idlg": _percent(top) if labels == "onehot" else None,
-        "certain": _percent((errors.cpu() + targets).amax(dim=1)),
-    }
+        counted_zero=percentage(right | zero),
+        idlg=percentage(top) if labels == "onehot" else None,
+        certain=percentage((errors.cpu() + targets).amax(dim=1)),
+    )
     few = replace(leaks, weight_gradients=leaks.weight_gradients[:searches])
-    return [exact, _searched(few, targets[:searches], errors[:searches], labels, none[:searches])]
+    return exact, _searched(few, targets[:searches], errors[:searches], labels, zero[:searches])
 
 
-def _searched(leaks: HeadLeaks, targets: Tensor, errors: Tensor, labels: str, none: Tensor) -> dict[str, Any]:
+def _searched(leaks: HeadLeaks, targets: Tensor, errors: Tensor, labels: str, zero: Tensor) -> Searched:
     gradients, weight = leaks.weight_gradients.cpu(), leaks.weight.cpu()
     _, found = search_both(gradients, weight, labels)
     row = gradients.sum(dim=2).abs().argmax(dim=1, keepdim=True)
     truth = 1 / errors.cpu().gather(1, row)[:, 0]
     coefficient = search.COEFFICIENTS["mixup" if labels == "mixup" else "smoothing"]
     misses = metrics.label_error(found.labels, targets)
-    return {
-        "solver": "search",
-        "count": len(gradients),
-        "accuracy": _percent(misses < KNOWN),
-        "counted": _percent(none | metrics.oracle_success(found.scalars, truth, coefficient)),
-        "ended": _percent(found.ended),
+    return Searched(
+        solver=SEARCH,
+        count=len(gradients),
+        accuracy=percentage(misses < KNOWN),
+        counted=percentage(zero | metrics.oracle_success(found.scalars, truth, coefficient)),
+        ended=percentage(found.ended),
         # Scalars that Algorithm 1 gives up before; the swarm's windows end earlier still.
-        "out_of_reach": _percent((coefficient * truth).abs() > search.BOUND),
-        "median_error": float(misses.nanmedian()),
-    }
-
-
-def _percent(values: Tensor) -> float:
-    return 100 * float(values.double().mean())
-
-
-def _lines(record: Record, part: str, solver: str) -> pd.DataFrame:
-    frame = record.part(part)
-    return frame[frame["solver"] == solver]
+        out_of_reach=percentage((coefficient * truth).abs() > search.BOUND),
+        median_error=float(misses.nanmedian()),
+    )
 
 
 def heads_table(record: Record) -> pd.DataFrame:
@@ -218,26 +255,21 @@ def heads_table(record: Record) -> pd.DataFrame:
     cells |= claims.published("label-accuracy", "accuracy", ("dataset", "labels"))
     # What is measured in CIFAR-100's place is asked for by both names.
     cells |= {("tinyimagenet32", kind): value for kind, value in _cifar100().items()}
-    searched = _lines(record, "heads", "search").groupby(["dataset", "head", "labels"], sort=False)
-    lines = []
-    for (dataset, head, labels), group in _lines(record, "heads", "exact").groupby(
-        ["dataset", "head", "labels"], sort=False
-    ):
-        other = searched.get_group((dataset, head, labels))
-        lines.append(
-            {
-                "images": data.title(str(dataset)),
-                "last layer": HEADS[str(head)],
-                "labels": labels,
-                "published": _cell(cells.get((dataset, labels))),
-                "exact": _spread(group["counted_zero"]),
-                "search, oracle": _spread(other["counted"]),
-                "search, blind": _spread(other["accuracy"]),
-                "its L_r": f"{other['median_error'].median():.0e}",
-                "most likely class": f"{group['certain'].mean():.1f} %",
-            }
-        )
-    return pd.DataFrame(lines)
+    rows = record.rows(DrawnHeads)
+    rows["title"], rows["layer"] = rows["dataset"].map(data.title), rows["head"].map(HEADS)
+    rows["published"] = [_cell(cells.get(place)) for place in zip(rows["dataset"], rows["labels"], strict=True)]
+    return summary(
+        rows,
+        {"images": "title", "last layer": "layer", "labels": "labels"},
+        {
+            "published": only("published"),
+            "exact": among(_percent("counted_zero"), solver=EXACT),
+            "search, oracle": among(_percent("counted"), solver=SEARCH),
+            "search, blind": among(_percent("accuracy"), solver=SEARCH),
+            "its L_r": among(median("median_error", ".0e"), solver=SEARCH),
+            "most likely class": among(mean("certain", percent(1)), solver=EXACT),
+        },
+    )
 
 
 def _cifar100() -> dict[str, Any]:
@@ -250,49 +282,58 @@ def _cifar100() -> dict[str, Any]:
     return found
 
 
-def _cell(value: Any) -> str:
-    return "–" if value is None else f"{value:g} %"
+def _cell(value: Any, text: str = "{:g} %") -> str:
+    return "–" if value is None else cell(value, text)
 
 
-def _spread(values: pd.Series[float]) -> str:
-    spread = f" ± {values.std():.1f}" if len(values) > 1 else ""
-    return f"{values.mean():.1f}{spread} %"
+def _percent(column: str) -> Measure:
+    """Measure the mean of a column in percent and, of several rows, its standard deviation."""
+
+    def measured(rows: pd.DataFrame) -> str:
+        spread = f" ± {rows[column].std():.1f}" if len(rows) > 1 else ""
+        return f"{rows[column].mean():.1f}{spread} %"
+
+    return measured
 
 
 def trained_table(record: Record) -> pd.DataFrame:
     """Return Table 2's ResNet18 in both forms, a line a network and kind of label."""
     published = claims.published("label-accuracy-intense", "oracle", ("row", "labels"))
     errors = claims.published("label-accuracy-intense", "mean_error", ("row", "labels"))
-    searched = _lines(record, "trained", "search").set_index(["network", "labels"])
-    lines = []
-    for row in _lines(record, "trained", "exact").to_dict("records"):
-        other = searched.loc[(row["network"], row["labels"])]
-        name, epochs = str(row["network"]).split("/")
-        place = (f"{row['dataset']}/resnet18/trained", row["labels"])
-        error = errors.get(place)
-        lines.append(
-            {
-                "network": f"{STEMS.get(name, name)}, {epochs} epoch{'s' * (epochs != '1')}",
-                "test accuracy": f"{row['test_accuracy']:.1f} %",
-                "labels": row["labels"],
-                "published": _cell(published.get(place)),
-                "exact": f"{row['accuracy']:.1f} %",
-                "search, oracle": f"{other['counted']:.0f} %",
-                "search, blind": f"{other['accuracy']:.0f} %",
-                "out of bounds": f"{other['out_of_reach']:.0f} %",
-                "mean L_r": f"{row['mean_error']:.1e}",
-                "published L_r": "–" if error is None else f"{error:.1e}",
-            }
-        )
-    return pd.DataFrame(lines)
+    rows = record.rows(TrainedNetwork)
+    places = [
+        (f"{dataset}/resnet18/trained", labels) for dataset, labels in zip(rows["dataset"], rows["labels"], strict=True)
+    ]
+    rows["name"] = rows["network"].map(_network_name)
+    rows["tested"] = rows["test_accuracy"].map(percent(1))
+    rows["published"] = [_cell(published.get(place)) for place in places]
+    rows["published_error"] = [_cell(errors.get(place), ".1e") for place in places]
+    return summary(
+        rows,
+        {"network": "name", "test accuracy": "tested", "labels": "labels"},
+        {
+            "published": only("published"),
+            "exact": among(only("accuracy", percent(1)), solver=EXACT),
+            "search, oracle": among(only("counted", percent()), solver=SEARCH),
+            "search, blind": among(only("accuracy", percent()), solver=SEARCH),
+            "out of bounds": among(only("out_of_reach", percent()), solver=SEARCH),
+            "mean L_r": among(only("mean_error", ".1e"), solver=EXACT),
+            "published L_r": only("published_error"),
+        },
+    )
+
+
+def _network_name(network: str) -> str:
+    name, epochs = network.split("/")
+    return f"{STEMS.get(name, name)}, {epochs} epoch{'s' * (epochs != '1')}"
 
 
 def figure_found(record: Record) -> Figure:
     """Draw what the search finds, blind, against how certain the network is: a dot a network or draw."""
     figure, axes = figures.panels(1, len(LABELS), height=3.0, sharey=True)
     frame = record.frame()
-    exact = frame[frame["solver"] == "exact"].reset_index(drop=True)
-    search = frame[frame["solver"] == "search"].reset_index(drop=True)
+    exact = frame[frame["solver"] == EXACT].reset_index(drop=True)
+    search = frame[frame["solver"] == SEARCH].reset_index(drop=True)
     kinds = {f"random layer, {HEADS[head]}": exact["head"] == head for head in HEADS if "head" in exact}
     kinds |= {"trained whole": exact["part"] == "trained"}
     for axis, labels in zip(axes[0], LABELS, strict=True):

@@ -6,12 +6,12 @@ wang2024, section 4.1, Table 2: recovered labels of untrained and trained networ
 from __future__ import annotations
 
 import time
-from typing import Any, ClassVar
+from collections.abc import Iterator
+from itertools import product
 
 import pandas as pd
 import seaborn as sns
 from matplotlib.figure import Figure
-from pydantic import Field
 from torch import Tensor
 
 from gradleak import data, metrics, studies
@@ -21,34 +21,30 @@ from gradleak.leak import HeadLeaks, observe_heads
 from gradleak.runs.fitting import Sees
 from gradleak.runs.records import Record
 from gradleak.show import figures
+from gradleak.show.leaks import LABELS_STOPPED, Leaks, listed, stopped_on
+from gradleak.show.summaries import NOTHING, Measure, Text, cell, median, percent, summary, total
+from gradleak.studies import Experiment, Row, setting
 from gradleak.studies.shared import attacked_networks, searched
-from gradleak.studies.shared.attacked_networks import Row
 from gradleak.studies.shared.samples import LABELS, observe_private, private_samples
-from gradleak.studies.shared.searched import KNOWN, Search, judged, search_both
+from gradleak.studies.shared.searched import KNOWN, Judged, Search, judged, percentage, search_both
 
 PLACE = "Table 2"
-SMALLEST: dict[str, Any] = {"samples": 20, "rows": ["photos/lenet/untrained"]}
 
 
 class Parameters(studies.Parameters):
-    """What a rerun may change."""
+    """Which networks are attacked, and how many of their images each solver is given."""
 
-    samples: int = Field(50, ge=2, le=100_000, description="single images a network and kind of label")
-    doubles: int = Field(20, ge=2, le=100_000, description="of these, how many are observed in float64 as well")
-    searches: int = Field(4, ge=1, le=100_000, description="of these, how many the published L-BFGS search is run on")
-    swarms: int = Field(1, ge=1, le=100_000, description="of these, how many the particle swarm is run on alone")
-    rows: list[Row] = Field(
-        ["photos/lenet/untrained", "photos/resnet18/untrained"],
-        validate_default=True,
-        description="networks, as dataset/network/stage",
+    samples: int = setting(
+        50, paper=1000, smallest=20, ge=2, le=100_000, about="single images a network and kind of label"
     )
-
-    paper: ClassVar[dict[str, Any]] = {
-        "samples": 1000,
-        "doubles": 200,
-        "searches": 200,
-        "swarms": 20,
-        "rows": [
+    doubles: int = setting(20, paper=200, ge=2, le=100_000, about="of these, how many are observed in float64 as well")
+    searches: int = setting(
+        4, paper=200, ge=1, le=100_000, about="of these, how many the published L-BFGS search is run on"
+    )
+    swarms: int = setting(1, paper=20, ge=1, le=100_000, about="of these, how many the particle swarm is run on alone")
+    rows: list[attacked_networks.Row] = setting(
+        ["photos/lenet/untrained", "photos/resnet18/untrained"],
+        paper=[
             "cifar10/lenet/untrained",
             "cifar10/lenet/trained",
             "cifar10/resnet18/untrained",
@@ -59,89 +55,128 @@ class Parameters(studies.Parameters):
             "flowers17/resnet18/untrained",
             "flowers17/resnet18/trained",
         ],
-    }
+        smallest=["photos/lenet/untrained"],
+        validate_default=True,
+        about="networks, as dataset/network/stage",
+    )
 
     def sees(self) -> list[Sees]:
         """Return the networks of all rows, and the images that they are shown."""
         return [row.sees for row in self.rows]
 
+    def experiments(self) -> Iterator[Experiment]:
+        """Give each network and kind of label."""
+        for row, labels in product(self.rows, LABELS):
+            yield NetworkAttacked.of(self, row=str(row), labels=labels)
 
-def scale(parameters: Parameters) -> str:
-    """Return in a few words how many samples of what a run is about."""
-    names = dict.fromkeys(data.title(str(row).partition("/")[0]) for row in parameters.rows)
-    return f"{parameters.samples} images a network and kind of label, {', '.join(names)}"
-
-
-def datasets(parameters: Parameters) -> list[str]:
-    """Return the names of the datasets this study reads."""
-    trained = [row.training for row in parameters.rows if row.stage == "trained"]
-    return list(dict.fromkeys([*(row.dataset for row in parameters.rows), *trained]))
+    def about(self) -> str:
+        """Return in a few words how many samples of what a run is about."""
+        names = dict.fromkeys(data.title(row.dataset) for row in self.rows)
+        return f"{self.samples} images a network and kind of label, {', '.join(names)}"
 
 
-def trials(parameters: Parameters) -> list[dict[str, Any]]:
-    """Return the inputs of every trial: a network and a kind of label each."""
-    common = {name: getattr(parameters, name) for name in ("samples", "doubles", "searches", "swarms", "seed")}
-    return [
-        {"row": str(row), "labels": labels, "device": studies.resolve_device(parameters.device), **common}
-        for row in parameters.rows
-        for labels in LABELS
-    ]
+class Network(Row):
+    """The network that is attacked; `test_accuracy`: its share of right answers, if it is trained."""
+
+    dataset: str
+    network: str
+    stage: str
+    test_accuracy: float | None
 
 
-def trial(
-    *, row: str, labels: str, samples: int, doubles: int, searches: int, swarms: int, seed: int, device: str
-) -> list[dict[str, Any]]:
-    """Recover the labels of one network's private samples by every solver; one row a solver."""
-    line = Row.of(row)
-    private = data.load(line.dataset, "test")
-    inputs, targets = private_samples(private, labels, samples, seed)
-    model, accuracy = attacked_networks.network(line, labels, private, seed, device)
-    about = {"dataset": line.dataset, "network": line.network, "stage": line.stage, "test_accuracy": accuracy}
-    leaks = observe_heads(model.to(device), inputs.to(device), targets.to(device))
-    results = [{"solver": "exact", "dtype": "float32"} | exact_row(leaks, targets, labels)]
-    few, errors = observe_private(model, inputs[:searches], targets[:searches], "float32", device)
-    results += search_rows(few, targets[:searches], errors, labels, swarms)
-    double, _ = observe_private(model, inputs[:doubles], targets[:doubles], "float64", device)
-    results.append({"solver": "exact", "dtype": "float64"} | exact_row(double, targets[:doubles], labels))
-    return [about | result for result in results]
+class SolvedExactly(Network, Judged):
+    """What the exact solver makes of a network's samples, observed in one precision."""
+
+    solver: str
+    dtype: str
+    milliseconds: float
 
 
-def exact_row(leaks: HeadLeaks, targets: Tensor, prior: str) -> dict[str, Any]:
-    """Return what the exact solver makes of all samples at once."""
-    started = time.perf_counter()
-    found = recover_soft_labels(leaks.weight_gradients, leaks.weight, prior=prior)
-    seconds = time.perf_counter() - started
-    return {"milliseconds": 1e3 * seconds / len(found)} | judged(found.labels, found.status, targets)
+class Searched(Network):
+    """What a published search makes of the first samples, in percent.
+
+    `accuracy`: labels that are right; `oracle`: scalars that are right by the paper's own measure; `out_of_reach`: the
+    true scalar lies where the search does not look; `failed`: it found nothing; `silent`: how many of the labels that
+    it found are wrong; `mean_error`: of the right ones.
+    """
+
+    solver: str
+    dtype: str
+    count: int
+    accuracy: float
+    oracle: float
+    out_of_reach: float
+    failed: float
+    silent: int
+    mean_error: float | None
+    milliseconds: float
 
 
-def search_rows(leaks: HeadLeaks, targets: Tensor, errors: Tensor, prior: str, swarms: int) -> list[dict[str, Any]]:
-    """Return what the published searches make of the samples: L-BFGS, a swarm where that fails, and swarms alone."""
-    gradients, weight = leaks.weight_gradients.cpu(), leaks.weight.cpu()
-    row = gradients.sum(dim=2).abs().argmax(dim=1, keepdim=True)
-    truth = 1 / errors.cpu().gather(1, row)[:, 0]
-    coefficient = search.COEFFICIENTS["mixup" if prior == "mixup" else "smoothing"]
+class NetworkAttacked(Experiment):
+    """A network's private samples with one kind of label, attacked by every solver."""
 
-    def row_of(name: str, found: Search) -> dict[str, Any]:
-        count = len(found.scalars)
-        misses = metrics.label_error(found.labels, targets[:count].cpu())
+    row: str
+    labels: str
+    samples: int
+    doubles: int
+    searches: int
+    swarms: int
+
+    def reads(self) -> list[str]:
+        """Return the private images, and the images that the network is trained on."""
+        line = attacked_networks.Row.of(self.row)
+        return [line.dataset, line.training] if line.stage == "trained" else [line.dataset]
+
+    def run(self) -> Iterator[SolvedExactly | Searched]:
+        """Recover the labels exactly, by the searches, and exactly from gradients in float64."""
+        line = attacked_networks.Row.of(self.row)
+        private = data.load(line.dataset, "test")
+        inputs, targets = private_samples(private, self.labels, self.samples, self.seed)
+        model, accuracy = attacked_networks.network(line, self.labels, private, self.seed, self.device)
+        about = Network(dataset=line.dataset, network=line.network, stage=line.stage, test_accuracy=accuracy)
+        leaks = observe_heads(model.to(self.device), inputs.to(self.device), targets.to(self.device))
+        yield self._solved(about, leaks, targets, "float32")
+        few, own = inputs[: self.searches], targets[: self.searches]
+        yield from self._searched(about, *observe_private(model, few, own, "float32", self.device), own)
+        few, own = inputs[: self.doubles], targets[: self.doubles]
+        leaks, _ = observe_private(model, few, own, "float64", self.device)
+        yield self._solved(about, leaks, own, "float64")
+
+    def _solved(self, about: Network, leaks: HeadLeaks, targets: Tensor, dtype: str) -> SolvedExactly:
+        started = time.perf_counter()
+        found = recover_soft_labels(leaks.weight_gradients, leaks.weight, prior=self.labels)
+        milliseconds = 1e3 * (time.perf_counter() - started) / len(found)
+        right = judged(found.labels, found.status, targets)
+        return SolvedExactly.of(about, right, solver="exact", dtype=dtype, milliseconds=milliseconds)
+
+    def _searched(self, about: Network, leaks: HeadLeaks, errors: Tensor, targets: Tensor) -> Iterator[Searched]:
+        """Run L-BFGS, L-BFGS with a swarm where that fails, and swarms alone."""
+        gradients, weight = leaks.weight_gradients.cpu(), leaks.weight.cpu()
+        row = gradients.sum(dim=2).abs().argmax(dim=1, keepdim=True)
+        truth = 1 / errors.cpu().gather(1, row)[:, 0]
+        first, both = search_both(gradients, weight, self.labels)
+        alone = searched.search(gradients[: self.swarms], weight, self.labels, "pso")
+        for name, found in (("lbfgs", first), ("lbfgs, then pso", both), ("pso", alone)):
+            yield self._compared(about, name, found, truth[: len(found.scalars)], targets)
+
+    def _compared(self, about: Network, name: str, found: Search, truth: Tensor, targets: Tensor) -> Searched:
+        misses = metrics.label_error(found.labels, targets[: len(truth)].cpu())
         right = misses < KNOWN
-        return {
-            "solver": name,
-            "dtype": "float32",
-            "count": count,
-            "accuracy": 100 * float(right.double().mean()),
-            "oracle": 100 * float(metrics.oracle_success(found.scalars, truth[:count], coefficient).double().mean()),
+        coefficient = search.COEFFICIENTS["mixup" if self.labels == "mixup" else "smoothing"]
+        return Searched.of(
+            about,
+            solver=name,
+            dtype="float32",
+            count=len(truth),
+            accuracy=percentage(right),
+            oracle=percentage(metrics.oracle_success(found.scalars, truth, coefficient)),
             # Scalars that Algorithm 1 gives up before; the swarm's windows end earlier still.
-            "out_of_reach": 100 * float((coefficient * truth[:count]).abs().gt(search.BOUND).double().mean()),
-            "failed": 100 * float((~found.ended).double().mean()),
-            "silent": int((found.ended & ~right).sum()),
-            "mean_error": float(misses[right].mean()) if right.any() else None,
-            "milliseconds": 1e3 * found.seconds / count,
-        }
-
-    first, both = search_both(gradients, weight, prior)
-    alone = searched.search(gradients[:swarms], weight, prior, "pso")
-    return [row_of("lbfgs", first), row_of("lbfgs, then pso", both), row_of("pso", alone)]
+            out_of_reach=percentage((coefficient * truth).abs().gt(search.BOUND)),
+            failed=percentage(~found.ended),
+            silent=int((found.ended & ~right).sum()),
+            mean_error=float(misses[right].mean()) if right.any() else None,
+            milliseconds=1e3 * found.seconds / len(truth),
+        )
 
 
 def table(record: Record) -> pd.DataFrame:
@@ -172,24 +207,32 @@ def _networks(frame: pd.DataFrame) -> list[str]:
 
 def solver_table(record: Record) -> pd.DataFrame:
     """Return the solvers side by side, over all networks, a line a solver and kind of label."""
-    frame = record.frame()
-    frame = frame[frame["dtype"] == "float32"]
-    lines = []
-    for (labels, solver), group in frame.groupby(["labels", "solver"], sort=False):
-        weight = group["count"] / group["count"].sum()
-        lines.append(
-            {
-                "labels": labels,
-                "solver": solver,
-                "samples": f"{group['count'].sum():.0f}",
-                "blind": f"{(group['accuracy'] * weight).sum():.1f} %",
-                "with an oracle": "–" if solver == "exact" else f"{(group['oracle'] * weight).sum():.1f} %",
-                "silently wrong": f"{group['silent'].sum():.0f}",
-                "ms": f"{(group['milliseconds'] * weight).sum():.3g}",
-                "× exact": _ratio(group, frame, labels),
-            }
-        )
-    return pd.DataFrame(lines)
+    rows = record.rows(NetworkAttacked)
+    rows = rows[rows["dtype"] == "float32"]
+    exact = rows[rows["solver"] == "exact"].set_index(["row", "labels"])["milliseconds"]
+    rows = rows.join(exact.rename("exact_milliseconds"), on=["row", "labels"])
+    return summary(
+        rows.assign(slower=rows["milliseconds"] / rows["exact_milliseconds"]),
+        {"labels": "labels", "solver": "solver"},
+        {
+            "samples": total("count", ".0f"),
+            "blind": _over_samples("accuracy", percent(1)),
+            "with an oracle": _over_samples("oracle", percent(1)),
+            "silently wrong": total("silent", ".0f"),
+            "ms": _over_samples("milliseconds", ".3g"),
+            "× exact": median("slower", ",.0f"),
+        },
+    )
+
+
+def _over_samples(column: str, text: Text) -> Measure:
+    """Measure the mean of a column over all samples of all rows; a dash where rows do not have it."""
+
+    def measured(rows: pd.DataFrame) -> str:
+        weight = rows["count"] / rows["count"].sum()
+        return NOTHING if rows[column].isna().all() else cell((rows[column] * weight).sum(), text)
+
+    return measured
 
 
 def search_table(record: Record) -> pd.DataFrame:
@@ -209,19 +252,16 @@ def search_table(record: Record) -> pd.DataFrame:
     )
 
 
-def _ratio(group: pd.DataFrame, frame: pd.DataFrame, labels: Any) -> str:
-    exact = frame[(frame["labels"] == labels) & (frame["solver"] == "exact")].set_index("row")["milliseconds"]
-    return f"{(group.set_index('row')['milliseconds'] / exact).median():,.0f}"
-
-
 def _solver(record: Record, solver: str, dtype: str) -> pd.DataFrame:
-    frame = record.frame()
+    frame = record.rows(NetworkAttacked)
     return frame[(frame["solver"] == solver) & (frame["dtype"] == dtype)]
 
 
 def figure_errors(record: Record) -> Figure:
     """Draw the label error of every network in both precisions: mean over the known samples, and the largest."""
-    figure, axes = figures.panels(1, len(LABELS), height=0.42 * record.frame()["row"].nunique() + 1.2, sharey=True)
+    figure, axes = figures.panels(
+        1, len(LABELS), height=0.42 * record.rows(NetworkAttacked)["row"].nunique() + 1.2, sharey=True
+    )
     for axis, labels in zip(axes[0], LABELS, strict=True):
         for index, dtype in enumerate(("float32", "float64")):
             frame = _solver(record, "exact", dtype)
@@ -244,7 +284,7 @@ def figure_errors(record: Record) -> Figure:
 
 def figure_times(record: Record) -> Figure:
     """Draw the time a sample takes, a point a network and kind of label."""
-    frame = record.frame()
+    frame = record.rows(NetworkAttacked)
     frame = frame[frame["dtype"] == "float32"]
     names = ["exact", "lbfgs", "lbfgs, then pso", "pso"]
     figure, axes = figures.panels(1, 1, height=2.8)
@@ -255,3 +295,18 @@ def figure_times(record: Record) -> Figure:
     )  # fmt: skip
     axis.set(xlabel="milliseconds a sample", ylabel="")
     return figure
+
+
+def leaks(record: Record) -> Leaks:
+    """Return this page's row in the book's first table."""
+    rows = record.rows(NetworkAttacked)
+    exact = rows[(rows["solver"] == "exact") & (rows["dtype"] == "float32")]
+    share = (exact["accuracy"] * exact["count"]).sum() / exact["count"].sum()
+    error = exact.loc[exact["labels"] != "onehot", "median_error"].median()
+    return Leaks(
+        "the soft label",
+        f"one sample; {listed(exact['network'])}",
+        f"{share:.1f} % of {exact['count'].sum():,} labels, L1 error {error:.0e}",
+        exact["milliseconds"].median() / 1000,
+        stopped_on("noise", "within_tenth", LABELS_STOPPED),
+    )

@@ -5,8 +5,8 @@ wang2024, Figures 1 and 7, section 3.3, appendix C: where the variance loss has 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any
 
 import numpy as np
 import pandas as pd
@@ -14,7 +14,7 @@ import seaborn as sns
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from pydantic import Field
+from pydantic import PlainSerializer
 
 from gradleak import data, studies
 from gradleak.labels import LabelPath, Minima, find_minima, label_loss, nonnegative_intervals
@@ -22,153 +22,168 @@ from gradleak.models import training
 from gradleak.runs.fitting import Sees
 from gradleak.runs.records import Record
 from gradleak.show import figures
+from gradleak.show.summaries import share, summary
+from gradleak.studies import Experiment, Row, setting
 from gradleak.studies.shared.attacked_networks import built
 from gradleak.studies.shared.samples import observe_private, private_samples, read, reduced, written
 
 PLACE = "Section 3.3, Figures 1 and 7, Appendix C"
-SMALLEST: dict[str, Any] = {"samples": 12, "epochs": 1, "untrained": "lenet"}
-
-# The paper's code multiplies the variance by 1000 and accepts a loss below 1e-9 (FACTS of Algorithm 1).
+# The paper's code multiplies the variance by 1000 and its Algorithm 1 accepts a loss below 1e-9.
 ACCEPTED = 1e-9 / 1000
 # It counts a scalar as found within 0.01, after scaling it by its coefficient of 4.
 FOUND = 0.01 / 4
-STARTS = {"first": 1.0, "first_scaled": 0.25}
+# Where a walk outward begins: at ±1, and at the ±¼ that the coefficient makes of it.
+START, START_SCALED = 1.0, 0.25
+KINDS = ("smoothing", "mixup")
+EXAMPLE = "example"
+# A recipe as the inputs of a trial state it: all of its fields, as JSON has them.
+StatedRecipe = Annotated[training.Recipe, PlainSerializer(lambda recipe: recipe.model_dump(mode="json"))]
 
 
 class Parameters(studies.Parameters):
-    """What a rerun may change."""
+    """Which network is attacked as initialised, which one after training, and how many images each sees."""
 
-    samples: int = Field(12, ge=1, le=100_000, description="single images a network and kind of label")
-    dataset: str = Field("photos", description="private images, test split")
-    untrained: str = Field("resnet18", description="the network as initialised")
-    trained: str = Field("small-cnn", description="the network that is trained first")
-    training_dataset: str = Field("photos", description="what it is trained on, training split")
-    epochs: int = Field(1, ge=1, le=1000, description="training epochs")
-    pretrained: str = Field("", description="a weights file to start the training from; empty: from scratch")
-
-    paper: ClassVar[dict[str, Any]] = {
-        "samples": 500,
-        "dataset": "cifar10",
-        "trained": "resnet20",
-        "training_dataset": "cifar10",
-        "epochs": 3,
-        "pretrained": "cifar10_resnet20.pt",
-    }
+    samples: int = setting(12, paper=500, ge=1, le=100_000, about="single images a network and kind of label")
+    dataset: str = setting("photos", paper="cifar10", about="private images, test split")
+    untrained: str = setting("resnet18", smallest="lenet", about="the network as initialised")
+    trained: str = setting("small-cnn", paper="resnet20", about="the network that is trained first")
+    training_dataset: str = setting("photos", paper="cifar10", about="what it is trained on, training split")
+    epochs: int = setting(1, paper=3, ge=1, le=1000, about="training epochs")
+    pretrained: str = setting(
+        "", paper="cifar10_resnet20.pt", about="a weights file to start the training from; empty: from scratch"
+    )
 
     def sees(self) -> list[Sees]:
         """Return both networks and the images that they are shown."""
         return [Sees(self.untrained, self.dataset), Sees(self.trained, self.dataset, learns=self.training_dataset)]
 
+    def experiments(self) -> list[Experiment]:
+        """Return one experiment a network, so that a network is trained once."""
+        recipe = training.Recipe(
+            network=self.trained,
+            dataset=self.training_dataset,
+            labels="smoothing",
+            epochs=self.epochs,
+            pretrained=self.pretrained or None,
+            bias=False,
+            batch_size=64 if self.training_dataset == "photos" else 128,
+            learning_rate=5e-3,
+            seed=self.seed,
+        )
+        return [
+            Landscape.of(self, stage="untrained", network=self.untrained, recipe=None),
+            Landscape.of(self, stage="trained", network=self.trained, recipe=recipe),
+        ]
 
-def scale(parameters: Parameters) -> str:
-    """Return in a few words how many samples of what a run is about."""
-    return f"{parameters.samples} images a network and kind of label, {data.title(parameters.dataset)}"
-
-
-def datasets(parameters: Parameters) -> list[str]:
-    """Return the names of the datasets this study reads."""
-    return list(dict.fromkeys([parameters.dataset, parameters.training_dataset]))
-
-
-def trials(parameters: Parameters) -> list[dict[str, Any]]:
-    """Return the inputs of every trial: one a network, so that a network is trained once."""
-    common = {
-        "dataset": parameters.dataset,
-        "samples": parameters.samples,
-        "seed": parameters.seed,
-        "device": studies.resolve_device(parameters.device),
-    }
-    recipe = training.Recipe(
-        network=parameters.trained,
-        dataset=parameters.training_dataset,
-        labels="smoothing",
-        epochs=parameters.epochs,
-        pretrained=parameters.pretrained or None,
-        bias=False,
-        batch_size=64 if parameters.training_dataset == "photos" else 128,
-        learning_rate=5e-3,
-        seed=parameters.seed,
-    )
-    return [
-        {"stage": "untrained", "network": parameters.untrained, "recipe": None, **common},
-        {
-            "stage": "trained",
-            "network": parameters.trained,
-            "recipe": recipe.model_dump(mode="json"),
-            **common,
-        },
-    ]
+    def about(self) -> str:
+        """Return in a few words how many samples of what a run is about."""
+        return f"{self.samples} images a network and kind of label, {data.title(self.dataset)}"
 
 
-def trial(**inputs: Any) -> list[dict[str, Any]]:
-    """Find the minima of all three losses for every sample of one network; one row a sample and kind of label.
+class SampleMinima(Row):
+    """The minima of one sample's losses on the side of its true scalar, and which rules choose a wrong one.
 
-    One more row holds the sample that the figures show.
+    `first`, `first_scaled`: the first minimum that a walk outward from ±1 and ±¼ meets; `best`: the one with the least
+    loss; `accepted_wrong`: the paper's code would accept a wrong one; `square_right`: the least minimum of the mean
+    square is right; `negative_interval`: labels without a negative entry fill an interval, not a point.
     """
-    rows: list[dict[str, Any]] = []
-    for labels in ("smoothing", "mixup"):
-        path, truth, accuracy = paths_of(labels=labels, **inputs)
-        found = {kind: find_minima(path, labels, kind, start=STARTS["first_scaled"]) for kind in ("variance", "square")}
-        own: list[dict[str, Any]] = []
-        intervals = nonnegative_intervals(path)
-        for n, true in enumerate(truth.tolist()):
-            variance, square = found["variance"][n], found["square"][n]
-            near = [pair for pair in intervals[n] if pair[0] * true > 0]
-            firsts = {name: first_minimum(variance, true, start) for name, start in STARTS.items()}
-            own.append(
-                {
-                    "labels": labels,
-                    "sample": n,
-                    "truth": true,
-                    "minima": len(variance.side(true).scalars),
-                    **firsts,
-                    **{f"{name}_wrong": not _found(value, true) for name, value in firsts.items()},
-                    "best": variance.best,
-                    "best_wrong": not _found(variance.best, true),
-                    "accepted_wrong": _accepted_wrong(variance, true),
-                    "square_right": _found(square.best, true),
-                    "negative_interval": any(high / low > 1 + 1e-4 for low, high in near),
-                    "test_accuracy": accuracy,
-                }
+
+    labels: str
+    sample: int
+    truth: float
+    minima: int
+    first: float
+    first_scaled: float
+    first_wrong: bool
+    first_scaled_wrong: bool
+    best: float
+    best_wrong: bool
+    accepted_wrong: bool
+    square_right: bool
+    negative_interval: bool
+    test_accuracy: float | None
+
+
+class Example(Row):
+    """The sample that figures show: its true scalar and its label path; `what` says that the row is an example."""
+
+    what: str
+    sample: int
+    truth: float
+    logits: list[float]
+    ratios: list[float]
+
+
+class Landscape(Experiment):
+    """The losses of single images on one network: as initialised, or trained by a recipe."""
+
+    stage: str
+    network: str
+    recipe: StatedRecipe | None
+    dataset: str
+    samples: int
+
+    def reads(self) -> list[str]:
+        """Return the private images, and the images that the network is trained on."""
+        return [self.dataset, self.recipe.dataset] if self.recipe else [self.dataset]
+
+    def run(self) -> Iterator[SampleMinima | Example]:
+        """Find the minima of every sample with both kinds of label, and choose the sample that figures show."""
+        for labels in KINDS:
+            path, truth, accuracy = self._paths(labels)
+            rows = sample_minima(path, truth, labels, accuracy)
+            yield from rows
+            if labels == "smoothing":
+                sample = _example(rows)
+                kept = written(path[sample : sample + 1])
+                yield Example(what=EXAMPLE, sample=sample, truth=float(truth[sample]), **kept)
+
+    def _paths(self, labels: str) -> tuple[LabelPath, torch.Tensor, float | None]:
+        """Return the label paths of the samples, their true scalars (N,), and a trained network's test accuracy."""
+        private = data.load(self.dataset, "test")
+        inputs, targets = private_samples(private, labels, self.samples, self.seed)
+        if self.recipe is None:
+            accuracy = None
+            model = built(self.network, private, self.seed, self.device)
+        else:
+            trained = training.train(self.recipe, device=self.device)
+            model, accuracy = trained.model, trained.accuracy
+        return *reduced(*observe_private(model, inputs, targets, "float32", self.device)), accuracy
+
+
+def sample_minima(path: LabelPath, truth: torch.Tensor, labels: str, test_accuracy: float | None) -> list[SampleMinima]:
+    """Find the minima of the variance and of the mean square, and compare them with the true scalars (N,)."""
+    variances = find_minima(path, labels, "variance", start=START_SCALED)
+    squares = find_minima(path, labels, "square", start=START_SCALED)
+    rows = []
+    for n, (true, variance, square, intervals) in enumerate(
+        zip(truth.tolist(), variances, squares, nonnegative_intervals(path), strict=True)
+    ):
+        first, first_scaled = (first_minimum(variance, true, start) for start in (START, START_SCALED))
+        rows.append(
+            SampleMinima(
+                labels=labels,
+                sample=n,
+                truth=true,
+                minima=len(variance.side(true).scalars),
+                first=first,
+                first_scaled=first_scaled,
+                first_wrong=not _found(first, true),
+                first_scaled_wrong=not _found(first_scaled, true),
+                best=variance.best,
+                best_wrong=not _found(variance.best, true),
+                accepted_wrong=_accepted_wrong(variance, true),
+                square_right=_found(square.best, true),
+                negative_interval=any(high / low > 1 + 1e-4 for low, high in intervals if low * true > 0),
+                test_accuracy=test_accuracy,
             )
-        rows += own
-        if labels == "smoothing":
-            sample = _example(own)
-            rows.append(
-                {"what": "example", "sample": sample, "truth": float(truth[sample])}
-                | written(path[sample : sample + 1])
-            )
+        )
     return rows
 
 
-def _example(rows: Sequence[Mapping[str, Any]]) -> int:
+def _example(rows: Sequence[SampleMinima]) -> int:
     """Return the sample worth a closer look: the first whose first minimum is wrong, else one with the most minima."""
-    wrong = (row["sample"] for row in rows if row["first_wrong"])
-    return int(next(wrong, max(rows, key=lambda row: row["minima"])["sample"]))
-
-
-def paths_of(
-    *,
-    labels: str,
-    network: str,
-    recipe: dict[str, Any] | None,
-    dataset: str,
-    samples: int,
-    seed: int,
-    device: str,
-    **_: Any,
-) -> tuple[LabelPath, torch.Tensor, float | None]:
-    """Return the label paths of private samples on one network, their true scalars (N,), and its test accuracy."""
-    private = data.load(dataset, "test")
-    inputs, targets = private_samples(private, labels, samples, seed)
-    if recipe is None:
-        accuracy = None
-        model = built(network, private, seed, device)
-    else:
-        trained = training.train(training.Recipe(**recipe), device=device)
-        model, accuracy = trained.model, trained.accuracy
-    leaks, errors = observe_private(model, inputs, targets, "float32", device)
-    return *reduced(leaks, errors), accuracy
+    return next((row.sample for row in rows if row.first_wrong), max(rows, key=lambda row: row.minima).sample)
 
 
 def first_minimum(minima: Minima, truth: float, start: float) -> float:
@@ -184,19 +199,19 @@ def _found(scalar: float, truth: float) -> bool:
 
 
 def _accepted_wrong(minima: Minima, truth: float) -> bool:
-    low_enough = minima.scalars[(minima.losses <= ACCEPTED) & (minima.scalars.abs() >= STARTS["first_scaled"])]
+    low_enough = minima.scalars[(minima.losses <= ACCEPTED) & (minima.scalars.abs() >= START_SCALED)]
     return any(not _found(scalar, truth) for scalar in low_enough.tolist())
 
 
 def _samples(record: Record) -> pd.DataFrame:
     """Return a line a sample and kind of label."""
-    return pd.DataFrame([line for line in record.lines if line.get("what") != "example"])
+    return pd.DataFrame([line for line in record.lines if line.get("what") != EXAMPLE])
 
 
 def table(record: Record) -> pd.DataFrame:
     """Return how often each rule for choosing a minimum goes wrong, a line a network and kind of label."""
     return _shares(
-        record,
+        _samples(record),
         {
             "first from ±1 wrong": "first_wrong",
             "first from ±¼ wrong": "first_scaled_wrong",
@@ -209,15 +224,15 @@ def table(record: Record) -> pd.DataFrame:
 def alternatives_table(record: Record) -> pd.DataFrame:
     """Return what the two losses of appendix C do, a line a network and kind of label."""
     columns = {"square loss right": "square_right", "negative mass 0 on an interval": "negative_interval"}
-    return _shares(record, columns)
+    return _shares(_samples(record), columns)
 
 
-def _shares(record: Record, columns: Mapping[str, str]) -> pd.DataFrame:
-    lines = []
-    for (stage, network, labels), group in _samples(record).groupby(["stage", "network", "labels"], sort=False):
-        line = {"network": f"{network}, {stage}", "labels": labels}
-        lines.append(line | {name: f"{group[column].mean():.1%}" for name, column in columns.items()})
-    return pd.DataFrame(lines)
+def _shares(rows: pd.DataFrame, columns: Mapping[str, str]) -> pd.DataFrame:
+    return summary(
+        rows.assign(name=rows["network"] + ", " + rows["stage"]),
+        {"network": "name", "labels": "labels"},
+        {head: share(column, ".1%") for head, column in columns.items()},
+    )
 
 
 def training_line(record: Record) -> str:
@@ -233,7 +248,7 @@ def training_line(record: Record) -> str:
 
 def _examples(record: Record) -> dict[str, Mapping[str, Any]]:
     """Return the sample that figures show of each network; a record may be older than the figures."""
-    return {trial.inputs["stage"]: row for trial in record.trials for row in trial.rows if row.get("what") == "example"}
+    return {trial.inputs["stage"]: row for trial in record.trials for row in trial.rows if row.get("what") == EXAMPLE}
 
 
 def figure_landscape(record: Record) -> Figure:
@@ -244,10 +259,10 @@ def figure_landscape(record: Record) -> Figure:
     figure, axes = figures.panels(len(cases), 3, height=2.7)
     for row, (name, case) in zip(axes, cases.items(), strict=True):
         path, truth = read(case), case["truth"]
-        minima = find_minima(path, "smoothing", start=STARTS["first_scaled"])[0]
+        minima = find_minima(path, "smoothing", start=START_SCALED)[0]
         side = minima.side(truth)
         marks = np.append(side.scalars.abs().numpy(), abs(truth))
-        first = first_minimum(minima, truth, STARTS["first"])
+        first = first_minimum(minima, truth, START)
         reach = 1.5 * float(marks.max())
         sign = float(np.sign(truth))
         windows = [

@@ -6,13 +6,14 @@ wang2024, section 5.2, Table 5 and Figure 6: what is left of a soft label in a d
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar
+from collections.abc import Iterator
+from itertools import product
+from typing import Any
 
 import pandas as pd
 import seaborn as sns
 import torch
 from matplotlib.figure import Figure
-from pydantic import Field
 from torch import Tensor
 
 from gradleak import data, defenses, metrics, studies
@@ -22,17 +23,22 @@ from gradleak.labels.soft.path import LabelPath, label_path
 from gradleak.runs.fitting import Sees
 from gradleak.runs.records import Record
 from gradleak.show import figures
+from gradleak.show.summaries import NOTHING, among, only, percent, summary
+from gradleak.studies import Experiment, Row, setting
 from gradleak.studies.shared import defended
 from gradleak.studies.shared.attacked_networks import built
 from gradleak.studies.shared.samples import observe_private, private_samples
+from gradleak.studies.shared.searched import percentage, statuses
 
 PLACE = "Table 5, Figure 6"
-SMALLEST: dict[str, Any] = {"samples": 4, "levels": [1e-3], "network": "lenet"}
 # The authors' swarm for this table: its windows of |s|, its size, and how near a scalar must come to count.
 WINDOWS, POPULATION, ITERATIONS, NEAR = ((1.0, 5.0), (5.0, 10.0)), 200, 30, 1.0
 # Not stated for this table. Its errors L_s are those of the plain scalar: with the coefficient of 4 that the other
 # experiments have, they would be four times as large.
 COEFFICIENT = 1.0
+# The attacks: the exact solver, by what it knows of the disturbance, and the authors' swarm.
+EXACT, SWARM = "exact", "swarm"
+KNOWN, ESTIMATED, UNSCALED = "exact, noise known", "exact, noise estimated", "exact, scale unknown"
 NOISES = ("gaussian", "laplace")
 STRENGTHS: dict[str, tuple[float, ...]] = {
     "clip": (0.9, 0.5, 0.1),
@@ -44,132 +50,143 @@ WORDS = {name: name for name in (*NOISES, *STRENGTHS)}
 
 
 class Parameters(studies.Parameters):
-    """What a rerun may change."""
+    """How strong the noise is, and how many images on which network are disturbed."""
 
-    samples: int = Field(8, ge=2, le=10_000, description="smoothed images a disturbance")
-    swarms: int = Field(1, ge=1, le=10_000, description="of these, how many the paper's particle swarm is run on")
-    levels: list[float] = Field([1e-2], description="noise levels, as deviation and as variance")
-    dataset: str = Field("photos", description="private images, test split")
-    network: str = Field("lenet", description="the network, untrained")
-
-    paper: ClassVar[dict[str, Any]] = {
-        "samples": 100,
-        "swarms": 100,
-        "levels": [1e-4, 1e-3, 1e-2, 1e-1],
-        "network": "resnet18",
-        "dataset": "cifar10",
-    }
+    samples: int = setting(8, paper=100, smallest=4, ge=2, le=10_000, about="smoothed images a disturbance")
+    swarms: int = setting(
+        1, paper=100, ge=1, le=10_000, about="of these, how many the paper's particle swarm is run on"
+    )
+    levels: list[float] = setting(
+        [1e-2], paper=[1e-4, 1e-3, 1e-2, 1e-1], smallest=[1e-3], about="noise levels, as deviation and as variance"
+    )
+    dataset: str = setting("photos", paper="cifar10", about="private images, test split")
+    network: str = setting("lenet", paper="resnet18", about="the network, untrained")
 
     def sees(self) -> list[Sees]:
         """Return the network and the images that it is shown."""
         return [Sees(self.network, self.dataset)]
 
+    def experiments(self) -> Iterator[Experiment]:
+        """Give the noises by how the level is read and where they lie, then the other defences at every strength."""
+        for noise, reading, place, level in product(NOISES, ("deviation", "variance"), ("row", "layer"), self.levels):
+            yield Disturbed.of(self, defense=noise, level=level, reading=reading, place=place)
+        for defense, levels in STRENGTHS.items():
+            for level in levels:
+                yield Disturbed.of(self, defense=defense, level=level, reading="strength", place="layer")
 
-def scale(parameters: Parameters) -> str:
-    """Return in a few words how many samples of what a run is about."""
-    return f"{parameters.samples} smoothed images a disturbance, {data.title(parameters.dataset)}"
-
-
-def datasets(parameters: Parameters) -> list[str]:
-    """Return the names of the datasets this study reads."""
-    return [parameters.dataset]
-
-
-def trials(parameters: Parameters) -> list[dict[str, Any]]:
-    """Return the inputs of every trial: a disturbance each, at one strength."""
-    names = ("samples", "swarms", "dataset", "network", "seed")
-    common = {name: getattr(parameters, name) for name in names}
-    common["device"] = studies.resolve_device(parameters.device)
-    noises = [
-        {"defense": noise, "level": level, "reading": reading, "place": place}
-        for noise in NOISES
-        for reading in ("deviation", "variance")
-        for place in ("row", "layer")
-        for level in parameters.levels
-    ]
-    others = [
-        {"defense": name, "level": float(level), "reading": "strength", "place": "layer"}
-        for name, levels in STRENGTHS.items()
-        for level in levels
-    ]
-    return [inputs | common for inputs in noises + others]
+    def about(self) -> str:
+        """Return in a few words how many samples of what a run is about."""
+        return f"{self.samples} smoothed images a disturbance, {data.title(self.dataset)}"
 
 
-def trial(
-    *,
-    defense: str,
-    level: float,
-    reading: str,
-    place: str,
-    samples: int,
-    swarms: int,
-    dataset: str,
-    network: str,
-    seed: int,
-    device: str,
-) -> list[dict[str, Any]]:
-    """Disturb the gradients of all samples in one way and attack them in every way; one row an attack."""
-    private = data.load(dataset, "test")
-    inputs, targets = private_samples(private, "smoothing", samples, seed)
-    model = built(network, private, seed, device, bias=False)
-    leaks, errors = observe_private(model, inputs, targets, "float32", device)
-    clean, weight = leaks.weight_gradients.cpu(), leaks.weight.cpu()
-    std = math.sqrt(level) if reading == "variance" else level
-    generator = torch.Generator().manual_seed(seed)
-    # Clipping's strength is a share of the median norm of the gradients.
-    strength = std * float(clean.flatten(1).norm(dim=1).median()) if defense == "clip" else std
-    disturb = defended.named(WORDS, defense, strength, generator)
-    sent = torch.stack([disturb({"head": gradient})["head"] for gradient in clean])
-    if place == "row":
-        row = clean.sum(dim=2).abs().argmax(dim=1)
-        every = torch.arange(len(clean))
-        only = clean.clone()
-        only[every, row] = sent[every, row]
-        sent = only
-    utility = [defenses.utility({"head": one}, {"head": two}) for one, two in zip(clean, sent, strict=True)]
-    row = clean.sum(dim=2).abs().argmax(dim=1, keepdim=True)
-    scalars = COEFFICIENT / errors.cpu().gather(1, row)[:, 0]
-    found = {
-        "exact": recover_soft_labels(sent, weight),
-        "exact, noise estimated": recover_soft_labels(sent, weight, noise=None),
-    }
-    if defense in NOISES:
-        found["exact, noise known"] = recover_soft_labels(sent, weight, noise=std)
-    elif defense == "clip":
-        found["exact, scale unknown"] = recover_soft_labels(sent, weight, scale=None)
-    rows = []
-    for name, own in found.items():
-        # The scalar of the row that the truth is measured in; the attack may have taken another for the largest.
-        residual = (own.features @ weight.double().T).softmax(dim=1) - own.labels
-        recovered = COEFFICIENT / residual.gather(1, row)[:, 0]
-        rows.append({"attack": name} | judge(recovered, scalars, own.labels, targets) | statuses(own))
-    if defense in NOISES:
-        few = slice(0, swarms)
-        best, labels = swarm(clean[few], sent[few], weight, place, seed)
-        rows.append({"attack": "swarm"} | judge(best, scalars[few], labels, targets[few]))
-    return [{"std": std, "utility": sum(utility) / len(utility)} | line for line in rows]
+class Found(Row):
+    """What an attack found, by the paper's measures of the scalar and by those of the label; shares in percent.
+
+    `accuracy`: scalars near the truth; `scalar_error`, `label_error`: medians; `mean_scalar_error`: of the scalars that
+    are near; `within_tenth`: labels within 0.1 of the truth (L1).
+    """
+
+    count: int
+    accuracy: float
+    scalar_error: float
+    mean_scalar_error: float | None
+    label_error: float
+    mean_label_error: float
+    within_tenth: float
+    class_right: float
 
 
-def judge(scalars: Tensor, truth: Tensor, labels: Tensor, targets: Tensor) -> dict[str, Any]:
-    """Return the paper's accuracy and errors, and what they leave out: the label's own accuracy, and the class."""
+class Attacked(Found):
+    """The same with the attack, the disturbance's strength, and the mean cosine with the clean gradients, `utility`.
+
+    `unique`, `ambiguous`, `failed`: how often the exact solver says so, in percent.
+    """
+
+    std: float
+    utility: float
+    attack: str
+    unique: float = math.nan
+    ambiguous: float = math.nan
+    failed: float = math.nan
+
+
+class Disturbed(Experiment):
+    """The gradients of single images, disturbed in one way, on one `row` or on the whole `layer`.
+
+    `reading`: whether the level is the noise's standard deviation, its variance, or another defence's strength.
+    """
+
+    defense: str
+    level: float
+    reading: str
+    place: str
+    samples: int
+    swarms: int
+    dataset: str
+    network: str
+
+    def run(self) -> Iterator[Attacked]:
+        """Disturb the gradients, and attack them in every way."""
+        private = data.load(self.dataset, "test")
+        inputs, targets = private_samples(private, "smoothing", self.samples, self.seed)
+        model = built(self.network, private, self.seed, self.device, bias=False)
+        leaks, errors = observe_private(model, inputs, targets, "float32", self.device)
+        clean, weight = leaks.weight_gradients.cpu(), leaks.weight.cpu()
+        std = math.sqrt(self.level) if self.reading == "variance" else self.level
+        sent = self._sent(clean, std)
+        cosines = [defenses.utility({"head": one}, {"head": two}) for one, two in zip(clean, sent, strict=True)]
+        utility = sum(cosines) / len(cosines)
+        row = clean.sum(dim=2).abs().argmax(dim=1, keepdim=True)
+        scalars = COEFFICIENT / errors.cpu().gather(1, row)[:, 0]
+        for name, own in self._solved(sent, weight, std).items():
+            # The scalar of the row that the truth is measured in; the attack may have taken another for the largest.
+            residual = (own.features @ weight.double().T).softmax(dim=1) - own.labels
+            found = compare(COEFFICIENT / residual.gather(1, row)[:, 0], scalars, own.labels, targets)
+            yield Attacked.of(found, attack=name, std=std, utility=utility, **statuses(own.status))
+        if self.defense in NOISES:
+            few = slice(0, self.swarms)
+            best, labels = swarm(clean[few], sent[few], weight, self.place, self.seed)
+            found = compare(best, scalars[few], labels, targets[few])
+            yield Attacked.of(found, attack=SWARM, std=std, utility=utility)
+
+    def _sent(self, clean: Tensor, std: float) -> Tensor:
+        generator = torch.Generator().manual_seed(self.seed)
+        # Clipping's strength is a share of the median norm of the gradients.
+        strength = std * float(clean.flatten(1).norm(dim=1).median()) if self.defense == "clip" else std
+        disturb = defended.named(WORDS, self.defense, strength, generator)
+        sent = torch.stack([disturb({"head": gradient})["head"] for gradient in clean])
+        if self.place == "layer":
+            return sent
+        row, every = clean.sum(dim=2).abs().argmax(dim=1), torch.arange(len(clean))
+        only_row = clean.clone()
+        only_row[every, row] = sent[every, row]
+        return only_row
+
+    def _solved(self, sent: Tensor, weight: Tensor, std: float) -> dict[str, SoftLabels]:
+        """Return what the exact solver finds by what it knows: nothing of noise, that there is some, and more."""
+        found = {EXACT: recover_soft_labels(sent, weight), ESTIMATED: recover_soft_labels(sent, weight, noise=None)}
+        if self.defense in NOISES:
+            found[KNOWN] = recover_soft_labels(sent, weight, noise=std)
+        elif self.defense == "clip":
+            found[UNSCALED] = recover_soft_labels(sent, weight, scale=None)
+        return found
+
+
+def compare(scalars: Tensor, truth: Tensor, labels: Tensor, targets: Tensor) -> Found:
+    """Compare scalars and labels that an attack found with the true ones."""
     gap, error = (scalars - truth).abs(), metrics.label_error(labels, targets.to(labels))
     near = gap < NEAR
     right = labels.nan_to_num(-1).argmax(dim=1) == targets.argmax(dim=1)
-    return {
-        "count": len(truth),
-        "accuracy": 100 * float(near.double().mean()),
-        "scalar_error": float(gap.nanmedian()),
-        "mean_scalar_error": float(gap[near].mean()) if near.any() else None,
-        "label_error": float(error.nanmedian()),
-        "mean_label_error": float(error.nanmean()),
-        "within_tenth": 100 * float((error < 0.1).double().mean()),
-        "class_right": 100 * float((right & ~error.isnan()).double().mean()),
-    }
-
-
-def statuses(found: SoftLabels) -> dict[str, float]:
-    """Return the share of each status in percent."""
-    return {name: 100 * found.status.count(name) / len(found) for name in ("unique", "ambiguous", "failed")}
+    return Found(
+        count=len(truth),
+        accuracy=percentage(near),
+        scalar_error=float(gap.nanmedian()),
+        mean_scalar_error=float(gap[near].mean()) if near.any() else None,
+        label_error=float(error.nanmedian()),
+        mean_label_error=float(error.nanmean()),
+        within_tenth=percentage(error < 0.1),
+        class_right=percentage(right & ~error.isnan()),
+    )
 
 
 def swarm(clean: Tensor, sent: Tensor, weight: Tensor, place: str, seed: int) -> tuple[Tensor, Tensor]:
@@ -193,73 +210,67 @@ def swarm(clean: Tensor, sent: Tensor, weight: Tensor, place: str, seed: int) ->
 
 def table(record: Record) -> pd.DataFrame:
     """Return Table 5 as the paper has it: the swarm on one noisy row, and the exact solver beside it."""
-    frame = record.frame()
-    frame = frame[frame["defense"].isin(NOISES) & (frame["place"] == "row") & (frame["reading"] == "deviation")]
-    lines = []
-    for (defense, level), group in frame.groupby(["defense", "level"], sort=False):
-        own = group.set_index("attack")
-        lines.append(
-            {
-                "noise": defense,
-                "std": _short(level),
-                "swarm, accuracy": _percent(own.loc["swarm", "accuracy"]),
-                "mean L_s": _number(own.loc["swarm", "mean_scalar_error"]),
-                "mean L_r": _number(own.loc["swarm", "mean_label_error"]),
-                "exact, accuracy": _percent(own.loc["exact, noise known", "accuracy"]),
-                "L_s": _number(own.loc["exact, noise known", "mean_scalar_error"]),
-                "L_r": _number(own.loc["exact, noise known", "mean_label_error"]),
-            }
-        )
-    return pd.DataFrame(lines)
+    rows = _noisy(record, "row")
+    rows = rows[rows["reading"] == "deviation"]
+    return summary(
+        rows.assign(std=rows["level"].map(_short)),
+        {"noise": "defense", "std": "std"},
+        {
+            "swarm, accuracy": among(only("accuracy", percent()), attack=SWARM),
+            "mean L_s": among(only("mean_scalar_error", _number), attack=SWARM),
+            "mean L_r": among(only("mean_label_error", _number), attack=SWARM),
+            "exact, accuracy": among(only("accuracy", percent()), attack=KNOWN),
+            "L_s": among(only("mean_scalar_error", _number), attack=KNOWN),
+            "L_r": among(only("mean_label_error", _number), attack=KNOWN),
+        },
+    )
 
 
 def layer_table(record: Record) -> pd.DataFrame:
     """Return what a client's noise on the whole layer leaves, by both readings of the paper's levels."""
-    frame = record.frame()
-    frame = frame[frame["defense"].isin(NOISES) & (frame["place"] == "layer")]
-    lines = []
-    for (defense, std), group in frame.sort_values("std").groupby(["defense", "std"], sort=True):
-        own = group.drop_duplicates("attack").set_index("attack")
-        lines.append(
-            {
-                "noise": defense,
-                "std": _short(std),
-                "cosine": _short(group["utility"].iloc[0]),
-                "swarm": _percent(own.loc["swarm", "accuracy"]),
-                "noise unknown": _percent(own.loc["exact, noise estimated", "accuracy"]),
-                "noise known": _percent(own.loc["exact, noise known", "accuracy"]),
-                "class right": _percent(own.loc["exact, noise known", "class_right"]),
-                "median L_r": _number(own.loc["exact, noise known", "label_error"]),
-            }
-        )
-    return pd.DataFrame(lines)
+    # One reading's deviation may be the other's too: it is shown once.
+    rows = _noisy(record, "layer").sort_values("std").drop_duplicates(["defense", "std", "attack"])
+    rows = rows.sort_values(["defense", "std"])
+    return summary(
+        rows.assign(std=rows["std"].map(_short)),
+        {"noise": "defense", "std": "std"},
+        {
+            "cosine": only("utility", _short),
+            "swarm": among(only("accuracy", percent()), attack=SWARM),
+            "noise unknown": among(only("accuracy", percent()), attack=ESTIMATED),
+            "noise known": among(only("accuracy", percent()), attack=KNOWN),
+            "class right": among(only("class_right", percent()), attack=KNOWN),
+            "median L_r": among(only("label_error", _number), attack=KNOWN),
+        },
+    )
 
 
 def defense_table(record: Record) -> pd.DataFrame:
     """Return what the other defences leave, and what they cost."""
-    frame = record.frame()
-    frame = frame[~frame["defense"].isin(NOISES)]
-    lines = []
-    for (defense, level), group in frame.groupby(["defense", "level"], sort=False):
-        own = group.set_index("attack")
-        # Of a clipped gradient it is the factor that an attacker who expects one looks for.
-        best = own.loc["exact, scale unknown" if defense == "clip" else "exact, noise estimated"]
-        lines.append(
-            {
-                "defence": defense,
-                "strength": "–" if defense == "sign" else _short(level),
-                "cosine": _short(best["utility"]),
-                "unaware: failed": _percent(own.loc["exact", "failed"]),
-                "aware: within 0.1": _percent(best["within_tenth"]),
-                "class right": _percent(best["class_right"]),
-                "median L_r": _number(best["label_error"]),
-            }
-        )
-    return pd.DataFrame(lines)
+    rows = _with_aware(record.rows(Disturbed))
+    rows = rows[~rows["defense"].isin(NOISES)]
+    return summary(
+        rows.assign(strength=rows["level"].map(_short).mask(rows["defense"] == "sign", NOTHING)),
+        {"defence": "defense", "strength": "strength"},
+        {
+            "cosine": among(only("utility", _short), aware=True),
+            "unaware: failed": among(only("failed", percent()), attack=EXACT),
+            "aware: within 0.1": among(only("within_tenth", percent()), aware=True),
+            "class right": among(only("class_right", percent()), aware=True),
+            "median L_r": among(only("label_error", _number), aware=True),
+        },
+    )
 
 
-def _percent(value: Any) -> str:
-    return f"{value:.0f} %"
+def _noisy(record: Record, place: str) -> pd.DataFrame:
+    rows = record.rows(Disturbed)
+    return rows[rows["defense"].isin(NOISES) & (rows["place"] == place)]
+
+
+def _with_aware(rows: pd.DataFrame) -> pd.DataFrame:
+    """Mark the attack that expects each defence: of a clipped gradient, the one that looks for the factor."""
+    expects = rows["defense"].eq("clip").map({True: UNSCALED, False: ESTIMATED})
+    return rows.assign(aware=rows["attack"] == expects)
 
 
 def _short(value: Any) -> str:
@@ -267,15 +278,15 @@ def _short(value: Any) -> str:
 
 
 def _number(value: Any) -> str:
-    return "–" if value is None or pd.isna(value) else f"{value:.1e}"
+    return NOTHING if value is None or pd.isna(value) else f"{value:.1e}"
 
 
 def figure_errors(record: Record) -> Figure:
     """Redraw Figure 6: label error against noise, on one row and on the whole layer."""
-    frame = record.frame()
+    frame = record.rows(Disturbed)
     frame = frame[frame["defense"].isin(NOISES)].astype({"label_error": float})
     frame = frame.rename(columns={"defense": "noise"})
-    attacks = ["swarm", "exact, noise known", "exact, noise estimated"]
+    attacks = [SWARM, KNOWN, ESTIMATED]
     figure, axes = figures.panels(1, 2, height=3.6, sharey=True)
     for axis, place in zip(axes[0], ("row", "layer"), strict=True):
         sns.lineplot(
@@ -294,9 +305,8 @@ def figure_errors(record: Record) -> Figure:
 
 def figure_utility(record: Record) -> Figure:
     """Draw what each defence leaves of the label against what it leaves of the gradient, to whoever expects it."""
-    frame = record.frame()
-    expects = frame["defense"].eq("clip").map({True: "exact, scale unknown", False: "exact, noise estimated"})
-    frame = frame[(frame["place"] == "layer") & (frame["attack"] == expects)]
+    frame = _with_aware(record.rows(Disturbed))
+    frame = frame[frame["aware"] & (frame["place"] == "layer")]
     figure, axes = figures.panels(1, 1, height=3.6)
     axis = axes[0][0]
     for index, (defense, own) in enumerate(frame.groupby("defense", sort=False)):

@@ -8,9 +8,10 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, ClassVar
+from itertools import product
+from typing import ClassVar
 
 import pandas as pd
 import torch
@@ -32,8 +33,23 @@ from gradleak.runs.fitting import Sees
 from gradleak.runs.forms import Form, Whole
 from gradleak.runs.records import Record
 from gradleak.show import figures
+from gradleak.show.summaries import NOTHING, Measure, among, count, greatest, least, median, only, select, summary
+from gradleak.studies import Experiment, Row, setting
 from gradleak.studies.shared.mosaics import packed, show
-from gradleak.studies.shared.peeled import BACK, decibels, judged, layers_of, short
+from gradleak.studies.shared.peeled import (
+    BACK,
+    OUTCOMES,
+    PeeledBatch,
+    PeeledLayer,
+    batches,
+    decibels,
+    judged,
+    layers_of,
+    psnr_or_lost,
+    reached,
+    reached_count,
+    short,
+)
 from gradleak.studies.shared.samples import DTYPES
 
 PLACE = "Beyond section 4.2"
@@ -46,19 +62,19 @@ COLUMNS = {
     "images_ratio": kinds.rounding(near=10.0),
     "unsure": kinds.measured(relative=1e-5),
 }
-SMALLEST: dict[str, Any] = {}
 NETWORK = "resnet18-cifar"
 SIDE, CLASSES = 32, 100
 # Pixels a side where many batches are peeled: no convolution has more positions than equations there.
 FEW = 16
-# What the network is trained on, and how; an epoch is all of that once.
-LEARNS: dict[str, Any] = {"dataset": "flowers17", "batch_size": 32, "learning_rate": 1e-3}
-# A defence and its levels; what the attacker who is aware of it tells `peel`.
+# What the network is trained on; an epoch is all of that once.
+LEARNS = "flowers17"
+LOCAL = "local"
+# A defence and its levels.
 DEFENSES: dict[str, tuple[float, ...]] = {
     "gaussian": (1e-9, 1e-8, 1e-7),
     "clip-share": (0.5,),
     "prune": (0.01, 0.1),
-    "local": (1e-6, 1e-3),
+    LOCAL: (1e-6, 1e-3),
 }
 NAMES = {
     "resnet18-cifar": "ResNet18, CIFAR form",
@@ -69,6 +85,7 @@ NAMES = {
     "efficientnet-lite0": "EfficientNet-Lite0",
 }
 COUNTED = range(1, 17)
+PEELING = "peeling"
 
 
 class Stage(Form):
@@ -88,95 +105,329 @@ class Race(Form):
 
 
 class Parameters(studies.Parameters):
-    """What a rerun may change."""
+    """Which trained networks, batch sizes, defences and further networks are peeled, and which attacks stand beside."""
 
-    trained: list[Stage] = Field(
-        [], validate_default=True, description="trained networks, as pixels a side/epochs/batch size/batches"
+    trained: list[Stage] = setting(
+        [],
+        paper=[*(f"16/{epochs}/{form}" for epochs in (1, 5, 20) for form in ("1/3", "4/1")), "32/5/1/1"],
+        validate_default=True,
+        about="trained networks, as pixels a side/epochs/batch size/batches",
     )
-    large: list[int] = Field([], description="batch sizes of an untrained network, one batch each, small images")
-    confident: list[float] = Field([1e-1], description="1 − p of a sample beside one that the network has wrong")
-    precisions: list[str] = Field(["float32"], description="what those gradients are computed in")
-    defenses: list[str] = Field(["clip-share"], description="defences, at the page's levels")
-    repeats: int = Field(1, ge=1, le=1000, description="batches of one that are defended")
-    networks: list[str] = Field(["resnet20"], description="networks that are peeled without a search in front")
-    sizes: list[int] = Field([1], description="their batch sizes")
-    rivals: list[Race] = Field(
-        [], validate_default=True, description="batches for other attacks too, as batch size/steps"
+    large: list[int] = setting([], paper=[8], about="batch sizes of an untrained network, one batch each, small images")
+    confident: list[float] = setting(
+        [1e-1],
+        paper=[1e-1, 1e-2, 1e-3, 1e-4, 1e-6, 1e-8, 1e-10],
+        about="1 − p of a sample beside one that the network has wrong",
     )
-    steps: int = Field(50, ge=1, le=100_000, description="steps of the search in front of the last layer reached")
-    dataset: str = Field("photos", description="private images, test split; trained networks see Flowers-17")
-
-    paper: ClassVar[dict[str, Any]] = {
-        "trained": [
-            *(f"16/{epochs}/{form}" for epochs in (1, 5, 20) for form in ("1/3", "4/1")),
-            "32/5/1/1",
-        ],
-        "large": [8],
-        "confident": [1e-1, 1e-2, 1e-3, 1e-4, 1e-6, 1e-8, 1e-10],
-        "precisions": list(DTYPES),
-        "defenses": list(DEFENSES),
-        "repeats": 1,
-        "networks": list(NAMES),
-        "sizes": [1, 2, 4, 8],
-        "rivals": ["4/100", "1/1000"],
-        "steps": 1200,
-        "dataset": "cifar10",
-    }
+    precisions: list[str] = setting(["float32"], paper=list(DTYPES), about="what those gradients are computed in")
+    defenses: list[str] = setting(["clip-share"], paper=list(DEFENSES), about="defences, at the page's levels")
+    repeats: int = setting(1, ge=1, le=1000, about="batches of one that are defended")
+    networks: list[str] = setting(
+        ["resnet20"], paper=list(NAMES), about="networks that are peeled without a search in front"
+    )
+    sizes: list[int] = setting([1], paper=[1, 2, 4, 8], about="their batch sizes")
+    rivals: list[Race] = setting(
+        [],
+        paper=["4/100", "1/1000"],
+        validate_default=True,
+        about="batches for other attacks too, as batch size/steps",
+    )
+    steps: int = setting(
+        50, paper=1200, ge=1, le=100_000, about="steps of the search in front of the last layer reached"
+    )
+    dataset: str = setting(
+        "photos", paper="cifar10", about="private images, test split; trained networks see Flowers-17"
+    )
 
     def sees(self) -> list[Sees]:
         """Return the network and the images that it is shown."""
         return [Sees(NETWORK, self.dataset)]
 
+    def experiments(self) -> Iterator[Experiment]:
+        """Give the batches of each kind, one an experiment; of defences, each level is one."""
+        for stage in self.trained:
+            for batch in range(stage.batches):
+                yield TrainedNetwork.of(self, stage=str(stage), batch=batch)
+        for size in self.large:
+            yield LargeBatch.of(self, size=size)
+        for dtype, level in product(self.precisions, self.confident):
+            yield SureSample.of(self, level=level, dtype=dtype)
+        for defense in self.defenses:
+            for level in DEFENSES[defense]:
+                yield Defended.of(self, defense=defense, level=level)
+        for network, size in product(self.networks, self.sizes):
+            yield Reach.of(self, network=network, size=size)
+        for race in self.rivals:
+            yield Rivals.of(self, size=race.size, steps=race.steps)
 
-def scale(parameters: Parameters) -> str:
-    """Return in a few words how many samples of what a run is about."""
-    return f"single batches of 1 to {max([1, *parameters.large])}, {data.title(parameters.dataset)} and Flowers-17"
-
-
-def datasets(parameters: Parameters) -> list[str]:
-    """Return the names of the datasets this study reads."""
-    return [parameters.dataset] + ([str(LEARNS["dataset"])] if parameters.trained else [])
-
-
-def trials(parameters: Parameters) -> list[dict[str, Any]]:
-    """Return the inputs of every trial: a batch each, or a defence at one level."""
-    common = {"seed": parameters.seed, "device": studies.resolve_device(parameters.device)}
-    shown = common | {"dataset": parameters.dataset}
-    steps = {"steps": parameters.steps}
-    found = [
-        {"part": "trained", "stage": str(stage), "batch": batch} | steps | common
-        for stage in parameters.trained
-        for batch in range(stage.batches)
-    ]
-    found += [{"part": "large", "size": size} | steps | shown for size in parameters.large]
-    found += [
-        {"part": "confident", "level": float(level), "dtype": dtype} | shown
-        for dtype in parameters.precisions
-        for level in parameters.confident
-    ]
-    found += [
-        {"part": "defended", "defense": name, "level": float(level), "repeats": parameters.repeats} | shown
-        for name in parameters.defenses
-        for level in DEFENSES[name]
-    ]
-    found += [
-        {"part": "reach", "network": name, "size": size} | shown
-        for name in parameters.networks
-        for size in parameters.sizes
-    ]
-    return found + [{"part": "rival", "size": race.size, "steps": race.steps} | shown for race in parameters.rivals]
+    def about(self) -> str:
+        """Return in a few words how many samples of what a run is about."""
+        return f"single batches of 1 to {max([1, *self.large])}, {data.title(self.dataset)} and Flowers-17"
 
 
-def trial(part: str, **inputs: Any) -> list[dict[str, Any]]:
-    """Peel what a part is about; a row a batch, and one a layer that was reached."""
-    return PARTS[part](**inputs)
+class DeepBatch(PeeledBatch):
+    """A peeled batch; `deepest` is the last layer on the way down whose inputs were had, "" if there is none."""
+
+    deepest: str
 
 
-def _drawn(dataset: str, size: int, seed: int, side: int = SIDE) -> Tensor:
-    private = data.load(dataset, "test")
-    generator = torch.Generator().manual_seed(seed)
-    images = private.images[torch.randperm(len(private), generator=generator)[:size]].double()
-    return F.adaptive_avg_pool2d(images, side)
+class TimedBatch(DeepBatch):
+    """The same with the time that peeling took."""
+
+    cpu_seconds: float
+
+
+class TrainedBatch(TimedBatch):
+    """A batch of a trained network, of `side` pixels; 1 − p is `surest` for its surest sample, then `least_sure`."""
+
+    accuracy: float
+    loss: float
+    side: int
+    epochs: int
+    size: int
+    surest: float
+    least_sure: float
+
+
+class SureBatch(DeepBatch):
+    """A pair of samples: the PSNR of the `sure` one, whose 1 − p is `unsure`, and that of the `other`."""
+
+    sure: float
+    other: float
+    unsure: float
+
+
+class DefendedBatch(DeepBatch):
+    """A batch behind a defence, peeled by an attacker."""
+
+    attacker: str
+    batch: int
+
+
+class DefendedLayer(PeeledLayer):
+    """A layer of such a batch."""
+
+    attacker: str
+    batch: int
+
+
+class Picture(Row):
+    """A batch to look at: the private images, or those that an attack restored."""
+
+    attack: str
+    picture: str
+
+
+class Restored(Picture):
+    """A batch that an attack restored, in so many `times` the time that peeling took."""
+
+    cpu_seconds: float
+    psnr: float
+    least: float
+    times: float
+
+
+class TrainedNetwork(Experiment):
+    """A batch of a trained network's own images, peeled; `stage` says how long it was trained, and on which images."""
+
+    part: ClassVar[str] = "trained"
+    stage: str
+    batch: int
+    steps: int
+
+    def reads(self) -> list[str]:
+        """Return what the network is trained on."""
+        return [LEARNS]
+
+    def run(self) -> list[Row]:
+        """Train the network, or take it from the cache, and peel the batch."""
+        own = Stage.of(self.stage)
+        recipe = training.Recipe(
+            network=NETWORK, dataset=LEARNS, bias=False, image_size=own.side, epochs=own.epochs, batch_size=32,
+            learning_rate=1e-3, seed=self.seed,
+        )  # fmt: skip
+        trained = training.train(recipe, device=self.device)
+        private = data.load(LEARNS, "test", size=own.side)
+        generator = torch.Generator().manual_seed(self.seed + self.batch)
+        chosen = torch.randperm(len(private), generator=generator)[: own.size]
+        images, labels = private.images[chosen].double(), private.labels[chosen]
+        leak = _observed(trained.model, images, labels, self.device)
+        with torch.no_grad():
+            logits = trained.model(data.normalise(images).to(self.device).float()).double().cpu()
+        unsure = _unsure(logits, labels)
+        found, seconds = _timed(leak, self.steps)
+        batch, layers = _rows(leak, found, images)
+        row = TrainedBatch.of(
+            batch,
+            cpu_seconds=seconds,
+            accuracy=trained.accuracy,
+            loss=trained.losses[-1],
+            side=own.side,
+            epochs=own.epochs,
+            size=own.size,
+            surest=float(unsure.min()),
+            least_sure=float(unsure.max()),
+        )
+        return [row, *layers]
+
+
+class OnImages(Experiment):
+    """A batch of private images, and an untrained network."""
+
+    dataset: str
+
+    def images(self, size: int, seed: int, side: int = FEW) -> Tensor:
+        """Return private images, brought down to `side` pixels."""
+        private = data.load(self.dataset, "test")
+        generator = torch.Generator().manual_seed(seed)
+        images = private.images[torch.randperm(len(private), generator=generator)[:size]].double()
+        return F.adaptive_avg_pool2d(images, side)
+
+    def sent(self, size: int, seed: int, local_steps: int = 1, rate: float = 0.1) -> tuple[Tensor, Leak]:
+        """Return a batch of small images of any classes, and what its client sends."""
+        images = self.images(size, seed)
+        model, labels = _network(images, seed), _classes(size, seed)
+        return images, _observed(model, images, labels, self.device, local_steps=local_steps, rate=rate)
+
+
+class LargeBatch(OnImages):
+    """A batch too large for the count at full size, peeled at half of it."""
+
+    part: ClassVar[str] = "large"
+    size: int
+    steps: int
+
+    def run(self) -> list[Row]:
+        """Peel the batch."""
+        images, leak = self.sent(self.size, self.seed)
+        found, seconds = _timed(leak, self.steps)
+        batch, layers = _rows(leak, found, images)
+        return [TimedBatch.of(batch, cpu_seconds=seconds), *layers]
+
+
+class SureSample(OnImages):
+    """A sample that the network is nearly sure of, 1 − p = `level`, peeled beside one that it is not sure of."""
+
+    part: ClassVar[str] = "confident"
+    level: float
+    dtype: str
+
+    def run(self) -> list[Row]:
+        """Make the network sure of the first sample, and peel both."""
+        images, labels = self.images(2, self.seed), _classes(2, self.seed)
+        model = _network(images, self.seed).double()
+        with torch.no_grad():
+            _sure_of(model, images, int(labels[0]), self.level)
+            model.to(DTYPES[self.dtype])
+            unsure = _unsure(model(data.normalise(images).to(DTYPES[self.dtype])).double(), labels)
+        leak = _observed(model, images, labels, self.device, self.dtype)
+        found = peel(leak)
+        restored = data.denormalise(found.images.cpu())
+        own = psnr_or_lost(restored[metrics.match_batch(restored, images)], images)
+        batch, layers = _rows(leak, found, images)
+        return [SureBatch.of(batch, sure=float(own[0]), other=float(own[1]), unsure=float(unsure[0])), *layers]
+
+
+class Defended(OnImages):
+    """Single images behind a defence, peeled by an attacker who does not know of it and by one who does.
+
+    The defence "local" is to take two steps of one sample each; its `level` is their rate.
+    """
+
+    part: ClassVar[str] = "defended"
+    defense: str
+    level: float
+    repeats: int
+
+    def run(self) -> Iterator[Row]:
+        """Let every attacker peel what is sent of every batch."""
+        for batch in range(self.repeats):
+            client = self._two_steps if self.defense == LOCAL else self._behind
+            images, leak = client(self.seed + batch)
+            for attacker, (noise, scale) in self._attackers().items():
+                row, layers = _rows(leak, peel(leak, noise=noise, scale=scale), images)
+                yield DefendedBatch.of(row, attacker=attacker, batch=batch)
+                for layer in layers:
+                    yield DefendedLayer.of(layer, attacker=attacker, batch=batch)
+
+    def _behind(self, seed: int) -> tuple[Tensor, Leak]:
+        images, clean = self.sent(1, seed)
+        change = defenses.named(f"{self.defense}/{self.level}", generator=torch.Generator().manual_seed(seed))
+        return images, replace(clean, gradients=change(clean.gradients))
+
+    def _two_steps(self, seed: int) -> tuple[Tensor, Leak]:
+        """Return what two steps of one sample each send, as if it were one step of two."""
+        images, sent = self.sent(2, seed, local_steps=2, rate=self.level)
+        halved = {name: value / 2 for name, value in sent.gradients.items()}
+        return images, replace(sent, gradients=halved, batch_size=2, local_steps=1)
+
+    def _attackers(self) -> dict[str, tuple[float | None, float | None]]:
+        """Return the noise and the factor on the gradient that each attacker takes for given; None is to be found."""
+        if self.defense == LOCAL:
+            return {"as one step": (0.0, 1.0)}
+        aware: dict[str, tuple[float | None, float | None]] = {
+            "gaussian": (self.level, 1.0),
+            "clip-share": (0.0, None),
+            "prune": (None, 1.0),
+        }
+        return {"unaware": (0.0, 1.0), "aware": aware[self.defense]}
+
+
+class Reach(OnImages):
+    """How far down a network's equations reach; the images in front of that are not searched for."""
+
+    part: ClassVar[str] = "reach"
+    network: str
+    size: int
+
+    def run(self) -> list[Row]:
+        """Peel a batch in which no class comes twice."""
+        images = self.images(self.size, self.seed, SIDE)
+        model = _network(images, self.seed, self.network)
+        with torch.no_grad():
+            classes = model(data.normalise(images).float()).shape[1]
+        labels = torch.randperm(classes, generator=torch.Generator().manual_seed(self.seed))[: self.size]
+        leak = _observed(model, images, labels, self.device)
+        found, seconds = _timed(leak, steps=0)
+        batch, layers = _rows(leak, found, images)
+        return [TimedBatch.of(batch, cpu_seconds=seconds), *layers]
+
+
+class Rivals(OnImages):
+    """A batch that peeling, GradInversion and matching are given, the latter two for so many steps."""
+
+    part: ClassVar[str] = "rival"
+    size: int
+    steps: int
+
+    def run(self) -> Iterator[Picture]:
+        """Restore the batch three times."""
+        images, leak = self.sent(self.size, self.seed)
+        yield Picture(attack="private", picture=packed(images, self.size))
+        settings = replace(preset("gradinversion+pyramid"), steps=self.steps)
+        own = 0.0
+        for attack in (PEELING, "GradInversion", "matching"):
+            cpu = time.process_time()
+            if attack == PEELING:
+                inputs = peel(leak, steps=1200).images
+            elif attack == "GradInversion":
+                inputs = restore_batches(leak, "recovered", settings=settings, seed=self.seed).images
+            else:
+                optimizer = Adam(steps=self.steps, signed=True)
+                inputs = match(leak, distance="cosine", optimizer=optimizer, seed=self.seed).images
+            seconds = time.process_time() - cpu
+            restored = data.denormalise(inputs.flatten(0, -4).cpu().double())
+            restored = restored[metrics.match_batch(restored, images)]
+            psnr = psnr_or_lost(restored, images)
+            own = own or seconds
+            yield Restored(
+                attack=attack,
+                cpu_seconds=seconds,
+                psnr=float(psnr.mean()),
+                least=float(psnr.min()),
+                times=seconds / own,
+                picture=packed(restored, self.size),
+            )
 
 
 def _network(images: Tensor, seed: int, name: str = NETWORK) -> nn.Module:
@@ -188,20 +439,22 @@ def _network(images: Tensor, seed: int, name: str = NETWORK) -> nn.Module:
     )
 
 
-def _sent(model: nn.Module, images: Tensor, labels: Tensor, device: str, dtype: str = "float32", **told: Any) -> Leak:
-    inputs = data.normalise(images).to(device, DTYPES[dtype])
-    return observe(model.to(device, DTYPES[dtype]), inputs, labels.to(device), **told)
-
-
 def _classes(size: int, seed: int) -> Tensor:
     return torch.randint(CLASSES, (size,), generator=torch.Generator().manual_seed(seed))
 
 
-def _rows(leak: Leak, found: Peeled, images: Tensor, **facts: Any) -> list[dict[str, Any]]:
-    inputs = data.normalise(images).to(found.images.device)
-    layers = layers_of(leak.model, found, inputs)
-    deepest = next((layer["layer"] for layer in reversed(layers) if not layer["reason"]), "")
-    return [facts | judged(found, images, inputs) | {"deepest": deepest}, *(facts | layer for layer in layers)]
+def _observed(
+    model: nn.Module,
+    images: Tensor,
+    labels: Tensor,
+    device: str,
+    dtype: str = "float32",
+    local_steps: int = 1,
+    rate: float = 0.1,
+) -> Leak:
+    inputs = data.normalise(images).to(device, DTYPES[dtype])
+    model = model.to(device, DTYPES[dtype])
+    return observe(model, inputs, labels.to(device), local_steps=local_steps, rate=rate)
 
 
 def _timed(leak: Leak, steps: int) -> tuple[Peeled, float]:
@@ -210,54 +463,18 @@ def _timed(leak: Leak, steps: int) -> tuple[Peeled, float]:
     return found, time.process_time() - cpu
 
 
-def _trained(stage: str, batch: int, steps: int, seed: int, device: str) -> list[dict[str, Any]]:
-    own = Stage.of(stage)
-    recipe = training.Recipe(network=NETWORK, bias=False, image_size=own.side, epochs=own.epochs, seed=seed, **LEARNS)
-    trained = training.train(recipe, device=device)
-    private = data.load(recipe.dataset, "test", size=own.side)
-    chosen = torch.randperm(len(private), generator=torch.Generator().manual_seed(seed + batch))[: own.size]
-    images, labels = private.images[chosen].double(), private.labels[chosen]
-    leak = _sent(trained.model, images, labels, device)
-    with torch.no_grad():
-        logits = trained.model(data.normalise(images).to(device).float()).double().cpu()
-    unsure = _unsure(logits, labels)
-    found, seconds = _timed(leak, steps)
-    facts = {"cpu_seconds": seconds, "accuracy": trained.accuracy, "loss": trained.losses[-1]}
-    facts |= {"side": own.side, "epochs": own.epochs, "size": own.size}
-    facts |= {"surest": float(unsure.min()), "least_sure": float(unsure.max())}
-    first, *layers = _rows(leak, found, images)
-    return [first | facts, *layers]
+def _rows(leak: Leak, found: Peeled, images: Tensor) -> tuple[DeepBatch, list[PeeledLayer]]:
+    """Return the row of a batch, and those of its layers."""
+    inputs = data.normalise(images).to(found.images.device)
+    layers = layers_of(leak.model, found, inputs)
+    deepest = next((layer.layer for layer in reversed(layers) if not layer.reason), "")
+    return DeepBatch.of(judged(found, images, inputs), deepest=deepest), layers
 
 
 def _unsure(logits: Tensor, labels: Tensor) -> Tensor:
     """Return 1 − p of the labels (B,), without taking p from one."""
     rest = (logits - logits.gather(1, labels[:, None])).scatter(1, labels[:, None], -torch.inf)
     return rest.logsumexp(dim=1).sigmoid()
-
-
-def _large(size: int, steps: int, seed: int, device: str, dataset: str) -> list[dict[str, Any]]:
-    images = _drawn(dataset, size, seed, FEW)
-    leak = _sent(_network(images, seed), images, _classes(size, seed), device)
-    found, seconds = _timed(leak, steps)
-    first, *layers = _rows(leak, found, images)
-    return [first | {"cpu_seconds": seconds}, *layers]
-
-
-def _confident(level: float, dtype: str, seed: int, device: str, dataset: str) -> list[dict[str, Any]]:
-    """Peel a sample that the network is nearly sure of, 1 − p = `level`, beside one that it is not."""
-    images = _drawn(dataset, 2, seed, FEW)
-    model = _network(images, seed).double()
-    labels = _classes(2, seed)
-    with torch.no_grad():
-        _sure_of(model, images, int(labels[0]), level)
-        model.to(DTYPES[dtype])
-        unsure = _unsure(model(data.normalise(images).to(DTYPES[dtype])).double(), labels)
-    leak = _sent(model, images, labels, device, dtype)
-    found = peel(leak)
-    restored = data.denormalise(found.images.cpu())
-    own = metrics.psnr(restored[metrics.match_batch(restored, images)], images).nan_to_num(-float("inf"))
-    first, *layers = _rows(leak, found, images)
-    return [first | {"sure": float(own[0]), "other": float(own[1]), "unsure": float(unsure[0])}, *layers]
 
 
 def _sure_of(model: nn.Module, images: Tensor, label: int, level: float) -> None:
@@ -271,208 +488,115 @@ def _sure_of(model: nn.Module, images: Tensor, label: int, level: float) -> None
     weight[label] += (wanted - logits[0, label]) * apart / (apart @ own)
 
 
-def _defended(defense: str, level: float, repeats: int, seed: int, device: str, dataset: str) -> list[dict[str, Any]]:
-    rows = []
-    for batch in range(repeats):
-        own = seed + batch
-        if defense == "local":
-            rows += _local(level, batch, own, device, dataset)
-            continue
-        images = _drawn(dataset, 1, own, FEW)
-        clean = _sent(_network(images, own), images, _classes(1, own), device)
-        change = defenses.named(f"{defense}/{level}", generator=torch.Generator().manual_seed(own))
-        leak = replace(clean, gradients=change(clean.gradients))
-        aware: dict[str, dict[str, Any]] = {
-            "gaussian": {"noise": level},
-            "clip-share": {"scale": None},
-            "prune": {"noise": None},
-        }
-        attackers: tuple[tuple[str, dict[str, Any]], ...] = (("unaware", {}), ("aware", aware[defense]))
-        for attacker, told in attackers:
-            rows += _rows(leak, peel(leak, **told), images, attacker=attacker, batch=batch)
-    return rows
-
-
-def _local(rate: float, batch: int, seed: int, device: str, dataset: str) -> list[dict[str, Any]]:
-    """Peel what two steps of one sample each send, as if it were one step of two."""
-    images = _drawn(dataset, 2, seed, FEW)
-    sent = _sent(_network(images, seed), images, _classes(2, seed), device, local_steps=2, rate=rate)
-    halved = {name: value / 2 for name, value in sent.gradients.items()}
-    leak = replace(sent, gradients=halved, batch_size=2, local_steps=1)
-    return _rows(leak, peel(leak), images, attacker="as one step", batch=batch)
-
-
-def _reach(network: str, size: int, seed: int, device: str, dataset: str) -> list[dict[str, Any]]:
-    """Go down as far as equations reach; the images in front of that are not searched for."""
-    images = _drawn(dataset, size, seed)
-    model = _network(images, seed, network)
-    with torch.no_grad():
-        classes = model(data.normalise(images).float()).shape[1]
-    leak = _sent(model, images, torch.randperm(classes, generator=torch.Generator().manual_seed(seed))[:size], device)
-    cpu = time.process_time()
-    found = peel(leak, steps=0)
-    seconds = time.process_time() - cpu
-    first, *layers = _rows(leak, found, images)
-    return [first | {"cpu_seconds": seconds}, *layers]
-
-
-def _rival(size: int, steps: int, seed: int, device: str, dataset: str) -> list[dict[str, Any]]:
-    """Give matching and GradInversion the batch that peeling gets, and so many steps."""
-    images = _drawn(dataset, size, seed, FEW)
-    leak = _sent(_network(images, seed), images, _classes(size, seed), device)
-    settings = replace(preset("gradinversion+pyramid"), steps=steps)
-    rows, own = list[dict[str, Any]](), 0.0
-    for attack in ("peeling", "GradInversion", "matching"):
-        cpu = time.process_time()
-        if attack == "peeling":
-            inputs = peel(leak, steps=1200).images
-        elif attack == "GradInversion":
-            inputs = restore_batches(leak, "recovered", settings=settings, seed=seed).images
-        else:
-            inputs = match(leak, distance="cosine", optimizer=Adam(steps=steps, signed=True), seed=seed).images
-        seconds = time.process_time() - cpu
-        restored = data.denormalise(inputs.flatten(0, -4).cpu().double())
-        restored = restored[metrics.match_batch(restored, images)]
-        psnr = metrics.psnr(restored, images).nan_to_num(-float("inf"))
-        row = {"attack": attack, "cpu_seconds": seconds, "psnr": float(psnr.mean()), "least": float(psnr.min())}
-        own = own or seconds
-        rows.append(row | {"times": seconds / own, "picture": packed(restored, size)})
-    return [{"attack": "private", "picture": packed(images, size)}, *rows]
-
-
-PARTS: dict[str, Callable[..., list[dict[str, Any]]]] = {
-    "trained": _trained,
-    "large": _large,
-    "confident": _confident,
-    "defended": _defended,
-    "reach": _reach,
-    "rival": _rival,
-}
-
-
-def batch_rows(record: Record, part: str) -> pd.DataFrame:
-    """Return a part's rows of batches."""
-    frame = record.part(part)
-    return frame[frame["what"] == "batch"]
+def batch_rows(record: Record, kind: type[Experiment]) -> pd.DataFrame:
+    """Return the rows of batches that experiments of one kind gave."""
+    return batches(record.rows(kind))
 
 
 def trained_table(record: Record) -> pd.DataFrame:
     """Return how deep batches of a trained network were peeled, a line a stage and batch size."""
-    lines = []
-    for (side, epochs, size), group in batch_rows(record, "trained").groupby(["side", "epochs", "size"]):
-        least = group.sort_values("layers").iloc[0]
-        lines.append(
-            {
-                "pixels, epochs": f"{side:.0f}, {epochs:.0f}",
-                "right": f"{100 * group['accuracy'].mean():.0f} %",
-                "B": f"{size:.0f}",
-                "n": len(group),
-                "1 − p": f"{group['surest'].min():.2g}",
-                "unique": f"{(group['status'] == 'unique').sum()}",
-                "above 60 dB": f"{group['back'].sum():.0f}",
-                "wrong": f"{group['silently'].sum():.0f}",
-                "least dB": decibels(group["least"].min()),
-                "layers": f"{least['layers']:.0f}",
-                "CPU s": f"{group['cpu_seconds'].median():.0f}",
-            }
-        )
-    return pd.DataFrame(lines)
+    order = ["side", "epochs", "size"]
+    rows = batch_rows(record, TrainedNetwork).sort_values(order, kind="stable").astype(dict.fromkeys(order, int))
+    rows = rows.assign(
+        stage=[f"{side}, {epochs}" for side, epochs in zip(rows["side"], rows["epochs"], strict=True)],
+        right=[f"{100 * accuracy:.0f} %" for accuracy in rows["accuracy"]],
+    )
+    measures: dict[str, Measure] = {
+        "n": count(),
+        "1 − p": least("surest", ".2g"),
+        **OUTCOMES,
+        "layers": least("layers", ".0f"),
+        "CPU s": median("cpu_seconds", ".0f"),
+    }
+    return summary(rows, {"pixels, epochs": "stage", "right": "right", "B": "size"}, measures)
 
 
 def confident_table(record: Record) -> pd.DataFrame:
     """Return from where on a sample that the network is sure of sinks below the rounding of the one beside it."""
-    frame = batch_rows(record, "confident")
-    lines = []
-    for level, group in frame.groupby("level", sort=False):
-        line: dict[str, Any] = {"1 − p": f"{level:.0e}"}
-        for dtype, own in group.groupby("dtype", sort=False):
-            row = own.iloc[0]
-            line |= {f"{dtype} says": row["status"], f"{dtype}, dB": decibels(row["sure"])}
-            line[f"{dtype}, beside it"] = decibels(row["other"])
-        lines.append(line)
-    return pd.DataFrame(lines)
+    rows = batch_rows(record, SureSample)
+    measures: dict[str, Measure] = {}
+    for dtype in dict.fromkeys(rows["dtype"]):
+        measures |= {
+            f"{dtype} says": among(only("status"), dtype=dtype),
+            f"{dtype}, dB": among(only("sure", decibels), dtype=dtype),
+            f"{dtype}, beside it": among(only("other", decibels), dtype=dtype),
+        }
+    lines = summary(rows, {"1 − p": "level"}, measures)
+    return lines.assign(**{"1 − p": [f"{float(level):.0e}" for level in lines["1 − p"]]})
 
 
 def defended_table(record: Record) -> pd.DataFrame:
     """Return what defences leave, a line a defence, level and attacker."""
-    frame = batch_rows(record, "defended")
-    lines = []
-    for (defense, level, attacker), group in frame.groupby(["defense", "level", "attacker"], sort=False):
-        shown = f"local steps, rate {level:g}" if defense == "local" else defenses.shown(f"{defense}/{level}")
-        lines.append(
-            {
-                "defence": shown,
-                "attacker": attacker,
-                "n": len(group),
-                "layers": f"{group['layers'].min():.0f}",
-                "unique": f"{(group['status'] == 'unique').sum()}",
-                "above 60 dB": f"{group['back'].sum():.0f}",
-                "wrong": f"{group['silently'].sum():.0f}",
-                "least dB": decibels(group["least"].min()),
-            }
-        )
-    return pd.DataFrame(lines)
+    rows = batch_rows(record, Defended)
+    rows = rows.assign(
+        defence=[
+            f"local steps, rate {level:g}" if defense == LOCAL else defenses.shown(f"{defense}/{level}")
+            for defense, level in zip(rows["defense"], rows["level"], strict=True)
+        ]
+    )
+    measures = {"n": count(), "layers": least("layers", ".0f")} | OUTCOMES
+    return summary(rows, {"defence": "defence", "attacker": "attacker"}, measures)
 
 
 def rival_table(record: Record) -> pd.DataFrame:
     """Return what three attacks make of the same batches, and in how many times peeling's time."""
-    frame = record.part("rival")
-    frame = frame[frame["psnr"].notna()]
+    rows = record.rows(Rivals)
+    rows = rows[rows["psnr"].notna()]
     return pd.DataFrame(
-        [
-            {
-                "B": f"{row['size']:.0f}",
-                "attack": row["attack"],
-                "steps": "–" if row["attack"] == "peeling" else f"{row['steps']:.0f}",
-                "CPU s": f"{row['cpu_seconds']:.0f}",
-                "of peeling's": f"{row['times']:.1f}",
-                "mean dB": decibels(row["psnr"]),
-                "least dB": decibels(row["least"]),
-            }
-            for _, row in frame.iterrows()
-        ]
-    )
+        {
+            "B": rows["size"].map("{:.0f}".format),
+            "attack": rows["attack"],
+            "steps": rows["steps"].map("{:.0f}".format).where(rows["attack"] != PEELING, NOTHING),
+            "CPU s": rows["cpu_seconds"].map("{:.0f}".format),
+            "of peeling's": rows["times"].map("{:.1f}".format),
+            "mean dB": rows["psnr"].map(decibels),
+            "least dB": rows["least"].map(decibels),
+        }
+    ).reset_index(drop=True)
 
 
 def reach_table(record: Record) -> pd.DataFrame:
     """Return how far down each network was peeled, and what ended it."""
-    lines = []
-    frame = record.part("reach")
-    for (network, size), group in frame.groupby(["network", "size"], sort=False):
-        batch, layers = group[group["what"] == "batch"].iloc[0], group[(group["what"] == "layer")]
-        own = layers[layers["reason"] == ""]
-        stops = layers.loc[layers["reason"] != "", "reason"]
-        searched = "maps were not matched" in str(batch["reason"])
-        ends = stops.iloc[0] if len(stops) else f"search from {batch['matched']}" if searched else batch["reason"]
-        lines.append(
-            {
-                "network": NAMES[str(network)],
-                "B": f"{size:.0f}",
-                "layers": f"{len(own)}",
-                "claimed": f"{own['claimed'].max():.0e}" if len(own) else "–",
-                "true": f"{own['off'].max():.0e}" if len(own) else "–",
-                "then": ends,
-            }
-        )
-    return pd.DataFrame(lines)
+    rows = record.rows(Reach).astype({"size": int})
+    rows = rows.assign(network=[NAMES[name] for name in rows["network"]])
+    return summary(
+        rows,
+        {"network": "network", "B": "size"},
+        {
+            "layers": reached_count,
+            "claimed": reached(greatest("claimed", ".0e")),
+            "true": reached(greatest("off", ".0e")),
+            "then": _ended,
+        },
+    )
+
+
+def _ended(rows: pd.DataFrame) -> str:
+    """Measure what ended the way down: a layer's equations, the missing search in front, or what the attack says."""
+    reasons = select(rows, what="layer")["reason"]
+    reasons = reasons[reasons != ""]
+    if len(reasons):
+        return str(reasons.iloc[0])
+    batch = select(rows, what="batch").iloc[0]
+    # Maps that were matched give images, and these a gradient to compare, unless the search did not find them all.
+    unfound = batch["matched"] != "" and math.isinf(batch["residual"])
+    return f"search from {batch['matched']}" if unfound else str(batch["reason"])
 
 
 def large_table(record: Record) -> pd.DataFrame:
     """Return the batches too large for the count at full size, peeled to their images at half of it."""
+    rows = batch_rows(record, LargeBatch)
     return pd.DataFrame(
-        [
-            {
-                "B": f"{row['size']:.0f}",
-                "says": row["status"],
-                "layers": f"{row['layers']:.0f}",
-                "deepest": short(str(row["deepest"])) or "–",
-                "least dB": decibels(row["least"]),
-                "wrong": f"{row['silently']:.0f}",
-                "CPU s": f"{row['cpu_seconds']:.0f}",
-            }
-            for _, row in batch_rows(record, "large").iterrows()
-        ]
-    )
+        {
+            "B": rows["size"].map("{:.0f}".format),
+            "says": rows["status"],
+            "layers": rows["layers"].map("{:.0f}".format),
+            "deepest": rows["deepest"].map(lambda layer: short(layer) or NOTHING),
+            "least dB": rows["least"].map(decibels),
+            "wrong": rows["silently"].map("{:.0f}".format),
+            "CPU s": rows["cpu_seconds"].map("{:.0f}".format),
+        }
+    ).reset_index(drop=True)
 
 
 def counted(network: str) -> pd.DataFrame:
@@ -490,7 +614,7 @@ def counted(network: str) -> pd.DataFrame:
 
 def figure_counts(record: Record) -> Figure:
     """Draw layers against the batch size, a panel a network: what the count says, and what was reached."""
-    own, names = batch_rows(record, "reach"), [name for name in NAMES if name in record.parameters["networks"]]
+    own, names = batch_rows(record, Reach), [name for name in NAMES if name in record.parameters["networks"]]
     figure, axes = figures.grid(len(names), 3, height=2.6)
     for axis, name in zip(axes, names, strict=True):
         found = own[own["network"] == name]
@@ -509,7 +633,7 @@ def figure_counts(record: Record) -> Figure:
 
 def figure_rival(record: Record) -> Figure:
     """Draw the largest batch: private, peeled, and what the others make of it."""
-    frame = record.part("rival")
+    frame = record.rows(Rivals)
     frame = frame[frame["size"] == frame["size"].max()]
     figure, axes = figures.panels(1, 1, height=4.4)
     show(axes[0][0], list(frame["picture"]), list(frame["attack"]))
@@ -518,9 +642,7 @@ def figure_rival(record: Record) -> Figure:
 
 def figure_layers(record: Record) -> Figure:
     """Draw claimed errors of layers from the last to the first, a curve a level of noise that the attacker knows."""
-    frame = record.part("defended")
-    frame = frame[(frame["defense"] == "gaussian") & (frame["attacker"] == "aware") & (frame["what"] == "layer")]
-    frame = frame[frame["reason"] == ""]
+    frame = select(record.rows(Defended), defense="gaussian", attacker="aware", what="layer", reason="")
     figure, axes = figures.panels(1, 1, height=3.4)
     axis = axes[0][0]
     for index, (level, group) in enumerate(frame.groupby("level")):
@@ -541,7 +663,7 @@ def figure_layers(record: Record) -> Figure:
 
 def sinks(record: Record, dtype: str) -> float:
     """Return the least 1 − p at which, and above which, every sure sample came back."""
-    frame = batch_rows(record, "confident")
+    frame = batch_rows(record, SureSample)
     frame = frame[frame["dtype"] == dtype].sort_values("level", ascending=False)
     back = frame[(frame["sure"] > BACK).cummin()]
     return float(back["level"].min()) if len(back) else float("nan")

@@ -7,17 +7,16 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
+from itertools import product
 from typing import Any, ClassVar
 
-import numpy as np
 import pandas as pd
 import torch
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
-from pydantic import Field
 from torch import Tensor, nn
 
 from gradleak import data, devices, metrics, studies
@@ -27,13 +26,14 @@ from gradleak.leak import Leak, observe
 from gradleak.runs.fitting import Sees
 from gradleak.runs.records import Record
 from gradleak.show import figures
+from gradleak.show.summaries import NOTHING, among, count, least, mean, select, spread_if_many, summary, total
+from gradleak.studies import Experiment, Row, setting
 from gradleak.studies.shared.attacked_networks import STAGES, Stage
-from gradleak.studies.shared.matched_runs import POINTS, lenets, prior, private, read_by
+from gradleak.studies.shared.matched_runs import POINTS, TOP, OnLeNet, lenets, prior, private
 
 PLACE = "Beyond section 4.3"
 # Columns that hold times beside those that say so.
 TIMES = ("rate", "gain")
-SMALLEST: dict[str, Any] = {}
 # What no paper has: the search that cannot diverge, second order, and no search at all.
 # From a random start, second order does not find a trained network's image: Table 3's page shows that.
 SAFE, SECOND, CLOSED, POLISHED = "L-BFGS, searched", "Levenberg-Marquardt", "closed form", "closed form, polished"
@@ -41,81 +41,174 @@ ATTACKS = (*PRESETS, SAFE, SECOND, CLOSED, POLISHED)
 LEVELS = (20, 25, 30, 40, 60, 100)
 # Steps that are timed when attacks run together, after two that are not.
 TIMED, UNTIMED = 10, 2
-TOP = 200.0  # dB: what equal images count as
 
 
 class Parameters(studies.Parameters):
-    """What a rerun may change."""
+    """How many images each attack gets and how much of its steps, and how many attacks or samples go together."""
 
-    images: int = Field(1, ge=1, le=1000, description="images with smoothed labels")
-    effort: float = Field(0.001, gt=0, le=1, description="part of the steps that each attack is published with")
-    second_order: int = Field(0, ge=0, le=1000, description="of the images, how many get second order")
-    stages: list[Stage] = Field(["untrained"], description="networks: untrained, trained")
-    together: list[int] = Field([1, 2], description="attacks run at once, timed")
-    batches: list[int] = Field([1, 2], description="samples in one gradient")
-    batch_leaks: int = Field(1, ge=1, le=1000, description="gradients a batch size")
-    batch_steps: int = Field(1, ge=1, le=100_000, description="L-BFGS steps on batches, 20 gradients each")
-    dataset: str = Field("photos", description="private images, test split")
-
-    paper: ClassVar[dict[str, Any]] = {
-        "images": 5,
-        "effort": 1.0,
-        "second_order": 2,
-        "stages": list(STAGES),
-        "together": [1, 4, 16, 64, 256],
-        "batches": [1, 2, 4, 8],
-        "batch_leaks": 2,
-        "batch_steps": 300,
-        "dataset": "cifar10",
-    }
+    images: int = setting(1, paper=5, ge=1, le=1000, about="images with smoothed labels")
+    effort: float = setting(0.001, paper=1.0, gt=0, le=1, about="part of the steps that each attack is published with")
+    second_order: int = setting(0, paper=2, ge=0, le=1000, about="of the images, how many get second order")
+    stages: list[Stage] = setting(["untrained"], paper=list(STAGES), about="networks: untrained, trained")
+    together: list[int] = setting([1, 2], paper=[1, 4, 16, 64, 256], about="attacks run at once, timed")
+    batches: list[int] = setting([1, 2], paper=[1, 2, 4, 8], about="samples in one gradient")
+    batch_leaks: int = setting(1, paper=2, ge=1, le=1000, about="gradients a batch size")
+    batch_steps: int = setting(1, paper=300, ge=1, le=100_000, about="L-BFGS steps on batches, 20 gradients each")
+    dataset: str = setting("photos", paper="cifar10", about="private images, test split")
 
     def sees(self) -> list[Sees]:
         """Return LeNet in its states, and the images that it is shown."""
         return lenets(self.dataset, ["untrained", *self.stages])
 
+    def experiments(self) -> Iterator[Experiment]:
+        """Give every attack on every network, second order image by image; batches; and all numbers together."""
+        for stage, attack in product(self.stages, ATTACKS):
+            if attack not in (SECOND, POLISHED):
+                yield Race.of(self, attack=attack, stage=stage, samples=self.images)
+        places = range(min(self.second_order, self.images))
+        for stage, attack, place in product(self.stages, (SECOND, POLISHED), places):
+            if (stage, attack) != ("trained", SECOND):
+                yield Race.of(self, attack=attack, stage=stage, samples=1, skip=place, effort=1.0)
+        for size in self.batches:
+            yield Batches.of(self, size=size, leaks=self.batch_leaks, steps=self.batch_steps)
+        yield Together.of(self, numbers=self.together)
 
-def scale(parameters: Parameters) -> str:
-    """Return in a few words how many samples of what a run is about."""
-    return f"{parameters.images} smoothed images a network, {data.title(parameters.dataset)}"
-
-
-def datasets(parameters: Parameters) -> list[str]:
-    """Return the names of the datasets this study reads."""
-    return read_by(parameters.dataset, parameters.stages)
-
-
-def trials(parameters: Parameters) -> list[dict[str, Any]]:
-    """Return the inputs of every trial: one an attack and network, one a size of batch, one of all numbers together."""
-    device = studies.resolve_device(parameters.device)
-    common = {"dataset": parameters.dataset, "seed": parameters.seed, "device": device}
-    races = [
-        {"part": "race", "attack": attack, "stage": stage, "samples": parameters.images, "effort": parameters.effort}
-        | common
-        for stage in parameters.stages
-        for attack in ATTACKS
-        if attack not in (SECOND, POLISHED)
-    ]
-    second = [
-        {"part": "race", "attack": attack, "stage": stage, "samples": 1, "skip": place, "effort": 1.0} | common
-        for stage in parameters.stages
-        for attack in (SECOND, POLISHED)
-        if (stage, attack) != ("trained", SECOND)
-        for place in range(min(parameters.second_order, parameters.images))
-    ]
-    batches = [
-        {"part": "batch", "size": size, "leaks": parameters.batch_leaks, "steps": parameters.batch_steps} | common
-        for size in parameters.batches
-    ]
-    return [*races, *second, *batches, {"part": "together", "numbers": parameters.together} | common]
+    def about(self) -> str:
+        """Return in a few words how many samples of what a run is about."""
+        return f"{self.images} smoothed images a network, {data.title(self.dataset)}"
 
 
-def trial(part: str, **inputs: Any) -> list[dict[str, Any]]:
-    """Run one attack against the clock, matching on batches, or the same steps for more and more attacks at once."""
-    parts: dict[str, Callable[..., list[dict[str, Any]]]] = {"race": _race, "batch": _batch, "together": _together}
-    return parts[part](**inputs)
+class Timed(Row):
+    """What was reached and after how many seconds an image; `what` says which sort of row it is."""
+
+    what: str
+    seconds: float = math.nan
 
 
-class _Clock:
+class RacedImage(Timed):
+    """The PSNR of an image at the end, and whether its attack diverged."""
+
+    image: int
+    psnr: float
+    lost: bool = False
+
+
+class Level(Timed):
+    """Whether an image reached a PSNR, and when it first did."""
+
+    image: int
+    level: int
+    reached: bool
+
+
+class CurvePoint(Timed):
+    """The mean PSNR of the best so far."""
+
+    psnr: float
+
+
+class Pace(Timed):
+    """The seconds of one step and attack where a number of attacks run at once.
+
+    `rate`: such steps a second; `gain`: how many times the rate of the fewest attacks at once.
+    """
+
+    number: int
+    run: str
+    rate: float
+    gain: float
+
+
+class Race(OnLeNet):
+    """One attack on one network against the clock, with part of its published steps.
+
+    `skip`: how many of the first images are left out.
+    """
+
+    part: ClassVar[str] = "race"
+    attack: str
+    samples: int
+    effort: float
+    skip: int = 0
+
+    def run(self) -> list[Timed]:
+        """Attack all images at once."""
+        count = self.skip + self.samples
+        shown = private("smoothing", self.stage, count, self.dataset, self.seed, self.device)
+        inputs, targets = shown.inputs[self.skip :], shown.targets[self.skip :]
+        leaks = [observe(shown.model, inputs[n : n + 1], targets[n : n + 1].to(inputs)) for n in range(self.samples)]
+        clock = Clock(data.denormalise(inputs.double()).clamp(0, 1))
+        lost = [False] * self.samples
+        if self.attack in (CLOSED, POLISHED):
+            clock.done(torch.cat([_inverted(leak, self.attack == POLISHED) for leak in leaks]))
+        else:
+            options = {"label_prior": "smoothing"} | _options(self.attack, self.stage, self.effort, inputs.shape[1])
+            found = match(leaks, seed=self.seed + self.skip, watch=clock.watch, **options)
+            lost = [status[0] == "diverged" for status in found.status]
+            clock.done(found.images)
+        return [
+            RacedImage.of(row, lost=lost[row.image]) if isinstance(row, RacedImage) else row for row in clock.rows()
+        ]
+
+
+class Batches(Experiment):
+    """Averaged gradients of an untrained LeNet, matched by L2 with the labels known."""
+
+    part: ClassVar[str] = "batch"
+    size: int
+    leaks: int
+    steps: int
+    dataset: str
+
+    def run(self) -> list[Timed]:
+        """Match all gradients at once."""
+        shown = private("smoothing", "untrained", self.size * self.leaks, self.dataset, self.seed, self.device)
+        inputs, targets = shown.inputs, shown.targets.to(shown.inputs)
+        pairs = zip(inputs.split(self.size), targets.split(self.size), strict=True)
+        own = [observe(shown.model, *pair) for pair in pairs]
+        clock = Clock(data.denormalise(inputs.double()).clamp(0, 1))
+        found = match(own, targets, optimizer=LBFGS(steps=self.steps), seed=self.seed, watch=clock.watch)
+        clock.done(found.images)
+        return clock.rows()
+
+
+class Together(Experiment):
+    """The same steps for more and more attacks on an untrained LeNet at once."""
+
+    part: ClassVar[str] = "together"
+    numbers: list[int]
+    dataset: str
+
+    def run(self) -> list[Pace]:
+        """Time a step of two optimisers, and a training step over as many samples."""
+        shown = private("smoothing", "untrained", max(self.numbers), self.dataset, self.seed, self.device)
+        inputs, targets = shown.inputs, shown.targets.to(shown.inputs)
+        leaks = [observe(shown.model, inputs[n : n + 1], targets[n : n + 1]) for n in range(len(inputs))]
+        now = time.perf_counter if devices.accelerated(inputs.device) else time.process_time
+        timed: list[tuple[int, str, float]] = []
+        for number in self.numbers:
+            own, known = leaks[:number], targets[:number]
+            steps = {
+                "Adam": partial(_matched, own, known, Adam()),
+                "L-BFGS": partial(_matched, own, known, LBFGS(inner=1)),
+                "one training step": partial(_trained, shown.model, inputs[:number], known),
+            }
+            timed += [(number, run, _timed(step, now)) for run, step in steps.items()]
+        alone = {run: number / seconds for number, run, seconds in timed if number == min(self.numbers)}
+        return [
+            Pace(
+                what="together",
+                number=number,
+                run=run,
+                seconds=seconds / number,
+                rate=number / seconds,
+                gain=number / seconds / alone[run],
+            )
+            for number, run, seconds in timed
+        ]
+
+
+class Clock:
     """PSNR against the time that an attack took; what the looking takes is not its time.
 
     On a CPU the time is that of the process, which others at work on the machine do not stretch.
@@ -142,54 +235,30 @@ class _Clock:
         values = metrics.psnr(data.denormalise(images.double()), self.truth).cpu()
         self.seen[max(self.seen, default=-1) + 1] = (self.now() - self.started - self.looked, values)
 
-    def rows(self) -> list[dict[str, Any]]:
+    def rows(self) -> list[Timed]:
         """Return what was reached and when, an image and level, and the curve of the mean; seconds an image."""
         count = len(self.truth)
         points = sorted(self.seen.values(), key=lambda point: point[0])
-        seconds = np.array([second for second, _ in points]) / count
+        seconds = [second / count for second, _ in points]
         quality = torch.stack([values for _, values in points]).nan_to_num(nan=0.0).clamp(0, TOP).cummax(dim=0)[0]
-        rows: list[dict[str, Any]] = [
-            {"what": "image", "image": n, "psnr": float(quality[-1, n]), "seconds": float(seconds[-1])}
-            for n in range(count)
+        rows: list[Timed] = [
+            RacedImage(what="image", image=n, psnr=psnr, seconds=seconds[-1])
+            for n, psnr in enumerate(quality[-1].tolist())
         ]
         for level in LEVELS:
-            first = (quality < level).sum(dim=0)
-            for n, place in enumerate(first.tolist()):
-                reached = place < len(seconds)
-                rows.append(
-                    {"what": "level", "image": n, "level": level, "reached": reached}
-                    | ({"seconds": float(seconds[place])} if reached else {})
-                )
+            for n, place in enumerate((quality < level).sum(dim=0).tolist()):
+                row = Level(what="level", image=n, level=level, reached=place < len(seconds))
+                rows.append(Level.of(row, seconds=seconds[place]) if row.reached else row)
         drawn = sorted({*range(0, len(points), max(1, len(points) // POINTS)), len(points) - 1})
-        rows += [
-            {"what": "curve", "seconds": float(seconds[place]), "psnr": float(quality[place].mean())} for place in drawn
+        return rows + [
+            CurvePoint(what="curve", seconds=seconds[place], psnr=float(quality[place].mean())) for place in drawn
         ]
-        return rows
 
 
 def _samples(who: Tensor, best: Tensor) -> Tensor:
     """Return the places of the samples of these leaks."""
     size = best.shape[1]
     return (who[:, None] * size + torch.arange(size, device=who.device)).flatten()
-
-
-def _race(
-    attack: str, stage: str, samples: int, effort: float, dataset: str, seed: int, device: str, skip: int = 0
-) -> list[dict[str, Any]]:
-    model, _, inputs, targets = private("smoothing", stage, skip + samples, dataset, seed, device)
-    inputs, targets = inputs[skip:], targets[skip:]
-    leaks = [observe(model, inputs[n : n + 1], targets[n : n + 1].to(inputs)) for n in range(samples)]
-    clock = _Clock(data.denormalise(inputs.double()).clamp(0, 1))
-    lost = [False] * samples
-    if attack in (CLOSED, POLISHED):
-        clock.done(torch.cat([_inverted(leak, attack == POLISHED) for leak in leaks]))
-    else:
-        options = {"label_prior": "smoothing"} | _options(attack, stage, effort, inputs.shape[1])
-        found = match(leaks, seed=seed + skip, watch=clock.watch, **options)
-        lost = [status[0] == "diverged" for status in found.status]
-        clock.done(found.images)
-    rows = clock.rows()
-    return [row | ({"lost": lost[row["image"]]} if row["what"] == "image" else {}) for row in rows]
 
 
 def _inverted(leak: Leak, polish: bool) -> Tensor:
@@ -206,37 +275,6 @@ def _options(attack: str, stage: str, effort: float, channels: int) -> dict[str,
         options["prior"] = prior(stage)
     chosen = options["optimizer"]
     return options | {"optimizer": replace(chosen, steps=max(1, round(effort * chosen.steps)))}
-
-
-def _batch(size: int, leaks: int, steps: int, dataset: str, seed: int, device: str) -> list[dict[str, Any]]:
-    model, _, inputs, targets = private("smoothing", "untrained", size * leaks, dataset, seed, device)
-    targets = targets.to(inputs)
-    own = [observe(model, *pair) for pair in zip(inputs.split(size), targets.split(size), strict=True)]
-    clock = _Clock(data.denormalise(inputs.double()).clamp(0, 1))
-    found = match(own, targets, optimizer=LBFGS(steps=steps), seed=seed, watch=clock.watch)
-    clock.done(found.images)
-    return clock.rows()
-
-
-def _together(numbers: list[int], dataset: str, seed: int, device: str) -> list[dict[str, Any]]:
-    model, _, inputs, targets = private("smoothing", "untrained", max(numbers), dataset, seed, device)
-    targets = targets.to(inputs)
-    leaks = [observe(model, inputs[n : n + 1], targets[n : n + 1]) for n in range(len(inputs))]
-    rows: list[dict[str, Any]] = []
-    now = time.perf_counter if devices.accelerated(inputs.device) else time.process_time
-    for number in numbers:
-        own, known = leaks[:number], targets[:number]
-        seconds = {
-            "Adam": _timed(partial(_matched, own, known, Adam()), now),
-            "L-BFGS": _timed(partial(_matched, own, known, LBFGS(inner=1)), now),
-            "one training step": _timed(partial(_trained, model, inputs[:number], known), now),
-        }
-        rows += [
-            {"what": "together", "number": number, "run": run, "seconds": value / number, "rate": number / value}
-            for run, value in seconds.items()
-        ]
-    alone = {row["run"]: row["rate"] for row in rows if row["number"] == min(numbers)}
-    return [row | {"gain": row["rate"] / alone[row["run"]]} for row in rows]
 
 
 def _matched(leaks: list[Leak], targets: Tensor, optimizer: Adam | LBFGS, steps: int) -> None:
@@ -264,36 +302,42 @@ def _timed(run: Callable[[int], Any], now: Callable[[], float]) -> float:
 
 
 def _races(record: Record, what: str) -> pd.DataFrame:
-    frame = record.frame()
-    return frame[(frame["part"] == "race") & (frame["what"] == what)]
+    return select(record.rows(Race), what=what)
+
+
+def _batched(record: Record) -> pd.DataFrame:
+    rows = select(record.rows(Batches), what="image")
+    return rows.astype({"size": int, "leaks": int, "psnr": float})
 
 
 def table(record: Record) -> pd.DataFrame:
     """Return the seconds an image takes to each level, a line an attack: the median, and how many got there."""
-    levels, images = _races(record, "level"), _races(record, "image")
-    lines = []
-    for (stage, attack), group in images.groupby(["stage", "attack"], sort=False):
-        own = levels[(levels["stage"] == stage) & (levels["attack"] == attack)]
-        line: dict[str, Any] = {"LeNet": stage, "attack": attack, "n": len(group)}
-        for level, part in own.groupby("level"):
-            there = part[part["reached"].astype(bool)]
-            share = "" if len(there) == len(part) else f" ({len(there)} of {len(part)})"
-            line[f"{level:.0f} dB"] = f"{there['seconds'].median():.2g}{share}" if len(there) else "–"
-        psnr = group["psnr"].astype(float)
-        spread = f" ± {psnr.std():.1f}" if len(group) > 1 else ""
-        line["ends at, dB"] = f"{psnr.mean():.1f}{spread}"
-        line["after, s"] = f"{group['seconds'].mean():.2g}"
-        line["diverged"] = f"{group['lost'].astype(bool).sum()}"
-        lines.append(line)
-    return pd.DataFrame(lines)
+    return summary(
+        record.rows(Race),
+        {"LeNet": "stage", "attack": "attack"},
+        {
+            "n": among(count(), what="image"),
+            **{f"{level} dB": among(_reached, what="level", level=level) for level in LEVELS},
+            "ends at, dB": among(spread_if_many("psnr", ".1f"), what="image"),
+            "after, s": among(mean("seconds", ".2g"), what="image"),
+            "diverged": among(total("lost", ".0f"), what="image"),
+        },
+    )
+
+
+def _reached(rows: pd.DataFrame) -> str:
+    """Return the median seconds of the images that reached a level, and how many did if not all."""
+    there = rows[rows["reached"].astype(bool)]
+    if there.empty:
+        return NOTHING
+    share = "" if len(there) == len(rows) else f" ({len(there)} of {len(rows)})"
+    return f"{there['seconds'].median():.2g}{share}"
 
 
 def together_table(record: Record) -> pd.DataFrame:
     """Return the milliseconds of a step and attack, a line a number of attacks that run together."""
-    frame = record.frame()
-    frame = frame[frame["part"] == "together"]
     lines = []
-    for number, group in frame.groupby("number"):
+    for number, group in record.rows(Together).groupby("number"):
         seconds = group.set_index("run")["seconds"].astype(float)
         line = {"attacks at once": f"{number:.0f}"}
         line |= {f"{run}, ms an attack": f"{1000 * seconds[run]:.2f}" for run in seconds.index}
@@ -304,22 +348,15 @@ def together_table(record: Record) -> pd.DataFrame:
 
 def batch_table(record: Record) -> pd.DataFrame:
     """Return what matching makes of averaged gradients, a line a batch size."""
-    frame = record.frame()
-    frame = frame[(frame["part"] == "batch") & (frame["what"] == "image")]
-    lines = []
-    for (size, leaks), group in frame.groupby(["size", "leaks"]):
-        psnr = group["psnr"].astype(float)
-        spread = f" ± {psnr.std():.1f}" if len(group) > 1 else ""
-        lines.append(
-            {
-                "B": f"{size:.0f}",
-                "gradients": f"{leaks:.0f}",
-                "PSNR": f"{psnr.mean():.1f}{spread}",
-                "least": f"{psnr.min():.1f}",
-                "seconds an image": f"{group['seconds'].mean():.2g}",
-            }
-        )
-    return pd.DataFrame(lines)
+    return summary(
+        _batched(record).sort_values(["size", "leaks"], kind="stable"),
+        {"B": "size", "gradients": "leaks"},
+        {
+            "PSNR": spread_if_many("psnr", ".1f"),
+            "least": least("psnr", ".1f"),
+            "seconds an image": mean("seconds", ".2g"),
+        },
+    )
 
 
 def figure_race(record: Record) -> Figure:
@@ -354,9 +391,8 @@ def figure_race(record: Record) -> Figure:
 
 def figure_together(record: Record) -> Figure:
     """Draw attacks a second against how many run at once, and PSNR against the batch size."""
-    frame = record.frame()
     figure, axes = figures.panels(1, 2, height=3.0)
-    together = frame[frame["part"] == "together"]
+    together = record.rows(Together)
     for index, (run, group) in enumerate(together.groupby("run", sort=False)):
         style = {"color": figures.COLOURS[index], "linestyle": figures.DASHES[index], "marker": "o", "markersize": 4}
         axes[0][0].plot(group["number"], group["rate"].astype(float), label=run, **style)
@@ -366,8 +402,7 @@ def figure_together(record: Record) -> Figure:
     axes[0][0].set_xticks(numbers, [f"{number:.0f}" for number in numbers])
     axes[0][0].set_xticks([], minor=True)
     figures.legend_below(figure, 3)
-    batches = frame[(frame["part"] == "batch") & (frame["what"] == "image")]
-    figures.swarms(axes[0][1], {f"{size:.0f}": group["psnr"].astype(float) for size, group in batches.groupby("size")})
+    figures.swarms(axes[0][1], {f"{size}": group["psnr"] for size, group in _batched(record).groupby("size")})
     axes[0][1].set(xlabel="samples in one gradient", ylabel="PSNR, dB")
     axes[0][1].set_title("Averaged")
     return figure

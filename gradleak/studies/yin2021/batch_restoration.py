@@ -6,46 +6,47 @@ yin2021, section 4.1.1: Table 1.
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar, Self
+from collections.abc import Iterator
+from typing import Self
 
 import pandas as pd
 import torch
 from matplotlib.figure import Figure
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
 from gradleak import data, metrics, studies
 from gradleak.labels.hard.gradinversion import gradinversion
 from gradleak.runs.fitting import Sees
 from gradleak.runs.records import Record
 from gradleak.show import figures
-from gradleak.studies.shared.last_layers import TRAINED, Row, seen
+from gradleak.show.leaks import Leaks, listed
+from gradleak.show.summaries import among, joined, only, select, summary
+from gradleak.studies import Experiment, Row, setting
+from gradleak.studies.shared.last_layers import TRAINED, OnLastLayer, Seen, SeenNetwork
 
 PLACE = "Section 4.1.1, Table 1"
-SMALLEST: dict[str, Any] = {"rows": ["photos/lenet5/relu/50"], "sizes": [1, 8], "samples": 16}
 RULES = {"row sums": "sum", "GradInversion": "minimum"}
 REPEATS = "with repeats"
-KEYS = ["network", "activation", "size"]
 
 
 class Parameters(studies.Parameters):
-    """What a rerun may change."""
+    """Which networks see which images, and how many samples are in a batch and in all."""
 
-    rows: list[Row] = Field(
+    rows: list[SeenNetwork] = setting(
         ["photos/lenet5/relu/200", "photos/lenet5/tanh/200"],
-        validate_default=True,
-        description="dataset/network/activation/classes; no activation where the network has its own",
-    )
-    sizes: list[int] = Field([1, 8, 32, 64, 96], description="samples in a batch")
-    samples: int = Field(500, ge=1, le=1_000_000, description="samples in all batches of a size together")
-
-    paper: ClassVar[dict[str, Any]] = {
-        "rows": [
+        paper=[
             f"imagenet-sample/{TRAINED}//1000",
             "imagenet-sample/resnet50//1000",
             "imagenet-sample/efficientnet-b0//1000",
         ],
-        "samples": 10_000,
-    }
+        smallest=["photos/lenet5/relu/50"],
+        validate_default=True,
+        about="dataset/network/activation/classes; no activation where the network has its own",
+    )
+    sizes: list[int] = setting([1, 8, 32, 64, 96], smallest=[1, 8], about="samples in a batch")
+    samples: int = setting(
+        500, paper=10_000, smallest=16, ge=1, le=1_000_000, about="samples in all batches of a size together"
+    )
 
     def sees(self) -> list[Sees]:
         """Return the networks of all rows, and the images that they are shown."""
@@ -60,58 +61,63 @@ class Parameters(studies.Parameters):
                 )
         return self
 
+    def experiments(self) -> Iterator[Experiment]:
+        """Give every network."""
+        for row in self.rows:
+            yield RestoredLabels.of(self, **dict(row))
 
-def datasets(parameters: Parameters) -> list[str]:
-    """Return the names of the datasets this study reads."""
-    return list(dict.fromkeys(row.dataset for row in parameters.rows))
-
-
-def trials(parameters: Parameters) -> list[dict[str, Any]]:
-    """Return the inputs of every trial: one a network."""
-    common = parameters.model_dump(include={"sizes", "samples", "seed"})
-    common["device"] = studies.resolve_device(parameters.device)
-    return [dict(row) | common for row in parameters.rows]
+    def about(self) -> str:
+        """Return in a few words how many samples of what a run is about."""
+        images = ", ".join(map(data.title, dict.fromkeys(row.dataset for row in self.rows)))
+        return f"{len(self.rows)} networks, {self.samples:,} samples at each batch size, {images}"
 
 
-def trial(
-    *,
-    dataset: str,
-    network: str,
-    activation: str,
-    classes: int,
-    sizes: list[int],
-    samples: int,
-    seed: int,
-    device: str,
-) -> list[dict[str, Any]]:
-    """Restore the labels of many batches by both rules, without repeats and, of images given any label, with."""
-    run = seen(dataset, network, activation, classes, seed, device)
-    generator = torch.Generator().manual_seed(seed)
-    rows = []
-    for repeats in (False, True) if run.labels is None else (False,):
-        for size in sizes:
-            shares: dict[str, list[float]] = {name: [] for name in RULES}
-            for _ in range(-(-samples // size)):
-                chosen = torch.randperm(len(run.features), generator=generator)[:size].to(device)
-                own = run.labels_of(chosen, generator, repeats=repeats)
-                gradient = run.gradient(chosen, own).unsqueeze(0)
-                truth = torch.bincount(own, minlength=classes).unsqueeze(0)
-                for name, rule in RULES.items():
-                    found = gradinversion(gradient, size, rule)  # type: ignore[arg-type]
-                    shares[name].append(100 * float(metrics.count_overlap(found, truth)[0]))
-            for name, own_shares in shares.items():
-                values = torch.tensor(own_shares, dtype=torch.float64)
-                rows.append(
-                    {"rule": name, "size": size, "repeats": repeats, "accuracy": float(values.mean())}
-                    | {"spread": float(values.std()) if len(values) > 1 else 0.0, "count": len(values)}
-                )
-    return rows
+class Accuracy(Row):
+    """The share of labels that a rule restores, in percent: its mean and spread over `count` batches of a size."""
+
+    rule: str
+    size: int
+    repeats: bool
+    accuracy: float
+    spread: float
+    count: int
 
 
-def scale(parameters: Parameters) -> str:
-    """Return what a run is about, in a few words."""
-    images = ", ".join(data.title(name) for name in datasets(parameters))
-    return f"{len(parameters.rows)} networks, {parameters.samples:,} samples at each batch size, {images}"
+class RestoredLabels(OnLastLayer):
+    """Labels of many batches, by both rules: without repeats and, of images given any label, with."""
+
+    sizes: list[int]
+    samples: int
+
+    def run(self) -> Iterator[Accuracy]:
+        """Restore the labels of batches of every size."""
+        seen = self.seen()
+        generator = torch.Generator().manual_seed(self.seed)
+        for repeats in (False, True) if seen.labels is None else (False,):
+            for size in self.sizes:
+                for rule, shares in self._shares(seen, size, repeats, generator).items():
+                    values = torch.tensor(shares, dtype=torch.float64)
+                    yield Accuracy(
+                        rule=rule,
+                        size=size,
+                        repeats=repeats,
+                        accuracy=float(values.mean()),
+                        spread=float(values.std()) if len(values) > 1 else 0.0,
+                        count=len(values),
+                    )
+
+    def _shares(self, seen: Seen, size: int, repeats: bool, generator: torch.Generator) -> dict[str, list[float]]:
+        """Return, by each rule, the share of every batch's labels that are restored, in percent."""
+        shares: dict[str, list[float]] = {name: [] for name in RULES}
+        for _ in range(-(-self.samples // size)):
+            chosen = torch.randperm(len(seen.features), generator=generator)[:size].to(self.device)
+            own = seen.labels_of(chosen, generator, repeats=repeats)
+            gradient = seen.gradient(chosen, own).unsqueeze(0)
+            truth = torch.bincount(own, minlength=self.classes).unsqueeze(0)
+            for name, rule in RULES.items():
+                found = gradinversion(gradient, size, rule)  # type: ignore[arg-type]
+                shares[name].append(100 * float(metrics.count_overlap(found, truth)[0]))
+        return shares
 
 
 def table(record: Record) -> pd.DataFrame:
@@ -125,16 +131,17 @@ def repeats_table(record: Record) -> pd.DataFrame:
 
 
 def _table(record: Record, *, repeats: bool) -> pd.DataFrame:
-    frame = record.frame()
-    lines = []
-    for (network, activation, size), group in frame[frame["repeats"] == repeats].groupby(KEYS, sort=False):
-        own = group.set_index("rule")
-        line = {"network": f"{network} {activation}".strip(), "B": f"{size:.0f}"}
-        line |= {f"{name}, %": f"{own['accuracy'][name]:.2f} ± {own['spread'][name]:.1f}" for name in RULES}
-        if repeats:
-            line["limit, %"] = f"{limit(group['classes'].iloc[0], group['size'].iloc[0]):.1f}"
-        lines.append(line | {"batches": f"{group['count'].iloc[0]:.0f}"})
-    return pd.DataFrame(lines)
+    rows = select(record.rows(RestoredLabels), repeats=repeats)
+    rows = rows.assign(network=[_title(*one) for one in zip(rows["network"], rows["activation"], strict=True)])
+    share = joined(" ± ", only("accuracy", ".2f"), only("spread", ".1f"))
+    measures = {f"{name}, %": among(share, rule=name) for name in RULES}
+    if repeats:
+        measures["limit, %"] = lambda group: f"{limit(group['classes'].iloc[0], group['size'].iloc[0]):.1f}"
+    return summary(rows, {"network": "network", "B": "size"}, {**measures, "batches": only("count", ".0f")})
+
+
+def _title(network: object, activation: object) -> str:
+    return f"{network} {activation}".strip()
 
 
 def limit(classes: int, size: int) -> float:
@@ -144,8 +151,8 @@ def limit(classes: int, size: int) -> float:
 
 def figure_accuracy(record: Record) -> Figure:
     """Draw the share of labels restored against the batch size, a panel a network."""
-    frame = record.frame()
-    groups = list(frame.groupby(KEYS[:2], sort=False))
+    frame = record.rows(RestoredLabels)
+    groups = list(frame.groupby(["network", "activation"], sort=False))
     figure, axes = figures.panels(1, len(groups), height=3.0, sharey=True)
     for axis, ((network, activation), group) in zip(axes[0], groups, strict=True):
         for index, name in enumerate(RULES):
@@ -164,8 +171,21 @@ def figure_accuracy(record: Record) -> Figure:
             most = [limit(group["classes"].iloc[0], size) for size in sizes]
             axis.plot(sizes, most, color="0.55", linewidth=4, alpha=0.35, label="no set passes this, with repeats")
         axis.set(xticks=sorted(group["size"].unique()), xlabel="batch size")
-        axis.set_title(f"{network} {activation}".strip())
+        axis.set_title(_title(network, activation))
     axes[0][0].set_ylabel("labels restored, %")
     axes[0][0].set_ylim(min(50.0, 10 * math.floor(frame["accuracy"].min() / 10)), 102)
     figures.legend_below(figure, 3)
     return figure
+
+
+def leaks(record: Record) -> Leaks:
+    """Return this page's row in the book's first table."""
+    rows = record.frame()
+    rule = rows[(rows["rule"] == "GradInversion") & (rows["size"] == rows["size"].max())]
+    distinct, repeated = (rule.loc[rule["repeats"] == repeats, "accuracy"].mean() for repeats in (False, True))
+    return Leaks(
+        "labels, by the least entry",
+        f"batch of {rule['size'].max()}; {listed(rule['network'])}",
+        f"{distinct:.1f} % of labels, {repeated:.1f} % where they repeat",
+        rule["seconds"].median() if "seconds" in rule else math.nan,
+    )

@@ -6,12 +6,13 @@ Beyond yin2021, section 4: the cocktail-party attack of kariyappa2023, and what 
 from __future__ import annotations
 
 import time
-from typing import Any, ClassVar, Self
+from collections.abc import Callable, Iterator
+from typing import NamedTuple, Self
 
 import pandas as pd
 import torch
 from matplotlib.figure import Figure
-from pydantic import Field, PositiveInt, model_validator
+from pydantic import PositiveInt, model_validator
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -25,12 +26,13 @@ from gradleak.runs.fitting import Sees
 from gradleak.runs.forms import Form, Whole
 from gradleak.runs.records import Record
 from gradleak.show import figures
+from gradleak.show.summaries import among, count, joined, mean, median, percent, summary
+from gradleak.studies import Experiment, Row, setting
 from gradleak.studies.shared.attacked_networks import built
 from gradleak.studies.shared.deep_networks import NAMES, SMALL, made
 from gradleak.studies.shared.last_layers import MEAN, STD, TRAINED, Seen
 
 PLACE = "Beyond section 4"
-SMALLEST: dict[str, Any] = {"cells": ["photos/lenet/20"], "sizes": [2], "batches": 1}
 CONSTANT, PARTY, EXACT = "one direction", "cocktail party", "exact recovery"
 # A feature counts as found from this cosine on.
 NEAR = 0.99
@@ -57,28 +59,28 @@ class Cell(Form):
 
 
 class Parameters(studies.Parameters):
-    """What a rerun may change."""
+    """Which networks see which images, and how large the batches are."""
 
-    cells: list[Cell] = Field(
+    cells: list[Cell] = setting(
         ["photos/small-cnn", "photos/lenet/20"],
-        validate_default=True,
-        description="dataset/network, trained; or dataset/network/classes, with random weights",
-    )
-    sizes: list[PositiveInt] = Field([2, 4], description="samples in a batch, as far as there are more classes")
-    exact_to: int = Field(4, ge=0, description="the largest batch that exact recovery is run on")
-    batches: int = Field(2, ge=1, le=10_000, description="batches a cell and size")
-
-    paper: ClassVar[dict[str, Any]] = {
-        "cells": [
+        paper=[
             f"imagenet-sample/{TRAINED}",
             "cifar10/cifar10-resnet20",
             "cifar10/resnet18/100",
             "cifar10/lenet/100",
         ],
-        "sizes": [2, 4, 8, 16, 32, 64, 128, 256],
-        "exact_to": 16,
-        "batches": 5,
-    }
+        smallest=["photos/lenet/20"],
+        validate_default=True,
+        about="dataset/network, trained; or dataset/network/classes, with random weights",
+    )
+    sizes: list[PositiveInt] = setting(
+        [2, 4],
+        paper=[2, 4, 8, 16, 32, 64, 128, 256],
+        smallest=[2],
+        about="samples in a batch, as far as there are more classes",
+    )
+    exact_to: int = setting(4, paper=16, ge=0, about="the largest batch that exact recovery is run on")
+    batches: int = setting(2, paper=5, smallest=1, ge=1, le=10_000, about="batches a cell and size")
 
     def sees(self) -> list[Sees]:
         """Return the networks that are built here, and the images that they are shown."""
@@ -91,91 +93,114 @@ class Parameters(studies.Parameters):
                 raise ValueError(f"'{cell}' has no more classes than the smallest batch has samples")
         return self
 
+    def experiments(self) -> Iterator[Experiment]:
+        """Give every network."""
+        for cell in self.cells:
+            yield FoundFeatures.of(self, **dict(cell))
 
-def datasets(parameters: Parameters) -> list[str]:
-    """Return the names of the datasets this study reads."""
-    return list(dict.fromkeys(cell.dataset for cell in parameters.cells))
-
-
-def scale(parameters: Parameters) -> str:
-    """Return what a run is about, in a few words."""
-    images = ", ".join(data.title(name) for name in datasets(parameters))
-    return f"{len(parameters.cells)} networks, {parameters.batches} batches of a size, {images}"
-
-
-def trials(parameters: Parameters) -> list[dict[str, Any]]:
-    """Return the inputs of every trial: one a network."""
-    common = parameters.model_dump(include={"sizes", "exact_to", "batches", "seed"})
-    common["device"] = studies.resolve_device(parameters.device)
-    return [dict(cell) | common for cell in parameters.cells]
+    def about(self) -> str:
+        """Return in a few words how many samples of what a run is about."""
+        images = ", ".join(map(data.title, dict.fromkeys(cell.dataset for cell in self.cells)))
+        return f"{len(self.cells)} networks, {self.batches} batches of a size, {images}"
 
 
-def trial(
-    *,
-    dataset: str,
-    network: str,
-    classes: int,
-    sizes: list[int],
-    exact_to: int,
-    batches: int,
-    seed: int,
-    device: str,
-) -> list[dict[str, Any]]:
-    """Look for the features of many batches by every attack; a row a batch and attack."""
-    run, head = seen(dataset, network, classes, seed, device)
-    generator = torch.Generator().manual_seed(seed)
-    rows = []
-    for size in sizes:
-        if size >= run.predicted.shape[1]:
-            continue
-        for number in range(batches):
-            chosen = torch.randperm(len(run.features), generator=generator)[:size].to(device)
-            own = run.labels_of(chosen, generator, repeats=False)
-            for attack, (features, status, seconds) in _attacked(run, head, chosen, own, size <= exact_to).items():
-                about = {"size": size, "batch": number, "attack": attack, "status": status, "seconds": seconds}
-                rows.append(about | judged(features, run.features[chosen]))
-    return rows
+class Nearness(Row):
+    """The cosines of a batch's features with what was found, their mean and their least; the share from NEAR on."""
+
+    cosine: float
+    least: float
+    near: float
 
 
-def seen(dataset: str, network: str, classes: int, seed: int, device: str) -> tuple[Seen, nn.Linear]:
-    """Run a network over a dataset's first test images, and return its last layer, too."""
-    private = data.load(dataset, "test")
-    images, labels = private.images[:SEEN], private.labels[:SEEN]
-    if network == TRAINED:
-        model, inputs = models.efficientnet_lite0(), (images - MEAN) / STD
-    else:
-        inputs = data.normalise(images)
-        random = {"classes": classes, "bias": False}
-        model = built(network, private, seed, device, **random) if classes else made(network, dataset, seed)
-    model = model.to(device)
-    features, scores = head_inputs(model, inputs.to(device), chunk=50)
-    (*_, head) = (layer for layer in model.modules() if isinstance(layer, nn.Linear))
-    return Seen(features, scores.softmax(dim=1), None if classes else labels.to(device)), head
+class Attacked(Nearness):
+    """What one attack found of one batch."""
+
+    size: int
+    batch: int
+    attack: str
+    status: str
+    seconds: float
 
 
-def _attacked(
-    run: Seen, head: nn.Linear, chosen: Tensor, labels: Tensor, exactly: bool
-) -> dict[str, tuple[Tensor, str, float]]:
-    """Return the features that every attack finds, in no order, what it says of them, and its seconds."""
-    gradient, size = run.gradient(chosen, labels), len(chosen)
-    errors = (run.predicted[chosen] - F.one_hot(labels, run.predicted.shape[1])).mean(dim=0)
-    found = {}
-    started = time.perf_counter()
-    constant = torch.linalg.svd(gradient.double(), full_matrices=False)[2][:1]
-    found[CONSTANT] = (constant * constant.sum().sign()).expand(size, -1), "found", time.perf_counter() - started
-    started = time.perf_counter()
-    unmixed = unmix_features(gradient, size)
-    found[PARTY] = unmixed, "found", time.perf_counter() - started
-    if exactly:
-        started = time.perf_counter()
+class FoundFeatures(Experiment):
+    """Features of many batches of one network, by every attack."""
+
+    dataset: str
+    network: str
+    classes: int
+    sizes: list[int]
+    exact_to: int
+    batches: int
+
+    def run(self) -> Iterator[Attacked]:
+        """Attack batches of every size."""
+        seen, head = self._seen()
+        generator = torch.Generator().manual_seed(self.seed)
+        for size in self.sizes:
+            if size >= seen.predicted.shape[1]:
+                continue
+            for number in range(self.batches):
+                chosen = torch.randperm(len(seen.features), generator=generator)[:size].to(self.device)
+                labels = seen.labels_of(chosen, generator, repeats=False)
+                for name, attack in _attacks(seen, head, chosen, labels, exactly=size <= self.exact_to).items():
+                    started = time.perf_counter()
+                    found = attack()
+                    seconds = time.perf_counter() - started
+                    yield Attacked.of(
+                        nearness(found.features, seen.features[chosen]),
+                        size=size,
+                        batch=number,
+                        attack=name,
+                        status=found.status,
+                        seconds=seconds,
+                    )
+
+    def _seen(self) -> tuple[Seen, nn.Linear]:
+        """Run the network over the dataset's first test images, and return its last layer, too."""
+        private = data.load(self.dataset, "test")
+        images, labels = private.images[:SEEN], private.labels[:SEEN]
+        if self.network == TRAINED:
+            model, inputs = models.efficientnet_lite0(), (images - MEAN) / STD
+        else:
+            inputs = data.normalise(images)
+            if self.classes:
+                model = built(self.network, private, self.seed, self.device, classes=self.classes, bias=False)
+            else:
+                model = made(self.network, self.dataset, self.seed)
+        model = model.to(self.device)
+        features, scores = head_inputs(model, inputs.to(self.device), chunk=50)
+        (*_, head) = (layer for layer in model.modules() if isinstance(layer, nn.Linear))
+        return Seen(features, scores.softmax(dim=1), None if self.classes else labels.to(self.device)), head
+
+
+class Found(NamedTuple):
+    """Features in no order, and what the attack says of them."""
+
+    features: Tensor
+    status: str = "found"
+
+
+def _attacks(
+    seen: Seen, head: nn.Linear, chosen: Tensor, labels: Tensor, *, exactly: bool
+) -> dict[str, Callable[[], Found]]:
+    gradient, size = seen.gradient(chosen, labels), len(chosen)
+    errors = (seen.predicted[chosen] - F.one_hot(labels, seen.predicted.shape[1])).mean(dim=0)
+
+    def constant() -> Found:
+        leading = torch.linalg.svd(gradient.double(), full_matrices=False)[2][:1]
+        return Found((leading * leading.sum().sign()).expand(size, -1))
+
+    def exact() -> Found:
         bias = (None, None) if head.bias is None else (head.bias.detach(), errors)
         weight = head.weight.detach()
         batch = recover_batch(gradient, weight, batch_size=size, prior="onehot", bias=bias[0], bias_gradient=bias[1])
-        found[EXACT] = batch.features, batch.status, time.perf_counter() - started
-    return found
+        return Found(batch.features, batch.status)
+
+    attacks = {CONSTANT: constant, PARTY: lambda: Found(unmix_features(gradient, size))}
+    return attacks | {EXACT: exact} if exactly else attacks
 
 
-def judged(found: Tensor, truth: Tensor) -> dict[str, Any]:
+def nearness(found: Tensor, truth: Tensor) -> Nearness:
     """Return the cosines of the features (B, I) with what was found, in the order that fits best.
 
     A feature for which nothing is found has the cosine 0.
@@ -185,11 +210,11 @@ def judged(found: Tensor, truth: Tensor) -> dict[str, Any]:
     rows, columns = linear_sum_assignment(-cosines.numpy())
     best = torch.zeros(len(truth), dtype=torch.float64)
     best[torch.as_tensor(rows)] = cosines[rows, columns]
-    return {
-        "cosine": float(best.mean()),
-        "least": float(best.min()),
-        "near": 100 * float((best >= NEAR).double().mean()),
-    }
+    return Nearness(
+        cosine=float(best.mean()),
+        least=float(best.min()),
+        near=100 * float((best >= NEAR).double().mean()),
+    )
 
 
 def _titled(network: object, classes: object) -> str:
@@ -198,25 +223,31 @@ def _titled(network: object, classes: object) -> str:
 
 def table(record: Record) -> pd.DataFrame:
     """Return how near every attack comes to the features, a line a network and batch size."""
-    lines = []
-    for (_, network, classes, size), group in record.frame().groupby([*CELL, "size"], sort=False):
-        own = {str(attack): part for attack, part in group.groupby("attack")}
-        party, exact = own[PARTY], own.get(EXACT)
-        lines.append(
-            {"network": _titled(network, classes), "B": f"{size:.0f}"}
-            | {CONSTANT: f"{own[CONSTANT]['cosine'].mean():.3f}"}
-            | {PARTY: f"{party['cosine'].mean():.3f} ± {party['cosine'].std(ddof=0):.3f}"}
-            | {f"≥ {NEAR}": f"{party['near'].mean():.0f} %", "s": f"{party['seconds'].median():.2g}"}
-            | {EXACT: "–" if exact is None else f"{exact['cosine'].mean():.4f}"}
-            | {"unique": "–" if exact is None else f"{100 * (exact['status'] == 'unique').mean():.0f} %"}
-            | {"s, exact": "–" if exact is None else f"{exact['seconds'].median():.2g}", "n": f"{len(party)}"}
-        )
-    return pd.DataFrame(lines)
+    rows = record.rows(FoundFeatures)
+    titles = [_titled(*one) for one in zip(rows["network"], rows["classes"], strict=True)]
+    return summary(
+        rows.assign(title=titles, unique=100 * rows["status"].eq("unique")),
+        {"dataset": "dataset", "network": "title", "B": "size"},
+        {
+            CONSTANT: among(mean("cosine", ".3f"), attack=CONSTANT),
+            PARTY: among(joined(" ± ", mean("cosine", ".3f"), _deviation), attack=PARTY),
+            f"≥ {NEAR}": among(mean("near", percent()), attack=PARTY),
+            "s": among(median("seconds", ".2g"), attack=PARTY),
+            EXACT: among(mean("cosine", ".4f"), attack=EXACT),
+            "unique": among(mean("unique", percent()), attack=EXACT),
+            "s, exact": among(median("seconds", ".2g"), attack=EXACT),
+            "n": among(count(), attack=PARTY),
+        },
+    ).drop(columns="dataset")
+
+
+def _deviation(batches: pd.DataFrame) -> str:
+    return f"{batches['cosine'].std(ddof=0):.3f}"
 
 
 def figure_cosines(record: Record) -> Figure:
     """Draw the mean cosine against the batch size, a panel a network and a line an attack."""
-    groups = list(record.frame().groupby(CELL, sort=False))
+    groups = list(record.rows(FoundFeatures).groupby(CELL, sort=False))
     figure, axes = figures.grid(len(groups), 2, height=2.5, sharey=True)
     for axis, ((_, network, classes), group) in zip(axes, groups, strict=True):
         for number, attack in enumerate((EXACT, PARTY, CONSTANT)):

@@ -141,7 +141,7 @@ def _peeled(case: Case, front: int) -> tuple[list[dict[str, Any]], torch.Tensor]
         row = {"what": "peeled", "run": PEELED, "image": number, "status": found.status, "reason": found.reason}
         row |= {"layers": len(reached), "matched": found.matched, "opened": bool(reached), "cpu_seconds": seconds}
         inputs = data.normalise(image[None].double()).to(case.device)
-        own = [layer | {"run": PEELED, "image": number} for layer in layers_of(case.model, found, inputs)]
+        own = [layer.columns | {"run": PEELED, "image": number} for layer in layers_of(case.model, found, inputs)]
         rows += [row, *own]
     return rows, torch.cat(nearest)
 

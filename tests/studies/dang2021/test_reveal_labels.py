@@ -54,14 +54,14 @@ def test_a_tenth_of_the_gradient_hides_the_set(record: Record) -> None:
 
 
 def test_scores() -> None:
-    assert reveal_labels.scores({1, 2, 3, 4}, {1, 2}) == {
+    assert reveal_labels.scores({1, 2, 3, 4}, {1, 2}).columns == {
         "precision": 0.5,
         "recall": 1.0,
         "f1": pytest.approx(2 / 3),
         "exact": False,
     }
-    assert reveal_labels.scores(set(), {1})["f1"] == 0
-    assert reveal_labels.scores({1}, {1})["exact"]
+    assert reveal_labels.scores(set(), {1}).f1 == 0
+    assert reveal_labels.scores({1}, {1}).exact
 
 
 def test_tables_and_figures(record: Record) -> None:

@@ -11,6 +11,8 @@ from gradleak.runs.records import Record
 from gradleak.sequences import Sentences
 from gradleak.show import figures
 from gradleak.studies.dang2021 import sentences
+from gradleak.studies.shared.read import reading_of
+from gradleak.studies.shared.sentence_clients import Cell, ClientDefense
 
 STUDY = "sentences"
 CHOSEN = {
@@ -56,14 +58,14 @@ def test_what_a_span_has_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_judging() -> None:
     read = Sentences([[1, 2], [3]], [1, 2], "unique", "")
-    assert sentences.judge(read, [[1, 2], [3], [3]])["exact"]
-    wrong = sentences.judge(read, [[1, 2], [3], [4]])
-    assert wrong["wrongly_sure"]
-    assert wrong["right"] == pytest.approx(2 / 3)
+    assert reading_of(read, [[1, 2], [3], [3]]).exact
+    wrong = reading_of(read, [[1, 2], [3], [4]])
+    assert wrong.wrongly_sure
+    assert wrong.right == pytest.approx(2 / 3)
 
 
 def test_defences_are_told() -> None:
     with pytest.raises(InputError, match="'blur' is none of none, noise"):
-        sentences.Behind.of("blur/1")
+        ClientDefense.of("blur/1")
     with pytest.raises(InputError, match="'rnn' is none of lstm"):
-        sentences.Cell.of("rnn/64/1/untrained/4/2")
+        Cell.of("rnn/64/1/untrained/4/2")

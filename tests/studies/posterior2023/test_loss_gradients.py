@@ -9,12 +9,11 @@ from gradleak.show import figures
 from gradleak.studies.posterior2023 import loss_gradients
 
 STUDY = "loss-gradients"
-CHOSEN = loss_gradients.SMALLEST
+CHOSEN = loss_gradients.Parameters.at("smallest")
 
 
 def test_table_one_holds_and_the_printed_sum_does_not(record: Record) -> None:
-    frame = record.frame()
-    slopes = frame[frame["part"] == "slope"]
+    slopes = record.rows(loss_gradients.Slope)
     one_hot = slopes[(slopes["labels"] != "soft") | (slopes["loss"] == "cross-entropy")]
     assert one_hot.loc[one_hot["form"] == "Table 1", "worst"].max() < 1e-9
     assert slopes.loc[slopes["form"] == "by the label", "worst"].max() < 1e-6
@@ -25,8 +24,7 @@ def test_table_one_holds_and_the_printed_sum_does_not(record: Record) -> None:
 
 
 def test_counts_need_every_samples_own_weight(record: Record) -> None:
-    frame = record.frame()
-    counts = frame[frame["part"] == "counts"]
+    counts = record.rows(loss_gradients.Counts)
     assert (counts.loc[counts["form"] == "as a system", "exact"] == 100).all()
     theorem = counts[counts["form"] == "Theorem 2"].groupby("gamma")["found"].mean()
     assert theorem[2.0] < theorem[0.0] < 100

@@ -9,7 +9,9 @@ from gradleak import data
 from gradleak.runs import records
 from gradleak.runs.records import Record
 from gradleak.show import figures
+from gradleak.show.summaries import select
 from gradleak.studies.posterior2023 import posterior_attack
+from gradleak.studies.shared import counted_batches
 
 STUDY = "posterior-attack"
 CHOSEN = {
@@ -27,8 +29,7 @@ CHOSEN = {
 
 
 def test_posteriors_count_whatever_the_sign_of_features(record: Record) -> None:
-    frame = record.frame()
-    own = frame[frame["part"] == "table 2"].set_index(["activation", "attack"])["instances"]
+    own = record.rows(posterior_attack.OfRow).set_index(["activation", "attack"])["instances"]
     assert own["tanh", "posterior"] == 1
     assert own["sigmoid", "posterior"] == 1
     assert own["tanh", "LLG"] < 0.7
@@ -37,16 +38,14 @@ def test_posteriors_count_whatever_the_sign_of_features(record: Record) -> None:
 
 
 def test_losses_are_told_to_the_attack(record: Record) -> None:
-    frame = record.frame()
-    variants = frame[(frame["part"] == "table 3") & (frame["attack"] == "posterior")]
+    variants = select(record.rows(posterior_attack.OfVariant), attack="posterior")
     assert len(variants) == 3
     assert variants["instances"].eq(1).all()
 
 
 def test_who_is_told_the_loss_is_on_the_same_batches(record: Record) -> None:
-    frame = record.frame()
-    told = frame[(frame["part"] == "told") & (frame["activation"] == "sigmoid")]
-    plain = frame[frame["part"] == "table 3"]
+    told = select(record.rows(posterior_attack.Told), activation="sigmoid")
+    plain = record.rows(posterior_attack.OfVariant)
     keys = ["loss", "temperature", "epsilon", "attack"]
     both = told.set_index(keys)["instances"], plain.set_index(keys)["instances"]
     assert both[0].xs("guess", level="attack").equals(both[1].xs("guess", level="attack"))
@@ -69,6 +68,6 @@ def test_a_share_of_one_class_is_that_share() -> None:
     private = data.load("digits", "train")
     generator = torch.Generator().manual_seed(0)
     for share in (0.1, 0.5, 0.9):
-        counts = private.labels[posterior_attack.skewed(private, 100, share, generator)].bincount(minlength=10)
+        counts = private.labels[counted_batches.skewed(private, 100, share, generator)].bincount(minlength=10)
         assert round(100 * share) in counts.tolist()
         assert int(counts.sum()) == 100

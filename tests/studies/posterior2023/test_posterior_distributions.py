@@ -15,7 +15,7 @@ CHOSEN = {"rows": ["digits/small-cnn//60"], "stops": 3, "samples": 300}
 
 
 def test_untrained_posteriors_are_alike_and_part_with_training(record: Record) -> None:
-    frame = record.frame()
+    frame = record.rows(posterior_distributions.Posteriors)
     means = frame.groupby(["step", "side"])["mean"].mean()
     assert means[0, "positive"] == pytest.approx(0.1, abs=0.01)
     assert means[0, "negative"] == pytest.approx(0.1, abs=0.01)

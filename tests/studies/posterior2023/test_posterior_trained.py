@@ -7,6 +7,7 @@ import matplotlib.pyplot as plt
 from gradleak.runs import records
 from gradleak.runs.records import Record
 from gradleak.show import figures
+from gradleak.show.summaries import select
 from gradleak.studies.posterior2023 import posterior_trained
 
 STUDY = "posterior-trained"
@@ -14,15 +15,15 @@ CHOSEN = {"sizes": [16, 64], "shares": [0.0, 0.9], "scales": [1, 20], "batches":
 
 
 def test_the_attack_beats_the_guess_where_one_class_fills_the_batch(record: Record) -> None:
-    frame = record.part("settings")
+    frame = select(record.rows(posterior_trained.TrainedModel), part="settings")
     own = frame[(frame["share"] == 0.9)].groupby("attack")["instances"].mean()
     assert own["posterior"] > own["guess"] + 0.3
     assert frame["accuracy"].between(0, 100).all()
 
 
 def test_more_auxiliary_samples_do_not_hurt(record: Record) -> None:
-    frame = record.part("scale")
-    own = frame[frame["attack"] == "posterior"].set_index("given")["instances"]
+    rows = select(record.rows(posterior_trained.TrainedModel), part="scale", attack="posterior")
+    own = rows.set_index("given")["instances"]
     assert own[20] > own[1] - 0.05
 
 

@@ -16,7 +16,11 @@ from gradleak.studies.shared import tally
 from gradleak.studies.wainakh2021 import llg_attack
 
 STUDY = "llg-attack"
-CHOSEN = llg_attack.SMALLEST | {"repeats": 6, "sizes": [1, 8, 32], "balances": ["unbalanced", "balanced"]}
+CHOSEN = llg_attack.Parameters.at("smallest") | {
+    "repeats": 6,
+    "sizes": [1, 8, 32],
+    "balances": ["unbalanced", "balanced"],
+}
 
 
 def test_attacks_are_as_good_as_what_they_know(record: Record) -> None:

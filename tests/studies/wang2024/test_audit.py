@@ -24,7 +24,7 @@ CHOSEN = {"model": ["lenet"], "defenses": ["none", "prune/0.9"], "batch_sizes": 
 def test_every_audit_has_its_cost_and_its_findings(record: Record) -> None:
     frame = record.frame()
     assert not frame["deceived"].fillna(False).astype(bool).any()
-    frame = frame[frame["part"] == "audit"]
+    frame = record.rows(audit.AuditedBatch)
     cells = frame.groupby(["batch_size", "defense"])
     assert len(cells) == 4
     assert (cells["cosine"].count() == 1).all()
@@ -72,11 +72,12 @@ def test_a_federation_is_gradient_descent_on_the_mean_of_its_clients() -> None:
 def test_dp_sgd_s_rows_are_those_of_opacus() -> None:
     if find_spec("opacus") is None:
         with pytest.raises(MissingData, match=r"pip install gradleak\[opacus\]"):
-            audit.trial("dp-sgd", noise=0.0, batch_size=2, draws=1, seed=0, device="cpu")
+            next(audit.AuditedPrivateClients(noise=0.0, batch_size=2, draws=1, seed=0, device="cpu").run())
         return
-    (row,) = audit.trial("dp-sgd", noise=1.0, batch_size=2, draws=1, seed=0, device="cpu")
-    assert 0 < row["epsilon"] < 1
-    assert row["features"] == 0
+    (row,) = audit.AuditedPrivateClients(noise=1.0, batch_size=2, draws=1, seed=0, device="cpu").run()
+    assert row.epsilon is not None
+    assert 0 < row.epsilon < 1
+    assert row.features == 0
 
 
 @pytest.mark.parametrize(

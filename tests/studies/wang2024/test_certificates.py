@@ -18,7 +18,7 @@ CHOSEN = {"broken": ["none", "signs of lower layers"], "labels": 3, "inversions"
 
 
 def test_nothing_certified_is_wrong_where_every_assumption_holds(record: Record) -> None:
-    frame = record.part("hunt")
+    frame = record.rows(certificates.Hunt)
     kept = frame[frame["broken"] == "none"]
     assert kept["wrong"].sum() == 0
     assert kept["right"].sum() > kept["cases"].sum() / 2
@@ -28,7 +28,7 @@ def test_nothing_certified_is_wrong_where_every_assumption_holds(record: Record)
 
 
 def test_trials_are_the_hunt(record: Record) -> None:
-    own = record.part("hunt").set_index(["family", "broken"]).loc[("connected", "signs of lower layers")]
+    own = record.rows(certificates.Hunt).set_index(["family", "broken"]).loc[("connected", "signs of lower layers")]
     first = certificates.APART * record.parameters["seed"]
     tally = hunt(rounds=3, seed=first, families=("connected",))
     (counted,) = (one for one in tally if one.broken == "signs of lower layers")
@@ -38,8 +38,9 @@ def test_trials_are_the_hunt(record: Record) -> None:
 
 
 def test_many_seeds_are_shared_out_to_trials() -> None:
-    inputs = certificates.trials(certificates.Parameters(broken=["clipped"], labels=60, batches=1))
-    seeds = [(one["first"], one["seeds"], one["seed"]) for one in inputs if one.get("family") == "labels"]
+    experiments = certificates.Parameters(broken=["clipped"], labels=60, batches=1).experiments()
+    hunts = [one for one in experiments if isinstance(one, certificates.Hunt) and one.family == "labels"]
+    seeds = [(one.first, one.seeds, one.seed) for one in hunts]
     assert seeds == [(0, 25, 2023), (25, 25, 2023), (50, 10, 2023)]
 
 

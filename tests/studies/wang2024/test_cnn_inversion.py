@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 
 from gradleak import studies
+from gradleak.runs.experiments import inputs_of
 from gradleak.runs.records import Record
 from gradleak.show import figures
 from gradleak.studies.wang2024 import cnn_inversion
@@ -21,8 +22,8 @@ def photographs() -> pd.DataFrame:
     """The closed form of a photograph, the polish, and behind the least and the most noise."""
     chosen = studies.parameters(STUDY, "quick", CHOSEN | {"dataset": "photos", "defenses": ["gaussian"]})
     levels = cnn_inversion.DEFENSES["gaussian"]
-    trials = [trial for trial in cnn_inversion.trials(chosen) if trial.get("level") not in levels[1:-1]]
-    return pd.DataFrame([trial | row for trial in trials for row in cnn_inversion.trial(**trial)])
+    kept = [one for one in chosen.experiments() if inputs_of(one).get("level") not in levels[1:-1]]
+    return pd.DataFrame([inputs_of(one) | row.columns for one in kept for row in one.run()])
 
 
 def test_the_image_comes_back_and_claims_are_honest(photographs: pd.DataFrame) -> None:

@@ -108,22 +108,19 @@ def test_samples_are_the_papers() -> None:
 
 
 def test_a_paired_difference_is_told_from_none() -> None:
-    rows = [
-        {"what": "image", "run": run, "image": n, "psnr": 20.0 + n + shift}
-        for run, shift in (("a", 1.0), ("b", 0.0))
-        for n in range(8)
-    ]
-    rows.append({"what": "image", "run": "a", "image": 0, "psnr": -float("inf")})
+    images = [("a", n, 21.0 + n) for n in range(8)] + [("b", n, 20.0 + n) for n in range(8)]
+    images.append(("a", 0, -float("inf")))
+    rows = [matched_runs.MatchedImage.model_construct(run=run, image=n, psnr=psnr) for run, n, psnr in images]
     (found,) = matched_runs.paired(rows, [("a", "b")], 0)
-    assert found["difference"] == pytest.approx((7 * 1 + (21 / 2 - 20)) / 8)
-    assert found["low"] < found["difference"] < found["high"] == pytest.approx(1.0)
+    assert found.difference == pytest.approx((7 * 1 + (21 / 2 - 20)) / 8)
+    assert found.low < found.difference < found.high == pytest.approx(1.0)
 
 
 def test_a_start_may_be_of_fewer_images() -> None:
     starts = ["untrained/random", "trained/random/2"]
     chosen = cnn_reconstruction.Parameters(images=3, second_order=3, second_order_starts=starts)
-    second = [one for one in cnn_reconstruction.trials(chosen) if one["part"] == "second order"]
-    assert [(one["stage"], one["place"]) for one in second] == [
+    second = [one for one in chosen.experiments() if isinstance(one, cnn_reconstruction.SecondOrder)]
+    assert [(one.stage, one.place) for one in second] == [
         *(("untrained", n) for n in range(3)),
         *(("trained", n) for n in range(2)),
     ]

@@ -11,7 +11,7 @@ from gradleak.show import figures
 from gradleak.studies.wang2024 import failure_analysis
 
 STUDY = "failure-analysis"
-CHOSEN = failure_analysis.SMALLEST | {"samples": 40}
+CHOSEN = failure_analysis.Parameters.at("smallest") | {"samples": 40}
 
 
 def test_nothing_is_wrong_without_saying_so(record: Record) -> None:

@@ -16,8 +16,8 @@ CHOSEN = {"samples": 2, "compared": 1, "l2_steps": 1, "cosine_steps": 2, "defens
 
 
 def test_images_come_back_and_eight_bits_hide_how_well(record: Record) -> None:
-    frame = record.frame()
-    closed = frame[(frame["part"] == "closed") & (frame["variant"] != "picture")]
+    closed = record.rows(fcn_inversion.ClosedForm)
+    closed = closed[closed["variant"] != "picture"]
     single = closed[closed["dtype"] == "float32"].groupby("variant")["psnr"]
     assert single.min()["ours"] > 100
     assert single.mean()["ours"] > single.mean()["as published"] > 60
@@ -28,8 +28,7 @@ def test_images_come_back_and_eight_bits_hide_how_well(record: Record) -> None:
 
 
 def test_defences_are_noticed_and_cost_digits(record: Record) -> None:
-    frame = record.frame()
-    defended = frame[frame["part"] == "defense"]
+    defended = record.rows(fcn_inversion.DefendedImages)
     noisy = defended[(defended["defense"] == "gaussian")].set_index(["attacker", "level"])["psnr"]
     assert (noisy["unaware"] == -float("inf")).all()
     aware = noisy["aware"].sort_index()
@@ -40,13 +39,13 @@ def test_defences_are_noticed_and_cost_digits(record: Record) -> None:
 
 def test_the_judge_counts_what_is_lost() -> None:
     truth = torch.rand(1, 3, 64, 64, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    assert fcn_inversion.judge(torch.full_like(truth, torch.nan), truth)["psnr"] == -float("inf")
-    assert fcn_inversion.judge(truth, truth)["eight_bit"] == float("inf")
+    assert fcn_inversion.judge(torch.full_like(truth, torch.nan), truth).psnr == -float("inf")
+    assert fcn_inversion.judge(truth, truth).eight_bit == float("inf")
 
 
 def test_matching_searches_the_label_or_takes_the_recovered_one_from_one_start(record: Record) -> None:
-    frame = record.frame()
-    matched = frame[(frame["part"] == "matching") & frame["image"].notna()]
+    frame = record.rows(fcn_inversion.Matching)
+    matched = frame[frame["image"].notna()]
     assert len(matched) == 2 * len(fcn_inversion.SOURCES)
     errors = matched.groupby("label")["label_error"]
     assert errors.max()["recovered"] < 1e-5
@@ -61,8 +60,7 @@ def test_matching_searches_the_label_or_takes_the_recovered_one_from_one_start(r
 
 
 def test_a_loss_by_factors_is_the_same_and_costs_less(record: Record) -> None:
-    frame = record.frame()
-    cost = frame[frame["part"] == "cost"]
+    cost = record.rows(fcn_inversion.EngineCost)
     factors = cost[cost["engine"] == "factors"]
     assert cost["loss_differs"].max() < 1e-5
     assert cost["slope_differs"].max() < 1e-5

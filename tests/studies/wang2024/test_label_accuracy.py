@@ -38,10 +38,12 @@ def test_every_draw_is_another_network(record: Record) -> None:
         text = label_accuracy.draws_table(record)[labels].iloc[0]
         assert text.startswith(f"{own['drawn'].mean():.1f} ± ")
     first, again = (
-        label_accuracy.trial(**trial.inputs | {"draw": 1})[0] for trial in (record.trials[0], record.trials[3])
+        label_accuracy.RandomNetwork(**trial.inputs | {"draw": 1}).run()[0]
+        for trial in (record.trials[0], record.trials[3])
     )
-    assert first["count"] == 60
-    assert again["drawn"] == record.trials[3].rows[0]["drawn"]
+    assert isinstance(again, label_accuracy.FurtherNetwork)
+    assert first.count == 60
+    assert again.drawn == record.trials[3].rows[0]["drawn"]
 
 
 def test_table_figure_and_the_claims_on_data_that_is_not_at_hand(record: Record) -> None:

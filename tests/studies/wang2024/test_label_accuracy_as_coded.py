@@ -40,11 +40,11 @@ def test_the_search_stops_early_where_classes_are_many() -> None:
     for classes in (20, 1000):
         targets = torch.full((4, classes), 0.3 / classes, dtype=torch.float64)
         targets[:, 0] += 0.7
-        layer = study._drawn(1280, classes, "torch", 0)
-        exact, search = study._attacked(layer, features, targets, "smoothing", 4, "cpu")
-        assert exact["accuracy"] == search["ended"] == search["counted"] == 100
-        assert exact["largest_error"] < 1e-5
-        found[classes] = search["median_error"]
+        layer = study.random_head(1280, classes, "torch", 0)
+        exact, search = study.attacked(layer, features, targets, "smoothing", 4, "cpu")
+        assert exact.accuracy == search.ended == search.counted == 100
+        assert exact.largest_error < 1e-5
+        found[classes] = search.median_error
     assert found[20] < 1e-4
     assert found[1000] > 5e-4
 
@@ -54,11 +54,11 @@ def test_a_zero_gradient_counts_as_in_the_code() -> None:
     layer = torch.nn.Linear(8, 4, bias=False)
     with torch.no_grad():
         layer.weight.zero_()[0] += 100
-    exact, search = study._attacked(layer, features, targets, "onehot", 3, "cpu")
-    assert exact["zero"] == pytest.approx(200 / 3)
-    assert exact["accuracy"] == pytest.approx(100 / 3)
-    assert exact["counted_zero"] == 100
-    assert search["counted"] >= 200 / 3 - 1e-9
+    exact, search = study.attacked(layer, features, targets, "onehot", 3, "cpu")
+    assert exact.zero == pytest.approx(200 / 3)
+    assert exact.accuracy == pytest.approx(100 / 3)
+    assert exact.counted_zero == 100
+    assert search.counted >= 200 / 3 - 1e-9
 
 
 def test_the_two_stems() -> None:
@@ -86,7 +86,7 @@ def test_tables_and_figure(record: Record) -> None:
 
 def test_what_is_measured_in_a_stead_is_a_stand_in() -> None:
     parameters = studies.parameters(STUDY, "paper")
-    assert study.datasets(parameters) == ["tinyimagenet32", "flowers17", "imagenet-sample", "cifar10"]
+    assert studies.load(STUDY).datasets(parameters) == ["tinyimagenet32", "flowers17", "imagenet-sample", "cifar10"]
     cells = [claim for claim in claims.load(STUDY) if claim.place == "Table 1" and not claim.ours]
     assert len(cells) == 21
     for claim in cells:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import matplotlib.pyplot as plt
 import pytest
 import torch
@@ -14,7 +16,7 @@ from gradleak.studies.shared.searched import judged
 from gradleak.studies.wang2024 import label_accuracy_intense
 
 STUDY = "label-accuracy-intense"
-CHOSEN = label_accuracy_intense.SMALLEST | {"samples": 60, "doubles": 20, "searches": 4}
+CHOSEN = label_accuracy_intense.Parameters.at("smallest") | {"samples": 60, "doubles": 20, "searches": 4}
 
 
 def test_every_label_is_recovered_and_none_wrongly(record: Record) -> None:
@@ -37,10 +39,10 @@ def test_a_wrong_label_counts_as_one() -> None:
     labels[1] = torch.tensor([0.5, 0.5])
     labels[2] = torch.nan
     row = judged(labels, ("unique", "unique", "failed", "ambiguous"), truth)
-    assert (row["accuracy"], row["silent"], row["unique"], row["failed"]) == (50, 1, 50, 25)
-    assert row["largest_error"] == pytest.approx(0.6)
+    assert (row.accuracy, row.silent, row.unique, row.failed) == (50, 1, 50, 25)
+    assert row.largest_error == pytest.approx(0.6)
     empty = judged(labels[2:3], ("failed",), truth[2:3])
-    assert empty["mean_error"] != empty["mean_error"]
+    assert math.isnan(empty.mean_error)
     success = metrics.oracle_success(torch.tensor([1.0, 1.1, torch.nan]), torch.tensor([1.002, 1.0, 1.0]), 4.0)
     assert success.tolist() == [True, False, False]
 

@@ -14,7 +14,7 @@ from gradleak.studies.shared.samples import read
 from gradleak.studies.wang2024 import loss_landscape
 
 STUDY = "loss-landscape"
-CHOSEN = loss_landscape.SMALLEST
+CHOSEN = loss_landscape.Parameters.at("smallest")
 
 
 def test_the_least_minimum_is_the_truth(record: Record) -> None:
@@ -59,9 +59,10 @@ def test_the_sample_that_figures_show_is_in_the_record(record: Record) -> None:
 
 
 def test_the_first_wrong_sample_is_shown_or_else_the_one_with_the_most_minima() -> None:
-    rows = [{"sample": n, "first_wrong": wrong, "minima": n} for n, wrong in enumerate([False, True, True, False])]
+    row = loss_landscape.SampleMinima.model_construct
+    rows = [row(sample=n, first_wrong=wrong, minima=n) for n, wrong in enumerate([False, True, True, False])]
     assert loss_landscape._example(rows) == 1
-    assert loss_landscape._example([row | {"first_wrong": False} for row in rows]) == 3
+    assert loss_landscape._example([row(sample=n, first_wrong=False, minima=n) for n in range(4)]) == 3
 
 
 def test_tables_and_figures(record: Record) -> None:

@@ -9,7 +9,7 @@ from gradleak.show import figures
 from gradleak.studies.wang2024 import noise
 
 STUDY = "noise"
-CHOSEN = noise.SMALLEST | {"samples": 12, "levels": [1e-4, 1e-1]}
+CHOSEN = noise.Parameters.at("smallest") | {"samples": 12, "levels": [1e-4, 1e-1]}
 
 
 def test_little_noise_leaves_the_label_and_much_takes_it(record: Record) -> None:

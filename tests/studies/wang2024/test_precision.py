@@ -30,7 +30,7 @@ def test_nothing_certain_is_wrong(record: Record) -> None:
 
 
 def test_who_knows_the_precision_reads_the_class(record: Record) -> None:
-    labels = record.part("labels")
+    labels = record.rows(precision.NetworkLabels)
     told = labels[labels["attacker"] == "told"]
     assert (told["right"] == 100).all()
     assert (told["failed"] == 0).all()
@@ -41,13 +41,13 @@ def test_who_knows_the_precision_reads_the_class(record: Record) -> None:
 
 
 def test_sentences_outlive_eight_bits(record: Record) -> None:
-    frame = record.part("sentences").set_index(["precision", "network"])
+    frame = record.rows(precision.ReadSentences).set_index(["precision", "network"])
     assert frame.loc[("float32", "lstm"), "unique"] == 1
     assert frame.loc[("bfloat16", "transformer"), "right"] == 100
 
 
 def test_images_lose_decibels_with_digits(record: Record) -> None:
-    frame = record.part("images")
+    frame = record.rows(precision.RestoredImages)
     own = frame[(frame["attack"] == "connected") & (frame["size"] == 1)].set_index(["precision", "attacker"])
     assert own.loc[("float32", "not told"), "psnr"] > 100
     assert 40 < own.loc[("bfloat16", "told"), "psnr"] < 70
@@ -67,10 +67,10 @@ def test_tables_and_figures(record: Record) -> None:
 def test_a_wrong_certificate_is_counted() -> None:
     true = torch.rand(1, 3, 8, 8, generator=torch.Generator().manual_seed(0))
     off = (1 + 1e-2) * true.double()
-    assert precision._measured(off, true, "exact", 1e-3)["wrong"] == 1
-    assert precision._measured(off, true, "exact", 5e-3)["wrong"] == 0
-    assert precision._measured(off, true, "partial", 1e-3)["wrong"] == 0
-    assert precision._measured(off * torch.nan, true, "unique", None)["wrong"] == 1
+    assert precision.nearness(off, true, "exact", 1e-3).wrong == 1
+    assert precision.nearness(off, true, "exact", 5e-3).wrong == 0
+    assert precision.nearness(off, true, "partial", 1e-3).wrong == 0
+    assert precision.nearness(off * torch.nan, true, "unique", None).wrong == 1
 
 
 def test_the_page_offers_every_precision() -> None:

@@ -18,16 +18,16 @@ CHOSEN = {"images": 2, "effort": 5e-3, "batches": [1, 2]}
 
 
 def test_every_attack_runs_on_every_image(record: Record) -> None:
-    frame = record.frame()
-    images = frame[(frame["part"] == "race") & (frame["what"] == "image")]
+    races = record.rows(costs.Race)
+    images = races[races["what"] == "image"]
     assert set(images["attack"]) == {*PRESETS, costs.SAFE, costs.CLOSED}
     assert images.groupby("attack").size().eq(2).all()
     assert images["seconds"].gt(0).all()
 
 
 def test_the_closed_form_is_at_the_top_levels_at_once(record: Record) -> None:
-    frame = record.frame()
-    levels = frame[(frame["part"] == "race") & (frame["what"] == "level") & (frame["level"] == 40)]
+    races = record.rows(costs.Race)
+    levels = races[(races["what"] == "level") & (races["level"] == 40)]
     closed = levels[levels["attack"] == costs.CLOSED]
     assert closed["reached"].all()
     assert not levels[levels["attack"].isin(PRESETS)]["reached"].any()
@@ -44,7 +44,7 @@ def test_a_level_is_reached_when_the_best_so_far_is_there(monkeypatch: pytest.Mo
     now = iter(range(100))
     monkeypatch.setattr(costs.time, "process_time", lambda: next(now))
     truth = torch.zeros(2, 3, 8, 8, dtype=torch.float64)
-    clock = costs._Clock(truth)  # at second 0
+    clock = costs.Clock(truth)  # at second 0
     near = [torch.full((3, 8, 8), 10 ** (-level / 20), dtype=torch.float64) for level in (10, 28, 22, 50)]
     private = [costs.data.normalise(image[None]).unsqueeze(1) for image in near]
     both = torch.arange(2)
@@ -52,7 +52,8 @@ def test_a_level_is_reached_when_the_best_so_far_is_there(monkeypatch: pytest.Mo
     clock.watch(both, 5, torch.cat([private[1], private[2]]))
     clock.done(torch.cat([private[3], private[2]]).squeeze(1))
     rows = clock.rows()
-    seconds = {(row["image"], row["level"]): row.get("seconds") for row in rows if row["what"] == "level"}
+    levels = [row for row in rows if isinstance(row, costs.Level)]
+    seconds = {(row.image, row.level): row.columns.get("seconds") for row in levels}
     # An image's seconds are half of what both took: 1, 2 and 3.
     assert seconds[0, 20] == 1.0
     assert seconds[0, 25] == 1.0
@@ -60,7 +61,7 @@ def test_a_level_is_reached_when_the_best_so_far_is_there(monkeypatch: pytest.Mo
     assert seconds[0, 60] is None
     assert seconds[1, 25] == 0.5  # what it had first counts, though later it is worse
     assert seconds[1, 30] is None
-    ends = [row["psnr"] for row in rows if row["what"] == "image"]
+    ends = [row.psnr for row in rows if isinstance(row, costs.RacedImage)]
     assert ends == pytest.approx([50, 28], abs=0.01)
 
 
@@ -72,8 +73,7 @@ def test_the_effort_scales_the_published_steps() -> None:
 
 
 def test_together_compares_with_one_in_the_same_run(record: Record) -> None:
-    frame = record.frame()
-    together = frame[frame["part"] == "together"]
+    together = record.rows(costs.Together)
     assert together[together["number"] == 1]["gain"].eq(1).all()
     assert len(together) == 2 * 3
     assert all(math.isclose(row["rate"] * row["seconds"], 1.0) for row in together.to_dict("records"))
@@ -92,8 +92,9 @@ def test_tables_and_figures(record: Record) -> None:
 
 def test_second_order_is_run_image_by_image() -> None:
     parameters = costs.Parameters(images=3, second_order=2, stages=["untrained", "trained"])
-    second = [inputs for inputs in costs.trials(parameters) if inputs.get("attack") in (costs.SECOND, costs.POLISHED)]
-    assert [(one["stage"], one["attack"], one["skip"]) for one in second] == [
+    races = [one for one in parameters.experiments() if isinstance(one, costs.Race)]
+    second = [one for one in races if one.attack in (costs.SECOND, costs.POLISHED)]
+    assert [(one.stage, one.attack, one.skip) for one in second] == [
         ("untrained", costs.SECOND, 0),
         ("untrained", costs.SECOND, 1),
         ("untrained", costs.POLISHED, 0),

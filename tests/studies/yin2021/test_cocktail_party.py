@@ -23,12 +23,12 @@ def test_sparse_features_are_unmixed_whatever_mixes_them(size: int) -> None:
     generator = torch.Generator().manual_seed(size)
     features = torch.randn(size, 2000, generator=generator).sub(0.5).relu() ** 2
     mixing = torch.randn(20, size, generator=generator)
-    found = cocktail_party.judged(unmix_features(mixing @ features, size), features)
-    assert found["least"] > 0.98
+    found = cocktail_party.nearness(unmix_features(mixing @ features, size), features)
+    assert found.least > 0.98
     # Normal ones have no direction of their own.
     normal = torch.randn(size, 2000, generator=generator)
     if size > 1:
-        assert cocktail_party.judged(unmix_features(mixing @ normal, size), normal)["least"] < 0.98
+        assert cocktail_party.nearness(unmix_features(mixing @ normal, size), normal).least < 0.98
 
 
 def test_more_samples_than_rows_are_refused() -> None:
@@ -38,8 +38,9 @@ def test_more_samples_than_rows_are_refused() -> None:
 
 def test_the_order_is_told_by_nobody_and_what_is_missing_counts_as_nothing() -> None:
     truth = torch.eye(3, 5)
-    assert cocktail_party.judged(truth[[2, 0, 1]], truth) == {"cosine": 1.0, "least": 1.0, "near": 100.0}
-    assert cocktail_party.judged(truth[:1], truth)["cosine"] == pytest.approx(1 / 3)
+    in_order = cocktail_party.nearness(truth[[2, 0, 1]], truth)
+    assert in_order.columns == {"cosine": 1.0, "least": 1.0, "near": 100.0}
+    assert cocktail_party.nearness(truth[:1], truth).cosine == pytest.approx(1 / 3)
 
 
 def test_who_needs_what(record: Record) -> None:
