@@ -25,7 +25,10 @@ from gradleak.storage import storage_error, write_whole
 from gradleak.studies import Parameters, Study
 
 # What a page shows beside its study; a change there asks for a new run of the page, though not of its trials.
-PAGE_MODULES = ("gradleak.claims", *(f"gradleak.book.{name}" for name in ("records", "tables", "runner", "pages")))
+PAGE_MODULES = (
+    "gradleak.claims", "gradleak.runs.records", "gradleak.runs.runner", "gradleak.show.provenance",
+    "gradleak.show.tables", "gradleak.book.pages",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

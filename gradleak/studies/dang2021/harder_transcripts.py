@@ -413,6 +413,9 @@ def bag_of_words(leak: Leak) -> set[int]:
     return rlg(leak.weight_gradient) - {END}
 
 
+Reader = Callable[[Leak], Transcripts]
+
+
 def read_behind(clean: Leak, sent: Gradients, tokens: Sequence[int]) -> list[DefendedReading]:
     """Read what was sent: in closed form, and by the nearest words, the length told or not."""
     leak = Leak(clean.model, sent, clean.head, clean.batch_size)
@@ -423,9 +426,6 @@ def read_behind(clean: Leak, sent: Gradients, tokens: Sequence[int]) -> list[Def
     }
     left = utility(clean.gradients, sent)
     return [DefendedReading.of(reading, utility=left) for reading in read_by(readers, leak, [tokens])]
-
-
-Reader = Callable[[Leak], Transcripts]
 
 
 def read_by(readers: Mapping[str, Reader], leak: Leak, tokens: Sequence[Sequence[int]]) -> Iterator[Reading]:

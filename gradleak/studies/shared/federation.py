@@ -12,11 +12,12 @@ from torch.nn import functional as F
 from gradleak import data
 from gradleak.leak import Leak
 
+# The step size of gradient descent, the samples in a client's batch, and the units of the hidden layer.
 RATE, SIZE, WIDTH = 0.5, 4, 64
 
 
 def digit_network(seed: int) -> nn.Sequential:
-    """Return two Linear layers with biases for digits of 8 × 8."""
+    """Return a network of two Linear layers with biases, for digits of 8 × 8 pixels."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return nn.Sequential(nn.Flatten(), nn.Linear(64, WIDTH), nn.ReLU(), nn.Linear(WIDTH, 10))
@@ -33,7 +34,7 @@ class Update:
 
 @dataclass
 class Federation:
-    """The server's `model`, and each client's own samples, of which a round's batch is drawn."""
+    """The server's `model`, the samples that each client draws its batches from, and digits to test the model on."""
 
     model: nn.Module
     shares: list[tuple[Tensor, Tensor]]
@@ -42,15 +43,15 @@ class Federation:
 
     @classmethod
     def of(cls, clients: int, dtype: torch.dtype, seed: int, device: str) -> Federation:
-        """Return a federation before its first round: the digits are dealt out to the clients in turn."""
+        """Return a federation before its first round; training digits are dealt out to the clients in turn."""
         train, test = data.load("digits", "train"), data.load("digits", "test")
         shares = [
             (train.images[place::clients].to(device, dtype), train.labels[place::clients].to(device))
             for place in range(clients)
         ]
         model = digit_network(seed).to(device, dtype)
-        held = (test.images.to(device, dtype), test.labels.to(device))
-        return cls(model, shares, held, torch.Generator().manual_seed(seed))
+        tested = (test.images.to(device, dtype), test.labels.to(device))
+        return cls(model, shares, tested, torch.Generator().manual_seed(seed))
 
     def round(self) -> list[Update]:
         """Let every client take one step of gradient descent, average what they send, and return that."""

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import math
 import time
-from typing import Any, ClassVar, Literal
+from collections.abc import Iterator
+from itertools import product
+from typing import Literal
 
 import pandas as pd
 import torch
@@ -24,14 +26,16 @@ from gradleak.runs.fitting import Sees
 from gradleak.runs.forms import Form, Whole
 from gradleak.runs.records import Record
 from gradleak.show import figures
+from gradleak.show.leaks import LABELS_STOPPED, Leaks, largest_recovered, least_stopping, listed
+from gradleak.studies import Experiment, Row, setting
 from gradleak.studies.shared import attacked_networks
-from gradleak.studies.shared.attacked_networks import Row, built
+from gradleak.studies.shared.attacked_networks import AttackedNetwork, built
 from gradleak.studies.shared.samples import DTYPES, inputs_of, soft_labels
 
 PLACE = "Beyond section 3"
-SMALLEST: dict[str, Any] = {}
 # A batch counts as found if every label is this near in L1, and every feature relative to its length.
 NEAR_LABEL, NEAR_FEATURE = 2e-4, 1e-3
+Labels = Literal["smoothing", "mixup", "onehot"]
 
 
 class Cell(Form):
@@ -41,7 +45,7 @@ class Cell(Form):
     classes: Whole = Field(ge=2)
     size: Whole = Field(ge=1)
     drawn: Literal["distinct", "repeated"]
-    labels: Literal["smoothing", "mixup", "onehot"]
+    labels: Labels
 
 
 class Trained(Form):
@@ -52,32 +56,22 @@ class Trained(Form):
     size: Whole = Field(ge=1)
 
     @property
-    def row(self) -> Row:
+    def attacked(self) -> AttackedNetwork:
         """The network."""
-        return Row.of(f"{self.dataset}/{self.network}/trained")
+        return AttackedNetwork.of(f"{self.dataset}/{self.network}/trained")
 
     def check(self) -> None:
         """Say so where there is no recipe for it."""
-        self.row.check()
+        self.attacked.check()
 
 
 class Parameters(studies.Parameters):
-    """What a rerun may change."""
+    """Which networks send which batches, in which precisions, and how much noise they add."""
 
-    batches: int = Field(1, ge=1, le=10_000, description="batches a cell")
-    cells: list[Cell] = Field(
+    batches: int = setting(1, paper=50, ge=1, le=10_000, about="batches a cell")
+    cells: list[Cell] = setting(
         ["resnet18/20/4/distinct/smoothing", "lenet/20/4/repeated/onehot"],
-        validate_default=True,
-        description="untrained networks, as network/classes C/batch size B/distinct or repeated classes/labels",
-    )
-    trained: list[Trained] = Field([], description="trained ones, as dataset/network/batch size")
-    precisions: list[str] = Field(["float32"], description="what gradients are computed in")
-    noises: list[float] = Field([1e-6], description="noise added to the first cell's gradients")
-    dataset: str = Field("photos", description="private images, test split")
-
-    paper: ClassVar[dict[str, Any]] = {
-        "batches": 50,
-        "cells": [
+        paper=[
             *(f"resnet18/100/{size}/distinct/smoothing" for size in (2, 4, 8, 16, 24, 32, 40, 44, 48)),
             *(f"lenet/100/{size}/distinct/smoothing" for size in (2, 4, 8, 16, 24, 32)),
             *(f"{network}/100/16/repeated/smoothing" for network in ("resnet18", "lenet")),
@@ -85,111 +79,155 @@ class Parameters(studies.Parameters):
             "resnet18/1000/32/repeated/smoothing",
             *(f"resnet18/100/16/repeated/{labels}" for labels in ("onehot", "mixup")),
         ],
-        "trained": ["cifar10/lenet/2", "cifar10/lenet/3", "cifar10/resnet20/2", "cifar10/resnet20/3"],
-        "precisions": list(DTYPES),
-        "noises": [1e-8, 1e-7, 1e-6, 1e-5, 1e-4],
-        "dataset": "cifar10",
-    }
+        validate_default=True,
+        about="untrained networks, as network/classes C/batch size B/distinct or repeated classes/labels",
+    )
+    trained: list[Trained] = setting(
+        [],
+        paper=["cifar10/lenet/2", "cifar10/lenet/3", "cifar10/resnet20/2", "cifar10/resnet20/3"],
+        about="trained ones, as dataset/network/batch size",
+    )
+    precisions: list[str] = setting(["float32"], paper=list(DTYPES), about="what gradients are computed in")
+    noises: list[float] = setting(
+        [1e-6], paper=[1e-8, 1e-7, 1e-6, 1e-5, 1e-4], about="noise added to the first cell's gradients"
+    )
+    dataset: str = setting("photos", paper="cifar10", about="private images, test split")
 
     def sees(self) -> list[Sees]:
         """Return the networks and the images that they are shown."""
-        return [*(Sees(cell.network, self.dataset) for cell in self.cells), *(one.row.sees for one in self.trained)]
+        shown = [Sees(cell.network, self.dataset) for cell in self.cells]
+        return [*shown, *(one.attacked.sees for one in self.trained)]
+
+    def experiments(self) -> Iterator[Experiment]:
+        """Give every cell in every precision, then the first one with noise."""
+        clean = [*self._untrained(), *self._trained()]
+        yield from clean
+        for noise in self.noises:
+            yield clean[0].model_copy(update={"noise": noise})
+
+    def _untrained(self) -> Iterator[Batches]:
+        for cell, dtype in product(self.cells, self.precisions):
+            yield Batches.of(
+                self,
+                network=cell.network,
+                classes=cell.classes,
+                size=cell.size,
+                repeated=cell.drawn == "repeated",
+                labels=cell.labels,
+                stage="untrained",
+                dtype=dtype,
+                noise=0.0,
+            )
+
+    def _trained(self) -> Iterator[Batches]:
+        for one, dtype in product(self.trained, self.precisions):
+            yield Batches.of(
+                self,
+                network=one.network,
+                classes=0,
+                size=one.size,
+                repeated=False,
+                labels="smoothing",
+                stage="trained",
+                dataset=one.dataset,
+                dtype=dtype,
+                noise=0.0,
+            )
+
+    def about(self) -> str:
+        """Return in a few words how many samples of what a run is about."""
+        return f"{self.batches} batches a cell, {data.title(self.dataset)}"
 
 
-def scale(parameters: Parameters) -> str:
-    """Return in a few words how many samples of what a run is about."""
-    return f"{parameters.batches} batches a cell, {data.title(parameters.dataset)}"
+class Judged(Row):
+    """How many samples of a batch were found, and how exactly, where all were.
+
+    `claimed`: the label error that the attack vouches for; `whole`: all samples are right, and called unique; `silent`:
+    called unique, and wrong; `flagged`: not called unique.
+    """
+
+    status: str
+    found: int
+    label_error: float = math.nan
+    feature_error: float = math.nan
+    claimed: float = math.nan
+    residual: float = math.nan
+    whole: bool
+    silent: bool
+    flagged: bool
 
 
-def datasets(parameters: Parameters) -> list[str]:
-    """Return the names of the datasets this study reads."""
-    own = [name for one in parameters.trained for name in (one.dataset, one.row.training)]
-    return list(dict.fromkeys([parameters.dataset, *own]))
+class AttackedBatch(Judged):
+    """A batch and how it was attacked; `utility`: the cosine of the gradient that was sent with the clean one."""
+
+    batch: int
+    attacker: str
+    seconds: float
+    utility: float
 
 
-def trials(parameters: Parameters) -> list[dict[str, Any]]:
-    """Return the inputs of every trial: a cell in one precision each."""
-    device = studies.resolve_device(parameters.device)
-    common = {"batches": parameters.batches, "seed": parameters.seed, "device": device, "noise": 0.0}
-    cells = [
-        {"network": cell.network, "classes": cell.classes, "size": cell.size, "repeated": cell.drawn == "repeated"}
-        | {"labels": cell.labels, "stage": "untrained", "dataset": parameters.dataset}
-        for cell in parameters.cells
-    ]
-    cells += [
-        {"network": one.network, "classes": 0, "size": one.size, "repeated": False}
-        | {"labels": "smoothing", "stage": "trained", "dataset": one.dataset}
-        for one in parameters.trained
-    ]
-    clean = [cell | {"dtype": dtype} | common for cell in cells for dtype in parameters.precisions]
-    noisy = [clean[0] | {"noise": noise} for noise in parameters.noises]
-    return clean + noisy
+class Batches(Experiment):
+    """Batches of one network and size, each recovered from its averaged gradient.
 
+    `classes`: 0 where the network's own are meant; `noise`: the standard deviation of what the client adds.
+    """
 
-def trial(
-    *,
-    network: str,
-    classes: int,
-    size: int,
-    repeated: bool,
-    labels: str,
-    stage: str,
-    dataset: str,
-    dtype: str,
-    noise: float,
-    batches: int,
-    seed: int,
-    device: str,
-) -> list[dict[str, Any]]:
-    """Recover the labels of all batches of a cell; one row a batch."""
-    private = data.load(dataset, "test")
-    if stage == "trained":
-        row = Row.of(f"{dataset}/{network}/trained")
-        model, classes = attacked_networks.network(row, labels, private, seed, device)[0], private.classes
-    else:
-        model = built(network, private, seed, device, classes=classes, bias=False)
-    model = model.to(device, DTYPES[dtype])
-    own = stage == "trained"
-    return [
-        {"batch": n} | row
-        for n in range(batches)
-        for row in _batch(model, private, n + seed, size, repeated, labels, classes, own, dtype, noise, device)
-    ]
+    network: str
+    classes: int
+    size: int
+    repeated: bool
+    labels: Labels
+    stage: attacked_networks.Stage
+    dataset: str
+    dtype: str
+    noise: float
+    batches: int
 
+    def reads(self) -> list[str]:
+        """Return the datasets that the network is shown and was trained on."""
+        return [self.dataset, self._attacked.training] if self.stage == "trained" else [self.dataset]
 
-def _batch(
-    model: nn.Module,
-    private: data.Dataset,
-    seed: int,
-    size: int,
-    repeated: bool,
-    labels: str,
-    classes: int,
-    own: bool,
-    dtype: str,
-    noise: float,
-    device: str,
-) -> list[dict[str, Any]]:
-    generator = torch.Generator().manual_seed(seed)
-    chosen = torch.randperm(len(private), generator=generator)[:size]
-    inputs = data.normalise(private.images[chosen]).to(device, DTYPES[dtype])
-    # Untrained networks know nothing of their classes, so images are given any.
-    targets = draw(labels, classes, size, repeated, private.labels[chosen] if own else None, generator)
-    targets = targets.to(device, DTYPES[dtype])
-    leaks = observe_heads(model, inputs, targets)
-    gradient, utility = leaks.weight_gradients.mean(dim=0), 1.0
-    if noise:
-        disturb = defenses.gaussian(noise, generator)
-        clean, gradient = gradient, disturb({"head": gradient})["head"]
-        utility = defenses.utility({"head": clean}, {"head": gradient})
-    (hidden,) = inputs_of([model.get_submodule("head")], model, inputs)
-    rows = []
-    for attacker, known in (("unaware", 0.0), ("aware", noise)) if noise else (("unaware", 0.0),):
-        started = time.perf_counter()
-        found = recover_batch(gradient, leaks.weight, batch_size=size, prior=labels, noise=known, seed=seed)
-        row = {"attacker": attacker, "seconds": time.perf_counter() - started, "utility": utility}
-        rows.append(row | judge(found, hidden, targets))
-    return rows
+    @property
+    def _attacked(self) -> AttackedNetwork:
+        return AttackedNetwork.of(f"{self.dataset}/{self.network}/trained")
+
+    def run(self) -> Iterator[AttackedBatch]:
+        """Recover the labels and features of every batch."""
+        private = data.load(self.dataset, "test")
+        if self.stage == "trained":
+            model, _ = attacked_networks.network(self._attacked, self.labels, private, self.seed, self.device)
+        else:
+            model = built(self.network, private, self.seed, self.device, classes=self.classes, bias=False)
+        model = model.to(self.device, DTYPES[self.dtype])
+        for n in range(self.batches):
+            yield from self._attack(model, private, n)
+
+    def _attack(self, model: nn.Module, private: data.Dataset, batch: int) -> Iterator[AttackedBatch]:
+        seed = batch + self.seed
+        generator = torch.Generator().manual_seed(seed)
+        chosen = torch.randperm(len(private), generator=generator)[: self.size]
+        inputs = data.normalise(private.images[chosen]).to(self.device, DTYPES[self.dtype])
+        # Untrained networks know nothing of their classes, so their images are given any.
+        own = private.labels[chosen] if self.stage == "trained" else None
+        classes = private.classes if self.stage == "trained" else self.classes
+        targets = draw(self.labels, classes, self.size, self.repeated, own, generator)
+        targets = targets.to(self.device, DTYPES[self.dtype])
+        leaks = observe_heads(model, inputs, targets)
+        gradient, utility = leaks.weight_gradients.mean(dim=0), 1.0
+        if self.noise:
+            disturb = defenses.gaussian(self.noise, generator)
+            clean, gradient = gradient, disturb({"head": gradient})["head"]
+            utility = defenses.utility({"head": clean}, {"head": gradient})
+        (hidden,) = inputs_of([model.get_submodule("head")], model, inputs)
+        for attacker, known in (("unaware", 0.0), ("aware", self.noise)) if self.noise else (("unaware", 0.0),):
+            started = time.perf_counter()
+            found = recover_batch(
+                gradient, leaks.weight, batch_size=self.size, prior=self.labels, noise=known, seed=seed
+            )
+            seconds = time.perf_counter() - started
+            yield AttackedBatch.of(
+                judge(found, hidden, targets), batch=batch, attacker=attacker, seconds=seconds, utility=utility
+            )
 
 
 def draw(
@@ -206,31 +244,26 @@ def draw(
     return soft_labels(labels, first, classes, generator)
 
 
-def judge(found: BatchLabels, hidden: Tensor, targets: Tensor) -> dict[str, Any]:
+def judge(found: BatchLabels, hidden: Tensor, targets: Tensor) -> Judged:
     """Return whether a batch was found, how exactly, and whether what was called unique is wrong."""
     hidden, targets = hidden.double(), targets.double()
-    complete = bool(found.found.all())
-    row: dict[str, Any] = {"status": found.status, "found": int(found.found.sum())}
-    if complete:
-        order = metrics.match_batch(found.features, hidden)
-        label = metrics.label_error(found.labels[order], targets)
-        feature = (found.features[order] - hidden).norm(dim=1) / hidden.norm(dim=1)
-        claimed = found.open[order]
-        row |= {
-            "label_error": float(label.max()),
-            "feature_error": float(feature.max()),
-            "claimed": float(claimed.max()),
-            "residual": found.residual,
-        }
-        right = float(label.max()) < NEAR_LABEL and float(feature.max()) < NEAR_FEATURE
-    else:
-        right = False
-    wrong = complete and (row["label_error"] > KNOWN or row["feature_error"] > KNOWN_FEATURE)
-    return row | {
-        "whole": right and found.status == "unique",
-        "silent": found.status == "unique" and wrong,
-        "flagged": found.status != "unique",
-    }
+    unique, count = found.status == "unique", int(found.found.sum())
+    if not bool(found.found.all()):
+        return Judged(status=found.status, found=count, whole=False, silent=False, flagged=not unique)
+    order = metrics.match_batch(found.features, hidden)
+    label = float(metrics.label_error(found.labels[order], targets).max())
+    feature = float(((found.features[order] - hidden).norm(dim=1) / hidden.norm(dim=1)).max())
+    return Judged(
+        status=found.status,
+        found=count,
+        label_error=label,
+        feature_error=feature,
+        claimed=float(found.open[order].max()),
+        residual=found.residual,
+        whole=unique and label < NEAR_LABEL and feature < NEAR_FEATURE,
+        silent=unique and (label > KNOWN or feature > KNOWN_FEATURE),
+        flagged=not unique,
+    )
 
 
 def _cells(record: Record) -> pd.DataFrame:
@@ -265,7 +298,7 @@ def table(record: Record) -> pd.DataFrame:
     keys = ["stage", "network", "classes", "size", "labels", "drawn", "n"]
     lines = []
     for (stage, network, classes, size, labels, drawn, n), group in cells.groupby(keys, sort=False):
-        line: dict[str, Any] = {
+        line: dict[str, object] = {
             "network": network if stage == "untrained" else f"trained {network}",
             "C": str(classes) if classes else "own",
             "B": size,
@@ -278,7 +311,7 @@ def table(record: Record) -> pd.DataFrame:
     return pd.DataFrame(lines)
 
 
-def _number(value: Any) -> str:
+def _number(value: float | None) -> str:
     return "–" if value is None or pd.isna(value) else f"{value:.0e}"
 
 
@@ -358,3 +391,19 @@ def figure_certificate(record: Record) -> Figure:
     axes[0][1].set(xscale="log", yscale="log", xlabel="relative error of the rebuilt gradient")
     figures.legend_below(figure, 4)
     return figure
+
+
+def leaks(record: Record) -> Leaks:
+    """Return this page's row in the book's first table."""
+    rows = record.frame()
+    clean = rows[(rows["noise"] == 0) & (rows["dtype"] == "float32") & (rows["classes"] > 0) & ~rows["repeated"]]
+    size, classes = largest_recovered(clean, "whole", 1.0)
+    shown = clean[(clean["size"] == size) & (clean["classes"] == classes)]
+    noisy = rows[rows["noise"] > 0].assign(defense="gaussian", level=lambda own: own["noise"])
+    return Leaks(
+        "all soft labels and features",
+        f"batch of up to {size}, {classes:,} classes; {listed(clean['network'])}",
+        f"every batch of {size} whole, L1 error {shown['label_error'].median():.0e}",
+        shown["seconds"].median(),
+        least_stopping(noisy.assign(success=100.0 * noisy["whole"]), LABELS_STOPPED),
+    )

@@ -16,7 +16,8 @@ from gradleak.runs.records import Record
 from gradleak.sequences.observed import FIRST, observe_speech
 from gradleak.show import figures
 from gradleak.studies.dang2021 import harder_transcripts as study
-from gradleak.studies.dang2021.words import tokens_of
+from gradleak.studies.shared.recognisers import tokens_of
+from gradleak.studies.shared.sentence_clients import ClientDefense
 
 STUDY = "harder-transcripts"
 CHOSEN = {
@@ -119,7 +120,7 @@ def test_two_and_no_more_begin_alike() -> None:
         (study.Alone, "large/0/9/1"),
         (study.Alike, "1/1"),
         (study.Local, "0/1"),
-        (study.Behind, "noise"),
+        (ClientDefense, "noise"),
         (study.Release, "0/1"),
     ],
 )

@@ -10,7 +10,7 @@ from gradleak.errors import InputError
 from gradleak.runs.records import Record
 from gradleak.show import figures
 from gradleak.studies.dang2021 import matched_transcripts as study
-from gradleak.studies.dang2021.words import tokens_of
+from gradleak.studies.shared.recognisers import tokens_of
 
 STUDY = "matched-transcripts"
 CHOSEN = {
@@ -88,8 +88,8 @@ def test_tables_and_figures(record: Record) -> None:
         plt.close(figure)
 
 
-@pytest.mark.parametrize("form", [(study.Row, "sentences/softmax/0/0/1"), (study.Stage, "0/0"), (study.Length, "0/1")])
-def test_parameters_that_make_no_sense(form: tuple[type[study.Row], str]) -> None:
+@pytest.mark.parametrize("form", [(study.SearchedTexts, "sentences/softmax/0/0/1"), (study.Stage, "0/0"), (study.Length, "0/1")])
+def test_parameters_that_make_no_sense(form: tuple[type[study.SearchedTexts], str]) -> None:
     kind, written = form
     with pytest.raises(InputError, match="1 at least"):
         kind.of(written)

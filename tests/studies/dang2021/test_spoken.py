@@ -36,14 +36,14 @@ def test_table_and_figure(record: Record) -> None:
 
 def test_speech_is_made_up_only_where_that_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spoken, "can_speak", lambda: False)
-    stood_in = spoken.trials(spoken.Parameters())
-    assert {voice for inputs in stood_in for voice in inputs["voices"]} == {spoken.MADE_UP}
-    asked = spoken.trials(spoken.Parameters(stand_in=False))
-    assert {voice for inputs in asked for voice in inputs["voices"]} == {
-        "en-us/175/50",
-        "en-gb/140/35",
-        "en-us+f3/210/65",
-    }
+    assert _voices(spoken.Parameters()) == {spoken.MADE_UP}
+    assert _voices(spoken.Parameters(stand_in=False)) == {"en-us/175/50", "en-gb/140/35", "en-us+f3/210/65"}
+
+
+def _voices(parameters: spoken.Parameters) -> set[str]:
+    experiments = list(parameters.experiments())
+    assert all(isinstance(one, spoken.HearSpeech) for one in experiments)
+    return {voice for one in experiments if isinstance(one, spoken.HearSpeech) for voice in one.voices}
 
 
 def test_digits_are_drawn_again_alike() -> None:

@@ -10,6 +10,7 @@ from gradleak.runs import records
 from gradleak.runs.records import Record
 from gradleak.show import figures
 from gradleak.studies.dang2021 import transcripts
+from gradleak.studies.shared.transcript_errors import edits
 
 STUDY = "transcripts"
 CHOSEN = {"rows": ["small/0/6", "small-2/0/2"], "batches": ["2/3"]}
@@ -37,7 +38,7 @@ def test_nothing_wrong_is_called_unique(record: Record) -> None:
     ("found", "truth", "count"), [("a b c", "a b c", 0), ("a c", "a b c", 1), ("", "a b", 2), ("x b y z", "a b c", 3)]
 )
 def test_words_in_error(found: str, truth: str, count: int) -> None:
-    assert transcripts.edits(found.split(), truth.split()) == count
+    assert edits(found.split(), truth.split()) == count
 
 
 def test_tables_and_figures(record: Record) -> None:

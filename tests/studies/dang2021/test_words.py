@@ -10,6 +10,7 @@ from gradleak.runs import records
 from gradleak.runs.records import Record
 from gradleak.show import figures
 from gradleak.studies.dang2021 import words
+from gradleak.studies.shared.recognisers import AttackedRecogniser, attacked_texts
 
 STUDY = "words"
 CHOSEN = {
@@ -58,10 +59,10 @@ def test_tables_and_figure(record: Record) -> None:
 
 def test_parameters_that_make_no_sense() -> None:
     with pytest.raises(InputError, match="a recogniser is one of"):
-        words.Row.of("large/0/5")
+        AttackedRecogniser.of("large/0/5")
     with pytest.raises(InputError, match="its coded, input should be greater than or equal to 1"):
         words.Compared.of("small/0/5/0")
     with pytest.raises(InputError, match="1 at least"):
         words.Batch.of("0/1/1")
     with pytest.raises(InputError, match="utterances to attack"):
-        words.spoken("sentences", 10_000)
+        attacked_texts("sentences", 10_000)
