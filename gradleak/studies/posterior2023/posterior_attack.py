@@ -26,6 +26,7 @@ from gradleak.runs.fitting import Sees
 from gradleak.runs.forms import Form, Whole
 from gradleak.runs.records import Record
 from gradleak.show import figures
+from gradleak.show.leaks import LABELS_STOPPED, Leaks, listed, span, stopped_on
 from gradleak.show.summaries import among, joined, only, summary
 from gradleak.studies import Experiment, setting
 from gradleak.studies.shared.attacked_networks import OnPixels, built
@@ -395,3 +396,16 @@ def _draw(axis: Axes, frame: pd.DataFrame, column: str) -> None:
         middle, spread = own["instances"].astype(float), own["spread"].astype(float)
         axis.plot(own[column], middle, color=colour, linestyle=dash, marker="o", markersize=4, label=name)
         axis.fill_between(own[column], middle - spread, middle + spread, color=colour, alpha=0.15, linewidth=0)
+
+
+def leaks(record: Record) -> Leaks:
+    """Return this page's row in the book's first table."""
+    rows = record.part("table 2")
+    table = rows[rows["attack"] == "posterior"]
+    return Leaks(
+        "label counts, by confidence",
+        f"batch of {span(table['size'])}, auxiliary data; {listed(table['network'])}",
+        f"{span(100 * table.groupby('network')['instances'].mean(), '.1f')} % of labels",
+        table["seconds"].median(),
+        stopped_on("llg-defenses", "over_guess", LABELS_STOPPED, attack="posterior"),
+    )

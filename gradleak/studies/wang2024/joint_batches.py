@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import math
 import time
-from typing import Any, ClassVar, Literal
+from collections.abc import Iterator
+from itertools import product
+from typing import Literal
 
 import pandas as pd
 import torch
@@ -18,24 +20,24 @@ from torch import Tensor
 
 from gradleak import data, metrics, studies
 from gradleak.errors import InputError
-from gradleak.labels import recover_jointly
+from gradleak.labels import BatchLabels, recover_jointly
 from gradleak.labels.verdict import KNOWN
 from gradleak.leak import observe_heads
 from gradleak.runs.fitting import Sees
 from gradleak.runs.forms import Form, Whole
 from gradleak.runs.records import Record
 from gradleak.show import figures
+from gradleak.studies import Experiment, Row, setting
 from gradleak.studies.shared import attacked_networks
-from gradleak.studies.shared.attacked_networks import Row
+from gradleak.studies.shared.attacked_networks import AttackedNetwork
 from gradleak.studies.shared.samples import DTYPES, inputs_of, soft_labels
 
 PLACE = "Beyond section 3"
-SMALLEST: dict[str, Any] = {"cells": ["8/5/distinct/told", "8/6/distinct/told"], "networks": [], "batches": 2}
 FEATURES = 256
 NEAR_FEATURE = 1e-2
-# Starts cost with the fifth power of the batch size; so fewer are taken for batches of more than so many samples.
+# A start's time grows with the fifth power of the batch size: batches of more than LARGEST samples get fewer starts.
 LARGEST, FEWEST = 8, 4
-# And so few batches of more than so many samples: minutes each.
+# A batch of more than MANY samples takes minutes: no more than FEW of them are tried.
 MANY, FEW = 40, 3
 # What the classes of a cell's samples are, in the table's words.
 KINDS = {"repeated": "repeated", "mixed": "mixed, two each"}
@@ -55,35 +57,18 @@ class Cell(Form):
             raise InputError("samples with mixed labels are found together where the two classes of each are told")
 
 
-class Network(Row):
+class Network(AttackedNetwork):
     """A network on its private images, and the size of its batches."""
 
     size: Whole = Field(ge=1)
 
 
 class Parameters(studies.Parameters):
-    """What a rerun may change."""
+    """Which random layers and networks send batches, how many, and how many random starts each batch gets."""
 
-    cells: list[Cell] = Field(
+    cells: list[Cell] = setting(
         ["10/6/distinct/told", "10/8/distinct/told"],
-        validate_default=True,
-        description="random layers, as classes C/batch size B/distinct, repeated or mixed/told or untold",
-    )
-    networks: list[Network] = Field(
-        ["photos/lenet/untrained/6"],
-        validate_default=True,
-        description="networks, as dataset/network/stage/batch size; their classes are told",
-    )
-    batches: int = Field(2, ge=1, le=10_000, description="batches a cell")
-    starts: int = Field(
-        32,
-        ge=1,
-        le=100_000,
-        description="random starts a batch; fewer for more than eight samples",
-    )
-
-    paper: ClassVar[dict[str, Any]] = {
-        "cells": [
+        paper=[
             *(f"10/{size}/distinct/told" for size in (2, 4, 5, 6, 7, 8)),
             *(f"10/{size}/repeated/told" for size in (4, 6, 7)),
             *(f"10/{size}/{drawn}/untold" for size in (4, 5, 6, 7) for drawn in ("distinct", "repeated")),
@@ -99,87 +84,131 @@ class Parameters(studies.Parameters):
             "5/3/distinct/told",
             "6/4/distinct/told",
         ],
-        "networks": [
+        smallest=["8/5/distinct/told", "8/6/distinct/told"],
+        validate_default=True,
+        about="random layers, as classes C/batch size B/distinct, repeated or mixed/told or untold",
+    )
+    networks: list[Network] = setting(
+        ["photos/lenet/untrained/6"],
+        paper=[
             *(f"cifar10/lenet/untrained/{size}" for size in (4, 6, 7)),
             *(f"cifar10/resnet18/untrained/{size}" for size in (4, 6, 7)),
             "cifar10/lenet/trained/6",
         ],
-        "batches": 10,
-        "starts": 200,
-    }
+        smallest=[],
+        validate_default=True,
+        about="networks, as dataset/network/stage/batch size; their classes are told",
+    )
+    batches: int = setting(2, paper=10, ge=1, le=10_000, about="batches a cell")
+    starts: int = setting(
+        32, paper=200, ge=1, le=100_000, about="random starts a batch; fewer for more than eight samples"
+    )
 
     def sees(self) -> list[Sees]:
         """Return the networks, and the images that they are shown."""
         return [one.sees for one in self.networks]
 
+    def experiments(self) -> Iterator[Experiment]:
+        """Give the random layers in every precision, then the networks."""
+        for cell, dtype in product(self.cells, DTYPES):
+            yield JointBatches.of(self, cell=str(cell), dtype=dtype, batches=self._batches(cell.size))
+        for one in self.networks:
+            yield JointBatches.of(self, cell=str(one), dtype="float32", batches=self._batches(one.size))
 
-def scale(parameters: Parameters) -> str:
-    """Return in a few words how many samples of what a run is about."""
-    fewer = any(cell.size > MANY for cell in parameters.cells) and parameters.batches > FEW
-    few = f"{FEW} of more than {MANY} samples, " if fewer else ""
-    return f"{parameters.batches} batches a cell, {few}{parameters.starts} starts each"
+    def _batches(self, size: int) -> int:
+        return self.batches if size <= MANY else min(self.batches, FEW)
 
-
-def datasets(parameters: Parameters) -> list[str]:
-    """Return the names of the datasets this study reads."""
-    trained = [one.training for one in parameters.networks if one.stage == "trained"]
-    return list(dict.fromkeys([*(one.dataset for one in parameters.networks), *trained]))
-
-
-def trials(parameters: Parameters) -> list[dict[str, Any]]:
-    """Return the inputs of every trial: a cell in a precision each, or a network."""
-    common: dict[str, Any] = {"starts": parameters.starts, "seed": parameters.seed}
-    common["device"] = studies.resolve_device(parameters.device)
-
-    def batches(size: int) -> dict[str, int]:
-        return {"batches": parameters.batches if size <= MANY else min(parameters.batches, FEW)}
-
-    made = [
-        {"cell": str(cell), "dtype": dtype} | common | batches(cell.size)
-        for cell in parameters.cells
-        for dtype in DTYPES
-    ]
-    return made + [{"cell": str(one), "dtype": "float32"} | common | batches(one.size) for one in parameters.networks]
+    def about(self) -> str:
+        """Return in a few words how many samples of what a run is about."""
+        fewer = any(cell.size > MANY for cell in self.cells) and self.batches > FEW
+        few = f"{FEW} of more than {MANY} samples, " if fewer else ""
+        return f"{self.batches} batches a cell, {few}{self.starts} starts each"
 
 
-def trial(cell: str, dtype: str, batches: int, starts: int, seed: int, device: str) -> list[dict[str, Any]]:
-    """Take averaged gradients of one kind apart; a row a batch."""
-    rows = []
-    parts = cell.split("/")
-    layer = None if parts[0].isdigit() else Network.of(cell)
-    sent = _networks(layer, batches, seed, device) if layer else _layers(Cell.of(cell), dtype, batches, seed, device)
-    told = layer is not None or parts[-1] == "told"
-    mixed = "mixed" in parts
-    for gradient, weight, hidden, targets in sent:
-        size = len(hidden)
-        named = targets.topk(2, dim=1).indices if mixed else targets.argmax(dim=1)
-        started = time.perf_counter()
-        tried = max(FEWEST, round(starts * min(1.0, (LARGEST / size) ** 3)))
-        found = recover_jointly(
-            gradient,
-            weight,
-            classes=named if told else None,
-            batch_size=None if told else size,
-            prior="mixup" if mixed else "smoothing",
-            starts=tried,
-            seed=seed,
-        )
-        row: dict[str, Any] = {"classes": len(weight), "size": size, "seconds": time.perf_counter() - started}
-        row |= {
-            "starts": tried,
-            "told": told,
-            "source": "/".join(parts[:3]) if layer else "random layer",
-            "status": found.status,
-        }
-        right = False
-        if found.status != "failed":
-            order = metrics.match_batch(found.features.cpu(), hidden.cpu().double())
-            label = metrics.label_error(found.labels.cpu()[order], targets.cpu().double())
-            feature = (found.features.cpu()[order] - hidden.cpu()).norm(dim=1) / hidden.cpu().norm(dim=1)
-            row |= {"label_error": float(label.max()), "feature_error": float(feature.max())}
-            right = float(label.max()) < KNOWN and float(feature.max()) < NEAR_FEATURE
-        rows.append(row | {"right": right, "wrong": found.status == "found" and not right})
-    return rows
+class AttackedBatch(Row):
+    """A batch that was searched for all at once; `right`: all samples are; `wrong`: it is called found, and is not."""
+
+    classes: int
+    size: int
+    seconds: float
+    starts: int
+    told: bool
+    source: str
+    status: str
+    label_error: float = math.nan
+    feature_error: float = math.nan
+    right: bool
+    wrong: bool
+
+
+class JointBatches(Experiment):
+    """Batches of one kind, whose samples are searched for all at once.
+
+    `cell`: a random layer and its batches, or a network and its batch size, as the parameters name them.
+    """
+
+    cell: str
+    dtype: str
+    batches: int
+    starts: int
+
+    @property
+    def _network(self) -> Network | None:
+        return None if self.cell.partition("/")[0].isdigit() else Network.of(self.cell)
+
+    def reads(self) -> list[str]:
+        """Return the datasets that a network is shown and was trained on."""
+        one = self._network
+        return [] if one is None else [one.dataset, *([one.training] if one.stage == "trained" else [])]
+
+    def run(self) -> Iterator[AttackedBatch]:
+        """Recover every batch from its averaged gradient."""
+        network, parts = self._network, self.cell.split("/")
+        if network:
+            sent = _networks(network, self.batches, self.seed, self.device)
+        else:
+            sent = _layers(Cell.of(self.cell), self.dtype, self.batches, self.seed, self.device)
+        told, mixed = network is not None or parts[-1] == "told", "mixed" in parts
+        source = "/".join(parts[:3]) if network else "random layer"
+        for gradient, weight, hidden, targets in sent:
+            size = len(hidden)
+            named = targets.topk(2, dim=1).indices if mixed else targets.argmax(dim=1)
+            started = time.perf_counter()
+            tried = max(FEWEST, round(self.starts * min(1.0, (LARGEST / size) ** 3)))
+            found = recover_jointly(
+                gradient,
+                weight,
+                classes=named if told else None,
+                batch_size=None if told else size,
+                prior="mixup" if mixed else "smoothing",
+                starts=tried,
+                seed=self.seed,
+            )
+            seconds, errors, right = time.perf_counter() - started, {}, False
+            if found.status != "failed":
+                label, feature = _errors(found, hidden, targets)
+                errors = {"label_error": label, "feature_error": feature}
+                right = label < KNOWN and feature < NEAR_FEATURE
+            yield AttackedBatch(
+                classes=len(weight),
+                size=size,
+                seconds=seconds,
+                starts=tried,
+                told=told,
+                source=source,
+                status=found.status,
+                right=right,
+                wrong=found.status == "found" and not right,
+                **errors,
+            )
+
+
+def _errors(found: BatchLabels, hidden: Tensor, targets: Tensor) -> tuple[float, float]:
+    """Return the largest L1 error of a label and the largest relative error of a feature, in the best order."""
+    order = metrics.match_batch(found.features.cpu(), hidden.cpu().double())
+    label = metrics.label_error(found.labels.cpu()[order], targets.cpu().double())
+    feature = (found.features.cpu()[order] - hidden.cpu()).norm(dim=1) / hidden.cpu().norm(dim=1)
+    return float(label.max()), float(feature.max())
 
 
 Sent = list[tuple[Tensor, Tensor, Tensor, Tensor]]
