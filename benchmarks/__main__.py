@@ -26,7 +26,7 @@ from benchmarks.scaling import scaled
 from gradleak import augment, data, metrics, models
 from gradleak.images import Distance, Prior, observe_statistics
 from gradleak.images.gradinversion.attack import Target, known_of
-from gradleak.images.gradinversion.settings import preset
+from gradleak.images.gradinversion.settings import SETTINGS
 from gradleak.images.gradinversion.statistics import stacked
 from gradleak.images.matching.objective import Objective
 from gradleak.labels import (
@@ -118,7 +118,7 @@ def matching() -> list[dict[str, Any]]:
 def restoring() -> list[dict[str, Any]]:
     """A step of GradInversion: eight seeds of a batch at once, one by one, and beside a step of ordinary training."""
     photos = data.load("photos", "test")
-    settings = preset("gradinversion+pyramid")
+    settings = SETTINGS["gradinversion+pyramid"]
     rows = []
     for name, size in itertools.product(("lenet", "resnet20"), (1, 8)):
         model = models.build(name).eval()

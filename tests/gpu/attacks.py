@@ -81,9 +81,8 @@ def _counted(method: str) -> Callable[[str], Any]:
 
 def _matched(name: str) -> Callable[[str], Any]:
     def run(device: str) -> Any:
-        settings = presets.preset(name)
-        settings["optimizer"] = images.Adam(steps=3) if "cosine" in name else images.LBFGS(steps=1, inner=3)
-        return images.match(_leak(device), **settings).images
+        optimizer = images.Adam(steps=3) if "cosine" in name else images.LBFGS(steps=1, inner=3)
+        return presets.preset(name).run(_leak(device), optimizer=optimizer).images
 
     return run
 
@@ -114,7 +113,7 @@ ATTACKS: dict[str, Callable[[str], Any]] = {
     "fully connected, by biases": lambda device: images.bias_attack(_chain(device)),
     "convolutional": lambda device: images.invert_convolutional(_leak(device)),
     "cocktail party": lambda device: images.unmix_features(_head(device)[0], 3),
-    **{f"matched as {name}": _matched(name) for name in presets.PRESETS},
+    **{f"matched as {name}": _matched(name) for name in presets.MATCHING},
     "sentences": lambda device: sequences.read_sentences(_language(device)),
     "prefixes": lambda device: sequences.read_prefixes(_language(device)),
     "words": lambda device: sequences.reveal_words(_language(device)),

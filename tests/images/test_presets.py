@@ -1,4 +1,4 @@
-"""The published attacks as settings of the one engine."""
+"""The published attacks by their names, whatever engine runs them."""
 
 from __future__ import annotations
 
@@ -9,20 +9,48 @@ import torch
 
 from gradleak import augment, models
 from gradleak.errors import UnknownName
-from gradleak.images import match
-from gradleak.images.presets import PRESETS, preset
-from gradleak.leak import observe
+from gradleak.images import match, restore_batches
+from gradleak.images.presets import MATCHING, PRESETS, preset
+from gradleak.leak import Leak, observe
 
 
-def test_presets_run() -> None:
+def leak() -> Leak:
+    """Return the leak of one image."""
     model = models.build("lenet", seed=1)
     torch.manual_seed(0)
-    label = augment.smooth(torch.tensor([3]), 10, 0.2)
-    leak = observe(model, torch.randn(1, 3, 32, 32), label)
-    for name in PRESETS:
-        options = preset(name)
-        found = match(leak, **options | {"optimizer": replace(options["optimizer"], steps=2)})
-        assert found.images.shape == (1, 3, 32, 32), name
-        assert torch.isfinite(found.losses).all(), name
+    return observe(model, torch.randn(1, 3, 32, 32), augment.smooth(torch.tensor([3]), 10, 0.2))
+
+
+@pytest.mark.parametrize("name", MATCHING)
+def test_what_matching_runs(name: str) -> None:
+    own = preset(name)
+    assert own.engine is match
+    short = replace(own["optimizer"], steps=2)
+    found, again = own.run(leak(), optimizer=short), match(leak(), **{**own, "optimizer": short})
+    assert found.images.shape == (1, 3, 32, 32)
+    assert torch.isfinite(found.losses).all()
+    assert torch.equal(found.images, again.images)
+
+
+@pytest.mark.parametrize("name", [name for name in PRESETS if name not in MATCHING])
+def test_what_restores_batches(name: str) -> None:
+    own = preset(name)
+    assert own.engine is restore_batches
+    # Statistics are those of batch norms, and this network has none.
+    short = replace(own["settings"], steps=2, statistics=0.0)
+    assert own.run(leak(), settings=short).images.shape == (1, 3, 32, 32)
+    assert own["labels"] == ("recovered" if name.endswith("features") else "counted")
+
+
+def test_labels_may_be_given() -> None:
+    label = torch.nn.functional.one_hot(torch.tensor([5]), 10).float()
+    own = preset("idlg")
+    found = own.run(leak(), label, optimizer=replace(own["optimizer"], steps=1))
+    assert int(found.labels.argmax()) == 5
+
+
+def test_an_unknown_name_is_told_the_nearest() -> None:
     with pytest.raises(UnknownName, match="did you mean 'dlg'"):
         preset("dlgg")
+    with pytest.raises(UnknownName, match="gradinversion"):
+        preset("gradinversio")

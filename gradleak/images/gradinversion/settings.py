@@ -77,7 +77,7 @@ OURS = GradInversion(
     distance="cosine", gradient=1.0, variation=0.1, square=0.0, statistics=0.1, scale="mean", consistency=0.0,
     group="none", levels=4, steps=500, signed=True, warmup=0, noise=0.0, spread=0.1,
 )  # fmt: skip
-PRESETS = {
+SETTINGS = {
     "gradinversion": GradInversion(),
     "gradinversion+pyramid": OURS,
     "gradinversion+features": replace(OURS, feature=0.1),
@@ -87,6 +87,6 @@ PRESETS = {
 
 def preset(name: str) -> GradInversion:
     """Return an attack by name: as published, ours, ours with every sample's feature, or without any gradient."""
-    if name not in PRESETS:
-        raise unknown("preset", name, PRESETS)
-    return PRESETS[name]
+    if name not in SETTINGS:
+        raise unknown("preset", name, SETTINGS)
+    return SETTINGS[name]

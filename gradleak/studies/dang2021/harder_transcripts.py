@@ -175,10 +175,12 @@ class Parameters(studies.Parameters):
             yield ReadAlike.of(self, form=alike, utterances=alike.batches, trained=0)
         for local in self.local:
             yield ReadLocalSteps.of(self, form=local, utterances=local.utterances, trained=0)
-        behind = [(ReadBehindDefense, self.defenses), (ReadRelease, self.releases), (ReadWithoutLayers, self.withheld)]
-        for kind, forms in behind:
-            for trained, form in itertools.product(self.stages, forms):
-                yield kind.of(self, form=form, utterances=self.defended, trained=trained)
+        for trained, defense in itertools.product(self.stages, self.defenses):
+            yield ReadBehindDefense.of(self, form=defense, utterances=self.defended, trained=trained)
+        for trained, release in itertools.product(self.stages, self.releases):
+            yield ReadRelease.of(self, form=release, utterances=self.defended, trained=trained)
+        for trained, layers in itertools.product(self.stages, self.withheld):
+            yield ReadWithoutLayers.of(self, form=layers, utterances=self.defended, trained=trained)
 
     def about(self) -> str:
         """Return in a few words how many samples of what a run is about."""
@@ -277,8 +279,14 @@ class ReadLocalSteps(OnRecogniser):
         steps = self.form.steps
         for said in attacked_texts(self.source, self.utterances):
             (tokens,) = tokens_of(self.source, [said])
-            sent = {"only": [*FIRST, NEXT], "local_steps": steps, "rate": RATE}
-            leak = observe_speech(self.recogniser(), [pseudo_speech(said)] * steps, [tokens] * steps, **sent)
+            leak = observe_speech(
+                self.recogniser(),
+                [pseudo_speech(said)] * steps,
+                [tokens] * steps,
+                only=[*FIRST, NEXT],
+                local_steps=steps,
+                rate=RATE,
+            )
             yield from read_by({"closed form": read_transcripts, "nearest words": read_defended}, leak, [tokens])
 
 

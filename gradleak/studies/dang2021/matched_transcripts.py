@@ -218,9 +218,10 @@ class MatchOneUtterance(ReadOrMatch):
         leak = observe_speech(model, [pseudo_speech(said)], [tokens], only=[*DECODER, *LAST])
         search = replace(SEARCHES[self.search], steps=self.steps)
         exact = {}
-        for bag, revealed, starts in (("without", None, 1), ("with", "revealed", self.starts)):
+        for bag, starts in (("without", 1), ("with", self.starts)):
+            words: Literal["revealed"] | None = "revealed" if bag == "with" else None
             started = time.process_time()
-            found = match_transcript(leak, search, bag=revealed, starts=starts, seed=self.seed)
+            found = match_transcript(leak, search, bag=words, starts=starts, seed=self.seed)
             seconds = time.process_time() - started
             # The first start is what one run would have given, for its share of the time.
             tries = {1: found.attempts[0], starts: found.tokens}

@@ -102,9 +102,7 @@ class Parameters(studies.Parameters):
         validate_default=True,
         about="defence/level",
     )
-    defended: int = setting(
-        2, paper=21, smallest=1, ge=1, about="utterances a defence, of the first small recogniser"
-    )
+    defended: int = setting(2, paper=21, smallest=1, ge=1, about="utterances a defence, of the first small recogniser")
 
     def experiments(self) -> Iterator[Experiment]:
         """Give single utterances, batches of each form, and each defence before and after training."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
 import pandas as pd
@@ -63,15 +63,6 @@ def with_defence_cells(rows: pd.DataFrame) -> pd.DataFrame:
     """Return rows with the name of their defence and its strength as a table shows them."""
     cells = [defense_cells(*values) for values in zip(rows["defense"], rows["level"], strict=True)]
     return rows.assign(**{head: [cell[head] for cell in cells] for head in ("defence", "strength")})
-
-
-def defended_trials(levels: Mapping[str, Sequence[float]], **common: Any) -> list[dict[str, Any]]:
-    """Return the inputs of the trials that try every defence at every level."""
-    return [
-        {"part": "defense", "defense": name, "level": float(level)} | common
-        for name, own in levels.items()
-        for level in own
-    ]
 
 
 def refused_table(rows: pd.DataFrame, cosine: str) -> pd.DataFrame:

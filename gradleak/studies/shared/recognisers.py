@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import pandas as pd
 
@@ -79,7 +79,7 @@ def about_utterances(recognisers: Sequence[AttackedRecogniser], source: str) -> 
     return f"{many} utterances a recogniser, {text.TITLES[source]}, made-up speech"
 
 
-def stage_of(trained: float) -> str:
+def stage_of(trained: Any) -> str:
     """Return how long a recogniser has learned, as tables and figures show it."""
     return f"after {trained:.0f} steps" if trained else "untrained"
 

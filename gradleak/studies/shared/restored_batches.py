@@ -183,10 +183,10 @@ class Case:
     def matched(self, name: str, steps: int) -> list[dict[str, Any]]:
         """Return the rows of a published attack that the matching engine runs, labels recovered as for all others."""
         if name == "DLG":
-            own = published("dlg")
+            own = dict(published("dlg"))
             own["optimizer"] = replace(own["optimizer"], steps=max(1, steps // own["optimizer"].inner))
         else:
-            own = published("inverting-gradients")
+            own = dict(published("inverting-gradients"))
             own["optimizer"] = replace(own["optimizer"], steps=steps)
         own["labels"] = self.known.labels.flatten(0, 1)
         return self.judged(name, match(self.leaks, seed=self.seed, **own))

@@ -23,7 +23,7 @@ from torch.nn import functional as F
 from gradleak import data, defenses, metrics, models, studies
 from gradleak.errors import MissingData
 from gradleak.images import Adam, Peeled, match, peel, restore_batches
-from gradleak.images.gradinversion.settings import preset
+from gradleak.images.gradinversion.settings import SETTINGS
 from gradleak.images.peeling.attack import counts_of
 from gradleak.images.peeling.network import Network
 from gradleak.leak import Leak, head_inputs, observe
@@ -404,7 +404,7 @@ class Rivals(OnImages):
         """Restore the batch three times."""
         images, leak = self.sent(self.size, self.seed)
         yield Picture(attack="private", picture=packed(images, self.size))
-        settings = replace(preset("gradinversion+pyramid"), steps=self.steps)
+        settings = replace(SETTINGS["gradinversion+pyramid"], steps=self.steps)
         own = 0.0
         for attack in (PEELING, "GradInversion", "matching"):
             cpu = time.process_time()

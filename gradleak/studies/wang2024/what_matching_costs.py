@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from gradleak import data, devices, metrics, studies
 from gradleak.images import LBFGS, Adam, LevenbergMarquardt, match, polished, trace_convolutional
-from gradleak.images.presets import PRESETS, preset
+from gradleak.images.presets import MATCHING, preset
 from gradleak.leak import Leak, observe
 from gradleak.runs.fitting import Sees
 from gradleak.runs.records import Record
@@ -37,7 +37,7 @@ TIMES = ("rate", "gain")
 # What no paper has: the search that cannot diverge, second order, and no search at all.
 # From a random start, second order does not find a trained network's image: Table 3's page shows that.
 SAFE, SECOND, CLOSED, POLISHED = "L-BFGS, searched", "Levenberg-Marquardt", "closed form", "closed form, polished"
-ATTACKS = (*PRESETS, SAFE, SECOND, CLOSED, POLISHED)
+ATTACKS = (*MATCHING, SAFE, SECOND, CLOSED, POLISHED)
 LEVELS = (20, 25, 30, 40, 60, 100)
 # Steps that are timed when attacks run together, after two that are not.
 TIMED, UNTIMED = 10, 2
@@ -270,7 +270,7 @@ def _options(attack: str, stage: str, effort: float, channels: int) -> dict[str,
     """Return how `match` is called for an attack, with a part of its steps, on images of so many channels."""
     if attack == SECOND:
         return {"optimizer": LevenbergMarquardt(steps=40)}
-    options: dict[str, Any] = {"optimizer": LBFGS()} if attack == SAFE else preset(attack, channels=channels)
+    options = {"optimizer": LBFGS()} if attack == SAFE else dict(preset(attack, channels=channels))
     if attack.startswith("wang2024"):
         options["prior"] = prior(stage)
     chosen = options["optimizer"]

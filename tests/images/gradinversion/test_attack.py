@@ -13,8 +13,9 @@ from torch.nn import functional as F
 from gradleak.errors import InputError, UnknownName
 from gradleak.images import GradInversion, observe_statistics, restore_batches
 from gradleak.images.gradinversion.attack import Target, known_of
-from gradleak.images.gradinversion.settings import PRESETS, preset
+from gradleak.images.gradinversion.settings import SETTINGS
 from gradleak.images.gradinversion.statistics import stacked
+from gradleak.images.presets import preset
 from gradleak.leak import Leak, observe
 from tests.images.matching.attacked import small
 
@@ -160,7 +161,7 @@ def test_wrong_settings_are_told() -> None:
     with pytest.raises(InputError, match="all weigh nothing"):
         GradInversion(gradient=0.0, statistics=0.0)
     with pytest.raises(InputError, match="labels='recovered'"):
-        restore_batches(leaks, labels, settings=preset("gradinversion+features"))
+        restore_batches(leaks, labels, settings=SETTINGS["gradinversion+features"])
     with pytest.raises(InputError, match="one label a private sample, 4"):
         restore_batches(leaks, labels[:3], settings=NOTHING)
     one = [observe_statistics(leaks[0].model, torch.randn(2, 2, 8, 8).double())]
@@ -170,4 +171,4 @@ def test_wrong_settings_are_told() -> None:
         restore_batches(leaks, "counte", settings=NOTHING)
     with pytest.raises(UnknownName, match="preset"):
         preset("gradinvers")
-    assert preset("gradinversion") == PRESETS["gradinversion"] == GradInversion()
+    assert preset("gradinversion")["settings"] == SETTINGS["gradinversion"] == GradInversion()

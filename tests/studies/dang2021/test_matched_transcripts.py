@@ -88,7 +88,9 @@ def test_tables_and_figures(record: Record) -> None:
         plt.close(figure)
 
 
-@pytest.mark.parametrize("form", [(study.SearchedTexts, "sentences/softmax/0/0/1"), (study.Stage, "0/0"), (study.Length, "0/1")])
+@pytest.mark.parametrize(
+    "form", [(study.SearchedTexts, "sentences/softmax/0/0/1"), (study.Stage, "0/0"), (study.Length, "0/1")]
+)
 def test_parameters_that_make_no_sense(form: tuple[type[study.SearchedTexts], str]) -> None:
     kind, written = form
     with pytest.raises(InputError, match="1 at least"):

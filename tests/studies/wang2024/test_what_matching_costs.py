@@ -8,7 +8,7 @@ import matplotlib.pyplot as plt
 import pytest
 import torch
 
-from gradleak.images.presets import PRESETS, preset
+from gradleak.images.presets import MATCHING, preset
 from gradleak.runs.records import Record
 from gradleak.show import figures
 from gradleak.studies.wang2024 import what_matching_costs as costs
@@ -20,7 +20,7 @@ CHOSEN = {"images": 2, "effort": 5e-3, "batches": [1, 2]}
 def test_every_attack_runs_on_every_image(record: Record) -> None:
     races = record.rows(costs.Race)
     images = races[races["what"] == "image"]
-    assert set(images["attack"]) == {*PRESETS, costs.SAFE, costs.CLOSED}
+    assert set(images["attack"]) == {*MATCHING, costs.SAFE, costs.CLOSED}
     assert images.groupby("attack").size().eq(2).all()
     assert images["seconds"].gt(0).all()
 
@@ -30,7 +30,7 @@ def test_the_closed_form_is_at_the_top_levels_at_once(record: Record) -> None:
     levels = races[(races["what"] == "level") & (races["level"] == 40)]
     closed = levels[levels["attack"] == costs.CLOSED]
     assert closed["reached"].all()
-    assert not levels[levels["attack"].isin(PRESETS)]["reached"].any()
+    assert not levels[levels["attack"].isin(MATCHING)]["reached"].any()
     assert closed["seconds"].nunique() == 1
 
 
@@ -66,7 +66,7 @@ def test_a_level_is_reached_when_the_best_so_far_is_there(monkeypatch: pytest.Mo
 
 
 def test_the_effort_scales_the_published_steps() -> None:
-    for name in PRESETS:
+    for name in MATCHING:
         own = costs._options(name, "untrained", 0.1, 3)["optimizer"]
         assert own.steps == preset(name)["optimizer"].steps // 10
     assert costs._options("wang2024-l2", "trained", 1.0, 3)["prior"].variation == 1e-3
@@ -81,7 +81,7 @@ def test_together_compares_with_one_in_the_same_run(record: Record) -> None:
 
 def test_tables_and_figures(record: Record) -> None:
     assert list(costs.table(record).columns)[3:9] == [f"{level} dB" for level in costs.LEVELS]
-    assert len(costs.table(record)) == len(PRESETS) + 2
+    assert len(costs.table(record)) == len(MATCHING) + 2
     assert list(costs.batch_table(record)["B"]) == ["1", "2"]
     assert list(costs.together_table(record)["attacks at once"]) == ["1", "2"]
     for draw in (costs.figure_race, costs.figure_together):
