@@ -119,6 +119,8 @@ def test_a_chain_of_convolutions_shows_its_image() -> None:
     assert report.worst("image-psnr") > 60
     assert report.worst("image-ssim") > 0.99
     assert {one.attack for one in report.pictures} == {"convolutions backwards", "gradient matching"}
+    (matched,) = (one for one in report.findings if one.attack == "gradient matching")
+    assert "labels" not in matched.measures, "labels that it was given are not its answer"
     hidden = gradleak.audit(
         model, photos.images[300:301], photos.labels[300:301], batch_sizes=(1,), images=False, memory=0.01
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -394,9 +394,9 @@ def _why_not(case: Case) -> str:
 def _attack(case: Case) -> Answer:
     prior = ImagePrior(variation=1e-4, box=_box(case)) if case.subject.kind == "images" else ImagePrior()
     settings = Adam(steps=case.steps, signed=True)
-    return match(case.leak, case.labels(), distance="cosine", prior=prior, optimizer=settings, seed=case.seed).answers[
-        0
-    ]
+    found = match(case.leak, case.labels(), distance="cosine", prior=prior, optimizer=settings, seed=case.seed)
+    # The labels were given, and are no answer of this attack.
+    return replace(found.answers[0], labels=None)
 
 
 def _box(case: Case) -> tuple[Tensor, Tensor] | None:

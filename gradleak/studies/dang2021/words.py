@@ -59,7 +59,7 @@ class Behind(Defended):
 
 
 class Compared(AttackedRecogniser):
-    """The same, and n where RLG as coded runs beside on every nth utterance."""
+    """A recogniser that RLG as coded attacks as well: the first of every `coded` utterances."""
 
     coded: Whole = Field(1, ge=1)
 

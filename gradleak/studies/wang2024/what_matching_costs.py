@@ -270,7 +270,7 @@ def _options(attack: str, stage: str, effort: float, channels: int) -> dict[str,
     """Return how `match` is called for an attack, with a part of its steps, on images of so many channels."""
     if attack == SECOND:
         return {"optimizer": LevenbergMarquardt(steps=40)}
-    options = {"optimizer": LBFGS()} if attack == SAFE else dict(preset(attack, channels=channels))
+    options: dict[str, Any] = {"optimizer": LBFGS()} if attack == SAFE else dict(preset(attack, channels=channels))
     if attack.startswith("wang2024"):
         options["prior"] = prior(stage)
     chosen = options["optimizer"]
