@@ -80,7 +80,7 @@ def inputs_of(experiment: Experiment) -> dict[str, Any]:
     """
     own = experiment.model_dump(by_alias=True, exclude_unset=True)
     # What every experiment has comes last: messages show the first few inputs.
-    common = {name: own.pop(name) for name in Experiment.model_fields}
+    common = {name: own.pop(name) for name in Experiment.model_fields if name in own}
     return ({"part": experiment.part} if experiment.part else {}) | own | common
 
 

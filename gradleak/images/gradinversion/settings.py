@@ -83,10 +83,3 @@ SETTINGS = {
     "gradinversion+features": replace(OURS, feature=0.1),
     "deepinversion": GradInversion(gradient=0.0, classification=1.0, consistency=0.0, group="none", noise=0.0),
 }
-
-
-def preset(name: str) -> GradInversion:
-    """Return an attack by name: as published, ours, ours with every sample's feature, or without any gradient."""
-    if name not in SETTINGS:
-        raise unknown("preset", name, SETTINGS)
-    return SETTINGS[name]

@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
-from pydantic import Field, model_validator
+from pydantic import model_validator
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional as F
 
 from gradleak import augment, data, metrics, studies
-from gradleak.images import GradInversion, Reconstruction, match, observe_statistics, restore_batches
+from gradleak.images import GradInversion, Reconstruction, observe_statistics, restore_batches
 from gradleak.images.gradinversion.attack import Known, known_of
-from gradleak.images.presets import preset as published
+from gradleak.images.presets import preset
 from gradleak.leak import observe
 from gradleak.runs.fitting import Sees
+from gradleak.studies import Experiment, Row, setting
 from gradleak.studies.shared.deep_networks import NAMES, SMALL, made, pooled
 from gradleak.studies.shared.mosaics import packed
 
@@ -48,11 +49,13 @@ def check_together(together: int, whole: int, name: str, *, least: int) -> None:
 
 
 class Parameters(studies.Parameters):
-    """What a rerun of every page of restored batches may change."""
+    """The network that is attacked, the one that tells images apart, and the private images."""
 
-    network: str = Field(SMALL, description=f"the network that is attacked: {', '.join(NAMES)}")
-    judge: str = Field(SMALL, description="the network whose features tell images apart")
-    dataset: str = Field("photos", description="private images, test split")
+    network: str = setting(
+        SMALL, paper="cifar10-resnet20+head", about=f"the network that is attacked: {', '.join(NAMES)}"
+    )
+    judge: str = setting(SMALL, paper="cifar10-resnet56", about="the network whose features tell images apart")
+    dataset: str = setting("photos", paper="cifar10", about="private images, test split")
 
     # How many channels the page's attacks take, where their presets bound colours.
     channels: ClassVar[int] = 0
@@ -74,6 +77,73 @@ class Parameters(studies.Parameters):
             if name != SMALL and self.dataset != "cifar10":
                 raise ValueError(f"'{name}' knows CIFAR-10's classes, and is shown '{self.dataset}'")
         return self
+
+
+class CaseRow(Row):
+    """What is told of a batch: of `what`, by which `run`; and, on pages that vary them, under which conditions.
+
+    `kind`: how the images were chosen; `labels`: the share of labels that the paper's rule finds; `accuracy`: the
+    network's, in per cent; `first`: the number of the first batch; `part`: the group of rows.
+    """
+
+    what: str
+    run: str = ""
+    kind: str = ""
+    batch_size: int = 0
+    labels: float = math.nan
+    accuracy: float = math.nan
+    first: int = 0
+    part: str = ""
+
+
+class ImageRow(CaseRow):
+    """How near a restored image is to the private one; `loud`: the length of its error p − y."""
+
+    image: int
+    psnr: float
+    ssim: float
+    registered: float
+    frequencies: float
+    relative_l2: float
+    identified: bool | float
+    identified_by_own: bool | float
+    lpips: float | None
+    loud: float
+    right_label: bool
+    known_feature: bool
+    loss: float | None
+
+
+class PictureRow(CaseRow):
+    """The first images, to look at."""
+
+    picture: str
+
+
+class BatchesRow(CaseRow):
+    """How many images there are, how many to choose from, and how many labels are found, in per cent."""
+
+    chance: float
+    gallery: int
+    count: int
+    counted: float
+    recovered: float
+
+
+class GainRow(CaseRow):
+    """By how much one run is better than another in a measure; 95 % of a bootstrap lie between `low` and `high`."""
+
+    measure: str
+    gain: float
+    low: float
+    high: float
+    count: int
+    batches: int
+
+
+def marked(rows: Iterable[CaseRow], **columns: Any) -> list[CaseRow]:
+    """Return rows with some more columns."""
+    return [row.model_copy(update=columns) for row in rows]
 
 
 class Scene:
@@ -123,7 +193,7 @@ class Case:
         self.colours = self.truth.mean(dim=(2, 3), keepdim=True).expand_as(self.truth)
         self.others = private.images[unrelated(private, self.places, first * self.size, self.seed)]
 
-    def measured(self, run: str, images: Tensor, losses: Tensor | None = None) -> list[dict[str, Any]]:
+    def measured(self, run: str, images: Tensor, losses: Tensor | None = None) -> list[CaseRow]:
         """Return a row an image (N·B, C, H, W), in the batches' order, and a strip of the first ones."""
         images = images.detach().cpu()
         columns = {
@@ -138,24 +208,33 @@ class Case:
             features = pooled(judge, shown)
             columns[name] = metrics.identified(features, gallery, self.places)
         lpips = metrics.lpips(enlarged(shown), enlarged(self.truth)).values
-        rows = []
-        for n, number in enumerate(self.numbers):
-            row: dict[str, Any] = {"what": "image", "run": run, "image": number}
-            row |= {name: values[n].item() for name, values in columns.items()}
-            row |= {"lpips": None if lpips is None else float(lpips[n]), "loud": float(self.loud[n])}
-            row |= {"right_label": bool(self.right[n]), "known_feature": bool(self.known.there[n // self.size])}
-            row["loss"] = None if losses is None else float(losses[n // self.size])
-            rows.append(row)
-        picture = packed(shown[:SHOWN], min(SHOWN, len(shown)))
-        return [*rows, {"what": "picture", "run": run, "picture": picture}]
+        rows: list[CaseRow] = [
+            ImageRow.of(
+                what="image",
+                run=run,
+                image=number,
+                lpips=None if lpips is None else float(lpips[n]),
+                loud=float(self.loud[n]),
+                right_label=bool(self.right[n]),
+                known_feature=bool(self.known.there[n // self.size]),
+                loss=None if losses is None else float(losses[n // self.size]),
+                **{name: values[n].item() for name, values in columns.items()},
+            )
+            for n, number in enumerate(self.numbers)
+        ]
+        return [*rows, self._picture(run, shown)]
 
-    def floors(self) -> list[dict[str, Any]]:
+    @staticmethod
+    def _picture(run: str, images: Tensor) -> PictureRow:
+        return PictureRow(what="picture", run=run, picture=packed(images[:SHOWN], min(SHOWN, len(images))))
+
+    def floors(self) -> list[CaseRow]:
         """Return the rows of what is no reconstruction: noise, another image, and the image's own mean colour."""
         noise = torch.randn(self.truth.shape, generator=torch.Generator().manual_seed(self.seed))
         images = (data.denormalise(noise), self.others, self.colours)
         return [row for name, own in zip(FLOORS, images, strict=True) for row in self.measured(name, own)]
 
-    def restored(self, name: str, settings: GradInversion, *, exact: bool, seeds: int = 1) -> list[dict[str, Any]]:
+    def restored(self, name: str, settings: GradInversion, *, exact: bool, seeds: int = 1) -> list[CaseRow]:
         """Return the rows of an attack: of its first seed and, where there are several, of their mean."""
         found = restore_batches(
             self.leaks,
@@ -167,12 +246,12 @@ class Case:
         )
         return self.judged(name, found)
 
-    def of_another(self, name: str, found: Reconstruction) -> list[dict[str, Any]]:
+    def of_another(self, name: str, found: Reconstruction) -> list[CaseRow]:
         """Return the rows of a control: what was found for a batch is held against the images of the next one."""
         images = data.denormalise(found.attempts[:, 0].roll(1, dims=0).flatten(0, 1)).cpu()
         return self.measured(name, images[self.order])
 
-    def judged(self, name: str, found: Reconstruction) -> list[dict[str, Any]]:
+    def judged(self, name: str, found: Reconstruction) -> list[CaseRow]:
         """Return the rows of what an attack found: of its first seed and, where there are several, of their mean."""
         attempts = data.denormalise(found.attempts.flatten(0, 2)).cpu().unflatten(0, found.attempts.shape[:3])
         rows = self.measured(name, attempts[:, 0].flatten(0, 1)[self.order], found.losses[:, 0])
@@ -180,26 +259,26 @@ class Case:
             rows += self.measured(name + AVERAGED, attempts.mean(dim=1).flatten(0, 1)[self.order])
         return rows
 
-    def matched(self, name: str, steps: int) -> list[dict[str, Any]]:
+    def matched(self, name: str, steps: int) -> list[CaseRow]:
         """Return the rows of a published attack that the matching engine runs, labels recovered as for all others."""
-        if name == "DLG":
-            own = dict(published("dlg"))
-            own["optimizer"] = replace(own["optimizer"], steps=max(1, steps // own["optimizer"].inner))
-        else:
-            own = dict(published("inverting-gradients"))
-            own["optimizer"] = replace(own["optimizer"], steps=steps)
-        own["labels"] = self.known.labels.flatten(0, 1)
-        return self.judged(name, match(self.leaks, seed=self.seed, **own))
+        own = preset("dlg" if name == "DLG" else "inverting-gradients")
+        own_steps = max(1, steps // own["optimizer"].inner) if name == "DLG" else steps
+        optimizer = replace(own["optimizer"], steps=own_steps)
+        labels = self.known.labels.flatten(0, 1)
+        return self.judged(name, own.run(self.leaks, labels, optimizer=optimizer, seed=self.seed))
 
-    def private(self) -> list[dict[str, Any]]:
+    def private(self) -> list[CaseRow]:
         """Return the private images' strip, and how many labels the paper's rule finds."""
-        picture = packed(self.truth[:SHOWN], min(SHOWN, len(self.truth)))
         gallery = len(self.judges["identified"][1])
-        labels = {"counted": 100 * float(self.counted.mean()), "recovered": 100 * float(self.right.double().mean())}
-        return [
-            {"what": "picture", "run": "private", "picture": picture},
-            {"what": "batches", "chance": 100 / gallery, "gallery": gallery, "count": len(self.truth)} | labels,
-        ]
+        told = BatchesRow(
+            what="batches",
+            chance=100 / gallery,
+            gallery=gallery,
+            count=len(self.truth),
+            counted=100 * float(self.counted.mean()),
+            recovered=100 * float(self.right.double().mean()),
+        )
+        return [self._picture("private", self.truth), told]
 
 
 def chosen(private: data.Dataset, size: int, count: int, seed: int, first: Tensor | None = None) -> Tensor:
@@ -224,15 +303,35 @@ def chosen(private: data.Dataset, size: int, count: int, seed: int, first: Tenso
     return torch.stack(places).reshape(count, size)
 
 
+class OnBatches(Experiment):
+    """Batches of a dataset, from batch `first` on, that are sent by clients of one network.
+
+    `judge`: the network whose features tell images apart; `size`: images in a batch.
+    """
+
+    network: str
+    judge: str
+    dataset: str
+    size: int
+    first: int
+    batches: int
+
+    def drawn(self) -> Case:
+        """Return the batches, and what is sent of them."""
+        return drawn(
+            self.network, self.judge, self.dataset, self.size, self.first, self.batches, self.seed, self.device
+        )
+
+
 def drawn(network: str, judge: str, dataset: str, size: int, first: int, batches: int, seed: int, device: str) -> Case:
     """Return so many batches of a dataset, from batch `first` on, and a network that is attacked."""
     scene = Scene(network, judge, dataset, seed, device)
     return Case(scene, chosen(scene.private, size, first + batches, seed)[first:], first)
 
 
-def few(count: int, together: int) -> list[dict[str, int]]:
-    """Return the first and the number of the batches of every trial, where so many in all are restored together."""
-    return [{"first": n, "batches": min(together, count - n)} for n in range(0, count, together)]
+def few(count: int, together: int) -> list[tuple[int, int]]:
+    """Return the first and the number of the batches of every experiment, where so many are restored together."""
+    return [(n, min(together, count - n)) for n in range(0, count, together)]
 
 
 def unrelated(private: data.Dataset, places: Tensor, first: int, seed: int) -> Tensor:
@@ -269,24 +368,31 @@ def scaled(settings: GradInversion, steps: int) -> GradInversion:
     return replace(settings, steps=steps, warmup=warmup)
 
 
-def gained(
-    rows: Sequence[Mapping[str, Any]], pairs: Sequence[tuple[str, str]], size: int, seed: int
-) -> list[dict[str, Any]]:
+def gained(rows: Sequence[CaseRow], pairs: Sequence[tuple[str, str]], size: int, seed: int) -> list[CaseRow]:
     """Compare runs image by image, in batches of `size`: what the first of a pair gains; more than nothing is better.
 
     95 % of a bootstrap over batches, and over images in each, lie between `low` and `high`.
     """
-    found = []
+    found: list[CaseRow] = []
+    plain = [row.columns for row in rows]
     for first, second in pairs:
         for measure, scale in GAINS.items():
-            own, other = (values_of(rows, run, measure) for run in (first, second))
+            own, other = (values_of(plain, run, measure) for run in (first, second))
             if own is None or other is None:
                 continue
             gain = scale * (own - other)
             low, high = interval_of(gain, size, seed)
             found.append(
-                {"what": "gain", "run": f"{first} against {second}", "measure": measure, "gain": float(gain.mean())}
-                | {"low": low, "high": high, "count": len(gain), "batches": len(gain) // size}
+                GainRow(
+                    what="gain",
+                    run=f"{first} against {second}",
+                    measure=measure,
+                    gain=float(gain.mean()),
+                    low=low,
+                    high=high,
+                    count=len(gain),
+                    batches=len(gain) // size,
+                )
             )
     return found
 

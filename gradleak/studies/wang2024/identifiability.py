@@ -7,77 +7,93 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from itertools import product
+from typing import Any, ClassVar, Literal, Self
 
 import pandas as pd
 import torch
 from matplotlib.figure import Figure
-from pydantic import Field
+from pydantic import model_validator
 from torch import Tensor
 
 from gradleak import data, metrics, studies
-from gradleak.errors import InputError
-from gradleak.labels import PRIORS, recover_batch, recover_soft_labels
+from gradleak.labels import PRIORS, SoftLabels, recover_batch, recover_soft_labels
 from gradleak.labels.verdict import KNOWN
+from gradleak.leak import HeadLeaks
 from gradleak.runs import kinds
 from gradleak.runs.fitting import Sees
 from gradleak.runs.records import Record
 from gradleak.show import figures
+from gradleak.show.summaries import NOTHING, Measure, among, mean, median, percent, summary, total
+from gradleak.studies import Experiment, Row, setting
 from gradleak.studies.shared import attacked_networks
-from gradleak.studies.shared.attacked_networks import Row
+from gradleak.studies.shared.attacked_networks import AttackedNetwork
 from gradleak.studies.shared.samples import LABELS, observe_private, private_samples, random_layer, soft_labels
 
 PLACE = "Beyond section 3"
 # How far a label is open: of a label that only rounding leaves open, this is a rounding error.
 COLUMNS = {"open": kinds.rounding()}
-SMALLEST: dict[str, Any] = {
-    "samples": 10,
-    "cases": 40,
-    "classes": [3, 10],
-    "proved": [3, 10],
-    "spreads": [1e-3, 1.0],
-    "clipped": ["photos/lenet/untrained"],
-}
 DTYPES = {"float16": torch.float16, "float32": torch.float32, "float64": torch.float64}
 FEATURES = 64
-# How many cases of trouble are one trial.
+# The random cases are searched in experiments of this many.
 CHUNK = 250
 NORMS = (0.1, 1.0)
-# Of so many runs the one with the least of the processor's time counts.
+# A recovery is timed as often as this, and the least processor time counts.
 TIMED = 5
-# What a client may have done that its gradient's reader does not know of, and the labels that it is about.
+
+
+@dataclass(frozen=True)
+class Breach:
+    """What a client does against an assumption of the attacker, who takes labels for smoothed ones.
+
+    `labels`: the shape that they have; `factor`: what the gradient is multiplied by; `paired`: whether each gradient is
+    the mean of two samples' gradients.
+    """
+
+    labels: str = "smoothing"
+    factor: float = 1.0
+    paired: bool = False
+
+
+MIXED = "mixed labels taken for smoothed"
 BROKEN = {
-    "rescaled by 0.9": "smoothing",
-    "rescaled by 0.25": "smoothing",
-    "mixed labels taken for smoothed": "mixup",
-    "two samples taken for one": "smoothing",
+    "rescaled by 0.9": Breach(factor=0.9),
+    "rescaled by 0.25": Breach(factor=0.25),
+    MIXED: Breach(labels="mixup"),
+    "two samples taken for one": Breach(paired=True),
 }
-# What may be said of a case, and one of which nothing was sent.
+# What the attack may say of a random case; a case is unusable if the client's gradient is zero or not finite.
 SAID = ("unique", "ambiguous", "failed", "unusable")
+ONE, BATCH = "one sample", "a batch"
 KINDS = ("plain", "own class saturated", "two classes saturated", "repeated", "nearly equal", "zero", "one row each")
 
 
 class Parameters(studies.Parameters):
-    """What a rerun may change."""
+    """How many random layers of which classes and logits are attacked, how many random cases, and which networks."""
 
-    samples: int = Field(10, ge=2, le=100_000, description="random layers a point of the map")
-    classes: list[int] = Field([3, 10], description="classes C of the map's layers, 3 or more")
-    proved: list[int] = Field([10], description="classes C of the layers whose labels are proved, 3 or more")
-    spreads: list[float] = Field([1e-4, 1e-2, 1.0, 100.0], description="standard deviations of the map's logits")
-    cases: int = Field(100, ge=2, le=1_000_000, description="random cases in the search for a wrong answer")
-    clipped: list[Row] = Field(
-        ["photos/lenet/untrained"], validate_default=True, description="networks, as dataset/network/stage"
+    samples: int = setting(10, paper=100, ge=2, le=100_000, about="random layers a point of the map")
+    classes: list[int] = setting([3, 10], paper=[3, 4, 5, 10, 30], about="classes C of the map's layers, 3 or more")
+    proved: list[int] = setting(
+        [10],
+        paper=[3, 4, 10, 30, 100],
+        smallest=[3, 10],
+        about="classes C of the layers whose labels are proved, 3 or more",
     )
-
-    paper: ClassVar[dict[str, Any]] = {
-        "samples": 100,
-        "classes": [3, 4, 5, 10, 30],
-        "proved": [3, 4, 10, 30, 100],
-        "spreads": [1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0],
-        "cases": 20_000,
-        "clipped": [
+    spreads: list[float] = setting(
+        [1e-4, 1e-2, 1.0, 100.0],
+        paper=[1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0],
+        smallest=[1e-3, 1.0],
+        about="standard deviations of the map's logits",
+    )
+    cases: int = setting(
+        100, paper=20_000, smallest=40, ge=2, le=1_000_000, about="random cases in the search for a wrong answer"
+    )
+    clipped: list[AttackedNetwork] = setting(
+        ["photos/lenet/untrained"],
+        paper=[
             "cifar10/lenet/untrained",
             "cifar10/resnet18/untrained",
             "flowers17/alexnet/untrained",
@@ -86,73 +102,119 @@ class Parameters(studies.Parameters):
             "cifar10/resnet20/trained",
             "cifar10/resnet18/trained",
         ],
-    }
+        validate_default=True,
+        about="networks, as dataset/network/stage",
+    )
+
+    @model_validator(mode="after")
+    def _three_classes_or_more(self) -> Self:
+        for classes in (self.classes, self.proved):
+            if classes and min(classes) < 3:
+                raise ValueError(f"the map is of labels with equations of their own: 3 classes or more; got {classes}")
+        return self
 
     def sees(self) -> list[Sees]:
         """Return the networks whose gradients are clipped, and the images that they are shown."""
-        return [row.sees for row in self.clipped]
+        return [one.sees for one in self.clipped]
+
+    def experiments(self) -> Iterator[Experiment]:
+        """Give the rows of the map, the proofs, the broken assumptions, the random cases and the clipped networks."""
+        for labels, dtype, classes in product(LABELS, DTYPES, self.classes):
+            if PRIORS[labels].equations(classes) > 0:
+                yield Mapped.of(self, labels=labels, dtype=dtype, classes=classes)
+        for labels, dtype, classes in product(LABELS, DTYPES, self.proved):
+            if PRIORS[labels].equations(classes) > 0:
+                yield Proved.of(self, labels=labels, dtype=dtype, classes=classes)
+        for what, classes in product(BROKEN, self.classes):
+            if what != MIXED or classes > 3:
+                yield Broken.of(self, what=what, classes=classes)
+        for first in range(0, self.cases, CHUNK):
+            yield Trouble.of(self, first=first, count=min(CHUNK, self.cases - first))
+        for network, labels in product(self.clipped, LABELS):
+            yield Clipped.of(self, row=str(network), labels=labels, timed=TIMED)
+
+    def about(self) -> str:
+        """Return in a few words how many samples of what a run is about."""
+        return f"{self.samples} random layers a point, {self.cases:,} cases of trouble"
 
 
-def scale(parameters: Parameters) -> str:
-    """Return in a few words how many samples of what a run is about."""
-    return f"{parameters.samples} random layers a point, {parameters.cases:,} cases of trouble"
+class Statuses(Row):
+    """What the attack says of n samples: the percentage of each status.
+
+    `wrong`: how many labels are called unique and are wrong; `open`: the median of how far the labels may be off,
+    without those that failed; `truth_among`: the percentage of samples whose right label is among those handed back.
+    """
+
+    n: int
+    unique: float
+    ambiguous: float
+    failed: float
+    wrong: int
+    open: float | None
+    truth_among: float
 
 
-def datasets(parameters: Parameters) -> list[str]:
-    """Return the names of the datasets this study reads."""
-    for classes in (parameters.classes, parameters.proved):
-        if min(classes) < 3:
-            raise InputError(f"the map is of labels with equations of their own: 3 classes or more; got {classes}")
-    trained = [row.training for row in parameters.clipped if row.stage == "trained"]
-    return list(dict.fromkeys([*(row.dataset for row in parameters.clipped), *trained]))
+class MappedStatuses(Statuses):
+    """A point of the map: logits with this `spread`, and whether the factor on the gradient is `known`."""
+
+    spread: float
+    known: bool
 
 
-def trials(parameters: Parameters) -> list[dict[str, Any]]:
-    """Return the inputs of every trial: rows of the map, proofs, broken assumptions, trouble, clipped networks."""
-    common = {"seed": parameters.seed, "device": studies.resolve_device(parameters.device)}
-    many = {"samples": parameters.samples, "spreads": parameters.spreads}
-    mapped = [
-        {"part": "map", "labels": labels, "dtype": dtype, "classes": classes} | many | common
-        for labels in LABELS
-        for dtype in DTYPES
-        for classes in parameters.classes
-        if PRIORS[labels].equations(classes) > 0
-    ]
-    proved = [
-        {"part": "proof", "labels": labels, "dtype": dtype, "classes": classes} | many | common
-        for labels in LABELS
-        for dtype in DTYPES
-        for classes in parameters.proved
-        if PRIORS[labels].equations(classes) > 0
-    ]
-    broken = [
-        {"part": "broken", "what": what, "classes": classes} | many | common
-        for what in BROKEN
-        for classes in parameters.classes
-        if what != "mixed labels taken for smoothed" or classes > 3
-    ]
-    trouble = [
-        {"part": "trouble", "first": first, "count": min(CHUNK, parameters.cases - first)} | common
-        for first in range(0, parameters.cases, CHUNK)
-    ]
-    clipped = [
-        {"part": "clipped", "row": str(row), "labels": labels, "samples": parameters.samples, "timed": TIMED} | common
-        for row in parameters.clipped
-        for labels in LABELS
-    ]
-    return mapped + proved + broken + trouble + clipped
+class ProvedStatuses(Statuses):
+    """What a proof says; `searched` is the percentage that the search alone calls unique, `confirmed` that both do."""
+
+    spread: float
+    searched: float
+    confirmed: float
+    search_milliseconds: float
+    milliseconds: float
 
 
-def trial(part: str, **inputs: Any) -> list[dict[str, Any]]:
-    """Run one part: rows of the map, of proofs, of broken assumptions, of trouble or of clipped gradients."""
-    parts: dict[str, Callable[..., list[dict[str, Any]]]] = {
-        "map": _mapped,
-        "proof": _proved,
-        "broken": _broken,
-        "trouble": _trouble,
-        "clipped": _clipped,
-    }
-    return parts[part](**inputs)
+class BrokenStatuses(Statuses):
+    """What the attack says where an assumption does not hold."""
+
+    spread: float
+
+
+class ClippedStatuses(Statuses):
+    """What the attack says of gradients clipped to a `norm`.
+
+    In percent: the gradients that are `zero`, those that clipping has `touched`, labels that are called unique and are
+    `right`, and right labels of the `unaware` attacker, who takes gradients for whole; `unaware_wrong` counts those
+    that this attacker calls unique and gets wrong. `times_seconds`: the time with the factor unknown, in times of the
+    time with it known.
+    """
+
+    classes: int
+    dtype: str
+    norm: float
+    zero: float
+    touched: float
+    right: float
+    unaware: float
+    unaware_wrong: int
+    milliseconds: float
+    times_seconds: float
+
+
+class TroubleCounts(Row):
+    """How often the attack says what of n random cases, how often it calls a wrong label unique, and the same of proofs.
+
+    Only cases of one sample whose factor is known are asked for a proof.
+    """
+
+    first: int
+    size: str
+    known: bool
+    n: int
+    unique: int
+    ambiguous: int
+    failed: int
+    unusable: int
+    wrong: int
+    proved: int
+    proved_wrong: int
 
 
 def made(
@@ -171,18 +233,23 @@ def made(
     return errors.unsqueeze(2) * hidden.unsqueeze(1), weight, targets.double(), hidden.double()
 
 
-def _told(found: Any, targets: Tensor) -> dict[str, Any]:
-    """Return the shares of each status in percent, how many unique labels are wrong, and how far labels are open."""
+def statuses(found: SoftLabels, targets: Tensor) -> Statuses:
+    """Return what the attack says of samples, and how often it is wrong."""
     unique = found.where("unique").cpu()
-    wrong = metrics.label_error(found.labels.cpu(), targets).gt(KNOWN) & unique
     answered = ~found.where("failed").cpu()
-    return {
-        "n": len(targets),
-        **{name: 100 * found.status.count(name) / len(targets) for name in ("unique", "ambiguous", "failed")},
-        "wrong": int(wrong.sum()),
-        "open": float(found.open.cpu()[answered].median()) if answered.any() else None,
-        "truth_among": 100 * _among(found.candidates, targets),
-    }
+    return Statuses(
+        n=len(targets),
+        unique=_percentage(found, "unique"),
+        ambiguous=_percentage(found, "ambiguous"),
+        failed=_percentage(found, "failed"),
+        wrong=int((metrics.label_error(found.labels.cpu(), targets).gt(KNOWN) & unique).sum()),
+        open=float(found.open.cpu()[answered].median()) if answered.any() else None,
+        truth_among=100 * _among(found.candidates, targets),
+    )
+
+
+def _percentage(found: SoftLabels, status: str) -> float:
+    return 100 * found.status.count(status) / len(found)
 
 
 def _among(candidates: tuple[Tensor, ...], targets: Tensor) -> float:
@@ -194,58 +261,77 @@ def _among(candidates: tuple[Tensor, ...], targets: Tensor) -> float:
     return sum(near) / len(near)
 
 
-def _mapped(
-    labels: str, dtype: str, classes: int, samples: int, spreads: list[float], seed: int, device: str
-) -> list[dict[str, Any]]:
-    """Ask what gradients of every spread of the logits tell, the factor on them known or not."""
-    rows = []
-    for spread in spreads:
-        gradients, weight, targets, _ = made(labels, dtype, classes, spread, samples, seed)
-        for known in (True, False):
-            found = recover_soft_labels(
-                gradients.to(device), weight.to(device), prior=labels, scale=1.0 if known else None
+class RandomLayers(Experiment):
+    """Random layers of some classes, whose logits have these standard deviations."""
+
+    classes: int
+    samples: int
+    spreads: list[float]
+
+    def sent(self, labels: str, dtype: str, spread: float) -> tuple[Tensor, Tensor, Tensor]:
+        """Return gradients and weight on the device, and the labels."""
+        gradients, weight, targets, _ = made(labels, dtype, self.classes, spread, self.samples, self.seed)
+        return gradients.to(self.device), weight.to(self.device), targets
+
+
+class Mapped(RandomLayers):
+    """What the gradients of random layers tell: a row of the map."""
+
+    part: ClassVar[str] = "map"
+    labels: str
+    dtype: str
+
+    def run(self) -> Iterator[MappedStatuses]:
+        """Recover labels at every spread of the logits, with the factor on the gradients known or not."""
+        for spread in self.spreads:
+            gradients, weight, targets = self.sent(self.labels, self.dtype, spread)
+            for known in (True, False):
+                found = recover_soft_labels(gradients, weight, prior=self.labels, scale=1.0 if known else None)
+                yield MappedStatuses.of(statuses(found, targets), spread=spread, known=known)
+
+
+class Proved(RandomLayers):
+    """Proofs that no other label explains a gradient, and what they cost beside the search."""
+
+    part: ClassVar[str] = "proof"
+    labels: str
+    dtype: str
+
+    def run(self) -> Iterator[ProvedStatuses]:
+        """Recover labels at every spread of the logits, without a proof and with one."""
+        for spread in self.spreads:
+            gradients, weight, targets = self.sent(self.labels, self.dtype, spread)
+            started = time.perf_counter()
+            searched = recover_soft_labels(gradients, weight, prior=self.labels)
+            between = time.perf_counter()
+            proved = recover_soft_labels(gradients, weight, prior=self.labels, certify="proof")
+            ended = time.perf_counter()
+            both = (searched.where("unique") & proved.where("unique")).double().mean()
+            yield ProvedStatuses.of(
+                statuses(proved, targets),
+                spread=spread,
+                searched=100 * float(searched.where("unique").double().mean()),
+                confirmed=100 * float(both),
+                search_milliseconds=1e3 * (between - started) / self.samples,
+                milliseconds=1e3 * (ended - between) / self.samples,
             )
-            rows.append({"spread": spread, "known": known} | _told(found, targets))
-    return rows
 
 
-def _proved(
-    labels: str, dtype: str, classes: int, samples: int, spreads: list[float], seed: int, device: str
-) -> list[dict[str, Any]]:
-    """Ask for a proof that no other label explains the gradient, and what it costs beside the search."""
-    rows = []
-    for spread in spreads:
-        gradients, weight, targets, _ = made(labels, dtype, classes, spread, samples, seed)
-        gradients, weight = gradients.to(device), weight.to(device)
-        started = time.perf_counter()
-        searched = recover_soft_labels(gradients, weight, prior=labels)
-        between = time.perf_counter()
-        proved = recover_soft_labels(gradients, weight, prior=labels, certify="proof")
-        both = (searched.where("unique") & proved.where("unique")).double().mean()
-        rows.append(
-            {"spread": spread, "searched": 100 * float(searched.where("unique").double().mean())}
-            | _told(proved, targets)
-            | {"confirmed": 100 * float(both)}
-            | {"search_milliseconds": 1e3 * (between - started) / samples}
-            | {"milliseconds": 1e3 * (time.perf_counter() - between) / samples}
-        )
-    return rows
+class Broken(RandomLayers):
+    """Gradients in float32 of clients that break an assumption of the attacker."""
 
+    part: ClassVar[str] = "broken"
+    what: str
 
-def _broken(
-    what: str, classes: int, samples: int, spreads: list[float], seed: int, device: str
-) -> list[dict[str, Any]]:
-    """Break an assumption that the reader of a float32 gradient makes, and see whether it is told."""
-    rows = []
-    for spread in spreads:
-        gradients, weight, targets, _ = made(BROKEN[what], "float32", classes, spread, samples, seed)
-        if what == "two samples taken for one":
-            gradients = (gradients + gradients.roll(1, dims=0)) / 2
-        elif what.startswith("rescaled"):
-            gradients = gradients * float(what.rpartition(" ")[2])
-        found = recover_soft_labels(gradients.to(device), weight.to(device), prior="smoothing")
-        rows.append({"spread": spread} | _told(found, targets))
-    return rows
+    def run(self) -> Iterator[BrokenStatuses]:
+        """Recover labels at every spread of the logits, as if the assumption held."""
+        breach = BROKEN[self.what]
+        for spread in self.spreads:
+            gradients, weight, targets = self.sent(breach.labels, "float32", spread)
+            if breach.paired:
+                gradients = (gradients + gradients.roll(1, dims=0)) / 2
+            found = recover_soft_labels(gradients * breach.factor, weight, prior="smoothing")
+            yield BrokenStatuses.of(statuses(found, targets), spread=spread)
 
 
 @dataclass(frozen=True)
@@ -330,41 +416,50 @@ def case(number: int, seed: int) -> Case:
     )
 
 
-def _trouble(first: int, count: int, seed: int, device: str) -> list[dict[str, Any]]:
-    """Look for a wrong answer that is called unique; a row for samples and for batches, the factor known or not."""
-    tally: dict[tuple[str, bool], dict[str, int]] = {}
-    for number in range(first, first + count):
-        one = case(number, seed)
-        known = number % 2 == 0
-        status, wrong = _asked(one, known, device)
-        size = "one sample" if len(one.hidden) == 1 else "a batch"
-        row = tally.setdefault((size, known), dict.fromkeys((*SAID, "wrong", "proved", "proved_wrong"), 0))
-        row[status] += 1
-        row["wrong"] += wrong
-        if known and len(one.hidden) == 1:
-            status, wrong = _asked(one, known, device, certify="proof")
-            row["proved"] += status == "unique"
-            row["proved_wrong"] += wrong
-    return [
-        {"first": first, "size": size, "known": known, "n": sum(row[name] for name in SAID)} | row
-        for (size, known), row in sorted(tally.items())
-    ]
+class Trouble(Experiment):
+    """Random cases that look for a wrong label which is called unique; even ones have a factor that is known."""
+
+    part: ClassVar[str] = "trouble"
+    first: int
+    count: int
+
+    def run(self) -> Iterator[TroubleCounts]:
+        """Attack all cases; a row for single samples and for batches, with the factor known and not."""
+        said: dict[tuple[str, bool], Counter[str]] = {}
+        for number in range(self.first, self.first + self.count):
+            one, known = case(number, self.seed), number % 2 == 0
+            size = ONE if len(one.hidden) == 1 else BATCH
+            counts = said.setdefault(
+                (size, known), Counter(dict.fromkeys((*SAID, "wrong", "proved", "proved_wrong"), 0))
+            )
+            status, wrong = _asked(one, known, self.device)
+            counts.update({"n": 1, status: 1, "wrong": int(wrong)})
+            if known and size == ONE:
+                status, wrong = _asked(one, known, self.device, certify="proof")
+                counts.update({"proved": int(status == "unique"), "proved_wrong": int(wrong)})
+        for (size, known), counts in sorted(said.items()):
+            yield TroubleCounts(first=self.first, size=size, known=known, **counts)
 
 
-def _asked(one: Case, known: bool, device: str, **options: Any) -> tuple[str, bool]:
-    """Return what is said of a case, and whether it is called unique and is not right."""
+def _asked(one: Case, known: bool, device: str, certify: Literal["search", "proof"] = "search") -> tuple[str, bool]:
+    """Return what the attack says of a case, and whether it calls a wrong label unique."""
     gradient, bias_gradient = one.sent(1.0 if known else one.factor)
     if not gradient.isfinite().all() or not gradient.any():
         return "unusable", False
-    biases = {"bias": one.bias, "bias_gradient": bias_gradient}
-    own: dict[str, Any] = {name: None if value is None else value.to(device) for name, value in biases.items()}
+    bias = None if one.bias is None else one.bias.to(device)
+    bias_gradient = None if bias_gradient is None else bias_gradient.to(device)
     factor = 1.0 if known else None
     gradient, weight = gradient.to(device), one.weight.to(device)
     if len(one.hidden) == 1:
-        found = recover_soft_labels(gradient, weight, prior=one.labels, scale=factor, **own, **options)
+        found = recover_soft_labels(
+            gradient, weight, prior=one.labels, scale=factor, bias=bias, bias_gradient=bias_gradient, certify=certify
+        )
         error = float(metrics.label_error(found.labels.cpu(), one.targets.double())[0])
         return found.status[0], found.status[0] == "unique" and not error <= KNOWN
-    batch = recover_batch(gradient, weight, batch_size=len(one.hidden), prior=one.labels, scale=factor, rounds=8, **own)
+    batch = recover_batch(
+        gradient, weight, batch_size=len(one.hidden), prior=one.labels, scale=factor, rounds=8, bias=bias,
+        bias_gradient=bias_gradient,
+    )  # fmt: skip
     if batch.status != "unique":
         return batch.status, False
     order = metrics.match_batch(batch.features.cpu(), one.hidden.double())
@@ -372,37 +467,58 @@ def _asked(one: Case, known: bool, device: str, **options: Any) -> tuple[str, bo
     return "unique", not error <= KNOWN
 
 
-def _clipped(row: str, labels: str, samples: int, seed: int, device: str, timed: int = 1) -> list[dict[str, Any]]:
-    """Clip a network's gradients by their norm, and read them with the factor unknown, and as if there were none."""
-    line = Row.of(row)
-    private = data.load(line.dataset, "test")
-    inputs, targets = private_samples(private, labels, samples, seed)
-    model, _ = attacked_networks.network(line, labels, private, seed, device)
-    rows = []
-    for dtype in ("float32", "float64"):
-        leaks, _ = observe_private(model, inputs, targets, dtype, device)
-        clean, weight = leaks.weight_gradients, leaks.weight
-        truth = targets.to(DTYPES[dtype]).double()
-        for norm in NORMS:
-            sizes = clean.flatten(1).norm(dim=1)[:, None, None]
-            sent = clean * (norm / sizes.clamp(min=torch.finfo(clean.dtype).tiny)).clamp(max=1)
-            unaware = recover_soft_labels(sent, weight, prior=labels)
-            found = recover_soft_labels(sent, weight, prior=labels, scale=None)
-            # In turns, so that both have the same of a busy machine.
-            turns = [(_seconds(clean, weight, labels, 1.0), _seconds(sent, weight, labels, None)) for _ in range(timed)]
-            known, unknown = (min(column) for column in zip(*turns, strict=True))
-            zero = 100 * float((sizes == 0).double().mean())
-            right = metrics.label_error(found.labels.cpu(), truth).le(KNOWN) & found.where("unique").cpu()
-            rows.append(
-                {"classes": private.classes, "dtype": dtype, "norm": norm, "zero": zero}
-                | {"touched": 100 * float((sizes > norm).double().mean())}
-                | _told(found, truth)
-                | {"right": 100 * float(right.double().mean()), "unaware": 100 * _right(unaware, truth)}
-                | {"unaware_wrong": _told(unaware, truth)["wrong"]}
-                | {"milliseconds": 1e3 * unknown / samples}
-                | {"times_seconds": unknown / known}
-            )
-    return rows
+class Clipped(Experiment):
+    """A network's gradients, clipped to a norm; `row` names the network."""
+
+    part: ClassVar[str] = "clipped"
+    row: str
+    labels: str
+    samples: int
+    timed: int
+
+    @property
+    def _network(self) -> AttackedNetwork:
+        return AttackedNetwork.of(self.row)
+
+    def reads(self) -> list[str]:
+        """Return the datasets that the network is shown and was trained on."""
+        one = self._network
+        return [one.dataset, *([one.training] if one.stage == "trained" else [])]
+
+    def run(self) -> Iterator[ClippedStatuses]:
+        """Recover labels with the factor unknown, and as if gradients were whole."""
+        private = data.load(self._network.dataset, "test")
+        inputs, targets = private_samples(private, self.labels, self.samples, self.seed)
+        model, _ = attacked_networks.network(self._network, self.labels, private, self.seed, self.device)
+        for dtype in ("float32", "float64"):
+            leaks, _ = observe_private(model, inputs, targets, dtype, self.device)
+            truth = targets.to(DTYPES[dtype]).double()
+            for norm in NORMS:
+                yield self._attacked(leaks, truth, norm, dtype)
+
+    def _attacked(self, leaks: HeadLeaks, truth: Tensor, norm: float, dtype: str) -> ClippedStatuses:
+        clean, weight, prior = leaks.weight_gradients, leaks.weight, self.labels
+        sizes = clean.flatten(1).norm(dim=1)[:, None, None]
+        sent = clean * (norm / sizes.clamp(min=torch.finfo(clean.dtype).tiny)).clamp(max=1)
+        unaware = recover_soft_labels(sent, weight, prior=prior)
+        found = recover_soft_labels(sent, weight, prior=prior, scale=None)
+        # Both are timed in turns, so that a busy machine slows both down alike.
+        turns = [(_seconds(clean, weight, prior, 1.0), _seconds(sent, weight, prior, None)) for _ in range(self.timed)]
+        known, unknown = (min(column) for column in zip(*turns, strict=True))
+        right = metrics.label_error(found.labels.cpu(), truth).le(KNOWN) & found.where("unique").cpu()
+        return ClippedStatuses.of(
+            statuses(found, truth),
+            classes=truth.shape[1],
+            dtype=dtype,
+            norm=norm,
+            zero=100 * float((sizes == 0).double().mean()),
+            touched=100 * float((sizes > norm).double().mean()),
+            right=100 * float(right.double().mean()),
+            unaware=100 * float(metrics.label_error(unaware.labels.cpu(), truth).le(KNOWN).double().mean()),
+            unaware_wrong=statuses(unaware, truth).wrong,
+            milliseconds=1e3 * unknown / self.samples,
+            times_seconds=unknown / known,
+        )
 
 
 def _seconds(gradients: Tensor, weight: Tensor, labels: str, scale: float | None) -> float:
@@ -412,71 +528,72 @@ def _seconds(gradients: Tensor, weight: Tensor, labels: str, scale: float | None
     return time.process_time() - started
 
 
-def _right(found: Any, targets: Tensor) -> float:
-    return float(metrics.label_error(found.labels.cpu(), targets).le(KNOWN).double().mean())
+def _part_of(part: str, whole: str) -> Measure:
+    """Measure the sum of a column in percent of the sum of another; a dash where that is zero."""
 
+    def measured(rows: pd.DataFrame) -> str:
+        most = rows[whole].sum()
+        return f"{100 * rows[part].sum() / most:.1f} %" if most else NOTHING
 
-def _part(record: Record, part: str) -> pd.DataFrame:
-    return record.part(part).dropna(axis=1, how="all")
+    return measured
 
 
 def trouble_table(record: Record) -> pd.DataFrame:
     """Return what is said of the cases that look for trouble."""
-    frame = _part(record, "trouble")
-    names = ["n", *SAID, "wrong", "proved", "proved_wrong"]
-    lines = []
-    for (size, known), group in frame.groupby(["size", "known"], sort=False):
-        total = group[names].sum().astype(int)
-        lines.append(
-            {"gradient of": size, "factor": "known" if known else "unknown", "cases": total["n"]}
-            | {name: f"{100 * total[name] / total['n']:.1f} %" for name in names[1:4]}
-            | {"nothing sent": f"{100 * total['unusable'] / total['n']:.1f} %", "unique and wrong": total["wrong"]}
-            | {"proved": f"{100 * total['proved'] / total['n']:.1f} %" if total["proved"] else "–"}
-        )
-    return pd.DataFrame(lines)
+    rows = record.rows(Trouble)
+    return summary(
+        rows.assign(factor=["known" if known else "unknown" for known in rows["known"]]),
+        {"gradient of": "size", "factor": "factor"},
+        {
+            "cases": total("n", ".0f"),
+            **{status: _part_of(status, "n") for status in SAID[:3]},
+            "nothing sent": _part_of("unusable", "n"),
+            "unique and wrong": total("wrong", ".0f"),
+            "proved": among(_part_of("proved", "n"), size=ONE, factor="known"),
+        },
+    )
 
 
 def proof_table(record: Record) -> pd.DataFrame:
     """Return of how many labels it is proved that there is no other, and what that costs."""
-    frame = _part(record, "proof").astype({"classes": int})
-    lines = []
-    for (classes, dtype), group in frame.groupby(["classes", "dtype"], sort=True):
-        searched = group["searched"].sum()
-        lines.append(
-            {"C": classes, "precision": dtype, "samples": f"{int(group['n'].sum()):,}"}
-            | {"unique by search": f"{group['searched'].mean():.1f} %"}
-            | {"of these proved": f"{100 * group['confirmed'].sum() / searched:.1f} %" if searched else "–"}
-            | {"proved": f"{group['unique'].mean():.1f} %", "proved and wrong": int(group["wrong"].sum())}
-            | {"search, ms": f"{group['search_milliseconds'].median():.2f}"}
-            | {"with proof, ms": f"{group['milliseconds'].median():.2f}"}
-        )
-    return pd.DataFrame(lines)
+    rows = record.rows(Proved).astype({"classes": int})
+    return summary(
+        rows.sort_values(["classes", "dtype"], kind="stable"),
+        {"C": "classes", "precision": "dtype"},
+        {
+            "samples": total("n"),
+            "unique by search": mean("searched", percent(1)),
+            "of these proved": _part_of("confirmed", "searched"),
+            "proved": mean("unique", percent(1)),
+            "proved and wrong": total("wrong", ".0f"),
+            "search, ms": median("search_milliseconds", ".2f"),
+            "with proof, ms": median("milliseconds", ".2f"),
+        },
+    )
 
 
 def clipped_table(record: Record) -> pd.DataFrame:
     """Return what clipping hides of networks' gradients."""
-    frame = _part(record, "clipped")
-    lines = []
-    for (row, norm), group in frame.groupby(["row", "norm"], sort=False):
-        own = {dtype: group[group["dtype"] == dtype] for dtype in ("float32", "float64")}
-        lines.append(
-            {
-                "network": str(row).replace("/", ", "),
-                "C": int(group["classes"].iloc[0]),
-                "norm": f"{float(str(norm)):g}",
-            }
-            | {"touched": f"{group['touched'].mean():.0f} %", "unaware": f"{group['unaware'].mean():.0f} %"}
-            | {f"{dtype}": f"{part['right'].mean():.1f} %" for dtype, part in own.items()}
-            | {"wrong": int(group["wrong"].sum()), "listed": f"{group['truth_among'].mean():.1f} %"}
-            | {"zero": f"{group['zero'].mean():.1f} %"}
-            | {"time": f"{group['times_seconds'].astype(float).median():.1f}×"}
-        )
-    return pd.DataFrame(lines)
+    rows = record.rows(Clipped).astype({"classes": int})
+    rows = rows.assign(network=rows["row"].str.replace("/", ", "), norm=rows["norm"].map("{:g}".format))
+    return summary(
+        rows,
+        {"network": "network", "C": "classes", "norm": "norm"},
+        {
+            "touched": mean("touched", percent()),
+            "unaware": mean("unaware", percent()),
+            **{dtype: among(mean("right", percent(1)), dtype=dtype) for dtype in ("float32", "float64")},
+            "wrong": total("wrong", ".0f"),
+            "listed": mean("truth_among", percent(1)),
+            "zero": mean("zero", percent(1)),
+            "time": median("times_seconds", "{:.1f}×"),
+        },
+    )
 
 
 def broken_table(record: Record) -> pd.DataFrame:
     """Return how often a broken assumption goes unnoticed and gives a wrong label, by classes and spread."""
-    frame = _part(record, "broken").assign(share=lambda f: 100 * f["wrong"] / f["n"])
+    frame = record.rows(Broken).assign(share=lambda f: 100 * f["wrong"] / f["n"])
     # Every other spread, as many as the page is wide.
     spreads = sorted(set(frame["spread"]))
     few = spreads if len(spreads) < 8 else spreads[::2]
@@ -489,7 +606,7 @@ def broken_table(record: Record) -> pd.DataFrame:
 
 def figure_map(record: Record) -> Figure:
     """Draw the share of unique labels over the spread of the logits: labels by columns, precisions by colour."""
-    frame = _part(record, "map")
+    frame = record.rows(Mapped)
     classes = 10 if 10 in set(frame["classes"]) else int(frame["classes"].max())
     frame = frame[frame["classes"] == classes]
     figure, axes = figures.panels(1, len(LABELS), height=3.4, sharey=True)
@@ -510,7 +627,7 @@ def figure_map(record: Record) -> Figure:
 
 def figure_classes(record: Record) -> Figure:
     """Draw unique smoothed labels of float32 gradients, spread by classes, the factor known and not."""
-    frame = _part(record, "map")
+    frame = record.rows(Mapped)
     frame = frame[(frame["labels"] == "smoothing") & (frame["dtype"] == "float32")]
     figure, axes = figures.panels(1, 2, height=3.2, sharey=True)
     for axis, known in zip(axes[0], (True, False), strict=True):

@@ -7,41 +7,41 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import pandas as pd
 import torch
 from matplotlib.figure import Figure
-from pydantic import Field
 from torch import Tensor
 from torch.func import replace_all_batch_norm_modules_
 from torch.nn import functional as F
 
-from gradleak import data, metrics, studies
+from gradleak import data, metrics
 from gradleak.images import GradInversion
-from gradleak.images.gradinversion.settings import preset
+from gradleak.images.gradinversion.settings import SETTINGS
 from gradleak.runs.records import Record
 from gradleak.show import figures
+from gradleak.studies import Experiment, setting
 from gradleak.studies.shared import restored_batches
 from gradleak.studies.shared.restored_batches import (
     AVERAGED,
     FLOORS,
     Case,
+    CaseRow,
+    ImageRow,
+    OnBatches,
     Scene,
     chosen,
-    drawn,
     gained,
     scaled,
 )
 from gradleak.studies.shared.shown_batches import gain_table, quality_line, rows_of, strips
 
 PLACE = "Section 4, Tables 2 and 4"
-SMALLEST: dict[str, Any] = {"steps": 2, "alone_steps": 2, "few_batches": 1, "group_batches": 1, "singles": 2}
-
-OURS = preset("gradinversion+pyramid")
+OURS = SETTINGS["gradinversion+pyramid"]
 PLAIN = replace(OURS, levels=1, variation=0.0, statistics=0.0)
 FIDELITY = replace(OURS, levels=1)
 EXACT, TRAINING = "+ BN, exact", "+ BN, exact, train mode"
@@ -51,15 +51,15 @@ ROWS: dict[str, tuple[GradInversion, bool]] = {
     "+ TV": (replace(PLAIN, variation=OURS.variation), False),
     "+ BN, running": (FIDELITY, False),
     EXACT: (FIDELITY, True),
-    "as printed": (replace(preset("gradinversion"), group="none", consistency=0.0), True),
-    "DeepInversion": (preset("deepinversion"), False),
+    "as printed": (replace(SETTINGS["gradinversion"], group="none", consistency=0.0), True),
+    "DeepInversion": (SETTINGS["deepinversion"], False),
 }
 BASELINES = ("inverting gradients", "DLG")
 # What goes beyond the table, where batches are so small that features are found.
 BEYOND: dict[str, tuple[GradInversion, bool]] = {
     EXACT: (FIDELITY, True),
-    "+ features": (replace(FIDELITY, feature=preset("gradinversion+features").feature), True),
-    "+ features, pyramid": (preset("gradinversion+features"), True),
+    "+ features": (replace(FIDELITY, feature=SETTINGS["gradinversion+features"].feature), True),
+    "+ features, pyramid": (SETTINGS["gradinversion+features"], True),
 }
 SEEDED = "independent seeds"
 GROUPS: dict[str, GradInversion] = {
@@ -121,93 +121,82 @@ NOT_RUN = {
 
 
 class Parameters(restored_batches.Parameters):
-    """What a rerun may change."""
+    """How many batches each row of the tables gets, of which sizes, with how many steps and seeds."""
 
-    size: int = Field(2, ge=1, le=64, description="images in a batch, no class twice")
-    batches: int = Field(1, ge=1, le=10_000, description="batches of each row of Table 2")
-    few: int = Field(2, ge=1, le=64, description="images in a batch whose features are found")
-    few_batches: int = Field(1, ge=0, le=10_000, description="such batches")
-    group_batches: int = Field(1, ge=0, le=10_000, description="batches that are restored from several seeds")
-    seeds: int = Field(2, ge=2, le=100, description="seeds a batch then")
-    registrations: int = Field(2, ge=1, le=1000, description="how often seeds are registered")
-    singles: int = Field(2, ge=0, le=10_000, description="images restored alone, B = 1")
-    steps: int = Field(6, ge=2, le=1_000_000, description="gradients an attack may ask for")
-    alone_steps: int = Field(6, ge=2, le=1_000_000, description="the same for an image alone")
-    pictures: int = Field(0, ge=0, le=1000, description="ImageNet pictures that Table 2's noise is measured against")
+    size: int = setting(2, paper=8, ge=1, le=64, about="images in a batch, no class twice")
+    batches: int = setting(1, paper=4, ge=1, le=10_000, about="batches of each row of Table 2")
+    few: int = setting(2, paper=4, ge=1, le=64, about="images in a batch whose features are found")
+    few_batches: int = setting(1, paper=8, ge=0, le=10_000, about="such batches")
+    group_batches: int = setting(1, paper=4, ge=0, le=10_000, about="batches that are restored from several seeds")
+    seeds: int = setting(2, paper=4, ge=2, le=100, about="seeds a batch then")
+    registrations: int = setting(2, paper=6, ge=1, le=1000, about="how often seeds are registered")
+    singles: int = setting(2, paper=8, ge=0, le=10_000, about="images restored alone, B = 1")
+    steps: int = setting(6, paper=500, smallest=2, ge=2, le=1_000_000, about="gradients an attack may ask for")
+    alone_steps: int = setting(6, paper=500, smallest=2, ge=2, le=1_000_000, about="the same for an image alone")
+    pictures: int = setting(
+        0, paper=1000, ge=0, le=1000, about="ImageNet pictures that Table 2's noise is measured against"
+    )
 
     channels: ClassVar[int] = 3
-    paper: ClassVar[dict[str, Any]] = {
-        "network": "cifar10-resnet20+head",
-        "judge": "cifar10-resnet56",
-        "dataset": "cifar10",
-        "size": 8,
-        "batches": 4,
-        "few": 4,
-        "few_batches": 8,
-        "group_batches": 4,
-        "seeds": 4,
-        "registrations": 6,
-        "singles": 8,
-        "steps": 500,
-        "alone_steps": 500,
-        "pictures": 1000,
-    }
+
+    def experiments(self) -> Iterator[Experiment]:
+        """Give Table 2's noise, and all batches of each table, since they are compared."""
+        if self.pictures:
+            yield PureNoise(pictures=self.pictures, seed=self.seed)
+        yield Table2.of(self, first=0)
+        if self.singles:
+            yield ImagesAlone.of(self, size=1, first=0, batches=self.singles, steps=self.alone_steps)
+        if self.few_batches:
+            yield FewImages.of(self, size=self.few, first=0, batches=self.few_batches)
+        if self.group_batches:
+            yield SeveralSeeds.of(self, first=0, batches=self.group_batches)
+
+    def about(self) -> str:
+        """Return in a few words how many samples of what a run is about."""
+        return (
+            f"{self.batches} batches of {self.size}, {self.few_batches} of {self.few}, "
+            f"{self.steps} steps, and {self.singles} images alone, {self.alone_steps} steps, "
+            f"{data.title(self.dataset)}, {self.network}"
+        )
 
 
-def datasets(parameters: Parameters) -> list[str]:
-    """Return the names of the datasets this study reads."""
-    return [parameters.dataset, *([PICTURES] if parameters.pictures else [])]
+class LoudnessRow(CaseRow):
+    """What the louder half of the images, by ‖p − y‖, has before the quieter: in dB, and in points identified."""
+
+    psnr_gain: float
+    identified_gain: float
 
 
-def scale(parameters: Parameters) -> str:
-    """Return in a few words how many samples of what a run is about."""
-    return (
-        f"{parameters.batches} batches of {parameters.size}, {parameters.few_batches} of {parameters.few}, "
-        f"{parameters.steps} steps, and {parameters.singles} images alone, {parameters.alone_steps} steps, "
-        f"{data.title(parameters.dataset)}, {parameters.network}"
-    )
+class NoiseRow(CaseRow):
+    """A measure of pure noise by one definition; `error`: of the mean, `of_eight`: of the mean of eight pictures."""
+
+    measure: str
+    definition: str
+    value: float
+    error: float
+    of_eight: float
+    published: float
+    count: int
 
 
-def trials(parameters: Parameters) -> list[dict[str, Any]]:
-    """Return the inputs of every trial: Table 2's noise, and all batches of a part, for they are compared."""
-    common = parameters.model_dump(include={"network", "judge", "dataset", "seed"})
-    common["device"] = studies.resolve_device(parameters.device)
-    steps, alone = {"steps": parameters.steps}, {"steps": parameters.alone_steps}
-    pins = [{"part": "noise", "pictures": parameters.pictures, "seed": parameters.seed}] if parameters.pictures else []
-    seeds = parameters.model_dump(include={"seeds", "registrations"}) | steps
-    parts = (
-        ("rows", parameters.size, parameters.batches, steps),
-        ("alone", 1, parameters.singles, alone),
-        ("few", parameters.few, parameters.few_batches, steps),
-        ("seeds", parameters.size, parameters.group_batches, seeds),
-    )
-    return [
-        *pins,
-        *(
-            {"part": part, "size": size, "first": 0, "batches": count} | options | common
-            for part, size, count, options in parts
-            if count
-        ),
-    ]
+class Table2(OnBatches):
+    """Batches, restored by every row of Table 2 and by the baselines of Table 4."""
 
+    part: ClassVar[str] = "rows"
+    steps: int
 
-def trial(part: str, **inputs: Any) -> list[dict[str, Any]]:
-    """Restore batches by every row of a table, and measure and compare what came out; or measure noise."""
-    parts: dict[str, Callable[..., list[dict[str, Any]]]]
-    parts = {"noise": _noise, "alone": _alone, "rows": _rows, "few": _few, "seeds": _seeds}
-    return parts[part](**inputs)
-
-
-def _rows(steps: int, size: int, batches: int, **inputs: Any) -> list[dict[str, Any]]:
-    case = drawn(size=size, batches=batches, **inputs)
-    rows = [*case.private(), *case.floors()]
-    for name, (settings, exact) in ROWS.items():
-        rows += case.restored(name, scaled(settings, steps), exact=exact)
-        if name == EXACT:
-            rows += in_train_mode(case, size, batches).restored(TRAINING, scaled(settings, steps), exact=exact)
-    for name in BASELINES:
-        rows += case.matched(name, steps)
-    return [*rows, *gained(rows, PAIRS, size, case.seed)]
+    def run(self) -> list[CaseRow]:
+        """Restore the batches, and compare the rows."""
+        case = self.drawn()
+        rows = [*case.private(), *case.floors()]
+        for name, (settings, exact) in ROWS.items():
+            own = scaled(settings, self.steps)
+            rows += case.restored(name, own, exact=exact)
+            if name == EXACT:
+                rows += in_train_mode(case, self.size, self.batches).restored(TRAINING, own, exact=exact)
+        for name in BASELINES:
+            rows += case.matched(name, self.steps)
+        return [*rows, *gained(rows, PAIRS, self.size, case.seed)]
 
 
 def in_train_mode(case: Case, size: int, batches: int) -> Case:
@@ -218,67 +207,109 @@ def in_train_mode(case: Case, size: int, batches: int) -> Case:
     return Case(scene, chosen(scene.private, size, batches, scene.seed))
 
 
-def _few(steps: int, **inputs: Any) -> list[dict[str, Any]]:
-    case = drawn(**inputs)
-    rows = [*case.private(), *case.floors()]
-    for name, (settings, exact) in BEYOND.items():
-        rows += case.restored(name, scaled(settings, steps), exact=exact)
-    return [*rows, *gained(rows, BEYOND_PAIRS, case.size, case.seed), *loudness(rows, LOUD)]
+class FewImages(OnBatches):
+    """Batches so small that every sample's feature is found."""
+
+    part: ClassVar[str] = "few"
+    steps: int
+
+    def run(self) -> list[CaseRow]:
+        """Restore the batches with their features and without, and compare."""
+        case = self.drawn()
+        rows = [*case.private(), *case.floors()]
+        for name, (settings, exact) in BEYOND.items():
+            rows += case.restored(name, scaled(settings, self.steps), exact=exact)
+        return [*rows, *gained(rows, BEYOND_PAIRS, case.size, case.seed), *loudness(rows, LOUD)]
 
 
-def _seeds(steps: int, seeds: int, registrations: int, **inputs: Any) -> list[dict[str, Any]]:
-    case = drawn(**inputs)
-    rows = case.private()
-    for name, settings in GROUPS.items():
-        own = replace(scaled(settings, steps), registrations=registrations)
-        rows += case.restored(name, own, exact=True, seeds=seeds)
-    return [*rows, *gained(rows, GROUP_PAIRS, case.size, case.seed)]
+class SeveralSeeds(OnBatches):
+    """Batches that are restored from several seeds, with and without a group."""
+
+    part: ClassVar[str] = "seeds"
+    steps: int
+    seeds: int
+    registrations: int
+
+    def run(self) -> list[CaseRow]:
+        """Restore the batches by every group, and compare."""
+        case = self.drawn()
+        rows = case.private()
+        for name, settings in GROUPS.items():
+            own = replace(scaled(settings, self.steps), registrations=self.registrations)
+            rows += case.restored(name, own, exact=True, seeds=self.seeds)
+        return [*rows, *gained(rows, GROUP_PAIRS, case.size, case.seed)]
 
 
-def _alone(steps: int, **inputs: Any) -> list[dict[str, Any]]:
-    case = drawn(**inputs)
-    rows = [*case.private(), *case.floors()]
-    for name, (settings, exact) in {**BEYOND, "DeepInversion": ROWS["DeepInversion"]}.items():
-        rows += case.restored(name, scaled(settings, steps), exact=exact)
-    return [*rows, *gained(rows, ALONE_PAIRS, case.size, case.seed)]
+class ImagesAlone(OnBatches):
+    """Images that are alone in their batch."""
+
+    part: ClassVar[str] = "alone"
+    steps: int
+
+    def run(self) -> list[CaseRow]:
+        """Restore the images with their features and without, and compare."""
+        case = self.drawn()
+        rows = [*case.private(), *case.floors()]
+        for name, (settings, exact) in {**BEYOND, "DeepInversion": ROWS["DeepInversion"]}.items():
+            rows += case.restored(name, scaled(settings, self.steps), exact=exact)
+        return [*rows, *gained(rows, ALONE_PAIRS, case.size, case.seed)]
 
 
-def loudness(rows: list[dict[str, Any]], run: str) -> list[dict[str, Any]]:
-    """Return what the louder half of the images, by ‖p − y‖, has before the quieter: PSNR, and share identified."""
-    own = sorted((row for row in rows if row["what"] == "image" and row["run"] == run), key=lambda row: row["loud"])
+def loudness(rows: Sequence[CaseRow], run: str) -> list[LoudnessRow]:
+    """Return what the louder half of a run's images, by ‖p − y‖, has before the quieter half."""
+    own = sorted((row for row in rows if isinstance(row, ImageRow) and row.run == run), key=lambda row: row.loud)
     half = len(own) // 2
     if not half:
         return []
     quiet, loud = own[:half], own[-half:]
+    psnr = [float(np.mean([row.psnr for row in part])) for part in (loud, quiet)]
+    identified = [float(np.mean([row.identified for row in part])) for part in (loud, quiet)]
     return [
-        {
-            "what": "loudness",
-            "run": run,
-            "psnr_gain": float(np.mean([row["psnr"] for row in loud]) - np.mean([row["psnr"] for row in quiet])),
-            "identified_gain": 100.0
-            * float(np.mean([row["identified"] for row in loud]) - np.mean([row["identified"] for row in quiet])),
-        }
+        LoudnessRow(
+            what="loudness",
+            run=run,
+            psnr_gain=psnr[0] - psnr[1],
+            identified_gain=100.0 * (identified[0] - identified[1]),
+        )
     ]
 
 
-def _noise(pictures: int, seed: int) -> list[dict[str, Any]]:
-    """Return what Table 2's row of pure noise is by several definitions of its measures, over ImageNet pictures."""
-    images = data.load(PICTURES, "test").images
-    images = images[torch.linspace(0, len(images) - 1, pictures).round().long()]
-    generator = torch.Generator().manual_seed(seed)
-    found: dict[tuple[str, str], list[Tensor]] = {}
-    for part in images.split(20):
-        for key, values in definitions(part, torch.randn(part.shape, generator=generator)).items():
-            found.setdefault(key, []).append(values.double())
-    rows = []
-    for (measure, definition), many in found.items():
-        values = torch.cat(many)
-        rows.append(
-            {"what": "noise", "measure": measure, "definition": definition, "value": float(values.mean())}
-            | {"error": float(values.std()) / math.sqrt(len(values)), "of_eight": float(values.std()) / math.sqrt(8)}
-            | {"published": NOISE[measure], "count": len(values)}
-        )
-    return rows
+class PureNoise(Experiment):
+    """What Table 2's row of pure noise is by several definitions of its measures, over ImageNet pictures."""
+
+    part: ClassVar[str] = "noise"
+    stays_on_cpu: ClassVar[str] = "it measures pictures, and attacks nothing"
+    device: str = "cpu"
+    pictures: int
+
+    def reads(self) -> list[str]:
+        """Return the pictures."""
+        return [PICTURES]
+
+    def run(self) -> list[NoiseRow]:
+        """Measure noise against the pictures."""
+        images = data.load(PICTURES, "test").images
+        images = images[torch.linspace(0, len(images) - 1, self.pictures).round().long()]
+        generator = torch.Generator().manual_seed(self.seed)
+        found: dict[tuple[str, str], list[Tensor]] = {}
+        for part in images.split(20):
+            for key, values in definitions(part, torch.randn(part.shape, generator=generator)).items():
+                found.setdefault(key, []).append(values.double())
+        return [_noise_row(*key, torch.cat(parts)) for key, parts in found.items()]
+
+
+def _noise_row(measure: str, definition: str, values: Tensor) -> NoiseRow:
+    spread = float(values.std())
+    return NoiseRow(
+        what="noise",
+        measure=measure,
+        definition=definition,
+        value=float(values.mean()),
+        error=spread / math.sqrt(len(values)),
+        of_eight=spread / math.sqrt(8),
+        published=NOISE[measure],
+        count=len(values),
+    )
 
 
 def definitions(images: Tensor, noise: Tensor) -> dict[tuple[str, str], Tensor]:

@@ -5,30 +5,31 @@ yin2021, Table 4 and Figure 4.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 import numpy as np
 import pandas as pd
 import torch
 from matplotlib.figure import Figure
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
-from gradleak import data, studies
+from gradleak import data
 from gradleak.images import project_batches, restore_batches, restore_denoised
 from gradleak.images.gradinversion.learned import PROJECTION
-from gradleak.images.gradinversion.settings import preset
+from gradleak.images.gradinversion.settings import SETTINGS
 from gradleak.models.picture_training import PictureRecipe, learned, trained_generator
 from gradleak.runs.records import Record
 from gradleak.show import figures
+from gradleak.studies import Experiment, setting
 from gradleak.studies.shared import restored_batches
-from gradleak.studies.shared.restored_batches import FLOORS, drawn, gained, scaled
+from gradleak.studies.shared.deep_networks import NAMES, SMALL
+from gradleak.studies.shared.restored_batches import FLOORS, CaseRow, OnBatches, gained, marked, scaled
 from gradleak.studies.shared.shown_batches import gain_table, quality_line, rows_of, strips
 
 PLACE = "Table 4, Figure 4"
-SMALLEST: dict[str, Any] = {"steps": 2, "depth": 4}
-
-PYRAMID = preset("gradinversion+pyramid")
+PYRAMID = SETTINGS["gradinversion+pyramid"]
 FIDELITY = replace(PYRAMID, levels=1)
 LATENT, DEEP, INVERTING, DLG = "latent projection", "DeepInversion", "inverting gradients", "DLG"
 RUNNING, EXACT, COARSE, DENOISED = "ours, BN running", "ours, BN exact", "BN exact, pyramid", "BN exact, denoiser"
@@ -71,79 +72,75 @@ NOT_RUN = {
 
 
 class Parameters(restored_batches.Parameters):
-    """What a rerun may change."""
+    """How many batches are restored, with how many steps, and how large the learned priors are."""
 
-    dataset: str = Field("photos", description="private images, test split; the training split is public")
-    size: int = Field(2, ge=1, le=64, description="images in a batch, no class twice")
-    batches: int = Field(2, ge=2, le=10_000, description="batches of every row")
-    together: int = Field(2, ge=2, le=1000, description="batches that one trial restores and compares")
-    steps: int = Field(5, ge=2, le=1_000_000, description="gradients an attack may ask for")
-    epochs: int = Field(1, ge=1, le=1000, description="how often generator and denoiser see the public images")
-    depth: int = Field(8, ge=4, le=512, description="channels of generator and denoiser")
-    width: int = Field(64, ge=2, le=1024, description="latents of the generator")
+    network: str = setting(SMALL, about=f"the network that is attacked: {', '.join(NAMES)}")
+    dataset: str = setting("photos", paper="cifar10", about="private images, test split; the training split is public")
+    size: int = setting(2, paper=8, ge=1, le=64, about="images in a batch, no class twice")
+    batches: int = setting(2, paper=4, ge=2, le=10_000, about="batches of every row")
+    together: int = setting(2, paper=4, ge=2, le=1000, about="batches that one trial restores and compares")
+    steps: int = setting(5, paper=500, smallest=2, ge=2, le=1_000_000, about="gradients an attack may ask for")
+    epochs: int = setting(1, paper=8, ge=1, le=1000, about="how often generator and denoiser see the public images")
+    depth: int = setting(8, paper=24, smallest=4, ge=4, le=512, about="channels of generator and denoiser")
+    width: int = setting(64, ge=2, le=1024, about="latents of the generator")
 
     channels: ClassVar[int] = 3
-    paper: ClassVar[dict[str, Any]] = {
-        "judge": "cifar10-resnet56",
-        "dataset": "cifar10",
-        "size": 8,
-        "batches": 4,
-        "together": 4,
-        "steps": 500,
-        "epochs": 8,
-        "depth": 24,
-    }
 
     @model_validator(mode="after")
     def _together(self) -> Self:
         restored_batches.check_together(self.together, self.batches, "batches", least=2)
         return self
 
+    def experiments(self) -> Iterator[Experiment]:
+        """Give some batches at a time."""
+        for first in range(0, self.batches, self.together):
+            yield RowsOfTable4.of(self, first=first, batches=self.together)
 
-def datasets(parameters: Parameters) -> list[str]:
-    """Return the names of the datasets this study reads."""
-    return [parameters.dataset]
-
-
-def scale(parameters: Parameters) -> str:
-    """Return in a few words how many samples of what a run is about."""
-    return (
-        f"{parameters.batches} batches of {parameters.size}, {parameters.steps} steps, "
-        f"{data.title(parameters.dataset)}, {parameters.network}"
-    )
+    def about(self) -> str:
+        """Return in a few words how many samples of what a run is about."""
+        return f"{self.batches} batches of {self.size}, {self.steps} steps, {data.title(self.dataset)}, {self.network}"
 
 
-def trials(parameters: Parameters) -> list[dict[str, Any]]:
-    """Return the inputs of every trial: some batches by every row of the table."""
-    common = parameters.model_dump(exclude={"device", "batches", "together"})
-    common |= {"device": studies.resolve_device(parameters.device), "batches": parameters.together}
-    return [{"first": n} | common for n in range(0, parameters.batches, parameters.together)]
+class RowsOfTable4(OnBatches):
+    """Some batches, restored by every row of Table 4."""
 
+    steps: int
+    epochs: int
+    depth: int
+    width: int
 
-def trial(steps: int, epochs: int, depth: int, width: int, **inputs: Any) -> list[dict[str, Any]]:
-    """Restore some batches by every row of Table 4, and measure what came out."""
-    case = drawn(**inputs)
-    rows = [*case.private(), *case.floors()]
-    rows += case.measured(GREY, data.denormalise(torch.zeros_like(case.truth)))
-    recipe = PictureRecipe(kind="generator", dataset=inputs["dataset"], epochs=epochs, depth=depth, width=width)
-    generator, labels = trained_generator(recipe).to(case.device), case.known.labels.flatten(0, 1)
-    found = project_batches(
-        case.leaks, labels, generator=generator, width=width, settings=replace(PROJECTION, steps=steps), seed=case.seed
-    )
-    rows += [*case.judged(LATENT, found), *case.of_another(LATENT + OF_ANOTHER, found)]
-    rows += case.restored(DEEP, scaled(preset("deepinversion"), steps), exact=False)
-    for name in (INVERTING, DLG):
-        rows += case.matched(name, steps)
-    rows += case.restored(RUNNING, scaled(FIDELITY, steps), exact=False)
-    held: dict[str, Any] = {"settings": scaled(FIDELITY, steps), "statistics": case.statistics, "seed": case.seed}
-    found = restore_batches(case.leaks, labels, **held)
-    rows += [*case.judged(EXACT, found), *case.of_another(EXACT + OF_ANOTHER, found)]
-    rows += case.restored(COARSE, scaled(PYRAMID, steps), exact=True)
-    denoiser = learned(recipe.model_copy(update={"kind": "denoiser"})).to(case.device)
-    found = restore_denoised(case.leaks, labels, denoiser=denoiser, **held)
-    rows += [*case.judged(DENOISED, found), *case.of_another(DENOISED + OF_ANOTHER, found)]
-    rows = [{"part": "rows"} | row for row in rows]
-    return [*rows, *gained(rows, PAIRS, case.size, case.seed)]
+    def run(self) -> list[CaseRow]:
+        """Restore the batches, measure what came out, and compare the rows."""
+        case, steps = self.drawn(), self.steps
+        rows = [*case.private(), *case.floors()]
+        rows += case.measured(GREY, data.denormalise(torch.zeros_like(case.truth)))
+        recipe = PictureRecipe(
+            kind="generator", dataset=self.dataset, epochs=self.epochs, depth=self.depth, width=self.width
+        )
+        generator, labels = trained_generator(recipe).to(case.device), case.known.labels.flatten(0, 1)
+        found = project_batches(
+            case.leaks,
+            labels,
+            generator=generator,
+            width=self.width,
+            settings=replace(PROJECTION, steps=steps),
+            seed=case.seed,
+        )
+        rows += [*case.judged(LATENT, found), *case.of_another(LATENT + OF_ANOTHER, found)]
+        rows += case.restored(DEEP, scaled(SETTINGS["deepinversion"], steps), exact=False)
+        for name in (INVERTING, DLG):
+            rows += case.matched(name, steps)
+        fidelity, statistics = scaled(FIDELITY, steps), case.statistics
+        rows += case.restored(RUNNING, fidelity, exact=False)
+        found = restore_batches(case.leaks, labels, settings=fidelity, statistics=statistics, seed=case.seed)
+        rows += [*case.judged(EXACT, found), *case.of_another(EXACT + OF_ANOTHER, found)]
+        rows += case.restored(COARSE, scaled(PYRAMID, steps), exact=True)
+        denoiser = learned(recipe.model_copy(update={"kind": "denoiser"})).to(case.device)
+        found = restore_denoised(
+            case.leaks, labels, denoiser=denoiser, settings=fidelity, statistics=statistics, seed=case.seed
+        )
+        rows += [*case.judged(DENOISED, found), *case.of_another(DENOISED + OF_ANOTHER, found)]
+        return [*marked(rows, part="rows"), *gained(rows, PAIRS, case.size, case.seed)]
 
 
 def table(record: Record) -> pd.DataFrame:

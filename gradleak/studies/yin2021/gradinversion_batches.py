@@ -6,37 +6,39 @@ yin2021, Table 3 and Figures 5 to 8.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from functools import partial
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 import pandas as pd
 import torch
 from matplotlib.figure import Figure
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
-from gradleak import data, studies
-from gradleak.images.gradinversion.settings import preset
+from gradleak import data
+from gradleak.images.gradinversion.settings import SETTINGS
 from gradleak.runs.records import Record
 from gradleak.show import figures
+from gradleak.studies import Experiment, setting
 from gradleak.studies.shared import restored_batches
 from gradleak.studies.shared.deep_networks import SMALL
 from gradleak.studies.shared.restored_batches import (
     FLOORS,
     Case,
+    CaseRow,
     Scene,
     chosen,
     drawn,
     gained,
     gradient_norms,
+    marked,
     scaled,
 )
 from gradleak.studies.shared.shown_batches import draw_sizes, gain_table, quality_line, rows_of, strips
 
 PLACE = "Section 4, Table 3 and Figures 5 to 8"
-SMALLEST: dict[str, Any] = {"steps": 2, "network_steps": 2, "groups": 1, "network_batches": 1}
-
 # The attack of this page, with every batch's own statistics.
-ATTACK = preset("gradinversion+pyramid")
+ATTACK = SETTINGS["gradinversion+pyramid"]
 KINDS = ("random", "vulnerable")
 # FFT2D / PSNR / LPIPS of Table 3, by how good the features are: ImageNet, batches of 8.
 PUBLISHED = (
@@ -47,30 +49,26 @@ PUBLISHED = (
 
 
 class Parameters(restored_batches.Parameters):
-    """What a rerun may change."""
+    """The sizes of batches, the networks of Table 3, and how many images and steps each gets."""
 
-    sizes: list[int] = Field([1, 2], min_length=1, description="images in a batch; each divides the largest")
-    groups: int = Field(1, ge=1, le=10_000, description="groups of as many images as the largest batch, of each kind")
-    together: int = Field(1, ge=1, le=1000, description="groups that one trial restores and compares")
-    steps: int = Field(6, ge=2, le=1_000_000, description="gradients an attack may ask for")
-    networks: list[str] = Field([SMALL], description="networks of Table 3, the best features first")
-    network_size: int = Field(2, ge=1, le=64, description="images in a batch there")
-    network_batches: int = Field(1, ge=0, le=10_000, description="batches that each of them is asked for")
-    network_steps: int = Field(6, ge=2, le=1_000_000, description="gradients an attack may ask for there")
-
-    paper: ClassVar[dict[str, Any]] = {
-        "network": "cifar10-resnet20+head",
-        "judge": "cifar10-resnet56",
-        "dataset": "cifar10",
-        "sizes": [1, 2, 4, 8],
-        "groups": 4,
-        "together": 4,
-        "steps": 500,
-        "networks": ["cifar10-resnet56+head", "cifar10-resnet20+head", SMALL],
-        "network_size": 4,
-        "network_batches": 4,
-        "network_steps": 500,
-    }
+    sizes: list[int] = setting(
+        [1, 2], paper=[1, 2, 4, 8], min_length=1, about="images in a batch; each divides the largest"
+    )
+    groups: int = setting(
+        1, paper=4, ge=1, le=10_000, about="groups of as many images as the largest batch, of each kind"
+    )
+    together: int = setting(1, paper=4, ge=1, le=1000, about="groups that one trial restores and compares")
+    steps: int = setting(6, paper=500, smallest=2, ge=2, le=1_000_000, about="gradients an attack may ask for")
+    networks: list[str] = setting(
+        [SMALL],
+        paper=["cifar10-resnet56+head", "cifar10-resnet20+head", SMALL],
+        about="networks of Table 3, the best features first",
+    )
+    network_size: int = setting(2, paper=4, ge=1, le=64, about="images in a batch there")
+    network_batches: int = setting(1, paper=4, ge=0, le=10_000, about="batches that each of them is asked for")
+    network_steps: int = setting(
+        6, paper=500, smallest=2, ge=2, le=1_000_000, about="gradients an attack may ask for there"
+    )
 
     @property
     def every(self) -> list[str]:
@@ -84,62 +82,78 @@ class Parameters(restored_batches.Parameters):
         restored_batches.check_together(self.together, self.groups, "groups", least=1)
         return self
 
+    def experiments(self) -> Iterator[Experiment]:
+        """Give the same images in batches of every size, then batches from several networks."""
+        for first in range(0, self.groups, self.together):
+            yield SizesOfBatches.of(self, first=first, groups=self.together)
+        if self.network_batches:
+            yield FromNetworks.of(
+                self, first=0, batches=self.network_batches, size=self.network_size, steps=self.network_steps
+            )
 
-def datasets(parameters: Parameters) -> list[str]:
-    """Return the names of the datasets this study reads."""
-    return [parameters.dataset]
-
-
-def scale(parameters: Parameters) -> str:
-    """Return in a few words how many samples of what a run is about."""
-    sizes = ", ".join(map(str, parameters.sizes))
-    return (
-        f"{parameters.groups * max(parameters.sizes)} random and as many vulnerable images in batches of {sizes}, "
-        f"{parameters.steps} steps, {data.title(parameters.dataset)}, {parameters.network}"
-    )
-
-
-def trials(parameters: Parameters) -> list[dict[str, Any]]:
-    """Return the inputs of every trial: the same images in batches of every size, and batches from several networks."""
-    common = parameters.model_dump(include={"judge", "dataset", "seed"})
-    common["device"] = studies.resolve_device(parameters.device)
-    sizes = parameters.model_dump(include={"network", "sizes", "steps"}) | {"groups": parameters.together}
-    networks = {"networks": parameters.networks, "size": parameters.network_size, "steps": parameters.network_steps}
-    few = parameters.network_batches
-    return [
-        *({"part": "sizes", "first": n} | sizes | common for n in range(0, parameters.groups, parameters.together)),
-        *([{"part": "networks", "first": 0, "batches": few} | networks | common] if few else []),
-    ]
+    def about(self) -> str:
+        """Return in a few words how many samples of what a run is about."""
+        sizes = ", ".join(map(str, self.sizes))
+        return (
+            f"{self.groups * max(self.sizes)} random and as many vulnerable images in batches of {sizes}, "
+            f"{self.steps} steps, {data.title(self.dataset)}, {self.network}"
+        )
 
 
-def trial(part: str, **inputs: Any) -> list[dict[str, Any]]:
-    """Restore some images in batches of every size, or some batches from every network."""
-    return _sizes(**inputs) if part == "sizes" else _networks(**inputs)
+class SizesOfBatches(Experiment):
+    """The same images, in batches of every size."""
+
+    part: ClassVar[str] = "sizes"
+    network: str
+    judge: str
+    dataset: str
+    sizes: list[int]
+    first: int
+    groups: int
+    steps: int
+
+    def run(self) -> list[CaseRow]:
+        """Restore random images and vulnerable ones, and compare the sizes."""
+        scene = Scene(self.network, self.judge, self.dataset, self.seed, self.device)
+        most = max(self.sizes)
+        rows: list[CaseRow] = []
+        for kind in KINDS:
+            lengths = gradient_norms(scene.model, scene.private) if kind == "vulnerable" else None
+            own = chosen(scene.private, most, self.first + self.groups, self.seed, lengths)[self.first :]
+            for size in self.sizes:
+                case = Case(scene, own.reshape(-1, size), self.first * most // size)
+                found = case.restored(named(kind, size), scaled(ATTACK, self.steps), exact=True)
+                if size == self.sizes[0]:
+                    found = [*case.private(), *case.floors(), *found]
+                rows += marked(found, kind=kind, batch_size=size, labels=float(case.counted.mean()))
+        return [*rows, *gained(rows, pairs(self.sizes), most, self.seed)]
 
 
-def _sizes(
-    network: str,
-    judge: str,
-    dataset: str,
-    sizes: list[int],
-    first: int,
-    groups: int,
-    steps: int,
-    seed: int,
-    device: str,
-) -> list[dict[str, Any]]:
-    scene, most = Scene(network, judge, dataset, seed, device), max(sizes)
-    rows: list[dict[str, Any]] = []
-    for kind in KINDS:
-        lengths = gradient_norms(scene.model, scene.private) if kind == "vulnerable" else None
-        own = chosen(scene.private, most, first + groups, seed, lengths)[first:]
-        for size in sizes:
-            case = Case(scene, own.reshape(-1, size), first * most // size)
-            found = case.restored(named(kind, size), scaled(ATTACK, steps), exact=True)
-            if size == sizes[0]:
+class FromNetworks(Experiment):
+    """The same batches from several networks, the one with the best features first."""
+
+    part: ClassVar[str] = "networks"
+    networks: list[str]
+    judge: str
+    dataset: str
+    size: int
+    first: int
+    batches: int
+    steps: int
+
+    def run(self) -> list[CaseRow]:
+        """Restore the batches from every network, and compare the networks."""
+        rows: list[CaseRow] = []
+        for name in self.networks:
+            case = drawn(name, self.judge, self.dataset, self.size, self.first, self.batches, self.seed, self.device)
+            private = case.scene.private
+            with torch.no_grad():
+                predicted = case.model(data.normalise(private.images).to(case.device)).argmax(dim=1).cpu()
+            found = case.restored(name, scaled(ATTACK, self.steps), exact=True)
+            if name == self.networks[0]:
                 found = [*case.private(), *case.floors(), *found]
-            rows += [{"kind": kind, "batch_size": size, "labels": float(case.counted.mean())} | row for row in found]
-    return [*rows, *gained(rows, pairs(sizes), most, seed)]
+            rows += marked(found, accuracy=100 * float((predicted == private.labels).double().mean()))
+        return [*rows, *gained(rows, list(itertools.pairwise(self.networks)), self.size, self.seed)]
 
 
 def named(kind: str, size: int) -> str:
@@ -155,21 +169,6 @@ def pairs(sizes: list[int]) -> list[tuple[str, str]]:
         *((named("random", small), named("random", large)) for small, large in steps),
         *((named("vulnerable", size), named("random", size)) for size in ordered),
     ]
-
-
-def _networks(networks: list[str], steps: int, **inputs: Any) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = []
-    for name in networks:
-        case = drawn(name, **inputs)
-        private = case.scene.private
-        with torch.no_grad():
-            said = case.model(data.normalise(private.images).to(case.device)).argmax(dim=1).cpu()
-        found = case.restored(name, scaled(ATTACK, steps), exact=True)
-        if name == networks[0]:
-            found = [*case.private(), *case.floors(), *found]
-        accuracy = 100 * float((said == private.labels).double().mean())
-        rows += [{"accuracy": accuracy} | row for row in found]
-    return [*rows, *gained(rows, list(itertools.pairwise(networks)), inputs["size"], inputs["seed"])]
 
 
 def sizes_table(record: Record) -> pd.DataFrame:

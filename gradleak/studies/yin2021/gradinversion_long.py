@@ -6,143 +6,177 @@ Beyond yin2021, section 4: the setting of GradInversion, without a search where 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
 import torch
 from matplotlib.figure import Figure
-from pydantic import Field
 
-from gradleak import data, studies
+from gradleak import data
 from gradleak.images import peel, restore_batches
-from gradleak.images.gradinversion.settings import preset
+from gradleak.images.gradinversion.settings import SETTINGS
 from gradleak.runs.records import Record
 from gradleak.show import figures
+from gradleak.studies import Experiment, setting
 from gradleak.studies.shared import restored_batches
 from gradleak.studies.shared.deep_networks import SMALL
-from gradleak.studies.shared.peeled import layer_line, layers_of
-from gradleak.studies.shared.restored_batches import Case, drawn, few, scaled
+from gradleak.studies.shared.peeled import PeeledLayer, layer_line, layers_of
+from gradleak.studies.shared.restored_batches import Case, CaseRow, OnBatches, drawn, few, scaled
 from gradleak.studies.shared.shown_batches import gain_table, quality_line, rows_of, strips
 
 PLACE = "Beyond section 4"
-SMALLEST: dict[str, Any] = {"singles": 1, "steps": 2, "front": 2, "also_singles": 1}
-
 MATCHED, PEELED, EITHER = "matched", "peeled", "peeled, else matched"
 PAIRS = ((EITHER, MATCHED), (MATCHED, "mean colour"))
 
 
 class Parameters(restored_batches.Parameters):
-    """What a rerun may change."""
+    """How many images are peeled and matched, alone and in batches, with how many steps, and from which networks."""
 
-    singles: int = Field(2, ge=1, le=10_000, description="images alone, B = 1")
-    size: int = Field(2, ge=1, le=64, description="images in a batch, no class twice")
-    batches: int = Field(1, ge=0, le=10_000, description="such batches")
-    together: int = Field(2, ge=1, le=1000, description="images or batches that one trial restores")
-    steps: int = Field(4, ge=2, le=1_000_000, description="gradients that matching may ask for")
-    front: int = Field(20, ge=1, le=100_000, description="steps of the search in front of the deepest maps peeled")
-    also: list[str] = Field([SMALL], description="other networks that single images are peeled from")
-    also_singles: int = Field(1, ge=0, le=10_000, description="images for each of them")
-
-    paper: ClassVar[dict[str, Any]] = {
-        "network": "cifar10-resnet20+head",
-        "judge": "cifar10-resnet56",
-        "dataset": "cifar10",
-        "singles": 30,
-        "size": 4,
-        "batches": 6,
-        "together": 6,
-        "steps": 1000,
-        "front": 1200,
-        "also": ["cifar10-resnet20", "cifar10-resnet56+head"],
-        "also_singles": 10,
-    }
+    singles: int = setting(2, paper=30, smallest=1, ge=1, le=10_000, about="images alone, B = 1")
+    size: int = setting(2, paper=4, ge=1, le=64, about="images in a batch, no class twice")
+    batches: int = setting(1, paper=6, ge=0, le=10_000, about="such batches")
+    together: int = setting(2, paper=6, ge=1, le=1000, about="images or batches that one trial restores")
+    steps: int = setting(4, paper=1000, smallest=2, ge=2, le=1_000_000, about="gradients that matching may ask for")
+    front: int = setting(
+        20, paper=1200, smallest=2, ge=1, le=100_000, about="steps of the search in front of the deepest maps peeled"
+    )
+    also: list[str] = setting(
+        [SMALL],
+        paper=["cifar10-resnet20", "cifar10-resnet56+head"],
+        about="other networks that single images are peeled from",
+    )
+    also_singles: int = setting(1, paper=10, ge=0, le=10_000, about="images for each of them")
 
     @property
     def every(self) -> list[str]:
         """The names of all networks."""
         return [self.network, self.judge, *self.also]
 
+    def experiments(self) -> Iterator[Experiment]:
+        """Give a few images alone, then a few batches, then images that are peeled from other networks."""
+        for first, count in few(self.singles, self.together):
+            yield SingleImages.of(self, first=first, batches=count)
+        for first, count in few(self.batches, self.together):
+            yield MatchedBatches.of(self, first=first, batches=count)
+        for network in self.also:
+            for first, count in few(self.also_singles, self.together):
+                yield PeeledImages.of(self, network=network, first=first, batches=count)
 
-def datasets(parameters: Parameters) -> list[str]:
-    """Return the names of the datasets this study reads."""
-    return [parameters.dataset]
-
-
-def scale(parameters: Parameters) -> str:
-    """Return in a few words how many samples of what a run is about."""
-    return (
-        f"{parameters.singles} images alone and {parameters.batches} batches of {parameters.size}, {parameters.steps} "
-        f"steps of matching, {data.title(parameters.dataset)}, {parameters.network}"
-    )
-
-
-def trials(parameters: Parameters) -> list[dict[str, Any]]:
-    """Return the inputs of every trial: a few images alone, a few batches, or images peeled from another network."""
-    common = parameters.model_dump(include={"judge", "dataset", "seed"})
-    common["device"] = studies.resolve_device(parameters.device)
-    own, front = {"network": parameters.network, "steps": parameters.steps}, {"front": parameters.front}
-    return [
-        *({"part": "one"} | part | own | front | common for part in few(parameters.singles, parameters.together)),
-        *(
-            {"part": "many", "size": parameters.size} | part | own | common
-            for part in few(parameters.batches, parameters.together)
-        ),
-        *(
-            {"part": "also", "network": name} | part | front | common
-            for name in parameters.also
-            for part in few(parameters.also_singles, parameters.together)
-        ),
-    ]
+    def about(self) -> str:
+        """Return in a few words how many samples of what a run is about."""
+        return (
+            f"{self.singles} images alone and {self.batches} batches of {self.size}, {self.steps} "
+            f"steps of matching, {data.title(self.dataset)}, {self.network}"
+        )
 
 
-def trial(part: str, **inputs: Any) -> list[dict[str, Any]]:
-    """Restore images alone, peeled and matched, batches by matching, or images alone peeled from another network."""
-    return _one(**inputs) if part == "one" else _many(**inputs) if part == "many" else _also(**inputs)
+class PeeledRow(CaseRow):
+    """How far one image was peeled: how many `layers`, and whether the last map was `opened` at all."""
+
+    image: int
+    status: str
+    reason: str
+    layers: int
+    matched: str
+    opened: bool
+    cpu_seconds: float
 
 
-def _one(steps: int, front: int, **inputs: Any) -> list[dict[str, Any]]:
-    case = drawn(size=1, **inputs)
-    settings = scaled(preset("gradinversion+features"), steps)
-    found = restore_batches(case.leaks, "recovered", settings=settings, statistics=case.statistics, seed=case.seed)
-    matched = data.denormalise(found.images).cpu()[case.order]
-    rows, nearest = _peeled(case, front)
-    either = torch.where(nearest.isnan().flatten(1).any(dim=1)[:, None, None, None], matched, nearest)
-    own = zip((MATCHED, PEELED, EITHER), (matched, nearest, either), strict=True)
-    return [
-        *case.private(),
-        *case.floors(),
-        *(row for name, images in own for row in case.measured(name, images)),
-        *rows,
-    ]
+class LayerRow(CaseRow, PeeledLayer):
+    """A layer of one image that was peeled."""
+
+    image: int
 
 
-def _many(steps: int, **inputs: Any) -> list[dict[str, Any]]:
-    case = drawn(**inputs)
-    rows = [*case.private(), *case.floors()]
-    return rows + case.restored(MATCHED, scaled(preset("gradinversion+features"), steps), exact=True)
+class AloneOnNetwork(Experiment):
+    """Images of a dataset, each alone in its batch, from image `first` on."""
+
+    network: str
+    judge: str
+    dataset: str
+    first: int
+    batches: int
+    front: int
+
+    def drawn(self) -> Case:
+        """Return the images, and what is sent of them."""
+        return drawn(self.network, self.judge, self.dataset, 1, self.first, self.batches, self.seed, self.device)
 
 
-def _also(front: int, **inputs: Any) -> list[dict[str, Any]]:
-    case = drawn(size=1, **inputs)
-    rows, nearest = _peeled(case, front)
-    return [*case.private(), *case.floors(), *case.measured(PEELED, nearest), *rows]
+class SingleImages(AloneOnNetwork):
+    """Images alone, matched and peeled."""
+
+    part: ClassVar[str] = "one"
+    steps: int
+
+    def run(self) -> list[CaseRow]:
+        """Restore the images by both attacks, and by peeling where that gets them, else by matching."""
+        case = self.drawn()
+        settings = scaled(SETTINGS["gradinversion+features"], self.steps)
+        found = restore_batches(case.leaks, "recovered", settings=settings, statistics=case.statistics, seed=case.seed)
+        matched = data.denormalise(found.images).cpu()[case.order]
+        rows, nearest = _peeled(case, self.front)
+        either = torch.where(nearest.isnan().flatten(1).any(dim=1)[:, None, None, None], matched, nearest)
+        own = zip((MATCHED, PEELED, EITHER), (matched, nearest, either), strict=True)
+        return [
+            *case.private(),
+            *case.floors(),
+            *(row for name, images in own for row in case.measured(name, images)),
+            *rows,
+        ]
 
 
-def _peeled(case: Case, front: int) -> tuple[list[dict[str, Any]], torch.Tensor]:
+class MatchedBatches(OnBatches):
+    """Batches of several images, matched."""
+
+    part: ClassVar[str] = "many"
+    steps: int
+
+    def run(self) -> list[CaseRow]:
+        """Restore the batches."""
+        case = self.drawn()
+        settings = scaled(SETTINGS["gradinversion+features"], self.steps)
+        return [*case.private(), *case.floors(), *case.restored(MATCHED, settings, exact=True)]
+
+
+class PeeledImages(AloneOnNetwork):
+    """Images alone, peeled from another network."""
+
+    part: ClassVar[str] = "also"
+
+    def run(self) -> list[CaseRow]:
+        """Peel the images."""
+        case = self.drawn()
+        rows, nearest = _peeled(case, self.front)
+        return [*case.private(), *case.floors(), *case.measured(PEELED, nearest), *rows]
+
+
+def _peeled(case: Case, front: int) -> tuple[list[CaseRow], torch.Tensor]:
     """Return a row an image and a layer that was peeled, and the nearest images in [0, 1], NaN where there are none."""
-    rows, nearest = list[dict[str, Any]](), []
+    rows, nearest = list[CaseRow](), []
     for number, leak, image in zip(case.numbers, case.leaks, case.truth, strict=True):
         started = time.process_time()
         found = peel(leak, prior="onehot", steps=front, seed=case.seed)
         seconds = time.process_time() - started
         nearest.append(data.denormalise(found.nearest).float().cpu())
         reached = [layer for layer in found.layers if not layer.reason]
-        row = {"what": "peeled", "run": PEELED, "image": number, "status": found.status, "reason": found.reason}
-        row |= {"layers": len(reached), "matched": found.matched, "opened": bool(reached), "cpu_seconds": seconds}
         inputs = data.normalise(image[None].double()).to(case.device)
-        own = [layer.columns | {"run": PEELED, "image": number} for layer in layers_of(case.model, found, inputs)]
-        rows += [row, *own]
+        rows += [
+            PeeledRow(
+                what="peeled",
+                run=PEELED,
+                image=number,
+                status=found.status,
+                reason=found.reason,
+                layers=len(reached),
+                matched=found.matched,
+                opened=bool(reached),
+                cpu_seconds=seconds,
+            ),
+            *(LayerRow.of(layer, run=PEELED, image=number) for layer in layers_of(case.model, found, inputs)),
+        ]
     return rows, torch.cat(nearest)
 
 

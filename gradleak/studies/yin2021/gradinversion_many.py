@@ -5,43 +5,45 @@ yin2021, Figures 6 to 8, and beyond: where there are more classes than samples, 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 import pandas as pd
 from matplotlib.figure import Figure
-from pydantic import Field, model_validator
+from pydantic import model_validator
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from gradleak import data, models, studies
 from gradleak.images import GradInversion
-from gradleak.images.gradinversion.settings import preset
+from gradleak.images.gradinversion.settings import SETTINGS
 from gradleak.runs.fitting import Sees
 from gradleak.runs.records import Record
 from gradleak.show import figures
+from gradleak.studies import Experiment, setting
 from gradleak.studies.shared.deep_networks import SMALL, made, pooled
 from gradleak.studies.shared.last_layers import MEAN, STD
 from gradleak.studies.shared.restored_batches import (
     FLOORS,
     Case,
+    CaseRow,
     Scene,
     chosen,
     gained,
     gradient_norms,
+    marked,
     scaled,
 )
 from gradleak.studies.shared.shown_batches import draw_sizes, gain_table, quality_line, rows_of, strips
 
 PLACE = "Figures 6 to 8, and beyond"
-SMALLEST: dict[str, Any] = {"steps": 2, "sizes": [2]}
-
 KINDS = ("random", "vulnerable")
 # The attack with every batch's own statistics, and the same with every sample's own feature and error.
 ATTACKS: dict[str, GradInversion] = {
-    "batch alone": preset("gradinversion+pyramid"),
-    "features": preset("gradinversion+features"),
+    "batch alone": SETTINGS["gradinversion+pyramid"],
+    "features": SETTINGS["gradinversion+features"],
 }
 ALONE, FEATURES = ATTACKS
 PICTURES = "imagenet-sample"
@@ -50,25 +52,20 @@ SHRUNK = "tinyimagenet32"
 
 
 class Parameters(studies.Parameters):
-    """What a rerun may change."""
+    """The sizes of batches, of small images and of ImageNet pictures, and how many steps each gets."""
 
-    dataset: str = Field("photos", description="private images, test split")
-    sizes: list[int] = Field([2, 4], min_length=1, description="images in a batch; each divides the largest")
-    groups: int = Field(1, ge=1, le=10_000, description="groups of as many images as the largest batch, of each kind")
-    steps: int = Field(6, ge=2, le=1_000_000, description="gradients an attack may ask for")
-    picture_sizes: list[int] = Field([], description="ImageNet pictures in a batch; each divides all")
-    pictures: int = Field(4, ge=1, le=1000, description="ImageNet pictures in all, no class twice")
-    side: int = Field(96, ge=32, le=224, description="pixels of such a picture's side")
-    picture_steps: int = Field(6, ge=2, le=1_000_000, description="gradients an attack on them may ask for")
-
-    paper: ClassVar[dict[str, Any]] = {
-        "dataset": "tinyimagenet32",
-        "sizes": [16, 24, 48],
-        "groups": 2,
-        "steps": 200,
-        "picture_sizes": [1, 2, 4],
-        "picture_steps": 120,
-    }
+    dataset: str = setting("photos", paper="tinyimagenet32", about="private images, test split")
+    sizes: list[int] = setting(
+        [2, 4], paper=[16, 24, 48], smallest=[2], min_length=1, about="images in a batch; each divides the largest"
+    )
+    groups: int = setting(
+        1, paper=2, ge=1, le=10_000, about="groups of as many images as the largest batch, of each kind"
+    )
+    steps: int = setting(6, paper=200, smallest=2, ge=2, le=1_000_000, about="gradients an attack may ask for")
+    picture_sizes: list[int] = setting([], paper=[1, 2, 4], about="ImageNet pictures in a batch; each divides all")
+    pictures: int = setting(4, ge=1, le=1000, about="ImageNet pictures in all, no class twice")
+    side: int = setting(96, ge=32, le=224, about="pixels of such a picture's side")
+    picture_steps: int = setting(6, paper=120, ge=2, le=1_000_000, about="gradients an attack on them may ask for")
 
     def sees(self) -> list[Sees]:
         """Return the network that is built here, and the images that it is shown."""
@@ -81,74 +78,88 @@ class Parameters(studies.Parameters):
                 raise ValueError(f"every size of a batch divides the {whole} images; got {sizes}")
         return self
 
+    def experiments(self) -> Iterator[Experiment]:
+        """Give a small network's batches of every size, then ImageNet pictures."""
+        yield SmallImages.of(self)
+        if self.picture_sizes:
+            yield ImageNetPictures.of(self, sizes=self.picture_sizes, steps=self.picture_steps)
 
-def datasets(parameters: Parameters) -> list[str]:
-    """Return the names of the datasets this study reads."""
-    return [parameters.dataset, *([PICTURES, SHRUNK] if parameters.picture_sizes else [])]
-
-
-def scale(parameters: Parameters) -> str:
-    """Return in a few words how many samples of what a run is about."""
-    sizes = ", ".join(map(str, parameters.sizes))
-    told = (
-        f"{parameters.groups * max(parameters.sizes)} random and as many vulnerable images in batches of {sizes}, "
-        f"{parameters.steps} steps, {data.title(parameters.dataset)}"
-    )
-    if not parameters.picture_sizes:
-        return told
-    return f"{told}; {parameters.pictures} ImageNet pictures of {parameters.side} pixels, {parameters.picture_steps}"
-
-
-def trials(parameters: Parameters) -> list[dict[str, Any]]:
-    """Return the inputs of every trial: a small network's batches of every size, and ImageNet pictures."""
-    common = {"seed": parameters.seed, "device": studies.resolve_device(parameters.device)}
-    small = parameters.model_dump(include={"dataset", "sizes", "groups", "steps"})
-    shown = {"pictures": parameters.pictures, "side": parameters.side, "steps": parameters.picture_steps}
-    large = [{"part": "pictures", "sizes": parameters.picture_sizes} | shown] if parameters.picture_sizes else []
-    return [part | common for part in ({"part": "batches"} | small, *large)]
+    def about(self) -> str:
+        """Return in a few words how many samples of what a run is about."""
+        sizes = ", ".join(map(str, self.sizes))
+        small = (
+            f"{self.groups * max(self.sizes)} random and as many vulnerable images in batches of {sizes}, "
+            f"{self.steps} steps, {data.title(self.dataset)}"
+        )
+        if not self.picture_sizes:
+            return small
+        return f"{small}; {self.pictures} ImageNet pictures of {self.side} pixels, {self.picture_steps}"
 
 
-def trial(part: str, **inputs: Any) -> list[dict[str, Any]]:
-    """Restore a dataset's images, or pictures, in batches of every size, with and without their features."""
-    return _batches(**inputs) if part == "batches" else _pictures(**inputs)
+class SmallImages(Experiment):
+    """A dataset's images in batches of every size, with and without their features."""
+
+    part: ClassVar[str] = "batches"
+    dataset: str
+    sizes: list[int]
+    groups: int
+    steps: int
+
+    def run(self) -> list[CaseRow]:
+        """Restore random images and vulnerable ones, and compare attacks and sizes."""
+        scene, most = Scene(SMALL, SMALL, self.dataset, self.seed, self.device), max(self.sizes)
+        # A network of the same kind with other initial weights: the attacked network's features are a target.
+        other = made(SMALL, self.dataset, self.seed + 1)
+        scene.judges["identified"] = other, pooled(other, scene.private.images)
+        rows: list[CaseRow] = []
+        for kind in KINDS:
+            lengths = gradient_norms(scene.model, scene.private) if kind == "vulnerable" else None
+            places = chosen(scene.private, most, self.groups, self.seed, lengths)
+            rows += marked(_restored(scene, places, self.sizes, self.steps, kind), kind=kind)
+        # Each kind has floors of its own.
+        random = [row for row in rows if row.kind == KINDS[0]]
+        return [
+            *rows,
+            *gained(rows, pairs(self.sizes), most, self.seed),
+            *gained(random, colour_pairs(self.sizes), most, self.seed),
+        ]
 
 
-def _batches(dataset: str, sizes: list[int], groups: int, steps: int, seed: int, device: str) -> list[dict[str, Any]]:
-    scene, most = Scene(SMALL, SMALL, dataset, seed, device), max(sizes)
-    # A network of the same kind that began elsewhere: the attacked one's features are a target.
-    other = made(SMALL, dataset, seed + 1)
-    scene.judges["identified"] = other, pooled(other, scene.private.images)
-    rows: list[dict[str, Any]] = []
-    for kind in KINDS:
-        lengths = gradient_norms(scene.model, scene.private) if kind == "vulnerable" else None
-        places = chosen(scene.private, most, groups, seed, lengths)
-        rows += [{"kind": kind} | row for row in _restored(scene, places, sizes, steps, kind)]
-    # Each kind has floors of its own.
-    random = [row for row in rows if row["kind"] == KINDS[0]]
-    return [*rows, *gained(rows, pairs(sizes), most, seed), *gained(random, colour_pairs(sizes), most, seed)]
+class ImageNetPictures(Experiment):
+    """ImageNet pictures in batches of every size, with and without their features."""
+
+    part: ClassVar[str] = "pictures"
+    pictures: int
+    side: int
+    sizes: list[int]
+    steps: int
+
+    def reads(self) -> list[str]:
+        """Return the pictures, and what their judge has learned."""
+        return [PICTURES, SHRUNK]
+
+    def run(self) -> list[CaseRow]:
+        """Restore the pictures, and compare attacks."""
+        scene = Pictures(self.side, self.seed, self.device)
+        places = chosen(scene.private, self.pictures, 1, self.seed)
+        rows = marked(_restored(scene, places, self.sizes, self.steps, KINDS[0]), kind=KINDS[0])
+        return [*rows, *gained(rows, picture_pairs(self.sizes), self.pictures, self.seed)]
 
 
-def _pictures(pictures: int, side: int, sizes: list[int], steps: int, seed: int, device: str) -> list[dict[str, Any]]:
-    scene = Pictures(side, seed, device)
-    places = chosen(scene.private, pictures, 1, seed)
-    rows = [{"kind": KINDS[0]} | row for row in _restored(scene, places, sizes, steps, KINDS[0])]
-    return [*rows, *gained(rows, picture_pairs(sizes), pictures, seed)]
-
-
-def _restored(scene: Scene, places: Tensor, sizes: list[int], steps: int, kind: str) -> list[dict[str, Any]]:
+def _restored(scene: Scene, places: Tensor, sizes: list[int], steps: int, kind: str) -> list[CaseRow]:
     """Return the rows of the same images in batches of every size, by every attack; the floors once."""
-    rows: list[dict[str, Any]] = []
+    rows: list[CaseRow] = []
     for size in sizes:
         case = Case(scene, places.reshape(-1, size))
-        told = [] if rows else [*case.private(), *case.floors()]
+        found = [] if rows else [*case.private(), *case.floors()]
         alone, features = (scaled(settings, steps) for settings in ATTACKS.values())
         plain = case.restored(named(kind, size, ALONE), alone, exact=True)
         # Where no batch's features are found there is nothing to add.
-        more = [row | {"run": named(kind, size, FEATURES)} for row in plain]
+        more = marked(plain, run=named(kind, size, FEATURES))
         if case.known.there.any():
             more = case.restored(named(kind, size, FEATURES), features, exact=True)
-        told += [*plain, *more]
-        rows += [{"first": 0, "batch_size": size, "labels": float(case.counted.mean())} | row for row in told]
+        found += [*plain, *more]
+        rows += marked(found, first=0, batch_size=size, labels=float(case.counted.mean()))
     return rows
 
 
