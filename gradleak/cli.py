@@ -278,9 +278,7 @@ def record(
     loaded = [studies.load(name) for name in study]
     chosen = [studies.parameters(one, profile, _settings(parameter)) for one in loaded]
     for one, parameters in zip(loaded, chosen, strict=True):
-        result = runner.record(
-            one, parameters, rules=claims.rules(one.name), part=part, jobs=jobs, cluster=cluster
-        )
+        result = runner.record(one, parameters, rules=claims.rules(one.name), part=part, jobs=jobs, cluster=cluster)
         seconds = sum(trial.seconds for trial in result.trials)
         file = records.file_of(one.name, accelerated=result.accelerated)
         typer.echo(f"record  {file}  ({len(result.trials)} trials, {seconds:.0f} s in all)")

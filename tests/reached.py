@@ -55,8 +55,6 @@ def missed(study: Study, parameters: Parameters, *by: str, without: str = "") ->
 
 def _kinds(study: Study, inputs: Iterable[dict[str, Any]]) -> set[tuple[str, str]]:
     """Return the classes of the experiments with these inputs, as definitions of the study's module."""
-    if not study.experiments:  # TRANSITION
-        return {(study.module_name, "trial")}
     return {(study.module_name, type(study.experiment(one)).__name__) for one in inputs}
 
 

@@ -105,8 +105,6 @@ class Parameters(BaseModel):
     @classmethod
     def at(cls, scale: str) -> dict[str, Any]:
         """Return the values of the parameters that differ from a quick run at this scale: "paper" or "smallest"."""
-        if scale == PAPER and hasattr(cls, "paper"):  # TRANSITION
-            return dict(cls.paper)
         scales = {name: _scales(field.json_schema_extra) for name, field in cls.model_fields.items()}
         return {name: own[scale] for name, own in scales.items() if scale in own}
 

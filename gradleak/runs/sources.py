@@ -124,10 +124,9 @@ class Package:
         if found is None:
             raise InputError(f"there is no module {module}")
         kinds = sorted(name for name in found.bindings if any(map(_runs, found.definitions(name))))
-        old = [name for name in ("trial", "THREADS") if name in found.bindings]  # TRANSITION
-        if not kinds and not old:
+        if not kinds:
             raise InputError(f"{module} has no experiment: a class with a method `run`")
-        return self.closure([Definition(module, name) for name in [*kinds, *old]])
+        return self.closure([Definition(module, name) for name in kinds])
 
     def closure(self, roots: Iterable[Definition]) -> Sources:
         """Return the definitions that some lead to, themselves included, and their digest.

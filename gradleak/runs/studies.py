@@ -66,8 +66,6 @@ class Study:
 
     def trials(self, parameters: BaseParameters) -> list[dict[str, Any]]:
         """Return the inputs of every trial of a run."""
-        if old := getattr(self.module, "trials", None):  # TRANSITION
-            return list(old(parameters))
         return [inputs_of(one) for one in parameters.experiments()]
 
     def experiment(self, inputs: Mapping[str, Any]) -> Experiment:
@@ -77,34 +75,24 @@ class Study:
 
     def run(self, inputs: Mapping[str, Any]) -> list[dict[str, Any]]:
         """Run the trial with these inputs, and return its rows."""
-        if old := getattr(self.module, "trial", None):  # TRANSITION
-            return list(old(**inputs))
         return [row.columns for row in self.experiment(inputs).run()]
 
     def datasets(self, parameters: BaseParameters) -> list[str]:
         """Return the names of the datasets that a run reads."""
-        if old := getattr(self.module, "datasets", None):  # TRANSITION
-            return list(old(parameters))
         return list(dict.fromkeys(name for one in parameters.experiments() for name in one.reads()))
 
     def about(self, parameters: BaseParameters) -> str:
         """Return in a few words how many samples of what a run is about."""
-        if old := getattr(self.module, "scale", None):  # TRANSITION
-            return str(old(parameters))
         return parameters.about()
 
     @property
     def smallest(self) -> dict[str, Any]:
         """The parameters at which the whole page runs in seconds."""
-        if (old := getattr(self.module, "SMALLEST", None)) is not None:  # TRANSITION
-            return dict(old)
         return self.Parameters.at(SMALLEST)
 
     @property
     def threads(self) -> int:
         """How many threads a trial uses."""
-        if old := getattr(self.module, "THREADS", None):  # TRANSITION
-            return int(old)
         return max((one.threads for one in self.experiments.values()), default=1)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 from typing import Any
 
@@ -32,10 +31,7 @@ def parts() -> list[tuple[str, str]]:
 
 def drops_its_device(name: str) -> bool:
     """Whether all experiments of a page stay on the CPU."""
-    study = studies.load(name)
-    if not study.experiments:  # TRANSITION
-        return "del device" in inspect.getsource(study.module.trial)
-    return _staying(name) == set(study.experiments)
+    return _staying(name) == set(studies.load(name).experiments)
 
 
 def _staying(name: str) -> set[str]:

@@ -352,7 +352,7 @@ def test_no_trial_depends_on_what_is_shown_or_on_the_book() -> None:
         assert found.digest == after[name].digest, name
         shown = [one for one in found.definitions if one.module.split(".")[1] in ("book", "claims", "cli", "show")]
         assert shown == [], name
-        kinds = {one.__name__ for one in studies.load(name).experiments.values()} or {"trial"}  # TRANSITION
+        kinds = {one.__name__ for one in studies.load(name).experiments.values()}
         assert {(module_of(name), kind) for kind in kinds} <= found.definitions, name
 
 

@@ -35,8 +35,7 @@ def test_every_study_is_whole(name: str) -> None:
     for trial in study.trials(study.Parameters()):
         read = json.loads(json.dumps(trial))
         assert {"seed", "device"} <= set(trial)
-        if study.experiments:  # TRANSITION
-            assert inputs_of(study.experiment(read)) == read, "a record states all that an experiment is made of"
+        assert inputs_of(study.experiment(read)) == read, "a record states all that an experiment is made of"
 
 
 def test_devices(monkeypatch: pytest.MonkeyPatch) -> None:

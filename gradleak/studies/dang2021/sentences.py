@@ -50,7 +50,6 @@ NEAREST = 60
 # Batches whose prefixes are counted, of so many sentences; and the dimensions of a span, by the layer that has it: a
 # recurrent one's E + H + 1, a transformer's width and one for its bias.
 BATCHES, COUNTED = 100, (16, 32, 64, 128)
-Behind, made = ClientDefense, client_defense  # TRANSITION
 ROOM = (("transformer of 256", 257), ("LSTM of 256", 513), ("transformer of 768", 769), ("LSTM of 1,024", 2049))
 
 

@@ -67,9 +67,6 @@ class AttackedNetwork(Form):
         return recipe.dataset if recipe else self.dataset
 
 
-Row = AttackedNetwork  # TRANSITION
-
-
 def built(network: str, private: Dataset, seed: int, device: str, **options: Any) -> nn.Module:
     """Return an untrained network that fits a dataset's images and classes."""
     _, channels, _, side = private.images.shape

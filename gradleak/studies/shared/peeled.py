@@ -161,31 +161,23 @@ def reached_count(rows: pd.DataFrame) -> str:
     return f"{len(select(rows, what='layer', reason=''))}"
 
 
-def layer_table(rows: pd.DataFrame, **keys: str) -> pd.DataFrame:
-    """Return each layer, from the last: how often its inputs were had, the largest claimed and true errors.
+# What tables tell of a layer: how often its inputs were had, the largest claimed and true errors.
+LAYERS: dict[str, Measure] = {
+    "equations": only("equations", ".0f"),
+    "unknowns": only("unknowns", ".0f"),
+    "reached": lambda rows: f"{reached_count(rows)} of {len(rows)}",
+    "claimed": reached(greatest("claimed", ".0e")),
+    "true": reached(greatest("off", ".0e")),
+}
 
-    `keys`: further columns by which lines are grouped, with their heads.
-    """
+
+def layer_table(rows: pd.DataFrame, **keys: str) -> pd.DataFrame:
+    """Return a line a layer, from the last; `keys`: the heads of columns by which lines are grouped as well."""
     own = select(rows, what="layer").sort_values([*keys.values(), "number", "layer"], kind="stable")
     own = own.assign(layer=own["layer"].map(short))
-    measures: dict[str, Measure] = {
-        "equations": only("equations", ".0f"),
-        "unknowns": only("unknowns", ".0f"),
-        "reached": lambda layers: f"{reached_count(layers)} of {len(layers)}",
-        "claimed": reached(greatest("claimed", ".0e")),
-        "true": reached(greatest("off", ".0e")),
-    }
-    return summary(own, {**keys, "number": "number", "layer": "layer"}, measures).drop(columns="number")
+    return summary(own, {**keys, "number": "number", "layer": "layer"}, LAYERS).drop(columns="number")
 
 
 def layer_line(layer: str, group: pd.DataFrame) -> dict[str, str]:
-    """Return a table's line of one layer: how often its inputs were had, the largest claimed and true errors."""
-    own = group[group["reason"] == ""]
-    return {
-        "layer": short(layer),
-        "equations": f"{group['equations'].iloc[0]:.0f}",
-        "unknowns": f"{group['unknowns'].iloc[0]:.0f}",
-        "reached": f"{len(own)} of {len(group)}",
-        "claimed": f"{own['claimed'].max():.0e}" if len(own) else "–",
-        "true": f"{own['off'].max():.0e}" if len(own) else "–",
-    }
+    """Return a table's line of one layer, from its rows."""
+    return {"layer": short(layer)} | {head: measure(group) for head, measure in LAYERS.items()}

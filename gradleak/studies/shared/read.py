@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from gradleak import data
@@ -57,8 +55,3 @@ def reading_of(read: Sentences, private: list[list[int]]) -> Reading:
         rank=read.rank,
         misfit=read.misfit,
     )
-
-
-def judge(read: Sentences, private: list[list[int]]) -> dict[str, Any]:  # TRANSITION
-    """Return the columns of `reading_of`."""
-    return reading_of(read, private).columns

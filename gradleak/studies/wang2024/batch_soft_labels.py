@@ -27,6 +27,7 @@ from gradleak.runs.forms import Form, Whole
 from gradleak.runs.records import Record
 from gradleak.show import figures
 from gradleak.show.leaks import LABELS_STOPPED, Leaks, largest_recovered, least_stopping, listed
+from gradleak.show.summaries import NOTHING, Measure, among, count, mean, median, only, percent, summary, total
 from gradleak.studies import Experiment, Row, setting
 from gradleak.studies.shared import attacked_networks
 from gradleak.studies.shared.attacked_networks import AttackedNetwork, built
@@ -267,73 +268,68 @@ def judge(found: BatchLabels, hidden: Tensor, targets: Tensor) -> Judged:
 
 
 def _cells(record: Record) -> pd.DataFrame:
-    frame = record.frame()
+    """Return a line a cell and precision, without noise: the percentage of whole batches, and their worst label."""
+    rows = record.frame()
+    rows = rows[rows["noise"] == 0]
+    rows = rows.assign(percent=100.0 * rows["whole"], label=rows["label_error"].where(rows["whole"]))
     names = ["stage", "dataset", "network", "classes", "size", "repeated", "labels", "dtype"]
-    lines = []
-    for key, group in frame[frame["noise"] == 0].groupby(names, sort=False):
-        known = group[group["whole"]]
-        lines.append(
-            dict(zip(names, key, strict=True))
-            | {
-                "n": len(group),
-                "whole": 100 * group["whole"].mean(),
-                "silent": int(group["silent"].sum()),
-                "flagged": 100 * group["flagged"].mean(),
-                "label": known["label_error"].max() if len(known) else math.nan,
-                "feature": known["feature_error"].max() if len(known) else math.nan,
-                "residual": known["residual"].max() if len(known) else math.nan,
-                "seconds": group["seconds"].median(),
-            }
+    return (
+        rows.groupby(names, sort=False)
+        .agg(
+            n=("whole", "size"),
+            whole=("percent", "mean"),
+            silent=("silent", "sum"),
+            label=("label", "max"),
+            seconds=("seconds", "median"),
         )
-    return pd.DataFrame(lines)
+        .reset_index()
+    )
 
 
 def table(record: Record) -> pd.DataFrame:
     """Return every cell, a line a cell, both precisions side by side."""
     cells = _cells(record)
-    cells["drawn"] = [
-        "their own" if stage == "trained" else "repeated" if repeated else "distinct"
-        for stage, repeated in zip(cells["stage"], cells["repeated"], strict=True)
-    ]
-    keys = ["stage", "network", "classes", "size", "labels", "drawn", "n"]
-    lines = []
-    for (stage, network, classes, size, labels, drawn, n), group in cells.groupby(keys, sort=False):
-        line: dict[str, object] = {
-            "network": network if stage == "untrained" else f"trained {network}",
-            "C": str(classes) if classes else "own",
-            "B": size,
-            "labels": f"{labels}, {drawn}",
-            "n": n,
-        }
-        for own in group.to_dict("records"):
-            line |= {f"whole, {own['dtype']}": f"{own['whole']:.0f} %", f"L1, {own['dtype']}": _number(own["label"])}
-        lines.append(line | {"silently wrong": group["silent"].sum(), "s": f"{group['seconds'].median():.2g}"})
-    return pd.DataFrame(lines)
+    trained = cells["stage"] == "trained"
+    drawn = cells["repeated"].map({True: "repeated", False: "distinct"}).where(~trained, "their own")
+    cells = cells.assign(
+        network=cells["network"].where(~trained, "trained " + cells["network"]),
+        classes=cells["classes"].map(lambda classes: str(classes) if classes else "own"),
+        labels=cells["labels"] + ", " + drawn,
+    )
+    measures: dict[str, Measure] = {}
+    for dtype in dict.fromkeys(cells["dtype"]):
+        measures[f"whole, {dtype}"] = among(only("whole", percent()), dtype=dtype)
+        measures[f"L1, {dtype}"] = among(only("label", _number), dtype=dtype)
+    measures |= {"silently wrong": total("silent", ".0f"), "s": median("seconds", ".2g")}
+    keys = {"network": "network", "C": "classes", "B": "size", "labels": "labels", "n": "n"}
+    return summary(cells, keys, measures)
 
 
-def _number(value: float | None) -> str:
-    return "–" if value is None or pd.isna(value) else f"{value:.0e}"
+def _number(value: float) -> str:
+    return NOTHING if math.isnan(value) else f"{value:.0e}"
 
 
 def noise_table(record: Record) -> pd.DataFrame:
     """Return what noise on the gradient leaves of the first cell."""
-    frame = record.frame()
-    lines = []
-    for noise, group in frame[frame["noise"] > 0].groupby("noise"):
-        own = dict(list(group.groupby("attacker")))
-        errors = own["aware"]["label_error"].dropna()
-        lines.append(
-            {
-                "standard deviation": f"{noise:g}",
-                "cosine": f"{group['utility'].mean():.6f}",
-                "n": len(own["aware"]),
-                "unaware: refused": f"{100 * own['unaware']['flagged'].mean():.0f} %",
-                "aware: all samples": f"{100 * len(errors) / len(own['aware']):.0f} %",
-                "worst label, median": _number(errors.median() if len(errors) else None),
-                "silently wrong": int(group["silent"].sum()),
-            }
-        )
-    return pd.DataFrame(lines)
+    rows = record.frame()
+    rows = rows[rows["noise"] > 0].sort_values("noise", kind="stable")
+    rows = rows.assign(
+        level=rows["noise"].map("{:g}".format),
+        refused=100.0 * rows["flagged"],
+        complete=100.0 * rows["label_error"].notna(),
+    )
+    return summary(
+        rows,
+        {"standard deviation": "level"},
+        {
+            "cosine": mean("utility", ".6f"),
+            "n": among(count(), attacker="aware"),
+            "unaware: refused": among(mean("refused", percent()), attacker="unaware"),
+            "aware: all samples": among(mean("complete", percent()), attacker="aware"),
+            "worst label, median": among(median("label_error", _number), attacker="aware"),
+            "silently wrong": total("silent", ".0f"),
+        },
+    )
 
 
 def figure_frontier(record: Record) -> Figure:

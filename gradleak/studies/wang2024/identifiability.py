@@ -47,10 +47,10 @@ TIMED = 5
 
 @dataclass(frozen=True)
 class Breach:
-    """What a client does against an assumption of the attacker, who takes labels for smoothed ones.
+    """What a client does that the attacker does not expect; the attacker takes all labels for smoothed ones.
 
-    `labels`: the shape that they have; `factor`: what the gradient is multiplied by; `paired`: whether each gradient is
-    the mean of two samples' gradients.
+    `labels`: the shape of the client's labels; `factor`: what it multiplies its gradient by; `paired`: whether each
+    gradient is the mean of two samples' gradients.
     """
 
     labels: str = "smoothing"
@@ -199,9 +199,9 @@ class ClippedStatuses(Statuses):
 
 
 class TroubleCounts(Row):
-    """How often the attack says what of n random cases, how often it calls a wrong label unique, and the same of proofs.
+    """How many of n random cases get each status, and how many are `wrong`: called unique with a wrong label.
 
-    Only cases of one sample whose factor is known are asked for a proof.
+    `proved`, `proved_wrong`: the same of proofs, which only single samples with a known factor are asked for.
     """
 
     first: int
@@ -429,16 +429,15 @@ class Trouble(Experiment):
         for number in range(self.first, self.first + self.count):
             one, known = case(number, self.seed), number % 2 == 0
             size = ONE if len(one.hidden) == 1 else BATCH
-            counts = said.setdefault(
-                (size, known), Counter(dict.fromkeys((*SAID, "wrong", "proved", "proved_wrong"), 0))
-            )
+            counts = said.setdefault((size, known), Counter())
             status, wrong = _asked(one, known, self.device)
             counts.update({"n": 1, status: 1, "wrong": int(wrong)})
             if known and size == ONE:
                 status, wrong = _asked(one, known, self.device, certify="proof")
                 counts.update({"proved": int(status == "unique"), "proved_wrong": int(wrong)})
+        zeros = dict.fromkeys((*SAID, "wrong", "proved", "proved_wrong"), 0)
         for (size, known), counts in sorted(said.items()):
-            yield TroubleCounts(first=self.first, size=size, known=known, **counts)
+            yield TroubleCounts(first=self.first, size=size, known=known, **zeros | counts)
 
 
 def _asked(one: Case, known: bool, device: str, certify: Literal["search", "proof"] = "search") -> tuple[str, bool]:

@@ -27,6 +27,7 @@ from gradleak.runs.fitting import Sees
 from gradleak.runs.forms import Form, Whole
 from gradleak.runs.records import Record
 from gradleak.show import figures
+from gradleak.show.summaries import count, mean, median, percent, summary, total
 from gradleak.studies import Experiment, Row, setting
 from gradleak.studies.shared import attacked_networks
 from gradleak.studies.shared.attacked_networks import AttackedNetwork
@@ -256,24 +257,30 @@ def _networks(one: Network, batches: int, seed: int, device: str) -> Sent:
 
 def table(record: Record) -> pd.DataFrame:
     """Return what becomes of each kind of batch, and how many equations it has to spare."""
-    lines = []
-    names = ["source", "classes", "size", "told", "dtype", "drawn"]
-    frame = record.frame()
-    frame = frame.assign(drawn=[KINDS.get(cell.split("/")[2], "distinct") for cell in frame["cell"]])
-    for key, group in frame.groupby(names, sort=False):
-        source, classes, size = str(key[0]), int(str(key[1])), int(str(key[2]))
-        told, dtype, drawn = key[3:]
-        random = source == "random layer"
-        lines.append(
-            {"gradient of": source.replace("/", ", "), "C": classes, "B": size}
-            | {"classes": f"{drawn if random else 'their own'}, {'told' if told else 'not told'}", "precision": dtype}
-            | {"equations to spare": (classes - 1) * size - size * (size + 1), "n": len(group)}
-            | {"found and right": f"{100 * (group['right'] & group['status'].eq('found')).mean():.0f} %"}
-            | {"ambiguous": f"{100 * group['status'].eq('ambiguous').mean():.0f} %"}
-            | {"failed": f"{100 * group['status'].eq('failed').mean():.0f} %"}
-            | {"found and wrong": int(group["wrong"].sum()), "s": f"{group['seconds'].astype(float).median():.2g}"}
-        )
-    return pd.DataFrame(lines)
+    rows = record.rows(JointBatches)
+    random = rows["source"] == "random layer"
+    drawn = rows["cell"].map(lambda cell: KINDS.get(cell.split("/")[2], "distinct")).where(random, "their own")
+    rows = rows.assign(
+        source=rows["source"].str.replace("/", ", "),
+        drawn=drawn + rows["told"].map({True: ", told", False: ", not told"}),
+        spare=(rows["classes"] - 1) * rows["size"] - rows["size"] * (rows["size"] + 1),
+        found=100.0 * (rows["right"] & rows["status"].eq("found")),
+        ambiguous=100.0 * rows["status"].eq("ambiguous"),
+        failed=100.0 * rows["status"].eq("failed"),
+    )
+    keys = {"gradient of": "source", "C": "classes", "B": "size", "classes": "drawn", "precision": "dtype"}
+    return summary(
+        rows,
+        keys | {"equations to spare": "spare"},
+        {
+            "n": count(),
+            "found and right": mean("found", percent()),
+            "ambiguous": mean("ambiguous", percent()),
+            "failed": mean("failed", percent()),
+            "found and wrong": total("wrong", ".0f"),
+            "s": median("seconds", ".2g"),
+        },
+    )
 
 
 def figure_sizes(record: Record) -> Figure:

@@ -42,7 +42,7 @@ class Parameters(studies.Parameters):
         4, paper=200, ge=1, le=100_000, about="of these, how many the published L-BFGS search is run on"
     )
     swarms: int = setting(1, paper=20, ge=1, le=100_000, about="of these, how many the particle swarm is run on alone")
-    rows: list[attacked_networks.Row] = setting(
+    rows: list[attacked_networks.AttackedNetwork] = setting(
         ["photos/lenet/untrained", "photos/resnet18/untrained"],
         paper=[
             "cifar10/lenet/untrained",
@@ -124,12 +124,12 @@ class NetworkAttacked(Experiment):
 
     def reads(self) -> list[str]:
         """Return the private images, and the images that the network is trained on."""
-        line = attacked_networks.Row.of(self.row)
+        line = attacked_networks.AttackedNetwork.of(self.row)
         return [line.dataset, line.training] if line.stage == "trained" else [line.dataset]
 
     def run(self) -> Iterator[SolvedExactly | Searched]:
         """Recover the labels exactly, by the searches, and exactly from gradients in float64."""
-        line = attacked_networks.Row.of(self.row)
+        line = attacked_networks.AttackedNetwork.of(self.row)
         private = data.load(line.dataset, "test")
         inputs, targets = private_samples(private, self.labels, self.samples, self.seed)
         model, accuracy = attacked_networks.network(line, self.labels, private, self.seed, self.device)

@@ -414,7 +414,8 @@ def figure_two(record: Record) -> Figure:
     if cases.empty:
         return figures.nothing("This record is older than the figure and lacks what it shows")
     case = cases.iloc[0]
-    return draw_two(read(case.to_dict()), case["truth"], (case["low"], case["high"]))
+    path = read({str(name): value for name, value in case.items()})
+    return draw_two(path, case["truth"], (case["low"], case["high"]))
 
 
 def draw_two(path: LabelPath, truth: float, interval: tuple[float, float]) -> Figure:

@@ -6,13 +6,14 @@ import matplotlib.pyplot as plt
 import pytest
 import torch
 
+from gradleak import studies
 from gradleak.errors import InputError
 from gradleak.runs.records import Record
 from gradleak.show import figures
 from gradleak.studies.wang2024 import identifiability
 
 STUDY = "identifiability"
-CHOSEN = identifiability.SMALLEST
+CHOSEN = identifiability.Parameters.at("smallest")
 
 
 def test_nothing_that_is_called_unique_is_wrong(record: Record) -> None:
@@ -75,14 +76,14 @@ def test_a_case_is_the_same_each_time_and_cases_are_nasty() -> None:
 def test_two_classes_are_refused_before_any_work() -> None:
     for short in ({"classes": [2, 10]}, {"proved": [2]}):
         with pytest.raises(InputError, match="3 classes or more"):
-            identifiability.datasets(identifiability.Parameters(**short))
+            studies.parameters(STUDY, "quick", short)
 
 
 def test_tables_and_figures(record: Record) -> None:
     assert set(identifiability.trouble_table(record)["factor"]) == {"known", "unknown"}
     assert len(identifiability.clipped_table(record)) == 2
     assert len(identifiability.broken_table(record)) >= 6
-    assert set(identifiability.proof_table(record)["proved and wrong"]) == {0}
+    assert set(identifiability.proof_table(record)["proved and wrong"]) == {"0"}
     for figure in (identifiability.figure_map(record), identifiability.figure_classes(record)):
         assert figures.gray_table(figure).std() > 0.02
         plt.close(figure)

@@ -62,9 +62,9 @@ def test_tables_and_figures(record: Record) -> None:
 
 
 def test_a_trained_row_names_its_training_data() -> None:
-    assert attacked_networks.Row.of("cifar10/lenet/trained").training == "cifar10-jpeg"
+    assert attacked_networks.AttackedNetwork.of("cifar10/lenet/trained").training == "cifar10-jpeg"
     model, accuracy = attacked_networks.network(
-        attacked_networks.Row.of("photos/lenet/untrained"), "mixup", data.load("photos", "test"), 0, "cpu"
+        attacked_networks.AttackedNetwork.of("photos/lenet/untrained"), "mixup", data.load("photos", "test"), 0, "cpu"
     )
     assert accuracy is None
     assert model.head.bias is None

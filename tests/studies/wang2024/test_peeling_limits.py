@@ -18,7 +18,7 @@ CHOSEN = {"confident": [1e-1], "defenses": ["clip-share", "prune"], "networks": 
 
 
 def test_a_sure_sample_comes_back_beside_another(record: Record) -> None:
-    row = peeling_limits.batch_rows(record, "confident").iloc[0]
+    row = peeling_limits.batch_rows(record, peeling_limits.SureSample).iloc[0]
     assert row["unsure"] == pytest.approx(0.1, rel=1e-3)
     assert row["status"] == "unique"
     assert row["sure"] > 60
@@ -26,7 +26,7 @@ def test_a_sure_sample_comes_back_beside_another(record: Record) -> None:
 
 
 def test_a_factor_is_seen_through_by_who_looks_for_it(record: Record) -> None:
-    frame = peeling_limits.batch_rows(record, "defended")
+    frame = peeling_limits.batch_rows(record, peeling_limits.Defended)
     clipped = frame[frame["defense"] == "clip-share"].set_index("attacker")
     assert clipped.loc["aware", "back"]
     assert clipped.loc["unaware", "status"] == "failed"
@@ -41,11 +41,11 @@ def test_what_ends_the_way_is_named(record: Record) -> None:
 
 
 def test_local_steps_of_a_small_rate_are_one_step() -> None:
-    rows = peeling_limits.trial(
-        "defended", defense="local", level=1e-9, repeats=1, seed=3, device="cpu", dataset="photos"
-    )
-    assert rows[0]["attacker"] == "as one step"
-    assert rows[0]["layers"] > 10
+    local = peeling_limits.Defended(defense="local", level=1e-9, repeats=1, seed=3, device="cpu", dataset="photos")
+    batch = next(local.run())
+    assert isinstance(batch, peeling_limits.DefendedBatch)
+    assert batch.attacker == "as one step"
+    assert batch.layers > 10
 
 
 def test_the_factor_that_makes_a_network_sure_changes_nothing_for_the_other() -> None:

@@ -14,7 +14,7 @@ from gradleak.errors import InputError
 from gradleak.runs import records
 from gradleak.runs.records import Record
 from gradleak.show import figures
-from gradleak.studies.shared.restored_batches import AVERAGED, FLOORS, chosen, drawn, unrelated
+from gradleak.studies.shared.restored_batches import AVERAGED, FLOORS, ImageRow, chosen, drawn, unrelated
 from gradleak.studies.shared.shown_batches import rows_of
 from gradleak.studies.yin2021 import gradinversion
 
@@ -95,11 +95,11 @@ def test_an_unrelated_picture_is_none_of_the_private_ones() -> None:
 
 def test_louder_half_is_told_from_the_quieter() -> None:
     rows = [
-        {"what": "image", "run": "x", "loud": float(n), "psnr": 10.0 + n, "identified": n > 1} for n in (3, 0, 2, 1)
+        ImageRow.model_construct(what="image", run="x", loud=float(n), psnr=10.0 + n, identified=n > 1)
+        for n in (3, 0, 2, 1)
     ]
-    assert gradinversion.loudness(rows, "x") == [
-        {"what": "loudness", "run": "x", "psnr_gain": 2.0, "identified_gain": 100.0}
-    ]
+    (row,) = gradinversion.loudness(rows, "x")
+    assert row.columns == {"what": "loudness", "run": "x", "psnr_gain": 2.0, "identified_gain": 100.0}
     assert gradinversion.loudness(rows, "y") == []
 
 

@@ -74,8 +74,8 @@ def test_tables_and_figures(record: Record) -> None:
 
 def test_more_batches_are_more_trials_of_as_many() -> None:
     parameters = studies.parameters(STUDY, "quick", {"batches": 6, "together": 2})
-    assert [trial["first"] for trial in study.trials(parameters)] == [0, 2, 4]
-    assert {trial["batches"] for trial in study.trials(parameters)} == {2}
+    assert [one.first for one in parameters.experiments()] == [0, 2, 4]
+    assert {one.batches for one in parameters.experiments()} == {2}
 
 
 def test_what_does_not_go_together_is_refused() -> None:

@@ -96,4 +96,4 @@ def test_what_does_not_go_together_is_refused() -> None:
     with pytest.raises(InputError, match="is shown 'photos'"):
         studies.parameters(STUDY, "quick", {"networks": ["cifar10-resnet56"]})
     parameters = studies.parameters(STUDY, "quick", {"groups": 4, "together": 2, "network_batches": 0})
-    assert [trial["first"] for trial in study.trials(parameters)] == [0, 2]
+    assert [one.first for one in parameters.experiments()] == [0, 2]

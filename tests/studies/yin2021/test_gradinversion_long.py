@@ -37,15 +37,25 @@ def test_a_network_that_opens_is_peeled(monkeypatch: pytest.MonkeyPatch) -> None
     assert isinstance(head, torch.nn.Linear)
     monkeypatch.setattr(restored_batches, "made", lambda *_: model)
     monkeypatch.setattr(restored_batches.data, "load", _few)
-    common = {"judge": "small-cnn", "dataset": "photos", "seed": 1, "device": "cpu", "first": 0, "batches": 1}
-    rows = study.trial("one", network="small-cnn", steps=2, front=50, **common)
-    by = {row["run"]: row["psnr"] for row in rows if row["what"] == "image"}
+    images = study.SingleImages(
+        network="small-cnn",
+        judge="small-cnn",
+        dataset="photos",
+        first=0,
+        batches=1,
+        steps=2,
+        front=50,
+        seed=1,
+        device="cpu",
+    )
+    rows = images.run()
+    by = {row.run: row.psnr for row in rows if isinstance(row, restored_batches.ImageRow)}
     assert by[study.PEELED] > 60
     assert by[study.EITHER] == by[study.PEELED]
     assert by[study.MATCHED] < 40
-    (peeled,) = (row for row in rows if row["what"] == "peeled")
-    assert (peeled["status"], peeled["layers"], peeled["opened"]) == ("unique", 4, True)
-    assert all(row["honest"] for row in rows if row["what"] == "layer")
+    (peeled,) = (row for row in rows if isinstance(row, study.PeeledRow))
+    assert (peeled.status, peeled.layers, peeled.opened) == ("unique", 4, True)
+    assert all(row.honest for row in rows if isinstance(row, study.LayerRow))
 
 
 def _few(name: str, split: str) -> object:
@@ -71,4 +81,4 @@ def test_tables_and_figures(record: Record) -> None:
 
 def test_trials_are_of_a_few_images_each() -> None:
     parameters = studies.parameters(STUDY, "quick", {"singles": 5, "together": 2, "batches": 0, "also": []})
-    assert [(trial["first"], trial["batches"]) for trial in study.trials(parameters)] == [(0, 2), (2, 2), (4, 1)]
+    assert [(one.first, one.batches) for one in parameters.experiments()] == [(0, 2), (2, 2), (4, 1)]

@@ -73,6 +73,6 @@ def test_what_does_not_go_together_is_refused() -> None:
     with pytest.raises(InputError, match="every size of a batch divides the 4 images"):
         studies.parameters(STUDY, "quick", {"picture_sizes": [3]})
     chosen = studies.parameters(STUDY, "quick", {"picture_sizes": [1, 4]})
-    assert [trial["part"] for trial in study.trials(chosen)] == ["batches", "pictures"]
-    assert study.datasets(chosen) == ["photos", study.PICTURES, study.SHRUNK]
-    assert study.scale(chosen).endswith("; 4 ImageNet pictures of 96 pixels, 6")
+    assert [one.part for one in chosen.experiments()] == ["batches", "pictures"]
+    assert studies.load(STUDY).datasets(chosen) == ["photos", study.PICTURES, study.SHRUNK]
+    assert chosen.about().endswith("; 4 ImageNet pictures of 96 pixels, 6")
