@@ -74,6 +74,7 @@ def test_pages_are_run_once_and_stale_ones_removed(
         "status.md",
         "confirmations.md",
         "on-cpu.md",
+        "attacks.md",
         "performance.md",
         "clusters.md",
     }

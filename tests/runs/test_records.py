@@ -23,7 +23,7 @@ from gradleak.runs.plain import plain
 from gradleak.runs.records import Provenance, Record, Trial
 from gradleak.show import provenance
 from gradleak.studies import Study
-from tests.checkout import Toy
+from tests.checkout import PARTS, Toy
 
 PROVENANCE = Provenance(
     device="CPU, x86_64", versions={"torch": "2.11"}, commit="abc", date="2026-01-02", seed=1, wall_seconds=1.5, data=[]
@@ -79,6 +79,22 @@ def test_frame_joins_inputs_and_a_row_wins() -> None:
     assert frame["x"].tolist() == [1.0, 2.0, 3.0]
     assert frame["number"].tolist() == [1, 1, 2]
     assert frame["seed"].tolist() == [1, 5, 1]
+
+
+def test_rows_are_those_of_one_kind_of_experiment(checkout: Toy) -> None:
+    checkout.rewrite(*PARTS)
+    kinds = checkout.load().experiments
+    trials = [
+        Trial(inputs={"part": part, "number": number}, rows=[{"x": number / 2}], seconds=1.0)
+        for number, part in enumerate("aba")
+    ]
+    found = record(*trials).rows(kinds["a"])
+    assert found[["part", "number", "x"]].to_numpy().tolist() == [["a", 0, 0.0], ["a", 2, 1.0]]
+    whole = record(trial(1, {"x": 1.0}), trial(2, {"x": 3.0}))
+    assert whole.rows(kinds[""])["x"].tolist() == [1.0, 3.0], "all, where a study has no parts"
+    own = record(*trials)
+    own.rows(kinds["b"])["x"] = 9.0
+    assert own.rows(kinds["b"])["x"].tolist() == [0.5], "who changes what was given changes no record"
 
 
 def test_plain_converts_numbers_and_refuses_the_rest() -> None:
