@@ -93,7 +93,7 @@ WORDS += [
 def test_any_command_line_ends_in_a_code_and_no_traceback(capsys: pytest.CaptureFixture[str], words: list[str]) -> None:
     with pytest.MonkeyPatch.context() as patch:
         for name in ("run_page", "record", "build"):  # what would be work is not begun
-            patch.setattr(f"gradleak.book.{PLACES[name]}.{name}", lambda *_, **__: pytest.skip("it would work"))
+            patch.setattr(f"gradleak.{PLACES[name]}.{name}", lambda *_, **__: pytest.skip("it would work"))
         patch.setattr(asked, "audit", lambda *_, **__: Report.from_json("{}"))
         patch.setattr(cli, "_spot_check", lambda *_: None)
         patch.setattr(cli, "_list_stale", lambda *_: None)
@@ -105,7 +105,7 @@ def test_any_command_line_ends_in_a_code_and_no_traceback(capsys: pytest.Capture
     assert "Traceback" not in err
 
 
-PLACES = {"run_page": "pages", "record": "runner", "build": "build"}
+PLACES = {"run_page": "book.pages", "record": "runs.runner", "build": "book.build"}
 
 
 @tried(60)

@@ -86,7 +86,10 @@ def test_pages_are_run_once_and_stale_ones_removed(
     assert "::::{dropdown} A toy: draws and their sum: 1 reproduced" in generated["scoreboard.md"]
     assert "executed/toy2020/toy" in generated["status.md"]
     assert "not recorded" in generated["status.md"]
-    assert "the soft label | not recorded" in generated["what-leaks.md"]
+    leaks = generated["what-leaks.md"]
+    assert "| what leaks | from |" in leaks
+    assert "{doc}" not in leaks, "the toy says of no row there that it is its own"
+    assert "{doc}" not in generated["attacks.md"], "no page of an attack is there"
     for name in ("cover", "scoreboard", "architecture"):
         assert (paths.book() / "generated" / f"{name}.png").is_file()
     assert records.read(paths.executed() / "toy2020" / "toy.json").study == "toy"

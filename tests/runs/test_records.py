@@ -93,7 +93,8 @@ def test_rows_are_those_of_one_kind_of_experiment(checkout: Toy) -> None:
     whole = record(trial(1, {"x": 1.0}), trial(2, {"x": 3.0}))
     assert whole.rows(kinds[""])["x"].tolist() == [1.0, 3.0], "all, where a study has no parts"
     own = record(*trials)
-    own.rows(kinds["b"])["x"] = 9.0
+    given = own.rows(kinds["b"])
+    given["x"] = 9.0
     assert own.rows(kinds["b"])["x"].tolist() == [0.5], "who changes what was given changes no record"
 
 
