@@ -1,4 +1,4 @@
-"""Define the answers of attacks: one data class for all, and one list of statuses for how certain they are."""
+"""What attacks answer: one list of words for how sure an answer is, and one shape for answers."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Literal, Protocol
 if TYPE_CHECKING:
     from torch import Tensor
 
-# For labels and other solutions of equations.
+# Of labels, and of anything else that equations leave one solution of or several.
 LabelStatus = Literal["unique", "ambiguous", "failed", "found"]
-# For inputs that are computed layer by layer.
+# Of inputs that are computed layer by layer.
 InversionStatus = Literal["exact", "partial", "failed"]
-# For a single search for inputs.
+# Of one search for inputs.
 SearchStatus = Literal["settled", "stopped", "diverged", "no label", "interrupted"]
-# For words and sentences.
+# Of words and sentences.
 ReadingStatus = Literal["unique", "ambiguous", "failed"]
 Status = Literal[
     "unique", "exact", "ambiguous", "partial", "found", "counted", "searched", "settled", "stopped", "diverged",
@@ -37,15 +37,15 @@ MEANINGS: dict[Status, str] = {
     "interrupted": "a search that was interrupted; the best so far is handed back",
     "failed": "no answer",
 }
-# An attack guarantees answers with these statuses.
+# With these words an attack vouches for its answer.
 CERTAIN: frozenset[Status] = frozenset({"unique", "exact"})
 
 
 @dataclass(frozen=True)
 class Expected:
-    """The average share of labels that an attack counts correctly over simulated `batches`.
+    """The share of labels that an attack counts right on average over simulated `batches`.
 
-    `guess`: the share for counts that are as even as possible.
+    `guess`: the same of counts that are as even as they can be.
     """
 
     share: float
@@ -54,32 +54,23 @@ class Expected:
 
 
 class Answering(Protocol):
-    """The result of an attack: it has answers, one for each sample or batch that was attacked separately."""
+    """What every result of an attack has: its answers, one for each sample or batch that was attacked by itself."""
 
     @property
     def answers(self) -> tuple[Answer, ...]:
-        """The answers, in the order of the samples or batches."""
+        """The answers, in the order of what was attacked."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """An attack's answer for one sample or one batch; it is computed without the true data.
+    """An attack's answer on one sample or one batch; nothing in it comes from the truth.
 
-    Attributes:
-        status: How certain the answer is, a key of `MEANINGS`.
-        reason: Why it is not more certain.
-        claimed: The error that the attack guarantees, inf if it guarantees none.
-        labels: (B, C).
-        counts: How often each class occurs (C,).
-        classes: The classes that occur.
-        features: Inputs of the last layer (B, I).
-        inputs: Inputs of the network (B, …).
-        tokens: The tokens in the input.
-        words: The words in the targets.
-        sentences: The recovered sentences, as lists of tokens.
-        scale: The factor on the gradient that a defence applied.
-        expected: The share of `counts` that is right on simulated batches.
-        interrupted: Whether the attack was stopped early and this is its intermediate result.
+    `status`: how sure it is, a word of `MEANINGS`; `reason`: why it is no surer; `claimed`: the error that the attack
+    vouches for, inf where it vouches for none.
+    What was found, where it was: `labels` (B, C), `counts` (C,) of the classes, the `classes` that occur, `features`
+    (B, I), `inputs` (B, …), the `tokens` that go in, the `words` that are to come out, `sentences`, and the `scale`,
+    the factor that a defence left on the gradient. `expected`: how much of `counts` is right on simulated batches.
+    `interrupted`: whether the attack was stopped before its end, and hands back what it had.
     """
 
     status: Status = "found"
@@ -99,12 +90,12 @@ class Answer:
 
     @property
     def certain(self) -> bool:
-        """Whether the attack guarantees the answer."""
+        """Whether the attack vouches for it."""
         return self.status in CERTAIN
 
     @property
     def failed(self) -> bool:
-        """Whether the attack has no answer."""
+        """Whether it says nothing."""
         found = (
             self.labels, self.counts, self.classes, self.features, self.inputs, self.tokens, self.words,
             self.sentences,

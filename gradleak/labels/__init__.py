@@ -1,4 +1,4 @@
-"""Recover labels from gradients."""
+"""From gradients to labels."""
 
 from gradleak.answers import Expected
 from gradleak.cases import Standins

@@ -1,1 +1,1 @@
-"""Recover labels as probabilities: of single samples, of batches, and by the published search."""
+"""Labels as probabilities: of one sample, of a batch, and by the published search."""

@@ -1,1 +1,1 @@
-"""Recover the soft labels and features of a whole batch from a single averaged gradient."""
+"""Soft labels and features of a whole batch, out of one averaged gradient."""
