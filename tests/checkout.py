@@ -151,9 +151,9 @@ PARTS = (
 
 
 def forget() -> None:
-    """Let the toy study be imported anew."""
-    for name in ("gradleak.studies.toy2020.toy", "gradleak.studies.toy2020"):
-        sys.modules.pop(name, None)
+    """Let the toy study be imported anew, and what lies beside it."""
+    for name in [one for one in sys.modules if one.startswith("gradleak.studies.toy2020")]:
+        del sys.modules[name]
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from gradleak import studies
 from gradleak.errors import InputError
 from gradleak.runs import experiments
 from gradleak.runs.experiments import Experiment, Parameters, Row, inputs_of, setting
-from tests.checkout import PARTS, Toy
+from tests.checkout import NEXT, PARTS, Toy
 
 
 class Sums(Parameters):
@@ -242,6 +242,33 @@ def test_a_study_finds_the_experiment_by_its_part(checkout: Toy) -> None:
     assert type(study.experiment(alone)).__name__ == "Draws"
     with pytest.raises(ValidationError, match="Extra inputs are not permitted"):
         study.experiment(trials[0] | {"sise": 3})
+
+
+OTHER = """
+from typing import ClassVar
+
+from gradleak.studies import Experiment
+
+
+class Other(Experiment):
+    part: ClassVar[str] = "other"
+
+    def run(self):
+        return []
+"""
+
+
+def test_what_a_study_imports_and_what_runs_nothing_itself_are_none_of_its_experiments(checkout: Toy) -> None:
+    (checkout.module.parent / "_other.py").write_text(OTHER)
+    imports = "from gradleak.studies import Experiment, Row, setting\n"
+    kinds, drawn = PARTS
+    idle = f'\n\nclass Idle(A):\n    part: ClassVar[str] = "idle"\n{NEXT}'
+    checkout.rewrite(
+        (imports, f"{imports}from gradleak.studies.toy2020._other import Other\n"), kinds, drawn, (NEXT, idle)
+    )
+    study = checkout.load()
+    assert (study.module.Other.part, study.module.Idle.part) == ("other", "idle")
+    assert set(study.experiments) == {"", "a", "b", "c"}
 
 
 def test_a_study_runs_the_experiment_that_has_the_part(checkout: Toy) -> None:

@@ -397,13 +397,15 @@ def comparison_table(record: Record) -> pd.DataFrame:
     matched, closed = _matched(record), select(_closed(record), dtype="float32", labels="smoothing")
     if len(matched):
         closed = closed[closed["image"].isin(matched["image"])]
-    steps = matched["steps"].map("{:.0f}".format)
-    named = [matched.assign(attack="matching, " + matched["distance"] + ", " + steps + " steps")]
+    named = []
+    if len(matched):
+        steps = matched["steps"].map("{:.0f}".format)
+        named.append(matched.assign(attack="matching, " + matched["distance"] + ", " + steps + " steps"))
     for variant in ("as published", OURS):
         own = select(closed, variant=variant)
         named.append(own.assign(attack=f"closed form, {variant}", label="recovered", scaled=math.nan))
     return summary(
-        pd.concat([rows for rows in named if len(rows)]),
+        pd.concat(named),
         {"attack": "attack", "label": "label"},
         {
             "n": count(),
