@@ -1,4 +1,4 @@
-"""What attacks answer: one list of words for how sure an answer is, and one shape for answers."""
+"""Define the answers of attacks: one data class for all, and one list of statuses for how certain they are."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Literal, Protocol
 if TYPE_CHECKING:
     from torch import Tensor
 
-# Of labels, and of anything else that equations leave one solution of or several.
+# For labels and other solutions of equations.
 LabelStatus = Literal["unique", "ambiguous", "failed", "found"]
-# Of inputs that are computed layer by layer.
+# For inputs that are computed layer by layer.
 InversionStatus = Literal["exact", "partial", "failed"]
-# Of one search for inputs.
+# For a single search for inputs.
 SearchStatus = Literal["settled", "stopped", "diverged", "no label", "interrupted"]
-# Of words and sentences.
+# For words and sentences.
 ReadingStatus = Literal["unique", "ambiguous", "failed"]
 Status = Literal[
     "unique", "exact", "ambiguous", "partial", "found", "counted", "searched", "settled", "stopped", "diverged",
@@ -37,15 +37,15 @@ MEANINGS: dict[Status, str] = {
     "interrupted": "a search that was interrupted; the best so far is handed back",
     "failed": "no answer",
 }
-# With these words an attack vouches for its answer.
+# An attack guarantees answers with these statuses.
 CERTAIN: frozenset[Status] = frozenset({"unique", "exact"})
 
 
 @dataclass(frozen=True)
 class Expected:
-    """The share of labels that an attack counts right on average over simulated `batches`.
+    """The average share of labels that an attack counts correctly over simulated `batches`.
 
-    `guess`: the same of counts that are as even as they can be.
+    `guess`: the share for counts that are as even as possible.
     """
 
     share: float
@@ -54,23 +54,32 @@ class Expected:
 
 
 class Answering(Protocol):
-    """What every result of an attack has: its answers, one for each sample or batch that was attacked by itself."""
+    """The result of an attack: it has answers, one for each sample or batch that was attacked separately."""
 
     @property
     def answers(self) -> tuple[Answer, ...]:
-        """The answers, in the order of what was attacked."""
+        """The answers, in the order of the samples or batches."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """An attack's answer on one sample or one batch; nothing in it comes from the truth.
+    """An attack's answer for one sample or one batch; it is computed without the true data.
 
-    `status`: how sure it is, a word of `MEANINGS`; `reason`: why it is no surer; `claimed`: the error that the attack
-    vouches for, inf where it vouches for none.
-    What was found, where it was: `labels` (B, C), `counts` (C,) of the classes, the `classes` that occur, `features`
-    (B, I), `inputs` (B, …), the `tokens` that go in, the `words` that are to come out, `sentences`, and the `scale`,
-    the factor that a defence left on the gradient. `expected`: how much of `counts` is right on simulated batches.
-    `interrupted`: whether the attack was stopped before its end, and hands back what it had.
+    Attributes:
+        status: How certain the answer is, a key of `MEANINGS`.
+        reason: Why it is not more certain.
+        claimed: The error that the attack guarantees, inf if it guarantees none.
+        labels: (B, C).
+        counts: How often each class occurs (C,).
+        classes: The classes that occur.
+        features: Inputs of the last layer (B, I).
+        inputs: Inputs of the network (B, …).
+        tokens: The tokens in the input.
+        words: The words in the targets.
+        sentences: The recovered sentences, as lists of tokens.
+        scale: The factor on the gradient that a defence applied.
+        expected: The share of `counts` that is right on simulated batches.
+        interrupted: Whether the attack was stopped early and this is its intermediate result.
     """
 
     status: Status = "found"
@@ -90,12 +99,12 @@ class Answer:
 
     @property
     def certain(self) -> bool:
-        """Whether the attack vouches for it."""
+        """Whether the attack guarantees the answer."""
         return self.status in CERTAIN
 
     @property
     def failed(self) -> bool:
-        """Whether it says nothing."""
+        """Whether the attack has no answer."""
         found = (
             self.labels, self.counts, self.classes, self.features, self.inputs, self.tokens, self.words,
             self.sentences,

@@ -1,4 +1,4 @@
-"""What an attack is run on: a leak, and what is public of its client; and how attacks are declared."""
+"""Describe what an attack is run on, a leak and the public facts about its client, and how attacks are declared."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from gradleak.losses import CrossEntropy, Loss
 from gradleak.precision import coarser
 
 Kind = Literal["images", "vectors", "tokens"]
-# Bytes of a number in float64.
+# Bytes of a float64 number.
 DOUBLE = 8
-# The machine's speed is measured with a matrix of this side; eigenvectors take time with the cube of it.
+# Side of the matrix whose eigenvectors measure the machine's speed; the time grows with the cube of the side.
 SIDE = 256
 
 
@@ -30,12 +30,26 @@ SIDE = 256
 class Subject:
     """A network as its server knows it.
 
-    `classes` C and `features` I of the last layer `head`; `bias`: whether that has one, `bias_sent`: whether its
-    gradient is in the update; `rectified`: whether its features are never negative; `chain`: "linear" or
-    "convolutional" where the network is a chain that runs backwards, else "" and `chain_reason`; `layers`: how many
-    outputs each layer of the chain has, by name; `norms`: its batch norms, and whether they have been `trained`;
-    `embedding`: the name of its embedding's weight; `activations`: how many numbers one sample makes on its way;
-    `sequence`: whether there is a target at every place.
+    Attributes:
+        network: The name of its class.
+        parameters: The number of its parameters.
+        kind: The kind of its inputs.
+        input_shape: The shape of one input.
+        sequence: Whether there is a target at every position of a sequence.
+        head: The name of the last Linear layer.
+        classes: The number of classes C.
+        features: The number of inputs I of the last layer.
+        bias: Whether the last layer has a bias.
+        bias_sent: Whether the gradient of this bias is in the update.
+        rectified: Whether the features are never negative.
+        chain: "linear" or "convolutional" if the network is a chain that can be inverted layer by layer, else "".
+        chain_reason: Why it is not such a chain.
+        layers: The number of outputs of each layer of the chain, by name.
+        norms: The number of its batch norms.
+        trained: Whether these were trained.
+        embedding: The name of its embedding's weight.
+        activations: How many numbers the network computes for one sample.
+        bytes: The memory that its parameters take.
     """
 
     network: str
@@ -60,7 +74,7 @@ class Subject:
 
     @property
     def facts(self) -> list[tuple[str, str]]:
-        """What was found out, in words."""
+        """The facts about the network, in words."""
         chains = {"linear": "a chain of Linear layers", "convolutional": "a chain of convolutions"}
         bias = "yes: its gradient is the sum of all errors" if self.bias_sent else "yes, without a gradient"
         norms = f"{self.norms}, {'trained' if self.trained else 'never trained'}" if self.norms else "none"
@@ -78,10 +92,13 @@ class Subject:
 
 @dataclass(frozen=True)
 class Reach:
-    """The `layers` whose inputs follow from a batch's gradient, from the last down, and the `bytes` that takes.
+    """The layers of a network whose inputs can be computed from a batch's gradient.
 
-    `refused`: why no image follows from them, "" where one may. `opening`: the side of the matrix whose eigenvectors
-    open the last map.
+    Attributes:
+        layers: Their names, from the last layer on.
+        refused: Why no image follows from these inputs, "" if one may.
+        bytes: The memory that this takes.
+        opening: The side of the matrix whose eigenvectors are needed for the last map.
     """
 
     layers: tuple[str, ...]
@@ -91,7 +108,7 @@ class Reach:
 
     @property
     def seconds(self) -> float:
-        """How long the last map takes to be opened, on this machine as it is now."""
+        """The estimated time (s) to compute these eigenvectors on this machine under its present load."""
         if self.opening <= SIDE:
             return 0.0
         matrix, started = torch.eye(SIDE, dtype=torch.float64) + 1 / SIDE, time.monotonic()
@@ -99,7 +116,7 @@ class Reach:
         return (time.monotonic() - started) * (self.opening / SIDE) ** 3
 
     def told(self, leak: Leak) -> list[str]:
-        """Return what this proves of a leak whose last layer tells labels and features."""
+        """Return what this proves about a leak whose last layer reveals labels and features."""
         size = leak.batch_size
         parameters = [f"{name}.weight" for names in self.layers for name in names.split("+")]
         if not self.layers or any(leak.withheld(name) for name in parameters):
@@ -113,9 +130,12 @@ class Reach:
 
 @dataclass(frozen=True)
 class Standins:
-    """Samples to simulate batches of: `features` (M, I) that the last layer takes in, and `logits` (M, C).
+    """Samples for simulated batches.
 
-    `labels` (M,): the classes of auxiliary samples; None where inputs are made up and have none.
+    Attributes:
+        features: The last layer's inputs (M, I).
+        logits: (M, C).
+        labels: The classes of auxiliary samples (M,); None for made-up inputs, which have none.
     """
 
     features: Tensor
@@ -125,13 +145,24 @@ class Standins:
 
 @dataclass
 class Case:
-    """A leak, the defence's text, and what is public: the labels' family, the loss, marks of sentences, pixel range.
+    """A leak with all that is public about its client.
 
-    A defence is public as well: the noise that it adds and whether it rescales are what attacks are told. So is the
-    `precision` that the client computes in, which those attacks are told that take one.
-    `steps` is how long inputs are searched for; `reach`: how far the network can be peeled; `auxiliary`: samples of
-    the same kind and their classes, where the attacker has some; `simulated`: the samples that batches are simulated
-    with, once they have been run through the model, for all cases of an audit.
+    Attributes:
+        leak: The gradient that the client sent.
+        subject: The network.
+        defense: The client's defence, as text. Attacks know the noise that it adds and whether it rescales the
+            gradient.
+        prior: The shape of the labels.
+        loss: The client's loss.
+        seed: Seed of all random numbers.
+        steps: Steps of a search for inputs.
+        reach: The layers whose inputs can be computed.
+        precision: The precision in which the client computes, for attacks that take it into account.
+        auxiliary: Samples of the same kind and their classes, if the attacker has some.
+        marks: The tokens that mark the start and the end of a sentence.
+        box: The range of pixel values.
+        found: The answers of the attacks that were run before.
+        simulated: Samples for simulated batches after their forward pass, shared by all cases of an audit.
     """
 
     leak: Leak
@@ -151,12 +182,12 @@ class Case:
 
     @property
     def size(self) -> int:
-        """How many samples one step had."""
+        """The number of samples in one step."""
         return self.leak.batch_size
 
     @property
     def noise(self) -> float | None:
-        """The standard deviation that the defence adds to every entry; None where it is to be estimated."""
+        """The standard deviation of the defence's noise on every entry; None if it has to be estimated."""
         name, _, level = self.defense.partition("/")
         known = {
             "none": lambda: 0.0, "clip": lambda: 0.0, "clip-share": lambda: 0.0, "gaussian": lambda: float(level),
@@ -167,32 +198,32 @@ class Case:
 
     @property
     def scale(self) -> float | None:
-        """1, or None where the defence rescales the gradient."""
+        """1, or None if the defence rescales the gradient by an unknown factor."""
         return None if self.defense.partition("/")[0] in ("clip", "clip-share", "dp", "dp-sgd") else 1.0
 
     @property
     def apart(self) -> bool:
-        """Whether the defence rescales each of several samples by a factor of its own, and not all by one."""
+        """Whether the defence rescales each of several samples by a different factor."""
         return self.size > 1 and self.defense.partition("/")[0] == "dp-sgd"
 
     @property
     def rounds(self) -> bool:
-        """Whether the client computes in a coarser precision than float32, in some layers at least."""
+        """Whether the client computes in a coarser precision than float32, at least in some layers."""
         return self.precision not in ("float32", "float64")
 
     @property
     def coarse(self) -> bool:
-        """Whether the products of the client's Linear layers are known to be rounded more than its gradients are."""
+        """Whether the products in the client's Linear layers are known to be coarser than its gradients' type."""
         return coarser(self.precision, self.leak.weight.dtype)
 
     @property
     def plain(self) -> bool:
-        """Whether the loss is the cross-entropy that most attacks are made for."""
+        """Whether the loss is the cross-entropy that most attacks assume."""
         return self.loss == CrossEntropy()
 
     @property
     def no_label(self) -> str:
-        """Why labels cannot be solved for from the last layer, "" where they can."""
+        """Why labels cannot be solved for from the last layer, "" if they can."""
         if self.subject.sequence:
             return "there is a target at every place of a sequence"
         if reason := self.leak.withheld("weight"):
@@ -204,22 +235,22 @@ class Case:
         return ""
 
     def with_one_factor(self, answer: Answer) -> Answer:
-        """Return an answer that holds if all samples were rescaled by one factor.
+        """Return an answer that assumes the same scale for all samples.
 
-        It loses its certificate where each sample has a factor of its own.
+        The answer loses its certificate if each sample has a different scale.
         """
         if not self.apart or not answer.certain:
             return answer
         return replace(answer, status="partial", reason="as if one factor were left on all samples; each has its own")
 
     def without_rounding(self, answer: Answer) -> Answer:
-        """Return an answer that took nothing for rounded; it loses its certificate where the client rounds coarsely."""
+        """Return an answer that ignores rounding; it loses its certificate if the client rounds coarsely."""
         if not self.coarse or not answer.certain:
             return answer
         return replace(answer, status="partial", reason=f"as if nothing were rounded to {self.precision}")
 
     def rescaled(self) -> Leak:
-        """Return the leak at its own scale, which an attack before this one has found where a defence rescales."""
+        """Return the leak at its original scale, which an earlier attack has recovered if a defence rescales."""
         if self.scale is not None:
             return self.leak
         known = [one.scale for one in self.found if one.scale and one.status in ("unique", "partial")]
@@ -229,7 +260,7 @@ class Case:
         return replace(self.leak, gradients=own)
 
     def labels(self) -> Tensor:
-        """Return the labels (B, C) that attacks before this one have found, the most certain ones first."""
+        """Return the labels (B, C) that earlier attacks have recovered, preferring certain ones."""
         whole = [one for one in self.found if one.labels is not None and not one.failed]
         whole.sort(key=lambda one: one.status != "unique")
         for one in whole:
@@ -244,10 +275,10 @@ class Case:
 
 
 def made_up(leak: Leak, inputs_of: Kind, shape: tuple[int, ...], count: int) -> Iterator[Tensor]:
-    """Give made-up inputs (count, …), from the kind that most networks take to the kind that nearly all take."""
+    """Yield made-up inputs (count, …): first a kind that most networks take, then kinds that nearly all take."""
     generator = torch.Generator().manual_seed(0)
     if inputs_of == "tokens":
-        # Each column of a table may have an embedding of its own: a category that all of them have.
+        # Each column of a table may have its own embedding, so try categories that all embeddings have.
         sizes = [one.num_embeddings for one in leak.model.modules() if isinstance(one, nn.Embedding)]
         for most in dict.fromkeys([*sizes[:1], min(sizes, default=2), 1]):
             yield torch.randint(most, (count, *shape), generator=generator).to(leak.weight.device)
@@ -260,10 +291,17 @@ def made_up(leak: Leak, inputs_of: Kind, shape: tuple[int, ...], count: int) -> 
 class Attack:
     """An attack of the book, as an audit runs it.
 
-    `page`: the page that shows it; `finds`: what it is after, as reports name it; `needs`: what it takes, in words;
-    `refused`: why it cannot be tried on a case, "" if it can; `run`: the attack; `remedy`: what stops it in principle;
-    `memory`: the bytes it takes; `searches`: whether it takes all the time that it is given; `stretch`: the seconds
-    that its longest operation takes, in which nothing stops it.
+    Attributes:
+        name: The attack's name.
+        page: The page of the book that shows it.
+        finds: What the attack recovers, in the words of the reports.
+        needs: What it needs, in words.
+        refused: Returns why the attack cannot be tried on a case, "" if it can.
+        run: Runs the attack.
+        remedy: What prevents the attack in principle.
+        memory: Returns the bytes that the attack takes.
+        searches: Whether the attack uses all the time that it is given.
+        stretch: Returns the time (s) of the attack's longest operation that cannot be interrupted.
     """
 
     name: str
@@ -278,6 +316,6 @@ class Attack:
     stretch: Callable[[Case], float] = lambda case: 0.0
 
 
-# What stops the attacks that solve equations, and those that count.
+# What prevents the attacks that solve equations, and those that count.
 NOISE = "noise on every entry, or batches of more samples than there are equations"
 LABELS = "batches in which classes repeat, noise, or sending no gradient of the last layer"

@@ -1,4 +1,4 @@
-"""Every attack of the book that an audit runs: the cheap and certain ones first."""
+"""List every attack of the book that an audit runs, the cheap and certain ones first."""
 
 from __future__ import annotations
 
@@ -31,5 +31,5 @@ ATTACKS: tuple[Attack, ...] = (
 
 
 def attacks() -> tuple[Attack, ...]:
-    """Return every attack, with what it is after, what it needs, what it costs, and how it is run."""
+    """Return every attack, with what it recovers, what it needs, what it costs, and how it is run."""
     return ATTACKS

@@ -1,4 +1,4 @@
-"""The losses a client may train with, and how steep each is in the logits."""
+"""Define the losses that a client may train with, and their derivatives by the logits."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-# A place of a sequence without a target, as torch's cross_entropy has it.
+# The target of a position without one, as in torch's cross_entropy.
 PADDING = -100
 
 
@@ -20,25 +20,25 @@ class Loss(Protocol):
         """Return the loss of every sample (B,)."""
 
     def probabilities(self, logits: Tensor) -> Tensor:
-        """Return what the logits say of each class (B, C)."""
+        """Return the probability of each class (B, C) that the logits give."""
 
     def weight(self, probability: Tensor) -> Tensor:
-        """Return φ of the label's own probability p: the loss's slope by the logits is φ (p − y)."""
+        """Return φ for the probability p of the label: the loss's derivative by the logits is φ (p − y)."""
 
 
 class _Softmax:
-    """What losses of a softmax with a temperature share."""
+    """The part that losses of a softmax with a temperature have in common."""
 
     temperature: float
 
     def probabilities(self, logits: Tensor) -> Tensor:
-        """Return the softmax (B, C) of the logits over the temperature."""
+        """Return the softmax (B, C) of the logits divided by the temperature."""
         return (logits / self.temperature).softmax(dim=-1)
 
 
 @dataclass(frozen=True)
 class CrossEntropy(_Softmax):
-    """Soft cross-entropy of logits over a `temperature`."""
+    """Cross-entropy of soft labels, with the logits divided by a `temperature`."""
 
     temperature: float = 1.0
 
@@ -53,7 +53,7 @@ class CrossEntropy(_Softmax):
 
 @dataclass(frozen=True)
 class Focal(_Softmax):
-    """Focal loss (lin2017): cross-entropy times α (1 − p)^γ, p the label's own probability; one-hot labels."""
+    """Focal loss (lin2017) of one-hot labels: cross-entropy times α (1 − p)^γ, with the label's probability p."""
 
     alpha: float = 1.0
     gamma: float = 2.0
@@ -72,13 +72,13 @@ class Focal(_Softmax):
 
 
 def _rest(probability: Tensor) -> Tensor:
-    # Never none: a power less than one is infinitely steep there.
+    # Never zero, since a power less than 1 has an infinite slope there.
     return (1 - probability).clamp(min=torch.finfo(probability.dtype).tiny)
 
 
 @dataclass(frozen=True)
 class BinaryCrossEntropy:
-    """Cross-entropy of every class by itself, summed over classes: a sigmoid instead of a softmax."""
+    """Binary cross-entropy of every class, summed over classes: a sigmoid instead of a softmax."""
 
     def __call__(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Return the loss of every sample (B,)."""

@@ -1,8 +1,8 @@
-"""The span of a gradient's rows or columns, its rows divided by their size first.
+"""Compute the span of a gradient's rows or columns, after division of the rows by their lengths.
 
-A gradient's rounding is relative to each entry. Where a sum is dominated by a few large rows, what tells two samples of
-one class apart lies in the small rows of all other classes, below the large rows' rounding; with all rows of one length
-it stands out again.
+A gradient's rounding errors are relative to each entry. In a sum that a few large rows dominate, two samples of the
+same class differ only in the small rows of the other classes. That difference lies below the rounding of the large
+rows. With all rows of the same length it exceeds the rounding again.
 """
 
 from __future__ import annotations
@@ -13,15 +13,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-# A matrix is folded to so many columns by random signs, which keep its rank and its span; twice as many, and so on,
-# until the rank is well below them.
+# A matrix is first compressed to FIRST columns by random signs, which keeps its rank and span if the rank is smaller.
+# The number doubles until the rank is well below it.
 FIRST = 64
+# Rows that are processed at a time.
 ROWS = 256
 
 
 @dataclass(frozen=True)
 class Span:
-    """Orthonormal columns (N, S) that span a space, and all singular values that were looked at."""
+    """Orthonormal columns (N, S) that span a space, and all singular values that were computed."""
 
     vectors: Tensor
     singular: Tensor
@@ -33,31 +34,31 @@ class Span:
 
 
 def classes_span(gradient: Tensor) -> Span:
-    """Return the span (C, S) of the columns of a gradient (C, I) whose rows have been divided by their size."""
+    """Return the span (C, S) of the columns of a gradient (C, I), after division of its rows by their lengths."""
     sizes = _sizes(gradient)
     return _ranked(gradient, lambda columns: _folded_columns(gradient, columns) / sizes)
 
 
 def inputs_span(gradient: Tensor) -> Span:
-    """Return the span (I, S) of the rows of a gradient (C, I), all of one weight."""
+    """Return the span (I, S) of the rows of a gradient (C, I), after division of its rows by their lengths."""
     sizes = _sizes(gradient)
     return _ranked(gradient, lambda rows: _folded_rows(gradient, sizes, rows).T)
 
 
 def limit(gradient: Tensor) -> float:
-    """Return the singular value, of rows of length one, below which all may be rounding."""
+    """Return the limit below which singular values may be rounding, for rows of length 1."""
     return float(torch.finfo(gradient.dtype).eps * max(gradient.shape) ** 0.5)
 
 
 def _sizes(gradient: Tensor) -> Tensor:
-    """Return the rows' sizes (C, 1); infinite for a row so small that its rounding is not relative any more."""
+    """Return the rows' lengths (C, 1), infinite for rows so small that their rounding is no longer relative."""
     sizes = torch.cat([_lengths(rows) for rows in gradient.split(ROWS)])
     kind = torch.finfo(gradient.dtype)
     return sizes.where(sizes > kind.tiny / kind.eps, torch.inf)
 
 
 def _lengths(rows: Tensor) -> Tensor:
-    # In two steps: the squares of small numbers are none.
+    # Scale first, because the squares of small numbers underflow.
     largest = rows.abs().amax(dim=1, keepdim=True)
     largest = largest.where(largest > 0, 1)
     lengths: Tensor = torch.linalg.vector_norm(rows / largest, dim=1, keepdim=True)
@@ -76,18 +77,18 @@ def _ranked(gradient: Tensor, fold: Callable[[int], Tensor]) -> Span:
 
 
 def _folded_columns(gradient: Tensor, columns: int) -> Tensor:
-    """Return a gradient (C, I) with its columns, their signs drawn, added up to so many; float64."""
+    """Return a gradient (C, I) compressed to `columns` columns, which are sums with random signs; float64."""
     if columns >= gradient.shape[1]:
         return gradient.double()
     signs = _signs(gradient.shape[1]).to(gradient)
     padding = -len(signs) % columns
-    # A few rows at a time stay in the processor's cache.
+    # A few rows at a time fit the processor's cache.
     parts = (torch.nn.functional.pad(rows * signs, (0, padding)).double() for rows in gradient.split(ROWS))
     return torch.cat([part.view(len(part), -1, columns).sum(dim=1) for part in parts])
 
 
 def _folded_rows(gradient: Tensor, sizes: Tensor, rows: int) -> Tensor:
-    """Return a gradient (C, I) with its rows, of length one and their signs drawn, added up to so many; float64."""
+    """Return a gradient (C, I) compressed to `rows` rows, sums of rows of length 1 with random signs; float64."""
     if rows >= len(gradient):
         return gradient.double() / sizes
     factors = _signs(len(gradient))[:, None].to(sizes) / sizes

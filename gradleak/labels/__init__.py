@@ -1,4 +1,4 @@
-"""From gradients to labels."""
+"""Recover labels from gradients."""
 
 from gradleak.answers import Expected
 from gradleak.cases import Standins

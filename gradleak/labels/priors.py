@@ -1,4 +1,4 @@
-"""What an attacker may know of a label's shape before it sees the gradient."""
+"""State what an attacker knows of a label's shape before it sees the gradient."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gradleak.errors import InputError, unknown
 
 @dataclass(frozen=True)
 class LabelPrior:
-    """The `free` largest entries of the label are anything; the `rest` are zero, or equal to one another.
+    """A label whose `free` largest entries are arbitrary; the `rest` are zero, or equal to each other.
 
     The free entries are the set S of wang2024, Eqn. 5.
     """
@@ -22,24 +22,24 @@ class LabelPrior:
     rest: Literal["zero", "equal"]
 
     def equations(self, classes: int) -> int:
-        """Return how many equations this puts on the one unknown."""
+        """Return the number of equations that the prior gives for the unknown scalar."""
         return classes - self.free - (self.rest == "equal")
 
 
 PRIORS = {"smoothing": LabelPrior(1, "equal"), "onehot": LabelPrior(1, "zero"), "mixup": LabelPrior(2, "zero")}
-# A user's own: labels (…, C) to a score (…), which is 0 for a label of the right shape and positive for any other.
+# A caller's own prior: a function from labels (…, C) to scores (…), 0 for the right shape and positive for others.
 Score = Callable[[Tensor], Tensor]
 
 
 def named(prior: str) -> LabelPrior:
-    """Return a prior by its name."""
+    """Return the prior with this name."""
     if prior not in PRIORS:
         raise unknown("prior", prior, PRIORS)
     return PRIORS[prior]
 
 
 def resolve(prior: str | LabelPrior | Score, classes: int) -> LabelPrior | Score:
-    """Return the prior that a caller means, and refuse one that every label fits."""
+    """Return the prior that a caller means; refuse a prior that every label fits."""
     found = named(prior) if isinstance(prior, str) else prior
     if isinstance(found, LabelPrior) and (found.free < 1 or found.equations(classes) < 1):
         raise InputError(

@@ -1,1 +1,1 @@
-"""Labels as classes: one file a counting attack, and all of them by name."""
+"""Recover labels as classes: one file for each counting attack, and all attacks by name."""

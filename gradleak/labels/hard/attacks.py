@@ -1,4 +1,4 @@
-"""The label attacks on batches behind one call: how often each class occurs, or which classes do."""
+"""Run label attacks on batches by name: how often each class occurs, or which classes occur."""
 
 from __future__ import annotations
 
@@ -22,21 +22,30 @@ from gradleak.leak import Defense, HeadLeaks, Leak, head_inputs
 from gradleak.losses import Loss
 from gradleak.spans import classes_span, limit
 
-# Singular values of a float64 gradient below so many limits may be the decomposition's rounding.
+# In float64, singular values below this many limits may be the rounding of the decomposition itself.
 DECOMPOSED = 16
 DUMMIES = ("random", "zeros", "ones")
-# Random dummy inputs; means over them hardly vary with more.
+# Random dummy inputs; more of them hardly change the means.
 RANDOM = 100
-# These read a class off the sign of its row's sum.
+# Methods that infer a class from the sign of its row's sum.
 BY_SIGN = ("idlg", "row sums", "llg", "llg*", "llg+")
 
 
 @dataclass(frozen=True)
 class Knowledge:
-    """What an attacker has beside the gradients: model, samples of the same kind, loss, the labels' smoothing, defence.
+    """What an attacker has besides the gradients.
 
-    `auxiliary`: inputs (M, …) and classes (M,); `dummy`: what inputs a white box makes up, random, zeros or ones, of
-    `input_shape`; `chunk`: how many of either are run at a time.
+    Attributes:
+        model: The network.
+        auxiliary: Samples of the same kind as the private ones: inputs (M, …) and classes (M,).
+        input_shape: The shape of one input, for dummy inputs.
+        dummy: The kind of dummy inputs, "random", "zeros" or "ones".
+        loss: The client's loss, cross-entropy by default.
+        epsilon: The smoothing of the client's labels.
+        local_steps: The number of steps whose gradients were summed.
+        defense: The client's defence.
+        seed: Seed of all random numbers.
+        chunk: Auxiliary or dummy inputs that are run at a time.
     """
 
     model: nn.Module | None = None
@@ -60,7 +69,7 @@ class Knowledge:
 
     @cached_property
     def dummies(self) -> tuple[Tensor, Tensor]:
-        """Last-layer inputs (M, I) and logits (M, C) of inputs that are made up."""
+        """Last-layer inputs (M, I) and logits (M, C) of the dummy inputs."""
         if self.model is None or self.input_shape is None:
             raise InputError("LLG* runs dummy inputs through the model: it needs the model and the shape of one input")
         if self.dummy not in DUMMIES:
@@ -75,7 +84,7 @@ class Knowledge:
 
 @dataclass(frozen=True)
 class Method:
-    """An attack: who could run it, what it takes for granted, and its counts (N, C) of N gradients."""
+    """An attack: its threat model, its assumptions, and the function that returns its counts (N, C) of N gradients."""
 
     threat: str
     assumes: str
@@ -142,7 +151,7 @@ def _one_step(known: Knowledge, name: str) -> None:
 
 
 def _rlg(heads: HeadLeaks, known: Knowledge) -> Tensor:
-    """Return every class that RLG reveals once."""
+    """Return a count of 1 for every class that RLG reveals."""
     del known
     counts = torch.zeros(len(heads.weight_gradients), len(heads.weight), dtype=torch.long)
     for row, gradient in zip(counts, heads.weight_gradients, strict=True):
@@ -151,14 +160,14 @@ def _rlg(heads: HeadLeaks, known: Knowledge) -> Tensor:
 
 
 def _guess(heads: HeadLeaks, known: Knowledge) -> Tensor:
-    """Return counts as even as they can be, at random where they cannot: what nothing at all tells."""
+    """Return counts that are as even as possible, with ties broken at random: the baseline without information."""
     count, classes = len(heads.weight_gradients), len(heads.weight)
     chances = torch.rand(count, classes, generator=torch.Generator().manual_seed(known.seed), dtype=torch.float64)
     return rounded(chances.to(heads.weight.device) * 1e-3, heads.batch_size * known.local_steps)
 
 
 def _draw(heads: HeadLeaks, known: Knowledge) -> Tensor:
-    """Return counts of labels drawn one by one, each class as likely as any other."""
+    """Return counts of labels that are drawn one by one, all classes being equally likely."""
     count, classes = len(heads.weight_gradients), len(heads.weight)
     generator = torch.Generator().manual_seed(known.seed)
     drawn = torch.randint(classes, (count, heads.batch_size * known.local_steps), generator=generator)
@@ -200,11 +209,29 @@ def count_labels(
     defense: Defense | None = None,
     seed: int = 0,
 ) -> Tensor:
-    """Return how often each class occurs in the batch of a leak, (C,) whole numbers.
+    """Return how often each class occurs in the batch of a leak, as whole numbers (C,).
 
-    `method`: idlg, gradinversion, "row sums", llg, "llg*", "llg+", ilrg, posterior, shadow, rlg, or guess and draw, the
-    baselines: as even as can be, or label by label. What each needs and takes for granted is in METHODS. An assumption
-    that visibly fails is an error that names it.
+    Args:
+        leak: The gradient that a client sent, with its model and batch size.
+        method: "idlg", "gradinversion", "row sums", "llg", "llg*", "llg+", "ilrg", "posterior", "shadow" or "rlg"; or a
+            baseline: "guess" (counts as even as possible) or "draw" (random labels). `METHODS` states what each method
+            needs and assumes. A visible violation of an assumption is an error that names the assumption.
+        auxiliary: Samples of the same kind as the private ones: inputs (M, …) and classes (M,).
+        dummy: The dummy inputs of "llg*": "random", "zeros" or "ones".
+        loss: The client's loss, cross-entropy by default.
+        epsilon: The smoothing of the client's labels, from 0 to 1.
+        defense: The client's defence, which "shadow" learns to invert.
+        seed: Seed of all random numbers.
+
+    Returns:
+        The count of each class (C,).
+
+    >>> from gradleak import observe
+    >>> _ = torch.manual_seed(0)
+    >>> model = nn.Linear(8, 5)
+    >>> leak = observe(model, torch.rand(4, 8), torch.tensor([0, 2, 2, 4]))
+    >>> count_labels(leak, "ilrg")
+    tensor([1, 0, 2, 0, 1])
     """
     check_count("a leak's batch_size", leak.batch_size)
     check_count("a leak's local_steps", leak.local_steps)
@@ -221,8 +248,15 @@ def count_heads(
 ) -> Tensor:
     """Return the counts (N, C) of every class in N clients' batches, all at once.
 
-    A gradient that an attack's assumption visibly fails on is an error, but where it is to count `whatever_holds`:
-    that measures what an assumption is worth.
+    Args:
+        heads: The last layer's gradients of the N clients.
+        method: The name of a method, see `count_labels`.
+        known: What the attacker has besides the gradients.
+        whatever_holds: Whether to count even if a gradient visibly violates the method's assumption, which is an error
+            otherwise. This measures how much the assumption matters.
+
+    Returns:
+        The counts (N, C).
     """
     if method not in METHODS:
         raise unknown("method", method, METHODS)
@@ -235,10 +269,24 @@ def count_heads(
 
 
 def reveal_labels(weight_gradient: Tensor, method: str = "rlg", rank: int | None = None) -> set[int]:
-    """Return the classes that occur in the batch whose last-layer gradient (C, I) this is.
+    """Return the classes that occur in a batch, given its last-layer gradient.
 
-    Nothing certifies the answer. It may hold a class more than the batch where classes are hardly more than samples
-    or occur twice, and where the network is sure of what it predicts; it may lack a class there as well.
+    Nothing certifies the answer. It may contain a class too many, or lack a class, in three cases: there are hardly
+    more classes than samples, classes repeat, or the network is certain of its predictions.
+
+    Args:
+        weight_gradient: Gradient of the last layer's weight (C, I), averaged over the batch.
+        method: "rlg" (dang2021).
+        rank: The number of samples, if known; by default the gradient's numerical rank.
+
+    Returns:
+        The classes, each once.
+
+    >>> draws = torch.Generator().manual_seed(0)
+    >>> weight, x = torch.randn(10, 8, generator=draws), torch.rand(3, 8, generator=draws)
+    >>> errors = (x @ weight.T).softmax(1) - torch.eye(10)[[3, 7, 7]]
+    >>> reveal_labels(errors.T @ x / 3)
+    {3, 7}
     """
     if method != "rlg":
         raise unknown("method", method, ["rlg"])
@@ -247,7 +295,7 @@ def reveal_labels(weight_gradient: Tensor, method: str = "rlg", rank: int | None
         raise InputError("the gradient holds NaN or infinite values")
     found = rlg(weight_gradient, rank)
     if rank is None and weight_gradient.dtype == torch.float64:
-        # In float64 the decomposition's own rounding may be taken for a few samples more.
+        # In float64 the decomposition's own rounding may look like additional samples.
         samples = int((classes_span(weight_gradient).singular > DECOMPOSED * limit(weight_gradient)).sum())
         if len(found) > samples:
             raise InputError(f"{len(found)} classes were found in a gradient of {samples} samples: rounding hides them")

@@ -1,4 +1,4 @@
-"""The attacks that count classes, as an audit runs them; how sure each count is, is simulated."""
+"""Declare the attacks that count classes for an audit, with a simulation of how accurate each count is."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from gradleak.errors import GradleakError, InputError, first_line
 from gradleak.labels.hard.attacks import count_labels, reveal_labels
 from gradleak.labels.hard.expected import expected_share, standins_of
 
-# So many samples, at least and at most, are made up to simulate batches, and so many numbers make them on their way.
+# Samples that are made up for simulated batches, at least and at most, and the numbers that they may produce in the
+# network.
 LEAST, MOST, NUMBERS = 32, 256, 2**28
 BY_BIAS = ("ilrg", "posterior")
 ONE_GRADIENT = ("ilrg", "posterior", "shadow")
@@ -64,7 +65,7 @@ def _why_not(method: str) -> Callable[[Case], str]:
 
 
 def _expected(case: Case, method: str) -> Expected:
-    """Return how much of a count is right on batches that are simulated behind the case's defence."""
+    """Return the share of counts that is right on batches simulated behind the case's defence."""
     if case.defense.partition("/")[0] == "dp-sgd":
         raise InputError("samples that are clipped one by one are not simulated")
     sends = None
@@ -82,7 +83,7 @@ def _expected(case: Case, method: str) -> Expected:
 
 
 def _standins(case: Case) -> Standins:
-    """Return what batches are simulated with: auxiliary samples, or made-up ones, fewer where they are costly."""
+    """Return the samples for simulated batches: auxiliary or made-up ones, fewer for large networks."""
     if case.simulated:
         return case.simulated[0]
     count = min(MOST, max(LEAST, NUMBERS // max(1, case.subject.activations)))

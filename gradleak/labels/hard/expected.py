@@ -1,4 +1,4 @@
-"""How sure a count of labels is: its expected share right, by running the attack on batches that are made up."""
+"""Estimate how accurate a count of labels is, by running the attack on simulated batches."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from gradleak.labels.hard.attacks import Knowledge, count_heads
 from gradleak.leak import Defense, HeadLeaks, Leak, head_inputs
 from gradleak.losses import CrossEntropy, Loss
 
-# Stand-in inputs that are run through the model.
+# Made-up inputs that are run through the model.
 POOL = 256
-# Sides of the noise that stand-in images are enlarged from, and how much more contrast they have than white noise.
+# Made-up images are enlarged from noise with these sides, with this many times the contrast of white noise.
 SIDES, CONTRAST = (2, 4, 8), 2.0
-# Simulated gradients are made so many entries at a time.
+# Entries of simulated gradients that are computed at a time.
 ENTRIES = 20_000_000
 
 
@@ -31,10 +31,18 @@ def standins_of(
     count: int = POOL,
     seed: int = 0,
 ) -> Standins:
-    """Run samples through the model that take the private ones' place in simulated batches.
+    """Run samples through the model that replace the private ones in simulated batches.
 
-    `auxiliary`: inputs (M, …) of the same kind and their classes (M,), where the attacker has some; else made-up
-    `inputs` (M, …), by default `count` inputs of white noise and, for images, of smooth noise.
+    Args:
+        leak: The gradient that a client sent, with its model.
+        auxiliary: Samples of the same kind as the private ones: inputs (M, …) and classes (M,), if the attacker has
+            them.
+        inputs: Made-up inputs (M, …) otherwise; by default white noise and, for images, smooth noise.
+        count: The number of inputs that are made up by default.
+        seed: Seed of the noise.
+
+    Returns:
+        Last-layer inputs and logits of the samples.
     """
     if auxiliary is not None:
         features, logits = head_inputs(leak.model, auxiliary[0], head=leak.head or None)
@@ -48,7 +56,7 @@ def standins_of(
 
 
 def _noise(shape: tuple[int, ...], count: int, generator: torch.Generator) -> Tensor:
-    """Return white noise and, of images, smooth noise, of which networks more often say one class and another."""
+    """Return white noise and, for images, also smooth noise, for which networks predict a wider variety of classes."""
     if len(shape) != 3:
         return torch.randn(count, *shape, generator=generator)
     channels, *sides = shape
@@ -71,14 +79,28 @@ def expected_share(
     batches: int = 32,
     seed: int = 0,
 ) -> Expected:
-    """Return what share of a batch's labels `count_labels` is expected to get right, by simulation.
+    """Estimate by simulation what share of a batch's labels `count_labels` gets right.
 
-    The attack is run on made-up batches of the leak's model and batch size; nothing private is used. Labels are drawn
-    evenly. The sample of a label is an auxiliary one of its class, where there are such; else one of the `standins`
-    (`standins_of`, which is computed where it is not given), each as likely as the model's probability of the label.
-    A trained network is less sure of made-up inputs than of real ones, and the share comes out too high; auxiliary
-    samples show it as it is. Local steps are simulated without the drift of the weights. `defense`: one that treats
-    every tensor by itself, as noise; others would need whole gradients, and are refused.
+    The attack is run on simulated batches of the leak's batch size, and nothing private is used. Labels are drawn
+    uniformly. A label's sample is an auxiliary one of its class, if there are any. Otherwise it is drawn from the
+    stand-ins, with the model's probability of the label. A trained network is less certain of made-up inputs than of
+    real ones, so the share is then too high. Local steps are simulated without the change of the weights.
+
+    Args:
+        leak: The gradient that a client sent, with its model and batch size.
+        method: A method of `count_labels`.
+        standins: Samples from `standins_of`, computed if they are not given.
+        auxiliary: Samples of the same kind as the private ones: inputs (M, …) and classes (M,).
+        dummy: The dummy inputs of "llg*".
+        loss: The client's loss, cross-entropy by default.
+        epsilon: The smoothing of the client's labels.
+        defense: The client's defence. It must treat every tensor separately, as noise does, because only the last layer
+            is simulated.
+        batches: The number of simulated batches.
+        seed: Seed of all random numbers.
+
+    Returns:
+        The expected share, and that of an even guess.
     """
     if batches < 1:
         raise InputError(f"a simulation takes at least 1 batch; got {batches}")
@@ -105,13 +127,13 @@ def expected_share(
 
 
 def _drawn(standins: Standins, labels: Tensor, generator: torch.Generator) -> Tensor:
-    """Return which stand-in takes each label's place (N,)."""
+    """Return the stand-in that is drawn for each label (N,)."""
     chosen = torch.empty_like(labels)
     probabilities = standins.logits.double().softmax(dim=1)
     for label in labels.unique().tolist():
         fits = probabilities[:, label] if standins.labels is None else (standins.labels == label).double()
         places = (labels == label).nonzero()[:, 0]
-        # No stand-in may fit at all: then any does.
+        # If no stand-in fits a label, all are equally likely.
         chosen[places] = torch.multinomial(fits + 1e-12, len(places), replacement=True, generator=generator)
     return chosen
 

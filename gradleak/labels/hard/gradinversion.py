@@ -1,4 +1,4 @@
-"""GradInversion's rule (yin2021): a label of the batch is where the gradient is most negative."""
+"""Restore labels by GradInversion's rule (yin2021): the batch's classes have the most negative entries."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ Rule = Literal["minimum", "sum"]
 
 
 def gradinversion(weight_gradient: Tensor, batch_size: int, rule: Rule = "minimum") -> Tensor:
-    """Return counts (N, C), each 0 or 1: the batch's classes are those whose rows are lowest.
+    """Return counts (N, C), each 0 or 1: the batch's classes are those with the lowest rows.
 
     Threat model: gradients only. Known: batch size, one-hot labels, no class twice, features that are not negative.
-    `rule`: a row is as low as its least entry, as published, or as its sum.
+    `rule`: a row is compared by its least entry ("minimum", as published) or by its sum ("sum").
     """
     classes = weight_gradient.shape[1]
     if batch_size > classes:

@@ -1,4 +1,4 @@
-"""iDLG (zhao2020): with a one-hot label, only the true class's row of the gradient can be negative."""
+"""Recover a one-hot label by iDLG (zhao2020): only the true class's row of the gradient can be negative."""
 
 from __future__ import annotations
 

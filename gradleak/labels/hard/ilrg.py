@@ -1,4 +1,4 @@
-"""iLRG (ma2023): counts from the mean feature of each class and what the network makes of it."""
+"""Count labels by iLRG (ma2023): from the mean feature of each class and the network's prediction for it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch import Tensor
 from gradleak.labels.hard.rounding import rounded
 from gradleak.losses import CrossEntropy, Loss
 
-# A quotient this many times longer than usual is no feature.
+# A row divided by its bias entry is no feature if it is this many times longer than usual.
 LONGEST = 2.0
 
 
@@ -22,13 +22,13 @@ def ilrg(
     loss: Loss | None = None,
     epsilon: float = 0.0,
 ) -> Tensor:
-    """Return the counts (N, C) of every label in N gradients (N, C, I), bias gradients (N, C).
+    """Return the counts (N, C) of every label in N gradients (N, C, I) with bias gradients (N, C).
 
-    Threat model: gradients and the model. Known: batch size, one-hot labels, a last layer with a bias.
-    A class's row over its bias entry is a feature, near the class's own where it is in the batch; what the network
-    predicts there stands for what it predicted in the batch. Counts are the least-squares solution of
-    Σ_j k_j (p_j[i] − δ_ij) = B gb_i for every i, and Σ k = B. A `loss` with the slope φ (p − y) puts φ_j before the
-    bracket, and smoothed labels, ε/(C − 1) for each wrong class, take δ's place.
+    Threat model: gradients and the model. Known: batch size, one-hot labels, a last layer with a bias. A class's row
+    divided by its bias entry is a feature. If the class is in the batch, this is close to the class's mean feature, and
+    the network's prediction for it approximates the predictions in the batch. Counts are the least-squares solution of
+    Σ_j k_j (p_j[i] − δ_ij) = B gb_i for every i, and Σ k = B. For a `loss` with derivative φ (p − y) the bracket is
+    multiplied by φ_j. For smoothed labels, ε/(C − 1) for each wrong class, these replace δ.
     """
     gradients, biases = weight_gradient.double(), bias_gradient.double()
     count, classes = biases.shape
@@ -46,14 +46,14 @@ def ilrg(
 
 
 def _features(gradients: Tensor, biases: Tensor) -> Tensor:
-    """Return the feature (N, C, I) that stands for each class.
+    """Return the feature (N, C, I) that represents each class.
 
-    A class whose bias entry happens to be next to nothing has a quotient that is no feature: much longer than those
-    which are. The mean of the others, weighted by their entries, takes its place.
+    If a class's bias entry happens to be nearly zero, its quotient is much longer than a feature. It is then replaced
+    by the mean of all quotients, weighted by their bias entries.
     """
     sizes = biases.abs().unsqueeze(2)
     total = sizes.sum(dim=1, keepdim=True).clamp(min=torch.finfo(biases.dtype).tiny)
-    # The sum of sizes times quotients is that of rows, each turned by its entry's sign.
+    # The sum of sizes times quotients is the sum of rows, each with the sign of its bias entry.
     mean = (gradients * biases.sign().unsqueeze(2)).sum(dim=1, keepdim=True) / total
     lengths = gradients.norm(dim=2, keepdim=True)
     sound = (sizes > 0) & (lengths * total <= LONGEST * lengths.sum(dim=1, keepdim=True) * sizes)

@@ -1,4 +1,4 @@
-"""LLG (wainakh2021): how often each label occurs, from the sign and size of its row of the gradient."""
+"""Count labels by LLG (wainakh2021): from the sign and size of each label's row of the gradient."""
 
 from __future__ import annotations
 
@@ -14,9 +14,12 @@ from gradleak.losses import CrossEntropy, Loss
 
 @dataclass(frozen=True)
 class Estimate:
-    """What one occurrence does to a row's sum, `impact` < 0, and what predictions add to it, `offset` (C,).
+    """How labels and predictions change row sums.
 
-    `shift`: what smoothed labels add to every row.
+    Attributes:
+        impact: The change of a row's sum by one occurrence of its class, negative.
+        offset: The contribution of the predictions to each row's sum (C,).
+        shift: The contribution of label smoothing to every row's sum.
     """
 
     impact: float
@@ -25,14 +28,13 @@ class Estimate:
 
 
 def llg(weight_gradient: Tensor, batch_size: int, estimate: Estimate | None = None, *, local_steps: int = 1) -> Tensor:
-    """Return the counts (N, C) of every label in N gradients (N, C, I) of so many samples.
+    """Return the counts (N, C) of every label in N gradients (N, C, I) of batches of `batch_size` samples.
 
-    Threat model: gradients only (LLG); with an `estimate` from dummy inputs a white box (LLG*), from inputs of the same
-    kind auxiliary data (LLG+). Known: batch size, one-hot labels, features of one sign, a network that predicts next to
-    nothing.
-    The published impact is larger than what one occurrence does by the factor 1 + 1/C, so that a class with C samples
-    more than another loses one to it.
-    Gradients of `local_steps` steps, summed, are those of so many batches: their counts are of all samples.
+    Threat model: gradients only (LLG). With an `estimate` it is a white box if the estimate is from dummy inputs
+    (LLG*), or auxiliary data if it is from inputs of the same kind (LLG+). Known: batch size, one-hot labels, features
+    of one sign, and predictions close to zero. The published impact exceeds the effect of one occurrence by the factor
+    1 + 1/C, so a class with C samples more than another loses one sample to it. Gradients that are summed over
+    `local_steps` steps give the counts of all their batches together.
     """
     sums = weight_gradient.double().sum(dim=2)
     classes, samples = sums.shape[1], batch_size * local_steps
@@ -40,12 +42,12 @@ def llg(weight_gradient: Tensor, batch_size: int, estimate: Estimate | None = No
         impact = sums.clamp(max=0).sum(dim=1) / samples * (1 + 1 / classes)
         offset = sums.new_zeros(classes)
     else:
-        # Features whose sum is negative turn every sign around; who has an estimate knows.
+        # Features with a negative sum reverse all signs, which the estimate shows.
         turn = -1.0 if estimate.impact > 0 else 1.0
         sums = turn * (sums - local_steps * estimate.shift)
         impact = sums.new_full((len(sums),), turn * estimate.impact)
         offset = turn * local_steps * estimate.offset.to(sums)
-    # A gradient has no more negative rows than samples, unless features change sign: then the most negative count.
+    # A gradient has at most as many negative rows as samples, unless features change sign; then take the most negative.
     place = sums.argsort(dim=1).argsort(dim=1)
     present = (sums < 0) & (place < samples)
     levels = sums - impact.unsqueeze(1) * present - offset
@@ -61,11 +63,18 @@ def llg_estimate(
     loss: Loss | None = None,
     epsilon: float = 0.0,
 ) -> Estimate:
-    """Estimate impact and offset from the logits (M, C) and last-layer inputs (M, I) of samples that one has.
+    """Estimate impact and offset from samples that the attacker has.
 
-    `labels` (M,): their classes; None where every sample may stand for every class, as dummy inputs do. A batch full of
-    one class is the mean of its samples, so all batches come out of one forward pass. A `loss` with the slope φ (p − y)
-    and smoothed labels, ε/(C − 1) for each wrong class, are followed; the paper's are cross-entropy and one-hot.
+    A batch full of one class has the mean gradient of its samples, so all batches follow from one forward pass. The
+    paper covers cross-entropy and one-hot labels.
+
+    Args:
+        scores: The samples' logits (M, C).
+        features: The samples' last-layer inputs (M, I).
+        labels: The samples' classes (M,); None if every sample may represent every class, as for dummy inputs.
+        batch_size: The number of samples in a client's batch.
+        loss: The client's loss, with derivative φ (p − y) by the logits; cross-entropy by default.
+        epsilon: The smoothing of the client's labels, ε/(C − 1) for each wrong class.
     """
     known, classes = loss or CrossEntropy(), scores.shape[1]
     predicted = known.probabilities(scores.double())
@@ -78,14 +87,14 @@ def llg_estimate(
             missing = ", ".join(map(str, (counts == 0).nonzero()[:5, 0].tolist()))
             raise InputError(f"auxiliary samples of every class are needed; there are none of {missing}")
         shares = own / counts
-    # What each sample counts for in the batch of each class, by its size and by how steep the loss is there.
+    # Weight of each sample in the batch of each class, by the sum of its feature and the slope of the loss.
     weights = shares * known.weight(predicted) * features.double().sum(dim=1, keepdim=True)
     sizes = weights.sum(dim=0)
-    # The row sums (C, C) of batches full of one class, a line a class, labels one-hot.
+    # The row sums (C, C) of batches full of one class, one line for each class, with one-hot labels.
     sums = weights.mT @ predicted - sizes.diag()
     wrong, size = epsilon / max(1, classes - 1), float(sizes.mean())
-    # Smoothing makes every occurrence lighter, and lowers all rows alike.
+    # Smoothing reduces the effect of every occurrence, and lowers all rows by the same amount.
     impact = (float(sums.diagonal().mean()) * (1 + 1 / classes) + (epsilon + wrong) * size) / batch_size
-    # What a class gets when all samples are of others.
+    # The sum of a class's row when all samples have other classes.
     offset = (sums.sum(dim=0) - sums.diagonal()) / max(1, classes - 1)
     return Estimate(impact, offset, -wrong * size)

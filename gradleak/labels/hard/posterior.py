@@ -1,4 +1,4 @@
-"""The posterior attack (posterior2023): counts from the bias gradient and what the network predicts of other data."""
+"""Count labels by the posterior attack (posterior2023): from the bias gradient and predictions on auxiliary data."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gradleak.losses import CrossEntropy, Loss
 
 @dataclass(frozen=True)
 class Posteriors:
-    """Mean probability (C,) of every class on samples of the class itself, and on all others."""
+    """Mean probability (C,) of every class, on samples of this class and on samples of all others."""
 
     positive: Tensor
     negative: Tensor
@@ -44,8 +44,8 @@ def posterior_values(
 ) -> Tensor:
     """Return how often each label occurs in N bias gradients (N, C): the real numbers λ of the paper's equation 3.
 
-    Threat model: gradients, the model and auxiliary data of the same kind. Known: batch size, the loss, and the
-    labels' smoothing, ε/(C − 1) for each wrong class. Counts are the nearest whole numbers that add up to the batch.
+    Threat model: gradients, the model and auxiliary data of the same kind. Known: batch size, the loss, and the labels'
+    smoothing, ε/(C − 1) for each wrong class. The counts are the nearest whole numbers that sum to the batch size.
     """
     biases = bias_gradient.double()
     positive, negative = known.positive.to(biases), known.negative.to(biases)

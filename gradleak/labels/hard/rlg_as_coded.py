@@ -1,4 +1,4 @@
-"""RLG as dang2021's code runs it: told the rank, raw rows, single precision; on speech, and on images."""
+"""Run RLG as dang2021's code does, for speech and for images: with a given rank, raw rows, and single precision."""
 
 from __future__ import annotations
 
@@ -16,24 +16,25 @@ from gradleak.labels.hard.rlg import Array, candidates, leading
 
 Rows = NDArray[np.bool_]
 
-LARGEST = 5000  # classes that the linear program looks at
-# The code counts a gradient's tokens as its singular values above this.
+LARGEST = 5000  # classes that enter the linear program
+# The code takes the number of singular values above this as the number of tokens.
 COUNTED = 1e-5
-TOLERANCE = 1e-7  # of its solver
-SECONDS = 5.0  # that one linear program may take; no answer is a no
-# Of the rows that a plane leaves on the wrong side, how many more are looked at.
+TOLERANCE = 1e-7  # of the code's solver
+SECONDS = 5.0  # time limit for one linear program; no answer counts as no
+# Rows on the wrong side of a plane that are added to the program at a time.
 MORE = 200
-# Candidates beyond which no class is asked for: every one costs a linear program.
+# Candidates that are tested at most, since each needs a linear program.
 MOST = 200
-# On images: the largest points that a class is to be parted from, and how far behind they may lie where it is at −1.
+# For images: the number of largest points that a class is separated from, and the distance that these may lie behind a
+# plane that has the class at −1.
 LARGEST_OF_IMAGES, LOOSE = 199, 1e-2
 
 
 def rlg_as_coded(weight_gradient: Tensor, rank: int) -> tuple[set[int], int]:
-    """Return the classes of a batch whose gradient (C, I) this is and whose rank is told, and the rank it counts.
+    """Return the classes of a batch with this gradient (C, I) and rank, and the number of tokens that the code counts.
 
-    Its linear program is solved in the form r·q_c = −1, r·q_j ≥ 0, which has a solution where the code's is unbounded.
-    The perceptron's screening, which is not exact, is replaced by one that is.
+    The linear program is solved as r·q_c = −1, r·q_j ≥ 0, which has a solution where the code's program is unbounded.
+    The code's screening by a perceptron is not exact, and is replaced by an exact one.
     """
     if weight_gradient.ndim != 2 or not 1 <= rank < min(weight_gradient.shape):
         raise InputError(f"a rank of {rank} does not go with a gradient of shape {tuple(weight_gradient.shape)}")
@@ -45,33 +46,33 @@ def rlg_as_coded(weight_gradient: Tensor, rank: int) -> tuple[set[int], int]:
     chosen = candidates(q[there] / sizes[there, None], time.monotonic() + SCREENED)
     if len(chosen) > MOST:
         chosen = chosen[:MOST]
-    found = {int(there[row]) for row in chosen if _parted(q[there], int(row))}
+    found = {int(there[row]) for row in chosen if _separated(q[there], int(row))}
     return found, int((singular > COUNTED).sum())
 
 
-def _parted(q: Array, row: int) -> bool:
-    """Whether the linear program has a plane with this row behind it and no other: rows are looked at as needed."""
+def _separated(q: Array, row: int) -> bool:
+    """Return whether a plane has only this row behind it; other rows enter the linear program as needed."""
     others = np.arange(len(q)) != row
-    looked = np.zeros(len(q), dtype=bool)
-    looked[np.argsort(-(q @ q[row]) / np.linalg.norm(q, axis=1))[: MORE + 1]] = True
-    looked[row] = False
+    examined = np.zeros(len(q), dtype=bool)
+    examined[np.argsort(-(q @ q[row]) / np.linalg.norm(q, axis=1))[: MORE + 1]] = True
+    examined[row] = False
     while True:
-        found = _feasible(q, row, looked)
+        found = _feasible(q, row, examined)
         if found is None:
             return False
         sides = q @ found
-        wrong = others & ~looked & (sides < -TOLERANCE)
+        wrong = others & ~examined & (sides < -TOLERANCE)
         if not wrong.any():
             return True
-        looked[np.argsort(np.where(wrong, sides, np.inf))[: min(MORE, int(wrong.sum()))]] = True
+        examined[np.argsort(np.where(wrong, sides, np.inf))[: min(MORE, int(wrong.sum()))]] = True
 
 
-def _feasible(q: Array, row: int, looked: Rows) -> Array | None:
-    """Return some r that has r·q_c = −1 and r·q_j ≥ 0 for the rows looked at."""
+def _feasible(q: Array, row: int, examined: Rows) -> Array | None:
+    """Return a vector r with r·q_c = −1 and r·q_j ≥ 0 for the rows that are examined, or None."""
     answer = linprog(
         np.zeros(q.shape[1]),
-        A_ub=-q[looked],
-        b_ub=np.zeros(int(looked.sum())),
+        A_ub=-q[examined],
+        b_ub=np.zeros(int(examined.sum())),
         A_eq=q[row][None],
         b_eq=[-1.0],
         bounds=(None, None),
@@ -82,10 +83,10 @@ def _feasible(q: Array, row: int, looked: Rows) -> Array | None:
 
 
 def rlg_as_coded_on_images(weight_gradient: Tensor, rank: int) -> set[int]:
-    """Return the classes that the code accepts in a gradient (C, I), whose `rank` it is told.
+    """Return the classes that the code accepts in a gradient (C, I) with given rank.
 
-    A class is accepted if some plane that has it at −1 leaves none of the 199 largest points further behind than 0.01.
-    The screening before that, 90 % of all points on the right side, accepts every class and is left out.
+    A class is accepted if some plane has it at −1 and none of the 199 largest points further behind than 0.01. The
+    code's screening before that, with 90 % of all points on the right side, accepts every class and is left out.
     """
     q: Array = torch.linalg.svd(weight_gradient.float(), full_matrices=False)[0][:, :rank].double().cpu().numpy()
     sizes = np.linalg.norm(q, axis=1)
@@ -94,12 +95,12 @@ def rlg_as_coded_on_images(weight_gradient: Tensor, rank: int) -> set[int]:
 
 
 def _accepted(others: Array, point: Array) -> bool:
-    """Whether a plane has a point at −1 and none of the others further behind than is allowed."""
-    # A point outside of the others' span is parted by a plane that holds all of them.
+    """Return whether a plane has `point` at −1 and none of the others further behind than allowed."""
+    # A point outside the others' span is separated by a plane that contains all of them.
     beside = point - others.T @ np.linalg.lstsq(others.T, point, rcond=None)[0]
     if np.linalg.norm(beside) > 1e-6 * np.linalg.norm(point):
         return True
-    # By duality: no weights λ ≥ 0 with which the others add up to the point have a sum of 1 / LOOSE or less.
+    # By duality, weights λ ≥ 0 for which the others sum to the point must not have a sum of 1 / LOOSE or less.
     options = {"time_limit": SECONDS}
     answer = linprog(
         np.ones(len(others)), A_eq=others.T, b_eq=point, bounds=(0, None), method="highs-ds", options=options

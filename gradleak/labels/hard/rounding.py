@@ -1,18 +1,19 @@
-"""From real numbers to whole counts that add up to the batch."""
+"""Convert real numbers to whole counts that sum to the batch size."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-# Entries of a ladder that are laid out at a time.
+# Entries of the ladders that are computed at a time.
 ENTRIES = 2**24
 
 
 def raised(levels: Tensor, step: Tensor, count: Tensor) -> Tensor:
-    """Raise the lowest of the levels (N, C) by a step (N,), again and again, `count` times (N,); return how often each.
+    """Raise the lowest of the levels (N, C) by a step (N,), `count` times (N,); return how often each was raised.
 
-    Choosing the lowest again and again takes the lowest rungs of all the ladders level + k · step.
+    Choosing the lowest level again and again is the same as taking the lowest rungs of all the ladders level + k ·
+    step.
     """
     counts = torch.zeros_like(levels, dtype=torch.long)
     most = int(count.max()) if count.numel() else 0
@@ -29,6 +30,6 @@ def raised(levels: Tensor, step: Tensor, count: Tensor) -> Tensor:
 
 
 def rounded(values: Tensor, count: int) -> Tensor:
-    """Return the whole numbers (N, C), none negative, that add up to `count` and are nearest to the values."""
+    """Return the whole numbers (N, C), none negative, that sum to `count` and are nearest to the values."""
     one = values.new_ones(len(values))
     return raised(-values, one, torch.full_like(one, count, dtype=torch.long))

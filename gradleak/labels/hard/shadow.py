@@ -1,4 +1,4 @@
-"""The attacker who knows the defence: what it leaves of gradients is learned on batches of one's own."""
+"""Count labels behind a known defence, by learning from defended gradients of simulated batches."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gradleak.devices import least_squares
 from gradleak.labels.hard.rounding import rounded
 from gradleak.leak import Defense, HeadLeaks, observe
 
-# Batches that an attacker makes to learn from: many where the last layer alone is needed, few where all are.
+# Simulated batches: many if only the last layer is needed, few if the whole gradient is.
 MANY, FEW = 200, 30
 
 
@@ -29,38 +29,45 @@ def shadow(
     """Return the counts (N, C) of every label in N defended gradients.
 
     Threat model: gradients, the model, samples of the same kind, and the defence. Known: batch size, one-hot labels.
-    The defence is applied to the gradients of batches whose labels the attacker chose; how counts follow from
-    row sums and the bias's gradient there, one slope for all classes and an offset for each, is taken over. What a
-    defence does to one batch and not to another, as clipping by its norm does, is not learned.
-    `auxiliary`: inputs and classes (M,); `seen`: what the last layer takes in of them (M, I), and the logits (M, C).
+    The defence is applied to the gradients of batches whose labels the attacker chose. A linear regression, with one
+    slope for all classes and an offset for each, predicts counts from the row sums and the bias gradient. An effect
+    that differs from batch to batch, such as the factor of clipping, is not learned.
+
+    Args:
+        heads: The last layer's gradients of N clients.
+        model: The network.
+        auxiliary: Inputs (M, …) and classes (M,).
+        seen: The last layer's inputs (M, I) and logits (M, C) of the auxiliary samples.
+        defense: The client's defence.
+        seed: Seed of the simulated batches.
     """
     generator = torch.Generator().manual_seed(seed)
     inputs, labels = auxiliary
     head_alone = defense is None or isinstance(defense, Each)
     classes = len(heads.weight)
-    # Batches as uneven as may be: class shares are drawn from all shares alike, or near one class.
+    # Draw uneven batches: class shares are proportional to squares of exponential variables.
     chances = torch.empty(MANY if head_alone else FEW, classes).exponential_(generator=generator) ** 2
     chosen = torch.multinomial(chances[:, labels.cpu()], heads.batch_size, replacement=True, generator=generator)
     chosen = chosen.to(labels.device)
     counted = F.one_hot(labels[chosen], classes)
     if head_alone:
-        # The last layer's gradients follow from what it sees of each sample, in one product.
+        # The last layer's gradients are one product of its errors and inputs.
         errors = seen[1].softmax(dim=1)[chosen] - counted
         gradients = errors.mT @ seen[0][chosen] / heads.batch_size
         biases = None if heads.bias_gradients is None else errors.mean(dim=1)
         own = replace(heads, weight_gradients=gradients, bias_gradients=biases)
-        told = _statistics(own if defense is None else own.defended(defense))
+        statistics = _statistics(own if defense is None else own.defended(defense))
     else:
         leaks = [observe(model, inputs[batch], labels[batch], defense=defense) for batch in chosen]
-        told = torch.cat([_statistics(leak.heads) for leak in leaks])
+        statistics = torch.cat([_statistics(leak.heads) for leak in leaks])
     counts = counted.sum(dim=1).double()
-    middle, mean = told.mean(dim=0), counts.mean(dim=0)
-    slopes = least_squares((told - middle).flatten(0, 1), (counts - mean).reshape(-1, 1), driver="gelsd")
+    middle, mean = statistics.mean(dim=0), counts.mean(dim=0)
+    slopes = least_squares((statistics - middle).flatten(0, 1), (counts - mean).reshape(-1, 1), driver="gelsd")
     return rounded((_statistics(heads) - middle) @ slopes[:, 0] + mean, heads.batch_size)
 
 
 def _statistics(heads: HeadLeaks) -> Tensor:
-    """Return what is looked at (N, C, F): row sums, and the bias's gradient where there is one."""
+    """Return the predictors (N, C, F): row sums, and the bias gradient if there is one."""
     parts = [heads.weight_gradients.double().sum(dim=2)]
     if heads.bias_gradients is not None:
         parts.append(heads.bias_gradients.double())

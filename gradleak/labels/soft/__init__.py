@@ -1,1 +1,1 @@
-"""Labels as probabilities: of one sample, of a batch, and by the published search."""
+"""Recover labels as probabilities: of single samples, of batches, and by the published search."""

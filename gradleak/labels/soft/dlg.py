@@ -1,4 +1,4 @@
-"""DLG (zhu2019) on the last layer: label and feature are optimised together until their gradient is the client's."""
+"""Run DLG (zhu2019) on the last layer: fit label and feature until their gradient matches the client's."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ STEPS, RATE = 1000, 0.1
 
 @dataclass(frozen=True)
 class Matched:
-    """Labels (N, C) and features (N, I), and the squared relative distance `losses` (N,) of their gradients."""
+    """Labels (N, C), features (N, I), and the squared relative distances `losses` (N,) of their gradients."""
 
     labels: Tensor
     features: Tensor
@@ -23,9 +23,9 @@ def dlg(weight_gradient: Tensor, weight: Tensor, *, seed: int = 0, steps: int = 
     """Match the gradients of single samples (N, C, I) with those of a dummy feature and a dummy soft label each.
 
     Threat model: gradients and the model. Known: one sample, features that are not negative. Both dummies start from
-    N(0, 1), as in the paper. Adam treats every entry by itself, so all samples run as one program. By Theorem 1 of
-    wang2024 many pairs of label and feature give the same gradient: a perfect match is one of them, and seldom the
-    client's.
+    N(0, 1), as in the paper. Adam treats every entry separately, so all samples can run at once. By Theorem 1 of
+    wang2024 many pairs of label and feature give the same gradient. A perfect match is one of these pairs, and rarely
+    the client's.
     """
     gradients = (weight_gradient.unsqueeze(0) if weight_gradient.ndim == 2 else weight_gradient).detach()
     generator = torch.Generator().manual_seed(seed)
@@ -35,7 +35,7 @@ def dlg(weight_gradient: Tensor, weight: Tensor, *, seed: int = 0, steps: int = 
     weight = weight.detach().to(gradients)
     optimizer = torch.optim.Adam([hidden, scores], rate)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
-    # In units of each sample's own gradient, so that one step size serves all.
+    # Relative to each sample's gradient, so that one step size serves all.
     size = gradients.square().sum(dim=(1, 2)).clamp(min=torch.finfo(gradients.dtype).tiny)
 
     def losses() -> Tensor:

@@ -1,9 +1,9 @@
-"""The scalar search solved: every scalar that explains a gradient, with a certificate.
+"""Find every scalar that explains a sample's gradient, and certify that there is no other.
 
-The client's own equation must hold for a label y of the shape that the prior allows (see `problem`). Entries that the
-prior ties down give residuals rᵢ(t) = pᵢ(t) − cᵢ / t − yᵢ, each compared with its own rounding error, so that a scalar
-is accepted for the digits it explains and not for being small. Where classes are many, ranges of the scalar that
-cannot hold an answer are left out of the search (see `intervals`).
+The client's equation must hold for a label y of the shape that the prior allows (see `problem`). The entries that the
+prior constrains give residuals rᵢ(t) = pᵢ(t) − cᵢ / t − yᵢ. Each residual is compared with its rounding error, so a
+scalar is accepted because it explains the digits and not because its residuals are small. With many classes, ranges of
+the scalar that cannot contain an answer are excluded from the search (see `intervals`).
 """
 
 from __future__ import annotations
@@ -21,35 +21,44 @@ from gradleak.labels.soft.path import golden, joined
 from gradleak.labels.soft.problem import ACCEPT, NEGATIVE, Problem
 from gradleak.labels.verdict import KNOWN
 
-# A class more than 40 below the top has no influence left, so softmax changes on a relative scale of 1/40 of t at the
-# finest; far out, where ‖p − y‖ < 1e-4, little happens.
+# Grids of the scalar, in units of the least one: (start, stop, relative step). A class whose logit lies more than 40
+# below the largest has no influence, so softmax varies on a relative scale of 1/40 of t at the finest. Beyond 1e4,
+# where ‖p − y‖ < 1e-4, little changes.
 GRIDS = ((1.0, 1e4, 0.01), (1e4, 1e8, 0.03))
 FINER = (1.0, 1e8, 0.001)
-# A one-hot label that is all but predicted: only the odds among the other classes, as small as they get, tell t.
+# For a one-hot label that is predicted almost exactly: only the odds among the other classes, however small, determine
+# t.
 FARTHER = (1e8, 1e300, 0.04)
+# The grid ends where the largest two logits differ by this: only one class has any probability.
 SATURATED = 1e3
+# With fewer equations than FEW, steps are this many times as large.
 FEW, FEW_STEP = 4, 0.1
-# How many of a sample's grid minima are polished: the least in units of their rounding error.
-KEPT = 8
+# The deepest minima of a sample's grid that are refined.
+MINIMA_KEPT = 8
 STEPS = 8
-# A step of this share of a scalar, in roots of the rounding unit, is the last: residuals are straight lines over it.
-STILL = 1e-3
-# So many scalars on either side of one whose label has a negative entry are tried, up to the ends of its range.
-INSIDE = 64
-# The least free entry of a label may be another class's where others are below it by less than this; so many labels at
-# a time are looked at.
-TIED, TIES = 0.05, 64
-# A grid of more points, times the classes, is first parted into so many ranges, most of which intervals exclude.
+# Iteration ends when the relative step is below this many square roots of the rounding unit: there residuals are
+# linear.
+SMALLEST_STEP = 1e-3
+# Scalars that are tried on either side of one whose label has a negative entry, up to the ends of its range.
+POINTS_INSIDE = 64
+# If other entries are below the least free one by less than TIED, any of them may be the free one. TIES_AT_ONCE labels
+# are examined at a time.
+TIED, TIES_AT_ONCE = 0.05, 64
+# A grid whose points times classes exceed MANY is first divided into RANGES ranges, most of which intervals exclude.
 MANY, RANGES = 50_000, 80
 
 
 @dataclass(frozen=True)
 class Candidates:
-    """K scalars for each of N samples, in no order, and how well each explains its gradient.
+    """K scalars for each of N samples, in no particular order, and how well each explains its gradient.
 
-    `scalars` (N, K); `misfit` (N, K): root mean square residual in rounding errors; `low`, `high` (N, K): how far
-    the scalar can move and stay accepted; `open` (N, K): the L1 distance that the label moves with it; `accepted`
-    (N, K).
+    Attributes:
+        scalars: t (N, K).
+        misfit: Root mean square residual in rounding errors (N, K).
+        low: The least scalar around this one that is still accepted (N, K).
+        high: The largest one (N, K).
+        open: The L1 distance by which the label changes over this range (N, K).
+        accepted: Whether the scalar explains the gradient (N, K).
     """
 
     scalars: Tensor
@@ -61,14 +70,14 @@ class Candidates:
 
     @staticmethod
     def none(problem: Problem) -> Candidates:
-        """Return one a sample that explains nothing."""
+        """Return one candidate for each sample that explains nothing."""
         nothing = torch.full_like(problem.unit, math.inf)[:, None]
         return Candidates(nothing * math.nan, *(nothing,) * 4, nothing < 0)
 
 
 def solve(problem: Problem, prior: LabelPrior | Score) -> Candidates:
-    """Find the scalars that explain each sample, finer and farther where the first grid shows none."""
-    # One or two equations have roots side by side: those need a finer comb.
+    """Find the scalars that explain each sample, on finer and wider grids where the first one shows none."""
+    # With few equations roots lie close together and need a finer grid.
     comb = FEW_STEP if isinstance(prior, LabelPrior) and prior.equations(problem.classes) < FEW else 1.0
     found = _search(problem, prior, tuple((start, stop, step * comb) for start, stop, step in GRIDS))
     for grid in (FINER, FARTHER):
@@ -81,12 +90,12 @@ def solve(problem: Problem, prior: LabelPrior | Score) -> Candidates:
 
 
 def _with_ties(problem: Problem, prior: LabelPrior, found: Candidates) -> Candidates:
-    """Return the candidates, and those with another free class where the least free entry is hardly above the others.
+    """Add candidates with another free class where the least free entry hardly exceeds the others.
 
-    There two answers lie side by side, closer than the grid's points, if few classes tell them from each other.
+    If few classes distinguish them, two such answers lie closer together than the grid's points.
     """
     best = found.misfit.where(found.accepted, math.inf)
-    # With few equations there are often several answers; else the best is the only one.
+    # With few equations several candidates are often right; otherwise only the best one is.
     columns = best.argsort(dim=1) if prior.equations(problem.classes) < FEW else best.argmin(dim=1, keepdim=True)
     at = found.scalars.gather(1, columns)
     ranked = problem.labels(at).topk(prior.free + 1, dim=2)
@@ -100,20 +109,20 @@ def _with_ties(problem: Problem, prior: LabelPrior, found: Candidates) -> Candid
     rows, at, kept = rows[few], at[few], kept[few]
     every = torch.arange(problem.classes, device=rows.device)[None, :, None]
     both = found
-    for some in torch.arange(len(rows), device=rows.device).split(TIES):
+    for some in torch.arange(len(rows), device=rows.device).split(TIES_AT_ONCE):
         row, start = rows[some], at[some].expand(-1, problem.classes)
         part = problem[row]
         free = torch.cat([kept[some, None].expand(-1, problem.classes, -1), every.expand(len(some), -1, 1)], dim=2)
-        own = _judged(part, *_newton(part, start, start / 2, 2 * start, prior, 6 * STEPS, free), prior)
+        own = _evaluated(part, *_newton(part, start, start / 2, 2 * start, prior, 6 * STEPS, free), prior)
         good = own.accepted & explains(part, own.scalars, prior)
-        both = _beside(both, row, replace(own, accepted=good))
+        both = _with_columns(both, row, replace(own, accepted=good))
     return both
 
 
-def _beside(found: Candidates, rows: Tensor, more: Candidates) -> Candidates:
-    """Put the best of what some rows have more beside what was found; other rows repeat their first candidate."""
+def _with_columns(found: Candidates, rows: Tensor, more: Candidates) -> Candidates:
+    """Append the best candidates of some rows; the other rows repeat their first candidate."""
     best = more.misfit.where(more.accepted, math.inf)
-    best = best.topk(min(KEPT, best.shape[1]), dim=1, largest=False).indices
+    best = best.topk(min(MINIMA_KEPT, best.shape[1]), dim=1, largest=False).indices
     both = []
     for name in Candidates.__annotations__:
         old, new = getattr(found, name), getattr(more, name)
@@ -124,19 +133,19 @@ def _beside(found: Candidates, rows: Tensor, more: Candidates) -> Candidates:
 
 
 def _replaced(found: Candidates, where: Tensor, again: Candidates) -> Candidates:
-    """Put what was found again in place of what was found, where it explains the gradient."""
+    """Replace the candidates of the samples `where` by new ones that explain the gradient."""
     better = again.accepted.any(dim=1)
     values = []
     for old, new in ((getattr(found, name), getattr(again, name)) for name in Candidates.__annotations__):
         columns = max(old.shape[1], new.shape[1])
-        value, new = _wide(old, columns).clone(), _wide(new, columns)
+        value, new = _padded(old, columns).clone(), _padded(new, columns)
         value[where[better]] = new[better]
         values.append(value)
     return Candidates(*values)
 
 
-def _wide(values: Tensor, columns: int) -> Tensor:
-    """Return values (N, columns), the first of each row repeated."""
+def _padded(values: Tensor, columns: int) -> Tensor:
+    """Return values (N, columns), padded with the first one of each row."""
     if values.shape[1] == columns:
         return values
     return torch.cat([values, values[:, :1].expand(-1, columns - values.shape[1])], dim=1)
@@ -145,11 +154,12 @@ def _wide(values: Tensor, columns: int) -> Tensor:
 def _search(
     problem: Problem, prior: LabelPrior | Score, grids: tuple[tuple[float, float, float], ...], steps: int = STEPS
 ) -> Candidates:
+    """Refine the minima of the loss on these grids."""
     comb = _comb(grids, problem.logits.dtype, problem.logits.device)
     points = min(len(comb), MANY // problem.classes + RANGES)
     ends = [_brackets(part, _grid(part, comb), prior) for part in problem.parts(points)]
     most = max(lower.shape[1] for lower, _ in ends)
-    brackets = joined([torch.cat([_wide(value, most) for value in both], dim=1) for both in ends])
+    brackets = joined([torch.cat([_padded(value, most) for value in both], dim=1) for both in ends])
     parts = problem.parts(2 * most)
     own = brackets.split(len(parts[0]))
     polished = [_polish(part, both, prior, steps) for part, both in zip(parts, own, strict=True)]
@@ -157,23 +167,23 @@ def _search(
 
 
 def _grid(problem: Problem, comb: Tensor) -> Tensor:
-    """Return scalars (N, K): `comb` times the least one, up to where softmax has one class left."""
+    """Return scalars (N, K): `comb` times the least one, up to where only one class has any probability."""
     top, second = problem.logits.topk(2, dim=1).values.split(1, dim=1)
     least = problem.least[:, None]
     spread = 0.0 if problem.bias is None else problem.bias.max() - problem.bias.min()
     last = (SATURATED + spread) / (top - second).clamp_(min=torch.finfo(top.dtype).tiny)
     reach = (last / least).clamp_(min=10)
-    # Two points at the end say that it is one.
+    # Repeat the end point so that it can be a minimum.
     count = int(torch.searchsorted(comb, reach.amax())) + 2
     return least * torch.minimum(comb[:count], reach)
 
 
 @functools.cache
 def _comb(grids: tuple[tuple[float, float, float], ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Return all points of these grids, each (start, stop, step)."""
+    """Return all points of these grids, each (start, stop, relative step)."""
     parts = []
     for start, stop, step in grids:
-        # Three steps early, so that a minimum at the least scalar itself has a neighbour on either side.
+        # Start three steps early, so that a minimum at the least scalar itself has a neighbour on either side.
         begin = math.log(start) - (3 * step if start == 1 else -step)
         count = math.ceil((math.log(stop) - begin) / step) + 1
         parts.append(torch.linspace(begin, math.log(stop), count, dtype=dtype, device=device).exp())
@@ -181,22 +191,22 @@ def _comb(grids: tuple[tuple[float, float, float], ...], dtype: torch.dtype, dev
 
 
 def _brackets(part: Problem, grid: Tensor, prior: LabelPrior | Score) -> tuple[Tensor, Tensor]:
-    """Return the ends (N, K) of the grid cells around each sample's least minima on its grid, no more than KEPT."""
+    """Return the ends (N, K) of the grid cells around each sample's deepest minima, at most MINIMA_KEPT."""
     many = grid.shape[1] * part.classes > MANY and isinstance(prior, LabelPrior)
-    loss = _loss_in_places(part, grid, prior) if many else _grid_loss(part, grid, prior)  # type: ignore[arg-type]
+    loss = _loss_where_possible(part, grid, prior) if many else _grid_loss(part, grid, prior)  # type: ignore[arg-type]
     inner = loss[:, 1:-1]
     left, right = loss[:, :-2], loss[:, 2:]
-    # Rounding makes ripples where nothing happens; a minimum is deeper than that.
+    # Rounding makes ripples on flat stretches; a minimum must be deeper.
     dips = (inner <= torch.minimum(left, right)) & (inner < torch.maximum(left, right) * (1 - 1e-9))
-    # The ends count as minima: a label that the gradient hardly ties down is explained all the way out.
+    # The ends count as minima: a label that the gradient hardly determines is explained up to the end.
     inner.masked_fill_(~dips, math.inf)
-    best = loss.topk(min(KEPT, loss.shape[1]), dim=1, largest=False)
+    best = loss.topk(min(MINIMA_KEPT, loss.shape[1]), dim=1, largest=False)
     index = best.indices[:, : max(1, int((best.values < math.inf).sum(dim=1).amax()))]
     return grid.gather(1, (index - 1).clamp(min=0)), grid.gather(1, (index + 1).clamp(max=grid.shape[1] - 1))
 
 
-def _loss_in_places(part: Problem, grid: Tensor, prior: LabelPrior) -> Tensor:
-    """Return the loss (N, K) where intervals do not exclude that a scalar explains the gradient, else inf."""
+def _loss_where_possible(part: Problem, grid: Tensor, prior: LabelPrior) -> Tensor:
+    """Return the loss (N, K) where intervals do not exclude the scalar, and inf elsewhere."""
     last = grid.shape[1] - 1
     size = max(1, last // RANGES)
     edges = torch.arange(0, last + size, size, device=grid.device).clamp(max=last)
@@ -208,23 +218,23 @@ def _loss_in_places(part: Problem, grid: Tensor, prior: LabelPrior) -> Tensor:
 
 
 def _grid_loss(part: Problem, grid: Tensor, prior: LabelPrior | Score) -> Tensor:
-    """Return Σ |t rᵢ| (N, K): the misfit in the gradient's own units, which does not fade as t grows.
+    """Return Σ |t rᵢ| (N, K), the misfit in the gradient's units, which does not vanish as t grows.
 
-    Nothing is squared: of a saturated softmax, probabilities of 1e-200 are what tells t. Negative entries count
-    where the residuals do not see them, so that ripples in a flat stretch of labels that are none are not taken for
+    Residuals are not squared: with a saturated softmax, probabilities of 1e-200 determine t. Negative entries add to
+    the loss where the residuals ignore them. Otherwise ripples on a flat stretch of invalid labels would look like
     minima.
     """
     if not isinstance(prior, LabelPrior):
         scores: Tensor = prior(part.labels(grid))
-        return scores * grid.square()  # a score is a square, more often than not
-    # Classes before grid points, so that every reduction runs along memory; in place, for passes over it are what
-    # costs.
+        return scores * grid.square()  # a score is usually a square
+    # Classes come before grid points, so that reductions access memory in order. Work in place, since memory traffic
+    # takes most of the time.
     at = grid.unsqueeze(1)
     label = (part.logits - part.logits.amax(dim=1, keepdim=True)).unsqueeze(2) * at
     if part.bias is not None:
         label += part.bias.unsqueeze(1)
         label -= label.amax(dim=1, keepdim=True)
-    # Exponentials that are zero anyway take five times as long as others.
+    # Exponentials that underflow take five times as long as others.
     label.clamp_(min=-700).exp_()
     label *= label.sum(dim=1, keepdim=True).reciprocal_()
     label.addcmul_(part.ratios.unsqueeze(2), at.reciprocal(), value=-1)
@@ -242,23 +252,25 @@ def _grid_loss(part: Problem, grid: Tensor, prior: LabelPrior | Score) -> Tensor
 
 
 def _polish(problem: Problem, ends: Tensor, prior: LabelPrior | Score, steps: int) -> Candidates:
-    """Narrow every bracket to its minimum, all at once, and judge what is found there.
+    """Narrow all brackets to their minima at once, and evaluate the results.
 
-    `ends` (N, 2K): the lower ends of K brackets, and their upper ones.
+    `ends` (N, 2K): the lower ends of K brackets, then their upper ends.
     """
     if isinstance(prior, LabelPrior):
-        # Two starts a bracket: two minima may share one.
+        # Start from both ends, since a bracket may contain two minima.
         others = ends.roll(ends.shape[1] // 2, dims=1)
         lower, upper = torch.minimum(ends, others), torch.maximum(ends, others)
         scalars, misfit, steep = _newton(problem, ends.lerp(others, 0.1), lower, upper, prior, steps)
     else:
         lower, upper = ends.chunk(2, dim=1)
         scalars, misfit, steep = _scored(problem, lower, upper, prior)
-    return _judged(problem, scalars, misfit, steep, prior)
+    return _evaluated(problem, scalars, misfit, steep, prior)
 
 
-def _judged(problem: Problem, scalars: Tensor, misfit: Tensor, steep: Tensor, prior: LabelPrior | Score) -> Candidates:
-    """Return scalars (N, K) with how far each may move, what that does to its label, and whether it is accepted."""
+def _evaluated(
+    problem: Problem, scalars: Tensor, misfit: Tensor, steep: Tensor, prior: LabelPrior | Score
+) -> Candidates:
+    """Return for scalars (N, K) their accepted range, how the label changes over it, and whether they are valid."""
     reach = (ACCEPT**2 - misfit.square()).clamp_(min=0).sqrt_() / steep.clamp(min=1e-300)
     low = torch.maximum(scalars - reach, problem.least[:, None])
     high = torch.minimum(scalars + reach, scalars * GRIDS[-1][1])
@@ -267,7 +279,7 @@ def _judged(problem: Problem, scalars: Tensor, misfit: Tensor, steep: Tensor, pr
     own = label[:, :1]
     moved, error = (label - own).abs_().sum(dim=3).amax(dim=1), error[:, :count]
     if not isinstance(prior, LabelPrior):
-        # Nothing gives such a label a shape, so its entries keep their own errors.
+        # A score does not tie entries to each other, so each keeps its rounding error.
         moved += 2 * error.sum(dim=2)
     valid = _valid(problem, scalars, own[:, 0], error)
     found = Candidates(scalars, misfit, low, high, moved, (misfit < ACCEPT) & valid)
@@ -276,13 +288,13 @@ def _judged(problem: Problem, scalars: Tensor, misfit: Tensor, steep: Tensor, pr
 
 
 def _moved_inside(problem: Problem, found: Candidates, which: Tensor, prior: LabelPrior | Score) -> Candidates:
-    """Move scalars (N, K) whose label has a negative entry to the nearest one in their range that gives a label.
+    """Move scalars (N, K) whose label has a negative entry to the nearest one in their range with a valid label.
 
-    Flat logits fit the gradient equally well over a wide range of scalars, and the best fit may lie where no label is.
+    Flat logits fit the gradient equally well over a wide range of scalars, and the best fit may have an invalid label.
     """
     row, column = which.nonzero(as_tuple=True)
     part, at = problem[row], found.scalars[row, column, None]
-    steps = torch.linspace(0, 1, INSIDE, dtype=at.dtype, device=at.device)
+    steps = torch.linspace(0, 1, POINTS_INSIDE, dtype=at.dtype, device=at.device)
     points = torch.cat([at * (end[row, column, None] / at) ** steps for end in (found.low, found.high)], dim=1)
     good = explains(part, points, prior)
     near = (points / at).log().abs().masked_fill(~good, math.inf).argmin(dim=1, keepdim=True)
@@ -294,7 +306,7 @@ def _moved_inside(problem: Problem, found: Candidates, which: Tensor, prior: Lab
 
 
 def explains(problem: Problem, scalars: Tensor, prior: LabelPrior | Score) -> Tensor:
-    """Whether scalars (N, K) on the problem's own side of zero give a label that explains the gradient."""
+    """Return whether scalars (N, K), with the problem's sign, give a label that explains the gradient."""
     if not isinstance(prior, LabelPrior):
         return problem.labels(scalars).amin(dim=2) >= 0
     misfit, _ = _misfit(problem, _residuals(problem, scalars, prior), prior)
@@ -310,13 +322,13 @@ def _newton(
     steps: int,
     free: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Gauss-Newton steps, each residual weighed by its rounding error; also return the misfit and its slope.
+    """Take Gauss-Newton steps, and return the scalars, the misfit and its slope (N, K).
 
-    `free` (N, K, F): which classes are free, where these are not the largest of each label.
-    They end where none moves any more. Where the misfit still falls at the end, as on the steep side of an
-    exponential, the steps go on.
+    Each residual is weighted by its rounding error. The iteration ends when no scalar moves any more. Where the misfit
+    still falls after all steps, as on the steep side of an exponential, more steps follow. `free` (N, K, F): the free
+    classes, if they are not the largest entries of each label.
     """
-    both, still = _residuals(problem, scalars, prior, free), STILL**2 * problem.unit[:, None]
+    both, still = _residuals(problem, scalars, prior, free), SMALLEST_STEP**2 * problem.unit[:, None]
     for number in range(steps):
         before, last = both, scalars
         residual, slope = both
@@ -342,14 +354,14 @@ def _newton(
 
 
 def _misfit(problem: Problem, both: Tensor, prior: LabelPrior) -> tuple[Tensor, Tensor]:
-    """Return the root mean squares (N, K) of residuals and of their slopes (2, N, K, C), over the prior's equations."""
+    """Return the root mean squares (N, K) of residuals and their slopes (2, N, K, C), over the prior's equations."""
     count = prior.equations(problem.classes)
     misfit, steep = torch.linalg.vector_norm(both, dim=3) / math.sqrt(count)
     return misfit, steep
 
 
 def _residuals(problem: Problem, scalars: Tensor, prior: LabelPrior, free: Tensor | None = None) -> Tensor:
-    """Return rᵢ(t) and drᵢ/dt, (2, N, K, C), in units of their rounding error; 0 for the free entries."""
+    """Return rᵢ(t) and drᵢ/dt, (2, N, K, C), in units of the rounding error; 0 for the free entries."""
     at = scalars.unsqueeze(2)
     probability, pull = problem.sides(at)
     both = probability.new_empty(2, *probability.shape)
@@ -364,20 +376,20 @@ def _residuals(problem: Problem, scalars: Tensor, prior: LabelPrior, free: Tenso
         rest = torch.zeros_like(at)
     weight = problem.rounding(probability, rest, at).reciprocal_().scatter_(2, free, 0)
     if prior.rest == "equal":
-        # The mean of the rest is theirs who know it best: one entry with a large error must not blur the others.
+        # Inverse-variance weighted mean, so that one entry with a large error does not blur the others.
         square = weight.square()
         both -= (both * square).sum(dim=3, keepdim=True) / square.sum(dim=2, keepdim=True).clamp_(min=1e-300)
     return both.mul_(weight)
 
 
 def _valid(problem: Problem, scalars: Tensor, label: Tensor, error: Tensor) -> Tensor:
-    """Whether no entry of labels (N, K, C) is below zero, nor the errors' sum off it, beyond their rounding (N, K)."""
+    """Return whether labels (N, K, C) have no negative entry and sum to 1, within their rounding error (N, K)."""
     balanced = problem.total.abs()[:, None] <= 2 * ACCEPT * scalars * error.sum(dim=2)
     return (label.add(error, alpha=NEGATIVE) >= 0).all(dim=2) & balanced
 
 
 def checked(problem: Problem, scalars: Tensor, prior: LabelPrior | Score | None) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the labels (N, C) at known scalars (N, 1), how far they are open, and whether they fit the prior (N,)."""
+    """Return the labels (N, C) at known scalars (N, 1), their uncertainty (L1) and whether they fit the prior (N,)."""
     label, error = problem.explained(scalars)
     valid = _valid(problem, scalars, label, error)
     if isinstance(prior, LabelPrior):
@@ -388,7 +400,7 @@ def checked(problem: Problem, scalars: Tensor, prior: LabelPrior | Score | None)
 
 
 def _level(label: Tensor, error: Tensor, score: Score) -> Tensor:
-    """Return what rounding makes of a label's score (N, K)."""
+    """Return by how much rounding changes a label's score (N, K)."""
     generator = torch.Generator().manual_seed(0)
     signs = 2 * torch.randint(2, (8, label.shape[2]), generator=generator).to(label) - 1
     found = score(label)
@@ -397,7 +409,7 @@ def _level(label: Tensor, error: Tensor, score: Score) -> Tensor:
 
 
 def _scored(problem: Problem, lower: Tensor, upper: Tensor, score: Score) -> tuple[Tensor, Tensor, Tensor]:
-    """Narrow brackets for a score of which nothing is known; its unit is what rounding of the label makes of it."""
+    """Narrow brackets for a caller's score, in units of the change that rounding of the label makes to it."""
 
     def value(at: Tensor) -> Tensor:
         return score(problem.labels(at))
@@ -405,8 +417,8 @@ def _scored(problem: Problem, lower: Tensor, upper: Tensor, score: Score) -> tup
     scalars = golden(value, lower, upper)
     label, error = problem.explained(scalars)
     found, level = score(label), _level(label, error, score)
-    # The gentler side counts: a score that is zero on an interval leaves the label open, seen from its very end too.
+    # Take the smaller slope of both sides: at the end of an interval of zero score the label is undetermined.
     step = 1e-4 * scalars
-    # What noise leaves of it at its least says nothing of its slope.
+    # Noise in the score at its minimum is no part of the slope.
     more = torch.minimum(value(scalars + step), value(scalars - step)) - found
     return scalars, (found / level).clamp(min=0).sqrt(), (more / level).clamp(min=0).sqrt() / step

@@ -1,4 +1,4 @@
-"""The distinct labels that explain a gradient, and what is said where they are not exactly one."""
+"""List the distinct labels that explain a gradient, and give the reason if there is not exactly one."""
 
 from __future__ import annotations
 
@@ -13,18 +13,23 @@ from gradleak.labels.soft.exact import Candidates, explains
 from gradleak.labels.soft.problem import Problem
 from gradleak.labels.verdict import KNOWN
 
-# One label with two features, this far apart relative to their length, is two explanations.
+# The same label with two features that differ by this relative distance counts as two explanations.
 KNOWN_FEATURE = 0.1
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """The best explanation of each of N samples, and what else there is.
+    """The best explanation of each of N samples, its uncertainty, and the alternatives.
 
-    `scalars` t, NaN where there is none, and `weights` w = 1 / (κ t) (N,); `labels` (N, C); how far the digits leave
-    the label `open` (N,), L1, and by which share the feature's size is `loose` (N,); whether an equation was left to
-    check the answer with, `checked` (N,); all distinct `candidates` (M, C); of which samples it is `proved` that there
-    is no other, where that was asked.
+    Attributes:
+        scalars: t (N,), NaN where there is no explanation.
+        weights: w = 1 / (κ t) (N,).
+        labels: (N, C).
+        open: L1 uncertainty of the label by rounding (N,).
+        loose: Relative uncertainty of the feature's length (N,).
+        checked: Whether an equation was left to verify the answer with (N,).
+        candidates: All distinct labels of each sample (M, C).
+        proved: Whether it is proved for each sample that there is no other label; None if no proof was asked for.
     """
 
     scalars: Tensor
@@ -43,7 +48,7 @@ def shaped(labels: Tensor, prior: LabelPrior | Score) -> Tensor:
         return labels
     values, free = labels.topk(prior.free, dim=-1)
     if prior.rest == "equal":
-        # Most of the rest have small probabilities and small errors; the median is one of theirs.
+        # Most of the remaining classes have small probabilities and small errors, and the median is one of these.
         rest = labels.scatter(-1, free, math.nan).nanmedian(dim=-1, keepdim=True).values.expand_as(labels)
     else:
         rest = torch.zeros_like(labels)
@@ -55,24 +60,24 @@ def shaped(labels: Tensor, prior: LabelPrior | Score) -> Tensor:
 def explanations(
     problem: Problem, prior: LabelPrior | Score, merged: Candidates
 ) -> tuple[tuple[Tensor, ...], Tensor, Tensor]:
-    """Return each sample's distinct accepted labels (M, C), how far the widest of them is open, and the best (N, C)."""
+    """Return each sample's distinct accepted labels (M, C), the largest uncertainty (N,), and the best label (N, C)."""
     accepted = merged.accepted
     widest = merged.open.where(accepted, 0).amax(dim=1)
     counts = accepted.sum(dim=1).tolist()
     most = max(1, *counts)
     scalars, kept = merged.scalars[:, :most], accepted[:, :most]
     if (widest > KNOWN).any():
-        # Where a label is open, the ends of what is accepted are explanations as well.
+        # If a label is uncertain, the ends of its accepted range are explanations as well.
         ends = accepted & (merged.open > KNOWN)
         low, high = (_true_ends(problem, prior, merged.scalars, end, ends) for end in (merged.low, merged.high))
-        # Of an open label its ends say all that the points between them would.
+        # These ends represent all candidates between them; keep only the best of these.
         first = torch.arange(accepted.shape[1], device=accepted.device) == 0
         accepted = accepted & (~ends | first)
         scalars = torch.cat([value[:, :most] for value in (merged.scalars, low, high)], dim=1)
         kept = torch.cat([mask[:, :most] for mask in (accepted, ends, ends)], dim=1)
     probability, pull = problem.sides(scalars.unsqueeze(2))
     labels = shaped(probability - pull, prior)
-    # Nearly always all that was accepted is one label, found from several sides.
+    # Usually all accepted candidates are the same label, reached from several starts.
     best = labels[:, :1]
     apart = _apart(labels, best, scalars, scalars[:, :1]) & kept
     found = [own if count else own[:0] for own, count in zip(best, counts, strict=True)]
@@ -85,13 +90,13 @@ def explanations(
 
 
 def _apart(labels: Tensor, others: Tensor, scalars: Tensor, other_scalars: Tensor) -> Tensor:
-    """Whether explanations differ: in their labels (…, C) or, by their scalars (…,), in their features."""
+    """Return whether explanations differ in their labels (…, C) or, judged by their scalars (…,), in their features."""
     scale = (scalars / other_scalars - 1).abs() > KNOWN_FEATURE
     return ((labels - others).abs().sum(dim=-1) > KNOWN) | scale
 
 
 def _true_ends(problem: Problem, prior: LabelPrior | Score, inside: Tensor, ends: Tensor, which: Tensor) -> Tensor:
-    """Draw the ends (N, K) of what is open in towards their scalars until they, too, explain the gradient."""
+    """Move the ends (N, K) of accepted ranges towards their scalars until the ends explain the gradient, too."""
     row, column = which.nonzero(as_tuple=True)
     if len(row) == 0:
         return ends
@@ -120,7 +125,7 @@ def reason_of(
     candidates: Tensor,
     proved: bool | None,
 ) -> str:
-    """Return why an answer is not unique, "" where it is; `candidates` (M, C) are the labels that were found."""
+    """Return why an answer is not unique, or "" if it is; `candidates` (M, C) are the labels that were found."""
     if not size > 0:
         return "the gradient is zero: prediction and label agree, and nothing else is known"
     if faint:
@@ -143,7 +148,7 @@ def reason_of(
 
 
 def _share_of(candidates: Tensor) -> str:
-    """Return the class that all labels (M, C) found name, and the range of its share; "" where they differ."""
+    """Return the class that all labels (M, C) name and the range of its share, or "" if they name different ones."""
     most, named = candidates.max(dim=1)
     first, *others = named.tolist()
     if any(other != first for other in others):

@@ -1,9 +1,9 @@
-"""Ranges of the scalar in which no scalar explains a gradient: bounds over all of a range, so that nothing is missed.
+"""Exclude ranges of the scalar: bounds over a whole range show that no scalar in it explains the gradient.
 
-The logarithm of t pᵢ(t) is concave in t, as that of the partition function is convex. Over a range it is therefore at
-least what it is at the worse end, and at most what the tangents of both ends leave it. These bound tŷᵢ = t pᵢ(t) − cᵢ,
-and what the prior asks of a label then cannot hold where entries that should be equal have no value in common, or
-where too many that should be zero are not, by more than the greatest rounding error in the range.
+The logarithm of t pᵢ(t) is concave in t, since the log-partition function is convex. Over a range it is at least the
+smaller value at the two ends, and at most the bound by the tangents at both ends. This bounds tŷᵢ = t pᵢ(t) − cᵢ. A
+range is excluded if the prior fails in it by more than the greatest rounding error: entries that should be equal have
+no common value, or too many entries that should be zero are not.
 """
 
 from __future__ import annotations
@@ -20,24 +20,26 @@ from gradleak.labels.soft.path import COPIES
 from gradleak.labels.soft.problem import ACCEPT, NEGATIVE, Problem
 from gradleak.labels.verdict import KNOWN
 
-# So many classes, those with the largest errors, tell nearly all that can be told of a range.
+# Classes that are examined in a range; those with the largest errors c exclude nearly all that can be excluded.
 TELLING = 16
-# What the bounds' own arithmetic may be off by, relative to each and to its exponent.
+# Relative error of the arithmetic of the bounds themselves, in each value and in its exponent.
 UNIT = 8 * 2.0**-53
-# A proof begins with ranges of this ratio, up to so many times the least scalar, and one range reaches far beyond.
+# A proof starts with ranges whose ends have the ratio COARSE, up to FAR times the least scalar. One more range ends at
+# FARTHEST.
 COARSE, FAR, FARTHEST = 1.2, 1e8, 1e20
-# Around an answer the ranges grow by this share of their distance from it; what is left is split, so often.
+# Distances of the edges from an answer grow by the share GRADED. Ranges that remain are split into SPLIT parts, at most
+# ROUNDS times.
 GRADED, SPLIT, ROUNDS = 0.25, 8, 6
-# More ranges than this of one sample are not split again: its digits leave more than one answer open.
-MOST = 256
-# On a CPU this many entries of bounds are held at a time.
+# A sample with more ranges left is not split again: rounding leaves more than one answer.
+MOST_RANGES = 256
+# Entries of the bounds that are computed at a time on a CPU.
 CHUNK_ELEMENTS = 2**20
 
 
 def excluded(problem: Problem, edges: Tensor, prior: LabelPrior, telling: int = TELLING) -> Tensor:
-    """Return in which of the ranges between neighbouring `edges` (N, K + 1) no scalar explains the gradient, (N, K).
+    """Return in which of the ranges between neighbouring `edges` (N, K + 1) no scalar explains the gradient (N, K).
 
-    `telling`: by so many classes, those with the largest errors; all of them exclude more, and take longer.
+    `telling`: how many classes are examined, those with the largest errors; more classes exclude more and take longer.
     """
     low, high, error, size = _bounds(problem, edges, min(problem.classes, max(telling, prior.free + 4)))
     unit = problem.unit[:, None, None]
@@ -49,28 +51,30 @@ def excluded(problem: Problem, edges: Tensor, prior: LabelPrior, telling: int = 
         out = negative | (away.sum(dim=2) > prior.free)
     else:
         tied = ~_free(low, high, prior)
-        error = error + unit * _share(problem, edges, prior, size, margin, tied)
+        error = error + unit * _mean_bound(problem, edges, prior, size, margin, tied)
         margin = most * error
         above = (low - margin).topk(prior.free + 1, dim=2).values[..., -1] > (high + margin).amin(dim=2)
         out = negative | above
     if low.shape[2] < problem.classes:
         return out
-    return out | (_distance(low, high, error, prior) > most)
+    return out | (_least_residual(low, high, error, prior) > most)
 
 
 def _free(low: Tensor, high: Tensor, prior: LabelPrior) -> Tensor:
-    """Return which entries (N, K, C) are the free ones, the largest, all over a range; none where that is not clear."""
+    """Return which entries (N, K, C) are free, the largest, all over a range; none where that is not clear."""
     ranked = low.topk(prior.free, dim=2)
     free = torch.zeros_like(low, dtype=torch.bool).scatter(2, ranked.indices, True)
     clear = ranked.values[..., -1:] > high.masked_fill(free, -math.inf).amax(dim=2, keepdim=True)
     return free & clear
 
 
-def _share(problem: Problem, edges: Tensor, prior: LabelPrior, size: Tensor, margin: Tensor, tied: Tensor) -> Tensor:
-    """Return the greatest mean (N, K, 1) of the entries tŷ that are tied together.
+def _mean_bound(
+    problem: Problem, edges: Tensor, prior: LabelPrior, size: Tensor, margin: Tensor, tied: Tensor
+) -> Tensor:
+    """Return an upper bound (N, K, 1) on the mean of the entries tŷ that the prior ties together.
 
-    All entries sum to t − Σc, and none is above t + max c. Where all classes are at hand: what the entries share is
-    near to every one of them, and their mean to that, by margins that grow with it.
+    All entries sum to t − Σc, and none is above t + max c. If all classes are examined there is a second bound: the
+    value that the tied entries share is near each of them, and near their mean, by margins that grow with this value.
     """
     ratios, last = problem.ratios, edges[:, 1:, None]
     count = problem.classes - prior.free
@@ -84,10 +88,10 @@ def _share(problem: Problem, edges: Tensor, prior: LabelPrior, size: Tensor, mar
     return torch.where(left > 0, torch.minimum(mean, near.nan_to_num(math.inf)), mean)
 
 
-def _distance(low: Tensor, high: Tensor, error: Tensor, prior: LabelPrior) -> Tensor:
-    """Return the least root of the sum of squares (N, K) that residuals between these bounds (N, K, C) can have.
+def _least_residual(low: Tensor, high: Tensor, error: Tensor, prior: LabelPrior) -> Tensor:
+    """Return a lower bound (N, K) on the norm of residuals whose entries lie between these bounds (N, K, C).
 
-    It is that of their middles less that of what they may be off by, where it is clear which entries are free, else 0.
+    It is the norm of the midpoints less that of the half-widths, or 0 where it is not clear which entries are free.
     """
     free = _free(low, high, prior)
     weights = (1 / error).masked_fill(free, 0)
@@ -100,12 +104,13 @@ def _distance(low: Tensor, high: Tensor, error: Tensor, prior: LabelPrior) -> Te
 
 
 def _bounds(problem: Problem, edges: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return least and greatest tŷ, the greatest rounding error but for ŷ's own part of it, and the greatest |tŷ|.
+    """Return bounds (N, K, S) over each range for the S = `count` classes with the largest errors.
 
-    All are (N, K, S), of the `count` S classes that tell most.
+    These are the least and the greatest tŷ, the greatest rounding error without the contribution of ŷ, and the greatest
+    |tŷ|.
     """
     telling = problem.ratios.abs().topk(count, dim=1).indices
-    # Measured from the largest logit, exponents of what counts are small, and so are their errors.
+    # Subtract the largest logit: the exponents of likely classes are then small, and so are their errors.
     problem = replace(problem, logits=problem.logits - problem.logits.amax(dim=1, keepdim=True))
     logits, ratios = (value.gather(1, telling).unsqueeze(1) for value in (problem.logits, problem.ratios))
     every = problem.probabilities(edges)
@@ -114,7 +119,7 @@ def _bounds(problem: Problem, edges: Tensor, count: int) -> tuple[Tensor, Tensor
     probability = every.gather(2, telling.unsqueeze(1).expand(-1, edges.shape[1], -1))
     value, slope = at * probability, 1 / at + logits - mean
     begin, end, last = value[:, :-1], value[:, 1:], at[:, 1:]
-    above = _above(slope[:, :-1], slope[:, 1:], last - at[:, :-1])
+    above = _rise_above_ends(slope[:, :-1], slope[:, 1:], last - at[:, :-1])
     bias = 0.0 if problem.bias is None else 2 * problem.bias.abs().max()
     sizes = (at * mean).abs()
     own = UNIT * (1 + last * logits.abs() + torch.maximum(sizes[:, :-1], sizes[:, 1:]) + bias)
@@ -129,8 +134,8 @@ def _bounds(problem: Problem, edges: Tensor, count: int) -> tuple[Tensor, Tensor
     return low, high, error, torch.maximum(low.abs(), high.abs())
 
 
-def _above(first: Tensor, last: Tensor, width: Tensor) -> Tensor:
-    """Return how far above the better end of a range a concave function may be that has these slopes at its ends."""
+def _rise_above_ends(first: Tensor, last: Tensor, width: Tensor) -> Tensor:
+    """Return how far a concave function with these end slopes can rise above the larger of its end values."""
     rising, falling = first.clamp(min=0), (-last).clamp(min=0)
     return width * rising * falling / (rising + falling).clamp(min=1e-300)
 
@@ -138,14 +143,14 @@ def _above(first: Tensor, last: Tensor, width: Tensor) -> Tensor:
 def proved(problem: Problem, scalars: Tensor, accepted: Tensor, prior: LabelPrior) -> Tensor:
     """Return for which samples (N,) every scalar that explains the gradient gives the label that was found.
 
-    `scalars` (N, K) are those that were found on the problem's side of zero, where `accepted`. Proved is that outside
-    of a range around them no scalar up to 1e20 times the least does, and that in this range labels differ by less
-    than what a label is known to.
+    `scalars` (N, K): those that were found with the problem's sign, where `accepted`. Outside a range around them, no
+    scalar up to 1e20 times the least one explains the gradient. Within this range all labels agree to the tolerance
+    KNOWN.
     """
     some = accepted.any(dim=1)
     first = scalars.where(accepted, math.inf).amin(dim=1).where(some, 1)
     last = scalars.where(accepted, 0).amax(dim=1).where(some, 1)
-    near = _near(problem, first, last).where(some, 0)
+    near = _allowed_change(problem, first, last).where(some, 0)
     inner = torch.stack([first * (1 - near), last * (1 + near)], dim=1)
     count = math.ceil(math.log(FAR / 0.97) / math.log(COARSE)) + 1
     comb = torch.linspace(math.log(0.97), math.log(FAR), count, dtype=scalars.dtype, device=scalars.device).exp()
@@ -157,12 +162,12 @@ def proved(problem: Problem, scalars: Tensor, accepted: Tensor, prior: LabelPrio
     begin, end = 0.97 * least, FARTHEST * least
     around = torch.where(some[:, None], torch.minimum(torch.maximum(around, begin), end), begin)
     edges = torch.cat([least * comb, around, torch.where(some[:, None], inner, begin)], dim=1).sort(dim=1).values
-    told = []
+    results = []
     for rows in torch.arange(len(problem), device=scalars.device).split(_chunk(problem, edges.shape[1])):
         part, own = problem[rows], inner[rows]
-        closed = _agree(part, own, some[rows])
-        told.append(closed & _outside(part, edges[rows], own, some[rows], prior))
-    return torch.cat(told)
+        closed = _labels_agree(part, own, some[rows])
+        results.append(closed & _excluded_outside(part, edges[rows], own, some[rows], prior))
+    return torch.cat(results)
 
 
 def _chunk(problem: Problem, points: int) -> int:
@@ -170,8 +175,8 @@ def _chunk(problem: Problem, points: int) -> int:
     return max(1, entries // (points * problem.classes))
 
 
-def _near(problem: Problem, first: Tensor, last: Tensor) -> Tensor:
-    """Return by which share (N,) of itself a scalar may move for its label to move by a quarter of what is known."""
+def _allowed_change(problem: Problem, first: Tensor, last: Tensor) -> Tensor:
+    """Return the relative change (N,) of a scalar that changes its label by a quarter of KNOWN (L1)."""
     at = torch.stack([first, last], dim=1)
     p, pull = problem.probabilities(at), problem.pulls(at)
     logits = at.unsqueeze(2) * problem.logits.unsqueeze(1)
@@ -179,19 +184,19 @@ def _near(problem: Problem, first: Tensor, last: Tensor) -> Tensor:
     return (KNOWN / 4 / moves.sum(dim=2).amax(dim=1).clamp(min=1e-300)).clamp(max=0.1)
 
 
-def _agree(problem: Problem, inner: Tensor, some: Tensor) -> Tensor:
-    """Whether labels in the inner ranges (N, 2) lie within what a label is known to: p rises and falls with log p."""
+def _labels_agree(problem: Problem, inner: Tensor, some: Tensor) -> Tensor:
+    """Return whether all labels in the inner ranges (N, 2) agree to the tolerance KNOWN; log p is concave."""
     at = torch.stack([inner[:, 0], inner.prod(dim=1).sqrt(), inner[:, 1]], dim=1)
     p = problem.probabilities(at)
     slope = problem.logits.unsqueeze(1) - (p @ problem.logits.unsqueeze(2))
-    above = _above(slope[:, 0], slope[:, 2], (inner[:, 1] - inner[:, 0])[:, None])
+    above = _rise_above_ends(slope[:, 0], slope[:, 2], (inner[:, 1] - inner[:, 0])[:, None])
     wide = p[:, ::2].amax(dim=1) * above.exp() - p[:, ::2].amin(dim=1)
     wide = wide + problem.ratios.abs() * (1 / inner[:, :1] - 1 / inner[:, 1:])
     return (wide.sum(dim=1) <= KNOWN) | ~some
 
 
-def _outside(problem: Problem, edges: Tensor, inner: Tensor, some: Tensor, prior: LabelPrior) -> Tensor:
-    """Whether every range between edges (N, K + 1) that is not inside the inner one is excluded, split or whole."""
+def _excluded_outside(problem: Problem, edges: Tensor, inner: Tensor, some: Tensor, prior: LabelPrior) -> Tensor:
+    """Return whether all ranges between edges (N, K + 1) outside the inner one are excluded, split if necessary."""
     samples = torch.arange(len(problem), device=edges.device)
     whole = torch.ones_like(some)
     for telling in (TELLING, *(problem.classes,) * ROUNDS):
@@ -202,8 +207,8 @@ def _outside(problem: Problem, edges: Tensor, inner: Tensor, some: Tensor, prior
         if len(row) == 0:
             return whole
         owner = samples[row]
-        # A sample with much left keeps it: it is not proved.
-        many = torch.bincount(owner, minlength=len(problem)) > MOST
+        # A sample with too many ranges left is not proved.
+        many = torch.bincount(owner, minlength=len(problem)) > MOST_RANGES
         whole &= ~many
         row, place = row[~many[owner]], place[~many[owner]]
         samples = samples[row]

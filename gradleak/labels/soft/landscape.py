@@ -1,4 +1,4 @@
-"""The loss over the label's scalar: where it has its minima, and where every entry of the label is valid."""
+"""Scan the loss as a function of the label's scalar: its minima, and the intervals where the label is valid."""
 
 from __future__ import annotations
 
@@ -17,19 +17,26 @@ from gradleak.labels.soft.path import LabelPath, golden
 Kind = Literal["variance", "square", "negative"]
 KINDS: tuple[Kind, ...] = ("variance", "square", "negative")
 
-# A class whose logit lies further below the largest has no influence left, so softmax changes on a relative scale
-# of 1/40 of λ at the finest: this grid step resolves that six times over.
+# A class whose logit lies more than 40 below the largest has no influence, so softmax varies on a relative scale of
+# 1/40 of λ at the finest. This grid step resolves that six times over.
 GRID_STEP = 0.004
 GRID_SPAN = 1e4
-# Labels that are valid at one scalar alone seem so over some hundreds of its last digit's units.
-NARROWEST = 1e4
+# A label that is valid at a single scalar appears valid over some hundred rounding units. Intervals that are narrower
+# than this many units are dropped.
+NARROWEST_UNITS = 1e4
 
 
 def label_loss(labels: Tensor, prior: str = "smoothing", kind: Kind = "variance") -> Tensor:
-    """Return how far labels (…, C) are from what the prior allows, (…).
+    """Return how far labels (…, C) are from the shape that the prior allows, (…).
 
-    `kind`: "variance" of all but the free entries (wang2024, Eqn. 5); their mean "square", and the "negative" mass
-    Σ|ŷᵢ| − 1 of all entries (both appendix C).
+    Args:
+        labels: (…, C).
+        prior: "smoothing", "onehot" or "mixup".
+        kind: "variance" of all entries but the free ones (wang2024, Eqn. 5); their mean "square"; or the "negative"
+            mass Σ|ŷᵢ| − 1 of all entries (both appendix C).
+
+    Returns:
+        The loss (…), 0 for a label of the right shape.
     """
     if kind not in KINDS:
         raise unknown("label loss", kind, KINDS)
@@ -51,20 +58,20 @@ def label_loss(labels: Tensor, prior: str = "smoothing", kind: Kind = "variance"
 
 @dataclass(frozen=True)
 class Minima:
-    """The local minima of one sample's loss, ordered by |λ| on each side: scalars (M,) and losses (M,)."""
+    """The local minima of a sample's loss: scalars (M,) and losses (M,), ordered by |λ| for each sign."""
 
     scalars: Tensor
     losses: Tensor
 
     def side(self, sign: float) -> Minima:
-        """Return those on one side of zero, nearest first."""
+        """Return the minima with this sign of λ, the smallest |λ| first."""
         keep = self.scalars * sign > 0
         order = self.scalars[keep].abs().argsort()
         return Minima(self.scalars[keep][order], self.losses[keep][order])
 
     @property
     def best(self) -> float:
-        """The scalar with the least loss; NaN where there is no minimum at all."""
+        """The scalar with the least loss, or NaN if there is no minimum."""
         return float(self.scalars[self.losses.argmin()]) if len(self.losses) else math.nan
 
 
@@ -76,10 +83,20 @@ def find_minima(
     start: float = 1.0,
     span: float = GRID_SPAN,
 ) -> list[Minima]:
-    """Find all local minima of each sample's loss for start ≤ |λ| ≤ span, both signs; one `Minima` a sample.
+    """Find all local minima of each sample's loss for start ≤ |λ| ≤ span and both signs.
 
-    A logarithmic grid brackets them all at once, then golden sections narrow every bracket together: the loss has
-    kinks where the set of free entries changes, so nothing is asked of its derivatives.
+    A logarithmic grid brackets the minima, and golden-section search narrows all brackets together. Derivatives are not
+    used, because the loss has kinks where the set of free entries changes.
+
+    Args:
+        path: The labels of N samples as functions of λ.
+        prior: "smoothing", "onehot" or "mixup".
+        kind: The loss, see `label_loss`.
+        start: The least |λ|.
+        span: The largest |λ|.
+
+    Returns:
+        The minima of each sample.
     """
 
     def loss(part: LabelPath, scalars: Tensor) -> Tensor:
@@ -92,7 +109,7 @@ def find_minima(
         for scalars in (grid, -grid):
             values = loss(part, scalars.expand(len(part), -1))
             inner = values[:, 1:-1]
-            # Rounding makes ripples on the flat far end; a real minimum is deeper than that.
+            # Rounding makes ripples at the flat far end; a minimum must be deeper.
             dips = inner < torch.minimum(values[:, :-2], values[:, 2:]) * (1 - 1e-9)
             sample, index = dips.nonzero(as_tuple=True)
             samples.append(sample)
@@ -111,9 +128,9 @@ def find_minima(
 def nonnegative_intervals(path: LabelPath, *, span: float = GRID_SPAN) -> list[list[tuple[float, float]]]:
     """Return, for each sample, every interval of λ in which no entry of ŷ(λ) is negative.
 
-    By Theorem 1 the entries sum to 1 everywhere, so these are all scalars whose label is a probability vector. End
-    points are found by bisection to rounding; an interval that never ends has the end ±inf. What is no wider than
-    rounding, such as the single point where all zeros of a one-hot label are met, is no interval.
+    By Theorem 1 the entries always sum to 1, so these are all scalars whose label is a probability vector. The ends are
+    found by bisection down to rounding, and are ±inf where an interval does not end. Intervals no wider than rounding
+    are dropped, such as the single point where all zeros of a one-hot label are met.
     """
     result: list[list[tuple[float, float]]] = [[] for _ in range(len(path))]
     offset = 0
@@ -126,20 +143,22 @@ def nonnegative_intervals(path: LabelPath, *, span: float = GRID_SPAN) -> list[l
 
 
 def _intervals_on_side(path: LabelPath, sign: float, span: float) -> list[tuple[int, tuple[float, float]]]:
-    """The intervals on one side of zero, as (sample, (end nearer zero, end further out)) in terms of λ."""
-    # A valid label needs softmax(λ logits)ᵢ ≥ ratioᵢ / λ wherever the right side is positive. Far out only the top
-    # class has any probability left, so another fails in the end, unless the top one alone has a positive right side.
+    """Return the intervals for one sign of λ, as (sample, (end nearer zero, end further out))."""
+    # A valid label needs softmax(λ logits)ᵢ ≥ ratioᵢ / λ wherever the right side is positive. For large |λ| only the
+    # top class has any probability, so another class violates this, unless the top class alone has a positive right
+    # side.
     top = (sign * path.logits).argmax(dim=1, keepdim=True)
     gaps = (sign * path.logits).gather(1, top) - sign * path.logits
     demanding = (sign * path.ratios > 0).scatter(1, top, False)
     gap = gaps.masked_fill(~demanding, 0).amax(dim=1)
-    # No label is valid below the least |λ|, so each sample's grid starts just under it; e⁻⁶⁰ ends it.
+    # No label is valid below the least |λ|, so each sample's grid starts just under it. It ends at a probability of
+    # e⁻⁶⁰.
     begin = path.least * (1 - 1e-6)
     end = torch.maximum(span * begin, 60 / gap.clamp(min=torch.finfo(gap.dtype).tiny)).where(gap > 0, span * begin)
     unit = torch.linspace(0, 1, _grid(path, 1.0, span).numel(), dtype=begin.dtype, device=begin.device)
     scalars = sign * begin[:, None] * (end / begin)[:, None] ** unit
 
-    scalars, valid = _turning(path, scalars)
+    scalars, valid = _with_narrow_intervals(path, scalars)
     change = valid[:, 1:] != valid[:, :-1]
     sample, index = change.nonzero(as_tuple=True)
     low, high = scalars[sample, index], scalars[sample, index + 1]
@@ -149,9 +168,9 @@ def _intervals_on_side(path: LabelPath, sign: float, span: float) -> list[tuple[
         middle = (low + high) / 2
         up = (_slack(part, middle[:, None])[:, 0] >= 0) == opens
         high, low = torch.where(up, middle, high), torch.where(up, low, middle)
-    # The end that is itself valid: an interval's first point, or its last.
+    # Take the end at which the label is valid: the first or the last point of an interval.
     edges = torch.where(opens, high, low)
-    narrowest = NARROWEST * torch.finfo(scalars.dtype).eps
+    narrowest = NARROWEST_UNITS * torch.finfo(scalars.dtype).eps
     intervals: list[tuple[int, tuple[float, float]]] = []
     starts: dict[int, float] = {n: float(scalars[n, 0]) for n in range(len(path)) if bool(valid[n, 0])}
     for n, edge, opening in zip(sample.tolist(), edges.tolist(), opens.tolist(), strict=True):
@@ -163,11 +182,12 @@ def _intervals_on_side(path: LabelPath, sign: float, span: float) -> list[tuple[
     return intervals
 
 
-def _turning(path: LabelPath, scalars: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the grid (N, K) and where its labels are valid, every point moved that hides an interval or a gap.
+def _with_narrow_intervals(path: LabelPath, scalars: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the grid (N, K) and where its labels are valid, with points moved that miss a narrow interval or gap.
 
-    One narrower than a step still shows: the slack rises towards it, or falls. So each point from which both
-    neighbours lie further from zero is moved to the extremum between them, if validity is another there.
+    An interval or gap that is narrower than a step still makes the least entry rise or fall towards it. So each grid
+    point that is closer to a change of validity than both its neighbours is moved to the extremum between them, if
+    validity differs there.
     """
     values = _slack(path, scalars)
     valid = values >= 0
@@ -188,12 +208,12 @@ def _turning(path: LabelPath, scalars: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _slack(path: LabelPath, scalars: Tensor) -> Tensor:
-    """Return the least entry (N, K) of each label: none is negative where it is not."""
+    """Return the least entry (N, K) of each label, which is negative where the label is not valid."""
     return path.labels(scalars).amin(dim=-1)
 
 
 def _grid(path: LabelPath, start: float, span: float) -> Tensor:
-    # Five steps early, so that a minimum at the start itself has a neighbour on either side.
+    # Start five steps early, so that a minimum at the start itself has a neighbour on either side.
     start = start * math.exp(-5 * GRID_STEP)
     points = math.ceil(math.log(span / start) / GRID_STEP) + 1
     return torch.logspace(

@@ -1,9 +1,9 @@
-"""One unknown scalar: the label and the feature as functions of it.
+"""Express the label and the feature of a sample as functions of one unknown scalar.
 
-Without a bias, row i of the last layer's gradient is gᵢ = (pᵢ − yᵢ) x (wang2024, Eqn. 2). All rows are multiples of one
-vector, so any vector d along them gives the feature up to a scalar, x = s d, and with it the label
-ŷᵢ(s) = softmax(s W d + b)ᵢ − rᵢ / s with gᵢ = rᵢ d (Eqn. 4). The paper's d is a row g_r, and the true scalar is then
-λ* = 1 / (p_r − y_r); the exact solver's d has length one, and its scalar is ‖x‖.
+Row i of the last layer's gradient is gᵢ = (pᵢ − yᵢ) x (wang2024, Eqn. 2), so all rows are multiples of one vector. Any
+vector d along them gives the feature up to a scalar, x = s d. With it follows the label ŷᵢ(s) = softmax(s W d + b)ᵢ −
+rᵢ / s with gᵢ = rᵢ d (Eqn. 4). The paper takes a row g_r as d, and the true scalar is then λ* = 1 / (p_r − y_r). The
+exact solver takes a d of length 1, and its scalar is ‖x‖.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from torch import Tensor
 from gradleak.devices import entries_at_once
 from gradleak.errors import InputError
 
-# On a CPU a chunk and its temporaries stay in the second-level cache: half the time of large ones.
+# On a CPU a chunk and its temporaries fit the second-level cache, which halves the time.
 CHUNK_ELEMENTS = 2**18
-# How many temporaries of a chunk's size are held at once, in float64.
+# Temporaries of a chunk's size that are held at once, in float64.
 COPIES = 16
 GOLDEN = (math.sqrt(5) - 1) / 2
 
@@ -29,7 +29,10 @@ GOLDEN = (math.sqrt(5) - 1) / 2
 class ScalarPath:
     """The label of each of N samples as a function of its unknown scalar s.
 
-    `logits` (N, C): W d; `ratios` (N, C): r, the gradient's rows in units of d; `bias` b (C,) or None.
+    Attributes:
+        logits: W d (N, C).
+        ratios: r (N, C), the gradient's rows in units of d.
+        bias: b (C,) or None.
     """
 
     logits: Tensor
@@ -40,7 +43,7 @@ class ScalarPath:
         return len(self.ratios)
 
     def __getitem__(self, which: slice | Tensor) -> Self:
-        """Return some samples' paths: every field but the bias has a row a sample."""
+        """Return the paths of some samples; all fields but the bias have one row for each sample."""
         own: dict[str, Any] = {one.name: getattr(self, one.name) for one in fields(self)}  # type: ignore[arg-type]
         return type(self)(**{name: value if name == "bias" else value[which] for name, value in own.items()})
 
@@ -65,7 +68,7 @@ class ScalarPath:
         return self.probabilities(scalars) - self.pulls(scalars)
 
     def parts(self, points: int) -> list[Self]:
-        """Return these paths in parts whose labels at so many scalars each are one chunk."""
+        """Split the samples so that the labels of each part, at `points` scalars, fit one chunk."""
         entries = entries_at_once(self.ratios.device, CHUNK_ELEMENTS, 8 * COPIES)
         size = max(1, entries // (points * self.classes))
         if size >= len(self):
@@ -77,8 +80,12 @@ class ScalarPath:
 class LabelPath(ScalarPath):
     """The label of each of N samples as a function of its unknown scalar λ, along a row of its gradient.
 
-    `direction` (N, I): the row g_r; `logits` (N, C): W g_r; `ratios` (N, C): gᵢ / g_r; `bias` (C,) or None;
-    `row` (N,): r, the row whose entries have the largest absolute sum.
+    Attributes:
+        direction: The row g_r (N, I).
+        logits: W g_r (N, C).
+        ratios: gᵢ / g_r (N, C).
+        bias: b (C,) or None.
+        row: r (N,), the row with the largest absolute sum of its entries.
     """
 
     direction: Tensor
@@ -89,9 +96,9 @@ class LabelPath(ScalarPath):
 
     @property
     def least(self) -> Tensor:
-        """The least |λ| for which a valid label can exist, (N,).
+        """The least |λ| for which a valid label can exist (N,).
 
-        The positive entries of p − y sum to at most 1, and they are the positive ones of ratios / λ.
+        The positive entries of p − y sum to at most 1, and they are the positive entries of ratios / λ.
         """
         return self.ratios.clamp(min=0).sum(dim=1)
 
@@ -108,10 +115,18 @@ def label_path(
     columns: Literal["all", "one"] = "all",
     dtype: torch.dtype | None = torch.float64,
 ) -> LabelPath:
-    """Reduce last-layer gradients of single samples, (C, I) or (N, C, I), to their label paths (wang2024, Eqn. 4).
+    """Reduce last-layer gradients of single samples to their label paths (wang2024, Eqn. 4).
 
-    `columns`: gᵢ / g_r is the same in every column; "all" fits them by least squares, "one" divides in the column
-    where |g_r| is largest, as the paper's code does. `dtype`: the arithmetic; None keeps the gradient's.
+    Args:
+        weight_gradients: Gradient of one sample (C, I) or of N samples (N, C, I).
+        weight: The last layer's weight (C, I).
+        bias: The last layer's bias (C,), if it has one.
+        columns: How to compute gᵢ / g_r, which is the same in every column. "all" fits all columns by least squares.
+            "one" divides in the column where |g_r| is largest, as the paper's code does.
+        dtype: The type to compute in; None keeps the gradient's.
+
+    Returns:
+        The label of each sample as a function of its scalar.
     """
     gradients = weight_gradients.unsqueeze(0) if weight_gradients.ndim == 2 else weight_gradients
     if gradients.ndim != 3 or gradients.shape[1:] != weight.shape:
@@ -141,12 +156,12 @@ def label_path(
 
 
 def joined(parts: list[Tensor]) -> Tensor:
-    """Return the parts under each other; a single one as it is."""
+    """Concatenate the parts; return a single part without a copy."""
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
 def golden(loss: Callable[[Tensor], Tensor], lower: Tensor, upper: Tensor, steps: int = 60) -> Tensor:
-    """Narrow brackets (N, K) around one minimum each, all together, by golden sections: nothing is asked of slopes."""
+    """Narrow brackets (N, K) around one minimum each by golden-section search, which needs no derivatives."""
     for _ in range(steps):
         width = upper - lower
         left, right = upper - GOLDEN * width, lower + GOLDEN * width

@@ -1,8 +1,8 @@
-"""The published search for the scalar: Algorithm 1 (L-BFGS) and Algorithm 2 (a particle swarm) of wang2024.
+"""Search for the scalar as wang2024 publishes it: Algorithm 1 (L-BFGS) and Algorithm 2 (a particle swarm).
 
-Both look for a scalar s, x = s g_r / coefficient, at which 1000 times the label's loss falls below 1e-9. They stop
-on that loss alone. The authors' code also asks whether s is the true scalar before it counts a success
-(`metrics.oracle_success` gives that figure), which nobody who has only the gradient can.
+Both look for a scalar s, with x = s g_r / coefficient, at which 1000 times the label's loss is below 1e-9. They stop by
+that loss alone. The authors' code also compares s with the true scalar before it counts a success, which an attacker
+cannot do; `metrics.oracle_success` computes that figure.
 """
 
 from __future__ import annotations
@@ -20,11 +20,17 @@ from torch import Tensor
 from gradleak.labels.priors import LabelPrior, Score
 from gradleak.labels.soft.path import LabelPath
 
+# The factor on the loss, and the value below which a search stops.
 SCALE, ENOUGH = 1000.0, 1e-9
+# L-BFGS: the largest scalar, the number of steps, and the learning rate.
 BOUND, STEPS, RATE = 100.0, 100, 0.5
+# Where the last three losses differ by a smaller share than PLATEAU, the scalar is moved by PUSH, then twice as far,
+# and so on.
 PLATEAU, PUSH = 1e-3, 0.5
 # Appendix E divides the unknown by 4; the authors' notebooks use 2 for mixup.
 COEFFICIENTS = {"smoothing": 4.0, "mixup": 2.0}
+# The swarm: particles and iterations, the nearest window, the farthest scalar, and the extension of each window at its
+# lower end.
 POPULATION, ITERATIONS = 500, 40
 NEAR, FAR, SPILL = (1.0, 6.0), 70.0, 0.3
 SWARM = {"c1": 0.5, "c2": 0.5, "w": 0.8}
@@ -32,7 +38,7 @@ SWARM = {"c1": 0.5, "c2": 0.5, "w": 0.8}
 
 @dataclass(frozen=True)
 class ScalarLoss:
-    """1000 times the loss of one sample's label over s, as the search sees it: in the gradient's own precision."""
+    """1000 times the loss of one sample's label as a function of s, in the gradient's precision."""
 
     path: LabelPath
     prior: LabelPrior | Score
@@ -40,7 +46,7 @@ class ScalarLoss:
 
     @property
     def width(self) -> float:
-        """How wide the swarm's outer windows are."""
+        """The width of the swarm's outer windows."""
         return 20.0 if not isinstance(self.prior, LabelPrior) or self.prior.free == 1 else 50.0
 
     def values(self, scalars: Tensor) -> Tensor:
@@ -51,7 +57,7 @@ class ScalarLoss:
         return SCALE * labels.sort(dim=1).values[:, : labels.shape[1] - self.prior.free].var(dim=1, correction=0)
 
     def slope(self, scalar: Tensor) -> tuple[float, Tensor]:
-        """Return the loss and its derivative at one s (1,)."""
+        """Return the loss and its derivative at a single s (1,)."""
         if not isinstance(self.prior, LabelPrior):
             with torch.enable_grad():
                 at = scalar.detach().requires_grad_()
@@ -70,7 +76,7 @@ class ScalarLoss:
 
 
 def lbfgs(objective: ScalarLoss) -> float:
-    """Return the scalar that Algorithm 1 stops at, or NaN: L-BFGS from ±1, pushed on where the loss is level."""
+    """Return the scalar at which Algorithm 1 stops, or NaN: L-BFGS from ±1, with a push where the loss is flat."""
     for sign in (1.0, -1.0):
         found = _descend(objective, sign)
         if not math.isnan(found):
@@ -107,7 +113,7 @@ def _descend(objective: ScalarLoss, sign: float) -> float:
 
 
 def swarm(objective: ScalarLoss, seed: int = 0) -> float:
-    """Return the scalar that Algorithm 2 stops at, or NaN: a swarm a window, from near to far, both sides in turn."""
+    """Return the scalar at which Algorithm 2 stops, or NaN: one swarm per window, from near to far, with both signs."""
     for low, high in windows(objective.width):
         for edges in ((low - SPILL, high), (-high - SPILL, -low)):
             value, scalar = swarm_window(objective, edges, POPULATION, ITERATIONS, seed)
@@ -117,7 +123,7 @@ def swarm(objective: ScalarLoss, seed: int = 0) -> float:
 
 
 def windows(width: float) -> list[tuple[float, float]]:
-    """Return the windows of |s| that are searched, for outer ones of this width."""
+    """Return the windows of |s| that are searched, given the width of the outer ones."""
     edges = [NEAR, (NEAR[1], NEAR[1] + width / 5)]
     while edges[-1][1] + width < FAR:
         edges.append((edges[-1][1], edges[-1][1] + width))
@@ -127,7 +133,7 @@ def windows(width: float) -> list[tuple[float, float]]:
 def swarm_window(
     objective: ScalarLoss, edges: tuple[float, float], population: int, iterations: int, seed: int
 ) -> tuple[float, float]:
-    """Return the least loss that a swarm finds between two edges, and where; all particles are evaluated together."""
+    """Return the least loss that a swarm finds between two edges, and its scalar; all particles run together."""
 
     def losses(positions: np.ndarray) -> np.ndarray:
         with torch.no_grad():
@@ -135,7 +141,7 @@ def swarm_window(
         return found.nan_to_num(math.inf).double().cpu().numpy()
 
     optimizer_class = _quiet_swarm()
-    # pyswarms draws from numpy's global generator, which is put back as it was.
+    # pyswarms draws from numpy's global generator; restore that generator's state afterwards.
     state = np.random.get_state()  # noqa: NPY002
     np.random.seed(seed)  # noqa: NPY002
     try:
@@ -150,7 +156,7 @@ def swarm_window(
 
 @functools.cache
 def _quiet_swarm() -> Any:
-    """Import pyswarms without the report.log it opens, and without what it does to everyone's logging."""
+    """Import pyswarms without the report.log that it opens and without its changes to the logging configuration."""
     configure = logging.config.dictConfig
     logging.config.dictConfig = lambda config: None
     try:

@@ -1,4 +1,4 @@
-"""Soft labels from last-layer gradients of single samples: one call, three solvers."""
+"""Recover the soft labels and features of single samples from last-layer gradients, with a choice of three solvers."""
 
 from __future__ import annotations
 
@@ -27,13 +27,14 @@ from gradleak.precision import Precision, coarser, precision_of, rounding_unit, 
 Solver = Literal["exact", "lbfgs", "pso"]
 SOLVERS: tuple[Solver, ...] = ("exact", "lbfgs", "pso")
 Certify = Literal["search", "proof"]
-# A fit that misses by this many rounding units is not one sample's gradient (rounding alone misses by less than one).
+# A gradient farther from rank one than this many rounding units is not one sample's. Rounding alone stays below one
+# unit.
 RANK_ONE = 64
-# The same where the precision is told: entries are off by at most a unit then, and the direction by less.
-RANK_ONE_TOLD = 2
-# Digits are looked at in so many rows.
-ROWS = 4
-# Sizes are never taken for less: their squares are numbers still.
+# The same for a precision that is given: entries are wrong by one unit at most, and the direction by less.
+RANK_ONE_COARSE = 2
+# Rows of a gradient whose digits are searched for signs of coarse rounding.
+ROWS_EXAMINED = 4
+# Lengths are at least this, so that their squares do not underflow.
 LEAST = 1e-150
 UNCHECKED = (
     "without a prior nothing checks this label: it is right if the client computed with these very weights, "
@@ -43,16 +44,21 @@ UNCHECKED = (
 
 @dataclass(frozen=True)
 class SoftLabels:
-    """What N gradients say about their samples; everything in float64.
+    """The labels and features of N samples, in float64, and how certain they are.
 
-    `labels` (N, C), `features` (N, I): the best explanation, NaN where there is none; `scalars` (N,): λ with x = λ
-    g_r, r the row whose entries have the largest absolute sum; `scales` (N,): the factor on the gradient, given or
-    found; `residuals` (N,): relative error of the gradient that they give; `open` (N,): how far the label may be off
-    (L1), inf where nothing bounds it; of an "ambiguous" label it is an estimate from the slope of the residuals, and
-    where a class is saturated half of the error was seen; `candidates`: for each sample the distinct labels (M, C)
-    that were found to explain its gradient within rounding, the best first (where a label is open and the scale is
-    known, the ends of what is open); `status` and, where it is not "unique", `reasons`. Where all labels found name one
-    class, the reason gives the class and the range of its share.
+    Attributes:
+        labels: The best explanation of each gradient (N, C), NaN where there is none.
+        features: The inputs of the last layer (N, I), NaN where there is no explanation.
+        scalars: λ (N,) with x = λ g_r, where g_r is the row with the largest absolute sum of its entries.
+        scales: The factor on each gradient (N,), given or recovered.
+        residuals: Relative error of the gradient that the answer gives (N,).
+        open: Bound on the L1 error of each label (N,), inf where there is none. For an "ambiguous" label this is an
+            estimate from the slope of the residuals; with a saturated class, errors of twice this size were observed.
+        candidates: For each sample the distinct labels (M, C) that explain its gradient within rounding, the best
+            first. If a label is not determined and the scale is known, these include the ends of its range.
+        status: "unique", "ambiguous", "found" or "failed" for each sample, see `gradleak.answers.MEANINGS`.
+        reasons: Why the answer is not "unique", else "". If all labels found name the same class, the reason gives this
+            class and the range of its share.
     """
 
     labels: Tensor
@@ -69,14 +75,14 @@ class SoftLabels:
         return len(self.labels)
 
     def where(self, status: Status) -> Tensor:
-        """Return which samples have this status, (N,)."""
+        """Return which samples have this status (N,)."""
         return torch.tensor([one == status for one in self.status], device=self.labels.device)
 
     def cloned(self) -> SoftLabels:
-        """Return the same in tensors of its own."""
+        """Return a copy that shares no memory with this one."""
         own = {one.name: getattr(self, one.name) for one in fields(self)}
         own = {name: value.clone() if isinstance(value, Tensor) else value for name, value in own.items()}
-        # One copy of all candidates, cut into those of each sample.
+        # Copy all candidates at once, then split the copy by sample.
         candidates = torch.cat(self.candidates).split([len(one) for one in self.candidates])
         return SoftLabels(**own | {"candidates": tuple(candidates)})
 
@@ -98,7 +104,7 @@ class SoftLabels:
 
     @property
     def verdicts(self) -> list[Verdict]:
-        """What is said of each sample."""
+        """The verdict on each sample."""
         return [
             Verdict(*facts)
             for facts in zip(self.status, self.residuals.tolist(), self.open.tolist(), self.reasons, strict=True)
@@ -119,33 +125,51 @@ def recover_soft_labels(
     certify: Certify = "search",
     precision: str | Precision | None = None,
 ) -> SoftLabels:
-    """Recover the soft label and the feature of a single sample (C, I), or of each of N (N, C, I), from its gradient.
+    """Recover the soft label and the feature of one sample, or of each of N samples, from its last-layer gradient.
 
-    `prior`: "smoothing", "mixup", "onehot", a `Prior`, or a callable that scores labels (…, C) with 0 for the right
-    shape. Where a `bias_gradient` and the scale are known the label follows in closed form, and the prior is what it is
-    checked against. None, any label at all, leaves nothing to check it with but that no entry is negative: the status
-    is then "found", never "unique". Such a label is right if the client computed with this very weight and bias, and
-    both gradients were sent unchanged; weights one step old or a clipped tensor give a wrong one.
-    `nonnegative`: no entry of the feature is negative, as after a ReLU or a sigmoid, which fixes the scalar's sign; a
-    sample whose gradient shows features of both signs is searched on both sides all the same.
-    `noise`: standard deviation of what a client is known to have added to every entry; None estimates it from how far
-    the gradient is from rank one, so that a batch, too, is taken for one noisy sample.
-    `scale`: the factor on the gradient. 1 says that the client sends the gradient of its mean loss, as it is: an
-    assumption, under which a clipped gradient may give a wrong label that nothing tells from the right one. None finds
-    the factor, between 1e-9 and 1e9, together with the label, from the same equations, where these are enough for both.
-    `certify`: what "unique" rests on. "search", that a fine grid shows no other answer; "proof", that intervals exclude
-    every other scalar up to 1e20 times the least one: this takes longer, and an answer that they do not prove is
-    "ambiguous". Where no equation is left to spare, only a proof makes an answer unique. A label that follows from a
-    bias gradient in closed form has nothing to prove.
-    `precision`: what the client is known to compute in, as "bfloat16" (`gradleak.precision.PRECISIONS`), where that is
-    coarser than the gradient's type. It bounds the relative error of what the client rounded, and so the label's.
+    Args:
+        weight_gradient: Gradient of the last layer's weight for one sample (C, I), or for each of N samples (N, C, I).
+        weight: The last layer's weight (C, I).
+        bias: The last layer's bias (C,), if it has one.
+        bias_gradient: Gradient of the bias, C entries for each sample. If it is given and the scale is known, the label
+            follows in closed form, and the prior only checks the label.
+        prior: What is known of the label's shape: "smoothing", "mixup", "onehot", a `Prior`, or a function that maps
+            labels (…, C) to scores, 0 for the right shape. None allows any label, and needs a bias gradient and a known
+            scale. The only check is then that no entry is negative, so the status is "found" and never "unique". Such a
+            label is right if the client computed with exactly this weight and bias and sent both gradients unchanged.
+            Weights that are one step old, or a clipped tensor, give a wrong label.
+        solver: "exact", or one of the searches that wang2024 publishes, "lbfgs" and "pso".
+        nonnegative: Whether no entry of the feature is negative, as after a ReLU or a sigmoid. This fixes the scalar's
+            sign. Samples whose gradients show features of both signs are still searched with both.
+        noise: Standard deviation of the noise that the client is known to have added to every entry. None estimates it
+            from the gradient's distance from rank one, so that a batch is taken for one noisy sample.
+        scale: The factor on the gradient. 1 assumes that the client sends the gradient of its mean loss unchanged; a
+            clipped gradient may then give a wrong label without notice. None solves for a factor between 1e-9 and 1e9
+            together with the label, if there are enough equations for both.
+        certify: What "unique" rests on. "search": a fine grid shows no other answer. "proof": intervals exclude every
+            other scalar up to 1e20 times the least possible one; this takes longer, and answers without a proof are
+            "ambiguous". If no equation is left for a check, only a proof makes an answer unique. A label that follows
+            from a bias gradient in closed form needs no proof.
+        precision: The precision in which the client is known to compute, such as "bfloat16"
+            (`gradleak.precision.PRECISIONS`), if it is coarser than the gradient's type. It bounds the relative error
+            of the client's numbers, and so the error of the label.
+
+    Returns:
+        The labels (N, C), features (N, I) and statuses of the samples.
+
+    >>> draws = torch.Generator().manual_seed(0)
+    >>> weight, x = torch.randn(10, 8, generator=draws), torch.rand(8, generator=draws)
+    >>> label = 0.9 * torch.eye(10)[3] + 0.01
+    >>> found = recover_soft_labels(torch.outer((weight @ x).softmax(0) - label, x), weight)
+    >>> found.status, round(float(found.labels[0, 3]), 4)
+    (('unique',), 0.91)
     """
     gradients = weight_gradient.unsqueeze(0) if weight_gradient.ndim == 2 else weight_gradient
     _check(gradients, weight, bias, bias_gradient, noise, scale)
     _check_solver(solver, bias_gradient, nonnegative, noise, scale)
     _check_certify(certify, solver, prior, scale)
     rounding = _rounding(precision, gradients.dtype, solver)
-    # Many small steps take a sixth less time here; what is handed out is of the ordinary kind.
+    # Inference mode saves a sixth of the time, as there are many small steps. The caller gets ordinary tensors.
     with torch.inference_mode():
         if prior is None and (bias_gradient is None or scale is None):
             raise InputError("without a prior any label fits, but where a bias gradient and the scale are known")
@@ -164,27 +188,31 @@ def recover_soft_labels(
 
 @dataclass(frozen=True)
 class _Rounding:
-    """How the client's numbers are rounded: their `unit`, the `least` that is told from zero, and what follows.
+    """How the client rounds its numbers.
 
-    `told`: whether it is coarser than the gradient's type; `allowed`: by how many units a gradient may miss rank one.
+    Attributes:
+        unit: Bound on the relative error.
+        least: The smallest number that is distinguished from zero.
+        coarse: Whether this is known to be coarser than the gradient's type.
+        allowed: Rounding units by which a single sample's gradient may miss rank one.
     """
 
     unit: float
     least: float
-    told: bool
+    coarse: bool
     allowed: float
 
 
 def _rounding(precision: str | Precision | None, dtype: torch.dtype, solver: Solver) -> _Rounding:
     facts = torch.finfo(dtype)
     unit = rounding_unit(precision, dtype)
-    # An entry below the least number that the precision holds is off by as much.
+    # Entries below the least number of the type are wrong by up to that number.
     least = facts.smallest_normal * facts.eps
     if precision is None or not coarser(precision, dtype):
         return _Rounding(unit, least, False, RANK_ONE)
     if solver != "exact":
         raise InputError(f"the published search '{solver}' takes no precision; the solver 'exact' does")
-    return _Rounding(unit, max(least, precision_of(precision).least), True, RANK_ONE_TOLD)
+    return _Rounding(unit, max(least, precision_of(precision).least), True, RANK_ONE_COARSE)
 
 
 def _check_solver(
@@ -249,33 +277,35 @@ def _exact(
     certify: Certify,
     rounding: _Rounding,
 ) -> SoftLabels:
+    """Solve with the solver "exact", and also for the scale if it is unknown."""
     reduced = reduce_gradients(gradients, weight)
     fitted = _rank_one(reduced, gradients, noise, rounding)
     both = fitted & ~reduced.same_sign if nonnegative else fitted
-    # A sample whose scalar may have either sign is two problems; one that cannot be fitted is none.
+    # A sample whose scalar may have either sign is solved twice, and one whose gradient is not of rank one is not
+    # solved.
     plus, minus = fitted.nonzero()[:, 0], both.nonzero()[:, 0]
     disturbed = _noise(reduced, weight, noise)
     problem = _rounded(problem_of(reduced, weight, bias, gradients.dtype, disturbed, scale or 1.0), rounding)
     signed = [(rows, sign) for rows, sign in ((plus, 1), (minus, -1)) if len(rows)]
     if scale is None:
         sides = [(rows, sign, unscaled.solve(problem.side(rows, sign), prior)) for rows, sign in signed]
-        return _told(reduced, problem, gradients, fitted, unscaled.merged(problem, sides), None, prior, rounding)
+        return _as_labels(reduced, problem, gradients, fitted, unscaled.merged(problem, sides), None, prior, rounding)
     parts = [(rows, sign, exact.solve(problem.side(rows, sign), prior)) for rows, sign in signed]
     merged = _merged(problem, parts)
     best = merged.scalars[:, 0]
     candidates, widest, label = explanations(problem, prior, merged)
-    # Where all equations are used up, every root is an answer, and a root may have been missed.
+    # A single equation is used up by the scalar: every root is an answer, and a root may have been missed.
     spare = not isinstance(prior, LabelPrior) or prior.equations(problem.classes) > 1
     checked = torch.full_like(best, spare, dtype=torch.bool)
     proved = _proved(problem, prior, parts) if certify == "proof" else None
     found = Explanation(best, best.reciprocal(), label, widest, torch.zeros_like(best), checked, candidates, proved)
-    return _told(reduced, problem, gradients, fitted, found, scale, prior, rounding)
+    return _as_labels(reduced, problem, gradients, fitted, found, scale, prior, rounding)
 
 
 def _proved(
     problem: Problem, prior: LabelPrior | Score, parts: list[tuple[Tensor, int, Candidates]]
 ) -> tuple[bool, ...]:
-    """Return of which samples it is proved, on either side of zero, that nothing else explains them."""
+    """Return for which samples it is proved, for both signs of the scalar, that nothing else explains them."""
     assert isinstance(prior, LabelPrior)
     proved = torch.ones(len(problem), dtype=torch.bool, device=problem.ratios.device)
     for rows, sign, found in parts:
@@ -284,8 +314,8 @@ def _proved(
 
 
 def _rank_one(reduced: RankOne, gradients: Tensor, noise: float | None, rounding: _Rounding) -> Tensor:
-    """Return which gradients (N,) are one sample's, up to the rounding of their entries; all where there is noise."""
-    there = reduced.size > _faint(gradients, rounding)
+    """Return which gradients (N,) have rank one up to rounding; with noise, all that are not too small."""
+    there = reduced.size > _faintest_size(gradients, rounding)
     if noise != 0:
         return there
     least = rounding.least * math.sqrt(math.prod(gradients.shape[1:]))
@@ -293,22 +323,23 @@ def _rank_one(reduced: RankOne, gradients: Tensor, noise: float | None, rounding
     return there & (missed.sub_(reduced.size, alpha=allowed * rounding.unit) <= allowed * least)
 
 
-def _faint(gradients: Tensor, rounding: _Rounding) -> float:
-    """Return the size below which rounding to the precision's smallest numbers explains a gradient with any label."""
-    floor = max(_floor(gradients.dtype), rounding.least if rounding.told else 0.0)
+def _faintest_size(gradients: Tensor, rounding: _Rounding) -> float:
+    """Return the size below which a gradient can be explained by rounding to the smallest numbers, with any label."""
+    floor = max(_least_number(gradients.dtype), rounding.least if rounding.coarse else 0.0)
     return ACCEPT * floor * math.sqrt(gradients.shape[1])
 
 
-def _floor(dtype: torch.dtype) -> float:
-    """Return the least number that a type holds.
+def _least_number(dtype: torch.dtype) -> float:
+    """Return the smallest positive number of a type that can be relied on.
 
-    Many exponentials flush what is not a normal number to zero; half precision cannot afford that.
+    Many implementations of exp flush subnormal numbers to zero, so only half precision, which needs them, counts on
+    them.
     """
     facts = torch.finfo(dtype)
     return facts.smallest_normal * (facts.eps if facts.bits < 32 else 1)
 
 
-def _told(
+def _as_labels(
     reduced: RankOne,
     problem: Problem,
     gradients: Tensor,
@@ -318,25 +349,27 @@ def _told(
     prior: LabelPrior | Score | None,
     rounding: _Rounding,
 ) -> SoftLabels:
-    """Put what was found into the terms of the gradient, and say what it is worth."""
-    if rounding.told:
+    """Express explanations in terms of the gradients, and assign each a status and a reason."""
+    if rounding.coarse:
         found = replace(found, open=_coarsely_open(problem, found, prior))
-    # Where nothing was found the scalar is NaN, and so is all that follows from it.
+    # Without an explanation the scalar is NaN, and so are all results computed from it.
     lost = found.scalars.isnan()
     at, weights = found.scalars[:, None], found.weights[:, None]
-    # The gradient that label and feature give is t κ (p − y) along the direction, and 1 / w = t κ.
+    # Label and feature give the gradient t κ (p − y) along the direction, and t κ = 1 / w.
     missed = torch.addcdiv(problem.ratios, problem.probabilities(at)[:, 0] - found.labels, weights, value=-1)
     residuals = norm(missed, dim=1) / norm(problem.ratios, dim=1).clamp_(min=LEAST)
-    faint = reduced.size <= _faint(gradients, rounding)
+    faint = reduced.size <= _faintest_size(gradients, rounding)
     facts = torch.stack([reduced.size, faint, fitted, reduced.misfit, found.open, found.loose, found.checked]).tolist()
     proved = found.proved or (None,) * len(found.candidates)
     reasons = tuple(reason_of(*own) for own in zip(*facts, found.candidates, proved, strict=True))
     sums = gradients.sum(dim=2).abs()
     row = sums.argmax(dim=1, keepdim=True)
-    if not rounding.told:
-        shown = _shown(gradients, sums, reasons)
-        reasons = tuple(_doubted(reason, unit) for reason, unit in zip(reasons, shown.tolist(), strict=True))
-        # The error of such a label has no bound until the precision is given.
+    if not rounding.coarse:
+        shown = _shown_by_digits(gradients, sums, reasons)
+        reasons = tuple(
+            _reason_with_rounding(reason, unit) for reason, unit in zip(reasons, shown.tolist(), strict=True)
+        )
+        # Until the precision is given, the error of such a label has no bound.
         found = replace(found, open=found.open.masked_fill(shown > 0, math.inf))
     return SoftLabels(
         labels=found.labels.masked_fill(lost[:, None], math.nan),
@@ -355,7 +388,7 @@ def _told(
 
 
 def _unchecked(found: SoftLabels) -> SoftLabels:
-    """Return labels that follow in closed form and have no prior to be checked against, without a certificate."""
+    """Replace "unique" by "found" for labels in closed form that no prior checks."""
     unchecked = [status == "unique" for status in found.status]
     return replace(
         found,
@@ -365,26 +398,26 @@ def _unchecked(found: SoftLabels) -> SoftLabels:
 
 
 def _coarsely_open(problem: Problem, found: Explanation, prior: LabelPrior | Score | None) -> Tensor:
-    """Return how far coarse numbers leave the labels open (N,), L1, at the very scalars that give them as well."""
+    """Return the uncertainty (N,), L1, of labels whose gradients are known to be rounded coarsely."""
     if isinstance(prior, LabelPrior) and prior.free == 1 and prior.rest != "equal":
-        # A class is all that such a label has: where one class explains the gradient, nothing of it is open.
+        # A one-hot label is only a class. If a single class explains the gradient, the label is determined.
         return torch.zeros_like(found.open)
     error = problem.explained(found.scalars[:, None])[1][:, 0]
     return found.open + 2 * error.sum(dim=1).nan_to_num(nan=0.0)
 
 
-def _shown(gradients: Tensor, sums: Tensor, reasons: tuple[str, ...]) -> Tensor:
-    """Return the rounding units (N,) that the gradients of otherwise unique labels show by their digits, else 0.
+def _shown_by_digits(gradients: Tensor, sums: Tensor, reasons: tuple[str, ...]) -> Tensor:
+    """Return the rounding units (N,) that the digits of gradients show, for labels that are otherwise unique, else 0.
 
-    `sums` (N, C): the absolute sums of rows; the largest have the fewest zeros.
+    `sums` (N, C): the absolute sums of rows. The rows with the largest sums have the fewest zeros.
     """
     certain = torch.tensor([not reason for reason in reasons], device=gradients.device)
-    rows = sums.topk(min(ROWS, sums.shape[1]), dim=1).indices
+    rows = sums.topk(min(ROWS_EXAMINED, sums.shape[1]), dim=1).indices
     return shown_rounding(gradients.take_along_dim(rows[:, :, None], dim=1)).where(certain, 0)
 
 
-def _doubted(reason: str, unit: float) -> str:
-    """Return why a label is not unique whose gradient shows this rounding unit, "" where it shows none."""
+def _reason_with_rounding(reason: str, unit: float) -> str:
+    """Return the reason, or, if there is none, the rounding unit that the gradient shows as the reason."""
     if reason or not unit:
         return reason
     return f"the gradient's digits show that the client rounded to {unit:.0e}: tell the precision"
@@ -395,7 +428,7 @@ def _noise(reduced: RankOne, weight: Tensor, noise: float | None) -> Tensor:
     if noise is not None:
         return torch.full_like(reduced.size, noise)
     classes, features = weight.shape
-    entries = max(1, (classes - 1) * (features - 1))  # those that a rank-one fit does not take up
+    entries = max(1, (classes - 1) * (features - 1))  # degrees of freedom that a rank-one fit leaves
     return reduced.misfit * reduced.size / math.sqrt(entries)
 
 
@@ -407,7 +440,7 @@ def problem_of(
     noise: Tensor,
     scale: float = 1.0,
 ) -> Problem:
-    """Return what the scalars of these gradients are found from, the `scale` on them taken off."""
+    """Return the equations for these gradients' scalars, after division of the gradients by their `scale`."""
     size, facts = reduced.size, torch.finfo(dtype)
     rows = norm(weight.double(), dim=1).amax()
     strength = norm(reduced.errors, dim=1).clamp_(min=torch.finfo(torch.float64).tiny)
@@ -416,7 +449,7 @@ def problem_of(
         ratios=reduced.errors / scale,
         bias=None if bias is None else bias.double(),
         unit=torch.full_like(size, facts.eps / 2),
-        floor=torch.full_like(size, _floor(dtype) / min(scale, 1.0)),
+        floor=torch.full_like(size, _least_number(dtype) / min(scale, 1.0)),
         scale=rows.expand_as(size),
         noise=noise / scale,
         sway=noise * rows / strength,
@@ -424,18 +457,15 @@ def problem_of(
 
 
 def _rounded(problem: Problem, rounding: _Rounding) -> Problem:
-    """Return the problem of a client that is known to round more coarsely than the gradient's type does."""
-    if not rounding.told:
+    """Return the equations for a client that is known to round more coarsely than the gradient's type does."""
+    if not rounding.coarse:
         return problem
     floor = problem.floor.clamp(min=rounding.least)
     return replace(problem, unit=torch.full_like(problem.unit, rounding.unit), floor=floor)
 
 
 def _merged(problem: Problem, sides: list[tuple[Tensor, int, Candidates]]) -> Candidates:
-    """Put what was found on either side of zero beside each other, the accepted ones first, the best of them ahead.
-
-    The scalars of others are NaN.
-    """
+    """Merge the candidates of both signs, accepted ones first and best first; other candidates have NaN scalars."""
     if not sides:
         return Candidates.none(problem)
     columns = []
@@ -459,7 +489,7 @@ def _merged(problem: Problem, sides: list[tuple[Tensor, int, Candidates]]) -> Ca
 def _published(
     gradients: Tensor, weight: Tensor, bias: Tensor | None, prior: LabelPrior | Score, solver: Solver
 ) -> SoftLabels:
-    """Run the paper's search sample by sample, as it does: in the gradient's precision, on one column of it."""
+    """Run the published search sample by sample, as its code does: in the gradient's precision, on one column."""
     size = gradients.flatten(1).double().norm(dim=1)
     leaks = size > 0
     path = label_path(gradients.where(leaks[:, None, None], 1), weight, bias=bias, columns="one", dtype=None)
@@ -503,7 +533,11 @@ def _with_bias(
     scale: float | None,
     rounding: _Rounding,
 ) -> SoftLabels:
-    """g_b = κ (p − y) and G = g_b xᵀ, so x = Gᵀ g_b / ‖g_b‖² and y = softmax(W x + b) − g_b / κ: x is not searched."""
+    """Recover labels from the bias gradient in closed form; search for the scale alone if it is unknown.
+
+    With g_b = κ (p − y) and G = g_b xᵀ, the feature is x = Gᵀ g_b / ‖g_b‖² and the label y = softmax(W x + b) − g_b /
+    κ.
+    """
     reduced = reduce_gradients(gradients, weight)
     errors = bias_gradients.double()
     strength = errors.norm(dim=1).clamp(min=LEAST)
@@ -528,14 +562,14 @@ def _with_bias(
         assert prior is not None
         rows = fitted.nonzero()[:, 0]
         sides = [(rows, 1, unscaled.solve(problem[rows], prior, size[rows, None]))] if len(rows) else []
-        return _told(reduced, problem, gradients, fitted, unscaled.merged(problem, sides), None, prior, rounding)
+        return _as_labels(reduced, problem, gradients, fitted, unscaled.merged(problem, sides), None, prior, rounding)
     label, opened, fits = exact.checked(problem, size[:, None], prior)
     fits &= fitted
     label = label if prior is None else shaped(label, prior)
     candidates = tuple(one[None][: int(fit)] for one, fit in zip(label, fits.tolist(), strict=True))
     none = torch.zeros_like(size)
     answer = Explanation(size.where(fits, math.nan), 1 / size, label, opened, none, none == 0, candidates)
-    found = _told(reduced, problem, gradients, fitted, answer, scale, prior, rounding)
+    found = _as_labels(reduced, problem, gradients, fitted, answer, scale, prior, rounding)
     return _unchecked(found) if prior is None else found
 
 

@@ -1,1 +1,1 @@
-"""Soft labels and features of a whole batch, out of one averaged gradient."""
+"""Recover the soft labels and features of a whole batch from a single averaged gradient."""

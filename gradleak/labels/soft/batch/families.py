@@ -1,4 +1,4 @@
-"""The labels that a sample of a batch may have, by the classes that they name."""
+"""List the labels that a sample of a batch may have, grouped by the classes that they name."""
 
 from __future__ import annotations
 
@@ -12,12 +12,21 @@ from torch.nn import functional as F
 from gradleak.errors import InputError
 from gradleak.labels.priors import LabelPrior, named
 
+# Pairs of classes that are tried at most.
 MOST_FAMILIES = 20_000
 
 
 @dataclass(frozen=True)
 class Families:
-    """Labels y₀ + s y₁ with s in [low, high], by the classes that each names: (F, 1), or (F, 2) for mixtures."""
+    """Labels y₀ + s y₁ with an unknown share s, one family for each choice of named classes.
+
+    Attributes:
+        classes: The named classes of each family, (F, 1), or (F, 2) for mixed labels; for known labels, the row in
+            `known`.
+        kind: The shape of the labels.
+        count: The number of classes C.
+        known: The known labels, if any (F, C).
+    """
 
     classes: Tensor
     kind: Literal["smoothing", "onehot", "mixup", "known"]
@@ -29,11 +38,11 @@ class Families:
 
     @property
     def free(self) -> int:
-        """How many numbers of a label are unknown, given its family."""
+        """The number of unknowns in a label of a given family: 1 or 0."""
         return int(self.kind in ("smoothing", "mixup"))
 
     def parts(self, which: Tensor) -> tuple[Tensor, Tensor]:
-        """Return y₀ (P, C) and y₁ (P, C) of some families."""
+        """Return y₀ (P, C) and y₁ (P, C) of the families `which` (P,)."""
         if self.known is not None:
             base = self.known[self.classes[which, 0]]
             return base, torch.zeros_like(base)
@@ -46,7 +55,7 @@ class Families:
 
 
 def families_of(prior: str | LabelPrior, labels: Tensor | None, classes: int, device: torch.device) -> Families:
-    """Return the families that a prior allows, or the labels (B, C) that are known, each a family."""
+    """Return the families that a prior allows, or one family for each distinct known label (B, C)."""
     everyone = torch.arange(classes, device=device)[:, None]
     if labels is not None:
         if labels.ndim != 2 or labels.shape[1] != classes:

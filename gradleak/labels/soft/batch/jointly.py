@@ -1,13 +1,14 @@
-"""All samples of a batch looked for at once, where too few equations are left to look for them one by one.
+"""Recover all samples of a batch at once, where too few equations are left to find the samples one by one.
 
-G V = Σ_b d_b q_bᵀ / B is (C − 1) B equations for B (B + 1) unknowns, each sample's q_b and its share s_b, so that up to
-C − 2 samples are determined where a search sample by sample ends at (C − 2) / 2. What has to be known is how often each
-class occurs; the rows of the gradient allow few ways, and a wrong one leaves a residual. A mixed label has one share
-as well, of its second class, so that the count is the same. But its two classes have to be told: that 2 B classes
-occur leaves (2 B)! / (2ᴮ B!) ways to pair them, 10,395 for six samples, and rows tell less of classes with a share.
+G V = Σ_b d_b q_bᵀ / B is (C − 1) B equations for B (B + 1) unknowns: the coordinates q_b and the share s_b of each
+sample. So up to C − 2 samples are determined, while a search sample by sample ends at (C − 2) / 2. The search has to
+know how often each class occurs. The rows of the gradient allow few possibilities, and a wrong one leaves a residual. A
+mixed label also has one share, that of its second class, so the counts are the same. But its two classes have to be
+given. There are (2 B)! / (2ᴮ B!) ways to pair 2 B classes, 10,395 for six samples, and rows say less about classes with
+a share.
 
-A search from random starts: that every start which explains the gradient ends at one answer is no proof that there is
-no other, and its word for an answer is "found".
+The search begins at random starts. If all starts that explain the gradient end at the same answer, this does not prove
+that there is no other. The status of such an answer is "found".
 """
 
 from __future__ import annotations
@@ -26,22 +27,23 @@ from gradleak.labels.priors import PRIORS
 from gradleak.labels.soft.batch.recover import BatchLabels
 from gradleak.labels.verdict import KNOWN
 
-# A start explains the gradient if it misses by so many of its rounding errors.
+# A start explains the gradient if it misses by fewer rounding errors than this.
 EXPLAINS = 64.0
-# Two answers are one if their features are this close.
+# Two answers are the same if their features differ by a smaller relative distance than this.
 SAME = 1e-2
 # Starts are run together up to this many entries of their normal equations.
 CHUNK_ELEMENTS = 2**22
-# Places are fitted to predictions, and predictions taken from places, so often before a descent begins.
+# Before a descent, coordinates are fitted to predictions, and predictions computed from coordinates, FITS times in
+# turn. RIDGE is the relative ridge of this fit.
 FITS, RIDGE = 4, 1e-3
-# Steps of a round, and how many starts go on in any case.
+# Steps of a round, and the number of starts that continue in any case.
 ROUND, FEWEST = 30, 4
-# Starts for every way in which classes may be shared out, and how many times as many for the likeliest tenth.
+# Starts for each combination of classes, and how many times as many for the likeliest tenth.
 LEAST_STARTS, LIKELY = 8, 4
 TINY = 1e-300
-# How many samples' classes may be other than the rows' sums say.
+# Samples whose class may differ from what the row sums suggest.
 SWAPS = 2
-# An audit searches from so many starts.
+# Starts in an audit.
 STARTS = 64
 
 
@@ -57,13 +59,31 @@ def recover_jointly(
     multisets: int = 400,
     seed: int = 0,
 ) -> BatchLabels:
-    """Recover labels and features of a batch of up to C − 2 samples from its averaged gradient (C, I), all at once.
+    """Recover all labels and features of a batch of up to C − 2 samples at once from its averaged gradient.
 
-    `classes` (B,): the classes of the samples, as often as they occur, where they are known; otherwise the `multisets`
-    that the rows' sizes make likeliest are tried, with features that are not negative. `prior`: "smoothing", "onehot",
-    or "mixup", of which the `classes` (B, 2) must be told, the two of each sample in either order. `status`: "found",
-    an answer that all successful starts share, without a certificate; "ambiguous", several answers explain the
-    gradient; "failed", none was reached.
+    Args:
+        weight_gradient: Gradient of the last layer's weight (C, I), averaged over the batch.
+        weight: The last layer's weight (C, I).
+        classes: The class of each sample (B,), if known. For "mixup" they must be known, both classes of each sample
+            (B, 2) in either order. Otherwise the `multisets` likeliest combinations of classes, by the rows' sums, are
+            tried; this assumes features that are not negative.
+        batch_size: B; by default the number of `classes`, or else the rank of the gradient.
+        prior: "smoothing", "onehot", or "mixup".
+        starts: Random starts, shared by all combinations of classes.
+        steps: Levenberg-Marquardt steps from each start.
+        multisets: Combinations of classes that are tried at most.
+        seed: Seed of the random starts.
+
+    Returns:
+        Labels, features and status: "found" if all successful starts share one answer, without a certificate;
+        "ambiguous" if several answers explain the gradient; "failed" if none was reached.
+
+    >>> draws = torch.Generator().manual_seed(0)
+    >>> weight, x = torch.randn(6, 9, generator=draws), torch.rand(3, 9, generator=draws)
+    >>> labels = 0.9 * torch.eye(6)[[0, 2, 4]] + 0.1 / 6
+    >>> gradient = ((x @ weight.T).softmax(1) - labels).T @ x / 3
+    >>> recover_jointly(gradient, weight, classes=torch.tensor([0, 2, 4]), starts=20).status
+    'found'
     """
     if prior not in PRIORS:
         raise unknown("prior", prior, PRIORS)
@@ -101,7 +121,7 @@ def recover_jointly(
         own = max(LEAST_STARTS, starts // len(sets))
         each = [own if len(sets) == 1 or place >= len(sets) // 10 else LIKELY * own for place in range(len(sets))]
         answers = problem.answers(torch.stack([one.cpu() for one in sets]), each, steps, generator)
-        return _told(problem, answers, sum(each), empty)
+        return _summarised(problem, answers, sum(each), empty)
 
 
 def _check_numbers(gradient: Tensor, weight: Tensor, classes: Tensor | None, batch_size: int | None) -> None:
@@ -117,9 +137,10 @@ def _check_numbers(gradient: Tensor, weight: Tensor, classes: Tensor | None, bat
 
 
 def likely_classes(gradient: Tensor, size: int, most: int) -> list[Tensor]:
-    """Return the likeliest ways (B,) in which `size` samples share out classes, by what the rows of (C, I) sum to.
+    """Return the likeliest combinations of classes (B,) of `size` samples, given the row sums of their gradient (C, I).
 
-    Of features that are not negative a row's sum is less the oftener its class occurs; a row below zero has one.
+    Features are not negative, so a row's sum is lower the more often its class occurs. A row with a negative sum has a
+    sample.
     """
     sums = gradient.sum(dim=1)
     each = -sums.clamp(max=0).sum() / size
@@ -130,7 +151,7 @@ def likely_classes(gradient: Tensor, size: int, most: int) -> list[Tensor]:
             place = int((sign * rest).masked_fill((counts == 0) & (sign < 0), math.inf).argmin())
             counts[place] += sign
             rest[place] += sign * each
-    # What is left of the sums is the classes' share of the predictions, which is much the same for all.
+    # Without the labels' part, the sums are the classes' mean predictions, which are similar for all classes.
     ways = {tuple(counts.tolist())}
     for _ in range(SWAPS):
         ways |= {swapped for way in ways for swapped in _swapped(way)}
@@ -141,7 +162,7 @@ def likely_classes(gradient: Tensor, size: int, most: int) -> list[Tensor]:
 
 
 def _swapped(way: tuple[int, ...]) -> list[tuple[int, ...]]:
-    """Return the ways in which one sample has another class."""
+    """Return the combinations in which one sample has another class; `way` counts the samples of each class."""
     changed = []
     for less, count in enumerate(way):
         for more in range(len(way)):
@@ -160,11 +181,11 @@ def _rank(gradient: Tensor, unit: float) -> int:
 
 
 class _Problem:
-    """The equations of a batch's samples, rows weighed by their size: R (B G V − Σ d_b q_bᵀ) = 0."""
+    """The equations of a batch's samples, rows weighted by one over their length: R (B G V − Σ d_b q_bᵀ) = 0."""
 
     def __init__(self, gradient: Tensor, weight: Tensor, size: int, prior: str, unit: float) -> None:
         self.gradient, self.weight, self.size, self.mixed = gradient, weight, size, prior == "mixup"
-        # Whether every label has a share that is not known: ε, or that of the second class.
+        # Whether every label has an unknown share: ε, or that of the second class.
         self.shared = prior != "onehot"
         norms = gradient.norm(dim=1)
         self.rows = torch.where(norms > 0, 1 / norms.clamp(min=TINY), 0)
@@ -176,7 +197,7 @@ class _Problem:
     def answers(
         self, classes: Tensor, starts: list[int], steps: int, generator: torch.Generator
     ) -> list[tuple[Tensor, ...]]:
-        """Return (q, labels) of every start that ends at an explanation, of so many a row of classes (M, B, …)."""
+        """Return (q, labels) of every start that explains the gradient; row m of `classes` (M, B) has `starts[m]`."""
         each = classes.repeat_interleave(torch.tensor(starts), dim=0).to(self.logits.device)
         chunk = max(1, CHUNK_ELEMENTS // (self.size * (self.size + self.shared)) ** 2)
         found: list[tuple[Tensor, ...]] = []
@@ -191,7 +212,7 @@ class _Problem:
             places, shares, cost = self._descended(places, shares, hot, lift, steps)
             good = cost.sqrt() <= self.enough
             if self.shared:
-                # A label that is smoothed away altogether is every class's.
+                # A completely smoothed label is the same for every class, so its share is excluded.
                 most = 1 + KNOWN if self.mixed else 1 - KNOWN
                 good &= ((shares > -KNOWN) & (shares < most)).all(dim=1)
             labels = hot + shares.unsqueeze(2) * lift
@@ -199,7 +220,7 @@ class _Problem:
         return found
 
     def _starts(self, hot: Tensor, lift: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Return places (S, B, B) and shares (S, B), every other one drawn as features, the rest as predictions."""
+        """Return coordinates (S, B, B) and shares (S, B): alternately from random predictions and random features."""
         shares = torch.rand(hot.shape[:2], generator=generator, dtype=torch.float64).to(self.logits)
         shares = shares * (1.0 if self.mixed else 0.5) if self.shared else torch.zeros_like(shares)
         places = self._fitted(hot + shares.unsqueeze(2) * lift, generator)
@@ -207,7 +228,7 @@ class _Problem:
         return places, shares
 
     def _features(self, count: int, generator: torch.Generator) -> Tensor:
-        """Return places (S, B, B) around the mean of features that are not negative."""
+        """Return random coordinates (S, B, B) around the mean of features that are not negative."""
         mean = self.basis.sum(dim=0)
         mean = mean / mean.norm()
         usual = (self.logits @ mean).std().clamp(min=TINY)
@@ -217,7 +238,7 @@ class _Problem:
         return drawn
 
     def _fitted(self, labels: Tensor, generator: torch.Generator) -> Tensor:
-        """Return the places (S, B, B) that fit the gradient best with drawn predictions, then with their own."""
+        """Return coordinates (S, B, B) that fit the gradient for random predictions, then for their own predictions."""
         scores = self._normal(generator, len(labels), *labels.shape[1:])
         probability = (self._normal(generator, len(labels), 1, 1) * scores).softmax(dim=2)
         for _ in range(FITS):
@@ -235,9 +256,9 @@ class _Problem:
     def _descended(
         self, places: Tensor, shares: Tensor, hot: Tensor, lift: Tensor, steps: int
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Descend from all starts together; return q (S, B, B), s (S, B), squared misfits.
+        """Descend from all starts together; return q (S, B, B), s (S, B) and squared misfits (S,).
 
-        After every round the half with the larger misfits is left where it is.
+        After every round the half of the starts with the larger misfits stops.
         """
         cost = torch.full_like(shares[:, 0], math.inf)
         going = torch.arange(len(places), device=places.device)
@@ -251,7 +272,7 @@ class _Problem:
         return places, shares, cost
 
     def _round(self, places: Tensor, shares: Tensor, hot: Tensor, lift: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Take a round of Levenberg-Marquardt steps; return q (S, B, B), s (S, B), squared misfits."""
+        """Take a round of Levenberg-Marquardt steps; return q (S, B, B), s (S, B) and squared misfits (S,)."""
         damping = torch.full_like(shares[:, 0], 1e-2)
 
         def missed(q: Tensor, s: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -276,7 +297,7 @@ class _Problem:
             places = torch.where(wide, new_places, places)
             shares = torch.where(better[:, None], new_shares, shares)
             p, errors, rest = (torch.where(wide, a, b) for a, b in zip(new, (p, errors, rest), strict=True))
-            # What explains the gradient, and does so no better after another step, is at its end.
+            # A start has converged if it explains the gradient and another step hardly improves it.
             ended = (cost.sqrt() <= self.enough) & (new_cost > cost / 2)
             cost = torch.where(better, new_cost, cost)
             damping = torch.where(better, damping / 4, damping * 3).clamp(1e-14, 1e8)
@@ -287,10 +308,10 @@ class _Problem:
     def _equations(
         self, places: Tensor, p: Tensor, errors: Tensor, rest: Tensor, lift: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Return JᵀJ (S, U, U) and Jᵀ times the rest (S, U) for the U unknowns, without their Jacobian J.
+        """Return JᵀJ (S, U, U) and Jᵀ times the residual `rest` (S, U) for the U unknowns, without their Jacobian J.
 
-        Unknown j of sample b moves Σ d qᵀ by T_bj q_bᵀ + d_b e_jᵀ, and its share by −R lift_b q_bᵀ: products of two
-        such need only those of their factors, a B-th of the work.
+        Unknown j of sample b changes Σ d qᵀ by T_bj q_bᵀ + d_b e_jᵀ, and its share does so by −R lift_b q_bᵀ. Products
+        of two such matrices need only those of their factors, a B-th of the work.
         """
         count, size = places.shape[:2]
         moved = (self.rows * p).unsqueeze(3) * (self.logits - (p @ self.logits).unsqueeze(2))
@@ -308,8 +329,8 @@ class _Problem:
         return square.flatten(3).flatten(1, 2), slope.flatten(1)
 
 
-def _told(problem: _Problem, answers: list[tuple[Tensor, ...]], starts: int, empty: BatchLabels) -> BatchLabels:
-    """Sort what the starts came to into answers that differ, and say what they are worth."""
+def _summarised(problem: _Problem, answers: list[tuple[Tensor, ...]], starts: int, empty: BatchLabels) -> BatchLabels:
+    """Sort the ends of all starts into distinct answers, and assign a status."""
     if not answers:
         return replace(empty, reason=f"none of {starts} starts explains the gradient")
     distinct: list[tuple[Tensor, Tensor]] = []
@@ -333,7 +354,7 @@ def _told(problem: _Problem, answers: list[tuple[Tensor, ...]], starts: int, emp
 
 
 def _same(places: Tensor, labels: Tensor, others: Tensor, other_labels: Tensor) -> bool:
-    """Whether two answers are one but for the order of their samples."""
+    """Return whether two answers agree up to the order of their samples."""
     near = torch.cdist(places, others)
     order = near.argmin(dim=1)
     if len(order.unique()) < len(order):

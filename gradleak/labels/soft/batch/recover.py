@@ -1,15 +1,15 @@
-"""Labels and features of every sample in a batch, out of one averaged last-layer gradient.
+"""Recover the label and the feature of every sample in a batch from its averaged last-layer gradient.
 
-G = Dᵀ X / B with D = P − Y (B, C) and X (B, I). For B < C and B ≤ I its rank is B, and its singular vectors U, V span
-the samples' errors d and features x. So every sample has a q in Rᴮ with
+G = Dᵀ X / B with D = P − Y (B, C) and X (B, I). For B < C and B ≤ I its rank is B, and its singular vectors U and V
+span the samples' errors d and features x. So every sample has a q in Rᴮ with
 
     x = V q,    softmax(W V q) − y ∈ span U,
 
-and a label y of the shape that the prior allows: one of a few families y = y₀ + s y₁ (smoothing: a class c, and
-s = ε). Each family is B + 1 unknowns and C − 1 − B equations. What is minimised is the angle between d and the span:
-the length of what sticks out of it would be least for d = 0, which every family reaches without being right.
+and a label y of the shape that the prior allows. Labels form a few families y = y₀ + s y₁; for smoothing, y₀ is a class
+and s = ε. Each family gives B + 1 unknowns and C − 1 − B equations. The search minimises the angle between d and the
+span. The distance of d from the span would be least for d = 0, which every family reaches whether or not it is right.
 
-Rows of G are first divided by their size: a gradient's rounding errors are relative ones.
+Rows of G are first divided by their length, because a gradient's rounding errors are relative to its entries.
 """
 
 from __future__ import annotations
@@ -34,29 +34,34 @@ from gradleak.labels.soft.single import recover_soft_labels
 from gradleak.labels.verdict import KNOWN, Verdict, check_noise, check_scale
 from gradleak.precision import Precision, coarser, precision_of, rounding_unit
 
-# Singular values below this many rounding units of the largest are rounding.
+# Singular values below this many rounding units of the largest count as zero.
 RANK = 8.0
+# The smallest rounding unit that is assumed: singular vectors are computed in float64.
 FINEST = 2e-15
-# Rebuilt from its samples, a gradient misses by rounding alone: this many units at most.
+# A gradient that is recomputed from its samples misses by at most this many rounding errors.
 REBUILT = 16.0
-# Samples that a lost direction leaves anywhere on a line are not brought nearer than this.
-NEARLY = 1e-3
-# Samples whose own rounding is more than this share of the gradient explain any gradient.
-HIDES = 0.1
-# With this many equations to spare a further explanation would be an accident of many digits.
-SPARE = 3
-# An audit looks for a batch from so many starts.
+# If a direction is undetermined, the fit of the samples stops at this relative residual.
+UNDETERMINED_RESIDUAL = 1e-3
+# If the samples' rounding exceeds this share of the gradient, they would explain any gradient.
+HIDDEN_SHARE = 0.1
+# With this many spare equations a further explanation would be a coincidence of many digits.
+MANY_SPARE = 3
+# Times that an audit starts the search for a batch.
 STARTS = 16
 
 
 @dataclass(frozen=True)
 class BatchLabels:
-    """What one averaged gradient says about its B samples; everything in float64.
+    """The labels and features of B samples, in float64, from one averaged gradient.
 
-    `labels` (B, C), `features` (B, I): NaN for samples that were not found; `open` (B,): how far each label may be off
-    (L1), by the digits of the gradient; `residual`: relative error of the gradient that they give together, inf if
-    some are missing; `status`, and `reason` where it is not "unique"; `scale`: the factor on the gradient, given or
-    found.
+    Attributes:
+        labels: (B, C), NaN for samples that were not found.
+        features: (B, I), NaN for samples that were not found.
+        open: Bound on each label's error (B,), L1, that rounding of the gradient leaves.
+        residual: Relative error of the gradient that all samples give together, inf if some are missing.
+        status: "unique", "ambiguous", "found" or "failed".
+        reason: Why the answer is not "unique".
+        scale: The factor on the gradient, given or recovered.
     """
 
     labels: Tensor
@@ -82,7 +87,7 @@ class BatchLabels:
 
     @property
     def verdict(self) -> Verdict:
-        """What is said of the batch."""
+        """The verdict on the batch."""
         return Verdict(self.status, self.residual, float(self.open.max()), self.reason)
 
     @property
@@ -93,10 +98,15 @@ class BatchLabels:
 
 @dataclass(frozen=True)
 class Sent:
-    """One averaged gradient and its layer's weight (C, I) in float64, each with a last column for the bias, if any.
+    """One averaged gradient and its layer's weight (C, I) in float64, both with a last column for the bias, if any.
 
-    `features`: how many the layer takes in, the bias not counted; `unit`: the gradient's rounding unit; `grain`: the
-    distance of its smallest numbers; `coarse`: whether the client is known to round more than the gradient's type does.
+    Attributes:
+        gradient: (C, I) or (C, I + 1).
+        weight: (C, I) or (C, I + 1).
+        features: The layer's number of features, without the bias.
+        unit: The gradient's rounding unit.
+        grain: The spacing of its smallest numbers.
+        coarse: Whether the client is known to round more coarsely than the gradient's type does.
     """
 
     gradient: Tensor
@@ -109,7 +119,7 @@ class Sent:
 
 @dataclass(frozen=True)
 class Settings:
-    """What the attacker takes for granted, and how long it looks: the options of `recover_batch`."""
+    """The attacker's assumptions and the length of the search: the options of `recover_batch`."""
 
     batch_size: int | None
     prior: str | LabelPrior
@@ -137,15 +147,34 @@ def recover_batch(
     scale: float | None = 1.0,
     precision: str | Precision | None = None,
 ) -> BatchLabels:
-    """Recover the soft labels and the features of a whole batch from its averaged gradient (C, I).
+    """Recover the soft labels and the features of a whole batch from its averaged gradient.
 
-    `batch_size` is the gradient's rank where it is not given. `prior`: "smoothing" (each sample with its own ε),
-    "onehot", or "mixup" of two classes; classes may repeat. `labels` (B, C), where they are known, leave the features
-    to be found. A bias is a feature that is always 1. `noise`: standard deviation of what the client is known to have
-    added to every entry; None estimates it from the singular values beyond the batch size, which must be known then.
-    `rounds`: how many starts every family of labels gets at most.
-    `scale`: the factor on the gradient, 1 unless the client is known to have rescaled it; None finds it, one for all.
-    `precision`: what the client is known to compute in, as `recover_soft_labels` takes it.
+    Args:
+        weight_gradient: Gradient of the last layer's weight (C, I), averaged over the batch.
+        weight: The last layer's weight (C, I).
+        batch_size: B; by default the rank of the gradient.
+        prior: "smoothing" (each sample with its own ε), "onehot", or "mixup" of two classes. Classes may repeat.
+        labels: The samples' labels (B, C), if they are known; only the features are searched then.
+        bias: The last layer's bias (C,), if it has one. It is treated as the weight of a feature that is always 1.
+        bias_gradient: Gradient of the bias (C,), needed together with the bias.
+        nonnegative: Whether no entry of a feature is negative, as after a ReLU.
+        noise: Standard deviation of the noise that the client is known to have added to every entry. None estimates it
+            from the singular values beyond the batch size, which must then be given.
+        rounds: Starts that every family of labels gets at most.
+        seed: Seed of the random starts.
+        scale: The factor on the gradient, 1 unless the client is known to have rescaled it. None recovers a factor that
+            is common to all samples.
+        precision: The precision in which the client is known to compute, as for `recover_soft_labels`.
+
+    Returns:
+        The labels (B, C), the features (B, I), and how certain they are.
+
+    >>> draws = torch.Generator().manual_seed(0)
+    >>> weight, x = torch.randn(10, 8, generator=draws), torch.rand(2, 8, generator=draws)
+    >>> labels = 0.9 * torch.eye(10)[[3, 7]] + 0.01
+    >>> found = recover_batch(((x @ weight.T).softmax(1) - labels).T @ x / 2, weight)
+    >>> found.status, found.labels.argmax(1).tolist()
+    ('unique', [3, 7])
     """
     check_scale(scale)
     check_noise(noise)
@@ -158,7 +187,7 @@ def recover_batch(
         found = _recover(sent, Settings(batch_size, prior, labels, nonnegative, noise, rounds, seed, scale))
     if len(found) > 1 or found.status != "unique" or labels is not None:
         return found
-    # Of one sample every explanation can be listed.
+    # For a single sample all explanations can be listed.
     alone = recover_soft_labels(
         weight_gradient,
         weight,
@@ -195,7 +224,7 @@ def _sent(
         matrix = torch.cat([matrix, bias.detach().double().reshape(-1, 1)], dim=1)
     if not gradient.isfinite().all() or not matrix.isfinite().all():
         raise InputError("weight and gradient must not hold NaN or infinite values")
-    # Singular vectors are computed in float64, and are good to some of its rounding errors.
+    # Singular vectors are computed in float64, and are accurate to a few of its rounding units.
     facts = torch.finfo(weight_gradient.dtype)
     unit, grain = max(rounding_unit(precision, weight_gradient.dtype), FINEST), facts.smallest_normal * facts.eps
     coarse = coarser(precision, weight_gradient.dtype)
@@ -209,15 +238,15 @@ def _recover(sent: Sent, settings: Settings) -> BatchLabels:
     classes, features = gradient.shape
     noise = _tail(gradient, settings.batch_size) if settings.noise is None else settings.noise
     sizes = gradient.norm(dim=1)
-    # Rows are weighed so that an entry's error is about the unit, by rounding or by noise.
+    # Weight the rows so that an entry's error is about one unit, whether by rounding or by noise.
     sizes = (sizes.square() + (math.hypot(noise, sent.grain) / unit) ** 2 * features).sqrt()
     rows = torch.where(sizes > 0, 1 / sizes.clamp(min=TINY), 0)
     left, values, right = torch.linalg.svd(rows[:, None] * gradient, full_matrices=False)
-    # The largest singular value of noise alone, its entries being of the size that the rows' weights make them.
+    # The largest singular value of noise alone after the rows are weighted, in rounding units.
     loudest = 1 + math.sqrt(classes / features) if noise else 0.0
     rank = int((values > unit * max(RANK * float(values[0]), 2 * loudest)).sum())
     count = rank if settings.batch_size is None else settings.batch_size
-    lost = _Lost(max(count, 1), classes, sent.features, gradient)
+    lost = _NotRecovered(max(count, 1), classes, sent.features, gradient)
     if count < 1:
         return lost("the gradient is zero: nothing is known of the samples")
     if rank < count or (rank > count and not noise):
@@ -235,14 +264,14 @@ def _recover(sent: Sent, settings: Settings) -> BatchLabels:
     span = Span(left[:, :count], sent.weight @ basis, basis.sum(dim=0), rows)
     generator = torch.Generator().manual_seed(settings.seed)
     search = Search(span, gradient @ basis, families, unit, loudest, generator, settings.nonnegative, settings.scale)
-    search.run(settings.rounds, further=spare < SPARE)
+    search.run(settings.rounds, further=spare < MANY_SPARE)
     if len(search.found.shares) == 0:
         return lost(f"none of the {count} samples was found in {settings.rounds} rounds")
     return _certified(search, sent, basis, lost)
 
 
-def _certified(search: Search, sent: Sent, basis: Tensor, lost: _Lost) -> BatchLabels:
-    """Rebuild the gradient from the samples found, and say what they are worth."""
+def _certified(search: Search, sent: Sent, basis: Tensor, lost: _NotRecovered) -> BatchLabels:
+    """Recompute the gradient from the samples found, and assign a status."""
     whole, count, found = fitted(search), search.span.rank, len(search.found.shares)
     hidden = whole.places @ basis.T
     logits = hidden @ sent.weight.T
@@ -258,9 +287,9 @@ def _certified(search: Search, sent: Sent, basis: Tensor, lost: _Lost) -> BatchL
         reason = f"{count} samples have more explanations than that"
     elif found < count:
         status, reason = "failed", f"{found} of {count} samples were found"
-    elif not fits and (residual > NEARLY or float(whole.open.max()) < KNOWN):
+    elif not fits and (residual > UNDETERMINED_RESIDUAL or float(whole.open.max()) < KNOWN):
         status, reason = "failed", f"the samples found miss the gradient by {residual:.1e}, more than rounding"
-    elif allowed > HIDES * search.size:
+    elif allowed > HIDDEN_SHARE * search.size:
         whole = replace(whole, open=torch.full_like(whole.open, 2.0))
         reason = "the rounding of samples as large as those found hides the gradient"
     elif float(whole.open.max()) > KNOWN:
@@ -273,7 +302,7 @@ def _certified(search: Search, sent: Sent, basis: Tensor, lost: _Lost) -> BatchL
         status = "unique"
     order = sorted(range(found), key=lambda n: (int(whole.labels[n].argmax()), -float(whole.labels[n].max())))[:count]
     result = lost(reason)
-    # Of a bias' feature, the last, nothing is said: it is always 1.
+    # Leave out the feature of the bias, the last one, which is always 1.
     for empty, value in zip(
         (result.labels, result.features, result.open), (whole.labels, hidden, whole.open), strict=True
     ):
@@ -282,7 +311,7 @@ def _certified(search: Search, sent: Sent, basis: Tensor, lost: _Lost) -> BatchL
 
 
 def _no_bias(sent: Sent, hidden: Tensor) -> str:
-    """Say so where the feature of the bias, which is always 1, is something else."""
+    """Return the reason for failure if the feature of the bias is not 1 as it should be, else ""."""
     if hidden.shape[1] == sent.features:
         return ""
     last = hidden[:, -1]
@@ -291,17 +320,17 @@ def _no_bias(sent: Sent, hidden: Tensor) -> str:
 
 
 def _rounding(search: Search, whole: Whole, hidden: Tensor, logits: Tensor) -> float:
-    """Return by how much, rows weighed, rounding lets these samples miss the gradient."""
+    """Return by how much rounding lets these samples miss the gradient, with weighted rows."""
     errors = _errors(whole, logits)
     own = (errors * hidden.norm(dim=1, keepdim=True)).square().sum(dim=0).sqrt() * whole.scale / len(hidden)
     return search.unit * float((search.span.rows * own).norm()) + search.unit * search.size
 
 
 def _errors(whole: Whole, logits: Tensor) -> Tensor:
-    """Return how far rounding lets the samples' errors p − y (n, C) be off, in rounding units.
+    """Return the rounding error of the samples' p − y (n, C), in rounding units.
 
-    Softmax turns the rounding of a logit into a relative error of so many of its units, but for a class that has all of
-    the probability, or none.
+    Softmax turns the rounding error of the logits into a relative error of as many units as the largest |logit|, except
+    for a class that has all or none of the probability.
     """
     p = logits.softmax(dim=1)
     steep = logits.abs().amax(dim=1, keepdim=True)
@@ -309,7 +338,7 @@ def _errors(whole: Whole, logits: Tensor) -> Tensor:
 
 
 def _tail(gradient: Tensor, batch_size: int | None) -> float:
-    """Return the standard deviation of noise that the singular values beyond a batch's rank show."""
+    """Estimate the standard deviation of the noise from the singular values beyond the batch's rank."""
     if batch_size is None:
         raise InputError("noise can be estimated only where the batch size is known")
     values = torch.linalg.svdvals(gradient)[batch_size:]
@@ -317,8 +346,8 @@ def _tail(gradient: Tensor, batch_size: int | None) -> float:
     return float((values.square().sum() / max(1, entries)).sqrt())
 
 
-class _Lost:
-    """Says that nothing was found."""
+class _NotRecovered:
+    """Build the result for a batch that was not recovered."""
 
     def __init__(self, count: int, classes: int, features: int, like: Tensor) -> None:
         self.shape, self.like = (count, classes, features), like
@@ -337,7 +366,7 @@ def _why_not(case: Case) -> str:
 
 
 def _attack(case: Case) -> Answer:
-    """Look for all samples; where only some are found, look again from other starts."""
+    """Search for all samples; if only some are found, search again from other starts."""
     found = _started(case, case.seed)
     for start in range(1, STARTS):
         if found.status != "failed" or not bool(found.found.any()):

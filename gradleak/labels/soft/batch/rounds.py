@@ -1,4 +1,4 @@
-"""The samples of a batch, looked for in rounds."""
+"""Search for the samples of a batch in rounds."""
 
 from __future__ import annotations
 
@@ -13,29 +13,32 @@ from gradleak.labels.soft.batch.families import Families
 from gradleak.labels.soft.batch.span import TINY, Span, descended
 from gradleak.labels.verdict import KNOWN
 
-# On a CPU problems are solved together up to this many entries of their Jacobians.
+# On a CPU, entries of the Jacobians of problems that are solved together.
 CHUNK_ELEMENTS = 2**23
-# How many arrays of a Jacobian's size are held at once, in float64.
+# Arrays of a Jacobian's size that are held at once, in float64.
 COPIES = 4
-# Descents end within this of the span; the fit of the whole batch takes them further.
-HOME = 1e-10
-# How many steps tell which families are worth pursuing, and how many bring those home.
-LOOK, STEPS = 8, 50
-# A label that sticks out of the span by less than this many rounding errors may be a sample's ...
+# An error at a smaller angle to the span is accepted in any case; the joint fit of the batch refines it.
+CLOSE_ENOUGH = 1e-10
+# Steps after which the promising families are chosen, and further steps until convergence.
+FIRST_STEPS, STEPS = 8, 50
+# A label whose error lies outside the span by fewer rounding errors may be a sample's ...
 ACCEPT = 3.0
-# ... and so may not one that sticks out by this share of its own length.
+# ... and a label whose error lies outside by this share of its length may not.
 STICKS_OUT = 0.01
-# A sample that is looked for alone is one number: so many are tried, with logits that spread from this to that.
+# A single missing sample has one coordinate. So many values are tried, with a standard deviation of the logits from
+# NARROW to WIDE.
 SCANNED, NARROW, WIDE = 256, 1e-2, 1e3
+# An error has no reliable direction if its square is below this share of those of prediction and label.
 VANISHED = 1e-10
-# Two explanations of a sample are one if their features are this close, and their labels (L1).
+# Two explanations are the same sample if their features are this close (relative) and their labels this close (L1).
 SAME, ALIKE = 1e-2, 0.1
+# A positive lower limit for the estimate of the scale.
 SMALLEST = 1e-100
 
 
 @dataclass
 class Found:
-    """Explanations of samples: `places` (n, B): q; `shares` (n,): s; `family` (n,)."""
+    """Explanations of n samples: coordinates q of features in `places` (n, B), `shares` s (n,) and `family` (n,)."""
 
     places: Tensor
     shares: Tensor
@@ -43,7 +46,20 @@ class Found:
 
 
 class Search:
-    """Looks for a batch's samples in rounds; those that are found leave the gradient, and the rest get easier."""
+    """Search for a batch's samples in rounds.
+
+    Samples that are found are subtracted from the gradient, which makes the others easier to find.
+
+    Args:
+        span: The span of the gradient.
+        reduced: G V (C, B), the gradient in coordinates of the span.
+        families: The labels that samples may have.
+        unit: The rounding unit of the gradient.
+        loudest: The largest singular value that noise alone would have, relative to `unit`; 0 without noise.
+        generator: The source of the random starts.
+        nonnegative: Whether no feature is negative.
+        scale: The factor on the gradient, None if it is unknown.
+    """
 
     def __init__(
         self,
@@ -64,7 +80,7 @@ class Search:
         self.found = Found(none.reshape(0, span.rank), none, none.long())
 
     def run(self, rounds: int, further: bool) -> None:
-        """Search until all samples are found; `further`: go on after that, for more explanations than samples."""
+        """Search until all samples are found; with `further`, go on for more explanations than there are samples."""
         for index in range(rounds):
             missing = self.span.rank - len(self.found.shares)
             if missing <= 0 and (not further or index >= max(4, rounds // 4)):
@@ -76,10 +92,13 @@ class Search:
                 return
 
     def _rest(self, missing: int) -> tuple[Tensor, Span]:
-        """Return the span of what the found samples leave, and how its coordinates are turned into the whole's."""
+        """Return the span of the gradient that remains without the samples found.
+
+        The first result is the map from this span's coordinates to those of the whole span.
+        """
         errors = self._errors(self.found)
         if self.scale is None:
-            took = errors.T @ self._shares(errors) @ self.found.places
+            took = errors.T @ self._rank_reduction(errors) @ self.found.places
         else:
             took = errors.T @ self.found.places * self.scale / self.span.rank
         rest = self.span.rows[:, None] * (self.reduced - took)
@@ -88,16 +107,17 @@ class Search:
         span = Span(left[:, :missing], self.span.logits @ turn, self.span.mean @ turn, self.span.rows)
         return turn, span
 
-    def _shares(self, errors: Tensor) -> Tensor:
-        """Return what (n, n) the found samples' errors and places have to be joined by to lower the gradient's rank."""
+    def _rank_reduction(self, errors: Tensor) -> Tensor:
+        """Return the matrix M (n, n) for which subtracting errorsᵀ M q of n samples lowers the gradient's rank by n."""
         inverse = torch.linalg.pinv(self.span.rows[:, None] * self.reduced)
         joined: Tensor = torch.linalg.pinv(self.found.places @ inverse @ (self.span.rows * errors).T)
         return joined
 
     def estimated(self) -> float:
-        """Return the factor on the gradient that the samples found say, one by one, in the middle."""
+        """Return the gradient's scale, as the median of the scales that the samples found imply."""
         return (
-            float(self._shares(self._errors(self.found)).diagonal().abs().median().clamp(min=SMALLEST)) * self.span.rank
+            float(self._rank_reduction(self._errors(self.found)).diagonal().abs().median().clamp(min=SMALLEST))
+            * self.span.rank
         )
 
     def _labels(self, found: Found) -> Tensor:
@@ -109,7 +129,7 @@ class Search:
         return errors
 
     def _round(self, span: Span, missing: int, *, scan: bool) -> tuple[Tensor, Tensor, Tensor]:
-        """Give every family one start, pursue the most promising, and return where those end."""
+        """Start once from every family, continue the most promising starts, and return where these end."""
         everyone = torch.arange(len(self.families), device=span.mean.device)
         shares = torch.rand(len(everyone), generator=self.generator, dtype=torch.float64).to(span.mean) / 2
         if self.families.free == 0:
@@ -128,21 +148,21 @@ class Search:
             ]
             return torch.cat([p[0] for p in parts]), torch.cat([p[1] for p in parts]), torch.cat([p[2] for p in parts])
 
-        places, shares, cost = descend(everyone, places, shares, LOOK)
+        places, shares, cost = descend(everyone, places, shares, FIRST_STEPS)
         best = cost.argsort()[: max(4 * missing, len(everyone) // 8)]
         places, shares, cost = descend(best, places[best], shares[best], STEPS)
         good = cost < STICKS_OUT**2
         return places[good], shares[good], best[good]
 
     def _scanned(self, span: Span, everyone: Tensor, shares: Tensor) -> tuple[Tensor, Tensor]:
-        """Return where (F, 1), with these shares or none, the error of each family's label is nearest to the span."""
+        """Return coordinates (F, 1) where each family's error is nearest to the span, and the share: 0 or as given."""
         base, step = self.families.parts(everyone)
         (up,), none = span.errors.T, torch.zeros_like(shares)
         low, high = math.log(NARROW), math.log(WIDE)
         drawn = torch.rand(SCANNED, generator=self.generator, dtype=torch.float64).to(up)
         grid = (torch.arange(SCANNED, device=up.device) + drawn) / SCANNED
         lengths = (low + (high - low) * grid).exp() / span.logits.std().clamp(min=TINY)
-        # Features that are not negative have a positive sum.
+        # Features that are not negative have a positive sum, which fixes the sign.
         lengths = lengths * span.mean.sign() if self.nonnegative else torch.cat([lengths, -lengths])
         p = span.rows * (lengths[:, None] * span.logits[:, 0]).softmax(dim=1)
         best, places, chosen = torch.full_like(shares, -1), none, none
@@ -150,7 +170,7 @@ class Search:
             labels = span.rows * (base + own[:, None] * step)
             along = (p @ up)[:, None] - labels @ up
             whole = p.square().sum(dim=1)[:, None] + labels.square().sum(dim=1)
-            # An error that is all but nothing beside p and y has no direction here.
+            # Where prediction and label nearly cancel, the direction of the error is not reliable.
             size = torch.maximum(whole - 2 * p @ labels.T, VANISHED * whole)
             near, which = (along.square() / size).max(dim=0)
             better = near > best
@@ -159,14 +179,14 @@ class Search:
         return places[:, None], chosen
 
     def _starts(self, span: Span, count: int) -> Tensor:
-        """Return places (count, B): features that are not negative lie around their mean, others anywhere."""
+        """Return starting coordinates (count, B): around the mean for nonnegative features, else in any direction."""
 
         def drawn() -> Tensor:
             return torch.rand(count, 1, generator=self.generator, dtype=torch.float64).to(span.mean.device)
 
         direction = torch.randn(count, span.rank, generator=self.generator, dtype=torch.float64).to(span.mean.device)
         direction = direction / math.sqrt(span.rank)
-        # Any logits between a tenth of the usual and ten times as large.
+        # Scale the logits to between a tenth of and ten times their usual size.
         usual = (math.log(10) * (2 * drawn() - 1)).exp()
         entry = span.logits.norm() / math.sqrt(span.logits.numel())
         anywhere: Tensor = usual / entry.clamp(min=TINY) * direction
@@ -178,17 +198,19 @@ class Search:
         return torch.where(drawn() < 0.7, around, anywhere)
 
     def _add(self, places: Tensor, shares: Tensor, family: Tensor) -> None:
-        """Bring new explanations home in the whole gradient's span, and keep those that hold and are new."""
+        """Refine new explanations in the whole gradient's span, and keep those that are accepted and new."""
         if len(shares) == 0:
             return
         base, step = self.families.parts(family)
         places, shares, cost = descended(self.span, base, step, places, shares, self.families.free, STEPS)
         rounding = self._rounding(places, self._errors(Found(places, shares, family)))
         good = (
-            (cost.sqrt() < (ACCEPT * rounding).clamp(min=HOME)) & (ACCEPT * rounding < STICKS_OUT) & shares.isfinite()
+            (cost.sqrt() < (ACCEPT * rounding).clamp(min=CLOSE_ENOUGH))
+            & (ACCEPT * rounding < STICKS_OUT)
+            & shares.isfinite()
         )
         if self.families.free:
-            # A label that is smoothed away altogether is every class's.
+            # A completely smoothed label is the same for every class, so its share is excluded.
             most = 1 - KNOWN if self.families.kind == "smoothing" else 1 + KNOWN
             good &= (shares > -KNOWN) & (shares < most)
         order = cost.argsort()
@@ -212,7 +234,7 @@ class Search:
         self.found = Found(self.found.places[kept], self.found.shares[kept], self.found.family[kept])
 
     def _rounding(self, places: Tensor, errors: Tensor) -> Tensor:
-        """Return by how much the span's own rounding lets a true error stick out of it, relative to its length."""
+        """Return how far rounding of the span may move a true error out of it, relative to the error's length (P,)."""
         weighted = self.span.rows * errors
         scaled = least_squares(self.span.rows[:, None] * self.reduced, weighted.T).norm(dim=0)
         logits = places @ self.span.logits.T

@@ -1,4 +1,4 @@
-"""What the singular vectors of a gradient span, and how a sample's error is turned into that span."""
+"""Represent a gradient by its singular vectors, and fit the errors of samples to their span."""
 
 from __future__ import annotations
 
@@ -12,9 +12,13 @@ TINY = torch.finfo(torch.float64).tiny
 
 @dataclass(frozen=True)
 class Span:
-    """What the singular vectors leave of a gradient, its rows divided by their size.
+    """The singular vectors of a gradient whose rows were divided by their lengths.
 
-    `errors` (C, B): U; `logits` (C, B): W V; `mean` (B,): Vᵀ1; `rows` (C,): one over the rows' sizes.
+    Attributes:
+        errors: The left singular vectors U (C, B), which span the samples' errors.
+        logits: W V (C, B), with the right singular vectors V, which span the samples' features.
+        mean: Vᵀ1 (B,).
+        rows: One over the rows' lengths (C,).
     """
 
     errors: Tensor
@@ -24,16 +28,29 @@ class Span:
 
     @property
     def rank(self) -> int:
-        """The number of samples that are looked for."""
+        """The number of samples to be found."""
         return self.errors.shape[1]
 
 
 def descended(
     span: Span, base: Tensor, step: Tensor, places: Tensor, shares: Tensor, free: int, steps: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Turn the errors of P labels into the span, by Levenberg-Marquardt; return q, s and the squared sine of the angle.
+    """Rotate the errors of P labels into the span, by Levenberg-Marquardt steps.
 
-    With e = R (softmax(A q) − y₀ − s y₁), R the rows' weights, the residual is (I − UUᵀ) e / ‖e‖.
+    With e = R (softmax(A q) − y₀ − s y₁), where R are the row weights and A the span's logits, the residual is (I −
+    UUᵀ) e / ‖e‖.
+
+    Args:
+        span: The span to rotate into.
+        base: y₀ (P, C).
+        step: y₁ (P, C).
+        places: Coordinates q of the features in the span (P, B).
+        shares: s (P,).
+        free: 1 if s is unknown, else 0.
+        steps: The number of steps.
+
+    Returns:
+        q (P, B), s (P,) and the squared sine of the angle between e and the span (P,).
     """
     count, rank = places.shape
     rows, errors, logits = span.rows, span.errors, span.logits
@@ -43,7 +60,7 @@ def descended(
     against = -rows * step
 
     def residual(q: Tensor, s: Tensor) -> tuple[Tensor, Tensor]:
-        """Return p, e of length one and its residual (3, P, C), and the length that e had (P, 1)."""
+        """Return p, e scaled to length 1, and its residual (3, P, C), and the length of e before (P, 1)."""
         state = q.new_empty(3, count, len(rows))
         p, e, r = state
         torch.softmax(q @ logits.T, dim=1, out=p)
@@ -67,7 +84,7 @@ def descended(
         square = (jacobian.mT @ jacobian).sub_(inside.mT @ inside).sub_(cross).sub_(cross.mT)
         square += pulled.unsqueeze(2) * along.unsqueeze(1)
         units = square.diagonal(dim1=1, dim2=2).clamp(min=TINY)
-        # A share has another unit than places, and may weigh more by many orders.
+        # The share has another unit than the coordinates q, and its diagonal entry may be larger by many orders.
         of_places = units[:, :rank]
         torch.maximum(of_places, 1e-12 * of_places.amax(dim=1, keepdim=True), out=of_places)
         units.rsqrt_()

@@ -1,4 +1,4 @@
-"""All samples of a batch, fitted to its gradient together."""
+"""Fit all samples of a batch to its gradient together."""
 
 from __future__ import annotations
 
@@ -13,21 +13,27 @@ from gradleak.labels.soft.batch.span import TINY
 from gradleak.labels.verdict import KNOWN
 
 STEPS = 10
-# A fit that is so many rounding errors off is given more steps, and shorter ones.
-FAR, PATIENT = 1e3, 30
-# Directions whose share of the normal equations is below this are looked at again: those have lost half their digits.
+# A fit whose misfit exceeds FAR rounding errors gets up to PATIENT more steps, with more damping.
+FAR_OFF, PATIENT = 1e3, 30
+# Directions whose eigenvalue is below this share of the largest are recomputed: the normal equations have lost half of
+# their digits.
 WEAK = 1e-9
-# What moves the gradient by less than this many of its rounding errors may have been moved.
+# A movement cannot be excluded if it changes the gradient by fewer rounding errors than this.
 HIDDEN = 6.0
-# An unknown that moves nothing at all.
+# An unknown whose derivative is shorter than this has no effect on the gradient.
 LEAST = 1e-100
 
 
 @dataclass(frozen=True)
 class Whole:
-    """All samples of a batch: `labels` (n, C), `places` (n, B), and the factor on their gradient.
+    """All samples of a batch, as the joint fit gives them.
 
-    `open` (n,): how far each label is open (L1); `loose` (n,): by which share of its length each feature is.
+    Attributes:
+        labels: (n, C).
+        places: Coordinates q of the features in the span (n, B).
+        open: Uncertainty of each label (n,), L1.
+        loose: Uncertainty of each feature relative to its length (n,).
+        scale: The factor on the gradient.
     """
 
     labels: Tensor
@@ -38,7 +44,7 @@ class Whole:
 
 
 def fitted(search: Search) -> Whole:
-    """Fit all samples to the gradient together; where some are missing, the others stay as they were found."""
+    """Fit all samples to the gradient together; if some are missing, return the others as they were found."""
     places, shares = search.found.places, search.found.shares
     base, step = search.families.parts(search.found.family)
     if len(shares) != search.span.rank:
@@ -48,7 +54,7 @@ def fitted(search: Search) -> Whole:
     best = _normal(search, places, shares, base, step, scale)
     damping = 1e-14
     for index in range(STEPS + PATIENT):
-        near = best.misfit < FAR * search.unit * search.size * search.span.rank
+        near = best.misfit < FAR_OFF * search.unit * search.size * search.span.rank
         if near and index >= STEPS:
             break
         damped = best.square + damping * torch.diag(best.square.diagonal())
@@ -73,16 +79,16 @@ def fitted(search: Search) -> Whole:
         variance = torch.linalg.pinv(best.square, hermitian=True).diagonal().clamp(min=0) * best.misfit**2 / spare
         variance = variance[: len(variance) - (search.scale is None)]
         opened = 3 * variance.reshape(len(shares), -1)[:, -1].sqrt() * step.abs().sum(dim=1)
-    hidden, loose = _hidden(search, places, shares, base, step, scale, best)
+    hidden, loose = _undetermined_by(search, places, shares, base, step, scale, best)
     return Whole(base + shares[:, None] * step, places, torch.where(hidden > KNOWN, hidden, opened), loose, scale)
 
 
-def _hidden(
+def _undetermined_by(
     search: Search, places: Tensor, shares: Tensor, base: Tensor, step: Tensor, scale: float, fit: _Fit
 ) -> tuple[Tensor, Tensor]:
-    """Return how far labels (n,), in L1, and features (n,), as a share, may move along what the digits do not hold.
+    """Return how far labels (n,), in L1, and features (n,), relative to their length, can move within rounding.
 
-    The normal equations have lost the directions that move the gradient least, so that is worked out from the samples.
+    The normal equations have lost the directions that move the gradient least, so these are computed from the samples.
     """
     count, rank = len(shares), search.span.rank
     size = fit.square.diagonal().sqrt()
@@ -101,7 +107,7 @@ def _hidden(
     if search.scale is None:
         away = away + moves[:, -1, None, None] * (search.span.rows[:, None] * search.reduced * rank / scale)
     left, held, _ = torch.linalg.svd(away.flatten(1), full_matrices=False)
-    # What is hidden: as much as the fit itself misses, and no less than the gradient's rounding.
+    # A change of the gradient is hidden below the misfit of the fit, and always below the gradient's rounding.
     least = max(fit.misfit, search.unit * search.size * rank / scale)
     turned = torch.einsum("wk,wbj->kbj", left, own)
     far = HIDDEN * least / held.clamp(min=TINY)
@@ -122,7 +128,7 @@ class _Fit:
 
 
 def _parts(search: Search, places: Tensor, shares: Tensor, base: Tensor, step: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return samples' weighted errors (n, C), how their unknowns move them (C, n, J), and q with a 0 for s, (n, J)."""
+    """Return the samples' weighted errors (n, C), their derivatives (C, n, J), and q with a 0 appended for s (n, J)."""
     span = search.span
     p = (places @ span.logits.T).softmax(dim=1)
     errors = span.rows * (p - base - shares[:, None] * step)
@@ -135,10 +141,10 @@ def _parts(search: Search, places: Tensor, shares: Tensor, base: Tensor, step: T
 
 
 def _normal(search: Search, places: Tensor, shares: Tensor, base: Tensor, step: Tensor, scale: float) -> _Fit:
-    """Return the normal equations for samples at q (n, B) and s (n,), and for log κ where that is unknown.
+    """Return the normal equations for samples at q (n, B) and s (n,), and for log κ if the scale is unknown.
 
-    Sample b adds d_b q_bᵀ, so its unknown j moves T_bj q_bᵀ + d_b e_jᵀ, where T_b is the derivative of d_b and e_j is
-    zero for s. The inner products of such matrices are made from those of their factors.
+    Sample b contributes d_b q_bᵀ. Its unknown j changes this by T_bj q_bᵀ + d_b e_jᵀ, where T_b is the derivative of
+    d_b and e_j is zero for s. Inner products of such matrices are computed from those of their factors.
     """
     span, count = search.span, len(shares)
     errors, slopes, longer = _parts(search, places, shares, base, step)
