@@ -1,4 +1,7 @@
-"""A Sphinx extension that reads our docstrings as they are written: `names` between backticks, formulas indented."""
+"""A Sphinx extension that reads our docstrings as they are written: `names` between backticks, formulas indented.
+
+Sections such as `Args:`, `Returns:` and `Attributes:` are left to Sphinx's napoleon extension.
+"""
 
 from __future__ import annotations
 
@@ -8,25 +11,44 @@ from typing import Any
 
 from sphinx.application import Sphinx
 
+SECTIONS = ("Args:", "Attributes:", "Examples:", "Raises:", "Returns:", "Yields:")
+# Before napoleon, which listens with the usual priority of 500.
+EARLY = 400
+
 
 def _marked(line: str) -> str:
-    """Return a line as reStructuredText: what stands between backticks as code, all else as plain text."""
+    """Return a line as reStructuredText: text between backticks as code, the rest as plain text."""
     parts = re.split(r"(`[^`]*`)", line)
     return "".join(f"`{part}`" if part[:1] == "`" else re.sub(r"([\\*|_])", r"\\\1", part) for part in parts)
 
 
+def _section(lines: list[str]) -> list[str]:
+    """Return a section, whose heading is its first line; field names and examples stay as they are."""
+    if lines[0] == "Examples:":
+        return lines
+    marked = []
+    for line in lines[1:]:
+        name, colon, text = line.partition(": ")
+        field = bool(colon) and name.strip().isidentifier() and lines[0] != "Returns:"
+        marked.append(f"{name}: {_marked(text)}" if field else _marked(line))
+    return [lines[0], *marked]
+
+
 def read(lines: list[str]) -> list[str]:
-    """Return a docstring's lines as reStructuredText."""
+    """Return a docstring's lines as reStructuredText, its sections in the form that napoleon reads."""
     found: list[str] = []
     for blank, group in groupby(lines, key=lambda line: not line.strip()):
-        own = list(group)
-        if blank:
-            found += own
-        elif own[0].startswith(" "):
-            # A block of its own: a formula, a table.
-            found += ["::", "", *(f"    {line}" for line in own)]
+        block = list(group)
+        if blank or block[0].lstrip().startswith(">>>"):
+            found += block
+        elif block[0] in SECTIONS:
+            found += _section(block)
+        elif block[0].startswith(" ") and any(line in SECTIONS for line in found):
+            found += [_marked(line) for line in block]  # a further paragraph of a section
+        elif block[0].startswith(" "):
+            found += ["::", "", *(f"    {line}" for line in block)]  # a formula or a table
         else:
-            found += [_marked(line) for line in own]
+            found += [_marked(line) for line in block]
     return found
 
 
@@ -35,7 +57,8 @@ def _process(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: l
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
-    """Connect to autodoc."""
+    """Connect to autodoc, before napoleon."""
     app.setup_extension("sphinx.ext.autodoc")
-    app.connect("autodoc-process-docstring", _process)
+    app.setup_extension("sphinx.ext.napoleon")
+    app.connect("autodoc-process-docstring", _process, priority=EARLY)
     return {"parallel_read_safe": True}
