@@ -27,8 +27,8 @@ def _attacks() -> str:
 
 def _words() -> str:
     rows = [
-        {"word": word, "meaning": meaning, "vouched for": "yes" if word in CERTAIN else "no"}
+        {"status": word, "meaning": meaning, "guaranteed": "yes" if word in CERTAIN else "no"}
         for word, meaning in MEANINGS.items()
     ]
-    caption = "The words that say how sure an answer is."
+    caption = "The statuses of answers, and which of them an attack guarantees."
     return Table(pd.DataFrame(rows), caption=caption, name="tab-words-of-answers")._repr_markdown_()
