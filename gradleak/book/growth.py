@@ -5,7 +5,6 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -46,13 +45,13 @@ def exponent(sizes: Sequence[float], values: Sequence[float]) -> float:
     return float(np.polyfit(*logs, 1)[0])
 
 
-def _series(rows: list[dict[str, Any]]) -> list[tuple[tuple[str, str], pd.DataFrame]]:
+def _series(rows: pd.DataFrame) -> list[tuple[tuple[str, str], pd.DataFrame]]:
     """Return the rows by attack and by what grows, in their order."""
-    groups = pd.DataFrame(rows).groupby(["attack", "grows"], sort=False)
+    groups = rows.groupby(["attack", "grows"], sort=False)
     return [((str(name[0]), str(name[1])), own) for name, own in groups]
 
 
-def growth_table(rows: list[dict[str, Any]]) -> Table:
+def growth_table(rows: pd.DataFrame) -> Table:
     """Return every series: from which size to which, its time and memory at the last, measured and derived power."""
     cells = []
     for (attack, grows), own in _series(rows):
@@ -77,9 +76,8 @@ def growth_table(rows: list[dict[str, Any]]) -> Table:
     return Table(pd.DataFrame(cells), caption, "tab-performance-growth")
 
 
-def draw(rows: list[dict[str, Any]]) -> Figure:
+def draw(rows: pd.DataFrame) -> Figure:
     """Draw processor time over size, a line a series; the published times of wainakh2021 as points a batch."""
-    frame = pd.DataFrame(rows)
     figure, axes = figures.panels(1, 2, height=4.2)
     ours, theirs = axes[0]
     for number, ((attack, grows), own) in enumerate(_series(rows)):
@@ -90,7 +88,7 @@ def draw(rows: list[dict[str, Any]]) -> Figure:
             label=f"{attack.partition(',')[0]} over {grows}",
         )  # fmt: skip
     ours.set(xscale="log", yscale="log", xlabel="size", ylabel="CPU seconds", title="Measured here")
-    llg = frame[frame["attack"].str.startswith("gradient and LLG")]
+    llg = rows[rows["attack"].str.startswith("gradient and LLG")]
     theirs.plot(llg["size"], llg["cpu seconds"], marker="o", color=figures.COLOURS[0], label="LLG here, one batch")
     for number, (name, seconds) in enumerate(PUBLISHED.items(), 1):
         each = seconds / (100 * len(SIZES))
@@ -111,23 +109,23 @@ def finish(seconds: Sequence[float], workers: int, each: float = 0.0) -> float:
     return max(free)
 
 
-def overhead(scaling: list[dict[str, Any]]) -> float:
+def overhead(scaling: pd.DataFrame) -> float:
     """Return the seconds that a trial costs its worker beside its own, as the measured run of one worker has it."""
-    one = scaling[0]
+    one = scaling.iloc[0]
     return max(0.0, (float(one["seconds"]) - float(one["in trials"])) / int(one["trials"]))
 
 
-def clusters_text(scaling: list[dict[str, Any]]) -> str:
+def clusters_text(scaling: pd.DataFrame) -> str:
     """Return what more workers save: measured from one to two, and computed from the records' own trials."""
     # A GPU's seconds say nothing about workers of one core.
     every = [record for name in studies.names() for record in records.all_recorded(name)]
     kept = [record for record in every if not record.accelerated]
     told, each = "From one worker to two nothing is measured yet: `make bench` does.\n", 0.0
-    if scaling:
-        first, last, each = scaling[0], scaling[-1], overhead(scaling)
+    if len(scaling):
+        first, last, each = scaling.iloc[0], scaling.iloc[-1], overhead(scaling)
         told = (
-            f"Measured with {first['trials']} trials on the workers of one machine: {first['workers']} worker took "
-            f"{first['seconds']:.1f} s, {last['workers']} took {last['seconds']:.1f} s, "
+            f"Measured with {first['trials']:.0f} trials on the workers of one machine: {first['workers']:.0f} worker took "
+            f"{first['seconds']:.1f} s, {last['workers']:.0f} took {last['seconds']:.1f} s, "
             f"{first['seconds'] / last['seconds']:.2f} times as fast. Beside its own work a trial cost its worker "
             f"{1000 * each:.0f} ms.\n"
         )
@@ -152,14 +150,20 @@ def hundred(kept: list[Record], each: float) -> Table:
     return Table(pd.DataFrame(cells), caption, "tab-clusters-hundred")
 
 
-def draw_scaling(scaling: list[dict[str, Any]]) -> Figure:
+def draw_scaling(scaling: pd.DataFrame) -> Figure:
     """Draw how much faster the measured run was with more workers, beside the most that there is to win."""
     figure, axes = figures.panels(1, 1, height=3.0, width=4.6)
-    axis, frame = axes[0][0], pd.DataFrame(scaling)
-    axis.plot(frame["workers"], frame["workers"] / frame["workers"].iloc[0], ":", color="0.5", label="as many times")
+    axis = axes[0][0]
     axis.plot(
-        frame["workers"], frame["seconds"].iloc[0] / frame["seconds"], "o-", color=figures.COLOURS[0], label="measured"
+        scaling["workers"], scaling["workers"] / scaling["workers"].iloc[0], ":", color="0.5", label="as many times"
     )
-    axis.set(xlabel="workers", ylabel="times faster", xticks=frame["workers"])
+    axis.plot(
+        scaling["workers"],
+        scaling["seconds"].iloc[0] / scaling["seconds"],
+        "o-",
+        color=figures.COLOURS[0],
+        label="measured",
+    )
+    axis.set(xlabel="workers", ylabel="times faster", xticks=scaling["workers"])
     axis.legend()
     return figure

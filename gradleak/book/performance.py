@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import matplotlib.pyplot as plt
 import pandas as pd
@@ -18,8 +18,26 @@ from gradleak.show.tables import Table
 SOLVERS = ("exact", "lbfgs", "pso")
 
 
+@dataclass(frozen=True)
+class Measured:
+    """The results of `make bench`: tables by name, and for each table the day on which it was measured."""
+
+    versions: dict[str, str]
+    dates: dict[str, str]
+    tables: dict[str, pd.DataFrame]
+
+    @classmethod
+    def read(cls, file: Path) -> Measured:
+        """Read the results; a part that has one line only is a table of one row."""
+        content = json.loads(file.read_text("utf-8"))
+        versions, dates = content.pop("versions"), content.pop("dates")
+        del content["threads"]
+        tables = {name: pd.DataFrame(rows if isinstance(rows, list) else [rows]) for name, rows in content.items()}
+        return cls(versions, dates, tables)
+
+
 def results_file() -> Path:
-    """Return where `make bench` leaves its measurements."""
+    """Return the file to which `make bench` writes its measurements."""
     return paths.root() / "benchmarks" / "results.json"
 
 
@@ -28,46 +46,47 @@ def write_page(folder: Path) -> str:
     file = results_file()
     if not file.is_file():
         return "*Nothing is measured yet: run `make bench`.*\n"
-    measured = json.loads(file.read_text())
+    measured = Measured.read(file)
+    tables = measured.tables
     picture = folder / "performance.png"
-    figure = draw(measured["solvers"])
+    figure = draw(tables["solvers"])
     figure.savefig(picture)
     plt.close(figure)
-    versions = measured["versions"]
     return "\n".join(
         [
-            f"Measured on one thread, {_dates(measured)}, torch {versions['torch']}.\n",
-            solver_table(measured["solvers"])._repr_markdown_(),
+            f"Measured on one thread, {_dates(measured)}, torch {measured.versions['torch']}.\n",
+            solver_table(tables["solvers"])._repr_markdown_(),
             "```{figure} generated/performance.png",
             ":name: fig-performance-solvers",
             ":alt: Milliseconds a sample for three solvers over the number of classes",
             "",
             "Time a sample. The exact solver is faster in batches; the published searches go sample by sample.",
             "```\n",
-            *([alone_text(measured["alone"])] if "alone" in measured else []),
-            *([together_table(measured["together"])._repr_markdown_()] if "together" in measured else []),
-            batching_table([*measured["matching"], *measured["batching"]])._repr_markdown_(),
-            matching_text(measured["matching"][0]),
-            restoring_text(measured["matching"][1:]),
-            *(_launches(measured["launches"]) if "launches" in measured else ()),
-            *(_growth(measured["growth"], folder) if "growth" in measured else ()),
-            *(_starts(measured["starts"]) if "starts" in measured else ()),
+            *([alone_text(tables["alone"].iloc[0])] if "alone" in tables else []),
+            *([together_table(tables["together"])._repr_markdown_()] if "together" in tables else []),
+            batching_table(pd.concat([tables["matching"], tables["batching"]]))._repr_markdown_(),
+            matching_text(tables["matching"].iloc[0]),
+            restoring_text(tables["matching"].iloc[1:]),
+            *(_launches(tables["launches"]) if "launches" in tables else ()),
+            *(_growth(tables["growth"], folder) if "growth" in tables else ()),
+            *(_starts(tables["starts"]) if "starts" in tables else ()),
         ]
     )
 
 
-def _dates(measured: dict[str, Any]) -> str:
+def _dates(measured: Measured) -> str:
     """Return when the parts were measured, from the first to the last."""
-    dates = sorted({*measured["dates"].values()})
+    dates = sorted({*measured.dates.values()})
     return dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"
 
 
 def write_clusters(folder: Path) -> str:
     """Write the figure of the page on clusters into a folder and return its generated text."""
     file = results_file()
-    scaling = json.loads(file.read_text()).get("scaling", []) if file.is_file() else []
+    tables = Measured.read(file).tables if file.is_file() else {}
+    scaling = tables.get("scaling", pd.DataFrame())
     text = growth.clusters_text(scaling)
-    if scaling:
+    if len(scaling):
         figure = growth.draw_scaling(scaling)
         figure.savefig(folder / "scaling.png")
         plt.close(figure)
@@ -75,7 +94,7 @@ def write_clusters(folder: Path) -> str:
     return text
 
 
-def _growth(rows: list[dict[str, Any]], folder: Path) -> list[str]:
+def _growth(rows: pd.DataFrame, folder: Path) -> list[str]:
     figure = growth.draw(rows)
     figure.savefig(folder / "growth.png")
     plt.close(figure)
@@ -87,7 +106,7 @@ def _growth(rows: list[dict[str, Any]], folder: Path) -> list[str]:
     return ["## How time grows\n", growth.growth_table(rows)._repr_markdown_(), _picture("growth", alt, told)]
 
 
-def _launches(rows: list[dict[str, Any]]) -> list[str]:
+def _launches(rows: pd.DataFrame) -> list[str]:
     text = (
         "On a GPU every operation costs the time of its launch, some microseconds. At a synchronising read the host "
         "waits until all that was launched is done. The table counts both on a pretended GPU, which runs on the CPU "
@@ -97,21 +116,20 @@ def _launches(rows: list[dict[str, Any]]) -> list[str]:
     return ["## What a GPU is asked to do\n", text, launches_table(rows)._repr_markdown_()]
 
 
-def launches_table(rows: list[dict[str, Any]]) -> Table:
+def launches_table(rows: pd.DataFrame) -> Table:
     """Return how many operations and synchronising reads each attack takes on a GPU, beside its CPU time."""
-    frame = pd.DataFrame(rows)
-    shown = {"attack": frame["attack"], "counted for one": frame["for"]}
+    shown = {"attack": rows["attack"], "counted for one": rows["for"]}
     shown |= {
-        "operations launched": frame["operations"].map("{:,.0f}".format),
-        "synchronising reads": frame["reads"].map("{:,.3g}".format),
-        "CPU time (ms)": frame["CPU ms"].map("{:,.3g}".format),
+        "operations launched": rows["operations"].map("{:,.0f}".format),
+        "synchronising reads": rows["reads"].map("{:,.3g}".format),
+        "CPU time (ms)": rows["CPU ms"].map("{:,.3g}".format),
     }
     caption = "Operations launched and synchronising reads, counted on the pretended GPU, and CPU time on one thread."
     return Table(pd.DataFrame(shown), caption, "tab-performance-launches")
 
 
-def _starts(rows: list[dict[str, Any]]) -> list[str]:
-    frame = pd.DataFrame([{"what": row["what"], "seconds": f"{row['seconds']:.2g}"} for row in rows])
+def _starts(rows: pd.DataFrame) -> list[str]:
+    frame = pd.DataFrame({"what": rows["what"], "seconds": rows["seconds"].map("{:.2g}".format)})
     caption = "What a person waits for before anything happens."
     return ["## Before anything happens\n", Table(frame, caption, "tab-performance-starts")._repr_markdown_()]
 
@@ -120,22 +138,21 @@ def _picture(name: str, alt: str, told: str) -> str:
     return f"```{{figure}} generated/{name}.png\n:name: fig-performance-{name}\n:alt: {alt}\n\n{told}\n```\n"
 
 
-def solver_table(rows: list[dict[str, Any]]) -> Table:
+def solver_table(rows: pd.DataFrame) -> Table:
     """Return the solvers' times, each beside the exact solver's best for as many classes."""
-    frame = pd.DataFrame(rows)
-    best = frame[frame["solver"] == "exact"].groupby("classes")["ms a sample"].min()
+    best = rows[rows["solver"] == "exact"].groupby("classes")["ms a sample"].min()
     return Table(
         pd.DataFrame(
             {
-                "solver": frame["solver"],
-                "C": frame["classes"],
+                "solver": rows["solver"],
+                "C": rows["classes"],
                 "batch N": [
-                    f"{n}" if s == "exact" else "any" for s, n in zip(frame["solver"], frame["batch"], strict=True)
+                    f"{n}" if s == "exact" else "any" for s, n in zip(rows["solver"], rows["batch"], strict=True)
                 ],
-                "measured on": frame["measured on"],
-                "ms a sample": frame["ms a sample"].map("{:.3g}".format),
-                "samples a second": frame["samples a second"].map("{:,.4g}".format),
-                "times the exact one": (frame["ms a sample"] / frame["classes"].map(best)).map("{:,.3g}".format),
+                "measured on": rows["measured on"],
+                "ms a sample": rows["ms a sample"].map("{:.3g}".format),
+                "samples a second": rows["samples a second"].map("{:,.4g}".format),
+                "times the exact one": (rows["ms a sample"] / rows["classes"].map(best)).map("{:,.3g}".format),
             }
         ),
         "Soft labels from gradients of single samples, smoothing, float32.",
@@ -143,40 +160,38 @@ def solver_table(rows: list[dict[str, Any]]) -> Table:
     )
 
 
-def alone_text(alone: dict[str, Any]) -> str:
+def alone_text(alone: pd.Series) -> str:
     """Return what one sample's time consists of."""
     count, product, total = alone["operations"], alone["product us"], alone["sum us"]
     return (
-        f"One sample alone at ten classes takes {alone['ms']:.2g} ms: {count} operations on tensors of a few dozen "
+        f"One sample alone at ten classes takes {alone['ms']:.2g} ms: {count:.0f} operations on tensors of a few dozen "
         f"numbers, {1e3 * alone['ms'] / count:.2g} µs each. What they compute is little beside the call of them. A "
         f"product of sixty numbers takes {product:.2g} µs here and a sum over every ten of them {total:.2g} µs, so as "
         f"many products would take {1e-3 * count * product:.2g} ms and as many sums {1e-3 * count * total:.2g} ms.\n"
     )
 
 
-def together_table(rows: list[dict[str, Any]]) -> Table:
+def together_table(rows: pd.DataFrame) -> Table:
     """Return what batches cost that are found all at once."""
-    frame = pd.DataFrame(rows)
-    shown = {"C": frame["classes"], "batch B": frame["batch"], "unknowns": frame["unknowns"].map("{:,}".format)}
+    shown = {"C": rows["classes"], "batch B": rows["batch"], "unknowns": rows["unknowns"].map("{:,}".format)}
     shown |= {
-        "CPU s": frame["seconds"].map("{:.2g}".format),
-        "status": frame["status"],
-        "of its starts": frame["reason"],
+        "CPU s": rows["seconds"].map("{:.2g}".format),
+        "status": rows["status"],
+        "of its starts": rows["reason"],
     }
-    shown |= {"largest label error": frame["largest label error"].map("{:.1g}".format)}
+    shown |= {"largest label error": rows["largest label error"].map("{:.1g}".format)}
     return Table(pd.DataFrame(shown), "One batch all at once, classes told, float64.", "tab-performance-together")
 
 
-def batching_table(rows: list[dict[str, Any]]) -> Table:
+def batching_table(rows: pd.DataFrame) -> Table:
     """Return what doing all samples at once saves."""
-    frame = pd.DataFrame(rows)
-    shown = {"what": frame["what"]} | {
-        name: frame[name].map("{:.3g}".format) for name in ("ms a sample", "plain loop ms", "times faster")
+    shown = {"what": rows["what"]} | {
+        name: rows[name].map("{:.3g}".format) for name in ("ms a sample", "plain loop ms", "times faster")
     }
     return Table(pd.DataFrame(shown), "All samples at once, and one by one.", "tab-performance-batching")
 
 
-def matching_text(row: dict[str, Any]) -> str:
+def matching_text(row: pd.Series) -> str:
     """Return how far a step of gradient matching is from the least that it can cost."""
     return (
         f"A step of gradient matching costs {row['times a training step']:.2g} times a step of training at the same "
@@ -187,11 +202,11 @@ def matching_text(row: dict[str, Any]) -> str:
     )
 
 
-def restoring_text(rows: list[dict[str, Any]]) -> str:
+def restoring_text(rows: pd.DataFrame) -> str:
     """Return what it saves to restore several starts of a batch as one program; nothing where it was not measured."""
-    if not rows:
+    if rows.empty:
         return ""
-    steps = ", ".join(f"{row['times a training step']:.2g}" for row in rows)
+    steps = ", ".join(rows["times a training step"].map("{:.2g}".format))
     return (
         f"For every seed such a step costs {steps} steps of training at its own batch size, in the order of the table. "
         "Where a batch is one image, most of a step alone is the calls of it; where it is eight, the cores are busy "
@@ -199,13 +214,12 @@ def restoring_text(rows: list[dict[str, Any]]) -> str:
     )
 
 
-def draw(rows: list[dict[str, Any]]) -> Figure:
+def draw(rows: pd.DataFrame) -> Figure:
     """Draw the time a sample over the number of classes, a line a solver and batch."""
-    frame = pd.DataFrame(rows)
     figure, axes = figures.panels(1, 1, height=3.4)
     axis = axes[0][0]
     for index, solver in enumerate(SOLVERS):
-        own = frame[frame["solver"] == solver]
+        own = rows[rows["solver"] == solver]
         for dash, (batch, group) in enumerate(own.groupby("batch")):
             axis.plot(
                 group["classes"],

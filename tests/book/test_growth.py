@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
+import pandas as pd
 import pytest
 
 from benchmarks.growth import ALL
 from gradleak.book import growth, performance
 from gradleak.show import figures
 
-SCALING = [
-    {"workers": 1, "trials": 10, "seconds": 11.0, "in trials": 10.0},
-    {"workers": 2, "trials": 10, "seconds": 6.0, "in trials": 10.2},
-]
+SCALING = pd.DataFrame(
+    [
+        {"workers": 1, "trials": 10, "seconds": 11.0, "in trials": 10.0},
+        {"workers": 2, "trials": 10, "seconds": 6.0, "in trials": 10.2},
+    ]
+)
 
 
-def rows() -> list[dict[str, Any]]:
+def rows() -> pd.DataFrame:
     """Every series of the benchmark, its time the derived power of the size."""
     found = []
     for series in ALL:
@@ -29,7 +31,7 @@ def rows() -> list[dict[str, Any]]:
             {"attack": series.attack, "grows": series.grows, "size": n, "cpu seconds": 1e-4 * n**power, "MiB": None}
             for n in series.sizes
         ]
-    return found
+    return pd.DataFrame(found)
 
 
 def test_powers_are_those_of_the_largest_sizes() -> None:
@@ -63,7 +65,7 @@ def test_the_page_on_clusters_says_what_was_measured_and_what_follows(
     monkeypatch.setattr(performance, "results_file", lambda: tmp_path / "none.json")
     assert "nothing is measured yet" in performance.write_clusters(tmp_path)
     text = growth.clusters_text(SCALING)
-    assert "1.83 times as fast" in text
+    assert "10 trials on the workers of one machine: 1 worker took 11.0 s, 2 took 6.0 s, 1.83 times as fast" in text
     assert "cost its worker 100 ms" in text
     head = next(line for line in text.splitlines() if line.startswith("| page"))
     assert [cell.strip() for cell in head.split("|")[1:-1]][3:6] == ["1 worker", "2 workers", "100 workers"]
