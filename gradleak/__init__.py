@@ -1,4 +1,4 @@
-"""gradleak: an executable book of gradient leakage."""
+"""gradleak: attacks on gradients in federated learning, audits of models, and an executable book about both."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _FROM = {
 
 
 def __getattr__(name: str) -> Any:
-    # Loaded when first asked for: `gradleak --help` must not wait for torch.
+    # Import lazily, so that `gradleak --help` does not wait for torch.
     if name in _FROM:
         return getattr(importlib.import_module(_FROM[name]), name)
     if name in __all__:

@@ -1,4 +1,4 @@
-"""`python -m gradleak`, and the command `gradleak`."""
+"""The entry point of `python -m gradleak` and of the command `gradleak`."""
 
 from gradleak import interrupts
 
@@ -6,7 +6,7 @@ from gradleak import interrupts
 def main() -> None:
     """Run the command line."""
     interrupts.leave_at_once()
-    from gradleak import cli  # typer takes a while to load
+    from gradleak import cli  # imported late because typer loads slowly
 
     cli.main()
 

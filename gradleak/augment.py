@@ -1,4 +1,4 @@
-"""How a client makes its labels and its batches: one-hot, smoothed and mixed labels; balanced and unbalanced draws."""
+"""Make a client's labels and batches: one-hot, smoothed and mixed labels; balanced and unbalanced batches."""
 
 from __future__ import annotations
 
@@ -19,7 +19,11 @@ def _generator(seed: Seed) -> torch.Generator:
 
 
 def as_probabilities(targets: Tensor, classes: int, *, dtype: torch.dtype, device: torch.device | str) -> Tensor:
-    """Return targets, class indices (N,) or soft labels (N, C), as probabilities (N, C); refuse what is neither."""
+    """Return class indices (N,) or soft labels (N, C) as probabilities (N, C).
+
+    Raises:
+        InputError: If the targets are neither class indices nor rows of probabilities.
+    """
     if not torch.is_tensor(targets):
         raise InputError(f"targets must be a tensor of class indices or soft labels; got {type(targets).__name__}")
     if targets.ndim == 1 and not targets.is_floating_point():
@@ -39,7 +43,7 @@ def as_probabilities(targets: Tensor, classes: int, *, dtype: torch.dtype, devic
         worst = float(sums[(sums - 1).abs().argmax()])
         raise InputError(f"targets are not probabilities: a row sums to {worst:.6g} and not to 1")
     labels = targets.to(device, dtype)
-    # Labels rounded to fewer digits sum to 1 only in those.
+    # Labels that were rounded to a coarser type sum to 1 only up to that rounding.
     return labels / labels.sum(dim=1, keepdim=True)
 
 
@@ -53,16 +57,25 @@ def one_hot(labels: Tensor, classes: int) -> Tensor:
 
 
 def smooth(labels: Tensor, classes: int, epsilon: float | Tensor, *, convention: Convention = "wang2024") -> Tensor:
-    """Return smoothed labels (N, C) for class indices (N,); `epsilon` is one number or one a sample, (N,).
+    """Return smoothed labels (N, C).
 
-    "wang2024": (1 − ε) one-hot + ε / C, so that the class keeps 1 − ε + ε / C. "posterior2023": the class keeps 1 − ε
-    and each of the others gets ε / (C − 1).
+    Args:
+        labels: Class indices (N,).
+        classes: The number of classes C.
+        epsilon: The smoothing ε, a single number or one for each sample (N,).
+        convention: "wang2024" for (1 − ε) one-hot + ε / C, which gives the true class 1 − ε + ε / C. "posterior2023"
+            gives the true class 1 − ε and every other class ε / (C − 1).
+
+    Examples:
+        >>> smooth(torch.tensor([0, 2]), 3, 0.3)
+        tensor([[0.8000, 0.1000, 0.1000],
+                [0.1000, 0.1000, 0.8000]])
     """
     hot = one_hot(labels, classes)
     amount = torch.as_tensor(epsilon, device=hot.device)
     amount = amount if amount.is_floating_point() and isinstance(epsilon, Tensor) else amount.to(hot)
     if amount.ndim > 1 or (amount.ndim == 1 and len(amount) != len(hot)):
-        raise InputError(f"epsilon must be one number or one a sample, ({len(hot)},); got {tuple(amount.shape)}")
+        raise InputError(f"epsilon must be one number or one for each sample, ({len(hot)},); got {tuple(amount.shape)}")
     if not ((amount >= 0) & (amount <= 1)).all():
         raise InputError("epsilon must lie in 0 … 1")
     amount = amount.reshape(-1, 1)
@@ -78,13 +91,21 @@ def smooth(labels: Tensor, classes: int, epsilon: float | Tensor, *, convention:
 def mixup(
     inputs: Tensor, targets: Tensor, *, generator: Seed, parts: int = 2, weights: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Mix each sample with `parts` − 1 others of classes all different from one another; return inputs and labels.
+    """Mix each sample with random other samples, such that all samples of a mixture have different classes.
 
-    `targets` (N, C) are one-hot or soft. `weights` (N, parts) sum to 1 a row; by default they are uniform on the
-    simplex: for two parts λ ~ U(0, 1), as wang2024 has it. Mixing happens in the space the inputs are given in.
+    Args:
+        inputs: The samples (N, …); pixels are mixed if the inputs are pixels.
+        targets: One-hot or soft labels (N, C).
+        generator: A seed or a generator.
+        parts: The number of samples in each mixture.
+        weights: The weights of the samples (N, parts), which sum to 1 in each row. By default they are uniform on the
+            simplex: for two parts λ ~ U(0, 1), as in wang2024.
+
+    Returns:
+        The mixed inputs (N, …) and labels (N, C).
     """
     if not 2 <= parts <= targets.shape[1]:
-        raise InputError(f"parts must lie in 2 … {targets.shape[1]}, the number of classes; got {parts}")
+        raise InputError(f"parts must lie in 2 … {targets.shape[1]} (the number of classes); got {parts}")
     rng = _generator(generator)
     classes = targets.argmax(dim=1).cpu()
     if len(classes.unique()) < parts:
@@ -95,7 +116,7 @@ def mixup(
     partners = [torch.arange(count)]
     used = F.one_hot(classes, targets.shape[1]).bool()
     for _ in range(parts - 1):
-        # Choose among samples whose class the mixture does not hold yet, all rows at once.
+        # Choose among samples whose class is not in the mixture yet, for all rows at once.
         allowed = ~used[:, classes]
         choice = torch.multinomial(allowed.double(), 1, generator=rng)[:, 0]
         partners.append(choice)
@@ -115,9 +136,9 @@ def mixup(
 
 
 def balanced(labels: Tensor, batch_size: int, *, generator: Seed) -> Tensor:
-    """Return the indices (B,) of a batch drawn evenly over the classes that `labels` (N,) holds.
+    """Return the indices (B,) of a batch in which the classes of `labels` (N,) occur as evenly as possible.
 
-    Classes are visited in random order, round after round, with a new random sample each time.
+    Each round takes a random sample of every class, with the classes in random order.
     """
     if batch_size < 1:
         raise InputError(f"batch_size must be at least 1; got {batch_size}")
@@ -129,16 +150,16 @@ def balanced(labels: Tensor, batch_size: int, *, generator: Seed) -> Tensor:
 
 
 def unbalanced(labels: Tensor, batch_size: int, *, generator: Seed) -> Tensor:
-    """Return the indices (B,) of a batch with half its samples of one class, a quarter of another, the rest random.
+    """Return the indices (B,) of an unbalanced batch (wainakh2021, section 5).
 
-    wainakh2021, section 5: the classes and the rest are drawn anew for each batch.
+    Half of the samples have one random class, a quarter have another, and the rest have random classes.
     """
     if batch_size < 1:
         raise InputError(f"batch_size must be at least 1; got {batch_size}")
     rng = _generator(generator)
     present = labels.unique()
     if len(present) < 2:
-        raise InputError("an unbalanced batch needs samples of at least 2 classes; the labels hold one")
+        raise InputError("an unbalanced batch needs samples of at least 2 classes; the labels have only one")
     first, second = present[torch.randperm(len(present), generator=rng)[:2]].tolist()
     half, quarter = batch_size // 2, batch_size // 4
     rest = present[torch.randint(len(present), (batch_size - half - quarter,), generator=rng)]
@@ -147,7 +168,7 @@ def unbalanced(labels: Tensor, batch_size: int, *, generator: Seed) -> Tensor:
 
 
 def samples_of(labels: Tensor, wanted: Tensor, generator: torch.Generator) -> Tensor:
-    """Return one random sample of each wanted class (B,); none twice while its class has others left."""
+    """Return the index of a random sample for each wanted class (B,), without repeats as far as possible."""
     picked = torch.empty(len(wanted), dtype=torch.long)
     for label in wanted.unique().tolist():
         members = (labels == label).nonzero()[:, 0]

@@ -1,4 +1,4 @@
-"""The command line. Everything heavy is imported when a command runs, so that --help answers at once."""
+"""Define the command line. Large packages are imported only when a command runs, so that --help is fast."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 
 class Interrupted(Exception):
-    """Ctrl-C, and what there is to say of it: typer would end without a word."""
+    """Ctrl-C with a message about what was kept, because typer would exit without a message."""
 
 
 class Commands(TyperGroup):
-    """Commands that end by what they return or raise; neither Ctrl-C nor somebody's `sys.exit` ends them silently."""
+    """Commands for which Ctrl-C and a `sys.exit` in the user's code become errors with a message."""
 
     def invoke(self, context: Any) -> Any:
         """Run a command."""
@@ -39,11 +39,11 @@ class Commands(TyperGroup):
                 trials = "finished trials are kept, the next run goes on from there"
                 kept = "no report is written" if context.invoked_subcommand == "audit" else trials
                 raise Interrupted(kept) from error
-            # A reader of the output that has gone, as in `gradleak list | head`, makes rich exit.
+            # rich exits when the reader of the output has closed it, as in `gradleak list | head`.
             if isinstance(error, Exception) or isinstance(error.__context__, BrokenPipeError):
                 raise
             raise ForeignError(
-                f"the command was ended from inside: {type(error).__name__}: {first_line(error)}"
+                f"code that the command ran ended it: {type(error).__name__}: {first_line(error)}"
             ) from error
 
 
@@ -56,13 +56,13 @@ app = typer.Typer(
 )
 Settings = Annotated[
     list[str] | None,
-    typer.Option("-p", "--parameter", metavar="NAME=VALUE", help="Change one parameter; may be given several times."),
+    typer.Option("-p", "--parameter", metavar="NAME=VALUE", help="Set a parameter; may be repeated."),
 ]
 ProfileOption = Annotated[str, typer.Option("--profile", help="quick: minutes on a CPU; paper: the papers' scale.")]
-Jobs = Annotated[int | None, typer.Option("--jobs", min=1, help="Processes at once; default: one a core.")]
+Jobs = Annotated[int | None, typer.Option("--jobs", min=1, help="Parallel processes; default: one per core.")]
 Cluster = Annotated[str | None, typer.Option("--cluster", metavar="ADDRESS", help="A Dask scheduler to run trials on.")]
 
-# The states of a record that today's code has not confirmed.
+# The states of a record whose results the present code has not confirmed.
 UNCONFIRMED = frozenset({"differs", "stale"})
 
 
@@ -77,21 +77,23 @@ def _version(asked: bool) -> None:
 @app.callback()
 def _options(
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
-    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Show it.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
 ) -> None:
-    """Options of every command."""
+    """Read the options that all commands share."""
     from gradleak import paths
 
     try:
         paths.root()
     except MissingData:
-        # The package alone, without its book: what can be computed again is kept where such things are.
+        # The package is installed without a checkout, so cache results in the user's cache folder.
         os.environ.setdefault("GRADLEAK_CACHE", str(Path.home() / ".cache" / "gradleak"))
 
 
 @app.command("list")
 def list_studies() -> None:
-    """List the pages and what each regenerates; `run STUDY --show` lists its parameters."""
+    """List the studies and what each reproduces; `run STUDY --show` lists a study's parameters."""
     from gradleak import studies
 
     loaded = [studies.load(name) for name in studies.names()]
@@ -104,13 +106,16 @@ def run(
     parameter: Settings = None,
     profile: ProfileOption = "quick",
     jobs: Annotated[
-        int | None, typer.Option("--jobs", min=1, help="Processes at once; default: one a core, one at `quick`.")
+        int | None,
+        typer.Option("--jobs", min=1, help="Parallel processes; default: one per core, or one with `quick`."),
     ] = None,
-    out: Annotated[Path | None, typer.Option("--out", help="Folder for the executed page; default runs/STUDY.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Folder for the executed page; default: runs/STUDY.")
+    ] = None,
     cluster: Cluster = None,
-    show: Annotated[bool, typer.Option("--show", help="Only show the parameters, with their defaults.")] = False,
+    show: Annotated[bool, typer.Option("--show", help="Only show the parameters and their defaults.")] = False,
 ) -> None:
-    """Run one page and write its executed notebook and its record."""
+    """Run one study and write its executed notebook and its record."""
     from gradleak import paths, studies
     from gradleak.book import pages
 
@@ -129,7 +134,7 @@ def book(
     profile: ProfileOption = "quick",
     jobs: Jobs = None,
     cluster: Cluster = None,
-    pdf: Annotated[bool, typer.Option("--pdf", help="Print it into one PDF as well; needs Chromium.")] = False,
+    pdf: Annotated[bool, typer.Option("--pdf", help="Also print the book to a PDF; needs Chromium.")] = False,
 ) -> None:
     """Run every page that changed and build the book."""
     from gradleak.book import build as builder
@@ -149,15 +154,17 @@ def book(
 def verify(
     study: Annotated[list[str] | None, typer.Argument(help="Studies to verify; default: all.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    stale: Annotated[bool, typer.Option("--stale", help="List stale and differing records; fail if any is.")] = False,
+    stale: Annotated[
+        bool, typer.Option("--stale", help="List stale and differing records; fail if there is one.")
+    ] = False,
     spot: Annotated[
-        bool, typer.Option("--spot", help="Run some trials of these records again, and keep how they came out.")
+        bool, typer.Option("--spot", help="Run some trials of these records again and keep the outcomes.")
     ] = False,
     every: Annotated[bool, typer.Option("--all", help="With --spot: check the records of all studies.")] = False,
-    minutes: Annotated[float, typer.Option("--minutes", help="Time for --spot, for all records together.")] = 10.0,
+    minutes: Annotated[float, typer.Option("--minutes", help="Total time for --spot in minutes.")] = 10.0,
     jobs: Jobs = None,
 ) -> None:
-    """Show each claim with its published, recorded and fresh values; fail if one fails at the scale it needs."""
+    """Show each claim's published, recorded and new values; fail if a claim fails at the scale that it needs."""
     from gradleak import claims, studies
     from gradleak.runs import records
 
@@ -165,11 +172,11 @@ def verify(
     wanted = [studies.load(name).name for name in study] if study else list(studies.names())
     if spot:
         if bool(study) == every:
-            raise InputError("--spot takes the names of studies, or --all for every one")
+            raise InputError("--spot needs either names of studies or --all")
         _spot_check(wanted, minutes, jobs)
         return
     if every:
-        raise InputError("--all says which records --spot checks: give both")
+        raise InputError("--all is an option of --spot: give both")
     if stale:
         _list_stale(wanted)
         return
@@ -223,14 +230,14 @@ def verify(
 
 
 def _state(record: Record) -> str:
-    """Return a record's state, and that it was made on a GPU."""
+    """Return a record's state, with "(GPU)" if the record was made on a GPU."""
     from gradleak.runs import standing
 
     return standing.state(record) + " (GPU)" * record.accelerated
 
 
 def _list_stale(wanted: Sequence[str]) -> None:
-    """List the records that are stale or differ, and count all; fail if there is one."""
+    """List the records that are stale or differ, and count records by state; fail if there is one."""
     from gradleak.book import checked
     from gradleak.runs import records, standing
 
@@ -245,7 +252,7 @@ def _list_stale(wanted: Sequence[str]) -> None:
 
 
 def _spot_check(wanted: Sequence[str], minutes: float, jobs: int | None) -> None:
-    """Run trials of records again and keep how they came out; fail if a record is stale or differs after that."""
+    """Run trials of records again and keep the outcomes; fail if a record is stale or differs afterwards."""
     from gradleak.book import checked, spot
     from gradleak.runs import records, standing
 
@@ -265,12 +272,12 @@ def record(
     parameter: Settings = None,
     profile: ProfileOption = "paper",
     part: Annotated[
-        str | None, typer.Option("--part", help="Run the trials of this part only; the others stay as recorded.")
+        str | None, typer.Option("--part", help="Run only the trials of this part; keep the rest as recorded.")
     ] = None,
     jobs: Jobs = None,
     cluster: Cluster = None,
 ) -> None:
-    """Run studies at the papers' scale and keep their results in results/."""
+    """Run studies at the papers' scale and save their results in results/."""
     from gradleak import claims, studies
     from gradleak.runs import records, runner
 
@@ -286,16 +293,14 @@ def record(
 
 @app.command()
 def audit(
-    model: Annotated[str, typer.Argument(help="MODULE:FUNCTION that makes it, or a network by name.")],
+    model: Annotated[str, typer.Argument(help="MODULE:FUNCTION that makes the model, or a network's name.")],
     samples: Annotated[
-        str | None, typer.Option("--data", help="A dataset's name, a folder of images, an .npz, MODULE:FUNCTION.")
+        str | None, typer.Option("--data", help="A dataset's name, a folder of images, an .npz or MODULE:FUNCTION.")
     ] = None,
-    size: Annotated[
-        int | None, typer.Option("--size", help="Pixels to a side of a dataset's images, or of a folder's (4 … 2048).")
-    ] = None,
+    size: Annotated[int | None, typer.Option("--size", help="Side of the images in pixels (4 … 2048).")] = None,
     batch_size: Annotated[str, typer.Option("--batch-size", metavar="1,4,16", help="Batch sizes.")] = "1,4",
     labels: Annotated[
-        str | None, typer.Option("--labels", help="onehot, smoothing/0.1 or mixup: how the client makes labels.")
+        str | None, typer.Option("--labels", help="The client's labels: onehot, smoothing/0.1 or mixup.")
     ] = None,
     defense: Annotated[str, typer.Option("--defense", metavar="none,clip/1", help="Defences.")] = "none",
     precision: Annotated[
@@ -303,39 +308,39 @@ def audit(
         typer.Option(
             "--precision",
             metavar="tf32,bf16",
-            help="What the client computes in: float32, tf32, tf32-matmul, bfloat16 (bf16), float16 (fp16); "
+            help="The client's precision: float32, tf32, tf32-matmul, bfloat16 (bf16), float16 (fp16); "
             "default: the type of the model's parameters.",
         ),
     ] = None,
-    loss: Annotated[str, typer.Option("--loss", help="cross-entropy, focal or binary.")] = "cross-entropy",
+    loss: Annotated[str, typer.Option("--loss", help="Loss: cross-entropy, focal or binary.")] = "cross-entropy",
     out: Annotated[Path, typer.Option("--out", help="Folder for the report.")] = Path("report"),
-    minutes: Annotated[float, typer.Option("--minutes", help="Time for attacks and the report.")] = 5.0,
-    memory: Annotated[float | None, typer.Option("--memory", metavar="GB", help="Memory; default: most of it.")] = None,
-    no_images: Annotated[bool, typer.Option("--no-images", help="Keep no image, private or recovered.")] = False,
+    minutes: Annotated[float, typer.Option("--minutes", help="Time for attacks and report in minutes.")] = 5.0,
+    memory: Annotated[float | None, typer.Option("--memory", metavar="GB", help="Memory limit; default: most.")] = None,
+    no_images: Annotated[bool, typer.Option("--no-images", help="Keep no private or recovered images.")] = False,
     fail_above: Annotated[
         list[str] | None,
         typer.Option(
             "--fail-above",
             metavar="MEASURE=LIMIT",
-            help="Exit with 1 where it is above, and with 2 where it was not attacked.",
+            help="Exit with 1 if the measure is above the limit, and with 2 if it was not attacked.",
         ),
     ] = None,
     allow_not_attacked: Annotated[
-        bool, typer.Option("--allow-not-attacked", help="Let --fail-above pass where its measure was not attacked.")
+        bool, typer.Option("--allow-not-attacked", help="Let --fail-above pass if its measure was not attacked.")
     ] = False,
     before: Annotated[
         Path | None, typer.Option("--before", help="Weights before a client's round (safetensors).")
     ] = None,
-    after: Annotated[Path | None, typer.Option("--after", help="Weights after it.")] = None,
+    after: Annotated[Path | None, typer.Option("--after", help="Weights after the round.")] = None,
     rate: Annotated[float, typer.Option("--rate", help="The client's learning rate.")] = 0.1,
-    local_steps: Annotated[int, typer.Option("--local-steps", min=1, help="Steps that the client took.")] = 1,
-    momentum: Annotated[float, typer.Option("--momentum", help="The client's.")] = 0.0,
-    weight_decay: Annotated[float, typer.Option("--weight-decay", help="The client's.")] = 0.0,
-    shape: Annotated[str | None, typer.Option("--shape", metavar="3,32,32", help="One input's, with --before.")] = None,
-    steps: Annotated[int, typer.Option("--steps", min=1, help="How long inputs are searched for.")] = 400,
-    seed: Annotated[int, typer.Option("--seed", help="Every random choice follows from it.")] = 0,
+    local_steps: Annotated[int, typer.Option("--local-steps", min=1, help="The client's local steps.")] = 1,
+    momentum: Annotated[float, typer.Option("--momentum", help="The client's momentum.")] = 0.0,
+    weight_decay: Annotated[float, typer.Option("--weight-decay", help="The client's weight decay.")] = 0.0,
+    shape: Annotated[str | None, typer.Option("--shape", metavar="3,32,32", help="Input shape, with --before.")] = None,
+    steps: Annotated[int, typer.Option("--steps", min=1, help="Steps of a search for inputs.")] = 400,
+    seed: Annotated[int, typer.Option("--seed", help="Seed of all random numbers.")] = 0,
 ) -> None:
-    """Attack your own model's gradients with all that applies, and write a report of what they give away."""
+    """Run all applicable attacks on your own model's gradients, and write a report on what they reveal."""
     from gradleak.auditing import asked, folders, sentences
 
     words = asked.Asked(
@@ -343,8 +348,8 @@ def audit(
         rate, local_steps, momentum, weight_decay, shape, seed, tuple(fail_above or ()), steps, precision,
     )  # fmt: skip
     interrupts.listen()
-    place = out.absolute()  # somebody's code may go to another folder
-    with folders.held(place):  # refused now, and not after minutes
+    place = out.absolute()  # the model's code may change the working directory
+    with folders.held(place):  # fails now rather than after the audit
         report = asked.report(words)
         with interrupts.finishing() as pressed:
             _write(report, place)
@@ -363,23 +368,23 @@ def audit(
     if above:
         raise typer.Exit(1)
     if report.interrupted or pressed:
-        raise Interrupted("the report holds what was found before")
+        raise Interrupted("the report has the results so far")
     if report.broken:
         raise typer.Exit(3)
 
 
 def _write(report: Report, place: Path) -> None:
-    """Write a report into the folder that is held for it; where that fails, keep it elsewhere, and say so."""
+    """Write a report to its locked folder; if this fails, write it to a temporary folder and name that folder."""
     try:
         report.put(place)
     except GradleakError as error:
         spare = report.write(tempfile.mkdtemp(prefix="gradleak-report-"))
-        raise StorageError(f"{error}; the report is kept as {spare}") from error
+        raise StorageError(f"{error}; the report was written to {spare} instead") from error
 
 
 @app.command()
 def data() -> None:
-    """List the datasets and texts, and where each would come from."""
+    """List the datasets and texts, and the source of each."""
     from gradleak import data as datasets
     from gradleak.data import text
 
@@ -388,7 +393,7 @@ def data() -> None:
 
 @app.command()
 def claims(study: Annotated[str | None, typer.Argument(help="One study; default: all.")] = None) -> None:
-    """List what the papers claim, and we, and the rule under which each holds."""
+    """List the papers' claims and our own, each with the rule by which it is judged."""
     from gradleak import claims as known
     from gradleak import studies
 
@@ -403,20 +408,20 @@ def claims(study: Annotated[str | None, typer.Argument(help="One study; default:
 
 @app.command()
 def hunt(
-    family: Annotated[list[str] | None, typer.Argument(help="Attacks to hunt; default: all.")] = None,
-    minutes: Annotated[float, typer.Option("--minutes", help="How long to hunt.")] = 5.0,
+    family: Annotated[list[str] | None, typer.Argument(help="Families of attacks to test; default: all.")] = None,
+    minutes: Annotated[float, typer.Option("--minutes", help="Time in minutes.")] = 5.0,
     rounds: Annotated[
-        int | None, typer.Option("--rounds", min=1, help="Hunt so many seeds of each attack instead of for a time.")
+        int | None, typer.Option("--rounds", min=1, help="Number of seeds for each attack, instead of --minutes.")
     ] = None,
-    seed: Annotated[int | None, typer.Option("--seed", help="The first seed; default: a new one.")] = None,
-    kept: Annotated[
-        Path, typer.Option("--kept", help="What was found is kept here; a hunt that finds it goes on.")
-    ] = Path("runs/hunt.jsonl"),
+    seed: Annotated[int | None, typer.Option("--seed", help="First seed; default: a random one.")] = None,
+    kept: Annotated[Path, typer.Option("--kept", help="File for the outcomes; a later hunt continues it.")] = Path(
+        "runs/hunt.jsonl"
+    ),
     strict: Annotated[
-        bool, typer.Option("--strict", help="Fail if a certificate is wrong where every assumption holds.")
+        bool, typer.Option("--strict", help="Fail if a certificate is wrong although all assumptions hold.")
     ] = False,
 ) -> None:
-    """Hunt for certificates that are wrong: random clients, with every assumption kept or one of them broken."""
+    """Search for wrong certificates on random clients that meet all assumptions or violate one of them."""
     from gradleak import hunting
 
     found = hunting.hunt(
@@ -430,7 +435,7 @@ def hunt(
 
 
 def latest_records() -> dict[str, Record]:
-    """Return the newest record of each study among the runs and the book's pages."""
+    """Return the newest record of each study among the runs and the executed pages of the book."""
     from gradleak import paths, studies
     from gradleak.runs import records
 
@@ -460,7 +465,7 @@ def _parameter_rows(model: type[Parameters], values: dict[str, Any]) -> list[dic
 
 
 def _show(rows: Sequence[dict[str, Any]]) -> None:
-    """Print a table; where the output is not a terminal nothing is folded or cut."""
+    """Print a table, with a width of 240 if the output is not a terminal."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
@@ -475,7 +480,7 @@ def _show(rows: Sequence[dict[str, Any]]) -> None:
 
 
 def main() -> None:
-    """Run the command line: one clear line for an error, a traceback only with --debug."""
+    """Run the command line, and print errors as one line or, with --debug, as a traceback."""
     debug = "--debug" in sys.argv
     arguments = [word for word in sys.argv[1:] if word != "--debug"]
     try:

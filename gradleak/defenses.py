@@ -1,6 +1,6 @@
-"""What a client does to its gradient before it sends it: each a function from gradients to gradients.
+"""Define defences: functions that change a client's gradients before the client sends them.
 
-`named("prune/0.2")` makes one from a text: a name of KINDS and a level.
+`named` returns a defence by its name in `KINDS` and its level, such as "prune/0.2".
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from gradleak.leak import Defense, Gradients
 
 @dataclass(frozen=True)
 class Each:
-    """A defence that treats every tensor by itself: the last layer's gradient is sent as if there were no other."""
+    """A defence that applies `change` to each tensor independently, so the last layer may be studied alone."""
 
     change: Callable[[Tensor], Tensor]
 
     def __call__(self, gradients: Gradients) -> Gradients:
-        """Return the gradients as they are sent."""
+        """Return the gradients that are sent."""
         return {name: self.change(value) for name, value in gradients.items()}
 
 
 def gaussian(std: float, generator: torch.Generator) -> Each:
-    """Add normal noise of this standard deviation to every entry."""
+    """Add normal noise with standard deviation `std` to every entry."""
     _at_least("std", std, 0)
     return Each(lambda value: value + std * torch.randn(value.shape, generator=generator, dtype=value.dtype).to(value))
 
 
 def laplace(std: float, generator: torch.Generator) -> Each:
-    """Add Laplace noise of this standard deviation, hence of scale std / √2, to every entry."""
+    """Add Laplace noise with standard deviation `std`, that is with scale std / √2, to every entry."""
     _at_least("std", std, 0)
 
     def change(value: Tensor) -> Tensor:
@@ -46,7 +46,7 @@ def laplace(std: float, generator: torch.Generator) -> Each:
 
 
 def clip(norm: float) -> Defense:
-    """Scale all gradients together so that their norm is at most this."""
+    """Scale all gradients by one factor so that their joint norm is at most `norm`."""
     _at_least("norm", norm, 0)
 
     def change(gradients: Gradients) -> Gradients:
@@ -58,7 +58,7 @@ def clip(norm: float) -> Defense:
 
 
 def clip_share(share: float) -> Defense:
-    """Scale all gradients together to this share of their norm."""
+    """Clip all gradients to a `share` of their joint norm."""
     _at_least("share", share, 0)
 
     def change(gradients: Gradients) -> Gradients:
@@ -69,21 +69,28 @@ def clip_share(share: float) -> Defense:
 
 
 def dp(norm: float, std: float, generator: torch.Generator) -> Defense:
-    """Clip all gradients together to this norm, and add normal noise of this standard deviation (abadi2016)."""
+    """Clip all gradients to a joint `norm`, and add normal noise with standard deviation `std` (abadi2016)."""
     clipped, noisy = clip(norm), gaussian(std, generator)
     return lambda gradients: noisy(clipped(gradients))
 
 
 def dp_tensors(norm: float, std: float, generator: torch.Generator) -> Each:
-    """Clip every tensor by itself to this norm, and add normal noise of this standard deviation."""
+    """Clip each tensor to `norm` independently, and add normal noise with standard deviation `std`."""
     noisy = gaussian(std, generator)
     return Each(lambda value: noisy.change(clip(norm)({"": value})[""]))
 
 
 def dp_epsilon(noise_multiplier: float, *, share: float = 1.0, steps: int = 1, delta: float = 1e-5) -> float | None:
-    """Return the privacy ε that noise of `noise_multiplier` times the clipping norm buys, by Opacus' RDP accountant.
+    """Return the privacy ε of training with DP-SGD, by Opacus' RDP accountant.
 
-    `share` of all samples is drawn at each of `steps`. None where Opacus is not installed.
+    Args:
+        noise_multiplier: The noise's standard deviation divided by the clipping norm.
+        share: The share of all samples that is drawn in each step.
+        steps: The number of steps.
+        delta: The privacy δ.
+
+    Returns:
+        ε, or None if Opacus is not installed.
     """
     try:
         from opacus.accountants.rdp import RDPAccountant
@@ -96,10 +103,14 @@ def dp_epsilon(noise_multiplier: float, *, share: float = 1.0, steps: int = 1, d
 
 
 def release_epsilon(noise_multiplier: float, *, delta: float = 1e-5) -> float:
-    """Return the privacy ε of one release with noise of `noise_multiplier` times the clipping norm (balle2018).
+    """Return the exact privacy ε of a single release by the Gaussian mechanism (balle2018).
 
-    Exact for the Gaussian mechanism, whether one clipped gradient is in the sum or not: the ε at which
-    Φ(1/2z − εz) − e^ε Φ(−1/2z − εz) = δ. No subsampling is counted, and no second release; infinite without noise.
+    Two neighbouring batches differ by one clipped gradient in the sum. With the noise multiplier z, the standard
+    deviation of the noise divided by the clipping norm, ε solves
+
+        Φ(1/2z − εz) − e^ε Φ(−1/2z − εz) = δ
+
+    Amplification by subsampling is not included. Without noise ε is infinite.
     """
     from scipy.optimize import brentq
     from scipy.special import log_ndtr
@@ -114,7 +125,7 @@ def release_epsilon(noise_multiplier: float, *, delta: float = 1e-5) -> float:
     def beyond(epsilon: float) -> float:
         inside = float(log_ndtr(half - epsilon * z))
         outside = epsilon + float(log_ndtr(-half - epsilon * z))
-        # Where the first is next to one, so that the second is lost in its rounding, both are next to no privacy.
+        # The second term never exceeds the first. Rounding may reverse this where ε is huge: there is no privacy then.
         return math.exp(inside) * -math.expm1(min(0.0, outside - inside)) - delta
 
     if beyond(0.0) <= 0:
@@ -126,20 +137,20 @@ def release_epsilon(noise_multiplier: float, *, delta: float = 1e-5) -> float:
 
 
 def grad_drop(share: float) -> Each:
-    """Set the smallest entries of every tensor, this share of it, to zero (aji2017, as dang2021 has it)."""
+    """Set the given share of each tensor's entries to zero, the smallest first (aji2017, as in dang2021)."""
     pruned = prune(share)
     return Each(lambda value: pruned({"": value})[""])
 
 
 def average(clients: Sequence[Gradients]) -> Gradients:
-    """Return what a server sees that learns the clients' mean alone, as secure aggregation has it."""
+    """Return the mean of the clients' gradients, which is all that a server sees under secure aggregation."""
     if not clients:
-        raise InputError("there are no clients to average over")
+        raise InputError("average needs at least one client")
     return {name: torch.stack([one[name] for one in clients]).mean(dim=0) for name in clients[0]}
 
 
 def prune(share: float) -> Defense:
-    """Set the smallest entries, this share of all, to zero."""
+    """Set the given share of all entries to zero, the smallest first."""
     if not 0 <= share <= 1:
         raise InputError(f"share must lie in 0 … 1; got {share:g}")
 
@@ -157,11 +168,12 @@ def prune(share: float) -> Defense:
 def prune_tensors(share: float) -> Defense:
     """Set whole tensors to zero, as wainakh2021's code does for its compression.
 
-    It goes through tensors and the last layer's rows side by side: the i-th tensor is set to zero where the i-th row's
-    sum is among this share of the smallest, and the tensor's own sum smaller than the largest of these.
+    That code pairs the i-th tensor with the i-th row of the last layer's weight gradient. Let t be the largest absolute
+    row sum among the given share of the smallest. A tensor is set to zero if its row's absolute sum is at most t and
+    its total is smaller than t in size. The last layer's weight must be the second-to-last tensor.
     """
     if not 0 < share <= 1:
-        raise InputError(f"share must lie in 0 … 1 and not be 0; got {share:g}")
+        raise InputError(f"share must lie in 0 … 1 (0 excluded); got {share:g}")
 
     def change(gradients: Gradients) -> Gradients:
         sums = gradients[list(gradients)[-2]].sum(dim=1).abs()
@@ -176,12 +188,12 @@ def prune_tensors(share: float) -> Defense:
 
 
 def sign() -> Each:
-    """Send the sign of every entry, times the mean size of its tensor's entries."""
+    """Replace every entry by its sign times the mean absolute entry of its tensor."""
     return Each(lambda value: value.sign() * value.abs().mean())
 
 
 def quantize(bits: int) -> Each:
-    """Round every entry to 2^bits − 1 levels, evenly spaced and symmetric, of its tensor's largest entry."""
+    """Round every entry to one of 2^bits − 1 evenly spaced levels, symmetric up to its tensor's largest entry."""
     if bits < 2:
         raise InputError(f"bits must be at least 2; got {bits}")
     levels = 2 ** (bits - 1) - 1
@@ -194,15 +206,19 @@ def quantize(bits: int) -> Each:
 
 
 def half() -> Each:
-    """Send numbers of 16 bits."""
+    """Convert every entry to float16."""
     return Each(lambda value: value.half())
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A defence that a text can name: what its level is (nothing, where it has none), how it is shown, how it is made.
+    """A defence that can be chosen by name.
 
-    `noisy` ones draw from a generator.
+    Attributes:
+        level: The meaning of its level, "" if it has none.
+        shown: Its description in tables, with a format field for the level.
+        make: Makes the defence from the level and a generator.
+        noisy: Whether it draws random numbers from the generator.
     """
 
     level: str
@@ -222,7 +238,7 @@ def _whole_bits(bits: float, _: torch.Generator) -> Each:
     return quantize(int(bits))
 
 
-# The variance of the noise that comes with clipping under "dp", as wainakh2021 has it.
+# The variance of the noise that "dp" adds after clipping, as in wainakh2021.
 DP_VARIANCE = 0.1
 KINDS: dict[str, Kind] = {
     "none": Kind("", "none", lambda _level, _: Each(lambda value: value)),
@@ -253,9 +269,14 @@ KINDS: dict[str, Kind] = {
 
 
 def named(text: str, *, generator: torch.Generator | None = None) -> Defense:
-    """Return the defence that "name/level" says, one of KINDS; what has no level is named alone ("sign").
+    """Return a defence by its name in `KINDS` and its level, or by its name alone if it has no level ("sign").
 
-    `generator`: what noise is drawn from.
+    Noise is drawn from `generator`, which only noisy defences need.
+
+    Examples:
+        >>> defense = named("prune/0.5")
+        >>> defense({"weight": torch.tensor([1.0, -3.0, 2.0, 0.5])})
+        {'weight': tensor([ 0., -3.,  2.,  0.])}
     """
     kind, level = _read(text)
     if kind.noisy and generator is None:
@@ -264,7 +285,7 @@ def named(text: str, *, generator: torch.Generator | None = None) -> Defense:
 
 
 def shown(text: str) -> str:
-    """Return how a table names the defence that a text says."""
+    """Return the description of the defence `text` for tables."""
     kind, level = _read(text)
     return kind.shown.format(level)
 
@@ -285,7 +306,10 @@ def _read(text: str) -> tuple[Kind, float]:
 
 
 def utility(clean: Gradients, sent: Gradients) -> float:
-    """Return what is left for training: the cosine between the clean gradient and the one that was sent."""
+    """Return the cosine between the clean gradient and the gradient that was sent, a measure of utility.
+
+    The value is NaN if either gradient is zero.
+    """
     product = sum(float((clean[name].double() * sent[name].double()).sum()) for name in clean)
     sizes = [math.sqrt(sum(float(v.double().square().sum()) for v in one.values())) for one in (clean, sent)]
     return product / (sizes[0] * sizes[1]) if all(sizes) else math.nan

@@ -1,4 +1,4 @@
-"""What differs between a CPU and a GPU, in one place: memory, precision, drivers, and derivatives that cuDNN lacks."""
+"""Handle the differences between CPU and GPU: memory, precision, drivers and derivatives that cuDNN lacks."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 T = TypeVar("T")
 
-# Share of a GPU's free memory that one chunk of work may take.
+# The share of a GPU's free memory that one chunk of work may use.
 GPU_SHARE = 0.4
-# A search on a GPU reads its state once in so many steps.
+# The number of steps after which a search on a GPU reads its state.
 STEPS_A_READ = 10
 
 
@@ -28,7 +28,7 @@ def accelerated(device: torch.device | str) -> bool:
 
 
 def model_of(device: torch.device | str) -> str:
-    """Return "cpu", or the model of a GPU: what one computes differs from another's by rounding."""
+    """Return "cpu" or the model of a GPU, because results of different GPU models differ by rounding."""
     if not accelerated(device):
         return "cpu"
     name = getattr(torch.get_device_module(torch.device(device)), "get_device_name", None)
@@ -36,16 +36,16 @@ def model_of(device: torch.device | str) -> str:
 
 
 def free_memory(device: torch.device | str) -> int:
-    """Return how many bytes are free on an accelerator."""
+    """Return the free memory of an accelerator in bytes."""
     free, _ = torch.get_device_module(torch.device(device)).mem_get_info(device)
     return int(free)
 
 
 def entries_at_once(device: torch.device | str, on_cpu: int, bytes_each: int = 8) -> int:
-    """Return how many numbers to work on at a time.
+    """Return how many numbers, of `bytes_each` bytes, to process at a time.
 
-    On a CPU `on_cpu`, since its caches decide what is fast; on a GPU as many as a share of its free memory holds, since
-    there every further chunk costs its launches again.
+    On a CPU this is `on_cpu`, since speed depends on the caches. On a GPU a share of the free memory is used, since
+    every chunk repeats the cost of launching kernels.
     """
     if not accelerated(device):
         return on_cpu
@@ -53,10 +53,10 @@ def entries_at_once(device: torch.device | str, on_cpu: int, bytes_each: int = 8
 
 
 def in_chunks(total: int, size: int, work: Callable[[slice], T]) -> Iterator[T]:
-    """Give what `work` returns for consecutive chunks of `total` items, each of `size` items at most.
+    """Yield the results of `work` for consecutive chunks of `total` items, with at most `size` items in each.
 
-    Where the GPU's memory is too small for a chunk, the chunk is halved and run again, and all later chunks are as
-    small. A single item that does not fit raises torch.OutOfMemoryError.
+    If a chunk does not fit in the GPU's memory, it is halved and run again, and later chunks are as small. A single
+    item that does not fit raises torch.OutOfMemoryError.
     """
     start = 0
     while start < total:
@@ -67,7 +67,7 @@ def in_chunks(total: int, size: int, work: Callable[[slice], T]) -> Iterator[T]:
             if chunk.stop - chunk.start == 1:
                 raise
             fits = False
-        # After the except clause, since the exception's traceback holds the chunk's tensors.
+        # Continue after the except clause, because the exception's traceback keeps the chunk's tensors alive.
         if fits:
             start = chunk.stop
             yield result
@@ -77,19 +77,18 @@ def in_chunks(total: int, size: int, work: Callable[[slice], T]) -> Iterator[T]:
 
 
 def steps_a_read(device: torch.device | str) -> int:
-    """Return after how many steps a search reads which of its attacks have ended.
+    """Return after how many steps a search checks which of its attacks have ended.
 
-    On a CPU after every step, since reading is free and an attack that has ended need not be computed. On a GPU the
-    host would wait for all that was launched, so that ended attacks are masked until the next read.
+    On a CPU it checks after every step, because this is free and saves the work for ended attacks. On a GPU each check
+    waits for all launched kernels, so ended attacks are only masked until the next check.
     """
     return STEPS_A_READ if accelerated(device) else 1
 
 
 def least_squares(matrix: Tensor, target: Tensor, driver: str | None = None) -> Tensor:
-    """Return the X that minimises ‖matrix X − target‖, the shortest one where there are several.
+    """Return the X of least norm that minimises ‖matrix X − target‖.
 
-    CUDA's only driver takes matrices of full rank. The systems that are solved here are small: from a GPU they go to
-    the CPU and back.
+    CUDA's only driver needs matrices of full rank. Systems on a GPU are therefore solved on the CPU; they are small.
     """
     here = not accelerated(matrix.device)
     both = (matrix, target) if here else (matrix.cpu(), target.cpu())
@@ -99,10 +98,10 @@ def least_squares(matrix: Tensor, target: Tensor, driver: str | None = None) -> 
 
 @contextlib.contextmanager
 def differentiable(model: nn.Module, *, twice: bool = False) -> Iterator[None]:
-    """Choose kernels whose gradients can be taken in eval mode and, if asked, differentiated again (`twice`).
+    """Use kernels that have gradients in eval mode and, with `twice`, second derivatives.
 
-    cuDNN's recurrent layers give gradients in train mode only and have no second derivative, so they are switched off
-    for models that hold such layers. Fused attention has no second derivative. The plain kernels compute the same.
+    cuDNN's recurrent layers have gradients only in train mode and no second derivatives, so cuDNN is switched off for
+    models with recurrent layers. Fused attention has no second derivatives. The plain kernels compute the same values.
     """
     before = torch.backends.cudnn.enabled
     recurrent = before and any(isinstance(module, nn.RNNBase) for module in model.modules())
@@ -117,7 +116,7 @@ def differentiable(model: nn.Module, *, twice: bool = False) -> Iterator[None]:
 
 
 def _precisions() -> dict[str, Any]:
-    """Return the places where torch keeps how float32 is computed, by name, the general ones first."""
+    """Return, by name, the objects whose `fp32_precision` sets how torch computes float32, general ones first."""
     backends: Any = torch.backends
     return {
         "all": backends,
@@ -134,12 +133,12 @@ def _precisions() -> dict[str, Any]:
 
 @contextlib.contextmanager
 def ieee() -> Iterator[None]:
-    """Compute float32 as IEEE 754 has it, and put every setting back as it was.
+    """Compute float32 as IEEE 754 defines it inside the block, and restore all settings afterwards.
 
-    Left to itself torch rounds the operands of convolutions to ten bits (TF32) on GPUs since Ampere: too few for any
-    result here that is called exact. Half-precision products are summed in float32.
+    By default torch rounds the operands of convolutions to ten bits (TF32) on GPUs since Ampere, which is too coarse
+    for exact results. Half-precision products are summed in float32.
     """
-    # torch has an older and a newer set of switches. Where they contradict each other the older cannot be read.
+    # torch has an older and a newer set of switches. The older set cannot be read if the two contradict each other.
     older: list[tuple[Any, str, bool]] = []
     for owner, name in (
         (torch.backends.cuda.matmul, "allow_tf32"),
@@ -164,21 +163,21 @@ def ieee() -> Iterator[None]:
 
 
 def precision() -> str:
-    """Return in a few words how float32 is computed now: "IEEE", or what is not."""
+    """Return how float32 is computed now: "IEEE", or a list of the operations that differ from IEEE 754."""
     odd = {name: owner.fp32_precision for name, owner in _precisions().items()}
     told = [f"{name} {value}" for name, value in odd.items() if value not in ("ieee", "none")]
     return ", ".join(told) or "IEEE"
 
 
 def described(device: str) -> str:
-    """Return a GPU's name, its driver, and the versions of CUDA and cuDNN."""
+    """Return a GPU's name and the versions of its driver, CUDA and cuDNN."""
     name = torch.cuda.get_device_name(device)
     cudnn = torch.backends.cudnn.version()
     return f"{name}, driver {_driver()}, CUDA {torch.version.cuda}, cuDNN {cudnn}"
 
 
 def _driver() -> str:
-    """Return the version of NVIDIA's driver, which torch does not tell."""
+    """Return the version of NVIDIA's driver, which torch does not report."""
     command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
     try:
         found = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout.split()
@@ -189,7 +188,7 @@ def _driver() -> str:
 
 @functools.cache
 def processor() -> str:
-    """Return the model of this machine's processor, as the system names it."""
+    """Return the model of this machine's processor, as the operating system reports it."""
     with contextlib.suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text("utf-8", "replace").splitlines():
             name, _, value = line.partition(":")
@@ -199,8 +198,8 @@ def processor() -> str:
 
 
 def instructions() -> str:
-    """Return the set of vector instructions that torch uses on the CPU: AVX512, AVX2 or DEFAULT, say.
+    """Return the set of vector instructions that torch uses on the CPU, such as AVX512, AVX2 or DEFAULT.
 
-    Processors that have more can be held to less by the variable ATEN_CPU_CAPABILITY.
+    The environment variable ATEN_CPU_CAPABILITY can select a smaller set than the processor has.
     """
     return str(torch.backends.cpu.get_cpu_capability())

@@ -1,4 +1,4 @@
-"""Every error gradleak raises on purpose: one clear line that says what was wrong and what would be right."""
+"""Define the errors that gradleak raises on purpose: one line that says what is wrong and what would be right."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from collections.abc import Iterable, Iterator
 
 
 class GradleakError(Exception):
-    """Base of all errors whose message is meant for the person at the keyboard."""
+    """The base class of all errors whose message is meant for the user."""
 
 
 class InputError(GradleakError, ValueError):
-    """A value that was passed in does not make sense."""
+    """An invalid argument or parameter."""
 
 
 class ForeignError(InputError):
-    """An error that somebody's own code raised: a model's, or that of a function which makes one."""
+    """An error raised by the user's code, such as a model or a function that makes a model."""
 
 
 class UnknownName(GradleakError, LookupError):
-    """A name that is not in the list of known ones."""
+    """A name that is not in the list of known names."""
 
 
 class MissingData(GradleakError, FileNotFoundError):
-    """A dataset or a pretrained network that is not at hand."""
+    """A dataset or a pretrained network that is not available."""
 
 
 class StorageError(GradleakError, OSError):
@@ -32,30 +32,30 @@ class StorageError(GradleakError, OSError):
 
 
 class GradleakWarning(UserWarning):
-    """Something went wrong and was put right: a damaged cache entry that was computed again, say."""
+    """A warning about a problem that was solved, such as a damaged cache entry that was computed again."""
 
 
 def check_count(what: str, count: int | None, least: int = 1) -> None:
-    """Refuse a number of samples, steps or the like that is not a whole number of at least `least`; None passes."""
+    """Raise an InputError unless `count` is None or a whole number of at least `least`."""
     if count is not None and not (count >= least and count % 1 == 0):
         raise InputError(f"{what} must be a whole number, at least {least}; got {count}")
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of what an error says, cut where it is endless; its kind where it says nothing."""
+    """Return the first line of an error's message, at most 300 characters, or the error's class if it has none."""
     return next((line.strip()[:300] for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 
 def printable(text: str) -> str:
-    """Return a text on one line: line breaks and other control characters, as a name may hold them, become spaces."""
+    """Return a text on one line, with line breaks and other control characters replaced by spaces."""
     return "".join(letter if letter.isprintable() else " " for letter in text)
 
 
 @contextlib.contextmanager
 def foreign(what: str) -> Iterator[None]:
-    """Run somebody's own code inside: whatever it raises, `sys.exit` too, becomes one line after `what`.
+    """Turn any exception of the user's code in this block, even `sys.exit`, into a ForeignError of one line.
 
-    Our own errors and Ctrl-C go through.
+    The message begins with `what`. Errors of gradleak and Ctrl-C are passed on unchanged.
     """
     try:
         yield
@@ -66,7 +66,7 @@ def foreign(what: str) -> Iterator[None]:
 
 
 def _said(error: BaseException) -> str:
-    """Return the first line of what somebody's own error says, if it can say anything."""
+    """Return the first line of an error's message, even if the error cannot be converted to text."""
     try:
         return printable(first_line(error))
     except Exception:
@@ -74,7 +74,7 @@ def _said(error: BaseException) -> str:
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> UnknownName:
-    """Return the error for an unknown name, with the nearest known one suggested and all of them listed."""
+    """Return an error for an unknown name that suggests the most similar known name and lists all known names."""
     names = sorted(known)
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     hint = f": did you mean '{near[0]}'?" if near else "."

@@ -1,4 +1,4 @@
-"""What Ctrl-C does: it ends a command at once that has nothing to keep yet, and waits for what must come to its end."""
+"""Handle Ctrl-C: exit at once while a command has no results to keep, and wait for work that has to finish."""
 
 from __future__ import annotations
 
@@ -11,19 +11,22 @@ from collections.abc import Iterator
 
 
 def leave_at_once() -> None:
-    """Let Ctrl-C end this process with one line until `listen`: an import may swallow the usual KeyboardInterrupt."""
+    """Let Ctrl-C end this process with one line, until `listen` is called.
+
+    During imports the usual KeyboardInterrupt may be swallowed.
+    """
     signal.signal(signal.SIGINT, _leave)
 
 
 def listen() -> None:
-    """Let Ctrl-C raise KeyboardInterrupt again: from here on there is something to keep."""
+    """Let Ctrl-C raise KeyboardInterrupt again, because from now on there may be results to keep."""
     if signal.getsignal(signal.SIGINT) is _leave:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @contextlib.contextmanager
 def finishing() -> Iterator[list[int]]:
-    """Let what is inside come to its end in spite of Ctrl-C; the list that is given holds each time it was pressed."""
+    """Finish the block in spite of Ctrl-C, and give a list that gets one entry for each Ctrl-C."""
     pressed: list[int] = []
     if threading.current_thread() is not threading.main_thread():
         yield pressed
@@ -36,7 +39,7 @@ def finishing() -> Iterator[list[int]]:
 
 
 def caused(error: BaseException) -> bool:
-    """Whether Ctrl-C caused an error; an import that it interrupts may raise another one."""
+    """Return whether Ctrl-C caused an error, even if an interrupted import raised a different one."""
     before: BaseException | None = error
     while before is not None:
         if type(before) is KeyboardInterrupt:

@@ -1,4 +1,4 @@
-"""What the server sees: the model it sent out and the gradients that came back."""
+"""Define what the server sees: the model that it sent out and the gradients that a client returned."""
 
 from __future__ import annotations
 
@@ -24,10 +24,17 @@ Defense = Callable[[Gradients], Gradients]
 
 @dataclass(frozen=True)
 class Leak:
-    """One client's upload: the gradients of the mean cross-entropy over its private batch.
+    """One client's update: the gradients of the mean loss over the client's private batch.
 
-    `head` is the name of the last Linear layer. `batch_size` and the shape of one input are public in federated
-    learning, and so is how many `local_steps` the gradients are summed over.
+    All fields are public in federated learning: they are known to the server, which is the attacker.
+
+    Attributes:
+        model: The network with the weights that the server sent out.
+        gradients: The gradient of each trained parameter, by the parameter's name.
+        head: The name of the last Linear layer, "" if the model is that layer.
+        batch_size: The number of samples in one local step.
+        input_shape: The shape of one input, None if unknown.
+        local_steps: The number of local steps whose gradients are summed.
     """
 
     model: nn.Module
@@ -52,20 +59,34 @@ class Leak:
         input_shape: tuple[int, ...] | None = None,
         head: str | None = None,
     ) -> Leak:
-        """Return what a server sees of a federated average: two state dicts, before and after a client's training.
+        """Return the leak of one round of federated averaging, from the weights before and after local training.
 
-        The client is assumed to take `local_steps` steps of gradient descent with `rate`, each on `batch_size` samples
-        of its own, as `observe` has it; the gradients are their sum. `momentum` that begins with the round makes an
-        earlier step count oftener: the sum is exact where all steps' gradients are alike. `weight_decay` is taken off,
-        exactly for one step and with the mean of both weights for several. The leak's model is a copy of `model` with
-        the weights before, in eval mode; a client that trained in train mode had other batch norms.
-        `head`: the name of the last Linear layer; where not said, the last that is declared.
+        The client is assumed to train by gradient descent as in `observe`; the leak's gradients are the sum over its
+        steps. Its model is a copy of `model` with the weights before training, in eval mode. A client that trained in
+        train mode used other batch-norm statistics.
+
+        Args:
+            model: The network.
+            before: The state dict that the server sent out.
+            after: The state dict that the client returned.
+            rate: The client's learning rate.
+            batch_size: The number of samples in each local step.
+            local_steps: The number of steps, each on different samples.
+            momentum: The momentum, which starts at zero in each round. It counts earlier steps more often, so the sum
+                is exact only if the gradients of all steps are equal.
+            weight_decay: The weight decay, which is subtracted: exactly for one step, and with the mean of the weights
+                before and after for several steps.
+            input_shape: The shape of one input.
+            head: The name of the last Linear layer; by default the Linear layer that is declared last.
+
+        Raises:
+            InputError: If a number is out of range, or a state dict does not fit the model.
         """
         check_count("batch_size", batch_size)
         check_count("local_steps", local_steps)
         if not (0 < rate < math.inf and 0 <= momentum < 1 and 0 <= weight_decay < math.inf):
             raise InputError(
-                "an update needs a rate above 0, a momentum in 0 … 1 and no decay below 0; "
+                "rate must be above 0, momentum in 0 … 1 (1 excluded) and weight_decay at least 0; "
                 f"got {rate:g}, {momentum:g} and {weight_decay:g}"
             )
         own = copy.deepcopy(model).eval()
@@ -74,7 +95,7 @@ class Leak:
         own.load_state_dict(dict(before))
         head = head if head is not None else list(_linears(own, None))[-1]
         _linears(own, head)
-        # A step's gradient is in so many of the steps that follow it.
+        # Momentum repeats a step's gradient in all later updates. This is the mean number of times that it is counted.
         counted = sum((1 - momentum ** (k + 1)) / (1 - momentum) for k in range(local_steps)) / local_steps
         gradients = {}
         for name, parameter in own.named_parameters():
@@ -85,7 +106,7 @@ class Leak:
         return cls(own, gradients, head, batch_size, input_shape, local_steps)
 
     def check_one_step(self, attack: str) -> None:
-        """Refuse, in the name of an attack on one gradient, the sum of several steps' gradients."""
+        """Raise an InputError if the gradients are a sum over several local steps, which `attack` cannot use."""
         if self.local_steps != 1:
             raise InputError(
                 f"this is the sum of the gradients of {self.local_steps} local steps, each at other weights: {attack} "
@@ -93,31 +114,31 @@ class Leak:
             )
 
     def parameter(self, kind: str) -> str:
-        """Return the name of the last layer's weight or bias."""
+        """Return the full name of the last layer's "weight" or "bias"."""
         return f"{self.head}.{kind}" if self.head else kind
 
     @property
     def weight(self) -> Tensor:
-        """The last layer's weight W, (C, I)."""
+        """The last layer's weight W (C, I)."""
         return self.model.get_parameter(self.parameter("weight")).detach()
 
     @property
     def bias(self) -> Tensor | None:
-        """The last layer's bias b, (C,), or None where it has none; it is there even if frozen and not sent."""
+        """The last layer's bias b (C,), or None if the layer has no bias; a frozen bias is returned too."""
         bias = self.model.get_submodule(self.head).bias
         return bias.detach() if isinstance(bias, Tensor) else None
 
     @property
     def weight_gradient(self) -> Tensor:
-        """The gradient G of the last layer's weight, (C, I)."""
+        """The gradient G (C, I) of the last layer's weight."""
         if self.parameter("weight") not in self.gradients:
             raise InputError(f"the update has no gradient of the last layer's weight: {self.withheld('weight')}")
         return self.gradients[self.parameter("weight")]
 
     def withheld(self, parameter: str) -> str:
-        """Return why a parameter has no gradient of its own in the update, "" where it has one.
+        """Return why the update has no separate gradient of a parameter, or "" if it has one.
 
-        "weight" and "bias" are those of the last layer; other parameters have their full names.
+        "weight" and "bias" are the last layer's parameters; other parameters are given by their full names.
         """
         name = self.parameter(parameter) if parameter in ("weight", "bias") else parameter
         held = dict(self.model.named_parameters(remove_duplicate=False))
@@ -128,12 +149,12 @@ class Leak:
 
     @property
     def bias_gradient(self) -> Tensor | None:
-        """The gradient of the last layer's bias, (C,), or None where it has none or is frozen."""
+        """The gradient of the last layer's bias (C,), or None if there is no bias or it is frozen."""
         return self.gradients.get(self.parameter("bias"))
 
     @property
     def heads(self) -> HeadLeaks:
-        """The last layer's gradients alone, of this one client."""
+        """Only the last layer's gradients, of this single client."""
         bias = self.bias_gradient
         return HeadLeaks(
             self.weight,
@@ -146,9 +167,14 @@ class Leak:
 
 @dataclass(frozen=True)
 class HeadLeaks:
-    """The last layer's gradients of N clients with `batch_size` samples each, and nothing of the layers below.
+    """The last layer's gradients of N clients, without the gradients of the layers below.
 
-    `weight_gradients` (N, C, I), `bias_gradients` (N, C) or None; `weight` (C, I), `bias` (C,) or None.
+    Attributes:
+        weight: The last layer's weight (C, I).
+        bias: The last layer's bias (C,), None if there is none.
+        weight_gradients: The gradients of the weight (N, C, I).
+        bias_gradients: The gradients of the bias (N, C), None if there is no bias.
+        batch_size: The number of samples of each client.
     """
 
     weight: Tensor
@@ -158,7 +184,7 @@ class HeadLeaks:
     batch_size: int = 1
 
     def defended(self, defense: Defense) -> HeadLeaks:
-        """Return what is sent by clients with a defence that treats every tensor by itself."""
+        """Return the gradients that the clients send under a defence that changes each tensor independently."""
         sent = []
         for n, weight in enumerate(self.weight_gradients):
             own = {"weight": weight} | ({} if self.bias_gradients is None else {"bias": self.bias_gradients[n]})
@@ -168,7 +194,7 @@ class HeadLeaks:
 
 
 def _check_state(model: nn.Module, which: str, state: Mapping[str, Tensor]) -> None:
-    """Refuse a state dict that is not of this model, or holds what no client sends."""
+    """Raise an InputError if a state dict does not fit the model or has values that are not finite."""
     wanted = model.state_dict()
     if odd := sorted(set(wanted) ^ set(state)):
         raise InputError(f"the state {which} is not of {type(model).__name__}: it differs in {', '.join(odd[:5])}")
@@ -194,18 +220,33 @@ def observe(
     rate: float = 0.1,
     precision: str | Precision | None = None,
 ) -> Leak:
-    """Let a client compute its gradients on a private batch, and return what the server receives.
+    """Compute a client's gradients on a private batch, and return the leak that the server receives.
 
-    The mean of the `loss`, soft cross-entropy unless another is given. The model is run in eval mode (batch norm uses
-    its running statistics, dropout is off), whatever mode it was in, and is handed back in that mode.
-    `targets`: class indices (B,) or soft labels (B, C). Where logits are (B, T, C), class indices (B, T), −100 for a
-    place without a target; the mean is over all others, and there are no local steps.
-    `defense` maps the gradients before they are sent.
-    `head` names the last Linear layer; it is found by itself otherwise.
-    `local_steps`: the batch is cut into so many, the client takes a step of gradient descent with `rate` on each, and
-    the gradients are their sum: a federated average's update, but for the factor −rate.
-    `precision`: what the client computes in, as "tf32" or "bfloat16" (`gradleak.precision.PRECISIONS`); that of the
-    model's parameters where it is not given.
+    The model runs in eval mode: batch norm uses its running statistics, and dropout is off. Afterwards the model is
+    back in the mode that it was in.
+
+    Args:
+        model: A network whose final Linear layer gives the logits.
+        inputs: The batch (B, …).
+        targets: Class indices (B,) or soft labels (B, C). For logits (B, T, C), class indices (B, T), with −100 at
+            positions without a target, which the mean leaves out.
+        defense: A function that changes the gradients before they are sent.
+        head: The name of the last Linear layer; found automatically by default.
+        loss: The loss; soft cross-entropy by default.
+        local_steps: The number of equal parts into which the batch is split. The client takes a step of gradient
+            descent on each part, and the gradients of all steps are summed. Sequences allow only one step.
+        rate: The learning rate of the local steps.
+        precision: The precision of the client's arithmetic, such as "tf32" or "bfloat16"
+            (`gradleak.precision.PRECISIONS`); by default that of the model's parameters.
+
+    Raises:
+        InputError: If the batch does not fit the model, or the model does not end in a Linear layer.
+
+    Examples:
+        >>> import torch
+        >>> leak = observe(torch.nn.Linear(3, 2), torch.ones(4, 3), torch.tensor([0, 1, 1, 1]))
+        >>> leak.batch_size, tuple(leak.weight_gradient.shape)
+        (4, (2, 3))
     """
     with computing(precision, model):
         return _observed(model, inputs, targets, defense, head, loss or CrossEntropy(), local_steps, rate, precision)
@@ -223,11 +264,11 @@ def _observed(
     precision: str | Precision | None,
 ) -> Leak:
     head, layer, _, logits = _forward(model, inputs, head, features=(2, 3))
-    # The loss is taken in the precision of the parameters.
+    # The loss is computed in the precision of the parameters, even if the logits are coarser.
     logits = logits.to(layer.weight.dtype)
     if logits.ndim == 3:
         if local_steps != 1:
-            raise InputError("local steps are taken on batches of single samples, not of sequences")
+            raise InputError("sequences allow only one local step")
         logits, targets = _with_targets(logits, targets)
     labels = as_probabilities(targets, logits.shape[-1], dtype=logits.dtype, device=logits.device)
     _check_rows(logits, labels)
@@ -244,7 +285,7 @@ def _observed(
 
 
 def _with_targets(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the logits (N, C) of sequences and the class indices (N,) at the places that have a target."""
+    """Return the logits (N, C) of sequences and the class indices (N,) at the positions that have a target."""
     if not torch.is_tensor(targets) or targets.shape != logits.shape[:2] or targets.is_floating_point():
         shape = tuple(targets.shape) if torch.is_tensor(targets) else type(targets).__name__
         raise InputError(f"targets must be class indices {tuple(logits.shape[:2])}, {PADDING} for none; got {shape}")
@@ -256,7 +297,7 @@ def _with_targets(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
 
 def _gradients(loss: Tensor, named: Mapping[str, Tensor], precision: str | Precision | None) -> Gradients:
     def take(factor: float) -> Gradients:
-        # Where the factor may have to be smaller, the graph is needed again.
+        # The graph is needed again if the gradients overflow and a smaller factor is tried.
         scaled, again = (loss, False) if factor == 1 else (factor * loss, True)
         values = torch.autograd.grad(scaled, list(named.values()), allow_unused=True, retain_graph=again)
         both = zip(named.items(), values, strict=True)
@@ -274,7 +315,7 @@ def _updates(
     rate: float,
     precision: str | Precision | None,
 ) -> Gradients:
-    """Return the sum of the gradients along a client's own steps."""
+    """Return the sum of the gradients over a client's local steps."""
     own = {name: p.detach().clone().requires_grad_() for name, p in named.items()}
     total = {name: torch.zeros_like(p) for name, p in named.items()}
     with evaluating(model):
@@ -288,7 +329,7 @@ def _updates(
 
 @contextlib.contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Run a model in eval mode, and hand every module back in the mode that it was in."""
+    """Run a model in eval mode, and restore the mode of every module afterwards."""
     modes = {module: module.training for module in model.modules()}
     model.eval()
     try:
@@ -309,11 +350,19 @@ def observe_heads(
     batch_size: int = 1,
     chunk: int = 250,
 ) -> HeadLeaks:
-    """Observe N clients with `batch_size` samples each at once, for attacks that look at the last layer alone.
+    """Observe N clients at once, for attacks that use only the last layer's gradients.
 
-    Equal to N calls of `observe`: in eval mode no sample knows of another, so one forward pass serves them all, and a
-    sample's gradient is the outer product of its logits' gradient and its feature. Samples come client by client;
-    about `chunk` of them are run at a time.
+    The result equals N calls of `observe`. In eval mode samples do not affect each other, so one forward pass serves
+    all clients. A sample's gradient is the outer product of the gradient by its logits and its feature.
+
+    Args:
+        model: A network whose final Linear layer gives the logits.
+        inputs: The samples of all clients (N B, …), client by client.
+        targets: Class indices (N B,) or soft labels (N B, C).
+        head: The name of the last Linear layer; found automatically by default.
+        loss: The loss; soft cross-entropy by default.
+        batch_size: The number of samples B of each client.
+        chunk: The approximate number of samples in one forward pass.
     """
     _check_inputs(inputs)
     if batch_size < 1 or len(inputs) % batch_size:
@@ -342,7 +391,7 @@ def observe_heads(
 def head_inputs(
     model: nn.Module, inputs: Tensor, *, head: str | None = None, chunk: int = 250
 ) -> tuple[Tensor, Tensor]:
-    """Return what the last layer takes in (M, I) and the logits (M, C) for inputs (M, …)."""
+    """Return the last layer's inputs (M, I) and the logits (M, C) for inputs (M, …)."""
     _check_inputs(inputs)
     with torch.no_grad():
         parts = list(in_chunks(len(inputs), chunk, lambda part: _forward(model, inputs[part], head)[2:]))
@@ -352,9 +401,9 @@ def head_inputs(
 def _forward(
     model: nn.Module, inputs: Tensor, head: str | None, *, features: Sequence[int] = (2,)
 ) -> tuple[str, nn.Linear, Tensor, Tensor]:
-    """Run the model in eval mode; return its final Linear layer's name and module, that layer's input, the logits.
+    """Run the model in eval mode; return the final Linear layer's name, its module, its input and the logits.
 
-    `features`: of how many dimensions that input may be, (B, I) or of sequences (B, T, I).
+    `features` lists the permitted numbers of dimensions of that input: 2 for (B, I), 3 for sequences (B, T, I).
     """
     _check_inputs(inputs)
     linears = _linears(model, head)
@@ -378,12 +427,12 @@ def _forward(
         for hook in hooks:
             hook.remove()
     for name, (hidden, output) in seen.items():
-        # The final layer is known by what it does, not by where it is declared: its output is the model's.
+        # Identify the final layer by its output, which equals the model's; layers may be declared in any order.
         if torch.is_tensor(logits) and output.shape == logits.shape and torch.equal(output, logits):
             if hidden.ndim not in features:
                 raise InputError(
                     f"the final Linear layer '{name}' works on inputs of shape {tuple(hidden.shape)}; "
-                    "one feature vector a sample, (B, I), is expected"
+                    "one feature vector for each sample, (B, I), is expected"
                 )
             return name, linears[name], hidden, logits
     if torch.is_tensor(logits) and not logits.isfinite().all():
@@ -418,4 +467,4 @@ def _check_inputs(inputs: Tensor) -> None:
 
 def _check_rows(inputs: Tensor, labels: Tensor) -> None:
     if len(inputs) != len(labels):
-        raise InputError(f"{len(inputs)} inputs but {len(labels)} targets: there must be one target a sample")
+        raise InputError(f"{len(inputs)} inputs but {len(labels)} targets: there must be one target for each sample")

@@ -1,7 +1,7 @@
-"""How good a reconstruction is: ranges and clipping fixed in one place.
+"""Measure the quality of reconstructions.
 
-Images are (N, C, H, W) of a floating type in [0, 1]. A reconstruction is clipped to that range before it is measured,
-and the data range is 1. One that is not finite counts as failed: its PSNR is −inf, its SSIM 0; it is never left out.
+Images are (N, C, H, W) of a floating type in [0, 1], and the data range is 1. Reconstructions are clipped to [0, 1]
+first. A reconstruction with NaN or infinite values is a failure and is never left out: its PSNR is −inf and its SSIM 0.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from gradleak import paths
 from gradleak.devices import in_chunks
 from gradleak.errors import InputError, unknown
 
-SSIM_WINDOW = 7  # scikit-image's default: a uniform window
+SSIM_WINDOW = 7  # scikit-image's default size of its uniform window
 TRUNKS = {"alex": "alexnet_features.pt", "squeeze": "squeezenet1_1.pt"}
 
 
 @dataclass(frozen=True)
 class Lpips:
-    """LPIPS distances (N,), or None with the reason why there are none."""
+    """LPIPS distances (N,), or None and the reason why they cannot be computed."""
 
     values: Tensor | None
     reason: str = ""
@@ -35,7 +35,7 @@ class Lpips:
 
 @dataclass(frozen=True)
 class Summary:
-    """A mean with its spread and its count."""
+    """The number of values, their mean, sample standard deviation, minimum and maximum."""
 
     count: int
     mean: float
@@ -45,16 +45,24 @@ class Summary:
 
 
 def psnr(recovered: Tensor, truth: Tensor) -> Tensor:
-    """Return the peak signal-to-noise ratio in dB (N,); inf for equal images."""
+    """Return the peak signal-to-noise ratio in dB (N,), inf for equal images.
+
+    Examples:
+        >>> truth = torch.full((1, 3, 8, 8), 0.5)
+        >>> psnr(truth + 0.1, truth).round(decimals=1)
+        tensor([20.], dtype=torch.float64)
+    """
     first, second, finite = _pair(recovered, truth)
     error = (first - second).square().flatten(1).mean(dim=1)
     return torch.where(finite, -10 * error.log10(), torch.full_like(error, -math.inf))
 
 
 def wrapped_psnr(recovered: Tensor, truth: Tensor) -> Tensor:
-    """Return the figure of wang2024's code (N,): 8-bit images, truncated and *wrapped* instead of clipped, range 256.
+    """Return the PSNR in dB (N,) as wang2024's code computes it.
 
-    Kept beside `psnr` only where a published number was computed this way: one pixel just above white becomes black.
+    The images are converted to 8 bits by truncation, and values out of range wrap around instead of being clipped: a
+    pixel slightly brighter than white becomes black. The data range is 256. Use this only to compare with published
+    numbers.
     """
     _check(recovered, truth)
     eight_bit = [(images.double().nan_to_num(0) * 255).trunc().remainder(256) for images in (recovered, truth)]
@@ -64,7 +72,7 @@ def wrapped_psnr(recovered: Tensor, truth: Tensor) -> Tensor:
 
 
 def ssim(recovered: Tensor, truth: Tensor) -> Tensor:
-    """Return the structural similarity (N,), scikit-image's with its default uniform 7×7 window."""
+    """Return the structural similarity (N,) by scikit-image with its default uniform 7×7 window."""
     from skimage.metrics import structural_similarity
 
     first, second, finite = _pair(recovered, truth)
@@ -78,7 +86,10 @@ def ssim(recovered: Tensor, truth: Tensor) -> Tensor:
 
 
 def lpips(recovered: Tensor, truth: Tensor, trunk: str = "alex") -> Lpips:
-    """Return the LPIPS distance with lpips 0.1's own heads on a pretrained trunk, or the reason why there is none."""
+    """Return LPIPS distances with the heads of lpips 0.1 on a pretrained `trunk`, "alex" or "squeeze".
+
+    A reconstruction that is not finite has distance 1. Without a file of the trunk's weights the reason is returned.
+    """
     if trunk not in TRUNKS:
         raise unknown("LPIPS trunk", trunk, TRUNKS)
     first, second, finite = _pair(recovered, truth)
@@ -96,7 +107,7 @@ def lpips(recovered: Tensor, truth: Tensor, trunk: str = "alex") -> Lpips:
 
 
 def label_error(recovered: Tensor, truth: Tensor, order: int = 1) -> Tensor:
-    """Return the distance of labels (N, C) from the truth (N,): L1 by default, wang2024's L_r."""
+    """Return the distance (N,) of labels (N, C) from the truth in the norm `order`, by default L1: wang2024's L_r."""
     if recovered.shape != truth.shape or recovered.ndim != 2:
         raise InputError(
             f"labels must be two (N, C) of one shape; got {tuple(recovered.shape)} and {tuple(truth.shape)}"
@@ -106,58 +117,61 @@ def label_error(recovered: Tensor, truth: Tensor, order: int = 1) -> Tensor:
 
 
 def label_accuracy(recovered: Tensor, truth: Tensor, tolerance: float = 1e-3) -> float:
-    """Return the share of labels within an L1 error of `tolerance`; a NaN is a miss."""
+    """Return the share of labels with an L1 error below `tolerance`; labels with NaN count as wrong."""
     return float((label_error(recovered, truth) < tolerance).double().mean())
 
 
 def oracle_success(scalars: Tensor, truth: Tensor, coefficient: float, tolerance: float = 0.01) -> Tensor:
-    """Return whether wang2024's code counts these scalars as a success (N,): it compares them with the true ones.
+    """Return whether wang2024's code counts each recovered scalar λ as a success (N,).
 
-    Its unknown is `coefficient` times λ, and the tolerance is absolute.
+    That code compares its unknown, `coefficient` times λ, with the true value, up to the absolute `tolerance`.
     """
     return (coefficient * (scalars - truth)).abs() < tolerance
 
 
 def count_overlap(found: Tensor, truth: Tensor) -> Tensor:
-    """Return the share of every batch's labels that are found (N,), from counts (N, C): LLG's success rate."""
+    """Return the share (N,) of each batch's labels that are found, from counts (N, C): LLG's success rate."""
     return torch.minimum(found, truth).sum(dim=1).double() / truth.sum(dim=1)
 
 
 def count_jaccard(found: Tensor, truth: Tensor) -> Tensor:
-    """Return the Jaccard index (N,) of found and true labels with their repeats: posterior2023's instance accuracy."""
+    """Return the Jaccard index (N,) of found and true counts (N, C): posterior2023's instance accuracy."""
     return torch.minimum(found, truth).sum(dim=1).double() / torch.maximum(found, truth).sum(dim=1)
 
 
 def class_jaccard(found: Tensor, truth: Tensor) -> Tensor:
-    """Return the Jaccard index (N,) of the classes that are found and true: posterior2023's class accuracy."""
+    """Return the Jaccard index (N,) of the sets of found and true classes: posterior2023's class accuracy."""
     return count_jaccard((found > 0).long(), (truth > 0).long())
 
 
 def match_batch(recovered: Tensor, truth: Tensor) -> Tensor:
-    """Return the order (N,) in which `recovered[order]` (N, …) fits `truth` best (Hungarian, by squared error)."""
+    """Return the order (N,) for which `recovered[order]` (N, …) has the least squared error to `truth`.
+
+    The Hungarian algorithm finds the order.
+    """
     from scipy.optimize import linear_sum_assignment
 
     if recovered.shape != truth.shape or recovered.ndim < 2:
         raise InputError(f"batches must be two (N, …) of one shape; got {tuple(recovered.shape)}, {tuple(truth.shape)}")
     finite = torch.isfinite(recovered).flatten(1).all(dim=1)
     cost = torch.cdist(truth.double().flatten(1), recovered.double().nan_to_num(0, 0, 0).flatten(1)).square()
-    # A reconstruction that is not finite fits all alike, so that it cannot spoil the order of the others.
+    # A reconstruction that is not finite costs the same everywhere, so it does not affect the order of the rest.
     cost[:, ~finite] = 0
     return torch.as_tensor(linear_sum_assignment(cost.cpu().numpy())[1], device=recovered.device)
 
 
 def summary(values: Tensor) -> Summary:
-    """Return mean, spread (sample standard deviation), count and range of all values; nothing is left out."""
+    """Return count, mean, sample standard deviation, minimum and maximum of all values (N,)."""
     data = values.double()
     std = float(data.std()) if len(data) > 1 else math.nan
     return Summary(len(data), float(data.mean()), std, float(data.min()), float(data.max()))
 
 
 def fft2d(recovered: Tensor, truth: Tensor) -> Tensor:
-    """Return how far images' 2-D frequency responses are apart (N,), as 1 − the cosine of their amplitudes.
+    """Return the distance (N,) of 2-D frequency responses: 1 minus the cosine similarity of their amplitudes.
 
-    yin2021 calls its FFT2D a cosine similarity of frequency responses, and has less for better; that amplitudes are
-    compared is not told.
+    yin2021's FFT2D is a cosine similarity of frequency responses for which less is better. That paper does not say
+    whether it compares amplitudes; this function assumes so.
     """
     first, second, finite = _pair(recovered, truth)
     ours, theirs = (torch.fft.fft2(side, norm="ortho").abs().flatten(1) for side in (first, second))
@@ -166,9 +180,9 @@ def fft2d(recovered: Tensor, truth: Tensor) -> Tensor:
 
 
 def relative_l2(recovered: Tensor, truth: Tensor) -> Tensor:
-    """Return the L2 distance of images as a share of the true one's length (N,).
+    """Return the L2 distance (N,) of images, divided by the norm of the true image.
 
-    By Parseval's theorem it is that of their Fourier transforms.
+    By Parseval's theorem, the Fourier transforms of the images have the same relative distance.
     """
     first, second, finite = _pair(recovered, truth)
     distance = (first - second).flatten(1).norm(dim=1) / second.flatten(1).norm(dim=1)
@@ -176,9 +190,10 @@ def relative_l2(recovered: Tensor, truth: Tensor) -> Tensor:
 
 
 def registered_psnr(recovered: Tensor, truth: Tensor, *, reach: int = 4) -> Tensor:
-    """Return PSNR in dB (N,) after registration: at the shift, of up to `reach` pixels each way, that fits best.
+    """Return the PSNR in dB (N,) at the best of all shifts by up to `reach` pixels in each direction.
 
-    Where a shifted image leaves the frame nothing is compared. A shift that fits worse than none is not taken.
+    Only pixels where the shifted images overlap are compared. No shift is allowed too, so the result is at least the
+    plain PSNR.
     """
     first, second, finite = _pair(recovered, truth)
     images, (height, width) = len(first), first.shape[-2:]
@@ -193,15 +208,19 @@ def registered_psnr(recovered: Tensor, truth: Tensor, *, reach: int = 4) -> Tens
 
 
 def identified(recovered: Tensor, gallery: Tensor, places: Tensor) -> Tensor:
-    """Return whether each restored image's nearest neighbour in a gallery is the private one (N,): yin2021's IIP.
+    """Return whether the nearest image in a gallery is the private one (N,): yin2021's IIP.
 
-    `recovered` (N, I) and `gallery` (M, I) are features of images, compared by their cosine; `places` (N,) are the
-    private images' own in the gallery. What is not finite is not identified. Chance is 1 / M.
+    Features are compared by their cosine similarity. A random guess is right with probability 1 / M.
+
+    Args:
+        recovered: The features of the reconstructions (N, I). One that is not finite counts as not identified.
+        gallery: The features of the gallery's images (M, I).
+        places: The indices of the private images in the gallery (N,).
     """
     if recovered.ndim != 2 or gallery.ndim != 2 or recovered.shape[1] != gallery.shape[1]:
         raise InputError(f"features must be (N, I) and (M, I); got {tuple(recovered.shape)}, {tuple(gallery.shape)}")
     if len(places) != len(recovered) or not ((places >= 0) & (places < len(gallery))).all():
-        raise InputError(f"each of {len(recovered)} images needs its place in the gallery of {len(gallery)}")
+        raise InputError(f"each of {len(recovered)} images needs an index in the gallery of {len(gallery)}")
     finite = torch.isfinite(recovered).all(dim=1)
     ours, theirs = (torch.nn.functional.normalize(side.double(), dim=1) for side in (recovered, gallery))
     return finite & ((ours.nan_to_num(0) @ theirs.T).argmax(dim=1) == places)
@@ -211,14 +230,14 @@ def identified(recovered: Tensor, gallery: Tensor, places: Tensor) -> Tensor:
 def _lpips_model(trunk: str, file: str) -> Any:
     import lpips as package
 
-    # It prints a greeting, and torchvision warns of the argument names that it is called with.
+    # lpips prints a greeting and calls torchvision with deprecated arguments: hide both the greeting and the warning.
     with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
         warnings.filterwarnings("ignore", category=UserWarning, module="torchvision.*")
         model = package.LPIPS(net=trunk, pnet_rand=True, verbose=False)
     state = torch.load(file, weights_only=True)
     features = {key.removeprefix("features."): value for key, value in state.items() if key.startswith("features.")}
     own = model.net.state_dict()
-    # The package cuts the trunk into slices but keeps its layers' numbers: slice2.3.weight is features.3.weight.
+    # lpips splits the trunk into slices but keeps the layers' numbers: slice2.3.weight is features.3.weight.
     model.net.load_state_dict({key: features[key.split(".", 1)[1]] for key in own})
     return model.eval()
 

@@ -1,4 +1,4 @@
-"""Where things lie: the checkout's folders, and those that environment variables name."""
+"""Locate folders: those of the checkout and those that environment variables name."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ def _named(variable: str) -> Path | None:
 
 
 def root() -> Path:
-    """Return the checkout that holds notebooks/, book/ and results/."""
+    """Return the folder of the checkout, which contains notebooks/, book/ and results/."""
     here = _named("GRADLEAK_ROOT") or Path(__file__).resolve().parent.parent
     if not (here / "notebooks").is_dir():
         raise MissingData(
             "gradleak runs its pages from a checkout and found no notebooks/ folder beside the package: "
-            "install it with `pip install -e .` in the checkout, or point $GRADLEAK_ROOT at one"
+            "install it with `pip install -e .` in the checkout, or set $GRADLEAK_ROOT to the checkout"
         )
     return here
 
 
 def cache() -> Path:
-    """Return the folder of everything that can be computed again: trials, trained networks."""
+    """Return the cache folder, for results that can be computed again such as trials and trained networks."""
     return _named("GRADLEAK_CACHE") or root() / ".cache" / "gradleak"
 
 
 def data_folder() -> Path | None:
-    """Return the folder of .npz datasets, if $GRADLEAK_DATA names one."""
+    """Return the folder of .npz datasets that $GRADLEAK_DATA names, or None."""
     return _named("GRADLEAK_DATA")
 
 
 def text_folder() -> Path | None:
-    """Return the folder of texts: $GRADLEAK_TEXT, else the folder `text` beside $GRADLEAK_DATA, if there is one."""
+    """Return the folder of texts: $GRADLEAK_TEXT, or else the folder "text" next to $GRADLEAK_DATA, or None."""
     if (named := _named("GRADLEAK_TEXT")) is not None:
         return named
     data = data_folder()
@@ -44,27 +44,27 @@ def text_folder() -> Path | None:
 
 
 def weights_folder() -> Path | None:
-    """Return the folder of pretrained networks, if $GRADLEAK_WEIGHTS names one."""
+    """Return the folder of pretrained networks that $GRADLEAK_WEIGHTS names, or None."""
     return _named("GRADLEAK_WEIGHTS")
 
 
 def runs() -> Path:
-    """Return the folder into which `gradleak run` writes executed pages and their records."""
+    """Return the folder to which `gradleak run` writes executed pages and their records."""
     return _named("GRADLEAK_RUNS") or root() / "runs"
 
 
 def notebooks() -> Path:
-    """Return the folder of the pages, without outputs."""
+    """Return the folder of the notebooks, which have no outputs."""
     return root() / "notebooks"
 
 
 def results() -> Path:
-    """Return the folder of the recorded results at the papers' scale."""
+    """Return the folder of the results that were recorded at the papers' scale."""
     return root() / "results"
 
 
 def book() -> Path:
-    """Return the folder of the book's prose."""
+    """Return the folder of the book's text."""
     return root() / "book"
 
 

@@ -1,7 +1,7 @@
-"""The precision in which a client computes: float64, float32, TF32, or mixed precision by autocast.
+"""Model the precision in which a client computes: float64, float32, TF32, or mixed precision by autocast.
 
-A client with a GPU rounds more than float32 does. What a server receives is then the gradient of rounded numbers, and
-all that an attacker knows of it is a bound on their relative error.
+A client with a GPU may round more coarsely than float32. The server then receives the gradient of rounded numbers, and
+an attacker only knows a bound on their relative error.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from gradleak.errors import InputError, unknown
 aten = torch.ops.aten
 CONVOLUTIONS = {aten.convolution.default, aten.convolution_backward.default}
 PRODUCTS = {aten.mm.default, aten.mv.default, aten.bmm.default, aten.addmm.default, aten.baddbmm.default}
-# Of these the first operand is added to the product of the others, and is not rounded.
+# The first operand of these operations is added to the product of the rest, and is not rounded.
 ADDED = {aten.addmm.default, aten.baddbmm.default}
 TEN_BITS = 2.0**-11
-# Multiply by 2¹³ + 1, and subtract: of float32's 24 binary digits 11 are left.
+# Multiplying by 2¹³ + 1 and subtracting leaves 11 of float32's 24 binary digits.
 SPLIT = float(2**13 + 1)
-# The loss is multiplied by at most this much, so that small gradients are numbers in float16.
+# The largest factor on the loss, which keeps small gradients from vanishing in float16.
 LARGEST_SCALE = 2.0**16
-# So many numbers that are not zero tell how many digits all of them have.
+# The least number of nonzero values from which their common number of digits is inferred.
 ENOUGH = 4
-# The whole numbers that floating-point numbers are read as, and how many binary digits those have.
+# The integer type with the same bits as each floating-point type, and the number of binary digits of the latter.
 DIGITS = {torch.float32: (torch.int32, 24), torch.float64: (torch.int64, 53)}
-# Rounding to nearest is off by this share of its bound, in the root mean square over all leading digits.
+# Root mean square error of rounding to nearest, as a share of its bound, over all leading digits.
 USUAL = 0.425
-# The smallest factor that a gradient scaler is expected to come to.
+# The smallest factor that a gradient scaler is expected to use.
 LEAST_SCALE = 2.0**8
 
 
@@ -41,8 +41,12 @@ LEAST_SCALE = 2.0**8
 class Precision:
     """Bounds on the relative error of the numbers that a client rounds.
 
-    `products`: operands and results of Linear layers; `convolutions`: those of convolutions; `least`: the smallest
-    gradient that is told from zero; `autocast`: the type that the forward pass is cast to, if any.
+    Attributes:
+        name: A key of `PRECISIONS`.
+        products: The bound for operands and results of Linear layers.
+        convolutions: The bound for operands and results of convolutions.
+        least: The size below which a gradient underflows to zero.
+        autocast: The type to which the forward pass is cast, None if it is not.
     """
 
     name: str
@@ -52,7 +56,7 @@ class Precision:
     autocast: torch.dtype | None = None
 
     def rounded(self, values: Tensor) -> Tensor:
-        """Return the weights or biases of a convolution as the client uses them."""
+        """Return the weights or biases of a convolution after the client's rounding."""
         if self.autocast is not None:
             return values.to(self.autocast).to(values.dtype)
         return rounded(values) if self.convolutions == TEN_BITS and values.dtype == torch.float32 else values
@@ -70,9 +74,9 @@ class Precision:
 PRECISIONS: dict[str, Precision] = {
     "float64": Precision("float64", 2.0**-53, 2.0**-53),
     "float32": Precision("float32", 2.0**-24, 2.0**-24),
-    # What torch does on a GPU unless told otherwise: convolutions in TF32, Linear layers in float32.
+    # The default of torch on a GPU: convolutions in TF32, Linear layers in float32.
     "tf32": Precision("tf32", 2.0**-24, TEN_BITS),
-    # What `torch.set_float32_matmul_precision("high")` adds.
+    # With `torch.set_float32_matmul_precision("high")`, Linear layers use TF32 too.
     "tf32-matmul": Precision("tf32-matmul", TEN_BITS, TEN_BITS),
     "bfloat16": Precision("bfloat16", 2.0**-9, 2.0**-9, autocast=torch.bfloat16),
     "float16": Precision("float16", 2.0**-11, 2.0**-11, 2.0**-25 / LEAST_SCALE, torch.float16),
@@ -81,20 +85,31 @@ SHORT = {"bf16": "bfloat16", "fp16": "float16", "half": "float16", "single": "fl
 
 
 def precision_of(name: str | Precision, dtype: torch.dtype | None = None) -> Precision:
-    """Return a precision by its full or short name: "bfloat16" or "bf16".
+    """Return a precision by its full or short name, such as "bfloat16" or "bf16".
 
-    `dtype`: the type that gradients have. The client cannot have computed in a finer one.
+    Raises:
+        InputError: If the precision is float64 but the gradients' type `dtype` is coarser.
     """
     found = name if isinstance(name, Precision) else PRECISIONS.get(SHORT.get(name, name))
     if found is None:
         raise unknown("precision", str(name), tuple(PRECISIONS))
     if found.name == "float64" and dtype is not None and torch.finfo(dtype).bits < 64:
-        raise InputError(f"gradients of {dtype} were not computed in float64")
+        raise InputError(f"gradients of type {dtype} cannot have been computed in float64")
     return found
 
 
 def rounding_unit(precision: str | Precision | None, dtype: torch.dtype, *, convolutions: bool = False) -> float:
-    """Return the bound on the relative error of what a client computed: that of `dtype` where no precision is told."""
+    """Return the bound on the relative error of a client's numbers.
+
+    Args:
+        precision: The client's precision; None if it is the gradients' type.
+        dtype: The gradients' type.
+        convolutions: Whether to return the bound for convolutions instead of Linear layers.
+
+    Examples:
+        >>> rounding_unit("bf16", torch.float32) == 2.0**-9
+        True
+    """
     own = torch.finfo(dtype).eps / 2
     if precision is None:
         return own
@@ -103,15 +118,15 @@ def rounding_unit(precision: str | Precision | None, dtype: torch.dtype, *, conv
 
 
 def coarser(precision: str | Precision | None, dtype: torch.dtype, *, convolutions: bool = False) -> bool:
-    """Whether a client is known to round more coarsely than the type of its gradients does."""
+    """Return whether a client is known to round more coarsely than the type of its gradients."""
     return rounding_unit(precision, dtype, convolutions=convolutions) > torch.finfo(dtype).eps / 2
 
 
 def shown_rounding(values: Tensor) -> Tensor:
-    """Return the rounding unit (N,) that numbers (N, …) show by their digits, 0 where they use their type in full.
+    """Return the rounding unit (N,) that is visible in the digits of numbers (N, …), 0 if all digits are used.
 
-    The product of two numbers that are rounded to few binary digits has few as well: its last bits are zero. Of four
-    numbers that are not rounded so, the last two bits are all zero with a chance of 1 in 256.
+    The product of two numbers with few binary digits has few digits too, so its last bits are zero. The last two bits
+    of four numbers without such rounding are all zero with probability 1/256.
     """
     flat = values.flatten(1).contiguous()
     if values.dtype not in DIGITS:
@@ -119,10 +134,10 @@ def shown_rounding(values: Tensor) -> Tensor:
     whole, digits = DIGITS[values.dtype]
     leading = 2 ** (digits - 1)
     bits = flat.view(whole) | leading
-    # The lowest bit that any of the numbers has.
+    # The lowest bit that is set in any of the numbers.
     lowest = (bits & -bits).amin(dim=1)
     found = torch.zeros(len(flat), dtype=torch.float64, device=flat.device)
-    # Binary digits of a product of two TF32 or float16 numbers, of one such number, and of a bfloat16 number.
+    # The binary digits of a product of two TF32 or float16 numbers, of one such number, and of a bfloat16 number.
     for kept, unit in ((22, 2.0**-11), (11, 2.0**-11), (8, 2.0**-9)):
         if kept < digits:
             found = found.masked_fill(lowest >= 2 ** (digits - kept), unit)
@@ -130,15 +145,15 @@ def shown_rounding(values: Tensor) -> Tensor:
 
 
 def rounded(values: Tensor) -> Tensor:
-    """Return float32 numbers rounded to TF32's ten bits behind the leading one, to the nearest."""
+    """Return float32 numbers rounded to the nearest number of TF32, with ten bits after the leading bit."""
     product = values * SPLIT
     high = product - (product - values)
-    # Numbers so large that the product is infinite are left as they are.
+    # Numbers so large that the product overflows stay unchanged.
     return torch.where(high.isfinite(), high, values)
 
 
 class _TenBits(TorchDispatchMode):
-    """Rounds the operands of some operations, in the forward pass and in the backward pass."""
+    """A mode that rounds the operands of given operations, in the forward and in the backward pass."""
 
     def __init__(self, operations: set[Any]) -> None:
         super().__init__()
@@ -160,10 +175,9 @@ def _is_single(value: Any) -> bool:
 
 @contextlib.contextmanager
 def computing(precision: str | Precision | None, model: nn.Module) -> Iterator[None]:
-    """Compute a model's forward and backward passes as a client of this precision does, until the end of the block.
+    """Compute the model's forward and backward passes inside the block in the client's precision.
 
-    TF32 is made by rounding operands, so that it is the same on a CPU as on a GPU. bfloat16 and float16 are torch's
-    own autocast.
+    TF32 is simulated by rounding operands, so a CPU and a GPU give the same. bfloat16 and float16 use torch's autocast.
     """
     told = None if precision is None else precision_of(precision)
     if told is None or not (told.autocast or told.rounds):
@@ -171,7 +185,7 @@ def computing(precision: str | Precision | None, model: nn.Module) -> Iterator[N
         return
     with contextlib.ExitStack() as stack:
         if any(isinstance(module, nn.RNNBase) for module in model.modules()):
-            # oneDNN's recurrent layers are one operation, whose operands cannot be rounded, and lack float16.
+            # oneDNN runs a recurrent layer as one operation, whose operands cannot be rounded; it also lacks float16.
             stack.enter_context(torch.backends.mkldnn.flags(enabled=False, allow_tf32=None, fp32_precision=None))
         if told.autocast is not None:
             stack.enter_context(torch.autocast(next(model.parameters()).device.type, dtype=told.autocast))
@@ -183,9 +197,10 @@ def computing(precision: str | Precision | None, model: nn.Module) -> Iterator[N
 def scaled_gradients(
     precision: str | Precision | None, take: Callable[[float], dict[str, Tensor]]
 ) -> dict[str, Tensor]:
-    """Return the gradients that `take` gives for a factor on the loss, divided by it, as a gradient scaler has them.
+    """Return the gradients of a loss, computed with a gradient scaler if the precision is float16.
 
-    Only float16 needs a factor: the largest power of two up to 2¹⁶ with which no gradient overflows.
+    `take` returns the gradients of the loss times a factor, and the result is divided by this factor. The factor is
+    the largest power of two up to 2¹⁶ with which no gradient overflows.
     """
     if precision is None or precision_of(precision).autocast is not torch.float16:
         return take(1.0)

@@ -1,4 +1,4 @@
-"""How long work says how far it is: in silence, until someone listens."""
+"""Report the progress and the warnings of long computations; without a listener progress is not shown."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _warn: Callable[[str], None] | None = None
 
 
 def steps(items: Iterable[T], total: int, description: str) -> Iterator[T]:
-    """Yield the items as they are; who listens is told how many of `total` are done."""
+    """Yield the items unchanged, and report to the listener how many of `total` are done."""
     return iter(items) if _steps is None else _steps(items, total, description)
 
 
 def warn(message: str) -> None:
-    """Warn the person who waits."""
+    """Pass a warning to the listener, or to Python's `warnings` if there is no listener."""
     if _warn is None:
         warnings.warn(message, GradleakWarning, stacklevel=2)
     else:
@@ -30,6 +30,6 @@ def warn(message: str) -> None:
 def to(
     steps: Callable[[Iterable[Any], int, str], Iterator[Any]] | None, warn: Callable[[str], None] | None = None
 ) -> None:
-    """Tell these two from now on; None is silence again."""
+    """Set the listeners for progress and warnings; None restores the default."""
     global _steps, _warn
     _steps, _warn = steps, warn

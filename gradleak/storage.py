@@ -1,4 +1,4 @@
-"""Writing files so that they are there whole or not at all."""
+"""Write files atomically: a file is complete or does not exist."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gradleak.errors import StorageError
 
 
 def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
-    """Let `write` fill a new file and put it at `path` in one step; a clear error when it cannot be stored."""
+    """Let `write` fill a temporary file, then move it to `path` atomically; raise a StorageError if this fails."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as stream:
@@ -34,7 +34,7 @@ def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
 
 
 def check_folder(folder: Path) -> None:
-    """Make a folder that files are to be written into, or say in one line why that cannot be done."""
+    """Create a folder and check that files can be written to it; raise a StorageError if not."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
@@ -45,7 +45,7 @@ def check_folder(folder: Path) -> None:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Keep other processes out of what makes the file at `path`; the lock of one that died is open."""
+    """Lock the file at `path` against other processes, waiting for the lock; a dead process releases its lock."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         lock = FileLock(path.parent / f".{path.name}.lock")
@@ -60,12 +60,12 @@ def locked(path: Path) -> Iterator[None]:
 
 @contextmanager
 def kept_alone(folder: Path) -> Iterator[None]:
-    """Keep a folder for one writer; an error where it is kept already. The lock of a process that died is open."""
+    """Lock a folder for a single writer; raise a StorageError if it is locked. A dead process releases its lock."""
     try:
         lock = FileLock(folder / ".gradleak.lock")
         lock.acquire(timeout=0)
     except Timeout as error:
-        raise StorageError(f"another process is about to write into the folder '{folder.name}'") from error
+        raise StorageError(f"another process is writing to the folder '{folder.name}'") from error
     except OSError as error:
         raise storage_error(folder / "files", error) from error
     try:
@@ -75,6 +75,6 @@ def kept_alone(folder: Path) -> Iterator[None]:
 
 
 def storage_error(path: Path, error: BaseException) -> StorageError:
-    """Return the one line for a file or folder that cannot be written."""
+    """Return the error, with a message of one line, for a file or folder that cannot be written."""
     reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
     return StorageError(f"cannot write {path.name} into the folder '{path.parent.name}': {reason}")

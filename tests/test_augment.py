@@ -91,7 +91,7 @@ BAD = {
     "class negative": (lambda: one_hot(torch.tensor([-1]), 2), "got -1"),
     "epsilon out of range": (lambda: smooth(LABELS, 3, 1.5), "epsilon must lie in 0 … 1"),
     "epsilon NaN": (lambda: smooth(LABELS, 3, float("nan")), "epsilon must lie in 0 … 1"),
-    "epsilon of wrong shape": (lambda: smooth(LABELS, 3, torch.zeros(2)), r"one a sample, \(3,\)"),
+    "epsilon of wrong shape": (lambda: smooth(LABELS, 3, torch.zeros(2)), r"one for each sample, \(3,\)"),
     "one class to share": (lambda: smooth(torch.tensor([0]), 1, 0.1, convention="posterior2023"), "at least 2"),
     "one part": (lambda: mixup(torch.rand(3, 1), one_hot(LABELS, 3), generator=0, parts=1), "2 … 3"),
     "one class to mix": (lambda: mixup(torch.rand(2, 1), one_hot(LABELS[[0, 0]], 3), generator=0), "needs 2 classes"),

@@ -163,7 +163,7 @@ BAD = {
         LABELS,
         "does not end in",
     ),
-    "a layer over pixels": (nn.Linear(6, 5), GOOD, LABELS, r"one feature vector a sample"),
+    "a layer over pixels": (nn.Linear(6, 5), GOOD, LABELS, r"one feature vector for each sample"),
     "NaN inputs": (network(), GOOD * float("nan"), LABELS, "NaN or infinite"),
     "empty batch": (network(), GOOD[:0], LABELS[:0], "at least one sample"),
     "no batch": (network(), torch.tensor(1.0), LABELS, "at least one sample"),
@@ -234,7 +234,7 @@ def test_sequences_have_a_target_a_place() -> None:
         torch.testing.assert_close(value, own)
     assert (leak.head, leak.batch_size, leak.input_shape) == ("1", 2, (3,))
     flat = nn.Sequential(nn.Flatten(), nn.Linear(3, 9))
-    with pytest.raises(InputError, match="one feature vector a sample"):
+    with pytest.raises(InputError, match="one feature vector for each sample"):
         observe_heads(model, tokens, targets)
     with pytest.raises(InputError, match=r"class indices \(N,\)"):
         observe(flat, tokens.float(), targets)
@@ -306,8 +306,8 @@ def test_an_update_leaves_the_model_as_it_was() -> None:
 @pytest.mark.parametrize(
     ("changed", "told"),
     [
-        ({"rate": 0.0}, "a rate above 0"),
-        ({"momentum": 1.0}, "a momentum in 0 … 1"),
+        ({"rate": 0.0}, "rate must be above 0"),
+        ({"momentum": 1.0}, "momentum in 0 … 1"),
         ({"head": "nowhere"}, "no Linear layer named 'nowhere'"),
         ({"after": {}}, "the state after is not of Sequential: it differs in 0.bias"),
         ({"cut": True}, r"the state after: '5.weight' is \(5, 63\), the model's \(5, 64\)"),

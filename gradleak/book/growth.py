@@ -124,8 +124,8 @@ def clusters_text(scaling: pd.DataFrame) -> str:
     if len(scaling):
         first, last, each = scaling.iloc[0], scaling.iloc[-1], overhead(scaling)
         told = (
-            f"Measured with {first['trials']:.0f} trials on the workers of one machine: {first['workers']:.0f} worker took "
-            f"{first['seconds']:.1f} s, {last['workers']:.0f} took {last['seconds']:.1f} s, "
+            f"Measured with {first['trials']:.0f} trials on the workers of one machine: {first['workers']:.0f} worker "
+            f"took {first['seconds']:.1f} s, {last['workers']:.0f} took {last['seconds']:.1f} s, "
             f"{first['seconds'] / last['seconds']:.2f} times as fast. Beside its own work a trial cost its worker "
             f"{1000 * each:.0f} ms.\n"
         )

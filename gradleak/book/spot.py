@@ -17,6 +17,7 @@ from gradleak.runs import confirmations, records, runner, sources, standing
 from gradleak.runs.comparing import compare, tells_time, worst
 from gradleak.runs.confirmations import Confirmation, Difference, Summary, Verdict
 from gradleak.runs.kinds import Outcome
+from gradleak.runs.plain import Columns
 from gradleak.runs.records import Record, Trial
 
 # What was checked is written down as soon as this much time has passed since the last line.
@@ -94,7 +95,7 @@ class Check:
             self._write()
         return ended
 
-    def _here(self, trial: Trial) -> dict[str, object]:
+    def _here(self, trial: Trial) -> Columns:
         """Return a trial's inputs with a device that is at hand: the recorded one, else the CPU."""
         return trial.inputs | ({"device": self.device} if records.on_gpu(trial.inputs) else {})
 

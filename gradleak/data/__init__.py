@@ -1,4 +1,4 @@
-"""Datasets by name, and where they came from."""
+"""Load datasets and texts by name, and report their sources."""
 
 from gradleak.data.base import NORMALISATION, Dataset, DatasetState, denormalise, normalise
 from gradleak.data.registry import classes, load, names, shape, sizes, source, states, title

@@ -1,4 +1,4 @@
-"""Speech that is heard: synthesised by espeak-ng where it is installed, spoken digits from a file; 80 log-mel bands."""
+"""Compute log-mel bands of real speech: synthesised by espeak-ng if installed, or recorded digits from a file."""
 
 from __future__ import annotations
 
@@ -18,20 +18,21 @@ from gradleak.errors import InputError, MissingData
 
 SPEAKER = "espeak-ng"
 DIGITS = "spoken_digits.npz"
-# A window and the way to the next, in seconds; so many points of the spectrum leave no band empty.
+# The length of a window and the step between windows, in seconds, and the size of the Fourier transform. A smaller
+# transform would leave the lowest bands empty.
 WINDOW, STEP, POINTS = 0.025, 0.01, 2048
 LOWEST, HIGHEST = 20.0, 8000.0
-# What is softer than this, of a wave between −1 and 1, counts as silence.
+# The amplitude below which sound counts as silence, for waves between −1 and 1.
 FLOOR = 1e-6
 
 
 def can_speak() -> bool:
-    """Whether a speech synthesiser is installed here."""
+    """Return whether the speech synthesiser espeak-ng is installed."""
     return shutil.which(SPEAKER) is not None
 
 
 def synthesised(text: str, *, voice: str = "en-us", rate: int = 175, pitch: int = 50) -> Tensor:
-    """Return the log-mel bands (F, 80) of a text as espeak-ng says it, at so many words a minute."""
+    """Return the log-mel bands (F, 80) of a text spoken by espeak-ng, at a `rate` in words per minute."""
     if not text:
         raise InputError("an empty text makes no sound")
     if not can_speak():
@@ -47,9 +48,11 @@ def synthesised(text: str, *, voice: str = "en-us", rate: int = 175, pitch: int 
 
 
 def spoken_digits(text: str, take: int) -> Tensor:
-    """Return the log-mel bands (F, 80) of digits, their names apart by spaces, as one person said them one by one.
+    """Return the log-mel bands (F, 80) of recorded digits that one person spoke separately.
 
-    `take` tells the person and the recording of each.
+    Args:
+        text: The names of the digits, separated by spaces.
+        take: A number that selects the person and the recordings.
     """
     folder = paths.data_folder()
     if folder is None or not (folder / DIGITS).is_file():
@@ -71,7 +74,7 @@ def spoken_digits(text: str, take: int) -> Tensor:
 
 
 def log_mel(sound: Tensor, rate: int) -> Tensor:
-    """Return the log-mel bands (F, 80) of a wave (N,) between −1 and 1, their mean 0 and their deviation 1."""
+    """Return the log-mel bands (F, 80) of a wave (N,) between −1 and 1, with mean 0 and standard deviation 1."""
     window = round(WINDOW * rate)
     if sound.ndim != 1 or len(sound) < window or window > POINTS:
         raise InputError(f"a wave is (N,), of {window} points at {rate} Hz at least; got {tuple(sound.shape)}")
@@ -83,7 +86,7 @@ def log_mel(sound: Tensor, rate: int) -> Tensor:
 
 
 def mel_filters(rate: int) -> Tensor:
-    """Return 80 triangles over the spectrum's points (80, P), of one width on the mel scale, 2595 log₁₀(1 + f/700)."""
+    """Return 80 triangular filters (80, P) over the spectrum, equally wide on the mel scale 2595 log₁₀(1 + f/700)."""
     ends = 2595 * torch.tensor([LOWEST, min(HIGHEST, rate / 2)], dtype=torch.float64).div(700).log1p() / np.log(10)
     corners = 700 * (10 ** (torch.linspace(float(ends[0]), float(ends[1]), BANDS + 2, dtype=torch.float64) / 2595) - 1)
     points = torch.linspace(0, rate / 2, POINTS // 2 + 1, dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""What a dataset is."""
+"""Define what a dataset is, and how images are normalised."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gradleak.errors import InputError
 
 Split = Literal["train", "test"]
 
-# CIFAR-10's statistics to the reference code's last digit; wang2024 uses them for every data set.
+# CIFAR-10's channel means and standard deviations with all digits of wang2024's code, which uses them for all datasets.
 NORMALISATION = (
     (0.4914672374725342, 0.4822617471218109, 0.4467701315879822),
     (0.24703224003314972, 0.24348513782024384, 0.26158785820007324),
@@ -21,7 +21,17 @@ NORMALISATION = (
 
 @dataclass(frozen=True)
 class Dataset:
-    """Images (N, C, H, W) float32 in [0, 1], labels (N,), and one line that says where they came from."""
+    """The images and labels of one split of a dataset.
+
+    Attributes:
+        name: The dataset's name.
+        split: "train" or "test".
+        images: The images (N, C, H, W), float32 in [0, 1].
+        labels: The class indices (N,).
+        class_names: The names of the classes.
+        source: Where the images come from, in one line.
+        notes: Remarks on the images.
+    """
 
     name: str
     split: str
@@ -42,7 +52,7 @@ class Dataset:
 
 @dataclass(frozen=True)
 class DatasetState:
-    """Whether a dataset is at hand, for `gradleak data`."""
+    """Whether a dataset is available, with its properties, for `gradleak data`."""
 
     name: str
     state: Literal["embedded", "file", "download", "damaged", "missing"]
@@ -57,17 +67,17 @@ def _statistics(images: Tensor) -> tuple[Tensor, Tensor]:
     if images.ndim != 4:
         raise InputError(f"images must be (N, C, H, W); got {tuple(images.shape)}")
     mean, std = (torch.tensor(values).to(images).reshape(1, 3, 1, 1) for values in NORMALISATION)
-    # A grey image takes the mean of the three channels' statistics.
+    # Grey images use the mean of the three channels' statistics.
     return (mean, std) if images.shape[1] == 3 else (mean.mean(), std.mean())
 
 
 def normalise(images: Tensor) -> Tensor:
-    """Return images (N, C, H, W) from [0, 1], shifted and scaled as wang2024 does."""
+    """Return images (N, C, H, W) in [0, 1] normalised by `NORMALISATION`, as in wang2024."""
     mean, std = _statistics(images)
     return (images - mean) / std
 
 
 def denormalise(images: Tensor) -> Tensor:
-    """Undo `normalise`; the result is not clipped."""
+    """Return the images (N, C, H, W) before `normalise`, not clipped to [0, 1]."""
     mean, std = _statistics(images)
     return images * std + mean

@@ -1,4 +1,4 @@
-"""Datasets that torchvision keeps or downloads, for those who have a network."""
+"""Load datasets that torchvision downloads, which needs a network the first time."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ TORCHVISION = {"cifar10": "CIFAR10", "cifar100": "CIFAR100", "mnist": "MNIST", "
 
 
 def load(name: str, split: Split) -> Dataset:
-    """Return a dataset from torchvision's cache, else by download; the full image size only."""
+    """Return a dataset at its original image size from torchvision's cache, or download it."""
     folder = paths.cache() / "torchvision"
     try:
         raw = _fetch(TORCHVISION[name], str(folder), split)
-    except Exception as error:  # torchvision lets urllib's, its own and the operating system's errors through
+    except Exception as error:  # torchvision raises errors of its own, of urllib and of the system
         raise MissingData(
             f"dataset '{name}' is not at hand and could not be downloaded: put {_file_of(name)} into a folder and set "
             f"$GRADLEAK_DATA to it, or run once with a network, so that torchvision can fetch it"

@@ -1,4 +1,4 @@
-"""Datasets that installed libraries carry: no file, no network."""
+"""Load datasets that are part of installed libraries, without files or network."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ PHOTOGRAPHS = (
     "motorcycle", "retina", "rocket",
 )  # fmt: skip
 SIZES = (32, 64)
-TRAIN_CROPS, TEST_CROPS = 250, 60  # a photograph
-# In units of the crop's side: how tall a photograph is made, how far apart crops start, and the side of the blocks
-# that are dealt out to training and test.
+TRAIN_CROPS, TEST_CROPS = 250, 60  # for each photograph
+# In units of the crop's side: the height to which photographs are resized, the distance between crops, and the side of
+# the blocks that are divided between training and test.
 HEIGHT, STRIDE, BLOCK = 14, 1 / 8, 3 / 2
-PLAIN = 0.045  # standard deviation of the brightness below which a crop shows nothing: sky, or black
+PLAIN = 0.045  # standard deviation of the brightness below which a crop is uniform, such as sky
 
 
 def digits(split: Split, size: int | None = None) -> Dataset:
-    """Return scikit-learn's 1,797 handwritten digits, 8×8; every fifth of each class is a test image."""
+    """Return a split of scikit-learn's 1,797 handwritten digits, 8×8; every fifth of each class is a test image."""
     from sklearn.datasets import load_digits
 
     if size not in (None, 8):
@@ -46,10 +46,11 @@ def digits(split: Split, size: int | None = None) -> Dataset:
 
 
 def photos(split: Split, size: int | None = None) -> Dataset:
-    """Return square colour crops of ten photographs; the class is the photograph.
+    """Return square colour crops of ten photographs, whose class is the photograph.
 
-    Blocks of one and a half crops' side are dealt to training and test like a knight's moves on a board, so both see
-    the whole photograph and share no pixel.
+    Each photograph is divided into blocks with 1.5 times the crop's side. One block in five is for test, and the rest
+    are for training. Test blocks lie a knight's move apart, so both splits cover the whole photograph and share no
+    pixel.
     """
     size = size or 32
     if size not in SIZES:
@@ -72,7 +73,7 @@ def _crops(split: Split, size: int) -> tuple[torch.Tensor, torch.Tensor]:
     for label, name in enumerate(PHOTOGRAPHS):
         photograph = resized(name, size)
         corners = corners_of(photograph, split, size)
-        # Evenly over the list, hence over the photograph.
+        # Crops that are evenly spaced in the list are spread over the whole photograph.
         chosen = corners[np.linspace(0, len(corners) - 1, wanted).round().astype(int)]
         images += [photograph[top : top + size, left : left + size] for top, left in chosen]
         labels += [label] * wanted
@@ -81,14 +82,14 @@ def _crops(split: Split, size: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def resized(name: str, size: int) -> np.ndarray:
-    """Return a photograph (H, W, 3) uint8, made HEIGHT crops tall."""
+    """Return a photograph (H, W, 3), uint8, resized to the height of `HEIGHT` crops of side `size`."""
     image = Image.fromarray(_photograph(name))
     height = HEIGHT * size
     return np.asarray(image.resize((round(image.width * height / image.height), height), Image.Resampling.LANCZOS))
 
 
 def corners_of(photograph: np.ndarray, split: Split, size: int) -> np.ndarray:
-    """Return the top left corners (K, 2) of all crops of a split that show something."""
+    """Return the top left corners (K, 2) of all crops of a split that are not uniform."""
     block, stride = int(BLOCK * size), int(STRIDE * size)
     rows, columns = photograph.shape[0] // block, photograph.shape[1] // block
     inner = np.arange(0, block - size + 1, stride)

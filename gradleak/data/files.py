@@ -1,4 +1,4 @@
-"""Datasets in the folder that $GRADLEAK_DATA names: numpy archives in two layouts."""
+"""Load datasets from numpy archives, in two layouts, in the folder that $GRADLEAK_DATA names."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PACKED = ("jpeg", "offsets", "labels", "split", "class_names")
 
 @dataclass(frozen=True)
 class FileSet:
-    """A dataset's file, the size its images are given in, and what to know of it."""
+    """A dataset's file name, the default side of its images in pixels, and remarks."""
 
     file: str
     size: int
@@ -40,7 +40,7 @@ FILES = {
 
 
 def location(name: str) -> Path | None:
-    """Return the file of a dataset, if it is at hand."""
+    """Return the path of a dataset's file, or None if there is no such file."""
     folder = paths.data_folder()
     if folder is None or name not in FILES:
         return None
@@ -49,7 +49,7 @@ def location(name: str) -> Path | None:
 
 
 def load(name: str, split: Split, size: int | None = None) -> Dataset:
-    """Return a dataset from its file."""
+    """Return a split of a dataset from its file, with images resized to `size` × `size` if a size is given."""
     path = location(name)
     if path is None:
         raise MissingData(f"{FILES[name].file} is not in $GRADLEAK_DATA")
@@ -62,7 +62,7 @@ def load(name: str, split: Split, size: int | None = None) -> Dataset:
         images, labels = archive[f"{split}_images"], archive[f"{split}_labels"]
         if images.ndim not in (3, 4) or images.dtype != np.uint8 or len(images) != len(labels):
             raise InputError(
-                f"{path.name}: {split}_images must be uint8 (N, H, W[, 3]), one a label; got {images.shape}"
+                f"{path.name}: {split}_images must be uint8 (N, H, W[, 3]), one for each label; got {images.shape}"
             )
         images = images[..., None] if images.ndim == 3 else images
         if size not in (None, images.shape[1]):
@@ -82,7 +82,7 @@ def load(name: str, split: Split, size: int | None = None) -> Dataset:
 
 
 def state(name: str) -> DatasetState | None:
-    """Return what can be said of a dataset's file without decoding an image, or None where there is no file."""
+    """Return the state of a dataset's file from the headers of its arrays, or None if there is no file."""
     path = location(name)
     if path is None:
         return None
@@ -100,7 +100,7 @@ def state(name: str) -> DatasetState | None:
 
 def _read(path: Path) -> dict[str, np.ndarray[Any, Any]]:
     try:
-        # Opened here, so that it is closed even when numpy finds it damaged.
+        # Open the file here, so that it is closed even if numpy finds it damaged.
         with path.open("rb") as stream, np.load(stream, allow_pickle=False) as stored:
             archive = {key: stored[key] for key in stored.files}
     except PermissionError as error:
@@ -119,7 +119,7 @@ def _packed(
     path: Path, archive: dict[str, np.ndarray[Any, Any]], split: Split, size: int
 ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     splits = archive["split"]
-    # A file with one split serves it under both names: its page says so.
+    # The only split of a file is used for both training and test; the remarks on the dataset say so.
     keep = np.arange(len(splits)) if len(np.unique(splits)) == 1 else np.flatnonzero(splits == (split == "test"))
     jpeg, offsets = archive["jpeg"], archive["offsets"]
     if len(offsets) != len(splits) + 1 or len(archive["labels"]) != len(splits):
@@ -135,7 +135,7 @@ def _packed(
 
 
 def _resize(image: Image.Image, size: int) -> np.ndarray[Any, Any]:
-    # PIL's default filter, as in the papers' code.
+    # Resize with PIL's default filter, as the papers' code does.
     return np.asarray(image if image.size == (size, size) else image.resize((size, size)))
 
 

@@ -1,4 +1,4 @@
-"""Sentences of our own, for pages about words on a machine that has no other text."""
+"""Sentences written for this project, for studies of words on machines without other texts."""
 
 from __future__ import annotations
 

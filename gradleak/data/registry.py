@@ -1,4 +1,4 @@
-"""Where a dataset's name leads: embedded, then $GRADLEAK_DATA, then torchvision, else a clear error."""
+"""Find datasets by name: among embedded datasets, then in $GRADLEAK_DATA, then through torchvision."""
 
 from __future__ import annotations
 
@@ -26,12 +26,23 @@ def names() -> tuple[str, ...]:
 
 
 def title(name: str) -> str:
-    """Return a dataset's name as its makers write it; an embedded one's is its own."""
+    """Return a dataset's usual name, such as "CIFAR-10"; names of embedded datasets stay as they are."""
     return TITLES.get(name, name)
 
 
 def load(name: str, split: Split = "train", *, size: int | None = None) -> Dataset:
-    """Return a dataset's split; `size` asks for square images of that many pixels."""
+    """Return one split of a dataset.
+
+    Args:
+        name: A name from `names`.
+        split: "train" or "test".
+        size: The side of the images in pixels; by default the dataset's usual size.
+
+    Raises:
+        UnknownName: If there is no such dataset.
+        MissingData: If the dataset is not available on this machine.
+        InputError: If the split or the size is not available.
+    """
     if name in text.NAMES:
         raise InputError(f"'{name}' is a text: call data.texts('{name}'), and data.vocabulary('{name}') for its pieces")
     if name not in names():
@@ -51,12 +62,12 @@ def load(name: str, split: Split = "train", *, size: int | None = None) -> Datas
         return dataset
     raise MissingData(
         f"dataset '{name}' is not at hand: put {files.FILES[name].file} into a folder and set $GRADLEAK_DATA to it "
-        "(torchvision does not offer this one)"
+        "(torchvision does not offer this dataset)"
     )
 
 
 def sizes(name: str) -> str:
-    """Return in a few words what sizes a dataset's images can be asked for."""
+    """Return a phrase that lists the sizes in which a dataset's images are available."""
     if name in EMBEDDED:
         sides = embedded.SIZES if name == "photos" else (8,)
         return f"'{name}' come at {' or '.join(map(str, sides))} pixels"
@@ -65,7 +76,7 @@ def sizes(name: str) -> str:
 
 
 def shape(name: str, *, size: int | None = None) -> tuple[int, int]:
-    """Return the channels and the side of the images that `load` would give, without loading them."""
+    """Return the channels and the side (pixels) of the images that `load` would return, without loading them."""
     if name not in names():
         raise unknown("dataset", name, names())
     if name in EMBEDDED:
@@ -73,12 +84,12 @@ def shape(name: str, *, size: int | None = None) -> tuple[int, int]:
         if size not in (None, *sides):
             raise InputError(f"'{name}' come at {' or '.join(map(str, sides))} pixels; got size={size}")
         return 3 if name == "photos" else 1, size or sides[0]
-    # What torchvision alone has are colour images of 32 pixels.
+    # Datasets that only torchvision has are colour images of 32 pixels.
     return 1 if name == "mnist" else 3, size or (files.FILES[name].size if name in files.FILES else 32)
 
 
 def classes(name: str) -> int:
-    """Return the number of a dataset's classes as far as it is known without loading its images, else 0."""
+    """Return the number of a dataset's classes, or 0 if it is unknown before the images are loaded."""
     if name not in names():
         raise unknown("dataset", name, names())
     known = {"cifar10": 10, "cifar10-jpeg": 10, "cifar100": 100, "mnist": 10, "svhn": 10}
@@ -86,14 +97,14 @@ def classes(name: str) -> int:
 
 
 def source(name: str) -> str:
-    """Return one line that says where `load` would take a dataset from, without loading it."""
+    """Return one line that names the source from which `load` would load a dataset, without loading it."""
     if name not in names():
         raise unknown("dataset", name, names())
     return next(f"{state.name}: {state.source}" for state in states() if state.name == name)
 
 
 def states() -> list[DatasetState]:
-    """Return the state of every dataset, reading headers only."""
+    """Return the state of every dataset, from the headers of files only."""
     result = [
         DatasetState("digits", "embedded", "scikit-learn", 1797, 10, "8×8", ""),
         DatasetState(

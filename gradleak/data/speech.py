@@ -1,4 +1,4 @@
-"""Speech that is none: spectra made up letter by letter, the same for the same text."""
+"""Make artificial spectra that stand in for speech, letter by letter and deterministically."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from torch.nn import functional as F
 from gradleak.errors import InputError
 
 BANDS = 80
-LETTER = 7  # frames of 10 ms that a letter lasts, about
+LETTER = 7  # average number of frames of 10 ms for each letter
 
 
 def pseudo_speech(text: str) -> Tensor:
-    """Return made-up log-spectra (F, 80) of a text: a fixed pattern a letter, its length and loudness drawn.
+    """Return artificial log-spectra (F, 80) of a text, for use where no speech is available.
 
-    They mean nothing, and stand in where no speech is at hand: deterministic, of a length like that of speech, unlike
-    for unlike texts, alike for letters that are.
+    Each letter has a fixed random pattern, repeated for a random number of frames, with random noise on every frame.
+    The spectra are not audible speech but are about as long. Equal texts have equal spectra, and equal letters similar
+    spectra.
     """
     if not text:
         raise InputError("an empty text makes no sound")

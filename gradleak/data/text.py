@@ -1,4 +1,4 @@
-"""Texts by name, and the vocabulary of word pieces that goes with each."""
+"""Load texts by name, each with its vocabulary of word pieces."""
 
 from __future__ import annotations
 
@@ -16,16 +16,21 @@ from gradleak.errors import InputError, MissingData, StorageError, unknown
 NAMES = ("sentences", "librispeech")
 TITLES = {"sentences": "sentences of our own", "librispeech": "LibriSpeech"}
 TRANSCRIPTS, PIECES = "librispeech_transcripts.txt", "librispeech_vocabulary.txt"
-# dang2021 attacks the transcripts of at most so many characters; the longer ones are for training.
+# The largest number of characters of a transcript that dang2021 attacks; longer transcripts are for training.
 SHORT = 50
 UNKNOWN, START, END = "<unk>", "<s>", "</s>"
-SPACE = "▁"  # what a word's first piece begins with
+SPACE = "▁"  # marks the beginning of a word
 EMBEDDED_PIECES = 1024
 
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """Word pieces in the order in which they were made of smaller ones; `▁` begins a word."""
+    """Word pieces of a byte-pair encoding, in the order in which they were merged; `▁` marks the start of a word.
+
+    Attributes:
+        pieces: The pieces; a piece's index is its token.
+        places: The token of each piece.
+    """
 
     pieces: tuple[str, ...]
     places: dict[str, int] = field(init=False, repr=False, compare=False)
@@ -33,17 +38,17 @@ class Vocabulary:
     def __post_init__(self) -> None:
         object.__setattr__(self, "places", {piece: place for place, piece in enumerate(self.pieces)})
         if len(self.places) != len(self.pieces):
-            raise InputError("a vocabulary must not hold a piece twice")
+            raise InputError("a vocabulary must not have a piece twice")
         for mark in (UNKNOWN, START, END):
             if mark not in self.places:
-                raise InputError(f"a vocabulary must hold the mark {mark}")
+                raise InputError(f"a vocabulary must have the mark {mark}")
 
     def __len__(self) -> int:
         return len(self.pieces)
 
     @property
     def unknown(self) -> int:
-        """The token of what no piece covers."""
+        """The token of characters that no piece covers."""
         return self.places[UNKNOWN]
 
     @property
@@ -53,14 +58,14 @@ class Vocabulary:
 
     @property
     def end(self) -> int:
-        """The token behind a sentence."""
+        """The token after a sentence."""
         return self.places[END]
 
     def encode(self, text: str) -> list[int]:
-        """Return the tokens of a text, without marks.
+        """Return the tokens of a text, without the marks of start and end.
 
-        Of two neighbours that make a piece together, the pair whose piece is first in the vocabulary is joined first,
-        as the vocabulary's own makers do.
+        Two adjacent pieces are merged as long as the result is in the vocabulary, the earliest piece of the vocabulary
+        first, as in the construction of the vocabulary.
         """
         return [token for word in text.lower().split() for token in self._word(word)]
 
@@ -76,15 +81,20 @@ class Vocabulary:
         return [self.places.get(part, self.unknown) for part in parts]
 
     def decode(self, tokens: Iterable[int]) -> str:
-        """Return the text of tokens, without the marks before and behind a sentence."""
+        """Return the text of tokens, without the marks of start and end."""
         marks = (self.start, self.end)
         return "".join(self.pieces[token] for token in tokens if token not in marks).replace(SPACE, " ").strip()
 
 
 def build_vocabulary(sentences: Sequence[str], size: int) -> Vocabulary:
-    """Return a vocabulary of so many pieces: letters, then again and again the commonest pair of neighbours as one.
+    """Return a vocabulary of `size` pieces by byte-pair encoding: all letters, then the most frequent pairs.
 
-    Fewer, where all words are whole before.
+    The vocabulary is smaller if all words are single pieces before that size is reached.
+
+    Examples:
+        >>> pieces = build_vocabulary(["gradient", "gradients leak"], 32)
+        >>> pieces.decode(pieces.encode("leak gradients"))
+        'leak gradients'
     """
     count = Counter(word for sentence in sentences for word in sentence.lower().split())
     parts = {word: [SPACE, *word] for word in sorted(count)}
@@ -126,8 +136,11 @@ def build_vocabulary(sentences: Sequence[str], size: int) -> Vocabulary:
 def texts(name: str, split: Split | None = None) -> tuple[str, ...]:
     """Return a text's sentences in lower case.
 
-    `split`: "test" are those that are attacked, "train" those that networks learn from; all where it is not said. Of
-    "librispeech" those of at most 50 characters are attacked (402, as in dang2021); of our own every second.
+    Args:
+        name: "sentences" for the sentences of this project, or "librispeech".
+        split: "test" for sentences to attack, "train" for sentences to train on, None for all. The test split of
+            "librispeech" has the transcripts of at most 50 characters (402, as in dang2021); the test split of
+            "sentences" has every second sentence.
     """
     if split not in (None, "train", "test"):
         raise InputError(f"split must be 'train' or 'test'; got '{split}'")
@@ -140,13 +153,13 @@ def texts(name: str, split: Split | None = None) -> tuple[str, ...]:
 
 @functools.cache
 def vocabulary(name: str) -> Vocabulary:
-    """Return the word pieces of a text: the published ones, or those made of our own sentences."""
+    """Return the vocabulary of a text: published for "librispeech", built here for "sentences"."""
     _check(name)
     return build_vocabulary(SENTENCES, EMBEDDED_PIECES) if name == "sentences" else Vocabulary(_lines(PIECES))
 
 
 def source(name: str) -> str:
-    """Return one line that says where `texts` would take a text from, without reading it."""
+    """Return one line that names the source from which `texts` would read a text, without reading it."""
     _check(name)
     return next(f"{state.name}: {state.source}" for state in states() if state.name == name)
 
@@ -182,8 +195,8 @@ def _lines(file: str) -> tuple[str, ...]:
     folder = paths.text_folder()
     if folder is None or not (folder / file).is_file():
         raise MissingData(
-            f"{file} is not at hand: put it into a folder and set $GRADLEAK_TEXT to it (or call the folder 'text', "
-            "beside $GRADLEAK_DATA); 'sentences' is embedded and needs no file"
+            f"{file} is not at hand: put it into a folder and set $GRADLEAK_TEXT to it (or name the folder 'text' "
+            "and put it next to $GRADLEAK_DATA); 'sentences' is embedded and needs no file"
         )
     try:
         return _read(str(folder / file))

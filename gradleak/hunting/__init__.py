@@ -1,4 +1,4 @@
-"""A hunt for wrong certificates: attacks on random clients, with every assumption kept or one of them broken."""
+"""Search for wrong certificates: attack random clients that meet all assumptions or violate one of them."""
 
 from gradleak.hunting.broken import BROKEN, Broken
 from gradleak.hunting.families import FAMILIES, Family

@@ -1,4 +1,4 @@
-"""Assumptions of the attacks, broken one at a time: what a client does that its attacker does not know of."""
+"""Define clients that violate one assumption of the attacks without the attacker's knowledge."""
 
 from __future__ import annotations
 
@@ -19,11 +19,16 @@ Changed = Callable[[Gradients, str, torch.Generator], Gradients]
 
 @dataclass(frozen=True)
 class Broken:
-    """One broken assumption, in `words`.
+    """One broken assumption.
 
-    `changed`: what is done to the gradients, given the last layer's name and a generator; `rate`: the client's weights
-    are a step of gradient descent with this rate ahead of the attacker's; `loss`: what the client trains with;
-    `prior`: what the attacker takes the labels for; `more`: by how many samples the attacker overrates the batch.
+    Attributes:
+        words: A description.
+        changed: Changes the gradients, given the last layer's name and a generator.
+        rate: If positive, the client computes its gradient after an additional step of gradient descent with this
+            learning rate.
+        loss: The client's loss, if it is not the cross-entropy.
+        prior: The wrong prior for the labels that the attacker uses.
+        more: The number of samples by which the attacker overestimates the batch size.
     """
 
     words: str
@@ -34,7 +39,7 @@ class Broken:
     more: int = 0
 
     def sent(self, look: Callable[[nn.Module], Leak], model: nn.Module, generator: torch.Generator) -> Leak:
-        """Return what an attacker with `model` receives from a client, whose gradient of a model `look` returns."""
+        """Return the leak that an attacker with `model` receives; `look` returns the client's leak of a model."""
         leak = look(model)
         if self.rate:
             ahead = copy.deepcopy(model)
@@ -49,7 +54,7 @@ class Broken:
 
 
 def _each(change: Callable[[Tensor, torch.Generator], Tensor], *, lower: bool = False) -> Changed:
-    """Change every tensor by itself; with `lower` only those of the layers below the last."""
+    """Change each tensor independently; with `lower` only the tensors of layers below the last."""
 
     def changed(gradients: Gradients, head: str, generator: torch.Generator) -> Gradients:
         return {
@@ -61,7 +66,7 @@ def _each(change: Callable[[Tensor, torch.Generator], Tensor], *, lower: bool = 
 
 
 def _noisy(level: float) -> Changed:
-    """Add normal noise of a share of the whole gradient's root mean square to every entry."""
+    """Add normal noise, with `level` times the whole gradient's root mean square, to every entry."""
 
     def changed(gradients: Gradients, head: str, generator: torch.Generator) -> Gradients:
         square = sum(float(value.double().square().sum()) for value in gradients.values())
@@ -76,7 +81,7 @@ def _noisy(level: float) -> Changed:
 
 
 def _scaled(value: Tensor, generator: torch.Generator) -> Tensor:
-    """Scale a tensor by a factor of its own, from 0.3 to 1."""
+    """Scale a tensor by a random factor from 0.3 to 1."""
     return value * (0.3 + 0.7 * float(torch.rand(1, generator=generator)))
 
 
@@ -123,5 +128,5 @@ BROKEN: dict[str, Broken] = {
 
 
 def options(broken: Broken) -> dict[str, Any]:
-    """Return what `observe` is told of a client with another loss."""
+    """Return the arguments of `observe` for a client, which include the loss if it differs."""
     return {} if broken.loss is None else {"loss": broken.loss}

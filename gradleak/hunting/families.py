@@ -1,4 +1,4 @@
-"""The attacks that are hunted, each with clients of its own: random sizes, networks, labels and precisions by seed."""
+"""Define the attacks to test, each on clients with random sizes, networks, labels and precisions."""
 
 from __future__ import annotations
 
@@ -37,40 +37,41 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "Sigmoid": nn.Sigmoid,
     "Tanh": nn.Tanh,
 }
-# A convolutional chain takes no ReLU.
+# A convolutional chain with ReLU cannot be inverted.
 SMOOTH = tuple(name for name in ACTIVATIONS if name != "ReLU")
 KINDS = ("smoothing", "onehot", "mixup")
-# So many single samples share a last layer.
+# The number of single samples that share a last layer.
 TOGETHER = 20
-# A batch that contradicts itself is searched to the end, each family of labels from so many starts; 40 is usual.
+# The largest number of starts for each family of labels if an assumption is broken; usual are 40. A search without a
+# solution uses all of its starts.
 STARTS = 8
-# A search for the images in front of a peeled map takes so many steps.
+# The number of steps of the search for images that give a peeled map.
 STEPS = 200
-# A recogniser small enough to be hunted by the hundred.
+# A recogniser that is small enough for hundreds of trials.
 HEARS = Size(heard=24, encoder_layers=1, state=64, decoder_layers=1, embedding=24, attention=16, convolution=None)
 WORDS = 40
 
 
 class Draw:
-    """Random choices by a seed, the same on every machine."""
+    """Random choices from a seed, equal on every machine."""
 
     def __init__(self, seed: int) -> None:
         self.generator = torch.Generator().manual_seed(seed)
 
     def of(self, choices: Sequence[T]) -> T:
-        """Return one of these."""
+        """Return a random choice."""
         return choices[int(torch.randint(len(choices), (1,), generator=self.generator))]
 
     def number(self, low: int, high: int) -> int:
-        """Return a whole number from low to high."""
+        """Return a random integer from `low` to `high`, both included."""
         return low + int(torch.randint(high - low + 1, (1,), generator=self.generator))
 
     def chance(self) -> float:
-        """Return a number from 0 to 1."""
+        """Return a random number between 0 and 1."""
         return float(torch.rand(1, generator=self.generator))
 
     def inputs(self, *shape: int) -> Tensor:
-        """Return random inputs in float64, all positive or of both signs."""
+        """Return random inputs in float64, either all positive or of both signs."""
         draw = torch.rand if self.chance() < 0.5 else torch.randn
         return draw(shape, generator=self.generator, dtype=torch.float64)
 
@@ -81,7 +82,7 @@ class Draw:
             return build().eval().to(self.of((torch.float32, torch.float64)))
 
     def labels(self, kind: str, count: int, classes: int, *, apart: bool = False) -> Tensor:
-        """Return labels (N, C) of one kind, in float64; `apart`: no class occurs twice."""
+        """Return labels (N, C) of one kind in float64; with `apart`, no two samples have the same main class."""
         order = torch.randperm(classes, generator=self.generator)
         first = order[:count] if apart else torch.randint(classes, (count,), generator=self.generator)
         share = torch.rand(count, generator=self.generator, dtype=torch.float64)
@@ -96,7 +97,7 @@ class Draw:
 
 @dataclass(frozen=True)
 class Client:
-    """A client of a random network: what the attacker receives, the truth, and what it knows of the labels."""
+    """A client with a random network: its leak, its true inputs and labels, and the attacker's prior."""
 
     leak: Leak
     inputs: Tensor
@@ -108,7 +109,7 @@ class Client:
 def _client(
     draw: Draw, broken: Broken, model: nn.Module, inputs: Tensor, kind: str, classes: int, *, apart: bool = False
 ) -> Client:
-    """Return a client with this network, inputs and kind of label, in the network's precision."""
+    """Return a client with this network, these inputs and this kind of label, in the network's precision."""
     dtype = next(model.parameters()).dtype
     labels = draw.labels(kind, len(inputs), classes, apart=apart)
 
@@ -124,7 +125,7 @@ def _client(
 
 # ------------------------------------------------------------------------------------------------------------- labels
 def _labels(seed: int, broken: Broken) -> list[Answer]:
-    """Return what comes of single samples that share a random last layer."""
+    """Return the outcomes for single samples that share a random last layer."""
     draw = Draw(seed)
     kind, classes = draw.of(KINDS), draw.of((3, 4, 5, 10, 30, 100))
     kind = "smoothing" if classes == 3 and kind == "mixup" else kind
@@ -164,12 +165,12 @@ def _labels(seed: int, broken: Broken) -> list[Answer]:
 
 
 def _apart(found: Tensor, truth: Tensor) -> float:
-    """Return how far the true label (B, C) is that is farthest from all that was found (L1)."""
+    """Return the largest L1 distance of a true label (B, C) from the nearest label that was found."""
     return float(torch.cdist(found.nan_to_num(nan=9.0), truth, p=1).amin(dim=0).max())
 
 
 def _batches(seed: int, broken: Broken) -> list[Answer]:
-    """Return what comes of one batch behind a random last layer."""
+    """Return the outcome for one batch at a random last layer."""
     draw = Draw(seed)
     kind, classes, width = draw.of(("smoothing", "onehot", "mixup")), draw.of((8, 20, 50)), draw.of((16, 64))
     size = draw.number(2, 4 if kind != "mixup" else 2)
@@ -193,7 +194,7 @@ def _of_batch(status: str, labels: Tensor, left: Tensor, one: Client) -> Answer:
 
 
 def _joint(seed: int, broken: Broken) -> list[Answer]:
-    """Return what comes of a batch with about as many samples as there are classes."""
+    """Return the outcome for a batch with about as many samples as classes."""
     draw = Draw(seed)
     kind, classes = draw.of(("smoothing", "onehot")), draw.of((5, 6))
     size = draw.number(2, classes - 2)
@@ -207,7 +208,7 @@ def _joint(seed: int, broken: Broken) -> list[Answer]:
 
 
 def _counts(seed: int, broken: Broken) -> list[Answer]:
-    """Return what comes of the classes that occur in a batch, and of how often each does."""
+    """Return the outcome for the set of classes in a batch, or for their counts."""
     draw = Draw(seed)
     classes, width, size = draw.of((5, 10, 40)), draw.of((16, 64)), draw.number(1, 6)
     model = draw.network(lambda: nn.Linear(width, classes, bias=draw.chance() < 0.5))
@@ -226,7 +227,7 @@ def _counts(seed: int, broken: Broken) -> list[Answer]:
 
 
 def _features(seed: int, broken: Broken) -> list[Answer]:
-    """Return what comes of features that were proposed for a batch: its own, mixed a little, or unmixed by FastICA."""
+    """Return the outcomes for proposed features of a batch: true, slightly mixed, or unmixed by FastICA."""
     draw = Draw(seed)
     kind, classes, width, size = draw.of(("smoothing", "onehot")), draw.of((8, 12, 20)), 60, draw.number(2, 4)
     model = draw.network(lambda: nn.Linear(width, classes, bias=draw.chance() < 0.5))
@@ -253,7 +254,7 @@ def _features(seed: int, broken: Broken) -> list[Answer]:
 
 # ------------------------------------------------------------------------------------------------------------- images
 def _relative(found: Tensor, truth: Tensor) -> float:
-    """Return the largest relative error of all samples, each beside the one that was found for it."""
+    """Return the largest relative error of a sample, after matching found and true samples."""
     found = found.flatten(1)
     if not found.isfinite().all() or len(found) != len(truth):
         return math.inf
@@ -271,7 +272,7 @@ def _of_inversion(found: Inversion, one: Client) -> list[Answer]:
 
 
 def _connected(seed: int, broken: Broken) -> list[Answer]:
-    """Return what comes of a fully connected network run backwards."""
+    """Return the outcome for the inversion of a fully connected network."""
     draw = Draw(seed)
     size = draw.of((1, 1, 2, 4))
     rule: Rule = draw.of(("least-squares", "least-squares", "mean")) if size == 1 else "least-squares"
@@ -292,7 +293,7 @@ def _connected(seed: int, broken: Broken) -> list[Answer]:
 
 
 def _convolutional(seed: int, broken: Broken) -> list[Answer]:
-    """Return what comes of a chain of convolutions run backwards."""
+    """Return the outcome for the inversion of a chain of convolutions."""
     draw = Draw(seed)
     activation, side, channels, width = draw.of(SMOOTH), draw.of((6, 8)), draw.of((1, 3)), draw.of((6, 12))
     stride, second, bias, classes = draw.of((1, 2)), draw.chance() < 0.5, draw.chance() < 0.5, draw.of((4, 10, 20))
@@ -309,7 +310,7 @@ def _convolutional(seed: int, broken: Broken) -> list[Answer]:
 
 
 class _Block(nn.Module):
-    """A residual block that halves the side."""
+    """A residual block that halves the side of its maps."""
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
@@ -324,7 +325,7 @@ class _Block(nn.Module):
 
 
 def _peeled(seed: int, broken: Broken) -> list[Answer]:
-    """Return what comes of a small residual network that is peeled."""
+    """Return the outcome for the peeling of a small residual network."""
     draw = Draw(seed)
     size, classes, width = draw.of((1, 1, 2, 3)), 12, draw.of((24, 40))
 
@@ -357,7 +358,7 @@ def _peeled(seed: int, broken: Broken) -> list[Answer]:
 
 # ---------------------------------------------------------------------------------------------------------- sequences
 def _said(draw: Draw, count: int, longest: int) -> list[list[int]]:
-    """Return random sentences, some of which begin alike or are said again."""
+    """Return random sentences, some of which share a beginning or are repeated."""
     said: list[list[int]] = []
     for _ in range(count):
         begun = list(draw.of(tuple(map(tuple, said)))) if said and draw.chance() < 0.4 else []
@@ -367,7 +368,7 @@ def _said(draw: Draw, count: int, longest: int) -> list[list[int]]:
 
 
 def _sentences(seed: int, broken: Broken) -> list[Answer]:
-    """Return what comes of a batch of sentences in a language model."""
+    """Return the outcome for a batch of sentences in a language model."""
     draw = Draw(seed)
     kind, layers, tied = draw.of(("lstm", "gru", "transformer")), draw.of((1, 1, 2)), draw.chance() < 0.2
     layers = 2 if kind == "transformer" else layers
@@ -385,7 +386,7 @@ def _sentences(seed: int, broken: Broken) -> list[Answer]:
 
 
 def _transcripts(seed: int, broken: Broken) -> list[Answer]:
-    """Return what comes of utterances that a small recogniser learns from, or of one, from its last layer."""
+    """Return the outcome for several utterances in a small recogniser, or for one from the last layer's gradient."""
     draw = Draw(seed)
     model = draw.network(lambda: Recogniser(HEARS, WORDS))
     reader = draw.of(("transcripts", "sharing", "output"))
@@ -410,7 +411,14 @@ def _transcripts(seed: int, broken: Broken) -> list[Answer]:
 
 
 class Family(NamedTuple):
-    """An attack that is hunted: in words, what its certificate promises, and a hunt of it by seed."""
+    """An attack to test.
+
+    Attributes:
+        words: A description of what the attack recovers.
+        promise: The error that its certificate guarantees, in words.
+        run: Runs the attack on the clients of a seed.
+        idle: The broken assumptions that do not matter to the attack.
+    """
 
     words: str
     promise: str
@@ -418,7 +426,7 @@ class Family(NamedTuple):
     idle: tuple[str, ...] = ()
 
     def hunted(self, seed: int, broken: str) -> list[Answer]:
-        """Return what came of the clients of a seed with one assumption broken."""
+        """Return the outcomes for the clients of a seed with one assumption broken."""
         try:
             return self.run(seed, BROKEN[broken])
         except GradleakError as error:

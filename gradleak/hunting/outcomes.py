@@ -1,4 +1,4 @@
-"""What came of an attack on one client, by what it said and by what was true."""
+"""Define the outcome of an attack on one client, from the attack's answer and the truth."""
 
 from __future__ import annotations
 
@@ -19,10 +19,14 @@ OUTCOMES: tuple[Outcome, ...] = (
 
 @dataclass(frozen=True)
 class Answer:
-    """An outcome, how far the answer is from the truth (inf where there is none), and what the attack was run on.
+    """The outcome of an attack on one client.
 
-    "right" and "wrong": the attack gave a certificate. "open": it gave an answer without one, and the truth is within
-    what it leaves open, or is not. "failed": it says that it found nothing. "refused": it raised an error of ours.
+    Attributes:
+        outcome: "right" or "wrong" for an answer with a certificate. "open with the truth" or "open without the truth"
+            for an answer without a certificate, depending on whether the truth is among the answers that the attack
+            leaves possible. "failed" if the attack found no answer. "refused" if it raised an error of gradleak.
+        error: The distance of the answer from the truth, inf if there is no answer.
+        setting: A description of the client.
     """
 
     outcome: Outcome
@@ -31,9 +35,15 @@ class Answer:
 
 
 def answer(*, certain: bool, failed: bool, error: float, promised: float, open_: float, setting: str = "") -> Answer:
-    """Return the outcome of an attack that promises an error of at most `promised` where it is certain.
+    """Return the outcome of an attack on one client.
 
-    `open_`: how far the truth may be from an answer without a certificate, by what the attack says.
+    Args:
+        certain: Whether the answer has a certificate.
+        failed: Whether the attack found no answer.
+        error: The distance of the answer from the truth.
+        promised: The largest error that a certificate allows.
+        open_: The attack's bound on the error of an answer without a certificate.
+        setting: A description of the client.
     """
     if certain:
         return Answer("right" if error <= promised else "wrong", error, setting)

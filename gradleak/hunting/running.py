@@ -1,4 +1,4 @@
-"""The hunt itself: seed after seed, family by family, for so many minutes; what was found is kept and goes on."""
+"""Run the search for wrong certificates, for a time or a number of seeds, with a file to continue it later."""
 
 from __future__ import annotations
 
@@ -16,15 +16,19 @@ from gradleak.hunting.broken import BROKEN
 from gradleak.hunting.families import FAMILIES
 from gradleak.hunting.outcomes import OUTCOMES, Answer
 
-# Seeds are drawn below this.
+# The upper limit of randomly drawn seeds.
 SEEDS = 2**31 - 1
 
 
 @dataclass
 class Tally:
-    """How often each outcome came of an attack with one assumption broken, and the answers that were wrong.
+    """The outcomes of one attack under one broken assumption.
 
-    `wrong`: the seed of each, the error and what the attack was run on.
+    Attributes:
+        family: The attack, a key of `FAMILIES`.
+        broken: The broken assumption, a key of `BROKEN`.
+        outcomes: The number of answers with each outcome.
+        wrong: The seed, the error and the client of each wrong answer.
     """
 
     family: str
@@ -33,7 +37,7 @@ class Tally:
     wrong: list[tuple[int, float, str]] = field(default_factory=list)
 
     def add(self, seed: int, answers: Iterable[Answer]) -> None:
-        """Count the answers of a seed."""
+        """Count the answers for a seed."""
         for one in answers:
             self.outcomes[one.outcome] += 1
             if one.outcome == "wrong":
@@ -41,12 +45,12 @@ class Tally:
 
     @property
     def line(self) -> dict[str, Any]:
-        """What was counted, as plain data."""
+        """The counts as plain data."""
         return {"family": self.family, "broken": self.broken, "outcomes": dict(self.outcomes), "wrong": self.wrong}
 
 
 def pairs(families: Sequence[str] = ()) -> list[tuple[str, str]]:
-    """Return every attack with every assumption that can be broken for it."""
+    """Return all pairs of an attack and an assumption that can be broken for this attack."""
     for name in families:
         if name not in FAMILIES:
             raise unknown("family of attacks", name, tuple(FAMILIES))
@@ -55,7 +59,7 @@ def pairs(families: Sequence[str] = ()) -> list[tuple[str, str]]:
 
 
 def block(family: str, broken: str, seed: int, seeds: int) -> Tally:
-    """Hunt one attack with one assumption broken, for so many seeds from one on."""
+    """Run one attack with one assumption broken on `seeds` consecutive seeds, starting with `seed`."""
     tally = Tally(family, broken)
     for own in range(seed, seed + seeds):
         tally.add(own, FAMILIES[family].hunted(own, broken))
@@ -71,22 +75,31 @@ def hunt(
     kept: Path | None = None,
     say: Callable[[str], None] = lambda _: None,
 ) -> list[Tally]:
-    """Hunt every attack with every assumption for so many minutes, or for so many rounds of one seed each.
+    """Test every attack under every broken assumption, for a time or for a number of rounds.
 
-    `seed`: of the first round; drawn anew where not said. `kept`: a file to which each seed's outcomes are appended; a
-    hunt that finds it goes on with its next round, and counts what is there.
+    Args:
+        minutes: The time; give either `minutes` or `rounds`.
+        rounds: The number of rounds, with one seed in each.
+        seed: The seed of the first round; random by default.
+        families: The attacks, keys of `FAMILIES`; all by default.
+        kept: A file to which the outcomes of each seed are appended. If the file exists, its outcomes are counted and
+            the search continues with the next round.
+        say: A function that receives one line for the first seed and for each wrong answer.
+
+    Returns:
+        The outcomes of each attack and assumption.
     """
     if (minutes is None) == (rounds is None):
-        raise InputError("a hunt takes a number of minutes or a number of rounds")
+        raise InputError("give either a number of minutes or a number of rounds")
     if (minutes is not None and not minutes > 0) or (rounds is not None and rounds < 1):
-        raise InputError(f"a hunt takes some time; got {minutes if rounds is None else rounds}")
+        raise InputError(f"minutes and rounds must be positive; got {minutes if rounds is None else rounds}")
     every = pairs(families)
     tallies = {pair: Tally(*pair) for pair in every}
     done, first = _read(kept, tallies)
     cut = kept is not None and kept.exists() and not kept.read_bytes().endswith(b"\n")
     first = first if first is not None else secrets.randbelow(SEEDS) if seed is None else seed
     if seed is not None and first != seed:
-        raise InputError(f"{kept} was begun with the seed {first}, not with {seed}: give another file")
+        raise InputError(f"{kept} starts with the seed {first}, not with {seed}: choose another file")
     say(f"seed {first}")
     end = None if minutes is None else time.monotonic() + 60 * minutes
     for number in _rounds(rounds):
@@ -102,7 +115,7 @@ def hunt(
             if kept is not None:
                 kept.parent.mkdir(parents=True, exist_ok=True)
                 with kept.open("a", encoding="utf-8") as stream:
-                    # A line of its own, whatever a hunt that was killed has left.
+                    # Start a new line if an earlier process was killed in the middle of a line.
                     stream.write("\n" * cut + json.dumps({"first": first, "round": number} | one.line) + "\n")
                 cut = False
     return list(tallies.values())
@@ -123,7 +136,7 @@ def _merge(tally: Tally, line: Mapping[str, Any]) -> None:
 def _read(
     kept: Path | None, tallies: Mapping[tuple[str, str], Tally]
 ) -> tuple[set[tuple[tuple[str, str], int]], int | None]:
-    """Count what a file holds of these attacks; return the pairs and rounds in it, and the seed that it began with."""
+    """Add the outcomes in a file to the tallies; return the file's pairs and rounds, and its first seed."""
     done: set[tuple[tuple[str, str], int]] = set()
     first: int | None = None
     if kept is None or not kept.exists():
@@ -134,7 +147,7 @@ def _read(
             pair, number = (line["family"], line["broken"]), int(line["round"])
             first = int(line["first"])
         except (ValueError, KeyError, TypeError):
-            continue  # a hunt that was killed may leave half a line: its round is hunted again
+            continue  # a killed process may leave an incomplete line, whose round is then repeated
         if pair in tallies:
             _merge(tallies[pair], line)
             done.add((pair, number))
@@ -142,7 +155,7 @@ def _read(
 
 
 def table(tallies: Iterable[Tally]) -> str:
-    """Return the counts as text, a line an attack and assumption."""
+    """Return the counts as text, with one line for each attack and assumption."""
     lines = [("attack", "broken", *OUTCOMES)]
     lines += [
         (one.family, one.broken, *(str(one.outcomes[name]) for name in OUTCOMES))

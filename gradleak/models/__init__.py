@@ -1,4 +1,4 @@
-"""The papers' networks, and how they are trained."""
+"""Build the papers' networks, and train them."""
 
 from gradleak.models.large import efficientnet_lite0, plain_lite0
 from gradleak.models.ready import pretrained

@@ -1,4 +1,4 @@
-"""The activations that some networks come with."""
+"""Define the activations that networks with a choice of activation can have."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ACTIVATIONS: dict[str, type[nn.Module]] = {
 
 
 def activation_of(name: str) -> type[nn.Module]:
-    """Return an activation's module by name."""
+    """Return the module class of an activation by its name."""
     if name not in ACTIVATIONS:
         raise unknown("activation", name, ACTIVATIONS)
     return ACTIVATIONS[name]

@@ -1,4 +1,4 @@
-"""Language models: from tokens (B, T) to the logits (B, T, C) of the token that follows each."""
+"""Define language models, which map tokens (B, T) to logits (B, T, C) of the token after each position."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ KINDS = ("lstm", "gru", "transformer")
 
 
 class RecurrentLanguageModel(nn.Module):
-    """An embedding, one or more LSTM or GRU layers, and a Linear layer; with `tied` its weight is the embedding's."""
+    """An embedding, LSTM or GRU layers, and a Linear layer, which shares the embedding's weight if `tied`."""
 
     def __init__(self, kind: str, pieces: int, width: int, layers: int, tied: bool) -> None:
         super().__init__()
@@ -33,7 +33,7 @@ class RecurrentLanguageModel(nn.Module):
 
 
 class CausalAttention(nn.Module):
-    """Attention of every place to itself and those before it, with several heads."""
+    """Attention with several heads, from every position to itself and to earlier positions."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ class CausalAttention(nn.Module):
         self.heads = heads
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Return what each place (B, T, E) has gathered."""
+        """Return the attention's output at each position (B, T, E)."""
         query, key, value = (
             layer(inputs).unflatten(-1, (self.heads, -1)).transpose(1, 2)
             for layer in (self.query, self.key, self.value)
@@ -53,7 +53,7 @@ class CausalAttention(nn.Module):
 
 
 class Block(nn.Module):
-    """A transformer's layer, normalised before attention and before its two Linear layers (radford2019)."""
+    """A transformer's layer, with normalisation before the attention and before the Linear layers (radford2019)."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -62,14 +62,14 @@ class Block(nn.Module):
         self.wide, self.narrow = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Return the next layer's inputs (B, T, E)."""
+        """Return the layer's outputs (B, T, E)."""
         inputs = inputs + self.attention(self.before_attention(inputs))
         after: Tensor = inputs + self.narrow(F.gelu(self.wide(self.before_wide(inputs))))
         return after
 
 
 class TransformerLanguageModel(nn.Module):
-    """Embeddings of tokens and places, causal layers, a normalisation and a Linear layer; as GPT-2 is built."""
+    """A transformer like GPT-2: embeddings of tokens and positions, causal layers, a normalisation, a Linear layer."""
 
     def __init__(self, pieces: int, width: int, layers: int, tied: bool, heads: int = 4, longest: int = 64) -> None:
         super().__init__()
@@ -83,7 +83,7 @@ class TransformerLanguageModel(nn.Module):
     def forward(self, tokens: Tensor) -> Tensor:
         """Return the logits (B, T, C) of the token after each of `tokens` (B, T)."""
         if tokens.shape[-1] > self.places.num_embeddings:
-            raise InputError(f"the model takes at most {self.places.num_embeddings} tokens; got {tokens.shape[-1]}")
+            raise InputError(f"the model accepts at most {self.places.num_embeddings} tokens; got {tokens.shape[-1]}")
         places = self.places(torch.arange(tokens.shape[-1], device=tokens.device))
         logits: Tensor = self.head(self.norm(self.blocks(self.embedding(tokens) + places)))
         return logits
@@ -92,9 +92,15 @@ class TransformerLanguageModel(nn.Module):
 def build_language_model(
     kind: str, *, pieces: int, width: int = 256, layers: int = 1, tied: bool = False, seed: int = 0
 ) -> nn.Module:
-    """Return a language model in eval mode, its last layer a Linear layer named `head`, as torch initialises it.
+    """Return a language model in eval mode with torch's initialisation; its last Linear layer is named `head`.
 
-    `kind`: "lstm", "gru" or "transformer"; `pieces`: the tokens it knows; `width` of embedding and state.
+    Args:
+        kind: "lstm", "gru" or "transformer".
+        pieces: The number of tokens in the vocabulary.
+        width: The width of embedding and state.
+        layers: The number of layers.
+        tied: Whether the last layer shares the embedding's weight.
+        seed: The seed of the initialisation.
     """
     if kind not in KINDS:
         raise unknown("language model", kind, KINDS)
@@ -113,7 +119,14 @@ def build_language_model(
 def batch_of(
     sentences: Sequence[Sequence[int]], start: int = 1, end: int = 2, *, device: torch.device | str = "cpu"
 ) -> tuple[Tensor, Tensor]:
-    """Return tokens and targets (B, T) of sentences without marks, as a language model is trained on them."""
+    """Return the tokens and targets (B, T) on which a language model is trained.
+
+    Args:
+        sentences: The tokens of each sentence, without marks.
+        start: The token before a sentence.
+        end: The token after a sentence.
+        device: The device of the results.
+    """
     longest = max(map(len, sentences), default=0) + 1
     tokens = torch.full((len(sentences), longest), end)
     targets = torch.full((len(sentences), longest), PADDING)

@@ -1,6 +1,6 @@
-"""Training the language models that pages attack: small, seeded, cached by a hash of the full recipe.
+"""Train the small language models that the studies attack, with a cache by a hash of the full recipe.
 
-They are small and train on the CPU, also for a page on a GPU, so that a recipe gives the same network everywhere.
+Training always runs on the CPU, even in a study on a GPU, so that a recipe gives the same network everywhere.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from gradleak.models.language import batch_of, build_language_model
 from gradleak.models.training import cached_state
 from gradleak.storage import locked, write_whole
 
-# Raised when the code below changes what a recipe gives, so that cached models are trained again.
+# Increase this when a change of the code below changes the result, so that cached models are trained again.
 VERSION = 1
 
 
 class LanguageRecipe(BaseModel):
-    """Everything that decides what a trained language model is; it learns from the longer sentences of a text."""
+    """All settings that determine a trained language model; it is trained on the training split of a text."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -41,23 +41,24 @@ class LanguageRecipe(BaseModel):
     seed: int = 0
 
     def build(self) -> nn.Module:
-        """Return the model before its first step."""
+        """Return the model before training."""
         pieces = len(data.vocabulary(self.text))
         return build_language_model(
             self.kind, pieces=pieces, width=self.width, layers=self.layers, tied=self.tied, seed=self.seed
         )
 
     def key(self) -> str:
-        """Return the hash under which the trained model is kept."""
+        """Return the hash under which the trained model is cached."""
         sentences = hashlib.sha256("\n".join(data.texts(self.text, "train")).encode()).hexdigest()
         return hashlib.sha256(f"{VERSION} {sentences} {self.model_dump_json()}".encode()).hexdigest()[:16]
 
 
 def train_language_model(recipe: LanguageRecipe) -> tuple[nn.Module, tuple[float, float, float]]:
-    """Train a recipe's model or take it from the cache.
+    """Train a recipe's model, or load it from the cache.
 
-    Return it in eval mode, and the mean loss a token: over the first and the last epoch, and on the sentences that
-    are attacked.
+    Returns:
+        The model in eval mode, and its mean loss per token: in the first epoch, in the last epoch, and on the
+        sentences to attack.
     """
     file = paths.cache() / "networks" / f"language-{recipe.key()}.pt"
     model = recipe.build()
@@ -81,7 +82,7 @@ def _fit(model: nn.Module, recipe: LanguageRecipe) -> list[float]:
     generator = torch.Generator().manual_seed(recipe.seed)
     optimizer = torch.optim.Adam(model.parameters(), recipe.learning_rate)
     losses: list[float] = []
-    # The number of threads decides in which order sums are taken; one recipe, one result.
+    # The order of sums depends on the number of threads, so use one thread: a recipe must give one result.
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     model.train()

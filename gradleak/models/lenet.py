@@ -1,4 +1,4 @@
-"""The small convolutional networks of DLG and its followers."""
+"""Define the small networks of DLG and of the papers that followed it."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from gradleak.models.activations import activation_of
 
 
 class LeNet(nn.Module):
-    """DLG's LeNet: three 5×5 convolutions of 12 channels, a sigmoid after each, one Linear layer (zhu2019, wang2024).
+    """DLG's LeNet: three 5×5 convolutions of 12 channels with sigmoids, and a Linear layer (zhu2019, wang2024).
 
-    768 features at 32×32, 588 at 28×28. LLG's CNN is this network with a bias in its last layer (wainakh2021).
+    It has 768 features for 32×32 images and 588 for 28×28. LLG's CNN is the same network with a bias in the last layer
+    (wainakh2021).
     """
 
     def __init__(self, classes: int, in_channels: int, image_size: int, bias: bool) -> None:
@@ -37,9 +38,10 @@ class LeNet(nn.Module):
 
 
 class ClassicLeNet(nn.Module):
-    """The LeNet of wainakh2021: 6 and 16 channels, 576 features, two hidden Linear layers of 120 and 84.
+    """The LeNet of wainakh2021: 6 and 16 channels, and two hidden Linear layers of 120 and 84.
 
-    Its code gives the first kernel as many pixels a side as the image has channels: 1×1 on MNIST.
+    By default the side of the first kernel equals the number of the image's channels, as in that paper's code: 1×1 on
+    MNIST.
     """
 
     def __init__(
@@ -66,7 +68,7 @@ class ClassicLeNet(nn.Module):
 
 
 class LeNet5(nn.Module):
-    """LeNet-5 (lecun1998) as posterior2023 attacks it: 6 and 16 channels, hidden layers of 120 and 84."""
+    """LeNet-5 (lecun1998) as in posterior2023: 6 and 16 channels, and two hidden Linear layers of 120 and 84."""
 
     def __init__(self, classes: int, in_channels: int, image_size: int, bias: bool, activation: str) -> None:
         super().__init__()
@@ -90,7 +92,7 @@ class LeNet5(nn.Module):
 
 
 class SmallCNN(nn.Module):
-    """Our own: two strided convolutions with batch norm and ReLU, quick to train on the embedded data."""
+    """A network of this project: three convolutions with batch norm and ReLU, which trains fast on embedded data."""
 
     def __init__(self, classes: int, in_channels: int, image_size: int, bias: bool) -> None:
         super().__init__()
@@ -112,7 +114,7 @@ class SmallCNN(nn.Module):
 
 
 class FCN4(nn.Module):
-    """wang2024's fully connected network, 12288 → 4096 → 1024 → 256 → C for a 3×64×64 image, no bias, ReLU."""
+    """wang2024's fully connected network with ReLU: 12288 → 4096 → 1024 → 256 → C for 3×64×64 images."""
 
     def __init__(self, classes: int, in_channels: int, image_size: int, bias: bool) -> None:
         super().__init__()

@@ -1,6 +1,6 @@
-"""Training what is learned of pictures: on public ones, small, seeded, cached by a hash of the full recipe.
+"""Train small generators and denoisers on public images, with a cache by a hash of the full recipe.
 
-They are small and train on the CPU, also for a page on a GPU, so that a recipe gives the same network everywhere.
+Training always runs on the CPU, even in a study on a GPU, so that a recipe gives the same network everywhere.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from gradleak.models.pictures import Autoencoder, Denoiser, Generator
 from gradleak.models.training import cached_state
 from gradleak.storage import locked, write_whole
 
-# Raised when the code below changes what a recipe gives, so that cached networks are trained again.
+# Increase this when a change of the code below changes the result, so that cached networks are trained again.
 VERSION = 1
 
 
 class PictureRecipe(BaseModel):
-    """Everything that decides what is learned of pictures; they are a dataset's training split, and no other."""
+    """All settings that determine a trained network; it sees only the training split of a dataset."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -39,7 +39,7 @@ class PictureRecipe(BaseModel):
     seed: int = 0
 
     def build(self) -> Autoencoder | Denoiser:
-        """Return the network before its first step."""
+        """Return the network before training."""
         channels, side = data.shape(self.dataset)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)
@@ -48,19 +48,19 @@ class PictureRecipe(BaseModel):
             return Autoencoder(self.width, channels, side, self.depth)
 
     def key(self, identity: str) -> str:
-        """Return the hash under which the trained network is kept; `identity` names the data it saw."""
+        """Return the hash under which the trained network is cached; `identity` identifies the training data."""
         return hashlib.sha256(f"{VERSION} {identity} {self.model_dump_json()}".encode()).hexdigest()[:16]
 
 
 def trained_generator(recipe: PictureRecipe) -> Generator:
-    """Return the generator of a recipe in eval mode, trained or taken from the cache."""
+    """Return a recipe's trained generator in eval mode, possibly from the cache."""
     model = learned(recipe)
     assert isinstance(model, Autoencoder)
     return model.generator
 
 
 def learned(recipe: PictureRecipe) -> Autoencoder | Denoiser:
-    """Return the network of a recipe in eval mode, trained or taken from the cache; its parameters are fixed."""
+    """Return a recipe's trained network in eval mode, possibly from the cache; its parameters need no gradients."""
     model, learning = recipe.build(), data.load(recipe.dataset, "train")
     file = paths.cache() / "networks" / f"pictures-{recipe.key(f'{learning.source} {len(learning)}')}.pt"
     with locked(file):
@@ -81,7 +81,7 @@ def _fit(model: Autoencoder | Denoiser, images: Tensor, recipe: PictureRecipe) -
     steps = recipe.epochs * math.ceil(len(images) / recipe.batch_size)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, recipe.learning_rate, total_steps=max(2, steps))
     losses: list[float] = []
-    # The number of threads decides in which order sums are taken; one recipe, one result.
+    # The order of sums depends on the number of threads, so use one thread: a recipe must give one result.
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -1,4 +1,4 @@
-"""What can be learned of pictures without any label: a small generator, and a small denoiser."""
+"""Define networks that are trained on images without labels: a small generator and a small denoiser."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from torch.nn import functional as F
 from gradleak.data import normalise
 from gradleak.errors import InputError
 
-# A generator begins with maps this many times smaller than its images.
+# The ratio of the side of a generator's images to the side of its first maps.
 REDUCED = 8
-# A generator's squared error has this variance, and a denoiser learns of noise up to this deviation; in the units of
-# `gradleak.data.normalise`.
+# The variance of the generator's error model, and the largest standard deviation of the noise on which the denoiser is
+# trained, both for images after `gradleak.data.normalise`.
 VARIANCE, STRONGEST = 0.1, 1.0
 SLOPE = 0.1
 
 
 class Generator(nn.Module):
-    """Images (N, C, S, S), as `gradleak.data.normalise` gives them, of latents (N, width) from N(0, I).
+    """The decoder of a variational autoencoder: maps latents (N, width) from N(0, I) to images (N, C, S, S).
 
-    It is the decoder of a variational autoencoder, whose other half is dropped once it is trained.
+    The images are normalised as by `gradleak.data.normalise`.
     """
 
     def __init__(self, width: int, channels: int, image_size: int, depth: int) -> None:
         super().__init__()
         if image_size % REDUCED:
-            raise InputError(f"a generator's images are halved three times, and {image_size} pixels cannot be")
+            raise InputError(f"the side of a generator's images must be a multiple of 8; got {image_size}")
         side = image_size // REDUCED
         self.width, self.shape = width, (2 * depth, side, side)
         self.first = nn.Linear(width, 2 * depth * side**2)
@@ -37,7 +37,7 @@ class Generator(nn.Module):
         self.last = nn.Conv2d(depth, 4 * channels, 3, padding=1)
 
     def forward(self, latents: Tensor) -> Tensor:
-        """Return images, every pixel between black and white."""
+        """Return normalised images whose pixels lie between black and white."""
         maps = F.leaky_relu(self.first(latents), SLOPE).reshape(-1, *self.shape)
         for layer in self.layers:
             maps = F.leaky_relu(layer(F.interpolate(maps, scale_factor=2.0)), SLOPE)
@@ -45,7 +45,7 @@ class Generator(nn.Module):
 
 
 class Autoencoder(nn.Module):
-    """A generator, and what tells the latents of an image while it is trained."""
+    """A variational autoencoder: a generator and the encoder that is needed to train it."""
 
     def __init__(self, width: int, channels: int, image_size: int, depth: int) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ class Autoencoder(nn.Module):
         self.last = nn.Linear(2 * depth * (image_size // REDUCED) ** 2, 2 * width)
 
     def latents(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Return means and logarithms of variances (N, width) of images' latents."""
+        """Return the means and the logarithms of the variances (N, width) of the images' latents."""
         maps = images
         for layer in self.layers:
             maps = F.leaky_relu(layer(maps), SLOPE)
@@ -63,7 +63,7 @@ class Autoencoder(nn.Module):
         return mean, logarithm.clamp(-10, 10)
 
     def loss(self, images: Tensor, generator: torch.Generator) -> Tensor:
-        """Return the negative lower bound on the images' likelihood, a pixel."""
+        """Return the negative evidence lower bound of the images, divided by the number of pixel values."""
         mean, logarithm = self.latents(images)
         drawn = torch.randn(mean.shape, generator=generator).to(mean)
         again: Tensor = self.generator(mean + (logarithm / 2).exp() * drawn)
@@ -72,13 +72,13 @@ class Autoencoder(nn.Module):
         return misfit + divergence / images.numel()
 
     def forward(self, images: Tensor) -> Tensor:
-        """Return images as they come out again."""
+        """Return the reconstructions of images from their mean latents."""
         out: Tensor = self.generator(self.latents(images)[0])
         return out
 
 
 class Denoiser(nn.Module):
-    """Images (N, C, S, S) without the noise that lies on them, whatever its strength; it works at half the side."""
+    """A network that removes noise of any strength from images (N, C, S, S); its maps have half the images' side."""
 
     def __init__(self, channels: int, depth: int) -> None:
         super().__init__()
@@ -86,14 +86,14 @@ class Denoiser(nn.Module):
         self.layers = nn.ModuleList(nn.Conv2d(*pair, 3, padding=1) for pair in itertools.pairwise(sizes))
 
     def forward(self, images: Tensor) -> Tensor:
-        """Return the images that are left."""
+        """Return the denoised images."""
         maps = F.pixel_unshuffle(images, 2)
         for number, layer in enumerate(self.layers):
             maps = layer(maps if number == 0 else F.relu(maps))
         return images - F.pixel_shuffle(maps, 2)
 
     def loss(self, images: Tensor, generator: torch.Generator) -> Tensor:
-        """Return the squared error of a pixel under noise of random strength."""
+        """Return the mean squared error of the pixels under noise of random strength."""
         strength = STRONGEST * torch.rand(len(images), 1, 1, 1, generator=generator).to(images)
         noise = torch.randn(images.shape, generator=generator).to(images)
         return F.mse_loss(self(images + strength * noise), images)

@@ -1,4 +1,4 @@
-"""Networks that others trained, by name: from files in $GRADLEAK_WEIGHTS."""
+"""Load pretrained networks by name from files in $GRADLEAK_WEIGHTS."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from gradleak.data.base import NORMALISATION
 from gradleak.errors import MissingData, unknown
 from gradleak.models.resnet import CifarResNet
 
-# ImageNet's pixel statistics, which these were trained with.
+# ImageNet's channel means and standard deviations, with which these networks were trained.
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-# The file, and how many blocks a stage has.
+# The file of each network and the number of blocks in each stage.
 READY = {"cifar10-resnet20": ("cifar10_resnet20.pt", 3), "cifar10-resnet56": ("cifar10_resnet56.pt", 9)}
 
 
 class Rescaled(nn.Module):
-    """A network behind a layer that gives it the pixel statistics that it was trained with."""
+    """A network that first converts the normalisation of its inputs to that of its training."""
 
     scale: Tensor
     shift: Tensor
@@ -31,13 +31,13 @@ class Rescaled(nn.Module):
         self.network = network
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return logits (B, C) of images as `gradleak.data.normalise` gives them."""
+        """Return the logits (B, C) of images after `gradleak.data.normalise`."""
         logits: Tensor = self.network(x * self.scale + self.shift)
         return logits
 
 
 def pretrained(name: str) -> nn.Module:
-    """Return a trained network in eval mode, which takes images as `gradleak.data.normalise` gives them."""
+    """Return a trained network in eval mode, whose inputs are images after `gradleak.data.normalise`."""
     if name not in READY:
         raise unknown("pretrained network", name, READY)
     file, blocks = READY[name]
@@ -47,7 +47,7 @@ def pretrained(name: str) -> nn.Module:
 
 
 def stored(file: str) -> dict[str, Tensor]:
-    """Return the parameters in a file in $GRADLEAK_WEIGHTS; a last layer that is called `linear` there is `head`."""
+    """Return the parameters in a file in $GRADLEAK_WEIGHTS, with a layer named `linear` renamed to `head`."""
     folder = paths.weights_folder()
     place = folder / file if folder else None
     if place is None or not place.is_file():

@@ -1,4 +1,4 @@
-"""An attention-based speech recogniser, at dang2021's size and at one that trains here."""
+"""Define an attention-based speech recogniser, in dang2021's size and in sizes that train on a CPU."""
 
 from __future__ import annotations
 
@@ -12,13 +12,23 @@ from gradleak.errors import InputError, unknown
 
 BANDS = 80
 START = 1  # the token before a transcript, as in dang2021's vocabulary
-END = 2  # and the one behind
-LEAST = 4  # frames: the convolutions keep every fourth
+END = 2  # the token after a transcript
+LEAST = 4  # the least number of frames, since the convolutions keep every fourth frame
 
 
 @dataclass(frozen=True)
 class Size:
-    """How large a recogniser is: `heard`, of each direction of the encoder; `convolution`, its weights' deviation."""
+    """The size of a recogniser.
+
+    Attributes:
+        heard: The units of each direction of the encoder.
+        encoder_layers: The number of the encoder's layers.
+        state: The units of the decoder.
+        decoder_layers: The number of the decoder's layers.
+        embedding: The width of the token embedding.
+        attention: The width of the attention.
+        convolution: The standard deviation of the convolutions' initial weights; None for torch's default.
+    """
 
     heard: int
     encoder_layers: int
@@ -30,19 +40,20 @@ class Size:
 
 
 SIZES = {
-    # Listen, attend and spell as lingvo has it, [C].
+    # "Listen, attend and spell" as implemented in lingvo, [C].
     "paper": Size(1024, 4, 1024, 2, 96, 128, 0.001),
-    # The paper's first convolutions let next to nothing through; a network that is to hear has torch's own.
+    # The paper's initial convolutions pass almost no signal; networks to be trained use torch's default.
     "small": Size(128, 1, 256, 1, 96, 128, None),
     "small-2": Size(128, 1, 256, 2, 96, 128, None),
 }
 
 
 class Recogniser(nn.Module):
-    """Speech (B, F, 80) and the tokens before each (B, T) to logits (B, T, C), each of [state; context].
+    """A recogniser that maps speech (B, F, 80) and the previous tokens (B, T) to logits (B, T, C).
 
-    The decoder's first layer reads [embedding; last context; own state], the attention asks with its new state, and
-    every further layer reads [state of the layer below; context] (chan2016).
+    The decoder's first layer reads [embedding; last context] and its previous state, and its new state is the query of
+    the attention. Every further layer reads [state of the layer below; context] (chan2016). The last Linear layer
+    reads [state; context].
     """
 
     def __init__(self, size: Size, classes: int) -> None:
@@ -63,13 +74,13 @@ class Recogniser(nn.Module):
         self.head = nn.Linear(size.state + context, classes)
 
     def forward(self, speech: Tensor, tokens: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """Return the logits of every next token; `lengths` (B,): frames of each, where some are padded."""
+        """Return the logits (B, T, C) of every next token; `lengths` (B,) are the frames without padding."""
         return self.spell(self.listen(speech, lengths), tokens, None if lengths is None else heard(lengths))
 
     def listen(self, speech: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """Return what is heard, (B, about F / 4, context)."""
+        """Return the encoder's outputs (B, about F / 4, context)."""
         if speech.ndim != 3 or speech.shape[2] != BANDS or speech.shape[1] < LEAST:
-            raise InputError(f"speech is (B, F, {BANDS}), of {LEAST} frames at least; got {tuple(speech.shape)}")
+            raise InputError(f"speech must be (B, F, {BANDS}) with at least {LEAST} frames; got {tuple(speech.shape)}")
         maps = self.convolutions(speech.unsqueeze(1)).transpose(1, 2).flatten(2)
         if lengths is None:
             found: Tensor = self.encoder(maps)[0]
@@ -78,12 +89,12 @@ class Recogniser(nn.Module):
         return pad_packed_sequence(self.encoder(packed)[0], batch_first=True)[0]
 
     def spell(self, memory: Tensor, tokens: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """Return the logits of every next token (B, T, C) from what was heard; `lengths` (B,) of it."""
+        """Return the logits (B, T, C) of every next token from the encoder's outputs and their `lengths` (B,)."""
         logits: Tensor = self.head(self.steps(memory, tokens, lengths))
         return logits
 
     def steps(self, memory: Tensor, tokens: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """Return [state; context] of every step, (B, T, I): what the last layer reads."""
+        """Return the last layer's inputs (B, T, I), [state; context] of every step."""
         keys = self.keys(memory)
         silent = None
         if lengths is not None:
@@ -110,16 +121,20 @@ class Recogniser(nn.Module):
 
 
 def heard(lengths: Tensor) -> Tensor:
-    """Return how many steps the encoder makes of so many frames."""
+    """Return the numbers of the encoder's steps for these numbers of frames."""
     return ((lengths + 1) // 2 + 1) // 2
 
 
 def recogniser(size: str, classes: int, *, seed: int = 0) -> Recogniser:
-    """Return an untrained recogniser in eval mode, drawn as the paper's: U(±.1), embeddings U(±1), N(0, .001)."""
+    """Return an untrained recogniser in eval mode, initialised as in the paper.
+
+    Parameters are from U(−0.1, 0.1), embeddings from U(−1, 1), and the convolutions' weights from N(0, 0.001²) for
+    "paper".
+    """
     if size not in SIZES:
         raise unknown("recogniser", size, SIZES)
     if classes < 4:
-        raise InputError(f"a recogniser needs at least 4 classes, its marks among them; got {classes}")
+        raise InputError(f"a recogniser needs at least 4 classes, including its marks; got {classes}")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = Recogniser(SIZES[size], classes)

@@ -1,6 +1,6 @@
-"""Training a recogniser on made-up speech: small, seeded, cached by its recipe like every network here.
+"""Train a small recogniser on artificial speech, with a cache by a hash of the recipe.
 
-It is small and trains on the CPU, also for a page on a GPU, so that a recipe gives the same network everywhere.
+Training always runs on the CPU, even in a study on a GPU, so that a recipe gives the same network everywhere.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from gradleak.models.recogniser import START, Recogniser, heard, recogniser
 from gradleak.models.training import cached_state
 from gradleak.storage import locked, write_whole
 
-# Raised when the code below changes what a recipe gives.
+# Increase this when a change of the code below changes the result of a recipe.
 VERSION = 1
 BATCH = 8
 RATE = 2e-3
 
 
 def trained_recogniser(size: str, name: str, steps: int, *, seed: int = 0) -> tuple[Recogniser, float]:
-    """Return a recogniser after so many steps on the longer sentences of a text, and its loss over the last of them.
+    """Return a recogniser trained for `steps` steps on a text's training split, and its mean loss in the last steps.
 
-    It learns what those sentences say, not to hear: its speech is made up, and there is little of it.
+    The recogniser learns the text rather than to recognise speech, because its speech is artificial and scarce.
     """
     words = text.vocabulary(name)
     model = recogniser(size, len(words), seed=seed)
@@ -51,14 +51,14 @@ def trained_recogniser(size: str, name: str, steps: int, *, seed: int = 0) -> tu
 
 
 def loss_of(model: Recogniser, sentences: Sequence[str], tokens: Sequence[Sequence[int]]) -> Tensor:
-    """Return the mean cross-entropy over all tokens of some sentences."""
+    """Return the mean cross-entropy over all tokens of the sentences."""
     sounds = [pseudo_speech(one) for one in sentences]
     lengths = torch.tensor([len(one) for one in sounds])
     labels = pad_sequence([torch.tensor(one) for one in tokens], batch_first=True, padding_value=PADDING)
     before = F.pad(labels[:, :-1].clamp(min=0), (1, 0), value=START)
     memory = model.listen(pad_sequence(sounds, batch_first=True), lengths)
     read = model.steps(memory, before, heard(lengths))
-    # No logits are made of what is padded.
+    # Skip padded positions before the last layer, to save their logits.
     said = labels != PADDING
     return F.cross_entropy(model.head(read[said]), labels[said])
 
@@ -67,7 +67,7 @@ def _fit(model: Recogniser, sentences: Sequence[str], tokens: Sequence[Sequence[
     generator = torch.Generator().manual_seed(seed)
     optimizer = torch.optim.Adam(model.parameters(), RATE)
     threads = torch.get_num_threads()
-    # The number of threads decides in which order sums are taken; one recipe, one result.
+    # The order of sums depends on the number of threads, so use one thread: a recipe must give one result.
     torch.set_num_threads(1)
     losses: list[float] = []
     try:

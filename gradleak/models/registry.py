@@ -1,4 +1,4 @@
-"""Networks by name, as the papers define them."""
+"""Build networks by name, as the papers define them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ INITS = ("paper", "torch", "uniform", "kaiming")
 
 @dataclass(frozen=True)
 class Options:
-    """What a network is asked to be."""
+    """The options with which a network is built."""
 
     classes: int
     bias: bool
@@ -30,7 +30,15 @@ class Options:
 
 @dataclass(frozen=True)
 class Network:
-    """How a network is made, the last layer's bias and the initialisation its paper has."""
+    """A network that can be built by name.
+
+    Attributes:
+        make: Makes the network from options.
+        bias: Whether the last layer has a bias by default.
+        init: The default initialisation, see `build`.
+        least_size: The least side of an image in pixels.
+        activation: The default activation, None if the activation is fixed.
+    """
 
     make: Callable[[Options], nn.Module]
     bias: bool = False
@@ -59,7 +67,8 @@ NETWORKS: dict[str, Network] = {
     "llg-resnet20": Network(
         lambda o: CifarResNet(3, o.classes, o.in_channels, o.bias, extra=True), bias=True, init="uniform"
     ),
-    # The same with a first kernel of 3×3, and in the train mode that wainakh2021's code takes gradients in.
+    # Variants of the LLG networks: a first kernel of 3×3, and batch norm with the batch's statistics, because
+    # wainakh2021's code computes gradients in train mode.
     "llg-lenet-3x3": Network(
         lambda o: ClassicLeNet(o.classes, o.in_channels, o.image_size, o.bias, kernel=3),
         bias=True, init="uniform", least_size=10,
@@ -101,11 +110,22 @@ def build(
     image_size: int = 32,
     seed: int = 0,
 ) -> nn.Module:
-    """Return a network in eval mode, its last layer an nn.Linear named `head`.
+    """Return a network in eval mode whose last layer is an nn.Linear named `head`.
 
-    `bias` (of the last layer; FCN-4: of every layer) and `init` default to what the paper has. `init`: "torch" (each
-    layer's own default), "uniform" (every parameter, batch norm's too, from U(−0.5, 0.5)), "kaiming" (fan-out for
-    convolutions and Linear layers, biases zero). `activation` is a choice for some only.
+    Args:
+        name: A name from `names`.
+        classes: The number of classes.
+        bias: Whether the last layer has a bias (in "fcn4" every layer); by default as in the paper.
+        init: The initialisation; by default as in the paper. "torch" is torch's default, "uniform" draws all
+            parameters from U(−0.5, 0.5), and "kaiming" uses fan-out and zero biases.
+        activation: The activation, for networks in which it can be chosen.
+        in_channels: The number of channels of the images.
+        image_size: The side of the images in pixels.
+        seed: The seed of the initialisation.
+
+    Examples:
+        >>> build("lenet", classes=10).head
+        Linear(in_features=768, out_features=10, bias=False)
     """
     if name not in NETWORKS:
         raise unknown("network", name, NETWORKS)
@@ -121,7 +141,7 @@ def build(
         raise InputError(f"'{name}' takes 3 input channels; got {in_channels}")
     if activation is not None and network.activation is None:
         free = ", ".join(one for one, network in NETWORKS.items() if network.activation is not None)
-        raise InputError(f"'{name}' has its activation fixed by its paper; there is a choice for {free}")
+        raise InputError(f"the activation of '{name}' is fixed; it can be chosen for {free}")
     options = Options(
         classes,
         network.bias if bias is None else bias,

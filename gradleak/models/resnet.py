@@ -1,4 +1,4 @@
-"""Residual networks: torchvision's, its CIFAR form, and the 6n + 2 form of the original paper."""
+"""Define residual networks: torchvision's, a variant for small images, and the 6n + 2 form of the original paper."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from gradleak.models.activations import activation_of
 
 
 class TorchvisionResNet(nn.Module):
-    """torchvision's ResNet with its last layer named `head`; `small_images`: a 3×3 stem and no max-pool.
+    """torchvision's ResNet with its last layer named `head`.
 
-    `activation` takes the place of ReLU everywhere.
+    With `small_images` the first convolution is 3×3 and there is no max-pool. `activation` replaces every ReLU.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class TorchvisionResNet(nn.Module):
 
 
 def by_batch(model: nn.Module) -> nn.Module:
-    """Return a network whose batch norm always takes the statistics of the batch that it is shown."""
+    """Change a network so that its batch norms always use the statistics of the current batch, and return it."""
     for module in model.modules():
         if isinstance(module, nn.BatchNorm2d):
             module.track_running_stats = False
@@ -52,7 +52,7 @@ def by_batch(model: nn.Module) -> nn.Module:
 
 
 class PaddedBlock(nn.Module):
-    """Two 3×3 convolutions; where the shape changes the shortcut takes every second pixel and pads channels."""
+    """Two 3×3 convolutions; if the shape changes, the shortcut subsamples the pixels and pads the channels."""
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
@@ -71,7 +71,10 @@ class PaddedBlock(nn.Module):
 
 
 class CifarResNet(nn.Module):
-    """The 6n + 2 ResNet of widths 16, 32, 64 with parameter-free shortcuts; `extra`: wainakh2021's 64 → 512 layer."""
+    """The 6n + 2 ResNet of widths 16, 32 and 64 with shortcuts without parameters.
+
+    `extra` adds wainakh2021's Linear layer 64 → 512 before the last layer.
+    """
 
     def __init__(self, blocks: int, classes: int, in_channels: int, bias: bool, *, extra: bool = False) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Training the networks that pages attack: small, seeded, cached by a hash of the full recipe."""
+"""Train the networks that the studies attack, with a cache by a hash of the full recipe."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from gradleak.models.ready import stored
 from gradleak.models.registry import build
 from gradleak.storage import locked, write_whole
 
-# Raised when the code below changes what a recipe gives, so that cached networks are trained again.
+# Increase this when a change of the code below changes the result, so that cached networks are trained again.
 VERSION = 1
 
 
 class Recipe(BaseModel):
-    """Everything that decides what a trained network is."""
+    """All settings that determine a trained network."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -49,14 +49,23 @@ class Recipe(BaseModel):
     seed: int = 0
 
     def key(self, identity: str) -> str:
-        """Return the hash under which the trained network is kept; `identity` names the data it saw."""
+        """Return the hash under which the trained network is cached; `identity` identifies the training data."""
         text = f"{VERSION} {identity} {self.model_dump_json()}"
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True)
 class Trained:
-    """A trained network in eval mode on the CPU, its share of right test answers, and how it came about."""
+    """A trained network.
+
+    Attributes:
+        model: The network in eval mode on the CPU.
+        accuracy: The share of test images that are classified correctly.
+        losses: The mean training loss of each epoch.
+        recipe: The settings of the training.
+        seconds: The training time (s).
+        cached: Whether the network was loaded from the cache.
+    """
 
     model: nn.Module
     accuracy: float
@@ -67,7 +76,7 @@ class Trained:
 
 
 def train(recipe: Recipe, *, device: str = "cpu", show_progress: bool = True) -> Trained:
-    """Train the network of a recipe, or take it from the cache; a GPU's networks have keys of their own."""
+    """Train the network of a recipe, or load it from the cache; each GPU model has separate entries there."""
     learning = data.load(recipe.dataset, "train", size=recipe.image_size)
     testing = data.load(recipe.dataset, "test", size=recipe.image_size)
     model = build(
@@ -84,12 +93,12 @@ def train(recipe: Recipe, *, device: str = "cpu", show_progress: bool = True) ->
         _load_pretrained(model, recipe.pretrained)
     identity = f"{learning.source} {len(learning)}"
     if accelerated(device):
-        # Its sums are rounded in another way, so the trained network is not the CPU's.
+        # A GPU rounds sums differently, so the trained network differs from that of a CPU.
         identity += f" {model_of(device)}"
     file = paths.cache() / "networks" / f"{recipe.key(identity)}.pt"
     if (kept := _kept(model, recipe, file)) is not None:
         return kept
-    # Several processes may want the same network: one trains it, and the others wait for that.
+    # Several processes may need the same network: the first trains it while the rest wait.
     with locked(file):
         return _kept(model, recipe, file) or _trained(model, learning, testing, recipe, file, device, show_progress)
 
@@ -113,7 +122,7 @@ def _trained(
     show_progress: bool,
 ) -> Trained:
     started = time.perf_counter()
-    # On the CPU the number of threads decides in which order sums are taken; one recipe, one result.
+    # On a CPU the order of sums depends on the number of threads, so use one thread: a recipe must give one result.
     threads = torch.get_num_threads()
     torch.set_num_threads(1 if device == "cpu" else threads)
     try:
@@ -180,14 +189,14 @@ def _with_labels(
         epsilon = low + (high - low) * torch.rand(len(labels), generator=generator)
         return inputs, augment.smooth(labels, classes, epsilon)
     hot = augment.one_hot(labels, classes)
-    # A last batch of one class cannot be mixed.
+    # The last batch may have a single class, which cannot be mixed.
     if recipe.labels == "mixup" and len(labels.unique()) > 1:
         return augment.mixup(inputs, hot, generator=generator)
     return inputs, hot
 
 
 def _flip_and_crop(images: Tensor, generator: torch.Generator) -> Tensor:
-    """Mirror half the images and shift each by up to an eighth of its side, all in one gather."""
+    """Mirror half of the images and shift each by up to an eighth of its side, with a single gather."""
     count, channels, height, width = images.shape
     reach = max(1, height // 8)
     padded = F.pad(images, (reach,) * 4)
@@ -212,22 +221,22 @@ def _accuracy(model: nn.Module, dataset: data.Dataset, device: str) -> float:
     return right / len(dataset)
 
 
-# What is kept of a trained network; None where it must be trained.
+# Return the cached content of a trained network, or None if the network has to be trained.
 def cached_state(file: Path) -> dict[str, Any] | None:
     if not file.is_file():
         return None
     try:
         found: dict[str, Any] = torch.load(file, weights_only=True)
-    except Exception as error:  # whatever a damaged archive makes torch raise
+    except Exception as error:  # torch raises various errors for a damaged archive
         reporting.warn(f"the cached network {file.name} is damaged ({type(error).__name__}) and is trained again")
-        with contextlib.suppress(OSError):  # who cannot write here is told so by the lock
-            file.unlink()  # the next look finds none, and it is said once
+        with contextlib.suppress(OSError):  # the lock reports a folder that is not writable
+            file.unlink()  # so that the warning is given only once
         return None
     return found
 
 
 def _load_pretrained(model: nn.Module, name: str) -> None:
-    """Load all layers that fit from a file in $GRADLEAK_WEIGHTS."""
+    """Load all layers that fit from a file in $GRADLEAK_WEIGHTS; only the last layer may be missing."""
     own = model.state_dict()
     fitting = {key: value for key, value in stored(name).items() if key in own and own[key].shape == value.shape}
     optional = ("head.", "num_batches_tracked")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from gradleak.errors import GradleakError, InputError
 from gradleak.runs.fitting import Sees, check
+from gradleak.runs.plain import Columns
 
 # Where a parameter states its values at the paper's scale and at the smallest one.
 PAPER, SMALLEST = "paper", "smallest"
@@ -30,7 +31,7 @@ class Row(BaseModel):
         return cls(**joined | columns)
 
     @property
-    def columns(self) -> dict[str, Any]:
+    def columns(self) -> Columns:
         """The columns that are stated, by their names."""
         fields = type(self).model_fields.items()
         stated = {field.alias or name: getattr(self, name) for name, field in fields if name in self.model_fields_set}
@@ -72,7 +73,7 @@ class Experiment(BaseModel):
         raise NotImplementedError(f"{type(self).__name__} does not say how it runs")
 
 
-def inputs_of(experiment: Experiment) -> dict[str, Any]:
+def inputs_of(experiment: Experiment) -> Columns:
     """Return an experiment's inputs as records state them: its part, if it has one, and its fields, its own first.
 
     A field with a default that is not stated is none of them. A field whose name would not do, such as `run`, has that
@@ -103,7 +104,7 @@ class Parameters(BaseModel):
     seed: int = Field(2023, ge=0, lt=2**32, description="every random choice on this page follows from it")
 
     @classmethod
-    def at(cls, scale: str) -> dict[str, Any]:
+    def at(cls, scale: str) -> Columns:
         """Return the values of the parameters that differ from a quick run at this scale: "paper" or "smallest"."""
         scales = {name: _scales(field.json_schema_extra) for name, field in cls.model_fields.items()}
         return {name: own[scale] for name, own in scales.items() if scale in own}
@@ -130,8 +131,8 @@ class Parameters(BaseModel):
         return self
 
 
-def _scales(extra: Any) -> Mapping[str, Any]:
-    scales: Mapping[str, Any] = extra.get("scales", {}) if isinstance(extra, dict) else {}
+def _scales(extra: Any) -> Columns:
+    scales: Columns = extra.get("scales", {}) if isinstance(extra, dict) else {}
     return scales
 
 

@@ -4,9 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gradleak.errors import InputError
+
+if TYPE_CHECKING:
+    from pydantic import JsonValue
+else:
+    JsonValue = Any
+
+# A trial's inputs, a row's columns, or a run's parameters, as a record holds them. Reading a record does not look at
+# each of its values, of which there are many: its digest says that they are those that were written.
+Columns = dict[str, JsonValue]
 
 
 def plain(value: Any, where: str) -> Any:

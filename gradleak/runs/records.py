@@ -11,7 +11,7 @@ import platform
 import subprocess
 from collections.abc import Hashable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -19,15 +19,15 @@ import gradleak
 from gradleak import devices, paths
 from gradleak.errors import GradleakError, InputError, MissingData, StorageError
 from gradleak.runs import sealing, studies
-from gradleak.runs.plain import restored, worded
+from gradleak.runs.plain import Columns, restored, worded
 from gradleak.storage import write_whole
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from gradleak.runs.experiments import Experiment
+    from gradleak.runs.experiments import Experiment, Parameters
 
-
+Stated = TypeVar("Stated", bound="Parameters")
 PACKAGES = ("torch", "torchvision", "numpy", "scipy", "scikit-image", "scikit-learn", "pyswarms")
 
 
@@ -41,8 +41,8 @@ class Trial(_Strict):
     `date` is in UTC, to the second; records from before it was kept lack it and the commit.
     """
 
-    inputs: dict[str, Any]
-    rows: list[dict[str, Any]]
+    inputs: Columns
+    rows: list[Columns]
     seconds: float
     date: str | None = None
     commit: str | None = None
@@ -85,10 +85,10 @@ class Record(_Strict):
 
     study: str
     profile: Literal["quick", "paper", "custom"]
-    parameters: dict[str, Any]
+    parameters: Columns
     provenance: Provenance
     sources: str | None = None
-    rules: dict[str, Any] | None = None
+    rules: Columns | None = None
     trials: list[Trial]
 
     @functools.cached_property
@@ -102,7 +102,7 @@ class Record(_Strict):
         return "a GPU" if self.accelerated else "a CPU"
 
     @functools.cached_property
-    def lines(self) -> tuple[dict[str, Any], ...]:
+    def lines(self) -> tuple[Columns, ...]:
         """A line a row, with its trial's inputs beside it: shared by all who ask, and not to be changed."""
         return tuple(trial.inputs | row for trial in self.trials for row in trial.rows)
 
@@ -147,6 +147,10 @@ class Record(_Strict):
         """Return the rows that experiments of one kind gave, each beside its inputs, as `frame` does."""
         return self.part(experiment.part) if experiment.part else self.frame()
 
+    def stated(self, parameters: type[Stated]) -> Stated:
+        """Return the parameters of the run, as the study's class has them."""
+        return parameters(**self.parameters)
+
     def digest(self) -> str:
         """Return a hash of what was asked and found; times, dates and machines are left out."""
         content = {
@@ -160,7 +164,7 @@ class Record(_Strict):
 def about(record: Record) -> str:
     """Return in a few words how many samples of what a run is about, as its study puts it."""
     study = studies.load(record.study)
-    return study.about(study.Parameters(**record.parameters))
+    return study.about(record.stated(study.Parameters))
 
 
 def write(record: Record, path: Path) -> None:
@@ -188,7 +192,7 @@ def write(record: Record, path: Path) -> None:
     write_whole(path, lambda stream: stream.write(text.encode()))
 
 
-def _when(trial: dict[str, Any]) -> str:
+def _when(trial: Columns) -> str:
     return "".join(f'"{name}": "{trial[name]}", ' for name in ("date", "commit") if trial[name] is not None)
 
 
@@ -232,7 +236,7 @@ def all_recorded(study: str) -> list[Record]:
     return [read(path) for path in files_of(study) if path.is_file()]
 
 
-def _larger(one: dict[str, Any], other: dict[str, Any]) -> bool:
+def _larger(one: Columns, other: Columns) -> bool:
     """Whether the first parameters are those of a larger run: no parameter is smaller, and at least one is larger."""
     mine, others = (
         {name: parameters[name] for name in parameters if name not in ("device", "seed")} for parameters in (one, other)
@@ -258,9 +262,9 @@ def files_of(study: str) -> tuple[Path, Path]:
     return file_of(study), file_of(study, accelerated=True)
 
 
-def on_gpu(inputs: dict[str, Any]) -> bool:
+def on_gpu(inputs: Columns) -> bool:
     """Whether a trial with these inputs runs on a GPU."""
-    return devices.accelerated(inputs.get("device", "cpu"))
+    return devices.accelerated(str(inputs.get("device", "cpu")))
 
 
 def provenance(device: str, seed: int, wall_seconds: float, data: list[str]) -> Provenance:

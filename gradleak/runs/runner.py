@@ -21,7 +21,7 @@ from gradleak.data import text
 from gradleak.errors import GradleakError, InputError, first_line, unknown
 from gradleak.runs import cards, experiments, progress, records, sources, standing, studies
 from gradleak.runs.experiments import Parameters
-from gradleak.runs.plain import plain
+from gradleak.runs.plain import Columns, plain
 from gradleak.runs.records import Record, Trial
 from gradleak.runs.studies import Study
 from gradleak.runs.trials import Trials, known, short
@@ -41,7 +41,7 @@ def run_study(
     jobs: int | None = None,
     cluster: str | None = None,
     finished: Iterable[Trial] = (),
-    rules: dict[str, Any] | None = None,
+    rules: Columns | None = None,
 ) -> Record:
     """Run all trials of a study that are not in the cache, and return the record of all.
 
@@ -91,7 +91,7 @@ def record(
     study: Study,
     parameters: Parameters,
     *,
-    rules: dict[str, Any] | None = None,
+    rules: Columns | None = None,
     part: str | None = None,
     jobs: int | None = None,
     cluster: str | None = None,
@@ -149,7 +149,7 @@ def _same_card(kept: Record) -> bool:
 
 def run_trials(
     study: Study,
-    inputs: Sequence[dict[str, Any]],
+    inputs: Sequence[Columns],
     *,
     jobs: int | None = None,
     cluster: str | None = None,
@@ -165,7 +165,7 @@ def run_trials(
 
 
 def try_trials(
-    study: Study, inputs: Sequence[dict[str, Any]], *, jobs: int | None = None
+    study: Study, inputs: Sequence[Columns], *, jobs: int | None = None
 ) -> Generator[tuple[int, Trial | GradleakError], None, None]:
     """Run trials as `run_trials` does, on this machine; where a trial raises an error, give that and go on."""
     yield from _results(study, inputs, jobs, None, caught=True)
@@ -173,7 +173,7 @@ def try_trials(
 
 def _results(
     study: Study,
-    inputs: Sequence[dict[str, Any]],
+    inputs: Sequence[Columns],
     jobs: int | None,
     cluster: str | None,
     *,
@@ -187,7 +187,7 @@ def _results(
     import joblib
 
     threads = study.threads
-    accelerated = any(devices.accelerated(one.get("device", "cpu")) for one in inputs)
+    accelerated = any(map(records.on_gpu, inputs))
     workers = processes(jobs, len(inputs), "cuda" if accelerated else "cpu", threads, quick)
     if not inputs:
         return
@@ -229,7 +229,7 @@ def decides(code: str, device: str, data_sources: list[str]) -> str:
 def _work(
     study: str,
     index: int,
-    inputs: dict[str, Any],
+    inputs: Columns,
     threads: int,
     alone: bool,
     shared: tuple[list[str], Path] | None,
@@ -244,7 +244,7 @@ def _work(
     """
     import torch
 
-    accelerated = devices.accelerated(inputs.get("device", "cpu"))
+    accelerated = records.on_gpu(inputs)
     if accelerated and not alone:
         cards.take(*(shared or (cards.visible(), cards.folder())))
     own = studies.load(study)

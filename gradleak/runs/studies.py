@@ -14,13 +14,14 @@ from pathlib import Path
 from types import ModuleType
 from typing import Annotated, Any, Literal, get_args, get_origin
 
-from pydantic import ValidationError
+from pydantic import JsonValue, ValidationError
 
 from gradleak import paths
 from gradleak.errors import InputError, MissingData, unknown
 from gradleak.runs.experiments import PAPER, SMALLEST, Experiment, Parameters, inputs_of
 from gradleak.runs.experiments import Parameters as BaseParameters
 from gradleak.runs.forms import Form, reason
+from gradleak.runs.plain import Columns
 
 Profile = Literal["quick", "paper"]
 # The package that the studies lie in, a folder a paper. It imports this one.
@@ -64,16 +65,16 @@ class Study:
         found = [one for one in vars(self.module).values() if isinstance(one, type) and issubclass(one, Experiment)]
         return {one.part: one for one in found if one.__module__ == self.module.__name__ and "run" in vars(one)}
 
-    def trials(self, parameters: BaseParameters) -> list[dict[str, Any]]:
+    def trials(self, parameters: BaseParameters) -> list[Columns]:
         """Return the inputs of every trial of a run."""
         return [inputs_of(one) for one in parameters.experiments()]
 
-    def experiment(self, inputs: Mapping[str, Any]) -> Experiment:
+    def experiment(self, inputs: Columns) -> Experiment:
         """Return the experiment that a trial with these inputs is."""
         kind = self.experiments[str(inputs.get("part", ""))]
         return kind(**{name: value for name, value in inputs.items() if name != "part" or "part" in kind.model_fields})
 
-    def run(self, inputs: Mapping[str, Any]) -> list[dict[str, Any]]:
+    def run(self, inputs: Columns) -> list[Columns]:
         """Run the trial with these inputs, and return its rows."""
         return [row.columns for row in self.experiment(inputs).run()]
 
@@ -86,7 +87,7 @@ class Study:
         return parameters.about()
 
     @property
-    def smallest(self) -> dict[str, Any]:
+    def smallest(self) -> Columns:
         """The parameters at which the whole page runs in seconds."""
         return self.Parameters.at(SMALLEST)
 
@@ -140,13 +141,15 @@ def _place(tree: ast.Module) -> str:
     return ""
 
 
-def parameters(study: Study | str, profile: str = "quick", overrides: Mapping[str, Any] | None = None) -> Parameters:
+def parameters(
+    study: Study | str, profile: str = "quick", overrides: Mapping[str, JsonValue] | None = None
+) -> Parameters:
     """Return a profile's parameters with some of them changed; texts, as the command line gives them, are parsed."""
     study = load(study) if isinstance(study, str) else study
     if profile not in ("quick", PAPER, SMALLEST):
         raise unknown("profile", profile, ["quick", PAPER])
     known = study.Parameters.model_fields
-    values: dict[str, Any] = study.Parameters.at(profile) if profile != "quick" else {}
+    values: Columns = study.Parameters.at(profile) if profile != "quick" else {}
     for name, value in (overrides or {}).items():
         if name not in known:
             raise unknown(f"parameter of '{study.name}'", name, known)
@@ -157,7 +160,7 @@ def parameters(study: Study | str, profile: str = "quick", overrides: Mapping[st
         raise _refused(study, error, overrides or {}) from error
 
 
-def _refused(study: Study, error: ValidationError, given: Mapping[str, Any]) -> InputError:
+def _refused(study: Study, error: ValidationError, given: Mapping[str, JsonValue]) -> InputError:
     """Return one line that says which parameter is wrong, and what would be right."""
     first = error.errors()[0]
     if not first["loc"]:
@@ -168,7 +171,8 @@ def _refused(study: Study, error: ValidationError, given: Mapping[str, Any]) -> 
     told = f"parameter '{name}' of '{study.name}': "
     form = next((one for one in get_args(field.annotation) if _is_form(one)), None)
     if form is not None and first["type"] == "value_error":
-        example = (field.default or study.Parameters.at(PAPER)[name])[0]
+        listed: Any = field.default or study.Parameters.at(PAPER)[name]
+        example = listed[0]
         return InputError(f"{told}{reason(error)} ({field.description}; such as '{example}')")
     # A text from the command line as it was given; of a list, the one that is wrong.
     value = first["input"] if len(first["loc"]) > 1 else given.get(name, first["input"])
@@ -178,7 +182,7 @@ def _refused(study: Study, error: ValidationError, given: Mapping[str, Any]) -> 
     )
 
 
-def stated(study: Study | str, page: Mapping[str, Any]) -> Parameters:
+def stated(study: Study | str, page: Mapping[str, object]) -> Parameters:
     """Return the parameters that a page states, from its variables: `studies.stated("noise", globals())`."""
     study = load(study) if isinstance(study, str) else study
     try:
@@ -201,7 +205,7 @@ def check_notebook(study: Study) -> None:
     # papermill takes every "=" for an assignment, and prints what it cannot parse.
     if odd := next((comment.string for comment in comments if "=" in comment.string), None):
         raise InputError(f"{place}: a comment among the parameters has no '='; got `{odd}`: write it in words")
-    stated: dict[str, Any] = {}
+    stated: Columns = {}
     for line in ast.parse(source).body:
         text = source.splitlines()[line.lineno - 1]
         if not isinstance(line, ast.AnnAssign) or not isinstance(line.target, ast.Name) or line.value is None:

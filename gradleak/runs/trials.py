@@ -6,12 +6,11 @@ import hashlib
 import json
 import tempfile
 from pathlib import Path
-from typing import Any
 
 from gradleak import paths
 from gradleak.errors import StorageError
 from gradleak.runs import progress, sealing
-from gradleak.runs.plain import restored, worded
+from gradleak.runs.plain import Columns, restored, worded
 from gradleak.runs.records import Trial
 from gradleak.storage import storage_error, write_whole
 
@@ -33,7 +32,7 @@ class Trials:
         except OSError as error:
             raise storage_error(self.folder.parent / "trials", error) from error
 
-    def get(self, inputs: dict[str, Any]) -> Trial | None:
+    def get(self, inputs: Columns) -> Trial | None:
         """Return a finished trial; a damaged or edited one counts as not run, and that is said."""
         file = self._file(inputs)
         try:
@@ -56,17 +55,17 @@ class Trials:
             told = f"a trial of '{self.study}' could not be stored in the cache ({short(trial.inputs)}): {reason}"
             progress.warn(told)
 
-    def _file(self, inputs: dict[str, Any]) -> Path:
+    def _file(self, inputs: Columns) -> Path:
         key = hashlib.sha256(f"{known(inputs)} {self.decides}".encode()).hexdigest()[:20]
         return self.folder / f"{key}.json"
 
 
-def known(inputs: dict[str, Any]) -> str:
+def known(inputs: Columns) -> str:
     """Return the text by which a trial's inputs are told from others."""
     return json.dumps(inputs, sort_keys=True)
 
 
-def short(inputs: dict[str, Any]) -> str:
+def short(inputs: Columns) -> str:
     """Return the first inputs of a trial, for a message."""
     plain = [f"{name}={value}" for name, value in inputs.items() if isinstance(value, str | int | float)]
     return ", ".join(plain[:5])

@@ -410,7 +410,7 @@ def test_a_figure_s_name_that_is_taken_keeps_the_report_elsewhere(capsys: pytest
     assert "'figures/frontier.svg' in the folder 'report' is not of an audit" in err
     assert content(Path("report")) == before
     (page,) = Path("spare").rglob("index.html")
-    assert f"the report is kept as {page.absolute()}" in err
+    assert f"the report was written to {page.absolute()} instead" in err
     assert Report.from_json((page.parent / "report.json").read_bytes()).findings
 
 
@@ -502,7 +502,7 @@ def test_ctrl_c_is_one_line_and_keeps_what_was_found(
     code, err = audited(capsys, model, "--data", samples)
     assert code == 130
     if moment in ("15", "writing"):
-        assert err == "gradleak: interrupted; the report holds what was found before\n"
+        assert err == "gradleak: interrupted; the report has the results so far\n"
         assert written().interrupted == (moment == "15")
         assert written().findings
     else:
@@ -538,8 +538,8 @@ def test_a_second_audit_in_a_folder_is_refused(
     while not Path("waiting").exists() and time.monotonic() < deadline:
         time.sleep(0.01)
     code, err = audited(capsys, "brought:make", "--data", "brought:batches")
-    assert (code, err) == (2, "gradleak: another process is about to write into the folder 'report'\n")
-    with pytest.raises(StorageError, match="another process is about to write into"):
+    assert (code, err) == (2, "gradleak: another process is writing to the folder 'report'\n")
+    with pytest.raises(StorageError, match="another process is writing to"):
         plain().write("report")
     Path("go").touch()
     assert first.code() == 0
@@ -574,7 +574,7 @@ def test_sys_exit_inside_any_command_is_an_error(
 ) -> None:
     monkeypatch.setattr(pages, "run_page", lambda *_, **__: sys.exit(0))
     code, _, err = call(capsys, "run", "theorem1")
-    assert (code, err) == (2, "gradleak: the command was ended from inside: SystemExit: 0\n")
+    assert (code, err) == (2, "gradleak: code that the command ran ended it: SystemExit: 0\n")
 
 
 def test_a_reader_of_the_output_that_has_gone_is_no_error(

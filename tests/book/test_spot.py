@@ -405,8 +405,8 @@ def test_claims_that_no_trial_touches_yet_are_said(checkout: Toy, capsys: pytest
 def test_a_check_needs_names_or_all_and_some_time(checkout: Toy, capsys: pytest.CaptureFixture[str]) -> None:
     for words in (["--spot"], ["toy", "--spot", "--all"]):
         code, _, err = call(capsys, "verify", *words)
-        assert (code, err) == (2, "gradleak: --spot takes the names of studies, or --all for every one\n")
-    assert call(capsys, "verify", "--all")[2] == "gradleak: --all says which records --spot checks: give both\n"
+        assert (code, err) == (2, "gradleak: --spot needs either names of studies or --all\n")
+    assert call(capsys, "verify", "--all")[2] == "gradleak: --all is an option of --spot: give both\n"
     assert "unknown study 'tyo'" in call(capsys, "verify", "tyo", "--spot")[2]
     for minutes in ("0", "-1", "nan"):
         code, _, err = call(capsys, "verify", "--all", "--spot", "--minutes", minutes)

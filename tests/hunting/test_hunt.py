@@ -97,7 +97,7 @@ def test_a_killed_hunt_goes_on(tmp_path: Path) -> None:
     kept.write_text("\n".join(lines[:5]) + "\n" + lines[5][:20])
     again = hunting.hunt(rounds=2, families=chosen, kept=kept)
     assert [one.line for one in again] == [one.line for one in whole]
-    with pytest.raises(InputError, match="was begun with the seed 7, not with 8"):
+    with pytest.raises(InputError, match="starts with the seed 7, not with 8"):
         hunting.hunt(rounds=1, seed=8, families=chosen, kept=kept)
     shown = hunting.table(again)
     assert len(shown.splitlines()) == 1 + len(again)

@@ -1,1 +1,1 @@
-"""What several studies share: samples, networks, tallies, pictures."""
+"""Code that several studies share: samples, networks, scores and pictures."""

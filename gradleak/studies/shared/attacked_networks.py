@@ -1,4 +1,4 @@
-"""The networks that studies of labels attack, named "dataset/network/stage", and how the trained ones are trained."""
+"""The networks attacked in studies of labels, named "dataset/network/stage", and the training of the trained ones."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def _recipe(network: str, dataset: str, **options: Any) -> training.Recipe:
     return training.Recipe(network=network, dataset=dataset, bias=False, **options)
 
 
-# How a trained network of this name comes about that is attacked on these private images; what it is trained on may be
-# another form of them. The papers' recipes are unpublished.
+# Training recipes by (dataset of the private images, network). The training set may be another form of the private
+# images, such as JPEG files. The papers' recipes are unpublished.
 RECIPES = {
     ("photos", "lenet"): _recipe("lenet", "photos", epochs=12, learning_rate=3e-3, batch_size=64, init="torch"),
     ("photos", "small-cnn"): _recipe("small-cnn", "photos", epochs=12, learning_rate=5e-3, batch_size=64),
@@ -41,14 +41,14 @@ RECIPES = {
 
 
 class AttackedNetwork(Form):
-    """A network on its private images, in the state in which it is attacked: "cifar10/lenet/trained"."""
+    """A network, its private images, and the stage of training in which it is attacked: "cifar10/lenet/trained"."""
 
     dataset: str
     network: str
     stage: Stage
 
     def check(self) -> None:
-        """Say so where there is no recipe for a trained network."""
+        """Raise an error if the network is to be trained and there is no recipe for it."""
         if self.stage == "trained" and (self.dataset, self.network) not in RECIPES:
             known = ", ".join("/".join(key) for key in RECIPES)
             raise InputError(
@@ -57,7 +57,7 @@ class AttackedNetwork(Form):
 
     @property
     def sees(self) -> Sees:
-        """The network, what it is shown, and what it was trained on."""
+        """The network, its private images and, if it is trained, its training set."""
         return Sees(self.network, self.dataset, learns=self.training if self.stage == "trained" else "")
 
     @property
@@ -75,7 +75,10 @@ def built(network: str, private: Dataset, seed: int, device: str, **options: Any
 
 
 class OnPixels(nn.Module):
-    """A network that normalises what it is shown itself: pixels in [0, 1], made up ones as well as real ones."""
+    """A network whose first step is to normalise its inputs, so that it takes pixels in [0, 1].
+
+    An attacker's made-up inputs are then treated as pixels as well.
+    """
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -90,9 +93,9 @@ class OnPixels(nn.Module):
 def network(
     attacked: AttackedNetwork, labels: str, private: Dataset, seed: int, device: str
 ) -> tuple[nn.Module, float | None]:
-    """Return a network to attack, without a bias in its last layer, and, where it is trained, its test accuracy.
+    """Return a network to attack, without a bias in its last layer, and its test accuracy (None if untrained).
 
-    It is trained with the kind of label that is attacked, and with smoothing where that is one-hot.
+    Training uses the kind of label that is attacked, but smoothed labels if the attacked ones are one-hot.
     """
     if attacked.stage == "untrained":
         return built(attacked.network, private, seed, "cpu", bias=False), None

@@ -1,4 +1,4 @@
-"""Batches whose labels are counted: how they are drawn, and how right the counts are."""
+"""Batches whose labels are counted: how they are drawn, and the accuracy of the counts."""
 
 from __future__ import annotations
 
@@ -10,9 +10,14 @@ from gradleak.studies import Row
 
 
 class Accuracy(Row):
-    """How right one attack's counts are: its class and its instance accuracy, Jaccard indices, on average.
+    """The accuracy of one attack's label counts, averaged over batches.
 
-    `spread`: the standard deviation of the instance accuracy over `count` batches.
+    Attributes:
+        attack: The attack's name.
+        classes: The mean class accuracy, the Jaccard index of found and true sets of classes.
+        instances: The mean instance accuracy, the Jaccard index of found and true counts.
+        spread: The standard deviation of the instance accuracy.
+        count: The number of batches.
     """
 
     attack: str
@@ -23,7 +28,10 @@ class Accuracy(Row):
 
 
 def skewed(private: data.Dataset, size: int, share: float, generator: torch.Generator) -> Tensor:
-    """Return a batch's indices (B,): classes at random, or this share of one class and the rest of the others."""
+    """Return the indices (B,) of a batch in which a share of the samples has the same class.
+
+    The other samples have random other classes. With a share of 0 all classes are drawn at random.
+    """
     wanted = torch.randint(private.classes, (size,), generator=generator)
     if share:
         few = round(share * size)
@@ -34,12 +42,12 @@ def skewed(private: data.Dataset, size: int, share: float, generator: torch.Gene
 
 
 def accuracies(counts: Tensor, truth: Tensor) -> Tensor:
-    """Return the class and the instance accuracy of every batch, (N, 2), by counts and true counts (N, C)."""
+    """Return the class and the instance accuracy (N, 2) of every batch, from found and true counts (N, C)."""
     return torch.stack([metrics.class_jaccard(counts, truth), metrics.count_jaccard(counts, truth)], dim=1)
 
 
 def accuracy(attack: str, batches: list[Tensor]) -> Accuracy:
-    """Return an attack's accuracy over batches, by the `accuracies` of some at a time."""
+    """Average an attack's results over batches; each tensor (N, 2) holds the `accuracies` of some batches."""
     results = torch.cat(batches)
     classes, instances = results.unbind(dim=1)
     return Accuracy(

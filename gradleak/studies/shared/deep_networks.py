@@ -1,4 +1,4 @@
-"""Networks with batch norm whose batches are restored, by name, and the features that tell images apart."""
+"""Networks with batch norm whose batches are restored, by name, and their features, which identify images."""
 
 from __future__ import annotations
 
@@ -11,16 +11,19 @@ from gradleak.leak import head_inputs
 from gradleak.models import training
 from gradleak.models.ready import READY
 
-# The small network that is trained here, and how.
+# The small network that is trained here: epochs, batch size and learning rate.
 SMALL = "small-cnn"
 EPOCHS, BATCH, RATE = 2, 64, 5e-3
-# A head tuned anew: on how many training images, how smooth their labels are, and L-BFGS's iterations.
+# Fine-tuning of the last layer: number of training images, label smoothing ε, and iterations of L-BFGS.
 TUNED, SMOOTHING, ITERATIONS = 2000, 0.1, 200
 NAMES = (SMALL, *READY, *(f"{name}+head" for name in READY))
 
 
 def made(name: str, dataset: str, seed: int) -> nn.Module:
-    """Return a trained network in eval mode; "+head": its last layer is tuned anew, with smoothed labels."""
+    """Return a trained network in eval mode.
+
+    A name that ends with "+head" is a pretrained network whose last layer is fine-tuned on smoothed labels.
+    """
     if name not in NAMES:
         raise unknown("network", name, NAMES)
     if name == SMALL:
@@ -33,7 +36,7 @@ def made(name: str, dataset: str, seed: int) -> nn.Module:
 
 
 def with_new_head(model: nn.Module, learning: data.Dataset) -> nn.Module:
-    """Tune a network's last layer on smoothed labels of some training images; the layers below stay."""
+    """Fine-tune a network's last layer on smoothed labels of some training images; the other layers stay the same."""
     features, _ = head_inputs(model, data.normalise(learning.images[:TUNED]))
     labels = augment.smooth(learning.labels[:TUNED], learning.classes, SMOOTHING)
     head = next(layer for layer in reversed([*model.modules()]) if isinstance(layer, nn.Linear))
@@ -51,5 +54,5 @@ def with_new_head(model: nn.Module, learning: data.Dataset) -> nn.Module:
 
 
 def pooled(model: nn.Module, images: Tensor) -> Tensor:
-    """Return what a network's last layer sees of images in [0, 1], (N, I)."""
+    """Return a network's last-layer inputs (N, I) for images in [0, 1]."""
     return head_inputs(model, data.normalise(images))[0]

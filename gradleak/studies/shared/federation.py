@@ -1,4 +1,4 @@
-"""A federation that trains: clients with shares of the digits take one step a round, and a server averages them."""
+"""A federation that trains: clients with shares of the digits take one step per round, and a server averages them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def digit_network(seed: int) -> nn.Sequential:
 
 @dataclass(frozen=True)
 class Update:
-    """What the server sees of one client's round, and the private batch behind it."""
+    """A client's update in one round as the server sees it, and the private batch that caused it."""
 
     leak: Leak
     inputs: Tensor
@@ -34,7 +34,14 @@ class Update:
 
 @dataclass
 class Federation:
-    """The server's `model`, the samples that each client draws its batches from, and digits to test the model on."""
+    """A server and its clients.
+
+    Attributes:
+        model: The server's model.
+        shares: The samples, inputs and labels, from which each client draws its batches.
+        test: Digits on which the model is tested.
+        generator: The source of the clients' random batches.
+    """
 
     model: nn.Module
     shares: list[tuple[Tensor, Tensor]]
@@ -43,7 +50,7 @@ class Federation:
 
     @classmethod
     def of(cls, clients: int, dtype: torch.dtype, seed: int, device: str) -> Federation:
-        """Return a federation before its first round; training digits are dealt out to the clients in turn."""
+        """Return a federation before its first round; the training digits are dealt out to the clients in turn."""
         train, test = data.load("digits", "train"), data.load("digits", "test")
         shares = [
             (train.images[place::clients].to(device, dtype), train.labels[place::clients].to(device))
@@ -54,7 +61,7 @@ class Federation:
         return cls(model, shares, tested, torch.Generator().manual_seed(seed))
 
     def round(self) -> list[Update]:
-        """Let every client take one step of gradient descent, average what they send, and return that."""
+        """Let every client take one step of gradient descent, average their weights, and return all updates."""
         before = {name: value.clone() for name, value in self.model.state_dict().items()}
         sent, states = [], []
         for inputs, targets in self.shares:
@@ -69,13 +76,13 @@ class Federation:
         return sent
 
     def accuracy(self) -> float:
-        """Return the share of test digits that the server's model names rightly."""
+        """Return the share of test digits that the server's model classifies correctly."""
         with torch.no_grad():
             return float((self.model(self.test[0]).argmax(dim=1) == self.test[1]).double().mean())
 
 
 def stepped(model: nn.Module, inputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
-    """Return the weights of a client after one step of gradient descent."""
+    """Return a client's weights after one step of gradient descent on a batch."""
     client = copy.deepcopy(model)
     optimiser = torch.optim.SGD(client.parameters(), lr=RATE)
     F.cross_entropy(client(inputs), targets).backward()

@@ -1,4 +1,4 @@
-"""Large networks, run once over all images: what the last layer takes in, and the gradient of any batch from that."""
+"""Large networks, run once over all images: their last-layer inputs, from which any batch's gradient follows."""
 
 from __future__ import annotations
 
@@ -17,12 +17,15 @@ from gradleak.studies import Experiment
 from gradleak.studies.shared.attacked_networks import built
 
 TRAINED = "efficientnet-lite0"
-# The pixel statistics that it was trained with.
+# The mean and standard deviation by which the pixels were normalised when this network was trained.
 MEAN, STD = 0.498, 0.502
 
 
 class SeenNetwork(Form):
-    """A network and the images that it is run over: its activation, if there is a choice, and its classes."""
+    """A network and its images, written "dataset/network/activation/classes".
+
+    The activation is empty if the network has no choice of activations.
+    """
 
     dataset: str
     network: str
@@ -31,20 +34,32 @@ class SeenNetwork(Form):
 
     @property
     def sees(self) -> Sees:
-        """The network and what it is shown."""
+        """The network and its input images."""
         return Sees(self.network, self.dataset, activation=self.activation, channels=3 * (self.network == TRAINED))
 
 
 @dataclass(frozen=True)
 class Seen:
-    """Last-layer inputs (N, I) and predictions (N, C) of all images; `labels` (N,) where the network knows classes."""
+    """The forward pass of all images.
+
+    Attributes:
+        features: The last layer's inputs (N, I).
+        predicted: The predicted probabilities (N, C).
+        labels: The images' classes (N,), or None for an untrained network, which has learned no classes.
+    """
 
     features: Tensor
     predicted: Tensor
     labels: Tensor | None
 
     def labels_of(self, chosen: Tensor, generator: torch.Generator, *, repeats: bool = True) -> Tensor:
-        """Return the classes of a batch (B,): its own, or any, for an untrained network does not know them."""
+        """Return the classes (B,) of a batch: the true ones, or random ones for an untrained network.
+
+        Args:
+            chosen: The indices (B,) of the batch's images.
+            generator: The source of random classes.
+            repeats: Whether random classes may occur more than once.
+        """
         classes = self.predicted.shape[1]
         if self.labels is not None:
             return self.labels[chosen]
@@ -73,7 +88,7 @@ def seen(dataset: str, network: str, activation: str, classes: int, seed: int, d
 
 
 class OnLastLayer(Experiment):
-    """Batches whose gradient is that of the last layer alone."""
+    """Batches whose client sends the gradient of the last layer only."""
 
     dataset: str
     network: str

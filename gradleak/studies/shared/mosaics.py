@@ -1,4 +1,4 @@
-"""Images in a record's rows: small, as text, and drawn again from it."""
+"""Images in the rows of a record: stored as small JPEG files in text form, and drawn from that."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ QUALITY = 85
 
 
 def mosaic(images: Tensor, columns: int) -> Tensor:
-    """Return images (N, C, H, W) side by side in one (C, H′, W′); what is not finite is grey."""
+    """Return images (N, C, H, W) side by side in one image (C, H′, W′); pixels that are not finite are grey."""
     images = images.detach().cpu().double().nan_to_num(0.5, 0.5, 0.5).clamp(0, 1)
     rows = -(-len(images) // columns)
     blank = images.new_ones(rows * columns - len(images), *images.shape[1:])
@@ -25,7 +25,7 @@ def mosaic(images: Tensor, columns: int) -> Tensor:
 
 
 def packed(images: Tensor, columns: int) -> str:
-    """Return a mosaic of images (N, C, H, W) as text: a JPEG to be looked at, from which no number is taken."""
+    """Return a mosaic of images (N, C, H, W) as a JPEG in base64, for display only: no number is computed from it."""
     pixels = (mosaic(images, columns) * 255).round().to(torch.uint8).permute(1, 2, 0).numpy()
     stream = io.BytesIO()
     Image.fromarray(pixels.squeeze()).save(stream, "JPEG", quality=QUALITY)
@@ -38,7 +38,7 @@ def unpacked(text: str) -> np.ndarray:
 
 
 def show(axis: Axes, texts: str | Sequence[str], rows: Sequence[str] = ()) -> None:
-    """Draw packed mosaics under one another, a name beside each row."""
+    """Draw packed mosaics below one another; `rows` are the names beside them."""
     pixels = np.concatenate([unpacked(text) for text in ([texts] if isinstance(texts, str) else texts)])
     axis.imshow(pixels, interpolation="nearest")
     axis.set_xticks([])

@@ -1,4 +1,4 @@
-"""Batches that were peeled: how near they are to the truth, layer by layer, and whether they say so themselves."""
+"""Batches that were peeled: their errors layer by layer, and whether the attack estimates these errors correctly."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gradleak.images import Peeled
 from gradleak.show.summaries import Measure, among, greatest, least, only, select, summary, total
 from gradleak.studies import Row
 
-# An image that came back, in decibels, and how far an attack's own estimate of its errors may be off.
+# An image above this PSNR (dB) is recovered; an attack's estimate of its error may be wrong by this factor.
 BACK, FACTOR = 60.0, 10.0
 LOST = 1000.0
 
@@ -22,9 +22,16 @@ LOST = 1000.0
 class PeeledBatch(Row):
     """A batch that was peeled; `what` is "batch".
 
-    `status`, `reason`, `matched` and `residual` are the attack's own. `back`: whether all images came back; `silently`:
-    whether it is called unique though not all did. `images_ratio`: of the images' claimed errors by their true ones,
-    the one that is furthest from 1; `images_honest`: whether that is near enough. `layers`: how many gave their inputs.
+    Attributes:
+        status: The attack's status, as are `reason`, `matched` and `residual`.
+        psnr: The mean PSNR (dB) of the images.
+        least: The least PSNR (dB).
+        back: Whether all images are recovered.
+        silently: Whether the status is "unique" although not all images are recovered.
+        images_ratio: The estimated error of an image divided by its true error, for the image whose ratio is furthest
+            from 1.
+        images_honest: Whether this ratio is within a factor of 10 of 1.
+        layers: The number of layers whose inputs were recovered.
     """
 
     what: str
@@ -42,10 +49,14 @@ class PeeledBatch(Row):
 
 
 class PeeledLayer(Row):
-    """A layer, the `number`th from the last, whose inputs were asked for; `what` is "layer".
+    """The inputs of one layer; `what` is "layer".
 
-    Where its inputs were had there is no `reason`, and the row tells the errors that are `claimed` for them, by how
-    much they are `off`, relatively, and whether the claim is `honest`.
+    Attributes:
+        number: The layer's number, counted from the last layer.
+        reason: Why its inputs were not recovered, "" if they were.
+        claimed: The relative error of the inputs that the attack estimates.
+        off: Their true relative error.
+        honest: Whether the estimate is within a factor of 10 of the true error.
     """
 
     what: str
@@ -60,7 +71,7 @@ class PeeledLayer(Row):
 
 
 def judged(found: Peeled, images: Tensor, inputs: Tensor) -> PeeledBatch:
-    """Return how near a batch is to the truth in its best order, and whether it says so."""
+    """Return the errors of a batch in its best order, and whether the attack's status and estimates are correct."""
     restored = data.denormalise(found.images.cpu())
     order = metrics.match_batch(restored, images)
     psnr = psnr_or_lost(restored[order], images)
@@ -85,12 +96,12 @@ def judged(found: Peeled, images: Tensor, inputs: Tensor) -> PeeledBatch:
 
 
 def psnr_or_lost(restored: Tensor, images: Tensor) -> Tensor:
-    """Return the PSNR of each image (B,), in decibels; where an image was not found it is below all others."""
+    """Return the PSNR (dB) of each image (B,); an image that was not found has a huge negative one."""
     return metrics.psnr(restored, images).nan_to_num(-float("inf"))
 
 
 def layers_of(model: nn.Module, found: Peeled, inputs: Tensor) -> list[PeeledLayer]:
-    """Return a row a layer: what it claims for its inputs, and what they are off."""
+    """Return a row for each layer: the estimated and the true error of its inputs."""
     truth = _inputs_of(model, inputs)
     order, rows = None, []
     for number, layer in enumerate(found.layers):
@@ -115,7 +126,7 @@ def layers_of(model: nn.Module, found: Peeled, inputs: Tensor) -> list[PeeledLay
 
 
 def _inputs_of(model: nn.Module, inputs: Tensor) -> dict[str, Tensor]:
-    """Return what every layer takes in, in float64."""
+    """Return the inputs of every convolution, in float64."""
     own, seen = copy.deepcopy(model).double(), dict[str, Tensor]()
     for name, module in own.named_modules():
         if isinstance(module, nn.Conv2d):
@@ -126,17 +137,17 @@ def _inputs_of(model: nn.Module, inputs: Tensor) -> dict[str, Tensor]:
 
 
 def decibels(value: float) -> str:
-    """Return a PSNR as a table shows it; it is hugely negative where an image was not found."""
+    """Return a PSNR (dB) as a table cell: "lost" for an image that was not found."""
     return "lost" if value < -LOST else f"{value:.1f}"
 
 
 def short(layer: str) -> str:
-    """Return a layer's name as a table shows it."""
+    """Return a layer's name, shortened for a table."""
     first, _, joined = layer.removeprefix("network.").replace("body.", "").partition("+")
     return f"{first}, shortcut" if joined else first
 
 
-# What tables tell of batches.
+# The columns about batches: how many are called unique, recovered, and called unique though wrong; least PSNR (dB).
 OUTCOMES: dict[str, Measure] = {
     "unique": total("unique", ".0f"),
     "above 60 dB": total("back", ".0f"),
@@ -146,22 +157,22 @@ OUTCOMES: dict[str, Measure] = {
 
 
 def batches(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of batches, with whether each is called `unique`."""
+    """Return the rows of batches, with a column `unique`: whether the attack's status is "unique"."""
     own = select(rows, what="batch")
     return own.assign(unique=own["status"].eq("unique"))
 
 
 def reached(measure: Measure) -> Measure:
-    """Measure the layers alone whose inputs were had."""
+    """Restrict a measure to the layers whose inputs were recovered."""
     return among(measure, what="layer", reason="")
 
 
 def reached_count(rows: pd.DataFrame) -> str:
-    """Measure how many layers' inputs were had."""
+    """Measure the number of layers whose inputs were recovered."""
     return f"{len(select(rows, what='layer', reason=''))}"
 
 
-# What tables tell of a layer: how often its inputs were had, the largest claimed and true errors.
+# The columns about a layer: how often its inputs were recovered, and the largest estimated and true errors.
 LAYERS: dict[str, Measure] = {
     "equations": only("equations", ".0f"),
     "unknowns": only("unknowns", ".0f"),
@@ -172,12 +183,12 @@ LAYERS: dict[str, Measure] = {
 
 
 def layer_table(rows: pd.DataFrame, **keys: str) -> pd.DataFrame:
-    """Return a line a layer, from the last; `keys`: the heads of columns by which lines are grouped as well."""
+    """Return a table with one row for each layer, from the last; `keys` are more columns by which rows are grouped."""
     own = select(rows, what="layer").sort_values([*keys.values(), "number", "layer"], kind="stable")
     own = own.assign(layer=own["layer"].map(short))
     return summary(own, {**keys, "number": "number", "layer": "layer"}, LAYERS).drop(columns="number")
 
 
 def layer_line(layer: str, group: pd.DataFrame) -> dict[str, str]:
-    """Return a table's line of one layer, from its rows."""
+    """Return the table row of one layer."""
     return {"layer": short(layer)} | {head: measure(group) for head, measure in LAYERS.items()}

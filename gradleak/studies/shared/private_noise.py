@@ -1,4 +1,4 @@
-"""DP-SGD's noise as tables and figures show it: in parts of the clipping norm, with the privacy of one release."""
+"""Labels for DP-SGD's noise in tables and figures: in units of the clipping norm, with the privacy of one release."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from matplotlib.axes import Axes
 
 from gradleak.defenses import release_epsilon
 
-# The chance with which a release may be worse than its ε says.
+# The δ of (ε, δ)-differential privacy.
 DELTA = 1e-5
 
 
 def private_level(level: float) -> str:
-    """Return a level of noise as its ε, one release, in a few characters."""
+    """Return the ε of one release with a level of noise, in a few characters."""
     epsilon = release_epsilon(level, delta=DELTA)
     return "∞" if math.isinf(epsilon) else f"{epsilon:.2g}"
 
 
 def noise_axis(axis: Axes, levels: Sequence[float]) -> None:
-    """Write levels of noise below places 0, 1, 2 …, each with its ε."""
+    """Label the places 0, 1, 2 … of the horizontal axis with levels of noise and the ε of each."""
     axis.set_xticks(range(len(levels)), [f"{level:g}\nε {private_level(float(level))}" for level in levels])
     axis.set_xlabel("noise, in parts of the clipping norm; its ε")

@@ -1,4 +1,4 @@
-"""How many of some trials succeeded, as tables show it, and where the share of successes lies."""
+"""The number of successes among trials as tables show it, and the confidence interval of the success probability."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from gradleak.show.summaries import Measure
 
 
 def successes(column: str) -> Measure:
-    """Measure in how many of the rows a column is true."""
+    """Measure in how many rows a column is true."""
     return lambda rows: _successes(rows[column])
 
 
 def successes_with_interval(column: str) -> Measure:
-    """Measure in how many of the rows a column is true, and in which share of all such rows it is, with 95 %."""
+    """Measure in how many rows a column is true, with the 95 % confidence interval of its probability."""
 
     def measured(rows: pd.DataFrame) -> str:
         low, high = wilson_interval(rows[column])
@@ -30,6 +30,6 @@ def _successes(values: pd.Series[Any]) -> str:
 
 
 def wilson_interval(values: pd.Series[Any]) -> tuple[float, float]:
-    """Return where the probability of success lies with 95 %, from successes and failures."""
+    """Return the 95 % confidence interval (Wilson) of the success probability."""
     found = binomtest(int(values.sum()), len(values)).proportion_ci(method="wilson")
     return float(found.low), float(found.high)

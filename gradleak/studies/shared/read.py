@@ -1,4 +1,4 @@
-"""Sentences that a client holds, and how much of them was read."""
+"""The sentences of a client's batch, and how many of them an attack read."""
 
 from __future__ import annotations
 
@@ -10,12 +10,18 @@ from gradleak.studies import Row
 
 
 class Reading(Row):
-    """How much of a batch was read, and what the reader says of it.
+    """The result of reading one batch.
 
-    `right`: the share of sentences that were read; `unique`: the reader says that no other sentences give this
-    gradient; `wrongly_sure`: it says so of wrong ones; `tokens`: those of the batch, end marks included; `prefixes` and
-    `rank`: how many prefixes lay in all spans, and the dimensions of these; `misfit`: how far the sentences' gradient
-    is from the one that was seen.
+    Attributes:
+        exact: Whether all sentences were read, and no others.
+        right: The share of sentences that were read.
+        status: The attack's status.
+        unique: Whether the status is "unique": no other sentences give this gradient.
+        wrongly_sure: Whether the status is "unique" although the sentences are wrong.
+        tokens: The number of tokens of the batch, end marks included.
+        prefixes: The number of prefixes that lie in all spans.
+        rank: The rank of the gradient that spans the prefixes.
+        misfit: The relative distance of the sentences' gradient from the observed one.
     """
 
     exact: bool
@@ -30,14 +36,14 @@ class Reading(Row):
 
 
 def private_of(text: str, size: int, number: int, seed: int) -> list[list[int]]:
-    """Return the sentences of a batch, drawn from all that are attacked; the same one may be drawn again."""
+    """Return the sentences of a batch, drawn with replacement from the test split."""
     sentences, pieces = data.texts(text, "test"), data.vocabulary(text)
     generator = torch.Generator().manual_seed(1_000_003 * seed + 1009 * size + number)
     return [pieces.encode(sentences[one]) for one in torch.randint(len(sentences), (size,), generator=generator)]
 
 
 def reading_of(read: Sentences, private: list[list[int]]) -> Reading:
-    """Return how much of a batch was read, and whether the reader promised what is not so."""
+    """Compare the sentences that were read with the private ones."""
     left, right = sorted(private), 0
     for sentence in read.all():
         if sentence in left:

@@ -1,4 +1,4 @@
-"""How near restored images are to the private ones, and how long it took."""
+"""The similarity of restored images to the private ones, and the time that it took."""
 
 from __future__ import annotations
 
@@ -12,10 +12,13 @@ from gradleak.studies import Row
 
 
 class Quality(Row):
-    """How near a restored image is to the private one; one with a number that is not finite is lost.
+    """The similarity of a restored image to the private one.
 
-    `eight_bit`: the PSNR of 8-bit pixels that wrap, as wang2024's code has it; `lpips`: None if there is no pretrained
-    trunk.
+    Attributes:
+        psnr: The PSNR in dB, minus infinity if a pixel is not finite.
+        eight_bit: The PSNR in dB of 8-bit pixels that overflow, as wang2024's code computes it.
+        ssim: The structural similarity.
+        lpips: The LPIPS distance; None if there is no pretrained network for it.
     """
 
     psnr: float
@@ -25,7 +28,7 @@ class Quality(Row):
 
 
 def quality(images: Tensor, truth: Tensor) -> list[Quality]:
-    """Return how near each of N images (N, C, H, W) is to the truth."""
+    """Compare each of N images (N, C, H, W) with the true one."""
     distances = metrics.lpips(images, truth).values
     columns = [values(images, truth).tolist() for values in (metrics.psnr, metrics.wrapped_psnr, metrics.ssim)]
     lpips = [None] * len(images) if distances is None else distances.tolist()
@@ -36,5 +39,5 @@ def quality(images: Tensor, truth: Tensor) -> list[Quality]:
 
 
 def clock(device: str) -> Callable[[], float]:
-    """Return what tells the seconds: on a CPU the process's own, which others at work on the machine do not stretch."""
+    """Return a clock (s): on a CPU the process's own time, which other processes on the machine do not affect."""
     return time.process_time if device == "cpu" else time.perf_counter

@@ -1,9 +1,8 @@
-"""The client's side of a study: its private samples, and the truths that metrics may look at afterwards."""
+"""The client's side of a study: private samples, and true values that only the metrics use."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor, nn
@@ -22,16 +21,24 @@ POOL = 100
 def random_layer(
     classes: int, features: int, samples: int, spread: float, generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
-    """Return a random last layer and features, not negative, whose logits have this standard deviation."""
+    """Return a random last layer (C, I) and nonnegative features (N, I).
+
+    Args:
+        classes: The number of classes C.
+        features: The number of features I.
+        samples: The number of samples N.
+        spread: The standard deviation of each sample's logits.
+        generator: The source of randomness.
+    """
     weight = torch.randn(classes, features, generator=generator, dtype=torch.float64)
     hidden = torch.randn(samples, features, generator=generator, dtype=torch.float64).relu()
     return weight, hidden / (hidden @ weight.T).std(dim=1, keepdim=True).clamp(min=1e-12) * spread
 
 
 def soft_labels(labels: str, first: Tensor, classes: int, generator: torch.Generator) -> Tensor:
-    """Return soft labels (N, C) in float64 of samples whose `first` classes (N,) are given, as wang2024 draws them.
+    """Return soft labels (N, C) in float64 as wang2024 draws them, for samples of the classes `first` (N,).
 
-    Smoothing ε ~ U(0, 0.5); mixup with another class, λ ~ U(0, 1).
+    Smoothing has ε ~ U(0, 0.5). Mixup adds another class, with λ ~ U(0, 1).
     """
     share = torch.rand(len(first), generator=generator, dtype=torch.float64)
     if labels == "smoothing":
@@ -48,8 +55,8 @@ def soft_labels(labels: str, first: Tensor, classes: int, generator: torch.Gener
 def private_samples(dataset: data.Dataset, labels: str, count: int, seed: int) -> tuple[Tensor, Tensor]:
     """Return private inputs (N, C, H, W), normalised, and their labels (N, classes) as wang2024 makes them.
 
-    Images are drawn with replacement; mixup mixes the images of two classes as well. The labels are in float64, so that
-    they are what they are in either precision of the client.
+    Images are drawn with replacement. Mixup mixes the images of two classes as well. The labels are in float64, so that
+    they are the same for clients of either precision.
     """
     generator = torch.Generator().manual_seed(seed)
     chosen = torch.randint(len(dataset), (count,), generator=generator)
@@ -60,7 +67,7 @@ def private_samples(dataset: data.Dataset, labels: str, count: int, seed: int) -
 
 
 def pooled_samples(dataset: data.Dataset, labels: str, count: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Return private inputs and labels, drawn from one pool: fewer samples are the first of more."""
+    """Return private inputs and labels from one pool: a smaller `count` gives the first samples of a larger one."""
     inputs, targets = private_samples(dataset, labels, max(POOL, count), seed)
     return inputs[:count], targets[:count]
 
@@ -68,12 +75,12 @@ def pooled_samples(dataset: data.Dataset, labels: str, count: int, seed: int) ->
 def observe_private(
     model: nn.Module, inputs: Tensor, targets: Tensor, dtype: str, device: str
 ) -> tuple[HeadLeaks, Tensor]:
-    """Let N clients with one sample each send their last-layer gradients; return those and p − y (N, C), the truth."""
+    """Return the last-layer gradients of N clients with one sample each, and their true errors p − y (N, C)."""
     model = model.to(device, DTYPES[dtype])
     inputs, targets = inputs.to(device, DTYPES[dtype]), targets.to(device, DTYPES[dtype])
     leaks = observe_heads(model, inputs, targets)
     with torch.no_grad():
-        # In float64 the subtraction keeps its digits, so that the truth is truer than what it is compared with.
+        # In float64 the subtraction loses few digits, so that the truth is more precise than the recovered values.
         parts = in_chunks(len(inputs), 250, lambda part: model.double()(inputs[part].double()).softmax(dim=1))
         errors = torch.cat(list(parts))
     return leaks, errors - targets.double()
@@ -82,7 +89,8 @@ def observe_private(
 def reduced(leaks: HeadLeaks, errors: Tensor, *, exact: bool = True) -> tuple[LabelPath, Tensor]:
     """Return the label paths of the leaks and the true scalars λ* = 1 / (p_r − y_r), (N,).
 
-    `exact`: float64 arithmetic over all columns; otherwise one column in the gradient's precision, as in the paper.
+    `exact` means float64 arithmetic over all columns; otherwise one column is used in the gradient's precision, as in
+    the paper.
     """
     path = label_path(
         leaks.weight_gradients,
@@ -95,7 +103,7 @@ def reduced(leaks: HeadLeaks, errors: Tensor, *, exact: bool = True) -> tuple[La
 
 
 def inputs_of(modules: Iterable[nn.Module], model: nn.Module, inputs: Tensor) -> list[Tensor]:
-    """Return what modules of a model take in, in the order in which they run: truths that no attack is given."""
+    """Return the inputs of some modules of a model, in the order in which they run; no attack is given these."""
     seen: list[Tensor] = []
     handles = [module.register_forward_hook(lambda module, args, output: seen.append(args[0])) for module in modules]
     try:
@@ -108,11 +116,11 @@ def inputs_of(modules: Iterable[nn.Module], model: nn.Module, inputs: Tensor) ->
 
 
 def written(path: LabelPath) -> dict[str, list[float]]:
-    """Return what a record keeps of one sample's label path: all that its labels follow from."""
+    """Return the part of one sample's label path that a record keeps: all that is needed to compute its labels."""
     return {"logits": path.logits[0].tolist(), "ratios": path.ratios[0].tolist()}
 
 
-def read(row: Mapping[str, Any]) -> LabelPath:
-    """Return the label path that a row holds; its direction is not in it."""
-    logits, ratios = (torch.tensor([row[name]], dtype=torch.float64) for name in ("logits", "ratios"))
-    return LabelPath(logits.new_zeros(1, 0), logits, ratios, None, torch.zeros(1, dtype=torch.long))
+def read(logits: list[float], ratios: list[float]) -> LabelPath:
+    """Return the label path that a row holds, without its direction."""
+    path = [torch.tensor([values], dtype=torch.float64) for values in (logits, ratios)]
+    return LabelPath(path[0].new_zeros(1, 0), path[0], path[1], None, torch.zeros(1, dtype=torch.long))

@@ -1,4 +1,4 @@
-"""Clients that train a language model on sentences: the model, how it is trained, and what a client sends."""
+"""Clients that train a language model on sentences: the model, its training, and the clients' defences."""
 
 from __future__ import annotations
 
@@ -17,12 +17,21 @@ from gradleak.models.language_training import LanguageRecipe, train_language_mod
 from gradleak.runs.forms import Form, Whole
 from gradleak.studies import Experiment, Row
 
-# How a table names a model by its kind.
+# The names of the kinds of model in tables.
 SHOWN = {"lstm": "LSTM", "gru": "GRU", "transformer": "transformer"}
 
 
 class Cell(Form):
-    """A language model, whether it is trained, and how many batches of how many sentences are read from it."""
+    """A language model and the batches to read from it, written "kind/width/layers/stage/size/batches".
+
+    Attributes:
+        kind: The kind of model.
+        width: The width of its layers.
+        layers: The number of layers.
+        stage: Whether it is trained.
+        size: The number of sentences in a batch.
+        batches: The number of batches.
+    """
 
     kind: str
     width: Whole
@@ -32,22 +41,22 @@ class Cell(Form):
     batches: Whole
 
     def check(self) -> None:
-        """Say so where there is no such model, or nothing to read."""
+        """Raise an error if there is no such model or no batch."""
         if self.kind not in KINDS:
-            raise ValueError(f"'{self.kind}' is none of {', '.join(KINDS)}")
+            raise ValueError(f"unknown kind of model '{self.kind}'; there are {', '.join(KINDS)}")
         if min(self.layers, self.size, self.batches) < 1 or self.width < 4 or self.width % 4:
             raise ValueError("layers, size and batches must be at least 1, and the width a multiple of 4")
 
 
 class ClientDefense(Form):
-    """What a client does to its gradient before it sends it, and how strongly; the level of some means nothing."""
+    """A defence that a client applies to its gradient, and its level, which some defences ignore."""
 
     words: ClassVar = ("none", "noise", "half", "bfloat16", "quantize", "grad-drop", "sign")
     defense: str
     level: float
 
     def check(self) -> None:
-        """Say so where there is no such defence."""
+        """Raise an error if there is no such defence."""
         client_defense(self.defense, self.level, torch.Generator())
 
 
@@ -60,12 +69,18 @@ def client_defense(defense: str, level: float, generator: torch.Generator) -> De
     if defense == "bfloat16":
         return Each(lambda value: value.bfloat16())
     if defense not in ClientDefense.words:
-        raise InputError(f"defence '{defense}' is none of {', '.join(ClientDefense.words)}")
+        raise InputError(f"unknown defence '{defense}'; there are {', '.join(ClientDefense.words)}")
     return defenses.named(f"{defense}/{level}", generator=generator)
 
 
 class Training(Row):
-    """The mean loss a token of a trained model: in its first and last epoch, and on the sentences that are attacked."""
+    """The mean loss per token of a trained model.
+
+    Attributes:
+        loss_first: In the first epoch.
+        loss_last: In the last epoch.
+        loss_test: On the sentences that are attacked.
+    """
 
     loss_first: float = math.nan
     loss_last: float = math.nan
@@ -73,7 +88,7 @@ class Training(Row):
 
 
 class OnLanguageModel(Experiment):
-    """Batches of `size` sentences, whose gradients a language model gives."""
+    """Batches of `size` sentences on a language model."""
 
     kind: str
     width: int
@@ -84,7 +99,7 @@ class OnLanguageModel(Experiment):
     epochs: int
 
     def model(self) -> tuple[nn.Module, Training]:
-        """Return the model and, if it is trained, what it has learned."""
+        """Return the model and, if it is trained, its losses."""
         recipe = LanguageRecipe(
             text=self.text, kind=self.kind, width=self.width, layers=self.layers, epochs=self.epochs, seed=self.seed
         )

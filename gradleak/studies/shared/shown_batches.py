@@ -1,4 +1,4 @@
-"""Restored batches as tables and strips: what several pages show of their records in one way."""
+"""Tables and figures of restored batches, which several pages share."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gradleak.show import figures
 from gradleak.studies.shared.mosaics import show
 from gradleak.studies.shared.restored_batches import interval_of, values_of
 
-# The measures whose gains are shown: what they are called, what makes a difference a gain in that unit, and digits.
+# The measures whose gains are shown: name, unit, factor from a difference to a gain in this unit, and digits.
 MEASURES = {
     "psnr": ("PSNR", ", dB", 1, 2),
     "lpips": ("LPIPS", "", -1, 3),
@@ -25,9 +25,9 @@ MEASURES = {
 
 
 def rows_of(record: Record, what: str, part: str) -> pd.DataFrame:
-    """Return a record's rows of one sort in one of its parts; there may be none.
+    """Return a record's rows of one kind in one of its parts, possibly none.
 
-    The picture drawn as an unrelated one may by chance be the private one, and is left out then.
+    A baseline image "unrelated" that is equal to the private one by chance is left out.
     """
     frame = record.frame()
     own = frame[(frame["what"] == what) & (frame["part"] == part)]
@@ -35,14 +35,20 @@ def rows_of(record: Record, what: str, part: str) -> pd.DataFrame:
 
 
 def quality_line(images: pd.DataFrame, size: int, seed: int) -> dict[str, str]:
-    """Return the cells of a table's line: every measure of some images, what is sure of PSNR, and how many they are."""
+    """Return the cells of one run's table row: every measure, the 95 % interval of PSNR, and the number of images.
+
+    Args:
+        images: The rows of the run's images.
+        size: The number of images in each group that the bootstrap resamples.
+        seed: Seed of the bootstrap.
+    """
     rows: list[Any] = images.to_dict("records")
     run = rows[0]["run"]
     psnr = values_of(rows, run, "psnr")
     lpips = values_of(rows, run, "lpips")
     assert psnr is not None
     low, high = interval_of(psnr, size, seed)
-    # Records from before 2026-11-25 have the relative L2 alone, and call it FFT2D.
+    # Records from before 2026-11-25 have only the relative L2 distance, under the name FFT2D.
     told = {"FFT2D": f"{images['frequencies'].astype(float).median():.2f}"} if "frequencies" in images else {}
     apart = images["relative_l2" if told else "fft2d"].astype(float).median()
     return told | {
@@ -63,7 +69,18 @@ def gain_table(
     seed: int,
     measures: Sequence[str] = tuple(MEASURES),
 ) -> pd.DataFrame:
-    """Return what the first of each pair gains, measure by measure, and by which of them it is decided."""
+    """Return the gains of the first run of each pair over the second, on the same images.
+
+    One row for each pair. Columns: the mean gain in each measure with its 95 % interval, the number of images n, and
+    the measures whose interval excludes 0.
+
+    Args:
+        images: The rows of all runs' images.
+        pairs: The names of the runs to compare.
+        size: The number of images in each group that the bootstrap resamples.
+        seed: Seed of the bootstrap.
+        measures: The measures to compare.
+    """
     rows: list[Any] = images.to_dict("records")
     lines = []
     for first, second in pairs:
@@ -86,7 +103,7 @@ def gain_table(
 
 
 def strips(record: Record, part: str, **where: object) -> Figure:
-    """Draw the first images of a part, the private ones above each attack's and the floors."""
+    """Draw the first images of a part: the private ones above those of each attack and baseline."""
     pictures = rows_of(record, "picture", part)
     for column, value in where.items():
         pictures = pictures[pictures[column] == value]
@@ -109,9 +126,16 @@ def draw_sizes(
     most: int,
     seed: int,
 ) -> None:
-    """Draw a measure over the size of the batch, with what a bootstrap over groups of `most` images leaves open.
+    """Draw the mean of a measure against the batch size, with its 95 % bootstrap interval over groups of images.
 
-    `lines`: by its label, the kind of images of a line, and the name of its run at every size.
+    Args:
+        axis: The axes to draw on.
+        images: The rows of all images.
+        lines: For each line, by its label: the kind of images, and the name of its run at every batch size.
+        column: The measure.
+        sizes: The batch sizes.
+        most: The number of images in each group that the bootstrap resamples.
+        seed: Seed of the bootstrap.
     """
     scale = MEASURES[column][2]
     for number, (label, (kind, run_of)) in enumerate(lines.items()):
@@ -122,7 +146,7 @@ def draw_sizes(
         ends = [interval_of(values, most, seed) for _, values in known]
         apart = [[mean - low for mean, (low, _) in zip(means, ends, strict=True)]]
         apart += [[high - mean for mean, (_, high) in zip(means, ends, strict=True)]]
-        # Side by side, so that none hides another.
+        # Shift the lines sideways, so that no interval hides another.
         where = [size * (1 + 0.12 * ((number + 0.5) / len(lines) - 0.5)) for size, _ in known]
         style: dict[str, Any] = {"color": figures.COLOURS[number], "marker": "osD^"[number], "capsize": 3}
         axis.errorbar(where, means, apart, label=label, linestyle=figures.DASHES[number], **style)

@@ -1,4 +1,4 @@
-"""Label attacks on many batches of many networks, and how often each is right."""
+"""Label attacks on many batches of many networks, and the share of labels that each attack finds."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ SIZES = [1, 2, 4, 8, 16, 32, 64, 128]
 
 
 class LabelAttack(NamedTuple):
-    """A label attack of the package: its method, and which inputs it makes up where it needs any."""
+    """A label attack of the package: its method, and the kind of made-up inputs that it uses, if any."""
 
     method: str
     dummy: str = "random"
 
 
-# The attacks by the names that figures give them.
+# The attacks by their names in figures.
 ATTACKS = {
     "LLG": LabelAttack("llg"),
     "LLG*": LabelAttack("llg*"),
@@ -42,9 +42,9 @@ ATTACKS = {
     "guess": LabelAttack("guess"),
 }
 GUESS = "guess"
-# The guess of wainakh2021's code: every label is drawn by itself.
+# The guess of wainakh2021's code draws every label independently.
 DRAWN = "guess, drawn"
-# An attack's colour and dashes, the same on every page; guesses are grey.
+# Each attack's colour and dashes are the same on every page; guesses are grey.
 LOOKS: dict[str, tuple[str, Any]] = {
     name: (figures.COLOURS[colour], figures.DASHES[dash])
     for name, colour, dash in (
@@ -59,19 +59,20 @@ LOOKS: dict[str, tuple[str, Any]] = {
         ("DLG", 5, 0),
     )
 } | {GUESS: ("0.55", figures.DASHES[2]), DRAWN: ("0.7", figures.DASHES[1])}
-# Datasets whose images are made smaller, by the pixels a side.
+# The side, in pixels, to which the images of some datasets are reduced.
 SMALLER = {"flowers17": 64}
 
 
 def load(name: str, split: Literal["train", "test"]) -> data.Dataset:
-    """Return a dataset, with smaller images where a hundred networks would take too long."""
+    """Return a dataset, with reduced images if its images are too large for many networks."""
     return data.load(name, split, size=SMALLER.get(name))
 
 
 def drawn(labels: Tensor, size: int, balance: str, generator: torch.Generator) -> Tensor:
     """Return the indices (B,) of a batch as wainakh2021 draws it.
 
-    Balanced: from all samples alike; unbalanced: half of them of one class and a quarter of another.
+    A balanced batch is drawn from all samples alike. In an unbalanced one half of the samples are of one class and a
+    quarter of another.
     """
     if balance == "unbalanced":
         return augment.unbalanced(labels, size, generator=generator)
@@ -87,11 +88,17 @@ def others(dataset: data.Dataset, each: int, generator: torch.Generator) -> tupl
 
 
 class Success(Row):
-    """How well one attack counts the labels of `count` batches of one size, in percent.
+    """The success of one attack on `count` batches of one size, in percent.
 
-    `success`: the mean share of labels that are right, with its standard deviation `spread`; `classes`: the mean
-    Jaccard index of the classes found and those of the batch; `seconds`: for all batches together; `over_guess`: the
-    success less that of the guess on the same batches, where it was made.
+    Attributes:
+        attack: The attack's name.
+        size: The batch size.
+        success: The mean share of labels that are found.
+        spread: The standard deviation of this share over batches.
+        count: The number of batches.
+        classes: The mean Jaccard index of the found and the true sets of classes.
+        seconds: The time (s) for all batches together.
+        over_guess: The success minus that of the guess on the same batches; NaN if there is no guess.
     """
 
     attack: str
@@ -106,18 +113,18 @@ class Success(Row):
 
 @dataclass
 class Tally:
-    """What attacks found, by their name and the batch size: for each batch the shares that are right, and seconds."""
+    """The results of attacks, by (attack, batch size): class and label shares and the time (s) of every batch."""
 
     found: dict[tuple[str, int], list[tuple[float, float, float]]] = field(default_factory=dict)
 
     def add(self, attack: str, size: int, counts: Tensor, truth: Tensor, seconds: float) -> None:
-        """Add one attack's counts (1, C) of one batch; zeros where it refused."""
+        """Add an attack's counts (1, C) of one batch; zeros if the attack refused."""
         share = float(metrics.count_overlap(counts.cpu(), truth)[0])
         classes = float(metrics.class_jaccard(counts.cpu(), truth)[0])
         self.found.setdefault((attack, size), []).append((share, classes, seconds))
 
     def rows(self) -> list[Success]:
-        """Return a row for each attack and size."""
+        """Return a row for each attack and batch size."""
         return [self._row(attack, size) for attack, size in self.found]
 
     def _row(self, attack: str, size: int) -> Success:
@@ -153,15 +160,25 @@ def attack(
     defense: Defense | None = None,
     chunk: int = 250,
 ) -> None:
-    """Draw a batch of every size, let its client send its gradient, and count its labels by every attack.
+    """Count the labels of one batch of every size by every attack, and add the results to the tally.
 
-    Attackers run `chunk` of their samples at a time.
+    Args:
+        tally: Where the results are added.
+        model: The client's network.
+        private: The private samples.
+        auxiliary: The attacker's inputs and their classes.
+        sizes: The batch sizes.
+        balance: How batches are drawn, "unbalanced" or "balanced".
+        generator: The source of randomness.
+        attacks: The attacks, by name.
+        defense: The client's defence.
+        chunk: The number of auxiliary samples in each forward pass.
     """
     device = next(model.parameters()).device
     shape = tuple(private.images.shape[1:])
     given = auxiliary[0].to(device), auxiliary[1].to(device)
     seed = int(torch.randint(2**31, (1,), generator=generator))
-    # What attackers work out from what they know is kept with it, so those who know the same share it.
+    # A `Knowledge` caches its forward passes, so attacks with the same made-up inputs share them.
     known = {
         dummy: Knowledge(model, given, shape, dummy=dummy, defense=defense, seed=seed, chunk=chunk)
         for dummy in {one.dummy for one in attacks.values()}
@@ -185,12 +202,12 @@ def attack(
 
 
 def milliseconds(rows: pd.DataFrame) -> str:
-    """Measure how long a batch takes, in a summary of rows."""
+    """Measure the mean time (ms) per batch."""
     return f"{1000 * rows['seconds'].sum() / rows['count'].sum():.2g}"
 
 
 def draw_line(axis: Axes, own: pd.DataFrame, label: str, colour: str, dash: Any) -> None:
-    """Draw the share of right labels against the batch size, a line with the standard error of its means."""
+    """Draw the share of labels found (%) against the batch size as a line, with a band of ± one standard error."""
     own = own.sort_values("size")
     middle, spread = own["success"].astype(float), own["spread"].astype(float)
     error = spread / own["count"].astype(float) ** 0.5
@@ -199,7 +216,7 @@ def draw_line(axis: Axes, own: pd.DataFrame, label: str, colour: str, dash: Any)
 
 
 def scale_sizes(axis: Axes, sizes: Iterable[int]) -> None:
-    """Lay batch sizes out along the horizontal axis, each doubling as far as the last."""
+    """Show batch sizes on a logarithmic horizontal axis with base 2."""
     axis.set_xscale("log", base=2)
     axis.set_xticks(sorted(set(sizes)))
     axis.xaxis.set_major_formatter("{x:g}")
@@ -208,7 +225,7 @@ def scale_sizes(axis: Axes, sizes: Iterable[int]) -> None:
 
 
 def draw_success(axis: Axes, frame: pd.DataFrame, attacks: Sequence[str]) -> None:
-    """Draw the share of right labels against the batch size, a line an attack."""
+    """Draw the share of labels found (%) against the batch size, one line for each attack."""
     for name in attacks:
         own = frame[frame["attack"] == name]
         if len(own):

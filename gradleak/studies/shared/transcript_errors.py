@@ -1,4 +1,4 @@
-"""How a transcript that was read differs from what was said."""
+"""Measures of the errors in a recovered transcript."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 
 def edits(found: Sequence[str], truth: Sequence[str]) -> int:
-    """Return the fewest words to put in, leave out or change that make one text the other."""
+    """Return the least number of words to insert, delete or replace to turn one text into the other."""
     row = list(range(len(truth) + 1))
     for place, word in enumerate(found, 1):
         left = row
@@ -17,5 +17,5 @@ def edits(found: Sequence[str], truth: Sequence[str]) -> int:
 
 
 def word_error_rate(found: str, truth: str) -> float:
-    """Return the words in error, as a share of those that were said."""
+    """Return the number of word errors as a share of the true number of words."""
     return edits(found.split(), truth.split()) / max(1, len(truth.split()))

@@ -1,1 +1,1 @@
-"""The pages of wang2024, one module each."""
+"""The studies on wang2024, one module for each page of the book."""

@@ -310,7 +310,7 @@ def figure_sizes(record: Record) -> Figure:
     axis.plot(
         other.index, other, marker="x", color=figures.COLOURS[1], linestyle=figures.DASHES[1], label="bias attack"
     )
-    classes = int(record.parameters["classes"])
+    classes = int(record.stated(Parameters).classes)
     axis.axvline((classes - 2) / 2, color=figures.TRUTH, linewidth=1.2, linestyle=(0, (4, 2)), label="B = (C − 2) / 2")
     axis.set(xlabel="batch size B", ylabel="mean PSNR, dB (shaded: least)", ylim=(0, None))
     figures.legend_below(figure, 4)

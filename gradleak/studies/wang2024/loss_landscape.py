@@ -239,16 +239,22 @@ def training_line(record: Record) -> str:
     """Return one sentence about the trained network."""
     frame = _samples(record)
     line = frame[frame["stage"] == "trained"].iloc[0]
-    start = f", from {record.parameters['pretrained']}" if record.parameters["pretrained"] else ""
+    stated = record.stated(Parameters)
+    start = f", from {stated.pretrained}" if stated.pretrained else ""
     return (
-        f"{line['network']}, trained with label smoothing on {data.title(record.parameters['training_dataset'])} for "
-        f"{record.parameters['epochs']} epochs{start}: {line['test_accuracy']:.1%} test accuracy"
+        f"{line['network']}, trained with label smoothing on {data.title(stated.training_dataset)} for "
+        f"{stated.epochs} epochs{start}: {line['test_accuracy']:.1%} test accuracy"
     )
 
 
-def _examples(record: Record) -> dict[str, Mapping[str, Any]]:
+def _examples(record: Record) -> dict[str, Example]:
     """Return the sample that figures show of each network; a record may be older than the figures."""
-    return {trial.inputs["stage"]: row for trial in record.trials for row in trial.rows if row.get("what") == EXAMPLE}
+    return {
+        str(trial.inputs["stage"]): Example.model_validate(row)
+        for trial in record.trials
+        for row in trial.rows
+        if row.get("what") == EXAMPLE
+    }
 
 
 def figure_landscape(record: Record) -> Figure:
@@ -258,7 +264,7 @@ def figure_landscape(record: Record) -> Figure:
         return figures.nothing("This record is older than the figure and lacks what it shows")
     figure, axes = figures.panels(len(cases), 3, height=2.7)
     for row, (name, case) in zip(axes, cases.items(), strict=True):
-        path, truth = read(case), case["truth"]
+        path, truth = read(case.logits, case.ratios), case.truth
         minima = find_minima(path, "smoothing", start=START_SCALED)[0]
         side = minima.side(truth)
         marks = np.append(side.scalars.abs().numpy(), abs(truth))
@@ -308,12 +314,12 @@ def figure_alternatives(record: Record) -> Figure:
         return figures.nothing("This record is older than the figure and lacks what it shows")
     figure, axes = figures.panels(1, len(cases), height=3.5, sharey=True)
     for axis, (name, case) in zip(axes[0], cases.items(), strict=True):
-        scalars = case["truth"] * np.geomspace(0.4, 4, 1200)
-        labels = read(case).labels(torch.from_numpy(scalars)[None])[0]
+        scalars = case.truth * np.geomspace(0.4, 4, 1200)
+        labels = read(case.logits, case.ratios).labels(torch.from_numpy(scalars)[None])[0]
         for index, (kind, label) in enumerate(names.items()):
             values = label_loss(labels, "smoothing", kind).clamp(min=1e-12)  # type: ignore[arg-type]
             axis.plot(scalars, values, color=figures.COLOURS[index], linestyle=figures.DASHES[index], label=label)
-        figures.mark_truth(axis, case["truth"])
+        figures.mark_truth(axis, case.truth)
         axis.set(title=name, xlabel="λ", yscale="log", ylim=(1e-9, None))
     axes[0][0].set_ylabel("loss")
     figures.legend_below(figure, 4)

@@ -614,7 +614,7 @@ def counted(network: str) -> pd.DataFrame:
 
 def figure_counts(record: Record) -> Figure:
     """Draw layers against the batch size, a panel a network: what the count says, and what was reached."""
-    own, names = batch_rows(record, Reach), [name for name in NAMES if name in record.parameters["networks"]]
+    own, names = batch_rows(record, Reach), [name for name in NAMES if name in record.stated(Parameters).networks]
     figure, axes = figures.grid(len(names), 3, height=2.6)
     for axis, name in zip(axes, names, strict=True):
         found = own[own["network"] == name]

@@ -593,7 +593,7 @@ def precisions_table() -> pd.DataFrame:
 
 def _in_words(record: Record, *kinds: type[Experiment]) -> pd.DataFrame:
     """Return rows with the attackers in words, in the order of the precisions."""
-    order = {name: place for place, name in enumerate(record.parameters["precisions"])}
+    order = {name: place for place, name in enumerate(record.stated(Parameters).precisions)}
     rows = pd.concat([record.rows(kind) for kind in kinds])
     rows = rows.assign(attacker=rows["attacker"].map(ATTACKERS))
     return rows.sort_values("precision", key=lambda column: column.map(order), kind="stable")
@@ -684,7 +684,7 @@ def _scientific(value: float) -> str:
 
 def figure_digits(record: Record) -> Figure:
     """Draw the error of single labels, and the PSNR of images, against the precision of the client."""
-    names = list(record.parameters["precisions"])
+    names = list(record.stated(Parameters).precisions)
     figure, axes = figures.panels(1, 2, height=3.6)
     left, right = axes[0]
     frame = record.rows(NetworkLabels)
@@ -715,7 +715,7 @@ def figure_digits(record: Record) -> Figure:
 
 def figure_certificates(record: Record) -> Figure:
     """Draw what the attack on single labels says, a bar a precision, for attackers who are told it and who are not."""
-    names = list(record.parameters["precisions"])
+    names = list(record.stated(Parameters).precisions)
     frame = record.rows(NetworkLabels)
     figure, axes = figures.panels(1, 2, height=3.2, sharey=True)
     for axis, attacker in zip(axes[0], ("told", "not told"), strict=True):

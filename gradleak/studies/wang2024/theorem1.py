@@ -414,7 +414,7 @@ def figure_two(record: Record) -> Figure:
     if cases.empty:
         return figures.nothing("This record is older than the figure and lacks what it shows")
     case = cases.iloc[0]
-    path = read({str(name): value for name, value in case.items()})
+    path = read(case["logits"], case["ratios"])
     return draw_two(path, case["truth"], (case["low"], case["high"]))
 
 

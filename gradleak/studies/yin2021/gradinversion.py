@@ -342,7 +342,7 @@ def definitions(images: Tensor, noise: Tensor) -> dict[tuple[str, str], Tensor]:
 
 def table(record: Record, part: str = "rows") -> pd.DataFrame:
     """Return Tables 2 and 4: a line a part of the attack, a baseline or a floor, and the paper's line beside it."""
-    seed = record.parameters["seed"]
+    seed = record.stated(Parameters).seed
     lines = []
     for run, images in rows_of(record, "image", part).groupby("run", sort=False):
         line = {"attack": run} | quality_line(images, int(images["size"].iloc[0]), seed)
@@ -362,7 +362,7 @@ def gains(record: Record, part: str = "rows") -> pd.DataFrame:
     images = rows_of(record, "image", part)
     if images.empty:
         return pd.DataFrame()
-    return gain_table(images, COMPARED[part], int(images["size"].iloc[0]), record.parameters["seed"])
+    return gain_table(images, COMPARED[part], int(images["size"].iloc[0]), record.stated(Parameters).seed)
 
 
 def batch_table(record: Record) -> pd.DataFrame:

@@ -145,11 +145,11 @@ class RowsOfTable4(OnBatches):
 
 def table(record: Record) -> pd.DataFrame:
     """Return Table 4: a line a floor, an attack or a control, and the paper's beside it."""
-    size, seed = record.parameters["size"], record.parameters["seed"]
+    stated = record.stated(Parameters)
     return pd.DataFrame(
         [
             {"attack": run}
-            | quality_line(images, size, seed)
+            | quality_line(images, stated.size, stated.seed)
             | {"paper: FFT2D / PSNR / LPIPS": PUBLISHED.get(str(run), "–")}
             for run, images in rows_of(record, "image", "rows").groupby("run", sort=False)
         ]
@@ -158,7 +158,8 @@ def table(record: Record) -> pd.DataFrame:
 
 def gains(record: Record) -> pd.DataFrame:
     """Return what one attack gains over another on the same images, over all batches, and whether it is decided."""
-    return gain_table(rows_of(record, "image", "rows"), PAIRS, record.parameters["size"], record.parameters["seed"])
+    stated = record.stated(Parameters)
+    return gain_table(rows_of(record, "image", "rows"), PAIRS, stated.size, stated.seed)
 
 
 def not_run() -> pd.DataFrame:

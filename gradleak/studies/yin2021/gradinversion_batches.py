@@ -173,7 +173,7 @@ def pairs(sizes: list[int]) -> list[tuple[str, str]]:
 
 def sizes_table(record: Record) -> pd.DataFrame:
     """Return Figures 5 to 8 as a table: a line a size of batch for random and for vulnerable images, and the floors."""
-    most, seed = max(record.parameters["sizes"]), record.parameters["seed"]
+    most, seed = max(record.stated(Parameters).sizes), record.stated(Parameters).seed
     lines = []
     for (kind, run), images in rows_of(record, "image", "sizes").groupby(["kind", "run"], sort=False):
         size = run if run in FLOORS else f"{images['batch_size'].iloc[0]:.0f}"
@@ -184,11 +184,11 @@ def sizes_table(record: Record) -> pd.DataFrame:
 
 def networks_table(record: Record) -> pd.DataFrame:
     """Return Table 3: a line a network, the best features first, and the paper's line beside it."""
-    parameters = record.parameters
-    names = parameters["networks"]
+    parameters = record.stated(Parameters)
+    names = parameters.networks
     lines = []
     for run, images in rows_of(record, "image", "networks").groupby("run", sort=False):
-        own = quality_line(images, parameters["network_size"], parameters["seed"])
+        own = quality_line(images, parameters.network_size, parameters.seed)
         known = run in names
         stated = dict(zip(names, PUBLISHED, strict=False)).get(str(run), "–") if len(names) == len(PUBLISHED) else "–"
         accuracy = f"{images['accuracy'].iloc[0]:.1f}" if known else "–"
@@ -199,13 +199,13 @@ def networks_table(record: Record) -> pd.DataFrame:
 
 def gains(record: Record, part: str = "sizes") -> pd.DataFrame:
     """Return what each pair of runs differs by, over all images of a part, and whether that is decided."""
-    parameters = record.parameters
+    parameters = record.stated(Parameters)
     images = rows_of(record, "image", part)
     if part == "sizes":
-        return gain_table(images, pairs(parameters["sizes"]), max(parameters["sizes"]), parameters["seed"])
-    own = list(itertools.pairwise(parameters["networks"]))
+        return gain_table(images, pairs(parameters.sizes), max(parameters.sizes), parameters.seed)
+    own = list(itertools.pairwise(parameters.networks))
     # Who tells the images apart may be one of the networks itself.
-    return gain_table(images, own, parameters["network_size"], parameters["seed"], ("psnr", "lpips"))
+    return gain_table(images, own, parameters.network_size, parameters.seed, ("psnr", "lpips"))
 
 
 def figure_images(record: Record, kind: str = "random") -> Figure:
@@ -220,9 +220,9 @@ def figure_networks(record: Record) -> Figure:
 
 def figure_sizes(record: Record) -> Figure:
     """Draw the share of identified images, and PSNR, over the size of the batch, with what a bootstrap leaves open."""
-    most, seed = max(record.parameters["sizes"]), record.parameters["seed"]
+    most, seed = max(record.stated(Parameters).sizes), record.stated(Parameters).seed
     images = rows_of(record, "image", "sizes")
-    sizes = sorted(record.parameters["sizes"])
+    sizes = sorted(record.stated(Parameters).sizes)
     lines = {kind: (kind, partial(named, kind)) for kind in KINDS}
     columns = {
         "identified": "IIP by another network, %",

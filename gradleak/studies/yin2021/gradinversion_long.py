@@ -182,20 +182,20 @@ def _peeled(case: Case, front: int) -> tuple[list[CaseRow], torch.Tensor]:
 
 def table(record: Record) -> pd.DataFrame:
     """Return a line a size of batch and an attack or a floor, with what is sure of it."""
-    lines = []
-    for part, size in (("one", 1), ("many", record.parameters["size"])):
+    lines, stated = [], record.stated(Parameters)
+    for part, size in (("one", 1), ("many", stated.size)):
         for run, images in rows_of(record, "image", part).groupby("run", sort=False):
-            lines.append({"B": f"{size}", "attack": run} | quality_line(images, size, record.parameters["seed"]))
+            lines.append({"B": f"{size}", "attack": run} | quality_line(images, size, stated.seed))
     return pd.DataFrame(lines)
 
 
 def gains(record: Record) -> pd.DataFrame:
     """Return what one attack gains over another, or over a floor, on the same images."""
-    parts = []
-    for part, size in (("one", 1), ("many", record.parameters["size"])):
+    parts, stated = [], record.stated(Parameters)
+    for part, size in (("one", 1), ("many", stated.size)):
         images = rows_of(record, "image", part)
         if len(images):
-            parts.append(gain_table(images, PAIRS, size, record.parameters["seed"]).assign(B=f"{size}"))
+            parts.append(gain_table(images, PAIRS, size, stated.seed).assign(B=f"{size}"))
     return pd.concat(parts)
 
 

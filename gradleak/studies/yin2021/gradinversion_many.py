@@ -232,7 +232,7 @@ def picture_pairs(sizes: list[int]) -> list[tuple[str, str]]:
 
 def table(record: Record, part: str = "batches") -> pd.DataFrame:
     """Return a line a kind of image, size of batch and attack, and the floors."""
-    most, seed = _most(record, part), record.parameters["seed"]
+    most, seed = _most(record, part), record.stated(Parameters).seed
     lines = []
     for (kind, run), images in rows_of(record, "image", part).groupby(["kind", "run"], sort=False):
         floor = run in FLOORS
@@ -244,16 +244,16 @@ def table(record: Record, part: str = "batches") -> pd.DataFrame:
 
 def _most(record: Record, part: str) -> int:
     """Return how many images are drawn together, of which a bootstrap draws groups."""
-    return int(max(record.parameters["sizes"]) if part == "batches" else record.parameters["pictures"])
+    return int(max(record.stated(Parameters).sizes) if part == "batches" else record.stated(Parameters).pictures)
 
 
 def gains(record: Record, part: str = "batches") -> pd.DataFrame:
     """Return what each pair of runs differs by, over all images of a part, and whether that is decided."""
     images = rows_of(record, "image", part)
-    groups = _most(record, part), record.parameters["seed"]
+    groups = _most(record, part), record.stated(Parameters).seed
     if part == "pictures":
-        return gain_table(images, picture_pairs(record.parameters["picture_sizes"]), *groups)
-    sizes = record.parameters["sizes"]
+        return gain_table(images, picture_pairs(record.stated(Parameters).picture_sizes), *groups)
+    sizes = record.stated(Parameters).sizes
     random = images[images["kind"] == KINDS[0]]
     compared = (images, pairs(sizes)), (random, colour_pairs(sizes))
     return pd.concat([gain_table(*both, *groups) for both in compared], ignore_index=True)
@@ -266,9 +266,9 @@ def figure_images(record: Record, part: str = "batches", kind: str = KINDS[0]) -
 
 def figure_sizes(record: Record) -> Figure:
     """Draw the share of identified images, and PSNR, over the size of the batch, a line a kind and attack."""
-    most, seed = _most(record, "batches"), record.parameters["seed"]
+    most, seed = _most(record, "batches"), record.stated(Parameters).seed
     images = rows_of(record, "image", "batches")
-    sizes = sorted(record.parameters["sizes"])
+    sizes = sorted(record.stated(Parameters).sizes)
     lines = {f"{kind}, {attack}": (kind, partial(named, kind, attack=attack)) for attack in ATTACKS for kind in KINDS}
     columns = {"identified": "IIP by another network, %", "psnr": "PSNR, dB"}
     figure, axes = figures.panels(1, 2, height=3.3)
