@@ -77,7 +77,7 @@ def log_mel(sound: Tensor, rate: int) -> Tensor:
     """Return the log-mel bands (F, 80) of a wave (N,) between −1 and 1, with mean 0 and standard deviation 1."""
     window = round(WINDOW * rate)
     if sound.ndim != 1 or len(sound) < window or window > POINTS:
-        raise InputError(f"a wave is (N,), of {window} points at {rate} Hz at least; got {tuple(sound.shape)}")
+        raise InputError(f"a wave must be (N,) with at least {window} points at {rate} Hz; got {tuple(sound.shape)}")
     padded = F.pad(sound.double(), (0, max(0, POINTS - len(sound))))
     shape = torch.hann_window(window, dtype=torch.float64)
     spectrum = torch.stft(padded, POINTS, round(STEP * rate), window, shape, center=False, return_complex=True)

@@ -22,9 +22,9 @@ class Answer:
     """The outcome of an attack on one client.
 
     Attributes:
-        outcome: "right" or "wrong" for an answer with a certificate. "open with the truth" or "open without the truth"
-            for an answer without a certificate, depending on whether the truth is among the answers that the attack
-            leaves possible. "failed" if the attack found no answer. "refused" if it raised an error of gradleak.
+        outcome: "right" or "wrong" for an answer with a certificate. For an answer without one, "open with the truth"
+            if the attack still allows the truth, else "open without the truth". "failed" if there is no answer.
+            "refused" if the attack raised an error of gradleak.
         error: The distance of the answer from the truth, inf if there is no answer.
         setting: A description of the client.
     """

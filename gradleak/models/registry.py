@@ -141,7 +141,7 @@ def build(
         raise InputError(f"'{name}' takes 3 input channels; got {in_channels}")
     if activation is not None and network.activation is None:
         free = ", ".join(one for one, network in NETWORKS.items() if network.activation is not None)
-        raise InputError(f"the activation of '{name}' is fixed; it can be chosen for {free}")
+        raise InputError(f"the activation of '{name}' is fixed; there is a choice for {free}")
     options = Options(
         classes,
         network.bias if bias is None else bias,

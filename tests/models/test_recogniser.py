@@ -48,7 +48,7 @@ def test_every_utterance_of_a_padded_batch_is_spelled_as_if_alone() -> None:
             alone = model.spell(one, tokens[number : number + 1])[0]
             # The frame behind the end is heard with another edge.
             torch.testing.assert_close(together[number], alone, atol=2e-2, rtol=0)
-    with pytest.raises(InputError, match=r"speech is \(B, F, 80\)"):
+    with pytest.raises(InputError, match=r"speech must be \(B, F, 80\)"):
         model.listen(torch.zeros(1, 50, 40))
 
 

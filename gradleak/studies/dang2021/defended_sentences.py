@@ -1,6 +1,6 @@
 """What keeps sentences from being read out of a gradient
 
-Beyond dang2021: clipping and noise at a stated privacy, larger batches, layers that are not sent.
+Beyond dang2021: clipping and noise with a stated privacy, larger batches, and layers whose gradient is not sent.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from gradleak.studies.shared.read import private_of, reading_of
 from gradleak.studies.shared.sentence_clients import SHOWN, Cell, OnLanguageModel
 
 PLACE = "Beyond section 2.5"
-# Layers that a client may keep to itself, by what their parameters' names begin with.
+# Prefixes of the parameter names of layers whose gradient may be withheld.
 LAYERS = {"none": "", "embedding": "embedding.", "head": "head.", "recurrent": "recurrent."}
 WITHHELD = {
     "none": "all layers are sent",
@@ -43,7 +43,7 @@ NonNegative = Annotated[float, Field(ge=0)]
 
 
 class Parameters(studies.Parameters):
-    """Which batches are read behind how much noise, of which sizes, and without which layers."""
+    """Parameters of the page: models and batches, levels of noise, and layers that are not sent."""
 
     text: str = setting("sentences", paper="librispeech", about="private sentences: sentences or librispeech")
     cells: list[Cell] = setting(
@@ -51,32 +51,32 @@ class Parameters(studies.Parameters):
         paper=[f"{model}/1/{stage}/8/10" for model in ("lstm/256", "gru/256") for stage in ("untrained", "trained")],
         smallest=["lstm/64/1/untrained/2/1"],
         validate_default=True,
-        about="model/width/layers/stage/sentences a batch/batches, behind DP-SGD",
+        about="model/width/layers/stage/sentences per batch/batches, with DP-SGD",
     )
-    clip: float = setting(0.5, gt=0, about="the norm that each sentence's gradient is clipped to")
+    clip: float = setting(0.5, gt=0, about="clipping norm of each sentence's gradient")
     noise: list[NonNegative] = setting(
         [0, 1e-5, 1e-3, 1],
         paper=[0, 1e-7, 1e-6, 1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 0.01, 1],
         smallest=[0, 1],
-        about="deviations of noise, in parts of that norm",
+        about="standard deviations of noise, as multiples of the clipping norm",
     )
     sizes: list[Cell] = setting(
         ["lstm/64/1/untrained/4/2", "lstm/64/1/untrained/32/2"],
         paper=[f"lstm/256/1/untrained/{size}/10" for size in (16, 32, 40, 48, 64)],
         smallest=[],
         validate_default=True,
-        about="cells of batches of several sizes, no defence",
+        about="the same without a defence, for several batch sizes",
     )
     withheld: list[Literal["none", "embedding", "head", "recurrent"]] = setting(
         ["embedding", "head", "recurrent"],
         paper=["none", "embedding", "head", "recurrent"],
         smallest=["head"],
-        about="layers of the first cell that are not sent",
+        about="layers that are not sent, with the first model",
     )
-    epochs: int = setting(4, ge=1, le=1000, about="epochs of training where a stage is trained")
+    epochs: int = setting(4, ge=1, le=1000, about="training epochs of trained models")
 
     def experiments(self) -> Iterator[Experiment]:
-        """Give the cells behind DP-SGD, then those of several sizes, then the layers that are not sent."""
+        """Yield the batches with DP-SGD, then those of several sizes, then those without a layer."""
         for cell in self.cells:
             yield BehindDpSgd.of(self, **dict(cell), withheld="none")
         for cell in self.sizes:
@@ -85,16 +85,23 @@ class Parameters(studies.Parameters):
             yield WithoutLayer.of(self, **dict(self.cells[0]), clip=0.0, noise=[0.0], withheld=name)
 
     def about(self) -> str:
-        """Return in a few words how many samples of what a run is about."""
+        """Return the size of a run and its data in a few words."""
         batches = sum(cell.batches for cell in (*self.cells, *self.sizes))
         return f"{batches:,} batches, {len(self.noise)} levels of noise, {TITLES[self.text]}"
 
 
 class Found(Row):
-    """How much of a batch one reader found.
+    """The part of a batch that one method found.
 
-    `right`: the share of the sentences; `false`: how many were found that are none of them; `wrongly_sure`: the reader
-    says that no other sentences give this gradient, and is wrong. The others are known where sentences are counted.
+    Attributes:
+        right: The share of sentences that were found.
+        false: The number of found sentences that are not in the batch.
+        exact: Whether exactly the batch's sentences were found.
+        wrongly_sure: Whether the method certified its result as unique although the result is wrong.
+        seconds: The CPU time (s).
+        status: The method's status; this and the rest are known only if sentences are counted.
+        tokens: The number of tokens of the batch.
+        rank: The rank of the gradient that spans the prefixes.
     """
 
     right: float
@@ -108,7 +115,14 @@ class Found(Row):
 
 
 class FoundBehind(Found):
-    """The same with the noise, and the cosine of the gradient with the one that has neither clipping nor noise."""
+    """The result behind a defence.
+
+    Attributes:
+        batch: The number of the batch.
+        level: The standard deviation of the noise, as a multiple of the clipping norm.
+        utility: The cosine of the gradient with the one that is neither clipped nor noisy.
+        reader: The method, by prefixes or by counts.
+    """
 
     batch: int
     level: float
@@ -117,7 +131,7 @@ class FoundBehind(Found):
 
 
 class DefendedBatches(OnLanguageModel):
-    """Batches of which a layer is not sent, or whose sentences are clipped and noise is added."""
+    """Batches with one layer withheld, or with clipped sentences and added noise."""
 
     batches: int
     clip: float
@@ -126,7 +140,7 @@ class DefendedBatches(OnLanguageModel):
     stays_on_cpu: ClassVar[str] = "sentences are read one at a time, in steps that are too small for a GPU"
 
     def read(self, clipped: bool) -> Iterator[FoundBehind]:
-        """Read every batch at every level of noise, each sentence `clipped` before or not."""
+        """Read every batch at every level of noise; if `clipped`, each sentence's gradient is clipped first."""
         model, _ = self.model()
         for number in range(self.batches):
             private = private_of(self.text, self.size, number, self.seed)
@@ -137,7 +151,7 @@ class DefendedBatches(OnLanguageModel):
                 noisy = defenses.gaussian(level * self.clip / self.size, generator)(summed) if level else summed
                 sent = {name: value for name, value in noisy.items() if not _withheld(name, self.withheld)}
                 leak = Leak(model, sent, clean.head, self.size)
-                # Counts are whole numbers no more where each sentence is clipped: one level tells.
+                # With clipped sentences the counts are no integers, so counting is tried only without noise.
                 readers = {PREFIXES: _by_prefixes} if level else {PREFIXES: _by_prefixes, COUNTS: _by_counts}
                 utility = defenses.utility(clean.gradients, noisy)
                 for reader, found in readers.items():
@@ -147,7 +161,7 @@ class DefendedBatches(OnLanguageModel):
 
 
 class BehindDpSgd(DefendedBatches):
-    """Batches behind DP-SGD."""
+    """Batches with DP-SGD as a defence."""
 
     part: ClassVar[str] = "dp"
 
@@ -157,7 +171,7 @@ class BehindDpSgd(DefendedBatches):
 
 
 class OfSizes(DefendedBatches):
-    """Batches of one of several sizes, without a defence."""
+    """Batches of one size, without a defence."""
 
     part: ClassVar[str] = "size"
 
@@ -167,7 +181,7 @@ class OfSizes(DefendedBatches):
 
 
 class WithoutLayer(DefendedBatches):
-    """Batches of which a layer's gradient is not sent."""
+    """Batches whose update lacks the gradient of one layer."""
 
     part: ClassVar[str] = "layers"
 
@@ -177,7 +191,7 @@ class WithoutLayer(DefendedBatches):
 
 
 def clipped_sum(model: nn.Module, private: list[list[int]], clip: float) -> Gradients:
-    """Return DP-SGD's sum (abadi2016) before its noise, over the number of sentences: each clipped by itself."""
+    """Return DP-SGD's sum (abadi2016) of clipped sentence gradients, before its noise, divided by their number."""
     own = [defenses.clip(clip)(observe(model, *batch_of([one])).gradients) for one in private]
     return defenses.average(own)
 
@@ -187,12 +201,12 @@ def _withheld(name: str, layer: str) -> bool:
 
 
 def _by_prefixes(leak: Leak, private: list[list[int]], words: range) -> Found:
-    """Read the ends of prefixes: how many of the sentences are among them, and how many more there are."""
+    """Read the longest prefixes, and compare them with the sentences."""
     started = time.process_time()
     try:
         found = read_prefixes(leak, words=words)
     except InputError:
-        found = []  # what prefixes are read from is not sent
+        found = []  # The gradient from which prefixes are read is not sent.
     seconds = time.process_time() - started
     right = sum(sentence in found for sentence in private) / len(private)
     false = sum(sentence not in private for sentence in found)
@@ -200,12 +214,12 @@ def _by_prefixes(leak: Leak, private: list[list[int]], words: range) -> Found:
 
 
 def _by_counts(leak: Leak, private: list[list[int]], words: range) -> Found:
-    """Read sentences with their counts, and whether the reader promises what is not so."""
+    """Read sentences with their counts, and compare them with the sentences of the batch."""
     started = time.process_time()
     try:
         read = read_sentences(leak, words=words)
     except InputError:
-        # A layer that counts or prefixes are read from is not sent, which the reader says.
+        # A gradient that this method needs is not sent.
         return Found(right=0.0, false=0, exact=False, wrongly_sure=False, seconds=0.0)
     seconds = time.process_time() - started
     own = reading_of(read, private)
@@ -221,7 +235,7 @@ def _by_counts(leak: Leak, private: list[list[int]], words: range) -> Found:
     )
 
 
-# How much was read, as every table has it.
+# The columns of every table.
 READ: dict[str, Measure] = {
     "batches": count(),
     "sentences right": mean("right", ".0%"),
@@ -232,7 +246,12 @@ READ: dict[str, Measure] = {
 
 
 def noise_table(record: Record) -> pd.DataFrame:
-    """Return what is read behind DP-SGD, a line a level of noise, all models and stages together."""
+    """Return the sentences that are read with DP-SGD as a defence, over all models and stages of training.
+
+    One row for each level of noise and method. Columns: the ε of one release, the cosine of the sent gradient with the
+    clean one, the number of batches, the share of sentences found, the mean number of false sentences per batch, the
+    number of batches read exactly, and the median CPU time (s).
+    """
     rows = record.rows(BehindDpSgd)
     rows = rows.assign(noise=rows["level"].map("{:g}".format), epsilon=rows["level"].map(private_level))
     keys = {"noise": "noise", "ε": "epsilon", "reader": "reader"}
@@ -240,11 +259,14 @@ def noise_table(record: Record) -> pd.DataFrame:
 
 
 def size_table(record: Record) -> pd.DataFrame:
-    """Return what is read of batches of several sizes, with how many tokens they hold."""
+    """Return the sentences that are read from batches of several sizes.
+
+    One row for each model, stage of training, batch size and method, with the median number of tokens of a batch.
+    """
     rows = record.rows(OfSizes)
     if rows.empty:
         return pd.DataFrame({"sentences": []})
-    # The reader of prefixes does not say how many tokens there are: of these batches the other does.
+    # Only the method of counts gives the number of tokens, which is the same for the method of prefixes.
     tokens = rows.groupby(["stage", "size"])["tokens"].transform("median")
     models = [f"{SHOWN[kind]} {width}" for kind, width in zip(rows["kind"], rows["width"], strict=True)]
     return summary(
@@ -255,13 +277,13 @@ def size_table(record: Record) -> pd.DataFrame:
 
 
 def layers_table(record: Record) -> pd.DataFrame:
-    """Return what is read where a layer's gradient is not sent."""
+    """Return the sentences that are read without a layer's gradient; one row for each missing layer and method."""
     rows = record.rows(WithoutLayer)
     return summary(rows.assign(sent=rows["withheld"].map(WITHHELD)), {"sent": "sent", "reader": "reader"}, READ)
 
 
 def figure_frontier(record: Record) -> Figure:
-    """Draw the share of sentences exact against the noise, its ε below, a line a model and stage."""
+    """Draw the share of sentences found against the noise and its ε, a line for each model and stage of training."""
     frame = record.rows(BehindDpSgd)
     frame = frame[frame["reader"] == "prefixes"]
     levels = sorted(frame["level"].unique())
@@ -272,7 +294,7 @@ def figure_frontier(record: Record) -> Figure:
         zip(groups, figures.COLOURS, figures.DASHES, "osDv^x", strict=False)
     ):
         shares = group.groupby("level")["right"].mean()
-        # A little aside, for curves that lie on one another.
+        # Shift the curves sideways, so that none hides another.
         places = [levels.index(level) + 0.05 * (number - 1.5) for level in shares.index]
         axis.plot(
             places,
@@ -289,7 +311,7 @@ def figure_frontier(record: Record) -> Figure:
 
 
 def figure_sizes(record: Record) -> Figure:
-    """Draw the share of sentences exact against their number in a batch, a line a reader and stage."""
+    """Draw the share of sentences found against the batch size, a line for each method and stage of training."""
     frame = record.rows(OfSizes)
     if frame.empty:
         return figures.nothing("no batches without a defence were read")

@@ -33,7 +33,7 @@ from gradleak.studies.shared.last_layers import TRAINED, OnLastLayer, Seen, Seen
 
 PLACE = "Sections 2.5.1 and 3, Tables 1 and 4"
 NETWORK = ["network", "activation", "features"]
-# As dang2021's code runs it: told the batch size for the rank, or by numpy's rank, where that is another.
+# RLG as in dang2021's code: with the batch size as the rank, and with numpy's rank if the two differ.
 CODED, BY_NUMPY = "RLG as coded", "RLG as coded, rank by numpy"
 
 
@@ -44,38 +44,41 @@ class PaperDefense(Defended):
 
 
 class Shown(SeenNetwork):
-    """A network and its features: as they are, or centred, their mean moved into the bias, so that signs vary."""
+    """A network and its features, plain or centred.
+
+    For centred features their mean is moved into the bias, so that they have both signs.
+    """
 
     features: Literal["plain", "centred"] = "plain"
 
 
 class Parameters(studies.Parameters):
-    """Which networks see which images, how large the batches are, and which defences are tried."""
+    """Parameters of the page: networks and images, batch sizes, batches and defences."""
 
     rows: list[Shown] = setting(
         ["photos/lenet5/relu/100", "photos/lenet5/relu/100/centred"],
         paper=[f"imagenet-sample/{TRAINED}//1000", f"imagenet-sample/{TRAINED}//1000/centred"],
         smallest=["photos/lenet5/tanh/50"],
         validate_default=True,
-        about="dataset/network/activation/classes, no activation where the network has its own; then plain or"
-        " centred features",
+        about="dataset/network/activation/classes, activation empty for the network's default; then /plain or"
+        " /centred features",
     )
     sizes: list[int] = setting([10, 20], paper=[10, 50, 100], smallest=[4], about="samples in a batch")
-    batches: int = setting(3, paper=100, smallest=2, ge=1, le=10_000, about="batches a network and size")
-    coded: int = setting(1, paper=10, ge=0, le=10_000, about="how many of them RLG as coded is run on")
+    batches: int = setting(3, paper=100, smallest=2, ge=1, le=10_000, about="batches for each network and size")
+    coded: int = setting(1, paper=10, ge=0, le=10_000, about="batches on which the paper's code of RLG is run")
     defenses: list[PaperDefense] = setting(
         ["none/0", "sign/0", "grad-drop/0.5", "grad-drop/0.9"],
         smallest=["none/0"],
         validate_default=True,
-        about="defence/level, on the last row's smallest batches",
+        about="defence/level, for the last network and the first batch size",
     )
 
     def sees(self) -> list[Sees]:
-        """Return the networks of all rows, and the images that they are shown."""
+        """Return the networks of all rows with their images."""
         return [row.sees for row in self.rows]
 
     def experiments(self) -> Iterator[Experiment]:
-        """Give every network with every size, then every defence."""
+        """Yield every network with every batch size, then every defence."""
         for row in self.rows:
             for size in self.sizes:
                 yield Table1.of(self, **dict(row), size=size, defense="none", level=0.0)
@@ -83,13 +86,13 @@ class Parameters(studies.Parameters):
             yield Table4.of(self, **dict(self.rows[-1]), **dict(defense), size=self.sizes[0])
 
     def about(self) -> str:
-        """Return in a few words how many samples of what a run is about."""
+        """Return the size of a run and its data in a few words."""
         images = ", ".join(map(data.title, dict.fromkeys(row.dataset for row in self.rows)))
         return f"{len(self.rows)} networks, {self.batches} batches of a size, {images}"
 
 
 class Scores(Row):
-    """Precision, recall and F1 of a set of classes, and whether it is exactly the true one."""
+    """Precision, recall and F1 of a set of classes, and whether the set is exactly right."""
 
     precision: float
     recall: float
@@ -98,7 +101,15 @@ class Scores(Row):
 
 
 class Revealed(Scores):
-    """What one attack revealed of a batch: so many classes, of so many labels that differ."""
+    """The classes that one attack found in a batch.
+
+    Attributes:
+        batch: The number of the batch.
+        attack: The attack.
+        found: The number of classes found.
+        labels: The number of distinct classes in the batch.
+        seconds: The time (s).
+    """
 
     batch: int
     attack: str
@@ -108,7 +119,7 @@ class Revealed(Scores):
 
 
 class RevealedBatches(OnLastLayer):
-    """Batches whose classes are revealed, behind a defence or not; the first `coded` of them by RLG as coded, too."""
+    """Batches whose set of classes is recovered; RLG as coded is run only on the first `coded` batches."""
 
     features: str
     size: int
@@ -118,7 +129,7 @@ class RevealedBatches(OnLastLayer):
     level: float
 
     def reveal(self) -> Iterator[Revealed]:
-        """Reveal the classes of every batch by every attack."""
+        """Recover the classes of every batch by every attack."""
         run = centred(self.seen()) if self.features == "centred" else self.seen()
         generator = torch.Generator().manual_seed(self.seed)
         defend = named(f"{PaperDefense.words[self.defense]}/{self.level}")
@@ -127,7 +138,7 @@ class RevealedBatches(OnLastLayer):
             own = run.labels_of(chosen, generator)
             gradient = defend({"weight": run.gradient(chosen, own)})["weight"]
             truth = set(own.tolist())
-            # A changed gradient has full rank; the attacker is told the batch size, as in the paper's code.
+            # A defended gradient has full rank, so the attacker gets the batch size, as in the paper's code.
             attacks = _attacks(gradient, self.size, clean=self.defense == "none", coded=number < self.coded)
             for attack, reveal in attacks.items():
                 started = time.perf_counter()
@@ -144,12 +155,12 @@ class RevealedBatches(OnLastLayer):
 
 
 class Table1(RevealedBatches):
-    """Batches of one size, as they are."""
+    """Batches of one size, without a defence."""
 
     part: ClassVar[str] = "table 1"
 
     def run(self) -> Iterator[Revealed]:
-        """Reveal the classes."""
+        """Recover the classes."""
         return self.reveal()
 
 
@@ -159,17 +170,17 @@ class Table4(RevealedBatches):
     part: ClassVar[str] = "table 4"
 
     def run(self) -> Iterator[Revealed]:
-        """Reveal the classes."""
+        """Recover the classes."""
         return self.reveal()
 
 
 def centred(run: Seen) -> Seen:
-    """Return the same network with its features' mean moved into its bias: f − μ and b + Wμ predict the same."""
+    """Return the same network with its features' mean moved into its bias: f − μ with b + Wμ predicts the same."""
     return replace(run, features=run.features - run.features.mean(dim=0))
 
 
 def _attacks(gradient: Tensor, size: int, *, clean: bool, coded: bool) -> dict[str, Callable[[], set[int]]]:
-    """Return what reveals the classes of a batch, by name."""
+    """Return the attacks on a batch, by name."""
     attacks = {
         "minimum rule": lambda: set((gradient.amin(dim=1) < 0).nonzero()[:, 0].tolist()),
         "RLG": lambda: _by_planes(gradient, None if clean else size),
@@ -186,19 +197,19 @@ def _by_planes(gradient: Tensor, rank: int | None) -> set[int]:
     try:
         return reveal_labels(gradient, rank=rank)
     except InputError:
-        # Of full rank: there is no telling, and a guess is not made.
+        # A gradient of full rank has no solution. The attack then returns nothing instead of a guess.
         return set()
 
 
 def scores(found: set[int], truth: set[int]) -> Scores:
-    """Return how near a set of classes is to the true one."""
+    """Compare a set of classes with the true one."""
     both = len(found & truth)
     precision, recall = both / len(found) if found else 0.0, both / len(truth)
     harmonic = 2 * precision * recall / (precision + recall) if both else 0.0
     return Scores(precision=precision, recall=recall, f1=harmonic, exact=found == truth)
 
 
-# How much was revealed, as both tables have it.
+# The columns of both tables.
 REVEALED: dict[str, Measure] = {
     "precision": mean("precision", ".3f"),
     "recall": mean("recall", ".3f"),
@@ -211,14 +222,17 @@ REVEALED: dict[str, Measure] = {
 
 
 def table(record: Record) -> pd.DataFrame:
-    """Return Table 1: precision, recall, F1 and exact matches, a line a network, size and attack."""
+    """Return Table 1: precision, recall, F1, exact sets, number of classes found, batches n and time (ms).
+
+    One row for each network, batch size N and attack.
+    """
     rows = record.rows(Table1)
     titles = [_title(network) for network in rows[NETWORK].itertuples(index=False)]
     return summary(rows.assign(title=titles), {"network": "title", "N": "size", "attack": "attack"}, REVEALED)
 
 
 def defense_table(record: Record) -> pd.DataFrame:
-    """Return the image half of Table 4: RLG and RLG as coded behind defences."""
+    """Return the image half of Table 4: RLG and RLG as coded behind defences; one row for each defence and attack."""
     rows = record.rows(Table4)
     rows = rows[rows["attack"] != "minimum rule"]
     shown = [
@@ -229,12 +243,12 @@ def defense_table(record: Record) -> pd.DataFrame:
 
 
 def _title(words: Iterable[object]) -> str:
-    """Return how a network is named: its features are, where they are not plain."""
+    """Return a network's name, with its kind of features unless they are plain."""
     return " ".join(str(word) for word in words if word not in ("", "plain"))
 
 
 def figure_exact(record: Record) -> Figure:
-    """Draw precision, recall and exact matches against the batch size, a row of panels a network."""
+    """Draw precision, recall and the share of exact sets against the batch size, a row of panels for each network."""
     frame = record.rows(Table1).astype({"exact": float})
     groups = list(frame.groupby(NETWORK, sort=False))
     columns = {"precision": "precision", "recall": "recall", "exact": "exact match"}

@@ -1,6 +1,6 @@
 """How steep losses are in the logits, and what that does to counts
 
-posterior2023, Theorem 1, Table 1 and Theorem 2: which weight stands before p − y, for which loss and which labels.
+posterior2023, Theorem 1, Table 1 and Theorem 2: the weight before p − y for each loss and kind of label.
 """
 
 from __future__ import annotations
@@ -25,20 +25,21 @@ from gradleak.show.summaries import among, greatest, least, summary, total
 from gradleak.studies import Experiment, Row, setting
 
 PLACE = "Section 3.1, Theorem 1, Table 1, Appendix C"
-# Logits are drawn from flat to steep; where p is 1 to the last digit, autograd of (1 − p)^γ has no value for γ below 1.
+# The exponents of the least and the largest scale of logits. Where p rounds to 1, autograd of (1 − p)^γ is not finite
+# for γ below 1.
 SCALES = (-2.0, 0.3)
-# The readings of Theorem 1: a sample's weight times p − y; all classes' weights, without the label; and, as soft labels
-# need it, each class's weight times its share of the label.
+# Three readings of Theorem 1: the weight of the sample's class times p − y; the weights of all classes regardless of
+# the label; and each class's weight times its share of the label, which soft labels need.
 TABLE_1, AS_PRINTED, BY_LABEL = "Table 1", "equation 2 as printed", "by the label"
 BATCH, CLASSES = 64, 10
 CONFIDENCES = (0.15, 0.3, 0.5, 0.7, 0.9)
 
 
 class Parameters(studies.Parameters):
-    """Which losses are looked at, on how many logits, and for how many classes."""
+    """Parameters of the page: losses, numbers of classes and random logits."""
 
     cases: int = setting(
-        200, paper=10_000, smallest=20, ge=2, le=1_000_000, about="random logits a loss and number of classes"
+        200, paper=10_000, smallest=20, ge=2, le=1_000_000, about="random logits for each loss and number of classes"
     )
     classes: list[int] = setting(
         [2, 10, 100], paper=[2, 3, 10, 100, 1000], smallest=[2, 10], about="numbers of classes K"
@@ -52,7 +53,7 @@ class Parameters(studies.Parameters):
     temperatures: list[float] = setting([0.5, 1.0, 4.0], smallest=[1.0, 2.0], about="temperatures of the softmax")
 
     def experiments(self) -> Iterator[Experiment]:
-        """Give each loss with each kind of label and number of classes; then counts under each focal loss."""
+        """Yield each loss with each kind of label and number of classes, then the counts under each focal loss."""
         kinds = ("one-hot", "soft")
         for labels, gamma, temperature, classes in product(kinds, self.gammas, self.temperatures, self.classes):
             yield Slope.of(self, loss="focal", labels=labels, gamma=gamma, temperature=temperature, classes=classes)
@@ -66,12 +67,20 @@ class Parameters(studies.Parameters):
             yield Counts.of(self, gamma=gamma)
 
     def about(self) -> str:
-        """Return in a few words how many samples of what a run is about."""
+        """Return the size of a run and its data in a few words."""
         return f"{self.cases:,} random logits a loss and number of classes"
 
 
 class Missed(Row):
-    """By how much one reading of the theorem misses the slopes of `count` samples, relative to their size."""
+    """The relative error of one reading of the theorem, over the gradients of `count` samples.
+
+    Attributes:
+        form: The reading.
+        worst: The largest error.
+        median: The median error.
+        count: The number of samples.
+        least_weight: The least weight Φ of a class.
+    """
 
     form: str
     worst: float
@@ -81,7 +90,15 @@ class Missed(Row):
 
 
 class Counted(Row):
-    """Percent of samples counted under the right class, and of batches that are counted without a mistake."""
+    """The success of counting by one formula.
+
+    Attributes:
+        form: The formula.
+        confidence: The mean predicted probability of a sample's own class.
+        count: The number of batches.
+        found: The share of samples that are counted for the right class, in percent.
+        exact: The share of batches that are counted without error, in percent.
+    """
 
     form: str
     confidence: float
@@ -91,7 +108,7 @@ class Counted(Row):
 
 
 class Slope(Experiment):
-    """The slope of a loss in the logits by autograd, beside the readings of the theorem."""
+    """The gradient of a loss by the logits from autograd, compared with each reading of the theorem."""
 
     part: ClassVar[str] = "slope"
     loss: str
@@ -102,21 +119,21 @@ class Slope(Experiment):
     cases: int
 
     def run(self) -> Iterator[Missed]:
-        """Draw logits and labels, and compare."""
+        """Draw logits and labels, and compare the gradients."""
         generator = torch.Generator().manual_seed(self.seed)
         draws: dict[str, Any] = {"generator": generator, "dtype": torch.float64}
         low, high = SCALES
         spread = 10 ** (low + (high - low) * torch.rand(self.cases, 1, **draws))
         logits = (spread * torch.randn(self.cases, self.classes, **draws)).to(self.device).requires_grad_()
         target = _labels(self.labels, self.cases, self.classes, generator).to(self.device)
-        # A weight of each sample's own, which the focal loss allows.
+        # The focal loss allows a different weight α for each sample.
         alpha = torch.ones(self.cases, 1, dtype=torch.float64)
         alpha = 0.25 + torch.rand(self.cases, 1, **draws) if self.loss == "focal" else alpha
         own, alpha = _loss(self.loss, self.gamma, self.temperature), alpha.to(self.device)
         (slope,) = torch.autograd.grad((alpha[:, 0] * own(logits, target)).sum(), [logits])
         p = own.probabilities(logits.detach())
         weight = alpha * own.weight(p)
-        # Of a saturated sample little is left but what p itself is rounded to.
+        # The gradient of a saturated sample is mostly rounding error of p, so errors are relative to a larger size.
         size = (slope.norm(dim=1) + 1e-9 * weight.abs().amax(dim=1)).clamp(min=1e-300)
         for form, found in _forms(weight, p, target, binary=self.loss == "binary").items():
             missed = (found - slope).norm(dim=1) / size
@@ -130,26 +147,26 @@ class Slope(Experiment):
 
 
 class Counts(Experiment):
-    """Classes counted in batches whose samples are all like their class's mean: only the formula can be wrong."""
+    """Counts in batches whose samples all equal the mean of their class, so that only the formula causes errors."""
 
     part: ClassVar[str] = "counts"
     gamma: float
     cases: int
 
     def run(self) -> Iterator[Counted]:
-        """Count by Theorem 2 and by a system of equations, for classes that are known more or less surely."""
+        """Count by Theorem 2 and by a system of equations, for classes of different mean confidence."""
         generator = torch.Generator().manual_seed(self.seed)
         draws: dict[str, Any] = {"generator": generator, "dtype": torch.float64}
         batches, loss = min(self.cases, 1000), Focal(gamma=self.gamma)
         for confidence in CONFIDENCES:
-            # Classes are learned unevenly, and mistaken for some others more than for the rest.
+            # Classes differ in confidence, and each is confused with some classes more than with others.
             sure = (confidence + 0.4 * (torch.rand(CLASSES, **draws) - 0.5)).clamp(0.02, 0.98)
             others = torch.rand(CLASSES, CLASSES, **draws).fill_diagonal_(0)
             p = others / others.sum(dim=1, keepdim=True) * (1 - sure)[:, None] + torch.diag(sure)
             truth = torch.stack([torch.bincount(row, minlength=CLASSES) for row in _batches(batches, generator)])
             p, sure, truth = p.to(self.device), sure.to(self.device), truth.to(self.device)
             weight = loss.weight(sure)
-            # Sample by sample: a class's weight times p − y, whichever row of the gradient one looks at.
+            # A sample contributes the weight of its class times p − y to all rows of the gradient.
             pushes = weight[:, None] * (p - torch.eye(CLASSES).to(p))
             gradient = truth.double() @ pushes / BATCH
             away = (p.sum(dim=0) - sure) / (CLASSES - 1)
@@ -183,7 +200,7 @@ def _labels(kind: str, cases: int, classes: int, generator: torch.Generator) -> 
 
 
 def _forms(weight: Tensor, p: Tensor, target: Tensor, *, binary: bool) -> dict[str, Tensor]:
-    """Return the slope (N, K) by every reading of the theorem, given the weights Φ (N, K) of all classes."""
+    """Return the gradient (N, K) by each reading of the theorem, from the weights Φ (N, K) of all classes."""
     if binary:
         return {TABLE_1: weight * (p - target)}
     likeliest = weight.gather(1, target.argmax(dim=1, keepdim=True))
@@ -196,7 +213,7 @@ def _forms(weight: Tensor, p: Tensor, target: Tensor, *, binary: bool) -> dict[s
 
 
 def _batches(count: int, generator: torch.Generator) -> Tensor:
-    """Return the classes (N, B) of batches of which half is of two classes."""
+    """Return the classes (N, B) of batches in which half of the samples belong to two classes."""
     drawn = torch.randint(CLASSES, (count, BATCH), generator=generator)
     pair = torch.randint(CLASSES, (count, 2), generator=generator)
     drawn[:, : BATCH // 2] = pair.repeat_interleave(BATCH // 4, dim=1)
@@ -204,7 +221,10 @@ def _batches(count: int, generator: torch.Generator) -> Tensor:
 
 
 def table(record: Record) -> pd.DataFrame:
-    """Return, for every loss and kind of label, how far each reading of the theorem is from autograd's slope."""
+    """Return the largest relative error of each reading of the theorem, compared with autograd.
+
+    One row for each loss and kind of label. Columns: the number of samples, the three readings, and the least weight.
+    """
     forms = {form: among(greatest("worst", ".1e"), form=form) for form in (TABLE_1, AS_PRINTED, BY_LABEL)}
     return summary(
         record.rows(Slope),
@@ -218,7 +238,11 @@ def table(record: Record) -> pd.DataFrame:
 
 
 def counts_table(record: Record) -> pd.DataFrame:
-    """Return how much of a batch is counted right by Theorem 2 and by the system, by focus and confidence."""
+    """Return the share of samples that are counted for the right class.
+
+    One row for each focusing parameter γ and formula (Theorem 2 or system of equations); one column for each mean
+    confidence p.
+    """
     frame = record.rows(Counts)
     wide = frame.pivot_table(index=["gamma", "form"], columns="confidence", values="found", sort=False)
     wide = wide.map("{:.1f} %".format)
@@ -229,7 +253,7 @@ def counts_table(record: Record) -> pd.DataFrame:
 
 
 def figure_weights(record: Record) -> Figure:
-    """Draw the weight before p − y over the probability of the sample's own class, for every focus."""
+    """Draw the weight Φ before p − y against the probability of the sample's own class, a line for each γ."""
     gammas = sorted(set(record.frame()["gamma"]))
     p = torch.linspace(1e-4, 1 - 1e-4, 400, dtype=torch.float64)
     figure, axes = figures.panels(1, 1, height=3.0)

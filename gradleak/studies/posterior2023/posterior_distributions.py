@@ -30,12 +30,12 @@ PLACE = "Section 3.2, Figure 2"
 QUANTILES = {"q05": 0.05, "q25": 0.25, "q50": 0.5, "q75": 0.75, "q95": 0.95}
 SIDES = ("positive", "negative")
 BATCH = 64
-# The batch size that errors of counts are told for.
+# The batch size for which errors of counts are computed.
 ERRORS_AT = 32
 
 
 class Trained(Form):
-    """A network that is trained on a dataset for some steps."""
+    """A network and its training steps on a dataset, written "dataset/network/activation/steps"."""
 
     dataset: str
     network: str
@@ -44,14 +44,14 @@ class Trained(Form):
 
 
 class Parameters(studies.Parameters):
-    """Which networks are trained for how long, and how often and on how many samples they are looked at."""
+    """Parameters of the page: networks and their training, stops and test samples."""
 
     rows: list[Trained] = setting(
         ["photos/lenet5/tanh/60", "photos/small-cnn//60"],
         paper=["mnist/lenet5/tanh/100", "cifar10/resnet18-cifar//200"],
         smallest=["digits/small-cnn//20"],
         validate_default=True,
-        about="dataset/network/activation/steps of training; no activation where the network has its own",
+        about="dataset/network/activation/steps of training; activation empty for the network's default",
     )
     stops: int = setting(
         3,
@@ -59,30 +59,37 @@ class Parameters(studies.Parameters):
         smallest=2,
         ge=2,
         le=1000,
-        about="how often posteriors are looked at, the start and end included",
+        about="how often posteriors are measured, start and end included",
     )
-    samples: int = setting(200, paper=1000, smallest=100, ge=20, le=100_000, about="test samples that are looked at")
-    rate: float = setting(1e-3, gt=0, about="Adam's rate")
+    samples: int = setting(200, paper=1000, smallest=100, ge=20, le=100_000, about="test samples at each stop")
+    rate: float = setting(1e-3, gt=0, about="learning rate of Adam")
 
     def sees(self) -> list[Sees]:
-        """Return the networks of all rows, and the images that they are shown."""
+        """Return the networks of all rows with their images."""
         return [Sees(row.network, row.dataset, activation=row.activation) for row in self.rows]
 
     def experiments(self) -> Iterator[Experiment]:
-        """Give each row's training."""
+        """Yield an experiment for each row."""
         for row in self.rows:
             yield Posteriors.of(self, **dict(row))
 
     def about(self) -> str:
-        """Return in a few words which networks a run is about, and how many samples they are shown."""
+        """Return the networks of a run and the number of samples in a few words."""
         networks = ", ".join(f"{row.network} on {data.title(row.dataset)}" for row in self.rows)
         return f"{networks}; {self.samples:,} test samples at each stop"
 
 
 class Posterior(Row):
-    """The probabilities of one class after some steps: of its own samples ("positive") or of all others ("negative").
+    """The predicted probability of one class after some training steps.
 
-    `mean`, `spread` and the quantiles are over `count` samples; `accuracy`: of the network, on all, in percent.
+    Attributes:
+        step: The number of training steps.
+        label: The class.
+        side: "positive" for samples of the class, "negative" for all others.
+        count: The number of samples, over which mean, spread and quantiles are taken.
+        accuracy: The network's accuracy on all samples, in percent.
+        mean: The mean probability.
+        spread: The standard deviation.
     """
 
     step: int
@@ -100,7 +107,7 @@ class Posterior(Row):
 
 
 class Posteriors(Experiment):
-    """A network that is trained for some steps, with its posteriors class by class along the way."""
+    """A network that is trained for some steps, with its predicted probabilities for each class at several stops."""
 
     dataset: str
     network: str
@@ -111,7 +118,7 @@ class Posteriors(Experiment):
     rate: float
 
     def run(self) -> Iterator[Posterior]:
-        """Train, and describe the posteriors at every stop."""
+        """Train, and measure the predicted probabilities at every stop."""
         private, public = load(self.dataset, "train"), load(self.dataset, "test")
         generator = torch.Generator().manual_seed(self.seed)
         activation = self.activation or None
@@ -157,7 +164,11 @@ STOP = {"dataset": "dataset", "network": "network", "step": "step"}
 
 
 def table(record: Record) -> pd.DataFrame:
-    """Return, along the way, what is predicted of a class's own samples and of others, means over classes."""
+    """Return the predicted probability of a class for samples of the class and for others, as means over classes.
+
+    One row for each dataset, network and training step. Columns: accuracy, mean ± standard deviation for samples of the
+    class ("positive") and for others ("negative"), and the number n of samples.
+    """
     spread = joined(" ± ", mean("mean", ".3f"), mean("spread", ".3f"))
     sides = {side: among(spread, side=side) for side in SIDES}
     lines = summary(record.rows(Posteriors), STOP, {"accuracy, %": only("accuracy", ".1f"), **sides, "n": _samples})
@@ -165,12 +176,12 @@ def table(record: Record) -> pd.DataFrame:
 
 
 def _samples(rows: pd.DataFrame) -> str:
-    """Measure how many samples there are: all are positive or negative for any one class."""
+    """Measure the number of samples; each is positive or negative for any one class."""
     return f"{select(rows, label=rows['label'].min())['count'].sum():.0f}"
 
 
 def _errors(record: Record) -> pd.DataFrame:
-    """Return the standard deviation of every class's count, by the formula on the page, a line a class and stop."""
+    """Return the standard deviation of every class's count by the page's formula, a row for each class and stop."""
     parts = []
     for (dataset, network, step), group in record.rows(Posteriors).groupby(list(STOP), sort=False):
         sides = {side: own.set_index("label") for side, own in group.groupby("side")}
@@ -183,14 +194,20 @@ def _errors(record: Record) -> pd.DataFrame:
 
 
 def error_table(record: Record) -> pd.DataFrame:
-    """Return the standard deviation of counts that the posteriors' spread makes, at a batch of 32."""
+    """Return the standard deviation of counts that follows from the spread of the posteriors, for batches of 32.
+
+    One row for each dataset, network and training step. Columns: the mean over classes and the largest.
+    """
     measures = {"error, mean of classes": mean("error", ".3f"), "the worst class": greatest("error", ".3f")}
     lines = summary(_errors(record), STOP, measures)
     return lines.assign(dataset=lines["dataset"].map(data.title))
 
 
 def figure_posteriors(record: Record) -> Figure:
-    """Draw the posteriors of every class at the last stop: its own samples' and the others'."""
+    """Draw the predicted probability of every class at the last stop, for samples of the class and for others.
+
+    Boxes hold 50 % and whiskers 90 % of the samples; there is a panel for each dataset and network.
+    """
     rows = record.rows(Posteriors)
     last = rows[rows["step"] == rows["steps"]]
     groups = list(last.groupby(["dataset", "network"], sort=False))
@@ -222,13 +239,13 @@ def figure_posteriors(record: Record) -> Figure:
 
 
 def figure_errors(record: Record) -> Figure:
-    """Draw the standard deviation of counts that the posteriors' spread makes, along the training."""
-    # Seaborn aligns by the lines' names, and those of several trials are alike.
+    """Draw the standard deviation of counts against the training steps, a point for each class."""
+    # Seaborn aligns rows by their index, which repeats between trials.
     frame = _errors(record).reset_index(drop=True)
     groups = list(frame.groupby(["dataset", "network"], sort=False))
     figure, axes = figures.panels(1, len(groups), height=2.7, sharey=True)
     for axis, ((dataset, network), group) in zip(axes[0], groups, strict=True):
-        # What does not fit beside the others is drawn on top of them.
+        # Points that do not fit side by side may overlap, without a warning.
         sns.swarmplot(group, x="step", y="error", color=figures.COLOURS[2], size=5, warn_thresh=1, ax=axis)
         axis.axhline(0.5, color=figures.COLOURS[1], linestyle=figures.DASHES[1], label="half a sample")
         axis.set(title=f"{data.title(str(dataset))}, {network}", xlabel="steps of training", ylabel="")

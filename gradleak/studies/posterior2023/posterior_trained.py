@@ -29,22 +29,22 @@ from gradleak.studies.shared.tally import LOOKS, load, others
 
 PLACE = "Sections 4.3 and 4.4, Figures 3 and 4"
 ATTACKS = {"posterior": "posterior", "iLRG": "ilrg", "guess": "guess"}
-# Figure 4's batches.
+# The batch size of Figure 4.
 SIZE = 32
 NAMES = {"adam": "Adam", "sgd": "SGD"}
 
 
 class Parameters(studies.Parameters):
-    """Which model is trained on what, and in which batches and by how many auxiliary samples labels are counted."""
+    """Parameters of the page: the model and its training, batches and auxiliary samples."""
 
     dataset: str = setting(
         "photos", paper="cifar10", about="private images, training split; auxiliary ones: test split"
     )
-    learns: str = setting("photos", paper="cifar10-jpeg", about="what the model is trained on, training split")
+    learns: str = setting("photos", paper="cifar10-jpeg", about="training set of the model, training split")
     network: str = setting("lenet5", paper="vgg16", about="the model")
     epochs: int = setting(1, ge=1, le=100, about="passes over the training set, at a rate of 0.001")
     optimizers: list[Literal["adam", "sgd"]] = setting(
-        ["adam", "sgd"], smallest=["adam"], about="what trains the model"
+        ["adam", "sgd"], smallest=["adam"], about="optimizers that train the model"
     )
     sizes: list[PositiveInt] = setting(
         [64, 256], paper=[64, 128, 256, 512, 1024], smallest=[16], about="Figure 3: samples in a batch"
@@ -56,30 +56,35 @@ class Parameters(studies.Parameters):
         about="Figure 3: share of one class in a batch; 0: even",
     )
     scales: list[PositiveInt] = setting(
-        [1, 5, 20], paper=[1, 5, 10, 50, 100], smallest=[1], about="Figure 4: auxiliary samples of a class"
+        [1, 5, 20], paper=[1, 5, 10, 50, 100], smallest=[1], about="Figure 4: auxiliary samples per class"
     )
-    auxiliary: int = setting(20, paper=100, ge=1, le=1000, about="Figure 3: auxiliary samples of a class")
-    batches: int = setting(10, paper=20, smallest=2, ge=2, le=10_000, about="batches a setting")
+    auxiliary: int = setting(20, paper=100, ge=1, le=1000, about="Figure 3: auxiliary samples per class")
+    batches: int = setting(10, paper=20, smallest=2, ge=2, le=10_000, about="batches per setting")
 
     def sees(self) -> list[Sees]:
-        """Return the model, the images that it is shown, and those that it is trained on."""
+        """Return the model with its private images and its training set."""
         return [Sees(self.network, self.dataset, activation="relu", learns=self.learns)]
 
     def experiments(self) -> Iterator[Experiment]:
-        """Give the model as each optimizer trains it."""
+        """Yield an experiment for each optimizer."""
         for optimizer in self.optimizers:
             yield TrainedModel.of(self, optimizer=optimizer)
 
     def about(self) -> str:
-        """Return in a few words how many batches of what a run is about."""
+        """Return the number of batches of a run and its data in a few words."""
         images = data.title(self.dataset)
         return f"{self.batches} batches a setting, {self.epochs} epoch of {self.network}, {images}"
 
 
 class Counted(Accuracy):
-    """How right one attack counts in one setting of Figure 3, or with one amount of auxiliary samples, of Figure 4.
+    """The accuracy of one attack's counts in a setting of Figure 3, or with an amount of auxiliary samples of Figure 4.
 
-    `part`: "settings" or "scale"; `given`: auxiliary samples of a class; `accuracy`: of the model, in percent.
+    Attributes:
+        part: "settings" (Figure 3) or "scale" (Figure 4).
+        size: The batch size.
+        share: The share of one class in a batch; 0 for even batches.
+        given: The number of auxiliary samples per class.
+        accuracy: The model's test accuracy, in percent.
     """
 
     part: str
@@ -90,7 +95,7 @@ class Counted(Accuracy):
 
 
 class TrainedModel(Experiment):
-    """A trained model, and the labels of batches of every size, imbalance and amount of auxiliary data."""
+    """A trained model, and batches of every size, imbalance and number of auxiliary samples."""
 
     optimizer: Literal["adam", "sgd"]
     dataset: str
@@ -104,13 +109,13 @@ class TrainedModel(Experiment):
     batches: int
 
     def reads(self) -> list[str]:
-        """Return the names of the private images and of those that the model is trained on."""
+        """Return the dataset of the private images and the model's training set."""
         return [self.dataset, self.learns]
 
     def run(self) -> Iterator[Counted]:
-        """Train the model, and count by every attack."""
+        """Train the model, and count the labels by every attack."""
         model, correct = self._model()
-        # No sample knows of another: what the last layer takes in is worked out once.
+        # Samples do not influence each other, so the last layer's inputs are computed only once.
         private, public = (_seen(model, load(self.dataset, split), self.device) for split in ("train", "test"))
         head = model.get_submodule("head")
         generator = torch.Generator().manual_seed(self.seed)
@@ -134,7 +139,7 @@ class TrainedModel(Experiment):
                 )
 
     def _model(self) -> tuple[nn.Module, float]:
-        """Return the model, and its test accuracy."""
+        """Return the model and its test accuracy."""
         recipe = training.Recipe(
             network=self.network,
             dataset=self.learns,
@@ -152,24 +157,27 @@ class TrainedModel(Experiment):
 
 
 def _seen(model: nn.Module, dataset: data.Dataset, device: str) -> data.Dataset:
-    """Return a dataset with what the last layer takes in, in place of its images."""
+    """Return a dataset with the last layer's inputs in place of its images."""
     features, _ = head_inputs(model, data.normalise(dataset.images).to(device))
     return replace(dataset, images=features.cpu())
 
 
 def _rows(record: Record, **where: str) -> pd.DataFrame:
-    """Return the rows in which columns have these values, with the optimizers as tables name them."""
+    """Return the rows in which columns have these values, with the optimizers' names for tables."""
     rows = select(record.rows(TrainedModel), **where)
     return rows.assign(optimizer=rows["optimizer"].map(NAMES))
 
 
 def models_table(record: Record) -> pd.DataFrame:
-    """Return how well each model does after its training."""
+    """Return the test accuracy of each trained model, a row for each optimizer."""
     return summary(_rows(record), {"trained by": "optimizer"}, {"test accuracy, %": only("accuracy", ".1f")})
 
 
 def settings_table(record: Record) -> pd.DataFrame:
-    """Return Figure 3: the posterior attack's instance accuracy by batch size and imbalance, the guess's beside it."""
+    """Return Figure 3: the instance accuracy of the posterior attack, and of the guess in brackets.
+
+    One row for each optimizer and share of one class; one column for each batch size B.
+    """
     rows = _rows(record, part="settings")
     own = among(only("instances", ".3f"), attack="posterior")
     guess = among(only("instances", "({:.3f})"), attack="guess")
@@ -179,7 +187,10 @@ def settings_table(record: Record) -> pd.DataFrame:
 
 
 def scale_table(record: Record) -> pd.DataFrame:
-    """Return Figure 4: the posterior attack's instance accuracy by the auxiliary samples of a class."""
+    """Return Figure 4: the instance accuracy of the posterior attack, mean ± standard deviation over batches.
+
+    One row for each optimizer; one column for each number of auxiliary samples per class.
+    """
     rows = _rows(record, part="scale", attack="posterior")
     instances = joined(" ± ", only("instances", ".3f"), only("spread", ".3f"))
     amounts = {f"{given}": among(instances, given=given) for given in dict.fromkeys(rows["given"])}
@@ -187,7 +198,7 @@ def scale_table(record: Record) -> pd.DataFrame:
 
 
 def figure_trained(record: Record) -> Figure:
-    """Draw instance accuracy against the batch size, the imbalance and the auxiliary samples, a row an optimizer."""
+    """Draw instance accuracy against batch size, imbalance and auxiliary samples per class, a row per optimizer."""
     frame = record.rows(TrainedModel)
     optimizers = list(dict.fromkeys(frame["optimizer"]))
     figure, axes = figures.panels(len(optimizers), 3, height=2.6, sharey=True)

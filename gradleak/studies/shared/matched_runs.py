@@ -1,4 +1,4 @@
-"""Runs of gradient matching side by side on the same images and starts, and how they are told apart."""
+"""Runs of gradient matching on the same images and random starts, and the comparison of these runs."""
 
 from __future__ import annotations
 
@@ -32,45 +32,54 @@ from gradleak.studies.shared.restored import Quality, quality
 
 # wang2024's weights of total variation.
 VARIATION = {"untrained": 1e-2, "trained": 1e-3}
-# Points of a curve, images of a strip, draws of a bootstrap.
+# The number of points of a curve, of images in a strip, and of bootstrap resamples.
 POINTS, SHOWN, DRAWS = 20, 6, 4000
-# In dB: what is under the first is no image; equal images count as the second in a mean.
+# PSNR in dB: an image below the first value counts as lost; the second value caps equal images in a mean.
 LOST, TOP = 15, 200.0
 
 
 class Parameters(studies.Parameters):
-    """How many images and starts each row of the table has, on which networks, and for how many steps."""
+    """Parameters of the table's rows: images, random starts, networks and steps."""
 
-    pairs: int = setting(2, paper=45, ge=2, le=10_000, about="mixed images, one a pair of classes")
+    pairs: int = setting(2, paper=45, ge=2, le=10_000, about="mixed images, one for each pair of classes")
     images: int = setting(2, paper=30, ge=2, le=10_000, about="images with smoothed labels")
-    restarts: int = setting(1, paper=10, ge=1, le=100, about="random starts an image")
-    l2_steps: int = setting(1, paper=300, ge=1, le=100_000, about="L-BFGS steps of L2 matching, 20 gradients each")
+    restarts: int = setting(1, paper=10, ge=1, le=100, about="random starts per image")
+    l2_steps: int = setting(1, paper=300, ge=1, le=100_000, about="L-BFGS steps of L2 matching, 20 iterations each")
     cosine_steps: int = setting(10, paper=4800, ge=1, le=1_000_000, about="Adam steps of cosine matching")
-    whole: int = setting(0, paper=45, ge=0, le=10_000, about="images of each untrained L2 row that get whole steps")
-    whole_starts: int = setting(1, paper=10, ge=1, le=100, about="random starts of those")
-    stages: list[Stage] = setting(["untrained"], paper=list(STAGES), about="networks: untrained, trained")
+    whole: int = setting(0, paper=45, ge=0, le=10_000, about="images per untrained L2 row that get whole steps")
+    whole_starts: int = setting(1, paper=10, ge=1, le=100, about="random starts per image with whole steps")
+    stages: list[Stage] = setting(["untrained"], paper=list(STAGES), about="stages of training: untrained, trained")
     dataset: str = setting("photos", paper="cifar10", about="private images, test split")
 
     def sees(self) -> list[Sees]:
-        """Return LeNet in its states, and the images that it is shown."""
+        """Return LeNet in each stage of training, with its private images."""
         return [Fixed(**vars(one), lpips=1) for one in lenets(self.dataset, self.stages)]
 
     def about(self) -> str:
-        """Return in a few words how many samples of what a run is about."""
+        """Return the size of a run and its data in a few words."""
         return f"{self.pairs} mixed and {self.images} smoothed images, {data.title(self.dataset)}"
 
 
 class OfRun(Row):
-    """What came out of a run of matching, by the run's name; `what` says which sort of row it is."""
+    """A result of one run of matching, with the name of the run; `what` is the kind of row."""
 
     what: str
     run: str
 
 
 class MatchedImage(OfRun, Quality):
-    """An image that one start led to: `lost` is 1 where it diverged, `bad` counts losses that were not finite.
+    """The image restored from one random start.
 
-    `label_error`: of the label in L1, at the start that the attacker chooses by its loss.
+    Attributes:
+        image: The number of the private image.
+        restart: The number of the random start.
+        seconds: The run's time (s), divided by the number of its images and starts.
+        status: The status that the matching reports.
+        loss: The final loss.
+        lost: 1 if the start diverged, else 0.
+        bad: The number of losses that were not finite.
+        label_error: The L1 error of the label; stated only for the start that the attacker chooses, the one of least
+            loss.
     """
 
     image: int
@@ -84,7 +93,7 @@ class MatchedImage(OfRun, Quality):
 
 
 class CurvePoint(OfRun):
-    """The best so far at a step: the median loss, and the mean PSNR."""
+    """The best iterates up to a step: their median loss and their mean PSNR (dB)."""
 
     step: int
     loss: float
@@ -98,9 +107,14 @@ class Strip(OfRun):
 
 
 class PairedRuns(OfRun):
-    """How much higher the first run's PSNR is, and between which numbers its mean lies with 95 % confidence.
+    """The mean difference in PSNR (dB) between two runs on the same images.
 
-    `apart`: within this of no difference, with the same confidence.
+    Attributes:
+        images: The number of images.
+        difference: The first run's PSNR minus the second run's, mean over images.
+        low: The lower end of its 95 % confidence interval.
+        high: The upper end.
+        apart: The larger absolute value of the two ends, a bound on the size of the difference.
     """
 
     images: int
@@ -111,7 +125,7 @@ class PairedRuns(OfRun):
 
 
 class Trained(Row):
-    """The test accuracy of a row's network, where it is trained."""
+    """The test accuracy of the network of a table row; None if it is untrained."""
 
     what: str
     accuracy: float | None
@@ -119,7 +133,7 @@ class Trained(Row):
 
 @dataclass(frozen=True)
 class Matching:
-    """How a run matches, and where it has its labels from: None where it knows them."""
+    """The settings of a run; `labels` is how the attacker gets the labels, None if the true labels are known."""
 
     distance: Distance
     prior: Prior
@@ -128,7 +142,7 @@ class Matching:
 
 
 class Private(NamedTuple):
-    """A network, its test accuracy if it is trained, and the private inputs and labels that it is shown."""
+    """A network, its test accuracy (None if untrained), and the private inputs and labels."""
 
     model: nn.Module
     accuracy: float | None
@@ -136,23 +150,23 @@ class Private(NamedTuple):
     targets: Tensor
 
     def first(self, count: int) -> Private:
-        """Return the same with the first samples alone."""
+        """Return the same with only the first `count` samples."""
         return self._replace(inputs=self.inputs[:count], targets=self.targets[:count])
 
 
 class OnLeNet(Experiment):
-    """Images that LeNet is shown in one of its states."""
+    """Private images on LeNet at one stage of training."""
 
     stage: Stage
     dataset: str
 
     def reads(self) -> list[str]:
-        """Return the datasets that the images come from, and that a trained network has learned."""
+        """Return the dataset of the private images and, for a trained network, its training set."""
         return [self.dataset, *([_lenet(self.dataset, "trained").training] if self.stage == "trained" else [])]
 
 
 class Matched(OnLeNet):
-    """A row of a table: images with one kind of label, matched by one distance."""
+    """One row of a table: images with one kind of label, restored with one distance of gradients."""
 
     labels: str
     distance: Kind
@@ -162,7 +176,7 @@ class Matched(OnLeNet):
 
     @classmethod
     def every(cls, parameters: Parameters, **inputs: Any) -> Iterator[Self]:
-        """Give a table's rows, with these inputs beside their own."""
+        """Yield the experiments of all rows of a table; `inputs` are the same for all rows."""
         samples = {"mixup": parameters.pairs, "smoothing": parameters.images}
         steps = {"l2": parameters.l2_steps, "cosine": parameters.cosine_steps}
         for labels, distance, stage in itertools.product(samples, steps, parameters.stages):
@@ -170,18 +184,30 @@ class Matched(OnLeNet):
             yield cls.of(parameters, samples=samples[labels], steps=steps[distance], **own, **inputs)
 
     def private(self) -> Private:
-        """Return the network, and the row's inputs and labels."""
+        """Return the row's network and its private inputs and labels."""
         return private(self.labels, self.stage, self.samples, self.dataset, self.seed, self.device)
 
     def matching(self, *, labels: str | None = None, whole: bool = False, **weights: float) -> Matching:
-        """Return how wang2024 matches the row, with these labels and weights of its distance; steps may be `whole`."""
+        """Return wang2024's settings for this row.
+
+        Args:
+            labels: How the attacker gets the labels; None if the true labels are known.
+            whole: Whether L-BFGS takes full steps, without a line search.
+            weights: The weights of the distance.
+        """
         distance = Distance(self.distance, **weights)
         return Matching(distance, prior(self.stage), optimizer(self.distance, self.steps, whole=whole), labels)
 
     def compared(self, shown: Private, runs: Mapping[str, Matching]) -> list[OfRun]:
-        """Run `match` on every sample's gradient in each of these ways, from the same starts.
+        """Match the gradient of every sample in each run, from the same random starts.
 
-        Rows: one an image and start, points of curves, a strip of images.
+        Args:
+            shown: The network with the private inputs and labels.
+            runs: The settings of each run, by its name.
+
+        Returns:
+            A row for each image and start, the points of each run's curve, a strip of images of each run, and the strip
+            of the private images.
         """
         inputs, targets = shown.inputs, shown.targets
         leaks = [observe(shown.model, inputs[n : n + 1], targets[n : n + 1].to(inputs)) for n in range(len(inputs))]
@@ -235,8 +261,9 @@ class Matched(OnLeNet):
 def table_samples(dataset: data.Dataset, labels: str, count: int, seed: int) -> tuple[Tensor, Tensor]:
     """Return private inputs and labels (float64) as in wang2024, section 4.3.
 
-    Mixup: one image of each class of a pair, the pairs of classes in random order, each once before any comes again.
-    Smoothing: classes in turn, no image twice while a class has others.
+    Mixup mixes one image of each class of a pair. The pairs of classes come in random order, and none is repeated
+    before all have been used. Smoothing takes the classes in turn, and repeats an image only after all images of its
+    class.
     """
     generator = torch.Generator().manual_seed(seed)
     classes = dataset.classes
@@ -258,7 +285,7 @@ def table_samples(dataset: data.Dataset, labels: str, count: int, seed: int) -> 
 
 
 def optimizer(distance: str, steps: int, *, whole: bool = False) -> Adam | LBFGS:
-    """Return wang2024's optimiser of a distance; L-BFGS with a line search instead, unless its steps are `whole`."""
+    """Return wang2024's optimiser of a distance; L-BFGS gets a line search unless its steps are `whole`."""
     own: Adam | LBFGS = replace(preset(f"wang2024-{distance}")["optimizer"], steps=steps)
     return LBFGS(steps=steps) if isinstance(own, LBFGS) and not whole else own
 
@@ -268,12 +295,12 @@ def _lenet(dataset: str, stage: str) -> AttackedNetwork:
 
 
 def lenets(dataset: str, stages: Sequence[str]) -> list[Sees]:
-    """Return LeNet in its states, and the images that it is shown."""
+    """Return LeNet in each stage of training, with its private images."""
     return [_lenet(dataset, stage).sees for stage in stages]
 
 
 def private(labels: str, stage: str, samples: int, dataset: str, seed: int, device: str) -> Private:
-    """Return LeNet in its state, and private inputs and labels of one kind."""
+    """Return LeNet at a stage of training, and private inputs and labels of one kind."""
     own = data.load(dataset, "test")
     inputs, targets = table_samples(own, labels, samples, seed)
     model, accuracy = attacked_networks.network(_lenet(dataset, stage), labels, own, seed, device)
@@ -295,11 +322,11 @@ def _curve(name: str, steps: Tensor, curves: Tensor, seen: Mapping[int, list[flo
 
 
 def paired(rows: Sequence[Row], pairs: Sequence[tuple[str, str]], seed: int) -> list[PairedRuns]:
-    """Compare runs image by image: the mean difference in PSNR, and where 95 % of a bootstrap over images put it."""
+    """Compare runs image by image: the mean difference in PSNR and its 95 % bootstrap interval over images."""
     means: dict[str, dict[int, list[float]]] = {}
     for row in rows:
         if isinstance(row, MatchedImage):
-            # A lost image's PSNR is minus infinity: it counts as nothing.
+            # The PSNR of a diverged image is minus infinity, and counts as 0 dB.
             means.setdefault(row.run, {}).setdefault(row.image, []).append(max(0.0, min(row.psnr, TOP)))
     generator = np.random.default_rng(seed)
     found = []
@@ -322,23 +349,26 @@ def paired(rows: Sequence[Row], pairs: Sequence[tuple[str, str]], seed: int) -> 
 
 
 def rows_of(record: Record, what: str) -> pd.DataFrame:
-    """Return a record's rows of one sort: image, curve, paired, picture."""
+    """Return a record's rows of one kind: image, curve, paired, picture or network."""
     frame = record.frame()
     return frame[frame["what"] == what]
 
 
 def counted(psnr: pd.Series[Any]) -> pd.Series[float]:
-    """Return PSNRs as a mean counts them: what is lost as nothing, and equal images as 200 dB."""
+    """Return PSNRs limited to 0 … 200 dB, so that lost images and equal images have a mean."""
     return psnr.astype(float).clip(0, TOP)
 
 
 def mean_text(psnr: pd.Series[Any]) -> str:
-    """Return a mean PSNR as a table shows it."""
+    """Return the mean of PSNRs as a table cell."""
     return f"{counted(psnr).mean():.1f}"
 
 
 def psnr_table(record: Record, runs: Sequence[str]) -> pd.DataFrame:
-    """Return mean PSNR of 8-bit pixels, and the paper's, a line a row of the table and a column a run."""
+    """Return the mean PSNR (dB) of 8-bit pixels beside the paper's, "ours / paper".
+
+    One row for each kind of label, distance and stage of LeNet; one column for each run.
+    """
     cells = claims.published(record.study, "eight_bit", ("labels", "distance", "stage", "run"))
     networks = rows_of(record, "network").to_dict("records")
     trained = {(row["labels"], row["stage"]): row["accuracy"] for row in networks if row["stage"] == "trained"}
@@ -356,7 +386,12 @@ def psnr_table(record: Record, runs: Sequence[str]) -> pd.DataFrame:
 
 
 def interval_table(record: Record, runs: Sequence[str], run: str = "label from") -> pd.DataFrame:
-    """Return where runs' mean PSNR of 8-bit pixels lies, by a bootstrap over images, beside the paper's."""
+    """Return each run's mean PSNR (dB) of 8-bit pixels, with its confidence interval, beside the paper's.
+
+    One row for each kind of label, distance, stage of LeNet and run. Columns: the number of images and starts n, the
+    mean, its 95 % bootstrap interval over images, the paper's value, whether this value lies in the interval, and the
+    share of images below 15 dB.
+    """
     cells = claims.published(record.study, "eight_bit", ("labels", "distance", "stage", "run"))
     lines = []
     for keys, group in rows_of(record, "image").groupby(["labels", "distance", "stage", "run"], sort=False):
@@ -386,7 +421,11 @@ def _side(value: float, low: float, high: float) -> str:
 
 
 def detail_table(record: Record, run: str = "label from") -> pd.DataFrame:
-    """Return what Table 3 says besides PSNR: SSIM, LPIPS, the label's error, runs that diverged, seconds an image."""
+    """Return the measures of Table 3 besides 8-bit PSNR.
+
+    One row for each kind of label, distance, stage of LeNet and run. Columns: PSNR (dB), its least value, SSIM, LPIPS,
+    the label's L1 error L_r, the number of diverged starts, and the time (s) per image and start.
+    """
     rows = rows_of(record, "image")
     rows = rows.astype({"lpips": float, "label_error": float}).assign(
         counted=counted(rows["psnr"]),
@@ -409,7 +448,10 @@ def detail_table(record: Record, run: str = "label from") -> pd.DataFrame:
 
 
 def paired_table(record: Record) -> pd.DataFrame:
-    """Return the paper's sentences as differences between runs on the same images and starts."""
+    """Return the differences in mean PSNR (dB) between pairs of runs on the same images and starts.
+
+    One row for each pair and table row. Columns: the difference, its 95 % bootstrap interval and the number of images.
+    """
     lines = [
         {
             "labels": row["labels"],
@@ -426,7 +468,7 @@ def paired_table(record: Record) -> pd.DataFrame:
 
 
 def draw_strips(record: Record, runs: Sequence[str]) -> Figure:
-    """Draw the first images of every row of a table, as each run restored them."""
+    """Draw the first images of every table row: the private ones above those of each run."""
     groups = list(rows_of(record, "picture").groupby(["labels", "distance", "stage"], sort=False))
     figure, axes = figures.grid(len(groups), 2, height=3.6)
     figure.set_layout_engine("compressed")
@@ -439,7 +481,7 @@ def draw_strips(record: Record, runs: Sequence[str]) -> Figure:
 
 
 def draw_curves(record: Record, runs: Sequence[str], column: str = "psnr") -> Figure:
-    """Draw the best iterates over the steps for every row of a table, a line a run: their mean PSNR or median loss."""
+    """Draw the best iterates' mean PSNR (dB) or median loss against the step, a panel per table row, a line per run."""
     groups = list(rows_of(record, "curve").groupby(["labels", "distance", "stage"], sort=False))
     figure, axes = figures.grid(len(groups), 2, height=2.1)
     for axis, (keys, group) in zip(axes, groups, strict=True):
@@ -459,5 +501,5 @@ def draw_curves(record: Record, runs: Sequence[str], column: str = "psnr") -> Fi
 
 
 def prior(stage: str) -> Prior:
-    """Return wang2024's prior for a network's state."""
+    """Return wang2024's image prior for a stage of training."""
     return Prior(variation=VARIATION[stage])

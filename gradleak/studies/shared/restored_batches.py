@@ -1,4 +1,4 @@
-"""Private batches that are restored from a deep network's gradient: what is sent, what comes out, and its floors."""
+"""Private batches that are restored from a deep network's gradient: the leaks, the measures, and the baselines."""
 
 from __future__ import annotations
 
@@ -27,19 +27,20 @@ from gradleak.studies.shared.mosaics import packed
 
 FLOORS = ("noise", "unrelated", "mean colour")
 AVERAGED = ", averaged"
-# Images side by side in a strip, and how many times LPIPS sees them enlarged.
+# The number of images in a strip, and the factor by which images are enlarged for LPIPS.
 SHOWN, ENLARGED = 8, 4
-# The least share of `steps` that warms up, in the published schedule: 50 of 20,000.
+# The share of the steps that is warm-up in the published schedule: 50 of 20,000.
 PRINTED_WARMUP = 50 / 20_000
-# Draws of a bootstrap, and what makes a measure's difference a gain: in dB, in points, in per cent.
+# The number of bootstrap resamples.
 DRAWS = 4000
-# Images whose gradients are taken as one program.
+# The number of images whose gradients are computed together.
 TOGETHER = 32
+# The factor of each measure in a gain, negative where less is better: PSNR in dB, SSIM and LPIPS in units, IIP in %.
 GAINS = {"psnr": 1.0, "ssim": 1.0, "lpips": -1.0, "identified": 100.0}
 
 
 def check_together(together: int, whole: int, name: str, *, least: int) -> None:
-    """Raise a clear error if so many batches or groups (`name`) cannot be restored `together` at a time."""
+    """Raise an error if `together` batches or groups at a time (`name`) do not divide all of them (`whole`)."""
     if whole % together:
         fitting = [n for n in range(least, whole + 1) if whole % n == 0]
         raise ValueError(
@@ -49,15 +50,15 @@ def check_together(together: int, whole: int, name: str, *, least: int) -> None:
 
 
 class Parameters(studies.Parameters):
-    """The network that is attacked, the one that tells images apart, and the private images."""
+    """Parameters of the pages: the attacked network, the network that identifies images, and the private images."""
 
     network: str = setting(
         SMALL, paper="cifar10-resnet20+head", about=f"the network that is attacked: {', '.join(NAMES)}"
     )
-    judge: str = setting(SMALL, paper="cifar10-resnet56", about="the network whose features tell images apart")
+    judge: str = setting(SMALL, paper="cifar10-resnet56", about="the network whose features identify images")
     dataset: str = setting("photos", paper="cifar10", about="private images, test split")
 
-    # How many channels the page's attacks take, where their presets bound colours.
+    # The number of channels that the page's attacks need, because their presets limit colours; 0 for any.
     channels: ClassVar[int] = 0
 
     @property
@@ -66,24 +67,31 @@ class Parameters(studies.Parameters):
         return [self.network, self.judge]
 
     def sees(self) -> list[Sees]:
-        """Return the network that is built here, and the images that it is shown."""
+        """Return the network that is built here, with its images."""
         return [Sees(SMALL, self.dataset, learns=self.dataset, channels=self.channels)] if SMALL in self.every else []
 
     @model_validator(mode="after")
     def _known(self) -> Self:
         for name in self.every:
             if name not in NAMES:
-                raise ValueError(f"'{name}' is none of the networks: {', '.join(NAMES)}")
+                raise ValueError(f"unknown network '{name}': choose one of {', '.join(NAMES)}")
             if name != SMALL and self.dataset != "cifar10":
-                raise ValueError(f"'{name}' knows CIFAR-10's classes, and is shown '{self.dataset}'")
+                raise ValueError(f"'{name}' is trained on CIFAR-10's classes, but the dataset is '{self.dataset}'")
         return self
 
 
 class CaseRow(Row):
-    """What is told of a batch: of `what`, by which `run`; and, on pages that vary them, under which conditions.
+    """A result about a batch.
 
-    `kind`: how the images were chosen; `labels`: the share of labels that the paper's rule finds; `accuracy`: the
-    network's, in per cent; `first`: the number of the first batch; `part`: the group of rows.
+    Attributes:
+        what: The kind of row, such as "image".
+        run: The attack or baseline.
+        kind: How the images were chosen.
+        batch_size: The number of images in a batch.
+        labels: The share of labels that the paper's rule finds.
+        accuracy: The test accuracy of the network, in percent.
+        first: The number of the first batch.
+        part: The group of rows.
     """
 
     what: str
@@ -97,7 +105,23 @@ class CaseRow(Row):
 
 
 class ImageRow(CaseRow):
-    """How near a restored image is to the private one; `loud`: the length of its error p − y."""
+    """The similarity of a restored image to the private one.
+
+    Attributes:
+        image: The number of the image.
+        psnr: PSNR in dB.
+        ssim: Structural similarity.
+        registered: PSNR in dB at the best shift.
+        frequencies: Distance of the frequency responses, FFT2D.
+        relative_l2: Relative L2 distance.
+        identified: Whether another network's features identify the image (IIP).
+        identified_by_own: Whether the attacked network's features identify the image.
+        lpips: LPIPS distance; None if there is no pretrained network for it.
+        loud: The norm of the image's error p − y.
+        right_label: Whether the recovered label is right.
+        known_feature: Whether the features of the batch were recovered.
+        loss: The attack's final loss.
+    """
 
     image: int
     psnr: float
@@ -115,13 +139,21 @@ class ImageRow(CaseRow):
 
 
 class PictureRow(CaseRow):
-    """The first images, to look at."""
+    """A strip of the first images, for display."""
 
     picture: str
 
 
 class BatchesRow(CaseRow):
-    """How many images there are, how many to choose from, and how many labels are found, in per cent."""
+    """The chance level of the identification, and the share of labels that are found.
+
+    Attributes:
+        chance: The probability in percent that a random image of the gallery is the right one.
+        gallery: The number of images in the gallery.
+        count: The number of private images.
+        counted: The share of labels that the paper's rule counts correctly, in percent.
+        recovered: The share of labels that are recovered, in percent.
+    """
 
     chance: float
     gallery: int
@@ -131,7 +163,16 @@ class BatchesRow(CaseRow):
 
 
 class GainRow(CaseRow):
-    """By how much one run is better than another in a measure; 95 % of a bootstrap lie between `low` and `high`."""
+    """The mean gain of one run over another in one measure, positive if the first is better.
+
+    Attributes:
+        measure: The measure.
+        gain: The mean gain over all images.
+        low: The lower end of the 95 % bootstrap interval of the gain.
+        high: The upper end.
+        count: The number of images.
+        batches: The number of batches.
+    """
 
     measure: str
     gain: float
@@ -142,18 +183,19 @@ class GainRow(CaseRow):
 
 
 def marked(rows: Iterable[CaseRow], **columns: Any) -> list[CaseRow]:
-    """Return rows with some more columns."""
+    """Return rows with additional columns."""
     return [row.model_copy(update=columns) for row in rows]
 
 
 class Scene:
-    """A dataset, the network that is attacked, and those that are asked which image a restored one shows."""
+    """A dataset, the attacked network, and the networks whose features identify restored images."""
 
     def __init__(self, network: str, judge: str, dataset: str, seed: int, device: str) -> None:
         self.seed, self.device = seed, device
         self.private = data.load(dataset, "test")
         self.model = made(network, dataset, seed)
-        # Who is asked is another network, for the attacked one's features may be a target. It stays on the CPU.
+        # Another network identifies images, because an attack may match the attacked network's features. Both copies
+        # stay on the CPU.
         judges = {"identified": made(judge, dataset, seed), "identified_by_own": copy.deepcopy(self.model)}
         self.judges: dict[str, tuple[nn.Module, Tensor]] = {
             name: (one, pooled(one, self.private.images)) for name, one in judges.items()
@@ -162,10 +204,10 @@ class Scene:
 
 
 class Case:
-    """Private batches of a scene, what is sent of them, and what is no reconstruction of them."""
+    """Private batches of a scene, with the clients' leaks and the images of the baselines."""
 
     def __init__(self, scene: Scene, places: Tensor, first: int = 0) -> None:
-        """Take the images at `places` (N, B) of the test split as N batches, numbered from `first` on."""
+        """Take the images at `places` (N, B) of the test split as N batches, numbered from `first`."""
         private = scene.private
         self.scene, self.seed, self.device, self.size = scene, scene.seed, scene.device, places.shape[1]
         self.model, self.judges = scene.model, scene.judges
@@ -194,7 +236,7 @@ class Case:
         self.others = private.images[unrelated(private, self.places, first * self.size, self.seed)]
 
     def measured(self, run: str, images: Tensor, losses: Tensor | None = None) -> list[CaseRow]:
-        """Return a row an image (N·B, C, H, W), in the batches' order, and a strip of the first ones."""
+        """Return a row for each image (N·B, C, H, W), in the order of the batches, and a strip of the first images."""
         images = images.detach().cpu()
         columns = {
             "psnr": metrics.psnr(images, self.truth),
@@ -229,13 +271,13 @@ class Case:
         return PictureRow(what="picture", run=run, picture=packed(images[:SHOWN], min(SHOWN, len(images))))
 
     def floors(self) -> list[CaseRow]:
-        """Return the rows of what is no reconstruction: noise, another image, and the image's own mean colour."""
+        """Return the rows of the baselines: noise, an unrelated image, and the image's mean colour."""
         noise = torch.randn(self.truth.shape, generator=torch.Generator().manual_seed(self.seed))
         images = (data.denormalise(noise), self.others, self.colours)
         return [row for name, own in zip(FLOORS, images, strict=True) for row in self.measured(name, own)]
 
     def restored(self, name: str, settings: GradInversion, *, exact: bool, seeds: int = 1) -> list[CaseRow]:
-        """Return the rows of an attack: of its first seed and, where there are several, of their mean."""
+        """Return the rows of an attack with its first seed and, if there are several, of the mean of their images."""
         found = restore_batches(
             self.leaks,
             "recovered",
@@ -247,12 +289,12 @@ class Case:
         return self.judged(name, found)
 
     def of_another(self, name: str, found: Reconstruction) -> list[CaseRow]:
-        """Return the rows of a control: what was found for a batch is held against the images of the next one."""
+        """Return the rows of a control: the images found for each batch are compared with those of the next batch."""
         images = data.denormalise(found.attempts[:, 0].roll(1, dims=0).flatten(0, 1)).cpu()
         return self.measured(name, images[self.order])
 
     def judged(self, name: str, found: Reconstruction) -> list[CaseRow]:
-        """Return the rows of what an attack found: of its first seed and, where there are several, of their mean."""
+        """Return the rows of a result: of its first seed and, if there are several, of the mean of their images."""
         attempts = data.denormalise(found.attempts.flatten(0, 2)).cpu().unflatten(0, found.attempts.shape[:3])
         rows = self.measured(name, attempts[:, 0].flatten(0, 1)[self.order], found.losses[:, 0])
         if attempts.shape[1] > 1:
@@ -260,7 +302,7 @@ class Case:
         return rows
 
     def matched(self, name: str, steps: int) -> list[CaseRow]:
-        """Return the rows of a published attack that the matching engine runs, labels recovered as for all others."""
+        """Return the rows of a published attack of the matching engine, with the same recovered labels as others."""
         own = preset("dlg" if name == "DLG" else "inverting-gradients")
         own_steps = max(1, steps // own["optimizer"].inner) if name == "DLG" else steps
         optimizer = replace(own["optimizer"], steps=own_steps)
@@ -268,7 +310,7 @@ class Case:
         return self.judged(name, own.run(self.leaks, labels, optimizer=optimizer, seed=self.seed))
 
     def private(self) -> list[CaseRow]:
-        """Return the private images' strip, and how many labels the paper's rule finds."""
+        """Return the strip of the private images, and the share of labels that the paper's rule finds."""
         gallery = len(self.judges["identified"][1])
         told = BatchesRow(
             what="batches",
@@ -282,12 +324,13 @@ class Case:
 
 
 def chosen(private: data.Dataset, size: int, count: int, seed: int, first: Tensor | None = None) -> Tensor:
-    """Return which images make up so many batches (count, size): no class twice in one, classes in rising order.
+    """Return the indices (count, size) of the images of all batches, without a repeated class in a batch.
 
-    A class's images are taken at random, or those with most of `first` (N,) first.
+    The classes of a batch are in rising order. Each class's images are taken in random order, or in descending order of
+    their value in `first` (N,).
     """
     generator = torch.Generator().manual_seed(seed)
-    # Every class's images in an order of their own, so that more batches leave the first ones what they are.
+    # Each class has a fixed order of its images, so that the first batches do not depend on the number of batches.
     orders = [
         (members := (private.labels == label).nonzero()[:, 0])[torch.randperm(len(members), generator=generator)]
         for label in range(private.classes)
@@ -304,9 +347,15 @@ def chosen(private: data.Dataset, size: int, count: int, seed: int, first: Tenso
 
 
 class OnBatches(Experiment):
-    """Batches of a dataset, from batch `first` on, that are sent by clients of one network.
+    """Batches of a dataset, numbered from `first`, that clients of one network send.
 
-    `judge`: the network whose features tell images apart; `size`: images in a batch.
+    Attributes:
+        network: The attacked network.
+        judge: The network whose features identify images.
+        dataset: The private images.
+        size: The number of images in a batch.
+        first: The number of the first batch.
+        batches: The number of batches.
     """
 
     network: str
@@ -317,32 +366,32 @@ class OnBatches(Experiment):
     batches: int
 
     def drawn(self) -> Case:
-        """Return the batches, and what is sent of them."""
+        """Return the batches and their leaks."""
         return drawn(
             self.network, self.judge, self.dataset, self.size, self.first, self.batches, self.seed, self.device
         )
 
 
 def drawn(network: str, judge: str, dataset: str, size: int, first: int, batches: int, seed: int, device: str) -> Case:
-    """Return so many batches of a dataset, from batch `first` on, and a network that is attacked."""
+    """Return `batches` batches of `size` images, numbered from `first`, with the leaks of a network."""
     scene = Scene(network, judge, dataset, seed, device)
     return Case(scene, chosen(scene.private, size, first + batches, seed)[first:], first)
 
 
 def few(count: int, together: int) -> list[tuple[int, int]]:
-    """Return the first and the number of the batches of every experiment, where so many are restored together."""
+    """Return the first batch and the number of batches of each experiment, with `together` batches at a time."""
     return [(n, min(together, count - n)) for n in range(0, count, together)]
 
 
 def unrelated(private: data.Dataset, places: Tensor, first: int, seed: int) -> Tensor:
-    """Return which images (N,) stand for unrelated ones beside those at `places` (N,): any but these."""
+    """Return the indices (N,) of unrelated images to compare with those at `places` (N,)."""
     others = torch.randperm(len(private), generator=torch.Generator().manual_seed(seed + 1))
     others = others[~torch.isin(others, places)]
     return others[(first + torch.arange(len(places))) % len(others)]
 
 
 def gradient_norms(model: nn.Module, private: data.Dataset) -> Tensor:
-    """Return the length of the gradient that each image of a dataset gives by itself (N,)."""
+    """Return the norm (N,) of the gradient of each image of a dataset."""
     parameters = {name: value.detach() for name, value in model.named_parameters()}
 
     def loss(own: dict[str, Tensor], image: Tensor, label: Tensor) -> Tensor:
@@ -358,20 +407,24 @@ def gradient_norms(model: nn.Module, private: data.Dataset) -> Tensor:
 
 
 def enlarged(images: Tensor) -> Tensor:
-    """Return images (N, C, H, W) so large that LPIPS tells them apart."""
+    """Return images (N, C, H, W), enlarged so that LPIPS can compare them."""
     return F.interpolate(images, scale_factor=ENLARGED, mode="bilinear")
 
 
 def scaled(settings: GradInversion, steps: int) -> GradInversion:
-    """Return an attack with so many steps, its warm-up as long a part of them."""
+    """Return an attack with another number of steps, and a warm-up in proportion."""
     warmup = math.ceil(PRINTED_WARMUP * steps) if settings.warmup else 0
     return replace(settings, steps=steps, warmup=warmup)
 
 
 def gained(rows: Sequence[CaseRow], pairs: Sequence[tuple[str, str]], size: int, seed: int) -> list[CaseRow]:
-    """Compare runs image by image, in batches of `size`: what the first of a pair gains; more than nothing is better.
+    """Compare pairs of runs image by image: the mean gain of the first run over the second, positive if it is better.
 
-    95 % of a bootstrap over batches, and over images in each, lie between `low` and `high`.
+    Args:
+        rows: The rows of all runs.
+        pairs: The names of the runs to compare.
+        size: The number of images in a batch. The 95 % bootstrap interval resamples batches, and images in each batch.
+        seed: Seed of the bootstrap.
     """
     found: list[CaseRow] = []
     plain = [row.columns for row in rows]
@@ -398,7 +451,7 @@ def gained(rows: Sequence[CaseRow], pairs: Sequence[tuple[str, str]], size: int,
 
 
 def values_of(rows: Sequence[Mapping[str, Any]], run: str, measure: str) -> np.ndarray | None:
-    """Return a measure of a run's images in their order (N,), None where it has none; what is lost has no decibels."""
+    """Return a measure of a run's images in order (N,), None if it is missing; PSNR is limited to 0 … 200 dB."""
     own = sorted((row for row in rows if row["what"] == "image" and row["run"] == run), key=lambda row: row["image"])
     if not own or any(row[measure] is None for row in own):
         return None
@@ -407,7 +460,7 @@ def values_of(rows: Sequence[Mapping[str, Any]], run: str, measure: str) -> np.n
 
 
 def interval_of(values: np.ndarray, size: int, seed: int) -> tuple[float, float]:
-    """Return between what 95 % of a bootstrap's means lie: batches of `size` are drawn, then images of each."""
+    """Return the 95 % bootstrap interval of the mean: batches of `size` values are resampled, then values in each."""
     many = values[: len(values) // size * size].reshape(-1, size)
     generator = np.random.default_rng(seed)
     batches = generator.integers(len(many), size=(DRAWS, len(many), 1))

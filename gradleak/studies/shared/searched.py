@@ -1,4 +1,4 @@
-"""Recovered labels of a study: the published searches, as they were published, and how often any attack is right."""
+"""Recovered labels of a study: the published searches as published, and the accuracy of any attack."""
 
 from __future__ import annotations
 
@@ -14,13 +14,19 @@ from gradleak.labels import recover_soft_labels
 from gradleak.labels.soft.single import Solver
 from gradleak.studies import Row
 
-# A label within this of the truth (L1) counts as recovered.
+# A label whose L1 error is below this counts as recovered.
 KNOWN = 1e-3
 
 
 @dataclass(frozen=True)
 class Search:
-    """What a published search found of N samples: scalars (N,), NaN where it found none; labels (N, C); its seconds."""
+    """The result of a published search for N samples.
+
+    Attributes:
+        scalars: The scalars (N,), NaN where the search found none.
+        labels: The labels (N, C).
+        seconds: The time (s) for all samples.
+    """
 
     scalars: Tensor
     labels: Tensor
@@ -28,7 +34,7 @@ class Search:
 
     @property
     def ended(self) -> Tensor:
-        """Whether the search stopped by itself, (N,)."""
+        """Whether the search converged, (N,)."""
         return ~self.scalars.isnan()
 
 
@@ -40,7 +46,7 @@ def search(gradients: Tensor, weight: Tensor, prior: str, solver: Solver) -> Sea
 
 
 def search_both(gradients: Tensor, weight: Tensor, prior: str) -> tuple[Search, Search]:
-    """Run Algorithm 1; and Algorithm 2 where it found nothing, as the paper does. Return the first alone, and both."""
+    """Return the results of Algorithm 1 alone, and of Algorithm 1 followed by Algorithm 2 where it found nothing."""
     first = search(gradients, weight, prior, "lbfgs")
     lost = (~first.ended).nonzero()[:, 0]
     if len(lost) == 0:
@@ -52,9 +58,15 @@ def search_both(gradients: Tensor, weight: Tensor, prior: str) -> tuple[Search, 
 
 
 class Judged(Row):
-    """How many labels an exact solver recovered and what it says of them, in percent.
+    """The statuses and errors of an exact solver's labels.
 
-    Errors (L1) are those of the labels that it calls unique; `silent`: how many of these are wrong.
+    Attributes:
+        count: The number of samples.
+        accuracy: The share of labels that are recovered, in percent.
+        unique: The share of labels with the status "unique", in percent; `ambiguous` and `failed` likewise.
+        silent: The number of labels with the status "unique" that are wrong.
+        mean_error: The mean L1 error of the labels with the status "unique"; so too the other errors.
+        spread_error: The standard deviation of their L1 errors.
     """
 
     count: int
@@ -87,10 +99,10 @@ def judged(labels: Tensor, status: Sequence[str], targets: Tensor) -> Judged:
 
 
 def statuses(status: Sequence[str]) -> dict[str, float]:
-    """Return how often an exact solver says each thing of a label, in percent."""
+    """Return the share of each status of an exact solver, in percent."""
     return {name: 100 * status.count(name) / len(status) for name in ("unique", "ambiguous", "failed")}
 
 
 def percentage(values: Tensor) -> float:
-    """Return the mean of shares in percent, or how often something is true."""
+    """Return the mean of shares, or the frequency of true values, in percent."""
     return 100 * float(values.double().mean())

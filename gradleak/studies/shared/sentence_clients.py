@@ -43,7 +43,7 @@ class Cell(Form):
     def check(self) -> None:
         """Raise an error if there is no such model or no batch."""
         if self.kind not in KINDS:
-            raise ValueError(f"unknown kind of model '{self.kind}'; there are {', '.join(KINDS)}")
+            raise ValueError(f"unknown kind of model '{self.kind}': choose one of {', '.join(KINDS)}")
         if min(self.layers, self.size, self.batches) < 1 or self.width < 4 or self.width % 4:
             raise ValueError("layers, size and batches must be at least 1, and the width a multiple of 4")
 
@@ -69,7 +69,7 @@ def client_defense(defense: str, level: float, generator: torch.Generator) -> De
     if defense == "bfloat16":
         return Each(lambda value: value.bfloat16())
     if defense not in ClientDefense.words:
-        raise InputError(f"unknown defence '{defense}'; there are {', '.join(ClientDefense.words)}")
+        raise InputError(f"unknown defence '{defense}': choose one of {', '.join(ClientDefense.words)}")
     return defenses.named(f"{defense}/{level}", generator=generator)
 
 

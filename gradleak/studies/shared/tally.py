@@ -113,7 +113,7 @@ class Success(Row):
 
 @dataclass
 class Tally:
-    """The results of attacks, by (attack, batch size): class and label shares and the time (s) of every batch."""
+    """The results of attacks, by (attack, batch size): label share, class Jaccard index and time (s) of every batch."""
 
     found: dict[tuple[str, int], list[tuple[float, float, float]]] = field(default_factory=dict)
 

@@ -29,41 +29,48 @@ from gradleak.studies.shared.tally import BALANCES, drawn, load, others
 
 PLACE = "Section 4, Figure 1"
 QUANTILES = {"q05": 0.05, "q25": 0.25, "q50": 0.5, "q75": 0.75, "q95": 0.95}
-# The sum of a class's row of the gradient, and the same less the offset that LLG estimates for it.
+# The sum of a class's row of the gradient, and the same minus the offset that LLG estimates for it.
 ROW_SUMS, CALIBRATED = KINDS = ("row sums", "calibrated")
-# Quantiles of fewer rows than this are left out of the figure: they are those of chance.
+# The figure omits quantiles of fewer rows than this, which are mostly chance.
 FEWEST = 20
 
 
 class Parameters(studies.Parameters):
-    """How many networks and batches there are, of which sizes, and the images."""
+    """Parameters of the page: networks, batch sizes, the way of drawing batches, and data."""
 
     repeats: int = setting(
         40, paper=1000, smallest=3, ge=1, le=100_000, about="networks, each with a batch of every size"
     )
     sizes: list[int] = setting([2, 8, 32, 128], smallest=[2, 8], about="samples in a batch")
     balance: str = setting(BALANCES[1], about="how batches are drawn: unbalanced, balanced")
-    auxiliary: int = setting(10, ge=1, le=1000, about="samples of a class that offsets are estimated from")
+    auxiliary: int = setting(10, ge=1, le=1000, about="auxiliary samples per class, for the offsets")
     dataset: str = setting("digits", paper="mnist", about="private images, training split; auxiliary ones: test split")
 
     def sees(self) -> list[Sees]:
-        """Return the network and the images that it is shown."""
+        """Return the network with its images."""
         return [Sees("llg-cnn", self.dataset)]
 
     def experiments(self) -> Iterator[Experiment]:
-        """Give the batches of every size."""
+        """Yield an experiment for each batch size."""
         for size in self.sizes:
             yield RowsOfClasses.of(self, size=size)
 
     def about(self) -> str:
-        """Return in a few words how many samples of what a run is about."""
+        """Return the size of a run and its data in a few words."""
         return f"{self.repeats:,} networks and {data.title(self.dataset)}"
 
 
 class Signs(Row):
-    """How often a row's sign misleads, in percent of the rows of absent and of present classes, and LLG's impact.
+    """How often the sign of a row sum is misleading, and LLG's estimate of the impact.
 
-    `impact`: what one sample is estimated to change its class's row by, mean and standard deviation over networks.
+    Attributes:
+        what: The kind of row.
+        count: The number of row sums.
+        absent_negative: The share of negative sums among rows of absent classes, in percent.
+        present_positive: The share of nonnegative sums among rows of present classes, in percent.
+        impact: The estimated change of a row sum by one sample of its class, mean over networks.
+        impact_spread: The standard deviation of the impact over networks.
+        impact_variation: The same, divided by the absolute mean.
     """
 
     what: Literal["sign"]
@@ -76,7 +83,15 @@ class Signs(Row):
 
 
 class Slopes(Row):
-    """What one more sample of a class changes its row by: for the class with the least change, and with the most."""
+    """The change of a class's row sum by one more sample of the class, fitted over all networks.
+
+    Attributes:
+        what: The kind of row.
+        count: The number of classes.
+        variation: The standard deviation over classes, divided by the absolute mean.
+        least: The slope of the class with the smallest decrease.
+        most: The slope of the class with the largest decrease.
+    """
 
     what: Literal["labels"]
     count: int
@@ -86,7 +101,7 @@ class Slopes(Row):
 
 
 class InOneNetwork(Row):
-    """How rows and counts correlate over all batches of one network."""
+    """The absolute correlation of row sums with counts over all batches of one network."""
 
     what: Literal["one network"]
     kind: str
@@ -95,7 +110,17 @@ class InOneNetwork(Row):
 
 
 class OverNetworks(Row):
-    """How rows and counts correlate within the batch of each network, and over the batches of all networks."""
+    """The absolute correlation of row sums with counts for many networks with one batch each.
+
+    Attributes:
+        what: The kind of row.
+        kind: Row sums, or calibrated ones.
+        count: The number of row sums.
+        networks: The number of batches in which the counts are not all equal.
+        within: The correlation within each batch, mean over networks.
+        within_spread: Its standard deviation.
+        correlation: The correlation over all networks together.
+    """
 
     what: Literal["correlation"]
     kind: str
@@ -107,7 +132,7 @@ class OverNetworks(Row):
 
 
 class Spread(Row):
-    """Quantiles of the rows whose class occurs so many times."""
+    """Quantiles of the `count` row sums whose class occurs `occurs` times in its batch."""
 
     what: Literal["spread"]
     kind: str
@@ -122,7 +147,7 @@ class Spread(Row):
 
 @dataclass(frozen=True)
 class Batches:
-    """How often each class occurs in some batches of one network, and its rows of each kind: all (N, C)."""
+    """Batches of one network: the counts (N, C) of the classes, the row sums (N, C) of each kind, and the impact."""
 
     counts: Tensor
     rows: dict[str, Tensor]
@@ -130,7 +155,7 @@ class Batches:
 
 
 class RowsOfClasses(Experiment):
-    """The rows of gradients of batches of one size, beside how often their classes occur."""
+    """The row sums of the gradients of batches of one size, compared with the counts of the classes."""
 
     size: int
     repeats: int
@@ -139,7 +164,7 @@ class RowsOfClasses(Experiment):
     dataset: str
 
     def run(self) -> Iterator[Signs | Slopes | InOneNetwork | OverNetworks | Spread]:
-        """Compare rows with counts: over many networks with one batch each, and over many batches of one network."""
+        """Compare row sums with counts: for many networks with one batch each, and for many batches of one network."""
         private, public = load(self.dataset, "train"), load(self.dataset, "test")
         generator = torch.Generator().manual_seed(self.seed)
 
@@ -183,7 +208,7 @@ class RowsOfClasses(Experiment):
     def _batches(
         self, model: nn.Module, count: int, private: data.Dataset, public: data.Dataset, generator: torch.Generator
     ) -> Batches:
-        """Let clients send the gradients of `count` batches of one network, and take the offsets off their rows."""
+        """Return the row sums and counts of `count` batches of one network."""
         given, classes = others(public, self.auxiliary, generator)
         chosen = torch.cat([drawn(private.labels, self.size, self.balance, generator) for _ in range(count)])
         inputs, labels = private.images[chosen], private.labels[chosen]
@@ -209,12 +234,12 @@ def _signs(counts: Tensor, sums: Tensor, impacts: list[float]) -> Signs:
 
 
 def _over_all(counts: Tensor, values: Tensor) -> float:
-    """Return how all values of all lines correlate with all counts."""
+    """Return the absolute correlation of all values with all counts."""
     return float(_correlations(counts.reshape(1, -1), values.reshape(1, -1)))
 
 
 def _correlations(counts: Tensor, values: Tensor) -> Tensor:
-    """Return the size of Pearson's correlation of each line's values with its counts, where these are not all equal."""
+    """Return the absolute Pearson correlation of each line's values with its counts, for lines whose counts vary."""
     varied = counts.amin(dim=1) < counts.amax(dim=1)
     counts, values = (part - part.mean(dim=1, keepdim=True) for part in (counts[varied].double(), values[varied]))
     found: Tensor = (counts * values).sum(dim=1) / (counts.norm(dim=1) * values.norm(dim=1))
@@ -222,13 +247,18 @@ def _correlations(counts: Tensor, values: Tensor) -> Tensor:
 
 
 def _slopes(counts: Tensor, values: Tensor) -> Tensor:
-    """Return what one more sample of a label changes its row by, for every label: least squares over all networks."""
+    """Return the change of each class's row sum by one more sample of the class: least squares over all networks."""
     counts, values = (part.double() - part.double().mean(dim=0) for part in (counts, values))
     return (counts * values).sum(dim=0) / counts.square().sum(dim=0)
 
 
 def table(record: Record) -> pd.DataFrame:
-    """Return what signs say, and how much a sample lowers its label's row, a line a batch size."""
+    """Return how reliable the signs of row sums are, and how much one sample lowers a row sum.
+
+    One row for each batch size. Columns: the number of row sums, the share of negative ones among absent classes and of
+    nonnegative ones among present classes, the estimated impact (mean ± standard deviation over networks), and the
+    fitted impact of the class with the largest and of the class with the smallest.
+    """
     return summary(
         _by_size(record),
         {"B": "size"},
@@ -243,7 +273,11 @@ def table(record: Record) -> pd.DataFrame:
 
 
 def correlation_table(record: Record) -> pd.DataFrame:
-    """Return how rows and counts go together, in batches, over those of one network, and over all, by batch size."""
+    """Return the absolute correlation of row sums with counts, before and after calibration.
+
+    One row for each batch size. Columns: the correlation within a batch (mean ± standard deviation over networks), over
+    all batches of one network, and over all networks together.
+    """
     measures: dict[str, Measure] = {"networks": among(only("networks", ".0f"), what="correlation")}
     for kind in KINDS:
         within = joined(" ± ", only("within", ".4f"), only("within_spread", ".3f"))
@@ -259,7 +293,10 @@ def _by_size(record: Record) -> pd.DataFrame:
 
 
 def figure_properties(record: Record) -> Figure:
-    """Draw row sums against how often their class occurs, before and after the offset is taken away."""
+    """Draw row sums against the number of samples of their class, before and after the offset is subtracted.
+
+    One column of panels for each batch size. Lines are medians; bands hold 50 % and 90 % of the row sums.
+    """
     frame = record.rows(RowsOfClasses)
     frame = frame[(frame["what"] == "spread") & (frame["count"] >= FEWEST)]
     sizes = sorted(frame["size"].unique())

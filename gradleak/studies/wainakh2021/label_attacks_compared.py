@@ -43,13 +43,13 @@ ATTACKS = {
     "posterior": LabelAttack("posterior"),
     "shadow": LabelAttack("shadow"),
 }
-# What is run beside LLG* when it is told how inputs are normalised, and the name that LLG* has then.
+# The attacks that are run when LLG* knows how inputs are normalised, and the name of LLG* in this case.
 BESIDE_TOLD = {name: ATTACKS[name] for name in ("guess", "LLG", "LLG*")}
 IN_RANGE = "LLG*, normalised"
 
 
 class Network(Form):
-    """A network and its activation; none where it has its own."""
+    """A network and its activation, written "network/activation"; the activation is empty for the network's default."""
 
     network: str
     activation: str
@@ -62,25 +62,23 @@ class Defence(Defended):
 
 
 class Parameters(studies.Parameters):
-    """Which networks at which stages of training, behind which defences, in batches of which sizes."""
+    """Parameters of the page: networks, stages of training, defences, batch sizes and data."""
 
     networks: list[Network] = setting(
         ["llg-cnn/", "lenet5/tanh"],
         paper=["llg-cnn/", "lenet5/relu", "lenet5/tanh", "llg-lenet/", "resnet20/"],
         smallest=["lenet5/tanh"],
         validate_default=True,
-        about="network/activation; none where the network has its own",
+        about="network/activation; empty for the network's default",
     )
     told: list[Network] = setting(
         ["llg-cnn/", "lenet5/tanh"],
         paper=["llg-cnn/", "lenet5/relu", "lenet5/tanh", "llg-lenet/"],
         smallest=[],
         validate_default=True,
-        about="those on which LLG* is also told how inputs are normalised, no defence",
+        about="networks on which LLG* also knows how inputs are normalised, no defence",
     )
-    epochs: list[int] = setting(
-        [0, 1], paper=[0, 1, 5], smallest=[0], about="how long the networks have been trained; 0: not at all"
-    )
+    epochs: list[int] = setting([0, 1], paper=[0, 1, 5], smallest=[0], about="epochs of training; 0: untrained")
     defenses: list[Defence] = setting(
         ["none/0", "grad-drop/0.9"],
         paper=["none/0", "noise/0.001", "noise/0.01", "grad-drop/0.9"],
@@ -89,23 +87,23 @@ class Parameters(studies.Parameters):
         about="defence/level",
     )
     sizes: list[int] = setting([1, 8], paper=[1, 8, 32, 128], smallest=[1, 4], about="samples in a batch")
-    batches: int = setting(3, paper=50, smallest=2, ge=1, le=10_000, about="unbalanced batches of a size")
-    auxiliary: int = setting(10, ge=1, le=1000, about="auxiliary samples of a class, test split")
+    batches: int = setting(3, paper=50, smallest=2, ge=1, le=10_000, about="unbalanced batches of each size")
+    auxiliary: int = setting(10, ge=1, le=1000, about="auxiliary samples per class, test split")
     dataset: str = setting("photos", paper="cifar10", about="private images, training split")
 
     def sees(self) -> list[Sees]:
-        """Return the networks and the images that they are shown."""
+        """Return the networks with their images."""
         return [Sees(one.network, self.dataset, activation=one.activation) for one in (*self.networks, *self.told)]
 
     def experiments(self) -> Iterator[Experiment]:
-        """Give each network, stage of training and defence, then the networks on which LLG* is told."""
+        """Yield each network, stage of training and defence, then networks on which LLG* knows the normalisation."""
         for network, epochs, defence in product(self.networks, self.epochs, self.defenses):
             yield ComparedAttacks.of(self, **dict(network), epochs=epochs, **dict(defence), told=False)
         for network, epochs in product(self.told, self.epochs):
             yield ComparedAttacks.of(self, **dict(network), epochs=epochs, **dict(Defence.of("none/0")), told=True)
 
     def about(self) -> str:
-        """Return in a few words how many samples of what a run is about."""
+        """Return the size of a run and its data in a few words."""
         return (
             f"{len(self.networks)} networks at {len(self.epochs)} stages of training, "
             f"{self.batches} batches of a size, {data.title(self.dataset)}"
@@ -113,16 +111,21 @@ class Parameters(studies.Parameters):
 
 
 class SuccessOnNetwork(Success):
-    """The same with the network's test accuracy, where it is trained; `over_llg`: success less that of LLG."""
+    """The success of an attack on a network.
+
+    Attributes:
+        accuracy: The network's test accuracy; None if it is untrained.
+        over_llg: The success minus that of LLG, stated only for LLG* with known normalisation.
+    """
 
     accuracy: float | None
     over_llg: float = math.nan
 
 
 class ComparedAttacks(Experiment):
-    """The same batches of one network behind one defence, attacked in every way.
+    """Batches of one network behind one defence, on which every attack is run.
 
-    `told`: only LLG* counts, and it is told how inputs are normalised.
+    If `told` is true, only LLG* is reported, and it knows how inputs are normalised.
     """
 
     network: str
@@ -191,7 +194,7 @@ def _normalised(dataset: data.Dataset) -> data.Dataset:
 
 
 def _named(record: Record) -> pd.DataFrame:
-    """Return the rows, with the names that settings go by on the page."""
+    """Return the rows with the names of networks ("net") and defences ("behind") for tables and figures."""
     frame = record.rows(ComparedAttacks)
     frame["net"] = (frame["network"] + " " + frame["activation"]).str.strip()
     frame["behind"] = [
@@ -202,17 +205,26 @@ def _named(record: Record) -> pd.DataFrame:
 
 
 def figure_labels(record: Record) -> Figure:
-    """Draw the share of labels that every attack finds on every network, no defence, mean over the batch sizes."""
+    """Draw the share of labels that each attack finds (%), without a defence, as a mean over the batch sizes.
+
+    One panel for each network. Rows are attacks, columns are epochs of training.
+    """
     return _by_network(record, "success")
 
 
 def figure_classes(record: Record) -> Figure:
-    """Draw how well every attack tells which classes occur, no defence, mean over the batch sizes."""
+    """Draw the Jaccard index (%) of the found and true sets of classes, without a defence, mean over batch sizes.
+
+    One panel for each network. Rows are attacks, columns are epochs of training.
+    """
     return _by_network(record, "classes")
 
 
 def figure_defenses(record: Record) -> Figure:
-    """Draw the share of labels found behind every defence, by batch size, mean over networks and their training."""
+    """Draw the share of labels that each attack finds (%) behind each defence, mean over networks and training.
+
+    One panel for each defence. Rows are attacks, columns are batch sizes.
+    """
     return _heat(_named(record), "behind", "size", "success", "batch size")
 
 
@@ -222,7 +234,7 @@ def _by_network(record: Record, column: str) -> Figure:
 
 
 def _heat(frame: pd.DataFrame, panel: str, across: str, column: str, label: str) -> Figure:
-    """Draw means as numbers on colours: a panel a value of one column, a line an attack."""
+    """Draw heat maps of means: a panel for each value of the column `panel`, a row for each attack."""
     titles = list(dict.fromkeys(frame[panel]))
     figure, axes = figures.panels(1, len(titles), height=3.9, sharey=True)
     for axis, title in zip(axes[0], titles, strict=True):
@@ -246,7 +258,11 @@ def _heat(frame: pd.DataFrame, panel: str, across: str, column: str, label: str)
 
 
 def table(record: Record) -> pd.DataFrame:
-    """Return every attack over all settings: labels, classes, and its time."""
+    """Return the success of every attack, as means over all settings.
+
+    One row for each attack. Columns: the share of labels found without a defence and in all settings, the Jaccard index
+    of the sets of classes without a defence, and the time (ms) per batch.
+    """
     return summary(
         _by_attack(record),
         {"attack": "attack"},
@@ -260,7 +276,11 @@ def table(record: Record) -> pd.DataFrame:
 
 
 def told_table(record: Record) -> pd.DataFrame:
-    """Return LLG, and LLG* with its random inputs as pixels and normalised, no defence, means over the batch sizes."""
+    """Return the success (%) of LLG*, with and without knowledge of the normalisation, beside LLG.
+
+    One row for each network and number of epochs, without a defence. Columns: LLG, LLG* whose random inputs are pixels,
+    and LLG* whose random inputs are normalised. Cells are means over the batch sizes.
+    """
     rows = select(_named(record), defense="none")
     told = rows.groupby(["net", "epochs"])["attack"].transform(lambda names: names.eq(IN_RANGE).any())
     names = ("LLG", "LLG*", IN_RANGE)
@@ -269,7 +289,10 @@ def told_table(record: Record) -> pd.DataFrame:
 
 
 def worst_table(record: Record) -> pd.DataFrame:
-    """Return the setting in which every attack finds least."""
+    """Return the setting in which each attack finds the smallest share of labels.
+
+    One row for each attack. Columns: this share, and the network, epochs, defence and batch size B of the setting.
+    """
     shown = {
         "least": only("success", percent()),
         "network": only("net"),
@@ -282,13 +305,16 @@ def worst_table(record: Record) -> pd.DataFrame:
 
 
 def _by_attack(record: Record) -> pd.DataFrame:
-    """Return the rows without those of LLG* where it was told more."""
+    """Return the rows without those of LLG* with known normalisation."""
     rows = _named(record)
     return rows[rows["attack"].isin(ATTACKS)]
 
 
 def full_tables(record: Record) -> dict[str, pd.DataFrame]:
-    """Return the labels found in every setting, in percent, a table a defence."""
+    """Return the share of labels found (%) in every setting, one table for each defence.
+
+    One row for each network, number of epochs and batch size B; one column for each attack.
+    """
     frame = _named(record)
     tables = {}
     for behind, group in frame.groupby("behind", sort=False):
@@ -299,7 +325,7 @@ def full_tables(record: Record) -> dict[str, pd.DataFrame]:
 
 
 def threat_table() -> pd.DataFrame:
-    """Return what every attack needs and takes for granted."""
+    """Return the threat model and the assumptions of each attack; one row for each attack."""
     from gradleak.labels import METHODS
 
     return pd.DataFrame(

@@ -31,12 +31,12 @@ from gradleak.studies.shared.tally import (
 )
 
 PLACE = "Section 6.3, Figure 3"
-# LLG+ is given several batches of each class, each as large as the one attacked; for slow networks, at most so many
-# samples of a class.
+# LLG+ gets several batches of each class, each as large as the attacked batch. For slow networks the number of samples
+# per class is limited to this.
 MOST = {"llg-resnet20": 32, "llg-resnet20-batch": 32}
-# Where batch norm takes a batch's own statistics, batches of a class are run one by one.
+# Networks whose batch norm uses the statistics of each batch. Their auxiliary batches are run one by one.
 BY_BATCH = ("llg-resnet20-batch",)
-# The attack of the paper's figure, the others beside it, and two that read the bias as well.
+# The attack of the paper's figure, three others, and two attacks that also use the gradient of the bias.
 SHOWN = {name: ATTACKS[name] for name in ("LLG+", "LLG*", "LLG", "guess")} | {
     "iLRG": LabelAttack("ilrg"),
     "posterior": LabelAttack("posterior"),
@@ -44,7 +44,7 @@ SHOWN = {name: ATTACKS[name] for name in ("LLG+", "LLG*", "LLG", "guess")} | {
 
 
 class Parameters(studies.Parameters):
-    """Which kinds of networks, how many of each, and the sizes of their batches."""
+    """Parameters of the page: kinds of networks, their number, batch sizes and data."""
 
     repeats: int = setting(
         2, paper=100, ge=1, le=10_000, about="networks of each kind, each with a batch of every size"
@@ -54,35 +54,35 @@ class Parameters(studies.Parameters):
         paper=50,
         ge=1,
         le=10_000,
-        about="networks of the kind whose batch norm takes each batch's own statistics",
+        about="the same for networks whose batch norm uses each batch's statistics",
     )
     sizes: list[int] = setting([1, 2, 4, 8, 16, 32], paper=SIZES, smallest=[1, 4], about="samples in a batch")
     networks: list[str] = setting(
         ["llg-cnn", "llg-lenet", "llg-resnet20"],
         paper=["llg-cnn", "llg-lenet", "llg-lenet-3x3", "llg-resnet20", "llg-resnet20-batch"],
         smallest=["llg-cnn"],
-        about="the paper's three networks; llg-lenet-3x3 and llg-resnet20-batch are two of them in another way",
+        about="the paper's three networks, and variants of two: llg-lenet-3x3, llg-resnet20-batch",
     )
-    rounds: int = setting(2, paper=10, ge=1, le=1000, about="batches of each class that LLG+ has, test split")
+    rounds: int = setting(2, paper=10, ge=1, le=1000, about="auxiliary batches per class for LLG+, test split")
     dataset: str = setting("photos", paper="mnist", about="private images, training split")
 
     def sees(self) -> list[Sees]:
-        """Return the networks and the images that they are shown."""
+        """Return the networks with their images."""
         return [Sees(network, self.dataset) for network in self.networks]
 
     def experiments(self) -> Iterator[Experiment]:
-        """Give each kind of network."""
+        """Yield an experiment for each kind of network."""
         for network in self.networks:
             repeats = self.repeats_by_batch if network in BY_BATCH else self.repeats
             yield AttackedArchitecture.of(self, network=network, repeats=repeats)
 
     def about(self) -> str:
-        """Return in a few words how many samples of what a run is about."""
+        """Return the size of a run and its data in a few words."""
         return f"{self.repeats} networks of each kind and {data.title(self.dataset)}"
 
 
 class AttackedArchitecture(Experiment):
-    """Many networks of one kind, each with a batch of every size."""
+    """Many networks of one kind, each attacked with a batch of every size."""
 
     network: str
     repeats: int
@@ -108,7 +108,11 @@ class AttackedArchitecture(Experiment):
 
 
 def table(record: Record) -> pd.DataFrame:
-    """Return the success of every attack on every network: the mean over batch sizes, and the least."""
+    """Return the share of labels (%) that each attack finds on each kind of network.
+
+    One row for each network and attack. Columns: the number of batches of each size, the mean over batch sizes, the
+    least mean (± standard deviation over batches), and its batch size B.
+    """
     return summary(
         record.rows(AttackedArchitecture),
         {"network": "network", "attack": "attack"},
@@ -122,7 +126,7 @@ def table(record: Record) -> pd.DataFrame:
 
 
 def figure_architectures(record: Record) -> Figure:
-    """Draw success against the batch size, a panel a network."""
+    """Draw the share of labels found (%) against the batch size, a panel per network and a line per attack."""
     frame = record.rows(AttackedArchitecture)
     names = list(dict.fromkeys(frame["network"]))
     figure, axes = figures.grid(len(names), 3, height=2.7, sharey=True)

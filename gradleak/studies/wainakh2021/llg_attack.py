@@ -48,15 +48,15 @@ GRADIENTS = "gradients"
 SHOWN = (*ATTACKS, DLG)
 # Stand-ins have as many classes as the dataset that they stand for: CIFAR-100, and CelebA as the paper takes it.
 CLASSES = {"tinyimagenet32": 100, "flowers17": 5}
-# As many pixels as CelebA's 178 × 218. Of the 80 images of a flower so many are private, the others auxiliary.
+# About as many pixels as CelebA's 178 × 218. Of the 80 images of each flower, 64 are private and the rest auxiliary.
 SIDE, PRIVATE = 197, 64
 
 
 class Parameters(studies.Parameters):
-    """Which images in batches of which sizes, how many networks, and how long DLG runs on how many batches."""
+    """Parameters of the page: data, batch sizes, networks, and the batches and steps of DLG."""
 
     repeats: int = setting(
-        6, paper=100, smallest=2, ge=1, le=10_000, about="networks a dataset, each with a batch of every size"
+        6, paper=100, smallest=2, ge=1, le=10_000, about="networks per dataset, each with a batch of every size"
     )
     sizes: list[PositiveInt] = setting(SIZES, smallest=[1, 8], about="samples in a batch")
     balances: list[str] = setting(
@@ -68,19 +68,19 @@ class Parameters(studies.Parameters):
         smallest=["digits"],
         about="private images, training split",
     )
-    auxiliary: int = setting(10, ge=1, le=1000, about="samples of a class that LLG+ has, test split")
-    dlg_repeats: int = setting(1, paper=5, ge=0, le=1000, about="batches a size on which DLG is run")
+    auxiliary: int = setting(10, ge=1, le=1000, about="auxiliary samples per class for LLG+, test split")
+    dlg_repeats: int = setting(1, paper=5, ge=0, le=1000, about="batches of each size for DLG")
     dlg_sizes: list[PositiveInt] = setting(
-        [1, 2], paper=[1, 2, 4, 8, 16], smallest=[1], about="samples in a batch that DLG is run on"
+        [1, 2], paper=[1, 2, 4, 8, 16], smallest=[1], about="samples in a batch for DLG"
     )
-    dlg_steps: int = setting(3, paper=100, smallest=1, ge=1, le=10_000, about="DLG's L-BFGS steps, 20 gradients each")
+    dlg_steps: int = setting(3, paper=100, smallest=1, ge=1, le=10_000, about="L-BFGS steps of DLG, 20 gradients each")
 
     def sees(self) -> list[Sees]:
-        """Return the network and the images that it is shown."""
+        """Return the network with its images."""
         return [Sees("llg-cnn", dataset) for dataset in self.datasets]
 
     def experiments(self) -> Iterator[Experiment]:
-        """Give each dataset and way to draw, then DLG by batch size and the times, on the first dataset."""
+        """Yield each dataset and way of drawing, then, on the first dataset, DLG for each batch size and the timing."""
         for dataset, balance in product(self.datasets, self.balances):
             fewer = {"classes": CLASSES[dataset]} if dataset in CLASSES else {}
             yield CountedLabels.of(self, dataset=dataset, balance=balance, **fewer)
@@ -91,13 +91,13 @@ class Parameters(studies.Parameters):
             yield TimedGradients.of(self, **common)
 
     def about(self) -> str:
-        """Return in a few words how many samples of what a run is about."""
+        """Return the size of a run and its data in a few words."""
         shown = ", ".join(data.title(name) for name in self.datasets)
         return f"{self.repeats} networks a dataset; {shown}"
 
 
 class GradientTime(Row):
-    """The seconds that a client takes for the gradients of all batches of one size."""
+    """The time (s) that a client takes for the gradients of all `count` batches of one size."""
 
     attack: str
     size: int
@@ -106,7 +106,7 @@ class GradientTime(Row):
 
 
 class OnNetworks(Experiment):
-    """Batches of a dataset on so many networks."""
+    """Batches of a dataset, on `repeats` networks."""
 
     dataset: str
     balance: str
@@ -114,9 +114,9 @@ class OnNetworks(Experiment):
 
 
 class CountedLabels(OnNetworks):
-    """Batches of every size whose labels are counted by every attack but DLG.
+    """Batches of every size whose labels are counted by every attack except DLG.
 
-    `classes`: the first so many of a dataset that stands in for another; without it, all.
+    If `classes` is stated, only this many first classes of the dataset are used.
     """
 
     part: ClassVar[str] = "count"
@@ -137,7 +137,7 @@ class CountedLabels(OnNetworks):
 
 
 class CountedByDLG(OnNetworks):
-    """Batches of one size that DLG restores, labels and images together."""
+    """Batches of one size whose labels and images DLG restores together."""
 
     part: ClassVar[str] = "dlg"
     size: int
@@ -162,7 +162,7 @@ class CountedByDLG(OnNetworks):
 
 
 class TimedGradients(OnNetworks):
-    """Batches of every size whose gradients are computed and timed, without an attack."""
+    """The time of the gradients of batches of every size, without an attack."""
 
     part: ClassVar[str] = "gradients"
     sizes: list[int]
@@ -186,13 +186,13 @@ class TimedGradients(OnNetworks):
 
 
 def images(name: str, split: Literal["train", "test"], classes: int | None = None) -> data.Dataset:
-    """Return a dataset, or the first so many `classes` of a stand-in; no image is in both splits."""
+    """Return a split of a dataset, with only its first `classes` classes if given; the splits share no image."""
     if classes is None:
         return load(name, split)
     whole = data.load(name, split, size=SIDE if name == "flowers17" else None)
     own = [(whole.labels == label).nonzero()[:, 0] for label in range(classes)]
     if name == "flowers17":
-        # The two splits of this one are the same images.
+        # The dataset's two splits hold the same images, so each class is divided here.
         own = [one[:PRIVATE] if split == "train" else one[PRIVATE:] for one in own]
     kept = torch.cat(own)
     named = whole.class_names[:classes]
@@ -200,7 +200,10 @@ def images(name: str, split: Literal["train", "test"], classes: int | None = Non
 
 
 def table(record: Record) -> pd.DataFrame:
-    """Return every attack's mean and least success over the batch sizes, a line a dataset and way to draw."""
+    """Return the share of labels found (%): mean and least value over the batch sizes, "mean / least".
+
+    One row for each dataset and way of drawing batches; one column for each attack.
+    """
     rows = pd.concat([record.rows(CountedLabels), record.rows(CountedByDLG)])
     success = joined(" / ", mean("success", ".1f"), least("success", ".1f"))
     return summary(
@@ -211,7 +214,10 @@ def table(record: Record) -> pd.DataFrame:
 
 
 def time_table(record: Record) -> pd.DataFrame:
-    """Return the time that an attack takes for a batch, and the gradients themselves; a column a dataset."""
+    """Return the time (ms) per batch of each attack, and of computing the gradients.
+
+    One row for each attack; one column for each dataset.
+    """
     frame = record.frame()
     datasets = dict.fromkeys(frame["dataset"])
     measures = {f"{data.title(name)}, ms": among(milliseconds, dataset=name) for name in datasets}
@@ -219,12 +225,12 @@ def time_table(record: Record) -> pd.DataFrame:
 
 
 def figure_success(record: Record) -> Figure:
-    """Draw success against the batch size, unbalanced batches: Figure 2."""
+    """Draw the share of labels found (%) against the batch size, for unbalanced batches: Figure 2."""
     return _success(record, "unbalanced")
 
 
 def figure_balanced(record: Record) -> Figure:
-    """Draw success against the batch size, balanced batches: Figure 6."""
+    """Draw the share of labels found (%) against the batch size, for balanced batches: Figure 6."""
     return _success(record, "balanced")
 
 
@@ -234,7 +240,7 @@ def _success(record: Record, balance: str) -> Figure:
     if frame.empty:
         return figures.nothing(f"This run has no {balance} batches.")
     names = list(dict.fromkeys(frame["dataset"]))
-    # All attacks are near the top: the scale begins below the least of them. The guess is seen where it gets there.
+    # All attacks are near 100 %, so the axis starts just below the worst of them. The guess may lie below the axis.
     bottom = 10 * math.floor(frame[frame["attack"] != GUESS]["success"].min() / 10)
     figure, axes = figures.grid(len(names), 2, height=2.6, sharey=True)
     for axis, name in zip(axes, names, strict=False):

@@ -37,12 +37,12 @@ from gradleak.studies.shared.tally import (
 )
 
 PLACE = "Section 6.5, Figure 5"
-# The paper's attack, the guess, an attacker who knows of the defence, and an attack that does not rely on signs.
+# The paper's attack, the guess, an attack that knows the defence, and an attack that does not rely on signs.
 SHOWN = {name: ATTACKS[name] for name in ("LLG+", "guess")} | {
     "shadow": LabelAttack("shadow"),
     "posterior": LabelAttack("posterior"),
 }
-# The defences of the paper, those that differ in its code, and others.
+# The defences of the paper, variants in the paper's code, and other defences.
 OF_PAPER = [
     *(f"noise/{variance}" for variance in (0.01, 0.1, 1)),
     *(f"dp/{norm}" for norm in (1, 5, 10)),
@@ -50,7 +50,7 @@ OF_PAPER = [
 ]
 OF_CODE = ["noise-coded/1", "dp-coded/1", "prune-coded/0.2", "prune-coded/0.8"]
 OTHERS = ["grad-drop/0.8", "sign/0", "quantize/4"]
-# How the figure groups and names them.
+# The groups and names of defences in the figure.
 FAMILIES = {
     "noise": ("noise",),
     "norm and noise": ("dp",),
@@ -70,8 +70,8 @@ SHORT = {
 class Defence(Defended):
     """A defence in the paper's words: the level of "noise" is a variance.
 
-    As the paper's code has them, the level of "noise-coded" is a standard deviation, and "dp-coded" and "prune-coded"
-    treat each tensor by itself.
+    In the variants of the paper's code, the level of "noise-coded" is a standard deviation, and "dp-coded" and
+    "prune-coded" treat each tensor separately.
     """
 
     words: ClassVar = {name: name for name in ("none", "dp", "prune", "grad-drop", "sign", "quantize")} | {
@@ -83,7 +83,7 @@ class Defence(Defended):
 
 
 class Parameters(studies.Parameters):
-    """Which defences at which levels, how many networks, and the sizes of their batches."""
+    """Parameters of the page: defences, networks, batch sizes and data."""
 
     repeats: int = setting(2, paper=100, ge=1, le=10_000, about="networks, each with a batch of every size and defence")
     sizes: list[int] = setting([4, 32], paper=SIZES, smallest=[1, 8], about="samples in a batch")
@@ -94,29 +94,31 @@ class Parameters(studies.Parameters):
         validate_default=True,
         about="defence/level",
     )
-    auxiliary: int = setting(10, ge=1, le=1000, about="samples of a class that LLG+ has, test split")
+    auxiliary: int = setting(10, ge=1, le=1000, about="auxiliary samples per class for LLG+, test split")
     dataset: str = setting("digits", paper="mnist", about="private images, training split")
 
     def sees(self) -> list[Sees]:
-        """Return the network and the images that it is shown."""
+        """Return the network with its images."""
         return [Sees("llg-cnn", self.dataset)]
 
     def experiments(self) -> Iterator[Experiment]:
-        """Give each defence and level."""
+        """Yield an experiment for each defence and level."""
         for defence in self.defenses:
             yield AttackedBehind.of(self, **dict(defence))
 
     def about(self) -> str:
-        """Return in a few words how many samples of what a run is about."""
+        """Return the size of a run and its data in a few words."""
         return f"{self.repeats} networks behind each defence and {data.title(self.dataset)}"
 
 
 class SuccessBehind(Success):
-    """The same behind a defence.
+    """The success of an attack behind a defence.
 
-    `utility`: the cosine of the gradient that is sent with the clean one; `clipped`: the percentage of gradients, or
-    of tensors where these are clipped each by itself, that exceed the norm they are clipped to; `lost`: the success on
-    clean gradients less this one.
+    Attributes:
+        utility: The cosine of the sent gradient with the clean one.
+        clipped: The share in percent of gradients, or of tensors if each is clipped separately, above the clipping
+            norm.
+        lost: The success on clean gradients minus the success behind the defence.
     """
 
     utility: float
@@ -125,7 +127,7 @@ class SuccessBehind(Success):
 
 
 class AttackedBehind(Experiment):
-    """Batches on many networks behind one defence, and others on the same networks without any."""
+    """Batches on many networks behind one defence, and further batches on the same networks without a defence."""
 
     defense: str
     level: float
@@ -135,7 +137,7 @@ class AttackedBehind(Experiment):
     dataset: str
 
     def run(self) -> Iterator[SuccessBehind]:
-        """Count the labels of all batches, and measure what the defence costs."""
+        """Count the labels of all batches, and measure how much the defence changes the gradient."""
         private, public = load(self.dataset, "train"), load(self.dataset, "test")
         generator = torch.Generator().manual_seed(self.seed)
         behind, without = Tally(), Tally()
@@ -165,7 +167,7 @@ class AttackedBehind(Experiment):
 
 
 def _clipped(defense: str, level: float, whole: Gradients) -> float:
-    """Return which share, in percent, of what is clipped is larger than the norm it is clipped to."""
+    """Return the share, in percent, of the gradient or of its tensors whose norm is above the clipping norm."""
     sizes = torch.stack([value.norm() for value in whole.values()])
     if defense == "dp":
         return 100.0 * bool(sizes.norm() > level)
@@ -173,7 +175,11 @@ def _clipped(defense: str, level: float, whole: Gradients) -> float:
 
 
 def table(record: Record) -> pd.DataFrame:
-    """Return what each defence leaves of every attack, means over the batch sizes, and of the gradient."""
+    """Return the share of labels (%) that each attack finds behind each defence, as a mean over the batch sizes.
+
+    One row for each defence. Columns: the cosine of the sent gradient with the clean one, each attack's success, and
+    the number n of batches of each size.
+    """
     return _by_defence(
         record,
         {"cosine to the clean": only("utility", ".3f")}
@@ -183,13 +189,16 @@ def table(record: Record) -> pd.DataFrame:
 
 
 def size_table(record: Record) -> pd.DataFrame:
-    """Return what the best of the attackers has over the guess, a line a defence and a column a batch size."""
+    """Return the success of the best attack minus that of the guess (percentage points).
+
+    One row for each defence; one column for each batch size.
+    """
     sizes = sorted(record.rows(AttackedBehind)["size"].unique())
     return _by_defence(record, {f"B = {size}": among(greatest("over_guess", "+.1f"), size=size) for size in sizes})
 
 
 def _by_defence(record: Record, measures: dict[str, Measure]) -> pd.DataFrame:
-    """Return a line for each defence and level, even where two have the same name in a table."""
+    """Return a row for each defence and level, even if two of them have the same name in a table."""
     rows = record.rows(AttackedBehind)
     texts = [f"{Defence.words[name]}/{level}" for name, level in zip(rows["defense"], rows["level"], strict=True)]
     rows = rows.assign(shown=[defenses.shown(text) for text in texts])
@@ -198,7 +207,10 @@ def _by_defence(record: Record, measures: dict[str, Measure]) -> pd.DataFrame:
 
 
 def figure_defenses(record: Record) -> Figure:
-    """Draw success against the batch size, a row an attacker, a column a kind of defence, a line a strength."""
+    """Draw the share of labels found (%) against the batch size behind each defence.
+
+    One row of panels for each attack, one column for each kind of defence, one line for each strength.
+    """
     frame = record.rows(AttackedBehind)
     plain, guessed = frame[frame["defense"] == "none"], frame[frame["attack"] == GUESS]
     shown = {title: own for title, own in FAMILIES.items() if frame["defense"].isin(own).any()} or {"": ()}

@@ -40,12 +40,12 @@ from gradleak.studies.shared.tally import (
 )
 
 PLACE = "Section 6.4, Figure 4"
-# The learning rate, and how many images the model's accuracy is measured on.
+# The learning rate, and the number of images for measuring the model's accuracy.
 RATE = 0.1
 TESTED = 1000
 Clients = Literal["skewed", "even"]
 CLIENTS: tuple[Clients, ...] = get_args(Clients)
-# Steps for which skewed clients keep their two classes.
+# The number of steps after which skewed clients change their two classes.
 BLOCK = 100
 SHOWN = {name: ATTACKS[name] for name in ("LLG", "LLG*", "LLG+", "guess")} | {
     "shadow": LabelAttack("shadow"),
@@ -55,35 +55,35 @@ SHOWN = {name: ATTACKS[name] for name in ("LLG", "LLG*", "LLG+", "guess")} | {
 
 
 class Parameters(studies.Parameters):
-    """How long the model learns from which clients, and how often which batches are attacked."""
+    """Parameters of the page: training steps, clients, attacked batches and data."""
 
     iterations: int = setting(
         600, paper=10_000, smallest=40, ge=1, le=1_000_000, about="steps of gradient descent, one batch each"
     )
-    every: int = setting(200, paper=500, smallest=20, ge=1, le=1_000_000, about="steps from one attack to the next")
+    every: int = setting(200, paper=500, smallest=20, ge=1, le=1_000_000, about="training steps between attacks")
     size: int = setting(8, ge=1, le=1024, about="samples in a batch, in training and under attack")
-    batches: int = setting(8, paper=100, smallest=2, ge=1, le=10_000, about="unbalanced batches attacked each time")
+    batches: int = setting(8, paper=100, smallest=2, ge=1, le=10_000, about="unbalanced batches for each attack")
     clients: list[Clients] = setting(
         list(CLIENTS),
         paper=["skewed"],
         smallest=["skewed"],
-        about="batches of training: skewed, 75 % of two classes for 100 steps, or even",
+        about="training batches: skewed (75 % of two classes, new ones every 100 steps) or even",
     )
-    runs: int = setting(1, ge=1, le=1000, about="networks a kind of client, trained one after the other")
-    auxiliary: int = setting(10, paper=80, ge=1, le=1000, about="samples of a class that LLG+ has, test split")
-    dataset: str = setting("digits", paper="mnist", about="training images and private ones, training split")
+    runs: int = setting(1, ge=1, le=1000, about="networks for each kind of client")
+    auxiliary: int = setting(10, paper=80, ge=1, le=1000, about="auxiliary samples per class for LLG+, test split")
+    dataset: str = setting("digits", paper="mnist", about="images for training and for attacks, training split")
 
     def sees(self) -> list[Sees]:
-        """Return the network and the images that it is shown."""
+        """Return the network with its images."""
         return [Sees("llg-cnn", self.dataset)]
 
     def experiments(self) -> Iterator[Experiment]:
-        """Give each kind of client and network."""
+        """Yield an experiment for each kind of client and network."""
         for clients, number in product(self.clients, range(self.runs)):
             yield AttackedTraining.of(self, clients=clients, number=number)
 
     def about(self) -> str:
-        """Return in a few words how many samples of what a run is about."""
+        """Return the size of a run and its data in a few words."""
         return (
             f"{self.runs} networks, {self.iterations:,} steps, {self.batches} batches at each stop, "
             f"{' and '.join(self.clients)} clients, {data.title(self.dataset)}"
@@ -91,10 +91,14 @@ class Parameters(studies.Parameters):
 
 
 class SuccessAtStop(Success):
-    """The same after so many steps of training.
+    """The success of an attack after a number of training steps.
 
-    `accuracy`: the model's on test images, `own_accuracy`: on images such as the clients train on; `lost`: the success
-    before training less this one; `over_llg`: this success less that of LLG.
+    Attributes:
+        step: The number of training steps.
+        accuracy: The model's accuracy on test images, in percent.
+        own_accuracy: The model's accuracy on images drawn like the clients' training batches, in percent.
+        lost: The success before training minus this success.
+        over_llg: This success minus that of LLG.
     """
 
     step: int
@@ -105,7 +109,7 @@ class SuccessAtStop(Success):
 
 
 class AttackedTraining(Experiment):
-    """One network that learns by plain gradient descent, and is attacked along the way."""
+    """One network that is trained by gradient descent, and attacked at regular intervals."""
 
     clients: str
     number: int = Field(alias="run")
@@ -117,7 +121,7 @@ class AttackedTraining(Experiment):
     dataset: str
 
     def run(self) -> Iterator[SuccessAtStop]:
-        """Train, and attack some batches before the first step and after every so many steps."""
+        """Train, and attack some batches before the first step and after every `every` steps."""
         private, public = load(self.dataset, "train"), load(self.dataset, "test")
         generator = torch.Generator().manual_seed(self.seed + self.number)
         model = built("llg-cnn", private, self.seed + self.number, self.device)
@@ -157,9 +161,10 @@ class AttackedTraining(Experiment):
             optimizer.step()
 
     def _batch(self, private: data.Dataset, size: int, pair: Tensor, generator: torch.Generator) -> Tensor:
-        """Return the indices (B,) of what clients train on.
+        """Return the indices (B,) of a training batch.
 
-        Even clients have any samples, skewed ones half of the first class of a pair and a quarter of the second.
+        Even clients draw from all samples. Skewed clients take half of the batch from the first class of a pair and a
+        quarter from the second.
         """
         if self.clients == "even":
             return torch.randint(len(private), (size,), generator=generator)
@@ -179,7 +184,11 @@ def _accuracy(model: nn.Module, images: Tensor, labels: Tensor, device: str) -> 
 
 
 def table(record: Record) -> pd.DataFrame:
-    """Return success and the model's accuracy along the way: at the start, in the middle, at the end."""
+    """Return the share of labels (%) that each attack finds in the course of training.
+
+    One row for each kind of client and some of the training steps. Columns: the model's accuracy on test images and on
+    images drawn like the training batches, then the attacks.
+    """
     rows = record.rows(AttackedTraining)
     steps = sorted(rows["step"].unique())
     shown = {steps[0], *steps[:: max(1, len(steps) // 5)], steps[-1]}
@@ -195,7 +204,11 @@ def table(record: Record) -> pd.DataFrame:
 
 
 def end_table(record: Record) -> pd.DataFrame:
-    """Return the last stop of every network."""
+    """Return the share of labels (%) that each attack finds at the end of training, ± the deviation over batches.
+
+    One row for each kind of client and network. Columns: the model's test accuracy, the number n of batches, then the
+    attacks.
+    """
     rows = record.rows(AttackedTraining)
     rows = select(rows, step=rows["step"].max())
     success = joined(" ± ", only("success", ".1f"), only("spread", ".1f"))
@@ -208,7 +221,10 @@ def end_table(record: Record) -> pd.DataFrame:
 
 
 def figure_training(record: Record) -> Figure:
-    """Draw success and the model's accuracy against the steps of training, a row a kind of client."""
+    """Draw the share of labels found and the model's accuracy (%) against the training steps, with standard deviations.
+
+    One row of panels for each kind of client: the attacks on the left, the model on the right.
+    """
     frame = record.rows(AttackedTraining)
     kinds = list(dict.fromkeys(frame["clients"]))
     figure, axes = figures.panels(len(kinds), 2, height=2.8, width_ratios=(2.4, 1), sharex=True)

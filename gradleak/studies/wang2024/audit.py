@@ -1,6 +1,6 @@
 """Audit your own model
 
-Beyond the papers: every attack of this book that applies, on networks as anyone has them, behind the usual defences.
+Beyond the papers: run every applicable attack of this book on common networks behind the usual defences.
 """
 
 from __future__ import annotations
@@ -28,47 +28,47 @@ from gradleak.studies import Experiment, Row, setting
 from gradleak.studies.shared.federation import Federation, digit_network
 
 PLACE = "Beyond the papers"
-# What clients of federations and of DP-SGD have; the latter draw from so many.
+# The dataset of federations and of DP-SGD's clients, and the number of samples that the latter draw from.
 DIGITS, PRIVATE = "digits", 500
 SHARES = ("labels", "features", "inputs")
 MEASURES = (*SHARES, "image-psnr", "image-ssim")
-# No trial is to be cut off by the clock: its record would depend on the machine.
+# A time limit that no trial reaches; otherwise its record would depend on the speed of the machine.
 MINUTES = 600.0
 
 
 class Parameters(studies.Parameters):
-    """Which networks are audited on which batches and behind which defences, and how federations train."""
+    """Parameters of the page: networks, batches and defences of the audits, and the training of federations."""
 
     model: list[str] = setting(
         ["lenet"],
         paper=["lenet", "fcn4", "torchvision.models:resnet18"],
         min_length=1,
-        about="networks, or module:function",
+        about="networks, by name or as module:function",
     )
-    data: str = setting("photos", about="a dataset by its name")
+    data: str = setting("photos", about="dataset of the private samples")
     defenses: list[str] = setting(
         ["none", "clip/1"],
         paper=["none", "clip/1", "gaussian/0.01", "prune/0.9"],
         smallest=["none"],
         min_length=1,
-        about="defences, as name/level",
+        about="defences, written name/level",
     )
-    batch_sizes: list[int] = setting([1, 4], smallest=[2], min_length=1, about="samples a batch")
-    steps: int = setting(10, paper=100, smallest=2, ge=1, about="steps of a search for inputs")
+    batch_sizes: list[int] = setting([1, 4], smallest=[2], min_length=1, about="batch sizes, in samples")
+    steps: int = setting(10, paper=100, smallest=2, ge=1, about="steps of each search for inputs")
     rounds: list[int] = setting(
         [10],
         paper=[1, 10, 100, 1000],
         smallest=[1],
-        about="rounds of a federation after which its clients are audited",
+        about="numbers of training rounds after which a federation's clients are audited",
     )
-    clients: int = setting(2, paper=4, ge=1, le=100, about="clients of the federation")
+    clients: int = setting(2, paper=4, ge=1, le=100, about="number of clients in the federation")
     noises: list[float] = setting(
-        [], paper=[0.0, 1e-4, 1e-2, 1.0], about="DP-SGD's noise multipliers (needs gradleak[opacus])"
+        [], paper=[0.0, 1e-4, 1e-2, 1.0], about="noise multipliers of DP-SGD (needs gradleak[opacus])"
     )
-    draws: int = setting(1, paper=5, ge=1, le=100, about="batches of DP-SGD a noise multiplier")
+    draws: int = setting(1, paper=5, ge=1, le=100, about="batches per noise multiplier and batch size of DP-SGD")
 
     def sees(self) -> list[Sees]:
-        """Return the networks, made as an audit makes them by name, and what they are shown."""
+        """Return the networks that are given by name, and the images that they see."""
         own = [name for name in self.model if ":" not in name]
         return [Fixed(name, self.data, channels=3, side=32, classes=10) for name in own]
 
@@ -119,7 +119,7 @@ class Parameters(studies.Parameters):
         return noises
 
     def experiments(self) -> Iterator[Experiment]:
-        """Give the audits of single batches, then federations in both precisions, then clients of DP-SGD."""
+        """Yield the audits of single batches, then federations in both precisions, then clients of DP-SGD."""
         for model, size, defense in product(self.model, self.batch_sizes, self.defenses):
             yield AuditedBatch.of(self, model=model, defense=defense, batch_size=size)
         for precision in ("float32", "float64") if self.rounds else ():
@@ -128,14 +128,22 @@ class Parameters(studies.Parameters):
             yield AuditedPrivateClients.of(self, noise=noise, batch_size=size)
 
     def about(self) -> str:
-        """Return in a few words what is run."""
+        """Return a short text on the size of a run."""
         cells = len(self.model) * len(self.defenses) * len(self.batch_sizes)
         federated = len(self.rounds) * self.clients
         return f"{cells} audits, {data.title(self.data)}; {federated} clients' updates, digits"
 
 
 class Measured(Row):
-    """What an audit measured, by names of MEASURES; None where an attack gives nothing of the kind."""
+    """The success of an attack, by the measures in `MEASURES`; None if the attack gives no answer of this kind.
+
+    Attributes:
+        labels: Share of the labels that were found.
+        features: Share of the last layer's inputs that were found.
+        inputs: Share of the network's inputs that were found.
+        image_psnr: PSNR (dB) of the best image.
+        image_ssim: Structural similarity of the best image.
+    """
 
     labels: float | None
     features: float | None
@@ -145,7 +153,7 @@ class Measured(Row):
 
 
 class Audited(Row):
-    """Which network was audited, behind which defence; `attack` is empty where a row is about the defence alone."""
+    """The audited network and its defence; `attack` is empty if a row describes only the defence."""
 
     part: str
     model: str
@@ -155,23 +163,30 @@ class Audited(Row):
 
 
 class Cost(Audited):
-    """What the defence costs: the cosine of the gradient that is sent with the true one."""
+    """The cost of a defence: the cosine of the gradient that is sent with the undefended gradient."""
 
     cosine: float
 
 
 class Found(Audited, Measured):
-    """What one attack found, and its own word for it; `deceived`: it certified labels that are wrong."""
+    """The success of one attack.
+
+    Attributes:
+        certificate: The status that the attack gives its answer, such as "unique".
+        deceived: Whether the attack called labels unique although some are wrong.
+    """
 
     certificate: str
     deceived: bool
 
 
 class Leaked(Measured):
-    """The most that any attack found in a client's update.
+    """The best result of any attack on a client's update.
 
-    `chance`: the share of labels that guessing finds; `certain`: some attack certified the labels, and `deceived`: one
-    of them wrongly.
+    Attributes:
+        chance: Share of the labels that guessing finds.
+        certain: Whether any attack certified the labels.
+        deceived: Whether any of these certificates is wrong.
     """
 
     chance: float
@@ -180,7 +195,7 @@ class Leaked(Measured):
 
 
 class LeakedByClient(Leaked):
-    """The same of one client of a federation, after a round; `accuracy`: of the server's model."""
+    """The best attack's result for one client of a federation; `accuracy` is that of the server's model."""
 
     part: str
     precision: str
@@ -190,7 +205,13 @@ class LeakedByClient(Leaked):
 
 
 class LeakedByPrivateClient(Leaked):
-    """The same of a step of DP-SGD; `drawn`: samples in its batch; `epsilon`: None where no noise was added."""
+    """The best attack's result for one step of DP-SGD.
+
+    Attributes:
+        noise: The noise multiplier.
+        drawn: The number of samples in the batch.
+        epsilon: The privacy loss ε of the step; None without noise.
+    """
 
     part: str
     noise: float
@@ -200,7 +221,7 @@ class LeakedByPrivateClient(Leaked):
 
 
 class AuditedBatch(Experiment):
-    """One batch behind one defence, attacked with everything that applies."""
+    """Audit one batch behind one defence with all applicable attacks."""
 
     part: ClassVar[str] = "audit"
     model: str
@@ -214,7 +235,7 @@ class AuditedBatch(Experiment):
         return [self.data]
 
     def run(self) -> Iterator[Cost | Found]:
-        """Audit the batch: what the defence costs, then what each attack found."""
+        """Audit the batch: yield the cost of the defence, then the result of each attack."""
         samples = bringing.samples_of(self.data)
         report = auditing.audit(
             bringing.model_of(self.model, seed=self.seed).to(self.device),
@@ -242,7 +263,7 @@ class AuditedBatch(Experiment):
 
 
 class AuditedFederation(Experiment):
-    """Every client of a federation, after some of its rounds."""
+    """Audit every client of a federation after some of its training rounds."""
 
     part: ClassVar[str] = "federation"
     rounds: list[int]
@@ -254,7 +275,7 @@ class AuditedFederation(Experiment):
         return [DIGITS]
 
     def run(self) -> Iterator[LeakedByClient]:
-        """Let the federation train, and audit what its clients send."""
+        """Train the federation, and audit the updates of its clients."""
         federation = Federation.of(self.clients, getattr(torch, self.precision), self.seed, self.device)
         for number in range(1, max(self.rounds) + 1):
             sent = federation.round()
@@ -273,7 +294,7 @@ class AuditedFederation(Experiment):
 
 
 class AuditedPrivateClients(Experiment):
-    """What clients send that train with DP-SGD by Opacus, with one noise multiplier."""
+    """Audit the updates of clients that train by DP-SGD (Opacus) with one noise multiplier."""
 
     part: ClassVar[str] = "dp-sgd"
     noise: float
@@ -285,11 +306,11 @@ class AuditedPrivateClients(Experiment):
         return [DIGITS]
 
     def run(self) -> Iterator[LeakedByPrivateClient]:
-        """Let a client draw its batches, and audit each."""
+        """Draw a client's batches, and audit each update."""
         try:
             from gradleak.auditing.opacus import private_update
         except ImportError as error:
-            raise MissingData("DP-SGD's updates are Opacus's: `pip install gradleak[opacus]`") from error
+            raise MissingData("updates of DP-SGD need Opacus: `pip install gradleak[opacus]`") from error
         own = data.load(DIGITS, "train")
         inputs, targets = own.images[:PRIVATE].to(self.device), own.labels[:PRIVATE].to(self.device)
         for draw in range(self.draws):
@@ -313,7 +334,7 @@ class AuditedPrivateClients(Experiment):
 
 
 def leaked(leak: Leak, inputs: Tensor, targets: Tensor, seed: int, defense: str = "update") -> Leaked:
-    """Return the most that attacks get of a client's update, and whether a label was certified, and one wrongly."""
+    """Return the best result of all attacks on a client's update, and whether labels were certified, or wrongly so."""
     report = auditing.audit_update(
         leak, inputs=inputs, targets=targets, defense=defense, steps=2, images=False, minutes=MINUTES, seed=seed
     )
@@ -328,18 +349,25 @@ def leaked(leak: Leak, inputs: Tensor, targets: Tensor, seed: int, defense: str 
 
 
 def short(model: str) -> str:
-    """Return a network's name without its module."""
+    """Return a network's name without the name of its module."""
     return model.rpartition(":")[2]
 
 
 def worst(record: Record) -> pd.DataFrame:
-    """Return the most that any attack got of each measure, a row a network, batch size and defence, and its cosine."""
+    """Return the maximum of each measure over all attacks, and the defence's cosine.
+
+    Rows: networks, batch sizes and defences.
+    """
     keys = ["model", "batch_size", "defense"]
     return record.rows(AuditedBatch).groupby(keys, sort=False)[["cosine", *MEASURES]].max().reset_index()
 
 
 def table(record: Record) -> pd.DataFrame:
-    """Return the table of the worst, ready to be shown."""
+    """Return the best attack's success as a table.
+
+    Rows: networks, batch sizes and defences. Columns: the cosine of the sent gradient with the undefended gradient, the
+    shares of labels, features and inputs found, and PSNR and SSIM of the best image.
+    """
     rows = worst(record)
     lines = summary(
         rows.assign(batch_size=rows["batch_size"].astype(int)),
@@ -363,7 +391,11 @@ def _number(form: str) -> Callable[[Any], str]:
 
 
 def certificates(record: Record) -> pd.DataFrame:
-    """Return how often an attack's own word for its answer was said, and how often all labels were right then."""
+    """Return how often attacks on labels gave each certificate.
+
+    Rows: certificates. Columns: how often attacks gave it, and the share of these answers in which all labels are
+    right.
+    """
     rows = record.rows(AuditedBatch)
     told = rows[rows["attack"].ne("") & rows["labels"].notna()].sort_values("certificate", kind="stable")
     return summary(
@@ -374,13 +406,17 @@ def certificates(record: Record) -> pd.DataFrame:
 
 
 def _updates(record: Record, kind: type[Experiment]) -> pd.DataFrame:
-    """Return what was measured of clients' updates, in numbers: where nothing was, NaN."""
+    """Return the rows of clients' updates with numeric measures, NaN for missing ones."""
     rows = record.rows(kind)
     return rows.astype(dict.fromkeys([*MEASURES, "certain"], float)) if len(rows) else rows
 
 
 def federation_table(record: Record) -> pd.DataFrame:
-    """Return what a federation's clients give away, a line a precision and round."""
+    """Return what the updates of a federation's clients reveal.
+
+    Rows: the clients' precision and the training round. Columns: the accuracy of the server's model, the mean shares of
+    labels, features and inputs found, the median PSNR, and the share of clients whose labels are certified.
+    """
     rows = _updates(record, AuditedFederation)
     if rows.empty:
         return pd.DataFrame()
@@ -397,7 +433,11 @@ def federation_table(record: Record) -> pd.DataFrame:
 
 
 def private_table(record: Record) -> pd.DataFrame:
-    """Return what clients of DP-SGD give away, a line a noise multiplier and batch size, with the ε of their step."""
+    """Return what the updates of DP-SGD's clients reveal.
+
+    Rows: noise multipliers and batch sizes. Columns: the median privacy loss ε of a step, the mean shares of labels,
+    features and inputs found, the share of labels that guessing finds, and the median PSNR.
+    """
     rows = _updates(record, AuditedPrivateClients)
     if rows.empty:
         return pd.DataFrame()
@@ -418,7 +458,11 @@ def private_table(record: Record) -> pd.DataFrame:
 
 
 def figure_frontier(record: Record) -> Figure:
-    """Draw what leaks against what the gradient is still worth, a point a defence and batch size."""
+    """Plot the best attack's success against the cosine of the sent gradient with the undefended gradient.
+
+    One column of panels for each network: the share of labels found above, the SSIM of the best image below. One point
+    for each defence and batch size.
+    """
     frame = worst(record)
     names = list(dict.fromkeys(frame["model"]))
     figure, axes = figures.panels(2, len(names), height=2.7, sharex=True, sharey="row")

@@ -1,6 +1,6 @@
 """Soft labels of a whole batch
 
-Beyond wang2024, section 3: labels and features of every sample, out of one averaged gradient, with a certificate.
+Beyond wang2024, section 3: recover labels and features of all samples from one averaged gradient, with a certificate.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from gradleak.studies.shared.attacked_networks import AttackedNetwork, built
 from gradleak.studies.shared.samples import DTYPES, inputs_of, soft_labels
 
 PLACE = "Beyond section 3"
-# A batch counts as found if every label is this near in L1, and every feature relative to its length.
+# A batch counts as recovered if no label's L1 error and no feature's relative error exceeds these limits.
 NEAR_LABEL, NEAR_FEATURE = 2e-4, 1e-3
 Labels = Literal["smoothing", "mixup", "onehot"]
 
 
 class Cell(Form):
-    """An untrained network and its batches."""
+    """An untrained network and the batches that it is attacked with."""
 
     network: str
     classes: Whole = Field(ge=2)
@@ -50,7 +50,7 @@ class Cell(Form):
 
 
 class Trained(Form):
-    """A trained network on its private images, and the size of its batches."""
+    """A trained network, its private images, and the size of its batches."""
 
     dataset: str
     network: str
@@ -58,18 +58,18 @@ class Trained(Form):
 
     @property
     def attacked(self) -> AttackedNetwork:
-        """The network."""
+        """The network that is attacked."""
         return AttackedNetwork.of(f"{self.dataset}/{self.network}/trained")
 
     def check(self) -> None:
-        """Say so where there is no recipe for it."""
+        """Raise an error if there is no training recipe for the network."""
         self.attacked.check()
 
 
 class Parameters(studies.Parameters):
-    """Which networks send which batches, in which precisions, and how much noise they add."""
+    """Parameters of the page: networks, batch sizes, precisions and noise."""
 
-    batches: int = setting(1, paper=50, ge=1, le=10_000, about="batches a cell")
+    batches: int = setting(1, paper=50, ge=1, le=10_000, about="batches per network, batch size and kind of label")
     cells: list[Cell] = setting(
         ["resnet18/20/4/distinct/smoothing", "lenet/20/4/repeated/onehot"],
         paper=[
@@ -81,16 +81,20 @@ class Parameters(studies.Parameters):
             *(f"resnet18/100/16/repeated/{labels}" for labels in ("onehot", "mixup")),
         ],
         validate_default=True,
-        about="untrained networks, as network/classes C/batch size B/distinct or repeated classes/labels",
+        about="untrained networks, written network/classes C/batch size B/distinct or repeated classes/labels",
     )
     trained: list[Trained] = setting(
         [],
         paper=["cifar10/lenet/2", "cifar10/lenet/3", "cifar10/resnet20/2", "cifar10/resnet20/3"],
-        about="trained ones, as dataset/network/batch size",
+        about="trained networks, written dataset/network/batch size",
     )
-    precisions: list[str] = setting(["float32"], paper=list(DTYPES), about="what gradients are computed in")
+    precisions: list[str] = setting(
+        ["float32"], paper=list(DTYPES), about="precisions in which clients compute gradients"
+    )
     noises: list[float] = setting(
-        [1e-6], paper=[1e-8, 1e-7, 1e-6, 1e-5, 1e-4], about="noise added to the first cell's gradients"
+        [1e-6],
+        paper=[1e-8, 1e-7, 1e-6, 1e-5, 1e-4],
+        about="standard deviations of noise on the gradients of the first network in the list",
     )
     dataset: str = setting("photos", paper="cifar10", about="private images, test split")
 
@@ -100,7 +104,7 @@ class Parameters(studies.Parameters):
         return [*shown, *(one.attacked.sees for one in self.trained)]
 
     def experiments(self) -> Iterator[Experiment]:
-        """Give every cell in every precision, then the first one with noise."""
+        """Yield every network and batch size in every precision, then the first of these with noise."""
         clean = [*self._untrained(), *self._trained()]
         yield from clean
         for noise in self.noises:
@@ -136,15 +140,22 @@ class Parameters(studies.Parameters):
             )
 
     def about(self) -> str:
-        """Return in a few words how many samples of what a run is about."""
+        """Return a short text on the size of a run."""
         return f"{self.batches} batches a cell, {data.title(self.dataset)}"
 
 
 class Judged(Row):
-    """How many samples of a batch were found, and how exactly, where all were.
+    """How many samples of a batch were found and, if all were, how exactly.
 
-    `claimed`: the label error that the attack vouches for; `whole`: all samples are right, and called unique; `silent`:
-    called unique, and wrong; `flagged`: not called unique.
+    Attributes:
+        found: The number of samples that were found.
+        label_error: The largest L1 error of a label.
+        feature_error: The largest relative error of a feature.
+        claimed: The attack's bound on the L1 error of every label.
+        residual: The relative error of the gradient that the answer gives.
+        whole: Whether the answer is called unique and all samples are right.
+        silent: Whether the answer is called unique and is wrong.
+        flagged: Whether the answer is not called unique.
     """
 
     status: str
@@ -159,7 +170,7 @@ class Judged(Row):
 
 
 class AttackedBatch(Judged):
-    """A batch and how it was attacked; `utility`: the cosine of the gradient that was sent with the clean one."""
+    """One attack on one batch; `utility` is the cosine of the sent gradient with the noiseless gradient."""
 
     batch: int
     attacker: str
@@ -168,9 +179,11 @@ class AttackedBatch(Judged):
 
 
 class Batches(Experiment):
-    """Batches of one network and size, each recovered from its averaged gradient.
+    """Recover batches of one network and size, each from its averaged gradient.
 
-    `classes`: 0 where the network's own are meant; `noise`: the standard deviation of what the client adds.
+    Attributes:
+        classes: The number of classes; 0 for the dataset's classes.
+        noise: The standard deviation of the noise that the client adds.
     """
 
     network: str
@@ -185,7 +198,7 @@ class Batches(Experiment):
     batches: int
 
     def reads(self) -> list[str]:
-        """Return the datasets that the network is shown and was trained on."""
+        """Return the datasets of the private images and of the training."""
         return [self.dataset, self._attacked.training] if self.stage == "trained" else [self.dataset]
 
     @property
@@ -208,7 +221,7 @@ class Batches(Experiment):
         generator = torch.Generator().manual_seed(seed)
         chosen = torch.randperm(len(private), generator=generator)[: self.size]
         inputs = data.normalise(private.images[chosen]).to(self.device, DTYPES[self.dtype])
-        # Untrained networks know nothing of their classes, so their images are given any.
+        # An untrained network does not relate images to classes, so its images get random labels.
         own = private.labels[chosen] if self.stage == "trained" else None
         classes = private.classes if self.stage == "trained" else self.classes
         targets = draw(self.labels, classes, self.size, self.repeated, own, generator)
@@ -234,7 +247,11 @@ class Batches(Experiment):
 def draw(
     labels: str, classes: int, size: int, repeated: bool, own: Tensor | None, generator: torch.Generator
 ) -> Tensor:
-    """Return a batch's labels (B, C): of classes all different, or of half as many as samples, or of their `own`."""
+    """Return a batch's labels (B, C).
+
+    The classes are `own` (B,) if given. Otherwise they are drawn, all distinct or, if `repeated`, from size / 2
+    classes.
+    """
     if own is not None:
         first = own
     elif repeated:
@@ -246,7 +263,7 @@ def draw(
 
 
 def judge(found: BatchLabels, hidden: Tensor, targets: Tensor) -> Judged:
-    """Return whether a batch was found, how exactly, and whether what was called unique is wrong."""
+    """Compare a recovered batch with the true features (B, I) and labels (B, C)."""
     hidden, targets = hidden.double(), targets.double()
     unique, count = found.status == "unique", int(found.found.sum())
     if not bool(found.found.all()):
@@ -268,7 +285,7 @@ def judge(found: BatchLabels, hidden: Tensor, targets: Tensor) -> Judged:
 
 
 def _cells(record: Record) -> pd.DataFrame:
-    """Return a line a cell and precision, without noise: the percentage of whole batches, and their worst label."""
+    """Return a row for each network, batch size and precision without noise: recovered batches (%), largest error."""
     rows = record.frame()
     rows = rows[rows["noise"] == 0]
     rows = rows.assign(percent=100.0 * rows["whole"], label=rows["label_error"].where(rows["whole"]))
@@ -287,7 +304,12 @@ def _cells(record: Record) -> pd.DataFrame:
 
 
 def table(record: Record) -> pd.DataFrame:
-    """Return every cell, a line a cell, both precisions side by side."""
+    """Return how many batches are recovered.
+
+    Rows: network, number of classes C, batch size B, kind of label, and n batches. Columns: for each precision the
+    share of batches recovered exactly ("whole") and the largest L1 error of their labels; the number of wrong answers
+    that are called unique; the median time (s).
+    """
     cells = _cells(record)
     trained = cells["stage"] == "trained"
     drawn = cells["repeated"].map({True: "repeated", False: "distinct"}).where(~trained, "their own")
@@ -310,7 +332,13 @@ def _number(value: float) -> str:
 
 
 def noise_table(record: Record) -> pd.DataFrame:
-    """Return what noise on the gradient leaves of the first cell."""
+    """Return the effect of noise on the attack on the first network in the list.
+
+    Rows: standard deviations of the noise. Columns: the cosine of the sent gradient with the noiseless gradient; the
+    share of batches whose answer is not unique for an attacker who expects no noise ("unaware"); the share in which all
+    samples are found, and the median of the largest L1 label error, for an attacker who knows the noise ("aware"). The
+    last column counts wrong answers that are called unique.
+    """
     rows = record.frame()
     rows = rows[rows["noise"] > 0].sort_values("noise", kind="stable")
     rows = rows.assign(
@@ -333,7 +361,10 @@ def noise_table(record: Record) -> pd.DataFrame:
 
 
 def figure_frontier(record: Record) -> Figure:
-    """Draw the share of whole batches against the batch size, and where the equations run out."""
+    """Plot the share of batches recovered exactly against the batch size, one line for each network and precision.
+
+    Vertical lines mark the batch size B = (C − 2) / 2 beyond which the equations no longer suffice.
+    """
     cells = _cells(record)
     cells = cells[(cells["stage"] == "untrained") & (cells["labels"] == "smoothing") & ~cells["repeated"]]
     figure, axes = figures.panels(1, 1, height=3.7)
@@ -362,7 +393,10 @@ def figure_frontier(record: Record) -> Figure:
 
 
 def figure_certificate(record: Record) -> Figure:
-    """Draw how far off each batch is against how far off it is claimed to be."""
+    """Plot the largest label error of each batch.
+
+    Left: against the claimed error. Right: against the relative error of the gradient that the answer gives.
+    """
     frame = record.frame()
     frame = frame[(frame["noise"] == 0) & frame["label_error"].notna() & (frame["labels"] != "onehot")]
     figure, axes = figures.panels(1, 2, height=3.4)

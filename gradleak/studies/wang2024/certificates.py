@@ -1,6 +1,6 @@
 """What a certificate is worth
 
-Beyond wang2024, section 4: every attack that calls an answer unique or exact, hunted for answers that are wrong.
+Beyond wang2024, section 4: search for wrong answers among those that the attacks call unique or exact.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from gradleak.studies import Experiment, Row, setting
 
 PLACE = "Beyond section 4"
 DATASET = "photos"
-# Which parameter says how many seeds a family is hunted with.
+# The parameter that gives the number of seeds for each family of attacks.
 SEEDS = {
     "labels": "labels",
     "batches": "batches",
@@ -45,17 +45,17 @@ SEEDS = {
     "sentences": "sequences",
     "transcripts": "sequences",
 }
-# A trial hunts so many seeds, so that one that is cut off loses little.
+# Seeds per trial: few, so that an interrupted trial loses little work.
 AT_ONCE = 25
-# Seeds of the page's own are told apart from those of another by so many.
+# The distance between the first seeds of two runs whose page seeds differ by 1.
 APART = 1_000_000
-# Columns of the counts, in the order of the outcomes.
+# The column that counts each outcome.
 COUNTS: dict[str, str] = dict(
     zip(OUTCOMES, ("right", "wrong", "with_truth", "without_truth", "failed", "refused"), strict=True)
 )
 WORDS = {name: family.words for name, family in FAMILIES.items()}
 COLOURS = ("#3b7a57", "#b3261e", "#8fb8de", "#f0c05a", "#c9cdd2", "#e6e8ea")
-# Whose last check is timed.
+# The attacks whose last check is timed.
 TIMED = ("fully connected, one image", "fully connected, 8 images", "convolutions, one image", "sentences, 4 of them")
 
 
@@ -69,31 +69,51 @@ Assumption = Annotated[str, AfterValidator(_known)]
 
 
 class Parameters(studies.Parameters):
-    """Which assumptions are broken, and how many seeds each kind of attack is hunted with."""
+    """Parameters of the page: the broken assumptions, and the number of seeds for each kind of attack."""
 
     broken: list[Assumption] = setting(
         ["none", "clipped", "signs of lower layers"],
         paper=list(BROKEN),
         smallest=["none", "signs of lower layers"],
         min_length=1,
-        about="assumptions to break, one at a time",
+        about="assumptions of the attacks that clients violate, one at a time",
     )
     labels: int = setting(
-        2, paper=80, smallest=1, ge=1, le=100_000, about="seeds an assumption, single labels: 20 samples each"
+        2,
+        paper=80,
+        smallest=1,
+        ge=1,
+        le=100_000,
+        about="seeds per assumption for labels of single samples, 20 samples each",
     )
-    batches: int = setting(1, paper=300, ge=1, le=100_000, about="seeds an assumption, labels of batches")
-    joint: int = setting(1, paper=40, ge=1, le=100_000, about="seeds an assumption, whole batches together")
-    counts: int = setting(1, paper=200, ge=1, le=100_000, about="seeds an assumption, classes and counts of batches")
-    features: int = setting(1, paper=200, ge=1, le=100_000, about="seeds an assumption, unmixed features")
+    batches: int = setting(1, paper=300, ge=1, le=100_000, about="seeds per assumption for labels of batches")
+    joint: int = setting(
+        1,
+        paper=40,
+        ge=1,
+        le=100_000,
+        about="seeds per assumption for batches whose samples are all searched for at once",
+    )
+    counts: int = setting(
+        1, paper=200, ge=1, le=100_000, about="seeds per assumption for classes and label counts of batches"
+    )
+    features: int = setting(1, paper=200, ge=1, le=100_000, about="seeds per assumption for unmixed features")
     inversions: int = setting(
-        2, paper=160, smallest=1, ge=1, le=100_000, about="seeds an assumption, either kind of inversion"
+        2,
+        paper=160,
+        smallest=1,
+        ge=1,
+        le=100_000,
+        about="seeds per assumption for each of the two inversions (fully connected, convolutional)",
     )
-    peelings: int = setting(1, paper=60, ge=1, le=100_000, about="seeds an assumption, peeled networks")
-    sequences: int = setting(1, paper=40, ge=1, le=100_000, about="seeds an assumption, sentences and transcripts")
-    repeats: int = setting(1, paper=20, ge=1, le=1000, about="times that the cost of a check is measured")
+    peelings: int = setting(1, paper=60, ge=1, le=100_000, about="seeds per assumption for peeling")
+    sequences: int = setting(
+        1, paper=40, ge=1, le=100_000, about="seeds per assumption for sentences, and as many for transcripts"
+    )
+    repeats: int = setting(1, paper=20, ge=1, le=1000, about="repetitions of each time measurement")
 
     def experiments(self) -> Iterator[Experiment]:
-        """Give every attack with one assumption broken, some seeds each; then what checks cost."""
+        """Yield every attack under every broken assumption in groups of seeds, then the time measurements."""
         for family, broken in pairs():
             wanted = getattr(self, SEEDS[family]) if broken in self.broken else 0
             for first in range(0, wanted, AT_ONCE):
@@ -103,13 +123,24 @@ class Parameters(studies.Parameters):
             yield CheckCost.of(self, attack=attack)
 
     def about(self) -> str:
-        """Return in a few words how many samples of what a run is about."""
+        """Return a short text on the size of a run."""
         seeds = {name: getattr(self, name) for name in dict.fromkeys(SEEDS.values())}
         return ", ".join(f"{name} {number}" for name, number in seeds.items()) + " seeds an assumption"
 
 
 class Outcomes(Row):
-    """How often each outcome came, and the first few wrong answers: the seed and the setting of each."""
+    """How often each outcome occurred, in `cases` attacks.
+
+    Attributes:
+        right: Certified answers that are right.
+        wrong: Certified answers that are wrong.
+        with_truth: Answers without a certificate, with the truth within the attack's bound on the error.
+        without_truth: Answers without a certificate, with the truth outside this bound.
+        failed: Attacks that found no answer.
+        refused: Attacks that raised an error of gradleak.
+        right_share: The percentage of `right`.
+        examples: The seed and the setting of the first three wrong answers.
+    """
 
     cases: int
     right: int
@@ -123,7 +154,7 @@ class Outcomes(Row):
 
 
 class Cost(Row):
-    """The median seconds of an attack and of its last check, and that check's share in percent."""
+    """The median time (s) of an attack and of its last check, and the check's share in percent."""
 
     seconds: float
     check_seconds: float
@@ -131,17 +162,17 @@ class Cost(Row):
 
 
 class OnCPU(Experiment):
-    """A piece of this page's work, all of which stays on the CPU."""
+    """An experiment of this page, all of which run on the CPU."""
 
     stays_on_cpu: ClassVar[str] = "its clients are thousands of tiny networks, one at a time"
 
     def reads(self) -> list[str]:
-        """Return the name of the photos that clients hold."""
+        """Return the name of the clients' dataset."""
         return [DATASET]
 
 
 class Hunt(OnCPU):
-    """A hunt for wrong certificates: one attack with one assumption broken, some seeds from one on."""
+    """Search for wrong certificates of one attack under one broken assumption, for `seeds` seeds from `first` on."""
 
     part: ClassVar[str] = "hunt"
     family: str
@@ -150,7 +181,7 @@ class Hunt(OnCPU):
     seeds: int
 
     def run(self) -> list[Outcomes]:
-        """Count the outcomes, and keep the seeds of wrong answers, so that each can be looked at again."""
+        """Count the outcomes, and keep the seeds of wrong answers, which reproduce them."""
         tally = block(self.family, self.broken, APART * self.seed + self.first, self.seeds)
         cases, counts = tally.outcomes.total(), {column: tally.outcomes[name] for name, column in COUNTS.items()}
         return [
@@ -164,7 +195,7 @@ class Hunt(OnCPU):
 
 
 class CheckCost(OnCPU):
-    """The time of an attack, and of the last check of what it finds."""
+    """Measure the time of an attack and of the last check of its answer."""
 
     part: ClassVar[str] = "cost"
     attack: str
@@ -186,7 +217,7 @@ class CheckCost(OnCPU):
 
 
 def _attack(attack: str, seed: int) -> tuple[Callable[[], Any], Callable[[Any], Any]]:
-    """Return an attack and the last check of what it finds."""
+    """Return a function that runs an attack, and a function that checks its answer."""
     if attack.startswith("sentences"):
         model = build_language_model("lstm", pieces=2000, width=128, seed=seed)
         said = torch.randint(3, 2000, (4, 8), generator=torch.Generator().manual_seed(seed)).tolist()
@@ -207,12 +238,16 @@ def _attack(attack: str, seed: int) -> tuple[Callable[[], Any], Callable[[Any], 
 
 
 def signs_of(model: nn.Module, leak: Leak) -> Leak:
-    """Return what a client sends that sends signs, with one size a tensor."""
+    """Return a leak in which each tensor holds only signs, times one magnitude."""
     return BROKEN["signs"].sent(lambda _: leak, model, torch.Generator())
 
 
 def promises_table() -> pd.DataFrame:
-    """Return what each attack promises, and which broken assumptions it is hunted with."""
+    """Return what each attack certifies.
+
+    Rows: attacks. Columns: what the attack recovers, what its certificate promises, and the assumptions that do not
+    matter to the attack and are not broken for it.
+    """
     return pd.DataFrame(
         {
             "attack": name,
@@ -225,12 +260,15 @@ def promises_table() -> pd.DataFrame:
 
 
 def broken_table() -> pd.DataFrame:
-    """Return what each broken assumption is."""
+    """Return what a client does to break each assumption, one row for each assumption."""
     return pd.DataFrame({"assumption": name, "what the client does": one.words} for name, one in BROKEN.items())
 
 
 def kept_table(record: Record) -> pd.DataFrame:
-    """Return the outcomes where every assumption holds, a line an attack."""
+    """Return the outcomes if every assumption holds.
+
+    Rows: kinds of attack. Columns: the number of attacks (n) and of each outcome.
+    """
     rows = select(record.rows(Hunt), broken="none")
     rows = _ordered(rows, "family", FAMILIES)
     counts = {outcome: total(column) for outcome, column in COUNTS.items()}
@@ -238,20 +276,24 @@ def kept_table(record: Record) -> pd.DataFrame:
 
 
 def noticed_table(record: Record) -> pd.DataFrame:
-    """Return what comes of each broken assumption, a line an assumption, a column an attack that gives certificates."""
+    """Return the effect of each broken assumption.
+
+    Rows: assumptions. Columns: attacks that give certificates. A cell holds the percentage of wrong certificates if
+    there are any, else that of right certificates, else the most frequent other outcome.
+    """
     rows = _ordered(record.rows(Hunt), "broken", BROKEN)
     certify = [name for name, family in FAMILIES.items() if not family.promise.startswith("none")]
     return summary(rows, {"assumption": "broken"}, {name: among(_said, family=name) for name in certify})
 
 
 def _ordered(rows: pd.DataFrame, column: str, words: Iterable[str]) -> pd.DataFrame:
-    """Return rows in the order in which the values of a column stand among these words."""
+    """Return rows sorted by the position of a column's values in `words`."""
     places = {word: place for place, word in enumerate(words)}
     return rows.sort_values(column, key=lambda values: values.map(places), kind="stable")
 
 
 def _said(own: pd.DataFrame) -> str:
-    """Return in a word or two what an attack said: certified and wrong or right, in percent, else the most frequent."""
+    """Return the percentage of wrong certificates, else of right certificates, else the most frequent other outcome."""
     cases = own["cases"].sum()
     for column in ("wrong", "right"):
         if count := own[column].sum():
@@ -266,7 +308,11 @@ def _said(own: pd.DataFrame) -> str:
 
 
 def unnoticed_table(record: Record) -> pd.DataFrame:
-    """Return how many certificates are wrong, a line an attack and assumption of which any is."""
+    """Return the number of wrong certificates.
+
+    Rows: attacks and assumptions with at least one wrong certificate. Columns: attacks run (n), answers certified,
+    wrong certificates, and the seed and setting of the first of these.
+    """
     rows = record.rows(Hunt)
     rows = rows[rows.groupby(["family", "broken"])["wrong"].transform("sum") > 0]
     return summary(
@@ -286,7 +332,7 @@ def _first_example(rows: pd.DataFrame) -> str:
 
 
 def cost_table(record: Record) -> pd.DataFrame:
-    """Return what the last check costs, a line an attack."""
+    """Return the time (ms) of each attack and of its last check, and the check's share. Rows: attacks."""
     return summary(
         record.rows(CheckCost),
         {"attack": "attack"},
@@ -303,7 +349,11 @@ def _milliseconds(seconds: float) -> str:
 
 
 def figure_outcomes(record: Record) -> Figure:
-    """Draw the share of each outcome, a bar an attack and assumption, the kept ones on the left."""
+    """Plot the share of each outcome (%) as stacked bars.
+
+    Left: one bar for each attack if every assumption holds. Right: one bar for each broken assumption, all attacks
+    together.
+    """
     frame = record.rows(Hunt)
     figure, axes = figures.panels(1, 2, height=5.2)
     kept, rest = frame[frame["broken"] == "none"], frame[frame["broken"] != "none"]

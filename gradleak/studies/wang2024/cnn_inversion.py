@@ -1,6 +1,6 @@
 """An image from a convolutional network, in closed form
 
-Beyond wang2024, section 4.3: LeNet run backwards layer by layer, and polished to the last digit.
+Beyond wang2024, section 4.3: invert LeNet layer by layer, then refine the image until only rounding errors remain.
 """
 
 from __future__ import annotations
@@ -41,32 +41,40 @@ DEFENSES: dict[str, tuple[float, ...]] = {
     "quantize": (16,),
     "half": (16,),
 }
-# The paper's best figures for smoothed labels: Table 4 (untrained) and Table 3 (trained).
+# The paper's best PSNR (dB) for smoothed labels: Table 4 (untrained) and Table 3 (trained).
 PUBLISHED = {"untrained": 25.9, "trained": 20.4}
 
 
 class Parameters(studies.Parameters):
-    """How many images are inverted and polished, how many are matched as well, and which defences are tried."""
+    """Parameters of the page: numbers of images for each attack, networks and defences."""
 
-    samples: int = setting(1, paper=30, ge=1, le=10_000, about="single images a network and precision, smoothed labels")
-    polishings: int = setting(0, paper=30, ge=0, le=10_000, about="of these, how many are polished, float32")
-    compared: int = setting(0, paper=5, ge=0, le=1000, about="of these, how many gradient matching is run on")
+    samples: int = setting(
+        1, paper=30, ge=1, le=10_000, about="single images per network and precision, with smoothed labels"
+    )
+    polishings: int = setting(
+        0,
+        paper=30,
+        ge=0,
+        le=10_000,
+        about="number of these images that are refined after the closed form, float32 gradients",
+    )
+    compared: int = setting(
+        0, paper=5, ge=0, le=1000, about="number of these images on which gradient matching is run as well"
+    )
     matching_steps: int = setting(
-        1, paper=300, ge=1, le=100_000, about="L-BFGS steps of L2 matching, 20 gradients each"
+        1, paper=300, ge=1, le=100_000, about="L-BFGS steps of L2 matching, 20 gradient evaluations each"
     )
-    defended: int = setting(1, paper=10, ge=1, le=1000, about="images a defence is tried on, untrained network")
-    defenses: list[Defence] = setting(
-        ["clip"], paper=list(DEFENSES), min_length=1, about="defences that are tried on them"
-    )
-    stages: list[Stage] = setting(["untrained"], paper=list(STAGES), about="networks: untrained, trained")
+    defended: int = setting(1, paper=10, ge=1, le=1000, about="images per defence, untrained network")
+    defenses: list[Defence] = setting(["clip"], paper=list(DEFENSES), min_length=1, about="defences of these images")
+    stages: list[Stage] = setting(["untrained"], paper=list(STAGES), about="states of LeNet: untrained, trained")
     dataset: str = setting("photos", paper="cifar10", about="private images, test split")
 
     def sees(self) -> list[Sees]:
-        """Return LeNet in its states, and the images that it is shown."""
+        """Return LeNet in each state, and the images that it sees."""
         return lenets(self.dataset, ["untrained", *self.stages])
 
     def experiments(self) -> Iterator[Experiment]:
-        """Give the closed form by network and precision, one experiment a polished image, and the defences."""
+        """Yield the closed form by network and precision, one experiment for each refined image, and the defences."""
         for stage, dtype in product(self.stages, DTYPES):
             yield ClosedForm.of(self, stage=stage, dtype=dtype)
         for stage, image in product(self.stages, range(min(self.polishings, self.samples))):
@@ -78,19 +86,19 @@ class Parameters(studies.Parameters):
                 yield DefendedImages.of(self, defense=defense, level=level, samples=self.defended)
 
     def about(self) -> str:
-        """Return in a few words how many samples of what a run is about."""
+        """Return a short text on the size of a run."""
         return f"{self.samples} smoothed images a network, {data.title(self.dataset)}"
 
 
 class Nearness(Row):
-    """How near a restored image is to the private one."""
+    """The similarity of a restored image to the private image: PSNR (dB) and SSIM."""
 
     psnr: float
     ssim: float
 
 
 class ClosedFormImage(Nearness):
-    """An image that came back through all layers: its `layer` is "image"."""
+    """An image that was inverted through all layers; its `layer` is "image"."""
 
     image: int
     seconds: float
@@ -99,7 +107,7 @@ class ClosedFormImage(Nearness):
 
 
 class LayerInputs(Row):
-    """The inputs of one layer: how many equations determine them, and the relative error, claimed and actual."""
+    """The recovered inputs of one layer, with their equations and their relative error, claimed and actual."""
 
     image: int
     layer: str
@@ -111,7 +119,7 @@ class LayerInputs(Row):
 
 
 class RestoredImage(Nearness):
-    """An image that one attack restored, and in how many steps where it takes any."""
+    """An image that one attack restored; `steps` is 0 if the attack is not iterative."""
 
     attack: str
     seconds: float
@@ -119,14 +127,14 @@ class RestoredImage(Nearness):
 
 
 class Strip(Row):
-    """The private image, and what the three attacks made of it, as one picture; its `attack` is "picture"."""
+    """The private image and the three attacks' results as one picture; its `attack` is "picture"."""
 
     attack: str
     picture: str
 
 
 class DefendedImage(Nearness):
-    """An image restored from a defended gradient; `utility`: the cosine with the clean gradient."""
+    """An image restored from a defended gradient; `utility` is the cosine with the undefended gradient."""
 
     image: int
     attacker: str
@@ -135,14 +143,14 @@ class DefendedImage(Nearness):
 
 
 class ClosedForm(OnLeNet):
-    """Single images by LeNet run backwards, with gradients in one precision."""
+    """Invert LeNet for single images, with gradients in one precision."""
 
     part: ClassVar[str] = "closed"
     dtype: str
     samples: int
 
     def run(self) -> Iterator[ClosedFormImage | LayerInputs]:
-        """Invert every image; a row for it and for each of its layers."""
+        """Invert every image; yield a row for the image and for each layer."""
         model, inputs, targets = _shown(self.stage, self.dataset, self.samples, self.seed, self.device)
         dtype = DTYPES[self.dtype]
         model = model.to(dtype)
@@ -172,14 +180,17 @@ class ClosedForm(OnLeNet):
 
 
 class Polish(OnLeNet):
-    """One image in closed form and polished to the last digit, float32; matched as well in so many steps, if any."""
+    """Restore one image by the closed form and refine the result, with float32 gradients.
+
+    Gradient matching is run as well if `matching`, its number of steps, is not 0.
+    """
 
     part: ClassVar[str] = "polish"
     image: int
     matching: int
 
     def run(self) -> Iterator[RestoredImage | Strip]:
-        """Restore the image by these attacks, and keep a picture where it was matched."""
+        """Restore the image by these attacks; yield a picture if gradient matching was run."""
         model, inputs, targets = _shown(self.stage, self.dataset, self.image + 1, self.seed, self.device)
         sent, target = inputs[self.image :].float(), targets[self.image :].float()
         truth = data.denormalise(sent.double())
@@ -205,13 +216,16 @@ class Polish(OnLeNet):
 
 
 class DefendedImages(BehindDefence):
-    """Single images behind a defence, attacked by someone who expects no noise and by someone who knows how much."""
+    """Invert single images behind a defence.
+
+    One attacker expects no noise ("unaware"), the other knows its standard deviation ("aware").
+    """
 
     samples: int
     dataset: str
 
     def run(self) -> Iterator[DefendedImage]:
-        """Defend every gradient, and invert it twice."""
+        """Defend every gradient, and invert it as both attackers."""
         model, inputs, targets = _shown("untrained", self.dataset, self.samples, self.seed, self.device)
         for n in range(self.samples):
             image, target = inputs[n : n + 1], targets[n : n + 1].float()
@@ -228,7 +242,7 @@ class DefendedImages(BehindDefence):
 
 
 def _shown(stage: str, dataset: str, samples: int, seed: int, device: str) -> tuple[nn.Module, Tensor, Tensor]:
-    """Return LeNet in its state, and the private inputs and labels that it is shown."""
+    """Return LeNet in the given state, and the private inputs and labels."""
     private = data.load(dataset, "test")
     inputs, targets = pooled_samples(private, "smoothing", samples, seed)
     lenet = AttackedNetwork.of(f"{dataset}/lenet/{stage}")
@@ -251,26 +265,30 @@ def _images(record: Record) -> pd.DataFrame:
 
 
 def _layers(record: Record) -> pd.DataFrame:
-    """Return the rows of layers that claim an error."""
+    """Return the rows of layers with a claimed error."""
     rows = record.rows(ClosedForm)
     rows = rows[rows["claimed"].notna()]
     return rows.astype({"claimed": float, "actual": float})
 
 
 def _restored(record: Record) -> pd.DataFrame:
-    """Return the rows of polished and matched images; there may be none."""
+    """Return the rows of refined and matched images; there may be none."""
     rows = record.rows(Polish)
     rows = rows.reindex(columns=list(dict.fromkeys([*rows.columns, "attack", "matching"])))
     return rows[rows["attack"] != "picture"]
 
 
 def _named(layer: str) -> str:
-    """Return what a layer is called: LeNet's convolutions are every second module of its body."""
+    """Return a layer's name in tables; LeNet's convolutions are every second module of its body."""
     return f"convolution {int(layer.rpartition('.')[2]) // 2 + 1}"
 
 
 def table(record: Record) -> pd.DataFrame:
-    """Return the closed form's results, a line a network and precision, and the polished ones."""
+    """Return the quality of images by the closed form, and after refinement.
+
+    Rows: states of LeNet, gradient precisions and attacks. Columns: n images, mean PSNR (dB), lowest PSNR, mean SSIM,
+    the paper's best PSNR, and the median time (s).
+    """
     polish, parts = select(_restored(record), attack="polished"), []
     for (stage, dtype), group in _images(record).groupby(["stage", "dtype"], sort=False):
         parts.append(group.assign(attack="closed form"))
@@ -291,7 +309,11 @@ def table(record: Record) -> pd.DataFrame:
 
 
 def layer_table(record: Record) -> pd.DataFrame:
-    """Return, layer by layer, equations and unknowns, and the error claimed and actual."""
+    """Return the accuracy of every layer's recovered inputs.
+
+    Rows: states of LeNet, gradient precisions and layers. Columns: equations, unknowns, the median relative error, and
+    the median and range of the claimed error divided by the actual error.
+    """
     rows = _layers(record)
     return summary(
         rows.assign(ratio=rows["claimed"] / rows["actual"], layer=rows["layer"].map(_named)),
@@ -306,7 +328,7 @@ def layer_table(record: Record) -> pd.DataFrame:
 
 
 def batch_table() -> pd.DataFrame:
-    """Return which layer runs out of equations first as the batch grows, by counting alone."""
+    """Count the equations and unknowns of each of LeNet's layers. Rows: batch sizes B. Columns: convolutions."""
     sides, lines = [32, 16, 8, 8], []
     for batch in (1, 2, 3, 4):
         line = {"B": f"{batch}"}
@@ -319,7 +341,10 @@ def batch_table() -> pd.DataFrame:
 
 
 def comparison_table(record: Record) -> pd.DataFrame:
-    """Return matching, the closed form and the polished image side by side on the same images."""
+    """Compare gradient matching, the closed form and its refinement on the same images.
+
+    Rows: states of LeNet and attacks. Columns: n images, mean and lowest PSNR (dB), and time per image (s).
+    """
     rows = _restored(record)
     return summary(
         rows[rows["matching"] > 0],
@@ -334,12 +359,12 @@ def comparison_table(record: Record) -> pd.DataFrame:
 
 
 def defense_table(record: Record) -> pd.DataFrame:
-    """Return what defences leave of the image, and of the gradient."""
+    """Return the effect of defences on the image and on the gradient, as `refused_table` shows it."""
     return refused_table(record.rows(DefendedImages), cosine=".5f")
 
 
 def figure_images(record: Record) -> Figure:
-    """Draw the compared images: private, matched, closed form, polished; a panel a network."""
+    """Show the compared images, one panel for each network: private, matched, closed form, refined."""
     rows = record.rows(Polish)
     if "picture" not in rows:
         return figures.nothing("No image was matched in this run: compared = 0")
@@ -357,7 +382,7 @@ def figure_images(record: Record) -> Figure:
 
 
 def figure_psnr(record: Record) -> Figure:
-    """Draw every image's PSNR by attack, against the paper's best."""
+    """Plot the PSNR (dB) of every image by attack, one panel for each network; a line marks the paper's best PSNR."""
     closed, polish = _images(record), _restored(record)
     stages = list(dict.fromkeys(closed["stage"]))
     figure, axes = figures.panels(1, len(stages), height=3.2, sharey=True)
@@ -378,7 +403,10 @@ def figure_psnr(record: Record) -> Figure:
 
 
 def figure_layers(record: Record) -> Figure:
-    """Draw where digits are lost: the error of every layer's inputs, claimed and actual."""
+    """Plot the relative error of every layer's recovered inputs against the layer, one panel for each precision.
+
+    Points are the actual errors of single images; lines are the medians of the claimed errors.
+    """
     frame = _layers(record)
     names = list(dict.fromkeys(frame["layer"]))[::-1]
     stages = list(dict.fromkeys(frame["stage"]))

@@ -49,7 +49,7 @@ from gradleak.studies.shared.restored import Quality, quality
 
 __all__ = ["detail_table", "paired_table", "table"]
 PLACE = "Section 4.3, Table 3"
-# The paper's columns: where the label comes from.
+# The paper's columns: the source of the label.
 MODES: dict[str, str | None] = {
     "GT": None,
     "iDLG": "idlg",
@@ -58,51 +58,62 @@ MODES: dict[str, str | None] = {
     "DLG + Ours": "recovered-start",
 }
 WHOLE = {name: f"{name}, whole steps" for name in MODES}
-EXACT = 100.0  # dB: an image to its last digit
+EXACT = 100.0  # PSNR (dB) above which only rounding errors remain
 STARTS = ("untrained/random", "trained/random", "trained/closed form")
 PAIRS = (("Ours", "GT"), ("GT", "iDLG"), ("DLG + Ours", "GT"), ("Ours", "DLG"))
 WHOLE_PAIRS = tuple((WHOLE[first], WHOLE[second]) for first, second in (("Ours", "iDLG"), ("Ours", "DLG")))
 
 
 class Start(Form):
-    """A network in its state, the start of second-order matching on it, and how many images get it at most."""
+    """A state of LeNet, the start of second-order matching on LeNet, and the maximum number of images."""
 
     stage: Stage
     start: str
     images: Whole = Field(sys.maxsize, ge=1)
 
     def check(self) -> None:
-        """Say so where nothing starts like this."""
+        """Raise an error if this state and start are not offered."""
         if f"{self.stage}/{self.start}" not in STARTS:
             raise unknown("network and start", f"{self.stage}/{self.start}", STARTS)
 
 
 class Parameters(matched_runs.Parameters):
-    """How many images and starts each row of Table 3 has, and how many images get many starts or second order."""
+    """Parameters of the page: images and starts for each row of Table 3, for many starts, and for second order."""
 
-    again: int = setting(0, paper=3, ge=0, le=10_000, about="images of each row that are tried from many starts")
-    again_restarts: int = setting(2, paper=5, ge=2, le=100, about="how many starts those get")
-    second_order: int = setting(0, paper=30, ge=0, le=10_000, about="of the smoothed images, how many get second order")
-    second_order_steps: int = setting(1, paper=40, ge=1, le=1000, about="Levenberg-Marquardt's Jacobians")
+    again: int = setting(
+        0, paper=3, ge=0, le=10_000, about="images of each row that are matched again from many random starts"
+    )
+    again_restarts: int = setting(2, paper=5, ge=2, le=100, about="random starts of each of these images")
+    second_order: int = setting(
+        0,
+        paper=30,
+        ge=0,
+        le=10_000,
+        about="number of smoothed images that are matched by Levenberg-Marquardt (second order)",
+    )
+    second_order_steps: int = setting(
+        1, paper=40, ge=1, le=1000, about="steps of Levenberg-Marquardt, one Jacobian each"
+    )
     second_order_starts: list[Start] = setting(
         ["untrained/random"],
         paper=["untrained/random", "trained/closed form", "trained/random/2"],
         validate_default=True,
-        about=f"network and start: {', '.join(STARTS)}; /N after it: of N images alone",
+        about=f"states of LeNet and starts of second order: {', '.join(STARTS)}; with /N at the end for N images only",
     )
 
     def sees(self) -> list[Sees]:
-        """Return LeNet in its states, and the images that it is shown."""
+        """Return LeNet in each state, and the images that it sees."""
         stages = [*self.stages, *(start.stage for start in self.second_order_starts)]
         return [Fixed(**vars(one), lpips=1) for one in lenets(self.dataset, stages)]
 
     def experiments(self) -> Iterator[Experiment]:
-        """Give the rows of Table 3: once, from many starts, and in whole steps; then single images to second order."""
+        """Yield the rows of Table 3 as published, from many starts, and without line search; then second order."""
         yield from EveryLabel.every(self)
         if self.again:
             yield from ManyStarts.every(self, restarts=self.again_restarts)
         for row in WholeSteps.every(self, restarts=self.whole_starts):
-            # How the paper trained its networks is unpublished: what whole steps lose there could not be compared.
+            # The paper's training recipe is unpublished, so the effect of full steps cannot be compared on trained
+            # networks.
             if self.whole and (row.distance, row.stage) == ("l2", "untrained"):
                 yield row
         for one in self.second_order_starts:
@@ -118,7 +129,12 @@ class Parameters(matched_runs.Parameters):
 
 
 class SecondOrderImage(Quality):
-    """An image that second order restored, by how many Jacobians; `exact`: to its last digit."""
+    """An image that second-order matching restored.
+
+    Attributes:
+        steps: The number of Jacobians.
+        exact: Whether the PSNR shows that only rounding errors remain.
+    """
 
     image: int
     seconds: float
@@ -129,12 +145,12 @@ class SecondOrderImage(Quality):
 
 
 class EveryLabel(Matched):
-    """A row of Table 3, with the label from each source."""
+    """Match the images of a row of Table 3 with the label from each source."""
 
     part: ClassVar[str] = "row"
 
     def run(self) -> list[Row]:
-        """Match with every kind of label, and compare them."""
+        """Match with the label from each source, and compare the results."""
         shown = self.private()
         runs = {name: self.matching(labels=mode) for name, mode in MODES.items()}
         if self.distance == "l2":
@@ -144,32 +160,39 @@ class EveryLabel(Matched):
 
 
 class ManyStarts(Matched):
-    """The first images of a row from many starts, labels known."""
+    """Match the first images of a row from many starts with known labels."""
 
     part: ClassVar[str] = "restarts"
     again: int
 
     def run(self) -> list[Row]:
-        """Match from every start; the images alone are kept."""
+        """Match from every start; return only the rows of images."""
         rows = self.compared(self.private().first(self.again), {"GT": self.matching()})
         return [MatchedImage.of(row, what="restart") for row in rows if isinstance(row, MatchedImage)]
 
 
 class WholeSteps(Matched):
-    """The first images of a row in whole steps, with every label that is not known; the row has the known one."""
+    """Match the first images of a row without line search (L-BFGS steps of full length), for all labels but the known
+    one.
+
+    `EveryLabel` covers the known label.
+    """
 
     part: ClassVar[str] = "whole"
     whole: int
 
     def run(self) -> list[Row]:
-        """Match with every such label, and compare them."""
+        """Match with the label from each of these sources, and compare the results."""
         runs = {WHOLE[name]: self.matching(labels=mode, whole=True) for name, mode in MODES.items() if mode is not None}
         rows = self.compared(self.private().first(self.whole), runs)
         return [*(row for row in rows if row.run != "private"), *paired(rows, WHOLE_PAIRS, self.seed)]
 
 
 class SecondOrder(OnLeNet):
-    """One smoothed image by Levenberg-Marquardt, from a random start or from the closed form; label recovered."""
+    """Match one smoothed image by Levenberg-Marquardt with the recovered label.
+
+    The start is random or the closed form's image.
+    """
 
     part: ClassVar[str] = "second order"
     place: int
@@ -208,25 +231,32 @@ class SecondOrder(OnLeNet):
 
 
 def table(record: Record) -> pd.DataFrame:
-    """Return Table 3's PSNR."""
+    """Return the mean PSNR (dB) of Table 3, ours and the paper's.
+
+    Rows: kinds of label, distances and states of LeNet. Columns: sources of the label.
+    """
     return psnr_table(record, list(MODES))
 
 
 def whole_table(record: Record) -> pd.DataFrame:
-    """Return Table 3's rows of L2 with whole steps: where a mean of all images lies, and the published one.
+    """Return the 95 % confidence intervals of the mean PSNR in Table 3's L2 rows without line search.
 
-    On trained networks the known label alone was tried.
+    The published mean stands beside each interval. On trained networks only the known label was tried.
     """
     return interval_table(record, list(WHOLE.values()))
 
 
 def all_table(record: Record) -> pd.DataFrame:
-    """Return the same for every cell of Table 3."""
+    """Return the 95 % confidence interval of the mean PSNR for every cell of Table 3, beside the published mean."""
     return interval_table(record, list(MODES))
 
 
 def second_order_table(record: Record) -> pd.DataFrame:
-    """Return what Levenberg-Marquardt reaches, its label recovered, beside what first order reached."""
+    """Compare second-order matching (Levenberg-Marquardt) with first order, both with the recovered label.
+
+    Rows: states of LeNet and starts. Columns: n images; the mean PSNR (dB) of first order for each distance; mean and
+    median PSNR of second order, the share of images above 100 dB, and mean Jacobians and time (s) per image.
+    """
     lines = []
     for (stage, start), group in _second_order(record).groupby(["stage", "start"], sort=False):
         line = {"LeNet": stage, "start": start, "n": f"{len(group)}"}
@@ -248,14 +278,19 @@ def _second_order(record: Record) -> pd.DataFrame:
 
 
 def _first_order(record: Record, stage: Hashable) -> Iterator[tuple[str, pd.Series[float]]]:
-    """Give the distances, each with the PSNR of all smoothed images that it led to with the recovered label."""
+    """Yield each distance with the PSNR of all smoothed images that it restored with the recovered label."""
     rows = select(rows_of(record, "image"), stage=stage, labels="smoothing", run="Ours")
     for distance, group in rows.groupby("distance", sort=False):
         yield str(distance), group["psnr"]
 
 
 def restart_table(record: Record) -> pd.DataFrame:
-    """Return how far restarts spread, the label known, and what choosing by the loss gains."""
+    """Return the effect of random starts with the label known.
+
+    Rows: labels, distances and states of LeNet. Columns: numbers of images and starts; the mean PSNR (dB); its standard
+    deviations between images and between starts of an image; the mean PSNR of each image's start with the least loss,
+    and of each image's best start.
+    """
     lines, rows = [], rows_of(record, "restart")
     rows = rows.assign(psnr=counted(rows["psnr"]))
     for keys, group in rows.groupby(["labels", "distance", "stage"], sort=False):
@@ -277,22 +312,22 @@ def restart_table(record: Record) -> pd.DataFrame:
 
 
 def figure_losses(record: Record) -> Figure:
-    """Draw the loss over the steps of every row, a line a kind of label."""
+    """Plot the loss against the step, one panel for each row of Table 3, one line for each source of the label."""
     return draw_curves(record, list(MODES), "loss")
 
 
 def figure_images(record: Record) -> Figure:
-    """Draw the first images of every row as each kind of label restored them."""
+    """Show the first images of every row of Table 3, private and as restored with the label from each source."""
     return draw_strips(record, list(MODES))
 
 
 def figure_curves(record: Record) -> Figure:
-    """Draw PSNR over the steps of every row, a line a kind of label."""
+    """Plot the PSNR against the step, one panel for each row of Table 3, one line for each source of the label."""
     return draw_curves(record, list(MODES))
 
 
 def figure_second_order(record: Record) -> Figure:
-    """Draw every smoothed image's PSNR by first and second order."""
+    """Plot the PSNR (dB) of every smoothed image by attack (first and second order), one panel for each network."""
     second = _second_order(record)
     stages = list(dict.fromkeys(second["stage"]))
     if not stages:

@@ -1,6 +1,6 @@
 """A whole batch of images, exactly
 
-Beyond wang2024, section 4.2: every image of a batch out of one averaged gradient of a fully connected network.
+Beyond wang2024, section 4.2: restore every image of a batch from one averaged gradient of a fully connected network.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from gradleak.studies.shared.mosaics import packed, show
 from gradleak.studies.shared.samples import DTYPES, soft_labels
 
 PLACE = "Beyond section 4.2"
-# Of an exact batch, the least PSNR in dB says how large the rounding errors are.
+# The lowest PSNR (dB) of an exactly restored batch measures only rounding errors.
 COLUMNS = {"least": kinds.rounding(decibels=True)}
 SIZE = 64
 DEFENSES: dict[str, tuple[float, ...]] = {
@@ -43,25 +43,29 @@ DEFENSES: dict[str, tuple[float, ...]] = {
     "half": (16,),
 }
 CLOSED_FORM, BIAS_ATTACK = "closed form", "bias attack"
-# Beside SPEAR: pixels a side, units and classes of a network of two layers, and draws at most.
+# Comparison with SPEAR: image side (pixels), hidden units and classes of a two-layer network, and the limit of draws.
 NARROW, WIDTH, MANY, DRAWS = 16, 400, 100, 200_000
 
 
 class Parameters(studies.Parameters):
-    """How large the batches are, how many there are, and which defences are tried."""
+    """Parameters of the page: batch sizes, numbers of batches, precisions and defences."""
 
     sizes: list[int] = setting([2], paper=[1, 2, 4, 8, 16, 24, 32, 40, 44, 48], about="batch sizes B")
-    repeats: int = setting(1, paper=10, ge=1, le=1000, about="batches a size and precision")
-    precisions: list[str] = setting(["float32"], paper=list(DTYPES), about="what gradients are computed in")
-    classes: int = setting(20, paper=100, ge=4, le=10_000, about="classes C of the network; images are given any")
-    shown: int = setting(2, paper=16, ge=1, le=256, about="the batch size that is shown and defended; one of sizes")
-    defenses: list[Defence] = setting(
-        ["quantize"], paper=list(DEFENSES), min_length=1, about="defences that are tried on that batch"
+    repeats: int = setting(1, paper=10, ge=1, le=1000, about="batches per batch size and precision")
+    precisions: list[str] = setting(
+        ["float32"], paper=list(DTYPES), about="precisions in which clients compute gradients"
     )
+    classes: int = setting(
+        20, paper=100, ge=4, le=10_000, about="classes C of the network; the images get random labels"
+    )
+    shown: int = setting(
+        2, paper=16, ge=1, le=256, about="batch size of the pictures and of the defended batch; one of `sizes`"
+    )
+    defenses: list[Defence] = setting(["quantize"], paper=list(DEFENSES), min_length=1, about="defences of that batch")
     dataset: str = setting("photos", paper="flowers17", about="private images, test split, at 64 pixels")
 
     def sees(self) -> list[Sees]:
-        """Return the network and the images that it is shown."""
+        """Return the network and the images that it sees."""
         return [Sees("fcn4", self.dataset, size=SIZE, channels=3)]
 
     @model_validator(mode="after")
@@ -71,7 +75,7 @@ class Parameters(studies.Parameters):
         return self
 
     def experiments(self) -> Iterator[Experiment]:
-        """Give the batches by size and precision, then the defences of one batch."""
+        """Yield the batches by size and precision, then the defences of one batch."""
         for size, dtype in product(self.sizes, self.precisions):
             yield Inverted.of(self, size=size, dtype=dtype, shown=size == self.shown)
         for defense in self.defenses:
@@ -79,13 +83,22 @@ class Parameters(studies.Parameters):
                 yield DefendedBatch.of(self, defense=defense, level=level, size=self.shown)
 
     def about(self) -> str:
-        """Return in a few words how many samples of what a run is about."""
+        """Return a short text on the size of a run."""
         sizes = sorted(self.sizes)
         return f"{self.repeats} batches a size, B from {sizes[0]} to {sizes[-1]}, {data.title(self.dataset)}"
 
 
 class Nearness(Row):
-    """How near restored images are to the private ones, in the order that fits best."""
+    """The similarity of restored images to the private images, in the best order.
+
+    Attributes:
+        images: The number of images.
+        psnr: The mean PSNR (dB).
+        least: The lowest PSNR (dB).
+        ssim: The mean SSIM.
+        over_40: The percentage of images above 40 dB.
+        lost: The number of images that were not restored.
+    """
 
     images: int
     psnr: float
@@ -96,7 +109,7 @@ class Nearness(Row):
 
 
 class Restored(Nearness):
-    """A batch that one attack restored, with the time it took and what the attack says of it."""
+    """A batch that one attack restored, with the attack's time (s), status and reason."""
 
     batch: int
     attack: str
@@ -107,13 +120,13 @@ class Restored(Nearness):
 
 
 class Picture(Row):
-    """A batch to look at: the private images, and what both attacks restored."""
+    """A picture of a batch: the private images and the results of both attacks."""
 
     picture: str
 
 
 class RestoredBehind(Nearness):
-    """A batch that an attacker restored from a defended gradient; `utility`: the cosine with the clean gradient."""
+    """A batch restored from a defended gradient; `utility` is the cosine with the undefended gradient."""
 
     attacker: str
     status: str
@@ -121,7 +134,7 @@ class RestoredBehind(Nearness):
 
 
 class Inverted(Experiment):
-    """Batches of one size and precision, by the closed form and by the bias attack."""
+    """Restore batches of one size and precision by the closed form and by the bias attack."""
 
     part: ClassVar[str] = "closed"
     size: int
@@ -132,7 +145,7 @@ class Inverted(Experiment):
     dataset: str
 
     def run(self) -> Iterator[Restored | Picture]:
-        """Invert every batch twice, and keep a picture of the first."""
+        """Restore every batch by both attacks, and yield a picture of the first."""
         model = _network(self.classes, False, self.dtype, self.seed, self.device)
         biased = _network(self.classes, True, self.dtype, self.seed, self.device)
         for n in range(self.repeats):
@@ -162,14 +175,14 @@ class Inverted(Experiment):
 
 
 class DefendedBatch(BehindDefence):
-    """One batch behind a defence, attacked by someone who expects no noise and by someone who does."""
+    """Restore one batch behind a defence, by an attacker who expects no noise and by one who estimates it."""
 
     size: int
     classes: int
     dataset: str
 
     def run(self) -> Iterator[RestoredBehind]:
-        """Defend the batch, and invert it twice."""
+        """Defend the batch, and invert it as both attackers."""
         model = _network(self.classes, False, "float32", self.seed, self.device)
         images, labels = _private(self.dataset, self.classes, self.size, self.seed)
         clean = _leak(model, images, labels)
@@ -199,13 +212,13 @@ def _leak(model: nn.Module, images: Tensor, labels: Tensor) -> Leak:
 
 
 def nearest(said: Tensor, truth: Tensor) -> Tensor:
-    """Return, for each true input (B, D), what the nearest unit (O, D) says: a choice no attacker has."""
+    """Return, for each true input (B, D), the nearest of the units' answers (O, D); no attacker has this choice."""
     said = said[said.isfinite().all(dim=1)]
     return said[torch.cdist(truth.to(said), said).argmin(dim=1)]
 
 
 def nearness(restored: Tensor, images: Tensor) -> Nearness:
-    """Return how near a batch is to the truth in its best order."""
+    """Compare restored images (B, C, H, W) with the private images, in the best order."""
     order = metrics.match_batch(restored, images)
     psnr, lost = metrics.psnr(restored[order], images), ~restored.isfinite().flatten(1).all(dim=1)
     return Nearness(
@@ -219,13 +232,18 @@ def nearness(restored: Tensor, images: Tensor) -> Nearness:
 
 
 def attacked(record: Record) -> pd.DataFrame:
-    """Return the rows of both attacks, without the pictures."""
+    """Return the rows of both attacks without the pictures."""
     rows = record.rows(Inverted)
     return rows[rows["attack"].notna()]
 
 
 def table(record: Record) -> pd.DataFrame:
-    """Return the batches by their size and precision, the bias attack beside the closed form."""
+    """Compare the closed form with the bias attack.
+
+    Rows: batch sizes B and gradient precisions. Columns: for the closed form the number of batches, those exactly
+    restored, mean and lowest PSNR (dB), and the median time (s); for the bias attack the mean PSNR and the share of
+    images over 40 dB.
+    """
     return summary(
         attacked(record),
         {"B": "size", "gradients": "dtype"},
@@ -242,7 +260,11 @@ def table(record: Record) -> pd.DataFrame:
 
 
 def defense_table(record: Record) -> pd.DataFrame:
-    """Return what defences leave of one batch, and of its gradient."""
+    """Return the effect of defences on one batch.
+
+    Rows: defences and their strengths. Columns: the cosine of the sent gradient with the undefended gradient; the
+    status and the PSNR (dB) for an attacker who expects no noise ("unaware") and for one who estimates it ("aware").
+    """
     return summary(
         with_defence_cells(record.rows(DefendedBatch)),
         {"defence": "defence", "strength": "strength"},
@@ -257,7 +279,11 @@ def defense_table(record: Record) -> pd.DataFrame:
 
 
 def beside_spear(sizes: list[int], dataset: str, seed: int) -> pd.DataFrame:
-    """Run SPEAR's core and the closed form here and now on one batch a size: two layers, the first with a bias."""
+    """Run SPEAR's core and the closed form on one batch of each size, for two layers of which the first has a bias.
+
+    The attacks run when this function is called. Rows: batch sizes B. Columns: the expected draws per sample, 2ᴮ⁻¹; for
+    SPEAR the number of draws; for both attacks the CPU time (s) and the lowest PSNR (dB).
+    """
     lines = []
     for size in sizes:
         private = data.load(dataset, "test", size=SIZE)
@@ -287,7 +313,7 @@ def _least(inputs: Tensor, images: Tensor) -> str:
 
 
 def figure_batch(record: Record) -> Figure:
-    """Draw one batch: the private images, the bias attack's best units, and the closed form."""
+    """Show one batch: the private images, the bias attack's best units, and the closed form's images."""
     rows = record.rows(Inverted)
     row = rows[rows["picture"].notna()].iloc[0]
     count = int(row["size"])
@@ -297,7 +323,10 @@ def figure_batch(record: Record) -> Figure:
 
 
 def figure_sizes(record: Record) -> Figure:
-    """Draw PSNR against batch size for both attacks, up to where the equations run out."""
+    """Plot the mean PSNR (dB) of both attacks against the batch size; shading reaches down to the lowest PSNR.
+
+    A vertical line marks the batch size B = (C − 2) / 2 beyond which the equations no longer suffice.
+    """
     frame = attacked(record)
     figure, axes = figures.panels(1, 1, height=3.4)
     axis = axes[0][0]

@@ -1,6 +1,6 @@
 """What a gradient cannot tell
 
-wang2024, appendices B and C: every failure of the search, made on purpose, and solved or proved unsolvable.
+wang2024, appendices B and C: produce every failure of the published search, then solve it or prove it unsolvable.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from gradleak.studies.shared.samples import DTYPES, LABELS, random_layer, soft_l
 from gradleak.studies.shared.searched import KNOWN, Judged, judged, percentage, search_both
 
 PLACE = "Appendices B and C"
-# Failures: where the paper has it, the kind of label, and what it is called in tables.
+# Failures: the section of the paper, the kind of label, and the name in tables.
 CASES = {
     "disturbed": ("B.1", "smoothing", "flat prediction, 500 classes"),
     "out of bound": ("B.2", "smoothing", "label nearly predicted"),
@@ -39,37 +39,55 @@ CASES = {
 
 
 class Parameters(studies.Parameters):
-    """How many random layers are drawn, and how far their logits spread."""
+    """Parameters of the page: random layers, their sizes, and the standard deviations of their logits."""
 
     samples: int = setting(
-        100, paper=2000, smallest=20, ge=2, le=100_000, about="random layers a case, and a point of the frontier"
+        100,
+        paper=2000,
+        smallest=20,
+        ge=2,
+        le=100_000,
+        about="random layers per failure case and per standard deviation of the logits",
     )
     searches: int = setting(
-        3, paper=50, smallest=2, ge=1, le=10_000, about="of a case's, how many the published search is run on"
+        3,
+        paper=50,
+        smallest=2,
+        ge=1,
+        le=10_000,
+        about="number of each case's layers on which the published search is run",
     )
-    classes: int = setting(10, ge=4, le=10_000, about="classes C of the frontier's layers")
-    features: int = setting(64, ge=2, le=8192, about="features I of all layers")
+    classes: int = setting(10, ge=4, le=10_000, about="classes C of the random layers with varied logits")
+    features: int = setting(64, ge=2, le=8192, about="features I of all random layers")
     scales: list[float] = setting(
         [0.1, 1.0, 10.0, 100.0],
         paper=[0.001, 0.01, 0.1, 1.0, 3.0, 10.0, 20.0, 30.0, 50.0, 100.0, 300.0],
         smallest=[1.0, 30.0],
-        about="standard deviations of the logits along the frontier",
+        about="standard deviations of the logits",
     )
 
     def experiments(self) -> Iterator[Experiment]:
-        """Give the made cases, then the points of the frontier."""
+        """Yield the failure cases, then random layers by kind of label, precision and scale of the logits."""
         for case in CASES:
             yield Case.of(self, case=case)
         for labels, dtype, scale in product(LABELS, DTYPES, self.scales):
             yield Point.of(self, labels=labels, dtype=dtype, scale=scale)
 
     def about(self) -> str:
-        """Return in a few words how many samples of what a run is about."""
+        """Return a short text on the size of a run."""
         return f"{self.samples:,} random layers a case and scale"
 
 
 class CaseSolved(Judged):
-    """What becomes of a case, in percent: exactly solved, by iDLG, and by the published search of the first samples."""
+    """The results of all attacks on a failure case; shares in percent.
+
+    Attributes:
+        class_right: Labels by the exact solver whose largest class is right.
+        idlg: Classes that iDLG names correctly.
+        searches: The number of samples of the published search.
+        searched: Labels that the published search recovers.
+        searched_wrong: Wrong labels that the published search returns.
+    """
 
     labels: str
     class_right: float
@@ -80,10 +98,12 @@ class CaseSolved(Judged):
 
 
 class PointSolved(Judged):
-    """What becomes of random gradients, in percent.
+    """The exact solver's results on random gradients, in percent.
 
-    `zero`: gradients that are zero; `missed`: others without any label found; `truth_among`: the true label is among
-    the candidates.
+    Attributes:
+        zero: Gradients that are zero.
+        missed: Other gradients for which no label is found.
+        truth_among: Gradients with the true label among the candidates.
     """
 
     zero: float
@@ -92,7 +112,7 @@ class PointSolved(Judged):
 
 
 class Case(Experiment):
-    """A failure that is made on purpose, met by the published search and by the exact solver."""
+    """Produce a failure case, and attack it with the published search and the exact solver."""
 
     part: ClassVar[str] = "case"
     case: str
@@ -101,7 +121,7 @@ class Case(Experiment):
     samples: int
 
     def run(self) -> list[CaseSolved]:
-        """Make the case, and solve it."""
+        """Produce the case, and recover its labels."""
         labels = CASES[self.case][1]
         gradients, weight, targets, nonnegative = make_case(self.case, self.features, self.samples, self.seed)
         gradients, weight = gradients.to(self.device), weight.to(self.device)
@@ -109,7 +129,7 @@ class Case(Experiment):
         found, top = exact.labels.cpu(), targets.argmax(dim=1)
         class_right = found.nan_to_num(-1).argmax(dim=1).eq(top) & ~exact.where("failed").cpu()
         tried = gradients[: self.searches]
-        # The published search divides by squares: a gradient whose squares all underflow to zero is zero for it.
+        # The published search divides by squares, so it treats a gradient as zero if all squares underflow to zero.
         tried = tried.where(tried.square().sum(dim=(1, 2), keepdim=True) > 0, 0)
         _, searched = search_both(tried, weight, labels)
         right = metrics.label_error(searched.labels, targets[: self.searches]) < KNOWN
@@ -127,7 +147,7 @@ class Case(Experiment):
 
 
 class Point(Experiment):
-    """A point of the frontier: random gradients whose logits have one standard deviation, the `scale`."""
+    """Recover labels from random gradients whose logits have the standard deviation `scale`."""
 
     part: ClassVar[str] = "frontier"
     labels: str
@@ -138,7 +158,7 @@ class Point(Experiment):
     samples: int
 
     def run(self) -> list[PointSolved]:
-        """Measure how many labels the gradients hold."""
+        """Recover the labels, and count how many are determined by the gradients."""
         dtype, classes = DTYPES[self.dtype], self.classes
         generator = torch.Generator().manual_seed(self.seed)
         weight, hidden = random_layer(classes, self.features, self.samples, self.scale, generator)
@@ -162,10 +182,10 @@ class Point(Experiment):
 
 
 def make_case(case: str, features: int, samples: int, seed: int) -> tuple[Tensor, Tensor, Tensor, bool]:
-    """Return float32 gradients (N, C, I), the weight, the true labels, and whether features are not negative."""
+    """Return float32 gradients (N, C, I), the weight (C, I), the true labels (N, C), and whether features are ≥ 0."""
     generator = torch.Generator().manual_seed(seed)
     if case == "out of bound":
-        # The feature that gives the logits of a smoothed label, and almost that label.
+        # Choose features whose prediction is almost the smoothed label.
         weight, _ = random_layer(10, features, samples, 1.0, generator)
         targets = soft_labels("smoothing", torch.randint(10, (samples,), generator=generator), 10, generator)
         logits = targets.log() + 3e-2 * torch.randn(samples, 10, generator=generator, dtype=torch.float64)
@@ -192,7 +212,7 @@ def make_case(case: str, features: int, samples: int, seed: int) -> tuple[Tensor
 
 
 def send(weight: Tensor, hidden: Tensor, targets: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return the gradients (N, C, I) that clients compute in `dtype`."""
+    """Return the gradients (N, C, I) of N clients with one sample each, computed in `dtype`."""
     hidden, weight, targets = hidden.to(dtype), weight.to(dtype), targets.to(dtype)
     logits = (hidden @ weight.T).requires_grad_()
     (delta,) = torch.autograd.grad(-(targets * logits.log_softmax(dim=1)).sum(), [logits])
@@ -200,7 +220,12 @@ def send(weight: Tensor, hidden: Tensor, targets: Tensor, dtype: torch.dtype) ->
 
 
 def table(record: Record) -> pd.DataFrame:
-    """Return every case of failure: what the published search does, and what the exact solver says."""
+    """Return the results on every failure case, in percent of the samples.
+
+    Rows: failure cases. Columns: labels that the published search recovers, and wrong labels that it returns; labels
+    that the exact solver recovers, calls ambiguous or fails to find; the number of wrong labels that it calls unique
+    ("silent"); and right classes by the exact solver and by iDLG.
+    """
     frame = record.rows(Case)
     return pd.DataFrame(
         {
@@ -223,7 +248,12 @@ def table(record: Record) -> pd.DataFrame:
 
 
 def frontier_table(record: Record) -> pd.DataFrame:
-    """Return what becomes of random gradients as their logits grow, both precisions."""
+    """Return the exact solver's results on random gradients over all standard deviations of the logits.
+
+    Rows: kinds of label and precisions. Columns: the largest scale up to which all labels are recovered; the lowest
+    recovery rate and its scale; the largest shares of ambiguous labels, zero gradients and labels not found; the
+    smallest share of nonzero gradients with the truth among the candidates; the number of wrong labels called unique.
+    """
     rows = record.rows(Point)
     # A gradient that is zero has no candidates.
     rows["listed"] = rows["truth_among"] / (100 - rows["zero"]) * 100
@@ -254,7 +284,7 @@ def _last_whole(group: pd.DataFrame) -> str:
 
 
 def figure_frontier(record: Record) -> Figure:
-    """Draw the frontier of identifiability: what is recovered, and what is left open, against the logits' scale."""
+    """Plot the shares of recovered and of ambiguous labels (%) against the scale of the logits, for each precision."""
     frame = record.rows(Point)
     figure, axes = figures.panels(1, len(LABELS), height=3.5, sharey=True)
     for axis, labels in zip(axes[0], LABELS, strict=True):
@@ -272,7 +302,11 @@ def figure_frontier(record: Record) -> Figure:
 
 
 def figure_open(scale: float = 40.0, seed: int = 0) -> Figure:
-    """Draw the residual of one saturated, smoothed sample over its scalar, in rounding errors, both precisions."""
+    """Plot the residual of one saturated, smoothed sample, in rounding errors, against t / t*, one line for each
+    precision.
+
+    t is the length of the feature and t* is its true length. Labels with residuals below the dashed line are accepted.
+    """
     from gradleak.labels import PRIORS
     from gradleak.labels.soft import exact, rank_one, single
     from gradleak.labels.soft.problem import ACCEPT
@@ -281,7 +315,7 @@ def figure_open(scale: float = 40.0, seed: int = 0) -> Figure:
     weight, hidden = random_layer(10, 64, 200, scale, generator)
     logits = hidden @ weight.T
     gap = logits.topk(2, dim=1).values
-    # Beyond the digits of float32 and within those of float64: exp(−25) is 1e-11.
+    # A gap of 25 between logits is lost in float32 but not in float64, because exp(−25) is 1e-11.
     sample = int((gap[:, 0] - gap[:, 1] - 25).abs().argmin())
     targets = augment.smooth(logits.argmax(dim=1), 10, torch.tensor(0.3, dtype=torch.float64))
     figure, axes = figures.panels(1, 1, height=3.0)
@@ -291,7 +325,7 @@ def figure_open(scale: float = 40.0, seed: int = 0) -> Figure:
         reduced = rank_one.reduce_gradients(gradients, weight.to(dtype))
         problem = single.problem_of(reduced, weight.to(dtype), None, dtype, torch.zeros_like(reduced.size))
         truth = float(hidden[sample].norm())
-        # In float64 the way down is narrower than any even grid.
+        # In float64 the minimum is narrower than the step of any even grid.
         near = np.geomspace(1e-15, 0.3, 200)
         at = torch.from_numpy(np.sort(np.concatenate([np.geomspace(0.02, 50, 800), 1 - near, 1 + near])))[None] * truth
         residual, _ = exact._residuals(problem, at, PRIORS["smoothing"])

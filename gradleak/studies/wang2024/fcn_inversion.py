@@ -1,6 +1,6 @@
 """Images from a fully connected network
 
-wang2024, section 4.2, Figures 3 to 5, Table 6: one image at a time, in closed form, and what the last digits depend on.
+wang2024, section 4.2, Figures 3 to 5, Table 6: restore single images in closed form; what determines the last digits.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ from gradleak.studies.shared.restored import Quality, clock, quality
 from gradleak.studies.shared.samples import DTYPES, pooled_samples
 
 PLACE = "Figures 3–5, Table 6"
-# A ratio of times is no more repeated than times are.
+# A ratio of times varies between runs as times do.
 TIMES = ("times_faster",)
 SIZE = 64
 LABELS = ("smoothing", "mixup")
 OURS = "ours"
 VARIANTS: dict[str, Rule] = {OURS: "least-squares", "mean over rows": "mean", "as published": "published"}
-# How matching comes by the label: with the image, as the demo in the paper's code has it, or as the closed form does.
+# Sources of the label in matching: searched with the image, as in the demo of the paper's code, or recovered first.
 SOURCES = ("searched", "recovered")
-# That demo's settings, but for the number of steps; both rates decay.
+# The settings of this demo except for the number of steps; both learning rates decay.
 RATES = {"l2": 0.3, "cosine": 0.02}
 VARIATION = {"l2": 0.0, "cosine": 1e-6}
 TIMED = 3
@@ -59,25 +59,27 @@ DEFENSES: dict[str, tuple[float, ...]] = {
 
 
 class Parameters(studies.Parameters):
-    """How many images are inverted, and on how many gradients are matched and defences tried."""
+    """Parameters of the page: numbers of images for each attack, steps of matching, and defences."""
 
-    samples: int = setting(1, paper=100, ge=1, le=100_000, about="single images a kind of label, float32 gradients")
-    doubles: int = setting(1, paper=20, ge=1, le=100_000, about="of these, how many are observed in float64 as well")
-    compared: int = setting(0, paper=5, ge=0, le=1000, about="of these, how many gradient matching is run on")
-    l2_steps: int = setting(1, paper=300, ge=1, le=100_000, about="L-BFGS steps of L2 matching, 20 gradients each")
-    cosine_steps: int = setting(1, paper=7000, ge=1, le=100_000, about="Adam steps of cosine matching")
-    defended: int = setting(1, paper=10, ge=1, le=1000, about="images a defence is tried on")
-    defenses: list[Defence] = setting(
-        ["clip"], paper=list(DEFENSES), min_length=1, about="defences that are tried on them"
+    samples: int = setting(1, paper=100, ge=1, le=100_000, about="single images per kind of label, float32 gradients")
+    doubles: int = setting(1, paper=20, ge=1, le=100_000, about="number of these images with float64 gradients as well")
+    compared: int = setting(
+        0, paper=5, ge=0, le=1000, about="number of these images on which gradient matching is run as well"
     )
+    l2_steps: int = setting(
+        1, paper=300, ge=1, le=100_000, about="L-BFGS steps of L2 matching, 20 gradient evaluations each"
+    )
+    cosine_steps: int = setting(1, paper=7000, ge=1, le=100_000, about="Adam steps of cosine matching")
+    defended: int = setting(1, paper=10, ge=1, le=1000, about="images per defence")
+    defenses: list[Defence] = setting(["clip"], paper=list(DEFENSES), min_length=1, about="defences of these images")
     dataset: str = setting("photos", paper="flowers17", about="private images, test split, at 64 pixels")
 
     def sees(self) -> list[Sees]:
-        """Return the network and the images that it is shown."""
+        """Return the network and the images that it sees."""
         return [Sees("fcn4", self.dataset, size=SIZE, channels=3)]
 
     def experiments(self) -> Iterator[Experiment]:
-        """Give the closed form by labels and precision, matching and what it costs, and the defences."""
+        """Yield the closed form by kind of label and precision, gradient matching and its cost, and the defences."""
         samples = {"float32": self.samples, "float64": min(self.doubles, self.samples)}
         for labels, dtype in product(LABELS, samples):
             yield ClosedForm.of(self, labels=labels, dtype=dtype, samples=samples[dtype])
@@ -90,12 +92,12 @@ class Parameters(studies.Parameters):
                 yield DefendedImages.of(self, defense=defense, level=level, samples=self.defended)
 
     def about(self) -> str:
-        """Return in a few words how many samples of what a run is about."""
+        """Return a short text on the size of a run."""
         return f"{self.samples} images a kind of label, {data.title(self.dataset)}"
 
 
 class ClosedFormImage(Quality):
-    """An image that one variant of the recursion restored."""
+    """An image that one variant of the recursion restored, with its time (s) and status."""
 
     image: int
     variant: str
@@ -104,17 +106,22 @@ class ClosedFormImage(Quality):
 
 
 class Mosaic(Row):
-    """All images that the first variant restored, as one picture; its `variant` is "picture"."""
+    """All images that our variant of the recursion restored, as one picture; its `variant` is "picture"."""
 
     variant: str
     picture: str
 
 
 class MatchedImage(Quality):
-    """An image that matching restored, with its label searched or recovered.
+    """An image that gradient matching restored.
 
-    `scaled`: the PSNR at the length that brings it nearest to the truth; `ahead`: how many dB of 8-bit pixels the
-    closed form is ahead of it; `curve`: the PSNR of the best so far `at` some steps.
+    Attributes:
+        label: Whether the label was "searched" with the image or "recovered" first.
+        scaled: The PSNR (dB) if the image is rescaled to the length that is nearest to the truth.
+        label_error: The L1 error of the label.
+        ahead: The closed form's 8-bit PSNR minus this image's 8-bit PSNR (dB).
+        at: Steps of the curve.
+        curve: The PSNR (dB) of the best iterate at these steps.
     """
 
     image: int
@@ -130,14 +137,23 @@ class MatchedImage(Quality):
 
 
 class Strip(Row):
-    """The images that one attack restored, or the private ones, as one picture."""
+    """The images that one attack restored, or the private images, as one picture."""
 
     picture: str
     shows: str
 
 
 class Cost(Row):
-    """What a loss and its slope cost with one engine, and by which share they differ from those of all gradients."""
+    """The cost of the loss and its gradient with one engine.
+
+    Attributes:
+        engine: "all gradients" or "factors".
+        at_once: The number of attacks that run together.
+        seconds_each: The time per attack (s).
+        times_faster: The speedup over "all gradients".
+        loss_differs: The relative difference of the loss from that of "all gradients".
+        slope_differs: The relative difference of the loss's gradient from that of "all gradients".
+    """
 
     engine: str
     at_once: int
@@ -148,7 +164,7 @@ class Cost(Row):
 
 
 class DefendedImage(Row):
-    """An image restored from a defended gradient; `utility`: the cosine with the clean gradient."""
+    """An image restored from a defended gradient; `utility` is the cosine with the undefended gradient."""
 
     image: int
     attacker: str
@@ -158,7 +174,7 @@ class DefendedImage(Row):
 
 
 class ClosedForm(Experiment):
-    """Single images with one kind of label and gradients in one precision, by the variants of the recursion."""
+    """Restore single images by all variants of the recursion, for one kind of label and one gradient precision."""
 
     part: ClassVar[str] = "closed"
     labels: str
@@ -167,7 +183,7 @@ class ClosedForm(Experiment):
     dataset: str
 
     def run(self) -> Iterator[ClosedFormImage | Mosaic]:
-        """Invert every image, and keep a picture of all."""
+        """Restore every image, and yield a picture of all."""
         dtype, single = DTYPES[self.dtype], self.dtype == "float32"
         model, inputs, targets = _shown(self.dataset, self.labels, self.samples, self.seed, self.device)
         model, restored, now = model.to(dtype), [], clock(self.device)
@@ -190,7 +206,7 @@ class ClosedForm(Experiment):
 
 
 class Matching(Experiment):
-    """The gradients of single smoothed images, matched with the label searched and recovered, from one start."""
+    """Match the gradients of single smoothed images from the same start, with the label searched and recovered."""
 
     part: ClassVar[str] = "matching"
     distance: Kind
@@ -199,7 +215,7 @@ class Matching(Experiment):
     dataset: str
 
     def run(self) -> Iterator[MatchedImage | Strip]:
-        """Match all at once, and compare each image with the closed form's."""
+        """Match all gradients together, and compare each image with that of the closed form."""
         samples, both = self.samples, len(SOURCES)
         model, inputs, targets = _shown(self.dataset, "smoothing", samples, self.seed, self.device)
         truth = data.denormalise(inputs.double())
@@ -253,14 +269,14 @@ class Matching(Experiment):
 
 
 class EngineCost(Experiment):
-    """A loss and its slope, L2, with all gradients written out and by their factors, which must be the same."""
+    """Time the L2 loss and its gradient, computed from all gradients or from their factors; both results must agree."""
 
     part: ClassVar[str] = "cost"
     attacks: int
     dataset: str
 
     def run(self) -> list[Cost]:
-        """Time one of either, and many by their factors."""
+        """Time one attack with each engine, and many attacks together with factors."""
         model, inputs, targets = _shown(self.dataset, "smoothing", 1, self.seed, self.device)
         leak = observe(model, inputs.to(self.device), targets.to(self.device, torch.float32))
         label, sent = _recovered(leak)[None, None], factored(leak)
@@ -295,13 +311,13 @@ class EngineCost(Experiment):
 
 
 class DefendedImages(BehindDefence):
-    """Single smoothed images behind a defence, attacked by someone who expects no noise and by someone who does."""
+    """Restore single smoothed images behind a defence, by an attacker who expects no noise and one who estimates it."""
 
     samples: int
     dataset: str
 
     def run(self) -> Iterator[DefendedImage]:
-        """Defend every gradient, and invert it twice."""
+        """Defend every gradient, and invert it as both attackers."""
         model, inputs, targets = _shown(self.dataset, "smoothing", self.samples, self.seed, self.device)
         for n in range(self.samples):
             sent, target = inputs[n : n + 1].to(self.device), targets[n : n + 1].to(self.device)
@@ -316,7 +332,7 @@ class DefendedImages(BehindDefence):
 
 
 def _shown(dataset: str, labels: str, samples: int, seed: int, device: str) -> tuple[nn.Module, Tensor, Tensor]:
-    """Return the network, and the private inputs and labels that it is shown, which are still on the CPU."""
+    """Return the network on the device, and the private inputs and labels on the CPU."""
     private = data.load(dataset, "test", size=SIZE)
     model = models.build("fcn4", classes=private.classes, image_size=SIZE, seed=seed).to(device)
     return model, *pooled_samples(private, labels, samples, seed)
@@ -327,15 +343,15 @@ def _image(found: Inversion) -> Tensor:
 
 
 def judge(image: Tensor, truth: Tensor) -> Quality:
-    """Return how near an image (1, C, H, W) is to the truth, by all measures; NaN counts as lost."""
+    """Compare an image (1, C, H, W) with the true image by all measures; an image with NaN has a PSNR of −∞."""
     return quality(image, truth.clamp(0, 1))[0]
 
 
 def _recovered(leak: Leak) -> Tensor:
-    """Return the label (C,) that a server reads off the last layer, as matching takes it."""
+    """Return the label (C,) that the server recovers from the last layer."""
     found = recover_soft_labels(leak.weight_gradient, leak.weight, prior="smoothing")
     if found.status[0] != "unique":
-        raise InputError(f"no label to match with, but one that is {found.status[0]}: {found.reasons[0]}")
+        raise InputError(f"matching needs a unique label, but this label is {found.status[0]}: {found.reasons[0]}")
     return found.labels[0].to(leak.weight_gradient)
 
 
@@ -346,7 +362,7 @@ def _optimizer(distance: Kind, steps: int) -> LBFGS | Adam:
 
 
 def _scaled(image: Tensor, truth: Tensor) -> float:
-    """Return the PSNR of an image with the length that brings it nearest to the truth, a number it may not know."""
+    """Return the PSNR of an image that is rescaled to the length nearest to the truth, which no attacker knows."""
     image, truth = image.double().flatten(), truth.double().flatten()
     nearest = (image * ((image @ truth) / (image @ image))).reshape(1, 3, SIZE, SIZE)
     shown, wanted = (data.denormalise(part) for part in (nearest, truth.reshape(1, 3, SIZE, SIZE)))
@@ -354,9 +370,10 @@ def _scaled(image: Tensor, truth: Tensor) -> float:
 
 
 def _closed(record: Record) -> pd.DataFrame:
-    """Return the rows of images that the closed form restored, without their mosaics.
+    """Return the rows of images that the closed form restored, without the pictures.
 
-    Where truncation finds every pixel equal, the PSNR of 8-bit pixels is no finite number, and does not count.
+    An 8-bit PSNR is infinite if all truncated pixels are equal; these values are replaced by NaN, so that means omit
+    them.
     """
     rows = record.rows(ClosedForm)
     rows = rows[rows["variant"] != "picture"]
@@ -364,7 +381,7 @@ def _closed(record: Record) -> pd.DataFrame:
 
 
 def _matched(record: Record) -> pd.DataFrame:
-    """Return the rows of images that matching restored; there may be none."""
+    """Return the rows of images that gradient matching restored; there may be none."""
     rows = record.rows(Matching)
     columns = ["distance", "steps", "label", "scaled", "loss", "at", "curve"]
     rows = rows.reindex(columns=list(dict.fromkeys([*rows.columns, *columns])))
@@ -372,7 +389,11 @@ def _matched(record: Record) -> pd.DataFrame:
 
 
 def table(record: Record) -> pd.DataFrame:
-    """Return Table 6, a line a kind of label, precision and variant of the recursion."""
+    """Return Table 6: the quality of images by the closed form.
+
+    Rows: kinds of label, gradient precisions and variants of the recursion. Columns: n images, mean and lowest PSNR
+    (dB), mean 8-bit PSNR, SSIM and LPIPS, and the median time (ms).
+    """
     return summary(
         _closed(record),
         {"labels": "labels", "gradients": "dtype", "recursion": "variant"},
@@ -393,7 +414,11 @@ def _known(value: float) -> str:
 
 
 def comparison_table(record: Record) -> pd.DataFrame:
-    """Return Figure 3's numbers: matching and the closed form on the same images."""
+    """Compare gradient matching with the closed form on the same images (Figure 3).
+
+    Rows: attacks and sources of the label. Columns: n images, mean 8-bit PSNR, mean PSNR (dB) and its range, mean PSNR
+    of images rescaled to the best length, mean SSIM, and time per image (s).
+    """
     matched, closed = _matched(record), select(_closed(record), dtype="float32", labels="smoothing")
     if len(matched):
         closed = closed[closed["image"].isin(matched["image"])]
@@ -419,7 +444,11 @@ def comparison_table(record: Record) -> pd.DataFrame:
 
 
 def cost_table(record: Record) -> pd.DataFrame:
-    """Return what a loss and its slope cost, with all gradients and by factors."""
+    """Return the cost of the loss and its gradient ("slope").
+
+    Rows: engines and attacks at once. Columns: time per attack (ms), speedup, and relative differences from the results
+    of the engine that computes all gradients.
+    """
     return pd.DataFrame(
         {
             "engine": row["engine"],
@@ -434,12 +463,12 @@ def cost_table(record: Record) -> pd.DataFrame:
 
 
 def defense_table(record: Record) -> pd.DataFrame:
-    """Return what defences leave of the image, and of the gradient."""
+    """Return the effect of defences on the image and on the gradient, as `refused_table` shows it."""
     return refused_table(record.rows(DefendedImages), cosine=".4f")
 
 
 def figure_mosaic(record: Record, labels: str) -> Figure:
-    """Redraw Figure 4 (smoothing) or 5 (mixup): every restored image."""
+    """Show every restored image, as Figure 4 (smoothing) or Figure 5 (mixup) does."""
     mosaic = select(record.rows(ClosedForm), variant="picture", labels=labels).iloc[0]
     images = int(mosaic["samples"])
     rows = -(-images // 20)
@@ -449,7 +478,7 @@ def figure_mosaic(record: Record, labels: str) -> Figure:
 
 
 def figure_matching(record: Record) -> Figure:
-    """Redraw Figure 3: the private images above what each attack makes of them."""
+    """Show the private images and below them the images of each attack, as Figure 3 does."""
     rows = record.rows(Matching)
     if rows.empty:
         return figures.nothing("Not run with these parameters")
@@ -461,7 +490,7 @@ def figure_matching(record: Record) -> Figure:
 
 
 def figure_curves(record: Record) -> Figure:
-    """Draw the PSNR of the best iterate so far over the steps, a line an image."""
+    """Plot the PSNR (dB) of the best iterate against the step, one line for each image and source of the label."""
     frame = _matched(record)
     if frame.empty:
         return figures.nothing("Not run with these parameters")
@@ -479,11 +508,14 @@ def figure_curves(record: Record) -> Figure:
 
 
 def figure_digits(record: Record) -> Figure:
-    """Draw the PSNR of every image, by what it is measured on: numbers, or 8-bit pixels as the paper's code does."""
+    """Plot the PSNR (dB) of images by variant of the recursion, measured on floats or on truncated 8-bit pixels.
+
+    The paper's code measures the latter.
+    """
     frame = select(_closed(record), dtype="float32")
     own = {"psnr": "as numbers", "eight_bit": "as truncated 8-bit pixels"}
     long = frame.melt(["labels", "variant"], list(own), "column", "PSNR, dB").replace({"column": own})
-    # Where truncation finds every pixel equal there is no finite figure.
+    # The PSNR is infinite if all truncated pixels are equal; leave it out.
     long["PSNR, dB"] = long["PSNR, dB"].astype(float).replace([math.inf, -math.inf], math.nan)
     figure, axes = figures.panels(1, 2, height=3.3, sharey=True)
     palette = [figures.COLOURS[2], figures.COLOURS[1]]

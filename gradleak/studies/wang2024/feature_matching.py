@@ -28,7 +28,7 @@ from gradleak.studies.shared.matched_runs import (
 
 __all__ = ["paired_table", "table"]
 PLACE = "Section 5.1, Table 4"
-# The paper's columns: α, the weight of the last layer's gradient, and β, that of its input.
+# The paper's columns: α is the weight of the last layer's gradient, β is the weight of the last layer's input.
 WEIGHTS: dict[str, tuple[float, float]] = {
     "α=1 β=0": (1, 0),
     "α=0 β=1": (0, 1),
@@ -42,7 +42,7 @@ PAIRS = (
     *((BEST, name) for name in WEIGHTS if name not in (BASE, BEST)),
     ("α=0 β=1", "α=1 β=1"),
 )
-# What the paper's code runs in the place of the last column: its α is not applied and stays 1.
+# The weights that the paper's code uses for the last column: the code does not apply α, so α stays 1.
 CODED: dict[str, tuple[float, float]] = {"α=1 β=2": (1, 2)}
 Which = Literal["as stated", "as coded", "whole steps"]
 RUNS: dict[Which, dict[str, tuple[float, float]]] = {
@@ -53,12 +53,12 @@ RUNS: dict[Which, dict[str, tuple[float, float]]] = {
 
 
 class Parameters(matched_runs.Parameters):
-    """How many images and starts each row of Table 4 has, on which networks, and for how many steps."""
+    """Parameters of the page: images, starts, networks and steps for each row of Table 4."""
 
-    stages: list[Stage] = setting(["untrained"], about="networks: untrained, trained")
+    stages: list[Stage] = setting(["untrained"], about="states of LeNet: untrained, trained")
 
     def experiments(self) -> Iterator[Experiment]:
-        """Give the rows of Table 4 with the paper's weights, and as its code runs them: with whole steps of L2."""
+        """Yield the rows of Table 4 with the weights of the paper, with those of its code, and without line search."""
         rows = list(Weighted.every(self))
         yield from rows
         for row in rows:
@@ -71,16 +71,17 @@ class Parameters(matched_runs.Parameters):
 
 
 class Weighted(Matched):
-    """A row of Table 4: gradients and features matched with pairs of weights, labels recovered.
+    """Match gradients and features for a row of Table 4 with several pairs of weights and the recovered labels.
 
-    `which`: the paper's five pairs with steps that are searched along, what its code runs as the last of them, or three
-    of these with whole L-BFGS steps, as the code has them.
+    Attributes:
+        which: "as stated" for the paper's five pairs of weights; "as coded" for the weights that the paper's code uses
+            for the last pair; "whole steps" for three pairs without line search (full L-BFGS steps), as in the code.
     """
 
     which: Which = "as stated"
 
     def run(self) -> list[Row]:
-        """Match with every pair of weights, and compare the pairs."""
+        """Match with every pair of weights, and compare the results."""
         shown, whole = self.private(), self.which == "whole steps"
         told = ", whole steps" if whole else ""
         runs = {
@@ -91,36 +92,39 @@ class Weighted(Matched):
         if self.which == "as stated":
             return [*rows, *paired(rows, PAIRS, self.seed), Trained(what="network", accuracy=shown.accuracy)]
         pairs = [(f"{BEST}{told}", f"{BASE}{told}")] if whole else []
-        # The private images stand among the rows of the paper's weights.
+        # The private images are already among the rows of the paper's weights.
         return [*(row for row in rows if row.run != "private"), *paired(rows, pairs, self.seed)]
 
 
 def table(record: Record) -> pd.DataFrame:
-    """Return Table 4's PSNR."""
+    """Return the mean PSNR (dB) of Table 4, ours and the paper's.
+
+    Rows: kinds of label, distances and states of LeNet. Columns: pairs of weights.
+    """
     return psnr_table(record, list(WEIGHTS))
 
 
 def coded_table(record: Record) -> pd.DataFrame:
-    """Return where the means of the code's own runs lie: α of 1 beside the last column's 2, and steps taken whole."""
+    """Return the 95 % confidence intervals of the mean PSNR with the weights and the full steps of the paper's code."""
     whole = [f"{name}, whole steps" for name in RUNS["whole steps"]]
     return interval_table(record, ["α=2 β=2", *CODED, *whole], "weights")
 
 
 def detail_table(record: Record) -> pd.DataFrame:
-    """Return what Table 4 says besides PSNR, a line a row and pair of weights."""
+    """Return the other measures of Table 4, such as SSIM and LPIPS. Rows: rows of Table 4 and pairs of weights."""
     return matched_runs.detail_table(record, "weights")
 
 
 def figure_images(record: Record) -> Figure:
-    """Draw the first images of every row as each pair of weights restored them."""
+    """Show the first images of every row of Table 4, private and as restored with each pair of weights."""
     return draw_strips(record, list(WEIGHTS))
 
 
 def figure_curves(record: Record) -> Figure:
-    """Draw PSNR over the steps of every row, a line a pair of weights."""
+    """Plot the PSNR against the step, one panel for each row of Table 4, one line for each pair of weights."""
     return draw_curves(record, list(WEIGHTS))
 
 
 def figure_losses(record: Record) -> Figure:
-    """Draw the loss over the steps of every row, a line a pair of weights."""
+    """Plot the loss against the step, one panel for each row of Table 4, one line for each pair of weights."""
     return draw_curves(record, list(WEIGHTS), "loss")

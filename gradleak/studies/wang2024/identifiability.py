@@ -1,6 +1,6 @@
 """What a gradient tells, and what it cannot
 
-Beyond wang2024, section 3: where label, feature and factor are determined; a search for wrong answers called right.
+Beyond wang2024, section 3: when label, feature and gradient scale are determined; a search for wrong certificates.
 """
 
 from __future__ import annotations
@@ -34,23 +34,25 @@ from gradleak.studies.shared.attacked_networks import AttackedNetwork
 from gradleak.studies.shared.samples import LABELS, observe_private, private_samples, random_layer, soft_labels
 
 PLACE = "Beyond section 3"
-# How far a label is open: of a label that only rounding leaves open, this is a rounding error.
+# The bound on a label's error: for a determined label, this bound is of the size of rounding errors.
 COLUMNS = {"open": kinds.rounding()}
 DTYPES = {"float16": torch.float16, "float32": torch.float32, "float64": torch.float64}
 FEATURES = 64
-# The random cases are searched in experiments of this many.
+# Number of random cases in one experiment.
 CHUNK = 250
 NORMS = (0.1, 1.0)
-# A recovery is timed as often as this, and the least processor time counts.
+# Repetitions of each time measurement; the smallest CPU time counts.
 TIMED = 5
 
 
 @dataclass(frozen=True)
 class Breach:
-    """What a client does that the attacker does not expect; the attacker takes all labels for smoothed ones.
+    """A client's violation of the attacker's assumptions: smoothed labels, gradient scale 1, one sample per gradient.
 
-    `labels`: the shape of the client's labels; `factor`: what it multiplies its gradient by; `paired`: whether each
-    gradient is the mean of two samples' gradients.
+    Attributes:
+        labels: The kind of the client's labels.
+        factor: The scale of the client's gradient.
+        paired: Whether each gradient is the mean of two samples' gradients.
     """
 
     labels: str = "smoothing"
@@ -65,31 +67,39 @@ BROKEN = {
     MIXED: Breach(labels="mixup"),
     "two samples taken for one": Breach(paired=True),
 }
-# What the attack may say of a random case; a case is unusable if the client's gradient is zero or not finite.
+# The possible results of a random case; a case is unusable if the client's gradient is zero or not finite.
 SAID = ("unique", "ambiguous", "failed", "unusable")
 ONE, BATCH = "one sample", "a batch"
 KINDS = ("plain", "own class saturated", "two classes saturated", "repeated", "nearly equal", "zero", "one row each")
 
 
 class Parameters(studies.Parameters):
-    """How many random layers of which classes and logits are attacked, how many random cases, and which networks."""
+    """Parameters of the page: random layers, random cases, and networks whose gradients are clipped."""
 
-    samples: int = setting(10, paper=100, ge=2, le=100_000, about="random layers a point of the map")
-    classes: list[int] = setting([3, 10], paper=[3, 4, 5, 10, 30], about="classes C of the map's layers, 3 or more")
+    samples: int = setting(
+        10,
+        paper=100,
+        ge=2,
+        le=100_000,
+        about="random layers per kind of label, precision, number of classes and spread of the logits",
+    )
+    classes: list[int] = setting(
+        [3, 10], paper=[3, 4, 5, 10, 30], about="numbers of classes C of the random layers, 3 or more"
+    )
     proved: list[int] = setting(
         [10],
         paper=[3, 4, 10, 30, 100],
         smallest=[3, 10],
-        about="classes C of the layers whose labels are proved, 3 or more",
+        about="numbers of classes C of the layers whose labels are proved unique, 3 or more",
     )
     spreads: list[float] = setting(
         [1e-4, 1e-2, 1.0, 100.0],
         paper=[1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0],
         smallest=[1e-3, 1.0],
-        about="standard deviations of the map's logits",
+        about="standard deviations of the random layers' logits",
     )
     cases: int = setting(
-        100, paper=20_000, smallest=40, ge=2, le=1_000_000, about="random cases in the search for a wrong answer"
+        100, paper=20_000, smallest=40, ge=2, le=1_000_000, about="random cases in the search for a wrong certificate"
     )
     clipped: list[AttackedNetwork] = setting(
         ["photos/lenet/untrained"],
@@ -103,22 +113,24 @@ class Parameters(studies.Parameters):
             "cifar10/resnet18/trained",
         ],
         validate_default=True,
-        about="networks, as dataset/network/stage",
+        about="networks whose gradients are clipped, written dataset/network/stage",
     )
 
     @model_validator(mode="after")
     def _three_classes_or_more(self) -> Self:
         for classes in (self.classes, self.proved):
             if classes and min(classes) < 3:
-                raise ValueError(f"the map is of labels with equations of their own: 3 classes or more; got {classes}")
+                raise ValueError(
+                    f"2 classes leave no equation for a label's scalar: 3 classes or more are needed; got {classes}"
+                )
         return self
 
     def sees(self) -> list[Sees]:
-        """Return the networks whose gradients are clipped, and the images that they are shown."""
+        """Return the networks whose gradients are clipped, and the images that they see."""
         return [one.sees for one in self.clipped]
 
     def experiments(self) -> Iterator[Experiment]:
-        """Give the rows of the map, the proofs, the broken assumptions, the random cases and the clipped networks."""
+        """Yield random layers, proofs, broken assumptions, random cases, and networks with clipped gradients."""
         for labels, dtype, classes in product(LABELS, DTYPES, self.classes):
             if PRIORS[labels].equations(classes) > 0:
                 yield Mapped.of(self, labels=labels, dtype=dtype, classes=classes)
@@ -134,15 +146,17 @@ class Parameters(studies.Parameters):
             yield Clipped.of(self, row=str(network), labels=labels, timed=TIMED)
 
     def about(self) -> str:
-        """Return in a few words how many samples of what a run is about."""
+        """Return a short text on the size of a run."""
         return f"{self.samples} random layers a point, {self.cases:,} cases of trouble"
 
 
 class Statuses(Row):
-    """What the attack says of n samples: the percentage of each status.
+    """The attack's results on n samples: the percentage of each status.
 
-    `wrong`: how many labels are called unique and are wrong; `open`: the median of how far the labels may be off,
-    without those that failed; `truth_among`: the percentage of samples whose right label is among those handed back.
+    Attributes:
+        wrong: The number of wrong labels that are called unique.
+        open: The median bound on the label error, without failed samples; None if all failed.
+        truth_among: The percentage of samples whose true label is among the candidates.
     """
 
     n: int
@@ -155,14 +169,21 @@ class Statuses(Row):
 
 
 class MappedStatuses(Statuses):
-    """A point of the map: logits with this `spread`, and whether the factor on the gradient is `known`."""
+    """The results for logits with the standard deviation `spread`; `known`: whether the gradient scale is known."""
 
     spread: float
     known: bool
 
 
 class ProvedStatuses(Statuses):
-    """What a proof says; `searched` is the percentage that the search alone calls unique, `confirmed` that both do."""
+    """The results with a proof of uniqueness.
+
+    Attributes:
+        searched: The percentage of labels that are unique by the search alone.
+        confirmed: The percentage that are unique by both search and proof.
+        search_milliseconds: The time per sample of the search.
+        milliseconds: The time per sample of search and proof.
+    """
 
     spread: float
     searched: float
@@ -172,18 +193,22 @@ class ProvedStatuses(Statuses):
 
 
 class BrokenStatuses(Statuses):
-    """What the attack says where an assumption does not hold."""
+    """The attack's results if an assumption does not hold."""
 
     spread: float
 
 
 class ClippedStatuses(Statuses):
-    """What the attack says of gradients clipped to a `norm`.
+    """The attack's results on gradients that are clipped to a norm; shares in percent.
 
-    In percent: the gradients that are `zero`, those that clipping has `touched`, labels that are called unique and are
-    `right`, and right labels of the `unaware` attacker, who takes gradients for whole; `unaware_wrong` counts those
-    that this attacker calls unique and gets wrong. `times_seconds`: the time with the factor unknown, in times of the
-    time with it known.
+    Attributes:
+        zero: Gradients that are zero.
+        touched: Gradients that clipping changes.
+        right: Labels that are called unique and are right.
+        unaware: Right labels by an attacker who assumes that gradients are not clipped.
+        unaware_wrong: The number of wrong labels that this attacker calls unique.
+        milliseconds: The time per sample with the gradient scale unknown.
+        times_seconds: This time divided by the time with the scale known.
     """
 
     classes: int
@@ -199,9 +224,16 @@ class ClippedStatuses(Statuses):
 
 
 class TroubleCounts(Row):
-    """How many of n random cases get each status, and how many are `wrong`: called unique with a wrong label.
+    """How many of n random cases get each status.
 
-    `proved`, `proved_wrong`: the same of proofs, which only single samples with a known factor are asked for.
+    Attributes:
+        first: The number of the first case.
+        size: "one sample" or "a batch".
+        known: Whether the gradient scale is known.
+        unusable: Cases whose gradient is zero or not finite.
+        wrong: Cases with a wrong label that is called unique.
+        proved: Cases that are proved unique; proofs are made for single samples with a known scale.
+        proved_wrong: Cases with a wrong label that is proved unique.
     """
 
     first: int
@@ -220,9 +252,18 @@ class TroubleCounts(Row):
 def made(
     labels: str, dtype: str, classes: int, spread: float, samples: int, seed: int
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return what clients with a sample each send (N, C, I), all their arithmetic in `dtype`; weight, labels, features.
+    """Return the gradients of N single samples in a random layer behind a ReLU, with all arithmetic in `dtype`.
 
-    A random layer behind a ReLU, its logits with this standard deviation.
+    Args:
+        labels: The kind of label.
+        dtype: The name of the precision.
+        classes: C.
+        spread: The standard deviation of the logits.
+        samples: N.
+        seed: The seed of all random numbers.
+
+    Returns:
+        Gradients (N, C, I), the weight (C, I), labels (N, C) and features (N, I).
     """
     generator = torch.Generator().manual_seed(seed)
     weight, hidden = random_layer(classes, FEATURES, samples, spread, generator)
@@ -234,7 +275,7 @@ def made(
 
 
 def statuses(found: SoftLabels, targets: Tensor) -> Statuses:
-    """Return what the attack says of samples, and how often it is wrong."""
+    """Return the percentage of each status, and how many unique labels are wrong, for labels (N, C)."""
     unique = found.where("unique").cpu()
     answered = ~found.where("failed").cpu()
     return Statuses(
@@ -253,7 +294,7 @@ def _percentage(found: SoftLabels, status: str) -> float:
 
 
 def _among(candidates: tuple[Tensor, ...], targets: Tensor) -> float:
-    """Return the share of samples whose label is one of those listed, within 0.01."""
+    """Return the share of samples whose true label is among the candidates, up to an L1 error of 0.01."""
     near = [
         bool(len(own)) and bool((metrics.label_error(own.cpu(), true.expand_as(own)) < 0.01).any())
         for own, true in zip(candidates, targets, strict=True)
@@ -262,27 +303,27 @@ def _among(candidates: tuple[Tensor, ...], targets: Tensor) -> float:
 
 
 class RandomLayers(Experiment):
-    """Random layers of some classes, whose logits have these standard deviations."""
+    """Random layers with one number of classes and several standard deviations of the logits."""
 
     classes: int
     samples: int
     spreads: list[float]
 
     def sent(self, labels: str, dtype: str, spread: float) -> tuple[Tensor, Tensor, Tensor]:
-        """Return gradients and weight on the device, and the labels."""
+        """Return gradients (N, C, I) and weight (C, I) on the device, and labels (N, C) on the CPU."""
         gradients, weight, targets, _ = made(labels, dtype, self.classes, spread, self.samples, self.seed)
         return gradients.to(self.device), weight.to(self.device), targets
 
 
 class Mapped(RandomLayers):
-    """What the gradients of random layers tell: a row of the map."""
+    """Recover labels from the gradients of random layers."""
 
     part: ClassVar[str] = "map"
     labels: str
     dtype: str
 
     def run(self) -> Iterator[MappedStatuses]:
-        """Recover labels at every spread of the logits, with the factor on the gradients known or not."""
+        """Recover labels at every spread of the logits, with the gradient scale known and unknown."""
         for spread in self.spreads:
             gradients, weight, targets = self.sent(self.labels, self.dtype, spread)
             for known in (True, False):
@@ -291,7 +332,7 @@ class Mapped(RandomLayers):
 
 
 class Proved(RandomLayers):
-    """Proofs that no other label explains a gradient, and what they cost beside the search."""
+    """Prove that no other label explains a gradient, and compare the time with that of the search."""
 
     part: ClassVar[str] = "proof"
     labels: str
@@ -318,13 +359,13 @@ class Proved(RandomLayers):
 
 
 class Broken(RandomLayers):
-    """Gradients in float32 of clients that break an assumption of the attacker."""
+    """Attack float32 gradients of clients that violate an assumption of the attacker."""
 
     part: ClassVar[str] = "broken"
     what: str
 
     def run(self) -> Iterator[BrokenStatuses]:
-        """Recover labels at every spread of the logits, as if the assumption held."""
+        """Recover labels at every spread of the logits under the violated assumption."""
         breach = BROKEN[self.what]
         for spread in self.spreads:
             gradients, weight, targets = self.sent(breach.labels, "float32", spread)
@@ -336,7 +377,18 @@ class Broken(RandomLayers):
 
 @dataclass(frozen=True)
 class Case:
-    """One random case: a layer in its precision, `size` samples of it, what is sent of them, and the truth."""
+    """One random case: a layer, its samples and their true labels.
+
+    Attributes:
+        weight: (C, I).
+        bias: (C,), or None.
+        hidden: The samples' features (B, I).
+        targets: The samples' labels (B, C).
+        labels: The kind of label.
+        factor: The gradient scale if it is unknown.
+        kind: The special property of the case, one of `KINDS`.
+        bias_sent: Whether the client sends the bias gradient.
+    """
 
     weight: Tensor
     bias: Tensor | None
@@ -348,7 +400,7 @@ class Case:
     bias_sent: bool
 
     def sent(self, factor: float) -> tuple[Tensor, Tensor | None]:
-        """Return the mean's gradients of weight and bias, times a factor, as the client computes them."""
+        """Return the scaled mean gradients of weight (C, I) and bias (C,), computed in the client's precision."""
         logits = self.hidden @ self.weight.T + (0 if self.bias is None else self.bias)
         errors = logits.softmax(dim=1) - self.targets
         gradient = errors.T @ self.hidden / len(errors) * factor
@@ -356,7 +408,7 @@ class Case:
 
 
 def case(number: int, seed: int) -> Case:
-    """Draw a case that looks for trouble: flat and steep logits, few classes, saturation, equal and zero features."""
+    """Draw a difficult case: flat or steep logits, few classes, saturation, equal or zero features."""
     generator = torch.Generator().manual_seed(seed * 1_000_003 + number)
 
     def uniform(*shape: int) -> Tensor:
@@ -411,20 +463,21 @@ def case(number: int, seed: int) -> Case:
         labels,
         10 ** (float(6 * uniform(1)) - 3),
         kind,
-        # Of a batch the last layer's bias comes with its gradient; a sample's may be kept back.
+        # A batch always comes with the bias gradient if there is a bias; for single samples the gradient may be
+        # withheld.
         bias is not None and (not single or one_of((True, False))),
     )
 
 
 class Trouble(Experiment):
-    """Random cases that look for a wrong label which is called unique; even ones have a factor that is known."""
+    """Search random cases for a wrong label that is called unique; even cases have a known gradient scale."""
 
     part: ClassVar[str] = "trouble"
     first: int
     count: int
 
     def run(self) -> Iterator[TroubleCounts]:
-        """Attack all cases; a row for single samples and for batches, with the factor known and not."""
+        """Attack all cases; yield rows for single samples and for batches, with the scale known and unknown."""
         said: dict[tuple[str, bool], Counter[str]] = {}
         for number in range(self.first, self.first + self.count):
             one, known = case(number, self.seed), number % 2 == 0
@@ -441,7 +494,7 @@ class Trouble(Experiment):
 
 
 def _asked(one: Case, known: bool, device: str, certify: Literal["search", "proof"] = "search") -> tuple[str, bool]:
-    """Return what the attack says of a case, and whether it calls a wrong label unique."""
+    """Return the attack's status for a case, and whether the attack calls a wrong label unique."""
     gradient, bias_gradient = one.sent(1.0 if known else one.factor)
     if not gradient.isfinite().all() or not gradient.any():
         return "unusable", False
@@ -467,7 +520,7 @@ def _asked(one: Case, known: bool, device: str, certify: Literal["search", "proo
 
 
 class Clipped(Experiment):
-    """A network's gradients, clipped to a norm; `row` names the network."""
+    """Attack the clipped gradients of a network; `row` names the network."""
 
     part: ClassVar[str] = "clipped"
     row: str
@@ -480,12 +533,12 @@ class Clipped(Experiment):
         return AttackedNetwork.of(self.row)
 
     def reads(self) -> list[str]:
-        """Return the datasets that the network is shown and was trained on."""
+        """Return the datasets of the private images and of the training."""
         one = self._network
         return [one.dataset, *([one.training] if one.stage == "trained" else [])]
 
     def run(self) -> Iterator[ClippedStatuses]:
-        """Recover labels with the factor unknown, and as if gradients were whole."""
+        """Recover labels with the gradient scale unknown, and under the assumption of no clipping."""
         private = data.load(self._network.dataset, "test")
         inputs, targets = private_samples(private, self.labels, self.samples, self.seed)
         model, _ = attacked_networks.network(self._network, self.labels, private, self.seed, self.device)
@@ -501,7 +554,7 @@ class Clipped(Experiment):
         sent = clean * (norm / sizes.clamp(min=torch.finfo(clean.dtype).tiny)).clamp(max=1)
         unaware = recover_soft_labels(sent, weight, prior=prior)
         found = recover_soft_labels(sent, weight, prior=prior, scale=None)
-        # Both are timed in turns, so that a busy machine slows both down alike.
+        # The two attacks are timed in turns, so that other load on the machine affects both alike.
         turns = [(_seconds(clean, weight, prior, 1.0), _seconds(sent, weight, prior, None)) for _ in range(self.timed)]
         known, unknown = (min(column) for column in zip(*turns, strict=True))
         right = metrics.label_error(found.labels.cpu(), truth).le(KNOWN) & found.where("unique").cpu()
@@ -521,14 +574,14 @@ class Clipped(Experiment):
 
 
 def _seconds(gradients: Tensor, weight: Tensor, labels: str, scale: float | None) -> float:
-    """Return the processor's time of one recovery: it does not depend on who else is at work."""
+    """Return the CPU time (s) of one recovery, which other processes hardly affect."""
     started = time.process_time()
     recover_soft_labels(gradients, weight, prior=labels, scale=scale)
     return time.process_time() - started
 
 
 def _part_of(part: str, whole: str) -> Measure:
-    """Measure the sum of a column in percent of the sum of another; a dash where that is zero."""
+    """Return a measure: the sum of column `part` in percent of the sum of column `whole`, a dash if the latter is 0."""
 
     def measured(rows: pd.DataFrame) -> str:
         most = rows[whole].sum()
@@ -538,7 +591,11 @@ def _part_of(part: str, whole: str) -> Measure:
 
 
 def trouble_table(record: Record) -> pd.DataFrame:
-    """Return what is said of the cases that look for trouble."""
+    """Return the results on the difficult random cases.
+
+    Rows: single samples or batches, with the gradient scale ("factor") known or unknown. Columns: cases, the share of
+    each status, unusable cases, the number of wrong labels called unique, and the share proved unique.
+    """
     rows = record.rows(Trouble)
     return summary(
         rows.assign(factor=["known" if known else "unknown" for known in rows["known"]]),
@@ -554,7 +611,12 @@ def trouble_table(record: Record) -> pd.DataFrame:
 
 
 def proof_table(record: Record) -> pd.DataFrame:
-    """Return of how many labels it is proved that there is no other, and what that costs."""
+    """Return how many labels are proved unique, and the time of the proof.
+
+    Rows: numbers of classes C and precisions. Columns: samples; labels unique by search; the share of these that is
+    proved unique; labels proved unique; wrong labels among the latter; the median time per sample (ms) without and with
+    proof.
+    """
     rows = record.rows(Proved).astype({"classes": int})
     return summary(
         rows.sort_values(["classes", "dtype"], kind="stable"),
@@ -572,7 +634,13 @@ def proof_table(record: Record) -> pd.DataFrame:
 
 
 def clipped_table(record: Record) -> pd.DataFrame:
-    """Return what clipping hides of networks' gradients."""
+    """Return the effect of clipping on label recovery.
+
+    Rows: networks, numbers of classes C and norms. Columns: gradients changed by clipping; right labels of an attacker
+    who assumes no clipping ("unaware"); right and unique labels with the scale unknown, for each precision; wrong
+    labels called unique; samples with the truth among the candidates; zero gradients; and the time relative to a known
+    scale.
+    """
     rows = record.rows(Clipped).astype({"classes": int})
     rows = rows.assign(network=rows["row"].str.replace("/", ", "), norm=rows["norm"].map("{:g}".format))
     return summary(
@@ -591,9 +659,12 @@ def clipped_table(record: Record) -> pd.DataFrame:
 
 
 def broken_table(record: Record) -> pd.DataFrame:
-    """Return how often a broken assumption goes unnoticed and gives a wrong label, by classes and spread."""
+    """Return how often a broken assumption gives a wrong label that is called unique.
+
+    Rows: broken assumptions and numbers of classes C. Columns: standard deviations of the logits.
+    """
     frame = record.rows(Broken).assign(share=lambda f: 100 * f["wrong"] / f["n"])
-    # Every other spread, as many as the page is wide.
+    # Show every other spread if all would be too wide for the page.
     spreads = sorted(set(frame["spread"]))
     few = spreads if len(spreads) < 8 else spreads[::2]
     frame = frame[frame["spread"].isin(few)].astype({"classes": int})
@@ -604,7 +675,10 @@ def broken_table(record: Record) -> pd.DataFrame:
 
 
 def figure_map(record: Record) -> Figure:
-    """Draw the share of unique labels over the spread of the logits: labels by columns, precisions by colour."""
+    """Plot the share of unique labels (%) against the standard deviation ("spread") of the logits.
+
+    One panel for each kind of label; colours are precisions; dashed lines are for an unknown gradient scale ("factor").
+    """
     frame = record.rows(Mapped)
     classes = 10 if 10 in set(frame["classes"]) else int(frame["classes"].max())
     frame = frame[frame["classes"] == classes]
@@ -625,7 +699,11 @@ def figure_map(record: Record) -> Figure:
 
 
 def figure_classes(record: Record) -> Figure:
-    """Draw unique smoothed labels of float32 gradients, spread by classes, the factor known and not."""
+    """Plot the share of unique smoothed labels (%, colour) from float32 gradients over logit spread and number of
+    classes.
+
+    Left: the gradient scale ("factor") is known. Right: it is unknown.
+    """
     frame = record.rows(Mapped)
     frame = frame[(frame["labels"] == "smoothing") & (frame["dtype"] == "float32")]
     figure, axes = figures.panels(1, 2, height=3.2, sharey=True)

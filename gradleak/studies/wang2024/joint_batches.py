@@ -1,6 +1,6 @@
 """Batches of up to C − 2 samples, all at once
 
-Beyond wang2024, section 3: where too few equations are left to look for samples one by one, look for all together.
+Beyond wang2024, section 3: search for all samples at once if the equations do not suffice to find them one by one.
 """
 
 from __future__ import annotations
@@ -36,16 +36,23 @@ from gradleak.studies.shared.samples import DTYPES, inputs_of, soft_labels
 PLACE = "Beyond section 3"
 FEATURES = 256
 NEAR_FEATURE = 1e-2
-# A start's time grows with the fifth power of the batch size: batches of more than LARGEST samples get fewer starts.
+# The time of a start grows with the fifth power of the batch size, so larger batches than LARGEST get fewer starts.
 LARGEST, FEWEST = 8, 4
-# A batch of more than MANY samples takes minutes: no more than FEW of them are tried.
+# A batch of more than MANY samples takes minutes, so at most FEW such batches are attacked.
 MANY, FEW = 40, 3
-# What the classes of a cell's samples are, in the table's words.
+# The table's words for how the classes of a batch are drawn.
 KINDS = {"repeated": "repeated", "mixed": "mixed, two each"}
 
 
 class Cell(Form):
-    """Random layers, and batches of them whose classes are told or not; mixed labels have two each, which are told."""
+    """Random layers and their batches.
+
+    Attributes:
+        classes: The number of classes C.
+        size: The batch size B.
+        drawn: Whether the samples' classes are distinct or repeated, or the labels are mixed from two classes each.
+        known: "told" if the attacker knows the classes, else "untold".
+    """
 
     classes: Whole = Field(ge=4)
     size: Whole = Field(ge=1)
@@ -53,19 +60,19 @@ class Cell(Form):
     known: Literal["told", "untold"]
 
     def check(self) -> None:
-        """Say so where pairs of classes are not told."""
+        """Raise an error if labels are mixed and the attacker does not know the classes."""
         if self.drawn == "mixed" and self.known == "untold":
-            raise InputError("samples with mixed labels are found together where the two classes of each are told")
+            raise InputError("mixed labels need the two classes of every sample: write told, not untold")
 
 
 class Network(AttackedNetwork):
-    """A network on its private images, and the size of its batches."""
+    """A network, its private images, and the size of its batches."""
 
     size: Whole = Field(ge=1)
 
 
 class Parameters(studies.Parameters):
-    """Which random layers and networks send batches, how many, and how many random starts each batch gets."""
+    """Parameters of the page: random layers, networks, batches, and random starts of the search."""
 
     cells: list[Cell] = setting(
         ["10/6/distinct/told", "10/8/distinct/told"],
@@ -87,7 +94,7 @@ class Parameters(studies.Parameters):
         ],
         smallest=["8/5/distinct/told", "8/6/distinct/told"],
         validate_default=True,
-        about="random layers, as classes C/batch size B/distinct, repeated or mixed/told or untold",
+        about="random layers, written classes C/batch size B/distinct, repeated or mixed/told or untold",
     )
     networks: list[Network] = setting(
         ["photos/lenet/untrained/6"],
@@ -98,19 +105,23 @@ class Parameters(studies.Parameters):
         ],
         smallest=[],
         validate_default=True,
-        about="networks, as dataset/network/stage/batch size; their classes are told",
+        about="networks, written dataset/network/stage/batch size; the attacker knows the classes",
     )
-    batches: int = setting(2, paper=10, ge=1, le=10_000, about="batches a cell")
+    batches: int = setting(2, paper=10, ge=1, le=10_000, about="batches per setting")
     starts: int = setting(
-        32, paper=200, ge=1, le=100_000, about="random starts a batch; fewer for more than eight samples"
+        32,
+        paper=200,
+        ge=1,
+        le=100_000,
+        about="random starts of the search per batch; fewer for more than eight samples",
     )
 
     def sees(self) -> list[Sees]:
-        """Return the networks, and the images that they are shown."""
+        """Return the networks and the images that they see."""
         return [one.sees for one in self.networks]
 
     def experiments(self) -> Iterator[Experiment]:
-        """Give the random layers in every precision, then the networks."""
+        """Yield the random layers in every precision, then the networks."""
         for cell, dtype in product(self.cells, DTYPES):
             yield JointBatches.of(self, cell=str(cell), dtype=dtype, batches=self._batches(cell.size))
         for one in self.networks:
@@ -120,14 +131,24 @@ class Parameters(studies.Parameters):
         return self.batches if size <= MANY else min(self.batches, FEW)
 
     def about(self) -> str:
-        """Return in a few words how many samples of what a run is about."""
+        """Return a short text on the size of a run."""
         fewer = any(cell.size > MANY for cell in self.cells) and self.batches > FEW
         few = f"{FEW} of more than {MANY} samples, " if fewer else ""
         return f"{self.batches} batches a cell, {few}{self.starts} starts each"
 
 
 class AttackedBatch(Row):
-    """A batch that was searched for all at once; `right`: all samples are; `wrong`: it is called found, and is not."""
+    """The result of a search for all samples of a batch at once.
+
+    Attributes:
+        starts: The number of random starts.
+        told: Whether the attacker knows the classes.
+        source: "random layer", or the network.
+        label_error: The largest L1 error of a label.
+        feature_error: The largest relative error of a feature.
+        right: Whether all labels and features are right.
+        wrong: Whether the status is "found" although the answer is not right.
+    """
 
     classes: int
     size: int
@@ -143,9 +164,10 @@ class AttackedBatch(Row):
 
 
 class JointBatches(Experiment):
-    """Batches of one kind, whose samples are searched for all at once.
+    """Search for all samples of a batch at once, for batches of one kind.
 
-    `cell`: a random layer and its batches, or a network and its batch size, as the parameters name them.
+    Attributes:
+        cell: A random layer and its batches, or a network and its batch size, written as in the parameters.
     """
 
     cell: str
@@ -158,7 +180,7 @@ class JointBatches(Experiment):
         return None if self.cell.partition("/")[0].isdigit() else Network.of(self.cell)
 
     def reads(self) -> list[str]:
-        """Return the datasets that a network is shown and was trained on."""
+        """Return the datasets of the private images and of the training, if there is a network."""
         one = self._network
         return [] if one is None else [one.dataset, *([one.training] if one.stage == "trained" else [])]
 
@@ -216,7 +238,7 @@ Sent = list[tuple[Tensor, Tensor, Tensor, Tensor]]
 
 
 def _layers(cell: Cell, dtype: str, batches: int, seed: int, device: str) -> Sent:
-    """Return gradients, weights, features and smoothed or mixed labels of random layers behind a ReLU."""
+    """Return gradient, weight, features and smoothed or mixed labels of each batch of random layers behind a ReLU."""
     sent = []
     for number in range(batches):
         generator = torch.Generator().manual_seed(seed + number)
@@ -239,7 +261,7 @@ def _classes(cell: Cell, generator: torch.Generator) -> Tensor:
 
 
 def _networks(one: Network, batches: int, seed: int, device: str) -> Sent:
-    """Return the same of a network and private images with their own classes, smoothed."""
+    """Return gradient, weight, features and smoothed labels of each batch of private images in a network."""
     private = data.load(one.dataset, "test")
     model, _ = attacked_networks.network(one, "smoothing", private, seed, device)
     model = model.to(device)
@@ -256,7 +278,12 @@ def _networks(one: Network, batches: int, seed: int, device: str) -> Sent:
 
 
 def table(record: Record) -> pd.DataFrame:
-    """Return what becomes of each kind of batch, and how many equations it has to spare."""
+    """Return the results of the search.
+
+    Rows: random layers or networks, numbers of classes C, batch sizes B, how classes are drawn and whether the attacker
+    knows them, precisions, and the surplus of equations over unknowns. Columns: n batches, the shares of batches found
+    and right, ambiguous, and failed, the number found but wrong, and the median time (s).
+    """
     rows = record.rows(JointBatches)
     random = rows["source"] == "random layer"
     drawn = rows["cell"].map(lambda cell: KINDS.get(cell.split("/")[2], "distinct")).where(random, "their own")
@@ -284,7 +311,11 @@ def table(record: Record) -> pd.DataFrame:
 
 
 def figure_sizes(record: Record) -> Figure:
-    """Draw the share of batches found against their size, random layers, and where either search ends."""
+    """Plot the share of batches found and right (%) against the batch size, for random layers with distinct classes.
+
+    One line for each precision, with classes known and unknown. Vertical lines mark the largest batch sizes of the
+    search for one sample at a time, (C − 2) / 2, and for all together, C − 2.
+    """
     frame = record.frame()
     frame = frame[(frame["source"] == "random layer") & frame["cell"].str.contains("distinct")]
     figure, axes = figures.panels(1, 1, height=3.4)

@@ -1,6 +1,6 @@
 """Soft labels from a deep network
 
-wang2024, section 4.1, Table 1: a ResNet50 with all weights at random, and why a few of its labels cannot be had.
+wang2024, section 4.1, Table 1: a ResNet50 with random weights, and why a few of its labels cannot be recovered.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from gradleak.studies.shared.samples import LABELS, private_samples
 from gradleak.studies.shared.searched import KNOWN, Judged, judged, percentage, search_both
 
 PLACE = "Table 1"
-# Last-layer gradients held at a time: those of a ResNet50 on 1000 classes have two million entries each.
+# Limit on gradient entries in memory; a ResNet50's last layer for 1000 classes has two million entries per sample.
 CHUNK_ELEMENTS = 2**25
 VARIED = "varied"
 
 
 class Varied(Form):
-    """A dataset whose networks differ much, how many of them are drawn, and the images that each is shown."""
+    """A dataset on which the result depends much on the network: numbers of random networks and of images for each."""
 
     dataset: str
     networks: Whole = Field(ge=1, le=1000)
@@ -45,29 +45,31 @@ class Varied(Form):
 
 
 class Parameters(studies.Parameters):
-    """Which images are private, how many, and how many random networks see them."""
+    """Parameters of the page: private images, and random networks."""
 
-    samples: int = setting(20, paper=1000, ge=2, le=100_000, about="single images a dataset and kind of label")
-    searches: int = setting(2, paper=100, ge=1, le=100_000, about="of these, how many the published search is run on")
+    samples: int = setting(20, paper=1000, ge=2, le=100_000, about="single images per dataset and kind of label")
+    searches: int = setting(
+        2, paper=100, ge=1, le=100_000, about="number of these images on which the published search is run"
+    )
     datasets: list[str] = setting(
         ["photos"], paper=["tinyimagenet32", "flowers17", "imagenet-sample"], about="private images, test split"
     )
-    network: str = setting("resnet50", about="the network, all its parameters random")
-    draws: int = setting(2, paper=10, ge=0, le=1000, about="further networks, their parameters and images drawn anew")
-    drawn: int = setting(5, paper=25, ge=2, le=100_000, about="images that each of these is shown, a kind of label")
+    network: str = setting("resnet50", about="the network, with random parameters")
+    draws: int = setting(2, paper=10, ge=0, le=1000, about="further networks, with new random parameters and images")
+    drawn: int = setting(5, paper=25, ge=2, le=100_000, about="images per further network and kind of label")
     varied: list[Varied] = setting(
         ["photos/2/3"],
         paper=["flowers17/30/34"],
         validate_default=True,
-        about="more networks, as dataset/networks/images",
+        about="more random networks on single datasets, written dataset/networks/images per network",
     )
 
     def sees(self) -> list[Sees]:
-        """Return the network and the images that it is shown."""
+        """Return the network and the images that it sees."""
         return [Sees(self.network, dataset) for dataset in (*self.datasets, *(one.dataset for one in self.varied))]
 
     def experiments(self) -> Iterator[Experiment]:
-        """Give each dataset and kind of label with the first network, then with further ones, then the varied ones."""
+        """Yield each dataset and kind of label with the first network, then further ones, then those of `varied`."""
         for dataset, labels in product(self.datasets, LABELS):
             yield RandomNetwork.of(self, dataset=dataset, labels=labels)
         fewer = {"samples": self.drawn, "searches": 0}
@@ -80,15 +82,22 @@ class Parameters(studies.Parameters):
                 yield VariedNetwork.of(self, dataset=one.dataset, labels=labels, draw=draw, **fewer)
 
     def about(self) -> str:
-        """Return in a few words how many samples of what a run is about."""
+        """Return a short text on the size of a run."""
         return f"{self.samples} images a dataset and kind of label, {', '.join(map(data.title, self.datasets))}"
 
 
 class FirstNetwork(Judged):
-    """What comes out with the first network, in percent.
+    """The results on the first network; shares in percent.
 
-    `zero`: gradients that are zero; `counted_zero`: labels that are recovered or whose gradient is zero, which count as
-    recovered in the published code; `searched`: the same of the published search on the first few samples.
+    Attributes:
+        classes: The number of classes.
+        zero: Gradients that are zero.
+        counted_zero: Labels that are recovered or whose gradient is zero; the published code counts both as recovered.
+        class_right: Recovered labels whose largest class is right.
+        idlg: Classes that iDLG names correctly.
+        milliseconds: The time per sample.
+        searches: The number of samples of the published search.
+        searched: The share that the published search recovers, counted like `counted_zero`.
     """
 
     classes: int
@@ -102,7 +111,14 @@ class FirstNetwork(Judged):
 
 
 class FurtherNetwork(Row):
-    """What comes out with a further network, in percent; `drawn`: counted as in the published code."""
+    """The results on a further network, in percent.
+
+    Attributes:
+        drawn: Labels that are recovered or whose gradient is zero, as the published code counts.
+        drawn_known: Labels that are recovered.
+        drawn_idlg: Classes that iDLG names correctly.
+        count: The number of samples.
+    """
 
     drawn: float
     drawn_known: float = math.nan
@@ -112,7 +128,15 @@ class FurtherNetwork(Row):
 
 @dataclass(frozen=True)
 class Solved:
-    """Private images on one network, and what became of their labels."""
+    """Private images in one network, and their recovered labels.
+
+    Attributes:
+        targets: The true labels (N, C).
+        labels: The recovered labels (N, C).
+        zero: Whether the gradient is zero (N,).
+        class_by_idlg: The classes (N,) that iDLG names.
+        seconds: The time of the exact solver (s).
+    """
 
     model: nn.Module
     inputs: Tensor
@@ -125,7 +149,7 @@ class Solved:
 
     @property
     def right(self) -> Tensor:
-        """Which labels are recovered, (N,)."""
+        """Whether each label is recovered, (N,)."""
         return metrics.label_error(self.labels, self.targets) < KNOWN
 
     @property
@@ -135,7 +159,7 @@ class Solved:
 
     @property
     def counted(self) -> float:
-        """Successes in percent: the published code returns 0 for a zero gradient, and 0 counts as a success there."""
+        """The success rate in percent as the published code counts: a zero gradient is a success."""
         return percentage(self.right | self.zero)
 
     @property
@@ -145,7 +169,7 @@ class Solved:
 
 
 class OnNetwork(Experiment):
-    """Single images on a network whose parameters are random; networks and images differ from one `draw` to another."""
+    """Recover the labels of single images in a random network; each `draw` has other parameters and images."""
 
     dataset: str
     labels: str
@@ -176,10 +200,10 @@ class OnNetwork(Experiment):
 
 
 class RandomNetwork(OnNetwork):
-    """The first network, or a further draw of it, of which only a share is told."""
+    """Attack the first network or, if `draw` is not 0, a further one, for which only the success rate is measured."""
 
     def run(self) -> list[FirstNetwork | FurtherNetwork]:
-        """Recover the labels, with the first network by the published search as well."""
+        """Recover the labels, for the first network by the published search as well."""
         solved = self.solved()
         if self.draw:
             return [FurtherNetwork(drawn=solved.counted, count=self.samples)]
@@ -206,12 +230,12 @@ class RandomNetwork(OnNetwork):
 
 
 class VariedNetwork(OnNetwork):
-    """One of many networks on a dataset whose networks differ much."""
+    """Attack one of many random networks on a dataset of the parameter `varied`."""
 
     part: ClassVar[str] = VARIED
 
     def run(self) -> list[FurtherNetwork]:
-        """Recover the labels, and tell the shares that are right."""
+        """Recover the labels, and return the success rates."""
         solved = self.solved()
         known = percentage(solved.right)
         return [FurtherNetwork(drawn=solved.counted, drawn_known=known, drawn_idlg=solved.idlg, count=self.samples)]
@@ -222,7 +246,11 @@ def _is_zero(gradients: Tensor) -> Tensor:
 
 
 def table(record: Record) -> pd.DataFrame:
-    """Return Table 1, a line a dataset and kind of label."""
+    """Return Table 1: the results of the exact solver.
+
+    Rows: datasets with C classes, and kinds of label. Columns: the shares of labels recovered, ambiguous, and with a
+    zero gradient; the number of wrong labels called unique; and the success rate as the published code counts.
+    """
     frame = _frame(record)
     return pd.DataFrame(
         {
@@ -239,7 +267,11 @@ def table(record: Record) -> pd.DataFrame:
 
 
 def draws_table(record: Record) -> pd.DataFrame:
-    """Return what comes out when the network is drawn again, counted as in the code, a line a dataset."""
+    """Return the success rates of further random networks, as the published code counts.
+
+    Rows: datasets. Columns: the number of networks and, for each kind of label, mean ± standard deviation and the
+    range.
+    """
     lines = []
     for dataset, group in record.frame().groupby("dataset", sort=False):
         if "part" in group and (group["part"] == VARIED).any():
@@ -261,7 +293,11 @@ def _frame(record: Record) -> pd.DataFrame:
 
 
 def rival_table(record: Record) -> pd.DataFrame:
-    """Return what the exact solver and others make of the same gradients, a line a dataset and kind of label."""
+    """Compare the exact solver with other attacks on the same gradients.
+
+    Rows: datasets and kinds of label. Columns: the shares of samples whose class the exact solver and iDLG name
+    correctly, the success rate of the published search as its code counts, and the exact solver's time per sample (ms).
+    """
     frame = _frame(record)
     return pd.DataFrame(
         {
@@ -286,7 +322,10 @@ def _text(row: dict[Any, Any]) -> str:
 
 
 def figure_statuses(record: Record) -> Figure:
-    """Draw how the samples of each dataset and kind of label divide."""
+    """Plot the percentage of samples recovered, ambiguous, with a zero gradient, and without a label, as stacked bars.
+
+    One bar for each dataset and kind of label.
+    """
     frame = _frame(record)
     figure, axes = figures.panels(1, 1, height=0.38 * len(frame) + 1.1)
     axis = axes[0][0]

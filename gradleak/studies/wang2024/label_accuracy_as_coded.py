@@ -35,56 +35,66 @@ from gradleak.studies.shared.searched import KNOWN, Judged, judged, percentage, 
 PLACE = "Tables 1 and 2"
 EXACT, SEARCH = "exact", "search"
 HEADS = {"torch": "as loaded", "uniform": "U(−½, ½)"}
-# Labels are smoothed in training; mixed and one-hot ones are attacked on the same network.
+# The network is trained with smoothed labels; mixed and one-hot labels are attacked on the same network.
 RECIPE: dict[str, Any] = {"labels": "smoothing", "batch_size": 64, "learning_rate": 2e-3, "bias": False}
 STEMS = {"resnet18": "ResNet18, 7×7 stem", "resnet18-cifar": "ResNet18, 3×3 stem"}
 
 
 class Network(Form):
-    """A network that is trained here, and for how many epochs."""
+    """A network and the number of its training epochs."""
 
     network: str
     epochs: Whole = Field(ge=1, le=10_000)
 
 
 class Parameters(studies.Parameters):
-    """Which networks of the published code are attacked, and how many images each sees."""
+    """Parameters of the page: the networks of the published code, and the images for each."""
 
     datasets: list[str] = setting(
         ["photos"],
         paper=["tinyimagenet32", "flowers17", "imagenet-sample"],
-        about="Table 1: private images, test split",
+        about="Table 1: datasets of the private images, test split",
     )
     trunk: str = setting(
-        "small-cnn", paper=TRAINED, about="Table 1: the trained network, its last layer drawn at random"
+        "small-cnn", paper=TRAINED, about="Table 1: the trained network whose last layer is replaced by a random one"
     )
     heads: list[Literal["torch", "uniform"]] = setting(
-        ["torch", "uniform"], about="Table 1: what that is drawn from: as the code has it, or U(−0.5, 0.5)"
+        ["torch", "uniform"],
+        about="Table 1: distributions of the random last layer: as in the code (torch), or U(−0.5, 0.5) (uniform)",
     )
-    draws: int = setting(2, paper=10, ge=1, le=1000, about="Table 1: last layers, each with its images")
+    draws: int = setting(2, paper=10, ge=1, le=1000, about="Table 1: random last layers, each with its own images")
     drawn: int = setting(
-        10, paper=25, smallest=4, ge=2, le=100_000, about="Table 1: images of a draw and kind of label"
+        10, paper=25, smallest=4, ge=2, le=100_000, about="Table 1: images per last layer and kind of label"
     )
-    searched: int = setting(1, paper=10, ge=1, le=100_000, about="Table 1: of these, how many the search is run on")
+    searched: int = setting(
+        1, paper=10, ge=1, le=100_000, about="Table 1: number of these images on which the published search is run"
+    )
     dataset: str = setting(
-        "photos", paper="cifar10", about="Table 2: images, training split to train on, test split private"
+        "photos",
+        paper="cifar10",
+        about="Table 2: dataset; networks are trained on the training split, and the test split is private",
     )
     networks: list[Network] = setting(
         ["small-cnn/1", "small-cnn/2"],
         paper=["resnet18-cifar/3", "resnet18/3", "resnet18/12"],
         smallest=["small-cnn/1"],
         validate_default=True,
-        about="Table 2: networks, as network/epochs",
+        about="Table 2: networks, written network/epochs of training",
     )
     samples: int = setting(
-        50, paper=1000, smallest=10, ge=2, le=100_000, about="Table 2: single images a network and kind of label"
+        50, paper=1000, smallest=10, ge=2, le=100_000, about="Table 2: single images per network and kind of label"
     )
     searches: int = setting(
-        3, paper=100, smallest=2, ge=1, le=100_000, about="Table 2: of these, how many the search is run on"
+        3,
+        paper=100,
+        smallest=2,
+        ge=1,
+        le=100_000,
+        about="Table 2: number of these images on which the published search is run",
     )
 
     def sees(self) -> list[Sees]:
-        """Return the networks, and the images that they are shown."""
+        """Return the networks and the images that they see."""
         trunks = [
             Sees(TRAINED, dataset, channels=3) if self.trunk == TRAINED else Sees(self.trunk, dataset, learns=dataset)
             for dataset in self.datasets
@@ -92,14 +102,14 @@ class Parameters(studies.Parameters):
         return trunks + [Sees(one.network, self.dataset, learns=self.dataset) for one in self.networks]
 
     def experiments(self) -> Iterator[Experiment]:
-        """Give each kind of label, by dataset and last layer, and then by network."""
+        """Yield each kind of label, by dataset and last layer, and then by trained network."""
         for dataset, head, labels in product(self.datasets, self.heads, LABELS):
             yield DrawnHeads.of(self, dataset=dataset, head=head, labels=labels)
         for network, labels in product(self.networks, LABELS):
             yield TrainedNetwork.of(self, network=str(network), labels=labels)
 
     def about(self) -> str:
-        """Return in a few words how many samples of what a run is about."""
+        """Return a short text on the size of a run."""
         names = ", ".join(map(data.title, self.datasets))
         return (
             f"{self.draws} draws with {self.drawn} images a kind of label, {names}; "
@@ -108,10 +118,15 @@ class Parameters(studies.Parameters):
 
 
 class SolvedExactly(Judged):
-    """What the exact solver makes of one network's samples, in percent.
+    """The exact solver's results on one network; shares in percent.
 
-    `zero`: gradients that are zero; `counted_zero`: labels that are recovered or whose gradient is zero; `certain`: the
-    mean probability of the class that the network takes for most likely.
+    Attributes:
+        draw: The number of the random last layer.
+        test_accuracy: The network's test accuracy.
+        zero: Gradients that are zero.
+        counted_zero: Labels that are recovered or whose gradient is zero.
+        idlg: Classes that iDLG names correctly; None if labels are not one-hot.
+        certain: The mean of the network's largest class probability.
     """
 
     solver: str
@@ -124,10 +139,17 @@ class SolvedExactly(Judged):
 
 
 class Searched(Row):
-    """What the published search makes of the first few samples, in percent.
+    """The published search's results on the first samples; shares in percent.
 
-    `accuracy`: labels that are right; `counted`: successes as the published code counts them, by an oracle or a zero
-    gradient; `ended`: the search found a scalar; `out_of_reach`: the true scalar lies where it does not look.
+    Attributes:
+        draw: The number of the random last layer.
+        test_accuracy: The network's test accuracy.
+        count: The number of samples.
+        accuracy: Labels that are right.
+        counted: Successes as the published code counts: an oracle accepts the scalar, or the gradient is zero.
+        ended: Samples for which the search returns a scalar.
+        out_of_reach: Samples whose true scalar is outside the range of the search.
+        median_error: The median L1 error of the labels.
     """
 
     solver: str
@@ -142,7 +164,7 @@ class Searched(Row):
 
 
 class DrawnHeads(Experiment):
-    """Last layers that are drawn at random, over a trained trunk."""
+    """Attack random last layers on top of a trained network."""
 
     part: ClassVar[str] = "heads"
     dataset: str
@@ -154,7 +176,7 @@ class DrawnHeads(Experiment):
     searched: int
 
     def run(self) -> Iterator[SolvedExactly | Searched]:
-        """Draw the layers and their images, and recover the labels of each."""
+        """Draw the last layers and their images, and recover the labels."""
         private = data.load(self.dataset, "test")
         body = self._trunk()
         for draw in range(1, self.draws + 1):
@@ -172,7 +194,7 @@ class DrawnHeads(Experiment):
 
 
 class TrainedNetwork(Experiment):
-    """A network that is trained whole."""
+    """Attack a network whose layers are all trained."""
 
     part: ClassVar[str] = "trained"
     network: str
@@ -194,7 +216,14 @@ class TrainedNetwork(Experiment):
 
 
 def random_head(features: int, classes: int, head: str, seed: int) -> nn.Linear:
-    """Return a last layer without a bias: PyTorch's default, or as the code draws untrained networks."""
+    """Return a random last layer without a bias.
+
+    Args:
+        features: The number of its inputs.
+        classes: The number of its outputs.
+        head: "torch" for PyTorch's default initialisation, "uniform" for U(−½, ½) as the code draws untrained networks.
+        seed: The seed of the weights.
+    """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         layer = nn.Linear(features, classes, bias=False)
@@ -211,7 +240,7 @@ def _fitted(network: str, epochs: int, dataset: str, seed: int, device: str) -> 
 def attacked(
     layer: nn.Module, features: Tensor, targets: Tensor, labels: str, searches: int, device: str
 ) -> tuple[SolvedExactly, Searched]:
-    """Return what the exact solver makes of all samples, and the published search of the first few."""
+    """Return the exact solver's results on all samples, and the published search's results on the first `searches`."""
     leaks, errors = observe_private(layer, features, targets, "float32", device)
     zero = leaks.weight_gradients.flatten(1).abs().amax(dim=1).cpu() == 0
     found = recover_soft_labels(leaks.weight_gradients, leaks.weight, prior=labels)
@@ -221,7 +250,7 @@ def attacked(
         judged(found.labels.cpu(), found.status, targets),
         solver=EXACT,
         zero=percentage(zero),
-        # The published code returns 0 for a zero gradient, and 0 counts as a success there.
+        # The published code returns 0 for a zero gradient and counts this as a success.
         counted_zero=percentage(right | zero),
         idlg=percentage(top) if labels == "onehot" else None,
         certain=percentage((errors.cpu() + targets).amax(dim=1)),
@@ -243,17 +272,22 @@ def _searched(leaks: HeadLeaks, targets: Tensor, errors: Tensor, labels: str, ze
         accuracy=percentage(misses < KNOWN),
         counted=percentage(zero | metrics.oracle_success(found.scalars, truth, coefficient)),
         ended=percentage(found.ended),
-        # Scalars that Algorithm 1 gives up before; the swarm's windows end earlier still.
+        # Algorithm 1 stops before it reaches these scalars; the windows of the particle swarm are narrower still.
         out_of_reach=percentage((coefficient * truth).abs() > search.BOUND),
         median_error=float(misses.nanmedian()),
     )
 
 
 def heads_table(record: Record) -> pd.DataFrame:
-    """Return Table 1 with the trained trunk beside the paper's cells, a line a cell and last layer."""
+    """Return Table 1 with a trained network below a random last layer.
+
+    Rows: datasets, distributions of the last layer, and kinds of label. Columns: the paper's cell; the success rate of
+    the exact solver, zero gradients included; that of the published search with its oracle and without ("blind"); the
+    median label error L_r of the search; and the mean of the largest class probability.
+    """
     cells = claims.published("label-accuracy", "drawn", ("dataset", "labels"))
     cells |= claims.published("label-accuracy", "accuracy", ("dataset", "labels"))
-    # What is measured in CIFAR-100's place is asked for by both names.
+    # Tiny ImageNet at 32 pixels replaces CIFAR-100, so CIFAR-100's published cells are found under its name too.
     cells |= {("tinyimagenet32", kind): value for kind, value in _cifar100().items()}
     rows = record.rows(DrawnHeads)
     rows["title"], rows["layer"] = rows["dataset"].map(data.title), rows["head"].map(HEADS)
@@ -273,7 +307,7 @@ def heads_table(record: Record) -> pd.DataFrame:
 
 
 def _cifar100() -> dict[str, Any]:
-    """Return what Table 1 has for CIFAR-100, by kind of label."""
+    """Return Table 1's published cells for CIFAR-100, by kind of label."""
     found = {}
     for claim in claims.load("label-accuracy"):
         where = claim.measure.where
@@ -287,7 +321,7 @@ def _cell(value: Any, text: str = "{:g} %") -> str:
 
 
 def _percent(column: str) -> Measure:
-    """Measure the mean of a column in percent and, of several rows, its standard deviation."""
+    """Return a measure: the mean of a column in percent and, for several rows, its standard deviation."""
 
     def measured(rows: pd.DataFrame) -> str:
         spread = f" ± {rows[column].std():.1f}" if len(rows) > 1 else ""
@@ -297,7 +331,12 @@ def _percent(column: str) -> Measure:
 
 
 def trained_table(record: Record) -> pd.DataFrame:
-    """Return Table 2's ResNet18 in both forms, a line a network and kind of label."""
+    """Return Table 2's ResNet18 with both stems.
+
+    Rows: networks with their test accuracies, and kinds of label. Columns: the paper's cell; the success rates of the
+    exact solver, of the published search with its oracle, and without ("blind"); the share of true scalars out of its
+    bounds; and the mean label error L_r of the exact solver, ours and the paper's.
+    """
     published = claims.published("label-accuracy-intense", "oracle", ("row", "labels"))
     errors = claims.published("label-accuracy-intense", "mean_error", ("row", "labels"))
     rows = record.rows(TrainedNetwork)
@@ -329,7 +368,10 @@ def _network_name(network: str) -> str:
 
 
 def figure_found(record: Record) -> Figure:
-    """Draw what the search finds, blind, against how certain the network is: a dot a network or draw."""
+    """Plot the share of labels that the published search recovers against the mean largest class probability.
+
+    One panel for each kind of label, one point for each network or random last layer. The search has no oracle.
+    """
     figure, axes = figures.panels(1, len(LABELS), height=3.0, sharey=True)
     frame = record.frame()
     exact = frame[frame["solver"] == EXACT].reset_index(drop=True)

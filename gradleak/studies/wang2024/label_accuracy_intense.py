@@ -32,16 +32,20 @@ PLACE = "Table 2"
 
 
 class Parameters(studies.Parameters):
-    """Which networks are attacked, and how many of their images each solver is given."""
+    """Parameters of the page: networks, and images for each solver."""
 
     samples: int = setting(
-        50, paper=1000, smallest=20, ge=2, le=100_000, about="single images a network and kind of label"
+        50, paper=1000, smallest=20, ge=2, le=100_000, about="single images per network and kind of label"
     )
-    doubles: int = setting(20, paper=200, ge=2, le=100_000, about="of these, how many are observed in float64 as well")
+    doubles: int = setting(
+        20, paper=200, ge=2, le=100_000, about="number of these images with float64 gradients as well"
+    )
     searches: int = setting(
-        4, paper=200, ge=1, le=100_000, about="of these, how many the published L-BFGS search is run on"
+        4, paper=200, ge=1, le=100_000, about="number of these images on which the published L-BFGS search is run"
     )
-    swarms: int = setting(1, paper=20, ge=1, le=100_000, about="of these, how many the particle swarm is run on alone")
+    swarms: int = setting(
+        1, paper=20, ge=1, le=100_000, about="number of these images on which the particle swarm is run alone"
+    )
     rows: list[attacked_networks.AttackedNetwork] = setting(
         ["photos/lenet/untrained", "photos/resnet18/untrained"],
         paper=[
@@ -57,26 +61,26 @@ class Parameters(studies.Parameters):
         ],
         smallest=["photos/lenet/untrained"],
         validate_default=True,
-        about="networks, as dataset/network/stage",
+        about="networks, written dataset/network/stage of training",
     )
 
     def sees(self) -> list[Sees]:
-        """Return the networks of all rows, and the images that they are shown."""
+        """Return the networks of all rows, and the images that they see."""
         return [row.sees for row in self.rows]
 
     def experiments(self) -> Iterator[Experiment]:
-        """Give each network and kind of label."""
+        """Yield an experiment for each network and kind of label."""
         for row, labels in product(self.rows, LABELS):
             yield NetworkAttacked.of(self, row=str(row), labels=labels)
 
     def about(self) -> str:
-        """Return in a few words how many samples of what a run is about."""
+        """Return a short text on the size of a run."""
         names = dict.fromkeys(data.title(row.dataset) for row in self.rows)
         return f"{self.samples} images a network and kind of label, {', '.join(names)}"
 
 
 class Network(Row):
-    """The network that is attacked; `test_accuracy`: its share of right answers, if it is trained."""
+    """The network that is attacked; `test_accuracy` is None if the network is untrained."""
 
     dataset: str
     network: str
@@ -85,7 +89,7 @@ class Network(Row):
 
 
 class SolvedExactly(Network, Judged):
-    """What the exact solver makes of a network's samples, observed in one precision."""
+    """The exact solver's results on a network's samples, with gradients in one precision."""
 
     solver: str
     dtype: str
@@ -93,11 +97,18 @@ class SolvedExactly(Network, Judged):
 
 
 class Searched(Network):
-    """What a published search makes of the first samples, in percent.
+    """A published search's results on the first samples; shares in percent.
 
-    `accuracy`: labels that are right; `oracle`: scalars that are right by the paper's own measure; `out_of_reach`: the
-    true scalar lies where the search does not look; `failed`: it found nothing; `silent`: how many of the labels that
-    it found are wrong; `mean_error`: of the right ones.
+    Attributes:
+        solver: "lbfgs", "pso", or both in turn.
+        count: The number of samples.
+        accuracy: Labels that are right.
+        oracle: Scalars that are right by the paper's measure, which knows the true scalar.
+        out_of_reach: Samples whose true scalar is outside the range of the search.
+        failed: Samples for which the search returns nothing.
+        silent: The number of wrong labels that the search returns.
+        mean_error: The mean L1 error of the right labels.
+        milliseconds: The time per sample.
     """
 
     solver: str
@@ -113,7 +124,7 @@ class Searched(Network):
 
 
 class NetworkAttacked(Experiment):
-    """A network's private samples with one kind of label, attacked by every solver."""
+    """Attack a network's private samples with every solver, for one kind of label."""
 
     row: str
     labels: str
@@ -123,12 +134,12 @@ class NetworkAttacked(Experiment):
     swarms: int
 
     def reads(self) -> list[str]:
-        """Return the private images, and the images that the network is trained on."""
+        """Return the datasets of the private images and of the training."""
         line = attacked_networks.AttackedNetwork.of(self.row)
         return [line.dataset, line.training] if line.stage == "trained" else [line.dataset]
 
     def run(self) -> Iterator[SolvedExactly | Searched]:
-        """Recover the labels exactly, by the searches, and exactly from gradients in float64."""
+        """Recover the labels by the exact solver, by the searches, and by the exact solver from float64 gradients."""
         line = attacked_networks.AttackedNetwork.of(self.row)
         private = data.load(line.dataset, "test")
         inputs, targets = private_samples(private, self.labels, self.samples, self.seed)
@@ -150,7 +161,7 @@ class NetworkAttacked(Experiment):
         return SolvedExactly.of(about, right, solver="exact", dtype=dtype, milliseconds=milliseconds)
 
     def _searched(self, about: Network, leaks: HeadLeaks, errors: Tensor, targets: Tensor) -> Iterator[Searched]:
-        """Run L-BFGS, L-BFGS with a swarm where that fails, and swarms alone."""
+        """Run L-BFGS, L-BFGS followed by a particle swarm for the samples where it fails, and the swarm alone."""
         gradients, weight = leaks.weight_gradients.cpu(), leaks.weight.cpu()
         row = gradients.sum(dim=2).abs().argmax(dim=1, keepdim=True)
         truth = 1 / errors.cpu().gather(1, row)[:, 0]
@@ -170,7 +181,7 @@ class NetworkAttacked(Experiment):
             count=len(truth),
             accuracy=percentage(right),
             oracle=percentage(metrics.oracle_success(found.scalars, truth, coefficient)),
-            # Scalars that Algorithm 1 gives up before; the swarm's windows end earlier still.
+            # Algorithm 1 stops before it reaches these scalars; the windows of the particle swarm are narrower still.
             out_of_reach=percentage((coefficient * truth).abs().gt(search.BOUND)),
             failed=percentage(~found.ended),
             silent=int((found.ended & ~right).sum()),
@@ -180,7 +191,11 @@ class NetworkAttacked(Experiment):
 
 
 def table(record: Record) -> pd.DataFrame:
-    """Return Table 2 as the exact solver has it, a line a network and kind of label."""
+    """Return Table 2 with the exact solver.
+
+    Rows: datasets, networks and kinds of label. Columns: the share of labels recovered, the number of wrong labels
+    called unique, and the label error L_r: mean and largest for float32 gradients, and mean for float64 gradients.
+    """
     frame = _solver(record, "exact", "float32")
     return pd.DataFrame(
         {
@@ -197,7 +212,7 @@ def table(record: Record) -> pd.DataFrame:
 
 
 def _networks(frame: pd.DataFrame) -> list[str]:
-    """Return what each line's network is called, with its test accuracy where it is trained."""
+    """Return the name of each row's network, with its test accuracy if it is trained."""
     return [
         f"{row['network']}, {row['stage']}"
         + ("" if pd.isna(row["test_accuracy"]) else f" ({row['test_accuracy']:.0%})")
@@ -206,7 +221,12 @@ def _networks(frame: pd.DataFrame) -> list[str]:
 
 
 def solver_table(record: Record) -> pd.DataFrame:
-    """Return the solvers side by side, over all networks, a line a solver and kind of label."""
+    """Compare the solvers over all networks.
+
+    Rows: kinds of label and solvers. Columns: samples; success rates without ("blind") and with the oracle; the number
+    of wrong labels returned without notice; mean time per sample (ms), and the median ratio of this time to the exact
+    solver's.
+    """
     rows = record.rows(NetworkAttacked)
     rows = rows[rows["dtype"] == "float32"]
     exact = rows[rows["solver"] == "exact"].set_index(["row", "labels"])["milliseconds"]
@@ -226,7 +246,7 @@ def solver_table(record: Record) -> pd.DataFrame:
 
 
 def _over_samples(column: str, text: Text) -> Measure:
-    """Measure the mean of a column over all samples of all rows; a dash where rows do not have it."""
+    """Return a measure: the mean of a column over all samples of all rows, a dash if the column is missing."""
 
     def measured(rows: pd.DataFrame) -> str:
         weight = rows["count"] / rows["count"].sum()
@@ -236,7 +256,12 @@ def _over_samples(column: str, text: Text) -> Measure:
 
 
 def search_table(record: Record) -> pd.DataFrame:
-    """Return the published search on every network, and how many of the true scalars it cannot reach."""
+    """Return the results of the published search (L-BFGS, then particle swarm).
+
+    Rows: datasets, networks and kinds of label. Columns: success rates without ("blind") and with the oracle, the share
+    of true scalars out of the search's bounds, the number of wrong labels returned without notice, and time per sample
+    (ms).
+    """
     frame = _solver(record, "lbfgs, then pso", "float32")
     return pd.DataFrame(
         {
@@ -258,7 +283,10 @@ def _solver(record: Record, solver: str, dtype: str) -> pd.DataFrame:
 
 
 def figure_errors(record: Record) -> Figure:
-    """Draw the label error of every network in both precisions: mean over the known samples, and the largest."""
+    """Plot the L1 label error of every network, mean (points) and largest (ticks), for both precisions.
+
+    One panel for each kind of label. Only labels that the exact solver calls unique count.
+    """
     figure, axes = figures.panels(
         1, len(LABELS), height=0.42 * record.rows(NetworkAttacked)["row"].nunique() + 1.2, sharey=True
     )
@@ -267,7 +295,7 @@ def figure_errors(record: Record) -> Figure:
             frame = _solver(record, "exact", dtype)
             frame = frame[frame["labels"] == labels]
             places = range(len(frame))
-            # One-hot labels have no digits to lose: their error is exactly 0, drawn at the axis' end.
+            # The error of one-hot labels is exactly 0; it is drawn at the end of the logarithmic axis.
             mean = frame["mean_error"].astype(float).clip(lower=1e-17)
             largest = frame["largest_error"].astype(float).clip(lower=1e-17)
             colour = figures.COLOURS[2 * index]
@@ -283,7 +311,7 @@ def figure_errors(record: Record) -> Figure:
 
 
 def figure_times(record: Record) -> Figure:
-    """Draw the time a sample takes, a point a network and kind of label."""
+    """Plot the time per sample (ms) of every solver, one point for each network and kind of label."""
     frame = record.rows(NetworkAttacked)
     frame = frame[frame["dtype"] == "float32"]
     names = ["exact", "lbfgs", "lbfgs, then pso", "pso"]

@@ -30,7 +30,7 @@ REPEATS = "with repeats"
 
 
 class Parameters(studies.Parameters):
-    """Which networks see which images, and how many samples are in a batch and in all."""
+    """Parameters of the page: networks and images, batch sizes and the number of samples."""
 
     rows: list[SeenNetwork] = setting(
         ["photos/lenet5/relu/200", "photos/lenet5/tanh/200"],
@@ -41,15 +41,15 @@ class Parameters(studies.Parameters):
         ],
         smallest=["photos/lenet5/relu/50"],
         validate_default=True,
-        about="dataset/network/activation/classes; no activation where the network has its own",
+        about="dataset/network/activation/classes; activation empty for the network's default",
     )
     sizes: list[int] = setting([1, 8, 32, 64, 96], smallest=[1, 8], about="samples in a batch")
     samples: int = setting(
-        500, paper=10_000, smallest=16, ge=1, le=1_000_000, about="samples in all batches of a size together"
+        500, paper=10_000, smallest=16, ge=1, le=1_000_000, about="samples in all batches of one size together"
     )
 
     def sees(self) -> list[Sees]:
-        """Return the networks of all rows, and the images that they are shown."""
+        """Return the networks of all rows with their images."""
         return [row.sees for row in self.rows]
 
     @model_validator(mode="after")
@@ -62,18 +62,18 @@ class Parameters(studies.Parameters):
         return self
 
     def experiments(self) -> Iterator[Experiment]:
-        """Give every network."""
+        """Yield an experiment for each network."""
         for row in self.rows:
             yield RestoredLabels.of(self, **dict(row))
 
     def about(self) -> str:
-        """Return in a few words how many samples of what a run is about."""
+        """Return the size of a run and its data in a few words."""
         images = ", ".join(map(data.title, dict.fromkeys(row.dataset for row in self.rows)))
         return f"{len(self.rows)} networks, {self.samples:,} samples at each batch size, {images}"
 
 
 class Accuracy(Row):
-    """The share of labels that a rule restores, in percent: its mean and spread over `count` batches of a size."""
+    """The share of labels that a rule restores, in percent: mean and deviation over `count` batches of one size."""
 
     rule: str
     size: int
@@ -84,7 +84,11 @@ class Accuracy(Row):
 
 
 class RestoredLabels(OnLastLayer):
-    """Labels of many batches, by both rules: without repeats and, of images given any label, with."""
+    """Labels of many batches, restored by both rules.
+
+    No batch repeats a class. For untrained networks, whose samples get random labels, further batches may repeat
+    classes.
+    """
 
     sizes: list[int]
     samples: int
@@ -107,7 +111,7 @@ class RestoredLabels(OnLastLayer):
                     )
 
     def _shares(self, seen: Seen, size: int, repeats: bool, generator: torch.Generator) -> dict[str, list[float]]:
-        """Return, by each rule, the share of every batch's labels that are restored, in percent."""
+        """Return the share of labels that each rule restores in every batch, in percent."""
         shares: dict[str, list[float]] = {name: [] for name in RULES}
         for _ in range(-(-self.samples // size)):
             chosen = torch.randperm(len(seen.features), generator=generator)[:size].to(self.device)
@@ -121,12 +125,15 @@ class RestoredLabels(OnLastLayer):
 
 
 def table(record: Record) -> pd.DataFrame:
-    """Return Table 1: the share of labels restored where no class comes twice, a line a network and batch size."""
+    """Return Table 1: the share of labels that each rule restores (%) in batches without repeated classes.
+
+    One row for each network and batch size B. Cells are mean ± standard deviation over batches.
+    """
     return _table(record, repeats=False)
 
 
 def repeats_table(record: Record) -> pd.DataFrame:
-    """Return the same of batches that may hold a class twice, beside what no set can pass."""
+    """Return the same for batches that may repeat a class, with the limit for rules that return a set of classes."""
     return _table(record, repeats=True)
 
 
@@ -145,12 +152,15 @@ def _title(network: object, activation: object) -> str:
 
 
 def limit(classes: int, size: int) -> float:
-    """Return the expected share of different classes among so many labels drawn at random, in percent."""
+    """Return the expected share of distinct classes among `size` random labels, in percent."""
     return 100 * classes * (1 - (1 - 1 / classes) ** size) / size
 
 
 def figure_accuracy(record: Record) -> Figure:
-    """Draw the share of labels restored against the batch size, a panel a network."""
+    """Draw the share of labels restored (%) against the batch size, a panel for each network and a line for each rule.
+
+    Dashed lines are batches that may repeat a class. The wide grey line is the limit for rules that return a set.
+    """
     frame = record.rows(RestoredLabels)
     groups = list(frame.groupby(["network", "activation"], sort=False))
     figure, axes = figures.panels(1, len(groups), height=3.0, sharey=True)

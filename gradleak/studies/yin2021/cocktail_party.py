@@ -1,6 +1,6 @@
 """Features of a batch: independent components beside exact recovery
 
-Beyond yin2021, section 4: the cocktail-party attack of kariyappa2023, and what a constant has in common with features.
+Beyond yin2021, section 4: the cocktail-party attack of kariyappa2023, and a constant guess as its baseline.
 """
 
 from __future__ import annotations
@@ -34,32 +34,35 @@ from gradleak.studies.shared.last_layers import MEAN, STD, TRAINED, Seen
 
 PLACE = "Beyond section 4"
 CONSTANT, PARTY, EXACT = "one direction", "cocktail party", "exact recovery"
-# A feature counts as found from this cosine on.
+# A feature counts as found if its cosine with the result is at least this.
 NEAR = 0.99
 SEEN = 1000  # images that batches are drawn from
 CELL = ["dataset", "network", "classes"]
 
 
 class Cell(Form):
-    """Private images and a network: with random weights and so many classes, or trained, where none are given."""
+    """Private images and a network, written "dataset/network" if it is trained.
+
+    With "dataset/network/classes" the network has random weights and this number of classes.
+    """
 
     dataset: str
     network: str
     classes: Whole = 0
 
     def check(self) -> None:
-        """Say so where there is no such network."""
+        """Raise an error if there is no such network."""
         if not self.classes and self.network not in (TRAINED, *NAMES):
             raise InputError(f"trained networks are {', '.join((TRAINED, *NAMES))}; others need a number of classes")
 
     @property
     def sees(self) -> Sees:
-        """The network and what it is shown."""
+        """The network and its input images."""
         return Sees(self.network, self.dataset, channels=3 * (self.network == TRAINED))
 
 
 class Parameters(studies.Parameters):
-    """Which networks see which images, and how large the batches are."""
+    """Parameters of the page: networks and images, batch sizes and the number of batches."""
 
     cells: list[Cell] = setting(
         ["photos/small-cnn", "photos/lenet/20"],
@@ -77,35 +80,35 @@ class Parameters(studies.Parameters):
         [2, 4],
         paper=[2, 4, 8, 16, 32, 64, 128, 256],
         smallest=[2],
-        about="samples in a batch, as far as there are more classes",
+        about="samples in a batch; sizes with too few classes are skipped",
     )
-    exact_to: int = setting(4, paper=16, ge=0, about="the largest batch that exact recovery is run on")
-    batches: int = setting(2, paper=5, smallest=1, ge=1, le=10_000, about="batches a cell and size")
+    exact_to: int = setting(4, paper=16, ge=0, about="the largest batch size for exact recovery")
+    batches: int = setting(2, paper=5, smallest=1, ge=1, le=10_000, about="batches for each cell and size")
 
     def sees(self) -> list[Sees]:
-        """Return the networks that are built here, and the images that they are shown."""
+        """Return the networks that are built here, with their images."""
         return [cell.sees for cell in self.cells if cell.classes or cell.network in (SMALL, TRAINED)]
 
     @model_validator(mode="after")
     def _few_enough(self) -> Self:
         for cell in self.cells:
             if cell.classes and cell.classes <= min(self.sizes):
-                raise ValueError(f"'{cell}' has no more classes than the smallest batch has samples")
+                raise ValueError(f"'{cell}' needs more classes than the smallest batch has samples")
         return self
 
     def experiments(self) -> Iterator[Experiment]:
-        """Give every network."""
+        """Yield an experiment for each network."""
         for cell in self.cells:
             yield FoundFeatures.of(self, **dict(cell))
 
     def about(self) -> str:
-        """Return in a few words how many samples of what a run is about."""
+        """Return the size of a run and its data in a few words."""
         images = ", ".join(map(data.title, dict.fromkeys(cell.dataset for cell in self.cells)))
         return f"{len(self.cells)} networks, {self.batches} batches of a size, {images}"
 
 
 class Nearness(Row):
-    """The cosines of a batch's features with what was found, their mean and their least; the share from NEAR on."""
+    """The cosines of true and recovered features of a batch: mean, minimum, and the percentage of at least 0.99."""
 
     cosine: float
     least: float
@@ -113,7 +116,7 @@ class Nearness(Row):
 
 
 class Attacked(Nearness):
-    """What one attack found of one batch."""
+    """The result of one attack on one batch."""
 
     size: int
     batch: int
@@ -123,7 +126,7 @@ class Attacked(Nearness):
 
 
 class FoundFeatures(Experiment):
-    """Features of many batches of one network, by every attack."""
+    """Features of many batches of one network, recovered by every attack."""
 
     dataset: str
     network: str
@@ -156,7 +159,7 @@ class FoundFeatures(Experiment):
                     )
 
     def _seen(self) -> tuple[Seen, nn.Linear]:
-        """Run the network over the dataset's first test images, and return its last layer, too."""
+        """Run the network over the dataset's first test images; return the results and the last layer."""
         private = data.load(self.dataset, "test")
         images, labels = private.images[:SEEN], private.labels[:SEEN]
         if self.network == TRAINED:
@@ -174,7 +177,7 @@ class FoundFeatures(Experiment):
 
 
 class Found(NamedTuple):
-    """Features in no order, and what the attack says of them."""
+    """Recovered features in no particular order, and the attack's status."""
 
     features: Tensor
     status: str = "found"
@@ -201,9 +204,9 @@ def _attacks(
 
 
 def nearness(found: Tensor, truth: Tensor) -> Nearness:
-    """Return the cosines of the features (B, I) with what was found, in the order that fits best.
+    """Compare features (B, I) with recovered ones by their cosines, in the order that fits best.
 
-    A feature for which nothing is found has the cosine 0.
+    A feature without a counterpart has the cosine 0.
     """
     own, theirs = (F.normalize(side.double().cpu().nan_to_num(0), dim=1) for side in (found, truth))
     cosines = theirs @ own.T
@@ -222,7 +225,13 @@ def _titled(network: object, classes: object) -> str:
 
 
 def table(record: Record) -> pd.DataFrame:
-    """Return how near every attack comes to the features, a line a network and batch size."""
+    """Return the cosines of true and recovered features.
+
+    One row for each network and batch size B. Columns: the mean cosine of the constant guess and of the cocktail-party
+    attack (± standard deviation over batches), the share of features with a cosine of at least 0.99, the attack's time
+    (s), and for exact recovery the mean cosine, the share of batches with the status "unique" (%) and the time (s). n
+    is the number of batches.
+    """
     rows = record.rows(FoundFeatures)
     titles = [_titled(*one) for one in zip(rows["network"], rows["classes"], strict=True)]
     return summary(
@@ -246,7 +255,10 @@ def _deviation(batches: pd.DataFrame) -> str:
 
 
 def figure_cosines(record: Record) -> Figure:
-    """Draw the mean cosine against the batch size, a panel a network and a line an attack."""
+    """Draw the mean cosine of features against the batch size, a panel per network and a line per attack.
+
+    Bands reach from the least to the greatest mean of a batch.
+    """
     groups = list(record.rows(FoundFeatures).groupby(CELL, sort=False))
     figure, axes = figures.grid(len(groups), 2, height=2.5, sharey=True)
     for axis, ((_, network, classes), group) in zip(axes, groups, strict=True):

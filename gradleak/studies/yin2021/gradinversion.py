@@ -45,7 +45,7 @@ OURS = SETTINGS["gradinversion+pyramid"]
 PLAIN = replace(OURS, levels=1, variation=0.0, statistics=0.0)
 FIDELITY = replace(OURS, levels=1)
 EXACT, TRAINING = "+ BN, exact", "+ BN, exact, train mode"
-# What each row of Table 2 adds to the one before, and whether with the batch's own statistics.
+# The settings of each row of Table 2, and whether the attacker has the batch norm statistics of the batch itself.
 ROWS: dict[str, tuple[GradInversion, bool]] = {
     "gradient": (PLAIN, False),
     "+ TV": (replace(PLAIN, variation=OURS.variation), False),
@@ -55,7 +55,7 @@ ROWS: dict[str, tuple[GradInversion, bool]] = {
     "DeepInversion": (SETTINGS["deepinversion"], False),
 }
 BASELINES = ("inverting gradients", "DLG")
-# What goes beyond the table, where batches are so small that features are found.
+# Settings beyond the table, for batches so small that the features of all samples are recovered.
 BEYOND: dict[str, tuple[GradInversion, bool]] = {
     EXACT: (FIDELITY, True),
     "+ features": (replace(FIDELITY, feature=SETTINGS["gradinversion+features"].feature), True),
@@ -101,7 +101,7 @@ COMPARED = {"rows": PAIRS, "few": BEYOND_PAIRS, "seeds": GROUP_PAIRS, "alone": A
 NOISE = {"FFT2D": 0.706, "PSNR": 9.964, "LPIPS": 1.351}
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 PICTURES = "imagenet-sample"
-# The attack whose images are held against how loud each is in its batch's gradient.
+# The attack whose images are compared with the norm of their errors p − y.
 LOUD = "+ features"
 # FFT2D / PSNR / LPIPS of Tables 2 and 4: ImageNet, ResNet-50, batches of 8, 20,000 steps.
 PUBLISHED = {
@@ -121,26 +121,24 @@ NOT_RUN = {
 
 
 class Parameters(restored_batches.Parameters):
-    """How many batches each row of the tables gets, of which sizes, with how many steps and seeds."""
+    """Parameters of the page: batches for each table, batch sizes, seeds and steps."""
 
     size: int = setting(2, paper=8, ge=1, le=64, about="images in a batch, no class twice")
     batches: int = setting(1, paper=4, ge=1, le=10_000, about="batches of each row of Table 2")
-    few: int = setting(2, paper=4, ge=1, le=64, about="images in a batch whose features are found")
-    few_batches: int = setting(1, paper=8, ge=0, le=10_000, about="such batches")
-    group_batches: int = setting(1, paper=4, ge=0, le=10_000, about="batches that are restored from several seeds")
-    seeds: int = setting(2, paper=4, ge=2, le=100, about="seeds a batch then")
-    registrations: int = setting(2, paper=6, ge=1, le=1000, about="how often seeds are registered")
-    singles: int = setting(2, paper=8, ge=0, le=10_000, about="images restored alone, B = 1")
-    steps: int = setting(6, paper=500, smallest=2, ge=2, le=1_000_000, about="gradients an attack may ask for")
+    few: int = setting(2, paper=4, ge=1, le=64, about="images in a small batch, with known features")
+    few_batches: int = setting(1, paper=8, ge=0, le=10_000, about="small batches")
+    group_batches: int = setting(1, paper=4, ge=0, le=10_000, about="batches that are restored with several seeds")
+    seeds: int = setting(2, paper=4, ge=2, le=100, about="seeds for each of these batches")
+    registrations: int = setting(2, paper=6, ge=1, le=1000, about="how often the seeds' images are registered")
+    singles: int = setting(2, paper=8, ge=0, le=10_000, about="images restored alone (batch size 1)")
+    steps: int = setting(6, paper=500, smallest=2, ge=2, le=1_000_000, about="gradient evaluations of an attack")
     alone_steps: int = setting(6, paper=500, smallest=2, ge=2, le=1_000_000, about="the same for an image alone")
-    pictures: int = setting(
-        0, paper=1000, ge=0, le=1000, about="ImageNet pictures that Table 2's noise is measured against"
-    )
+    pictures: int = setting(0, paper=1000, ge=0, le=1000, about="ImageNet pictures to compare with Table 2's noise")
 
     channels: ClassVar[int] = 3
 
     def experiments(self) -> Iterator[Experiment]:
-        """Give Table 2's noise, and all batches of each table, since they are compared."""
+        """Yield Table 2's noise, then one experiment for each table, because all batches of a table are compared."""
         if self.pictures:
             yield PureNoise(pictures=self.pictures, seed=self.seed)
         yield Table2.of(self, first=0)
@@ -152,7 +150,7 @@ class Parameters(restored_batches.Parameters):
             yield SeveralSeeds.of(self, first=0, batches=self.group_batches)
 
     def about(self) -> str:
-        """Return in a few words how many samples of what a run is about."""
+        """Return the size of a run and its data in a few words."""
         return (
             f"{self.batches} batches of {self.size}, {self.few_batches} of {self.few}, "
             f"{self.steps} steps, and {self.singles} images alone, {self.alone_steps} steps, "
@@ -161,14 +159,29 @@ class Parameters(restored_batches.Parameters):
 
 
 class LoudnessRow(CaseRow):
-    """What the louder half of the images, by ‖p − y‖, has before the quieter: in dB, and in points identified."""
+    """The advantage of the half of the images with larger error norms ‖p − y‖ over the other half.
+
+    Attributes:
+        psnr_gain: The difference of the mean PSNR in dB.
+        identified_gain: The difference of the share of identified images in percentage points.
+    """
 
     psnr_gain: float
     identified_gain: float
 
 
 class NoiseRow(CaseRow):
-    """A measure of pure noise by one definition; `error`: of the mean, `of_eight`: of the mean of eight pictures."""
+    """A measure of pure noise by one definition.
+
+    Attributes:
+        measure: The measure.
+        definition: The definition.
+        value: The mean over pictures.
+        error: The standard error of the mean.
+        of_eight: The standard error of the mean of eight pictures, as in one of the paper's batches.
+        published: The paper's value.
+        count: The number of pictures.
+    """
 
     measure: str
     definition: str
@@ -200,7 +213,7 @@ class Table2(OnBatches):
 
 
 def in_train_mode(case: Case, size: int, batches: int) -> Case:
-    """Return the same batches sent by clients whose batch norms take each batch's own statistics."""
+    """Return the same batches sent by clients whose batch norms use the statistics of each batch."""
     scene: Scene = copy.copy(case.scene)
     scene.model = copy.deepcopy(case.model)
     replace_all_batch_norm_modules_(scene.model)
@@ -208,13 +221,13 @@ def in_train_mode(case: Case, size: int, batches: int) -> Case:
 
 
 class FewImages(OnBatches):
-    """Batches so small that every sample's feature is found."""
+    """Batches so small that the features of all samples are recovered."""
 
     part: ClassVar[str] = "few"
     steps: int
 
     def run(self) -> list[CaseRow]:
-        """Restore the batches with their features and without, and compare."""
+        """Restore the batches with and without their features, and compare."""
         case = self.drawn()
         rows = [*case.private(), *case.floors()]
         for name, (settings, exact) in BEYOND.items():
@@ -223,7 +236,7 @@ class FewImages(OnBatches):
 
 
 class SeveralSeeds(OnBatches):
-    """Batches that are restored from several seeds, with and without a group."""
+    """Batches that are restored with several seeds, with and without a group term."""
 
     part: ClassVar[str] = "seeds"
     steps: int
@@ -231,7 +244,7 @@ class SeveralSeeds(OnBatches):
     registrations: int
 
     def run(self) -> list[CaseRow]:
-        """Restore the batches by every group, and compare."""
+        """Restore the batches with each group term, and compare."""
         case = self.drawn()
         rows = case.private()
         for name, settings in GROUPS.items():
@@ -241,13 +254,13 @@ class SeveralSeeds(OnBatches):
 
 
 class ImagesAlone(OnBatches):
-    """Images that are alone in their batch."""
+    """Images in batches of one."""
 
     part: ClassVar[str] = "alone"
     steps: int
 
     def run(self) -> list[CaseRow]:
-        """Restore the images with their features and without, and compare."""
+        """Restore the images with and without their features, and compare."""
         case = self.drawn()
         rows = [*case.private(), *case.floors()]
         for name, (settings, exact) in {**BEYOND, "DeepInversion": ROWS["DeepInversion"]}.items():
@@ -256,7 +269,7 @@ class ImagesAlone(OnBatches):
 
 
 def loudness(rows: Sequence[CaseRow], run: str) -> list[LoudnessRow]:
-    """Return what the louder half of a run's images, by ‖p − y‖, has before the quieter half."""
+    """Compare the half of a run's images with the larger error norms ‖p − y‖ with the other half."""
     own = sorted((row for row in rows if isinstance(row, ImageRow) and row.run == run), key=lambda row: row.loud)
     half = len(own) // 2
     if not half:
@@ -275,7 +288,7 @@ def loudness(rows: Sequence[CaseRow], run: str) -> list[LoudnessRow]:
 
 
 class PureNoise(Experiment):
-    """What Table 2's row of pure noise is by several definitions of its measures, over ImageNet pictures."""
+    """Table 2's row of pure noise by several definitions of its measures, over ImageNet pictures."""
 
     part: ClassVar[str] = "noise"
     stays_on_cpu: ClassVar[str] = "it measures pictures, and attacks nothing"
@@ -283,7 +296,7 @@ class PureNoise(Experiment):
     pictures: int
 
     def reads(self) -> list[str]:
-        """Return the pictures."""
+        """Return the dataset of the pictures."""
         return [PICTURES]
 
     def run(self) -> list[NoiseRow]:
@@ -313,7 +326,7 @@ def _noise_row(measure: str, definition: str, values: Tensor) -> NoiseRow:
 
 
 def definitions(images: Tensor, noise: Tensor) -> dict[tuple[str, str], Tensor]:
-    """Return FFT2D, PSNR and LPIPS (N,) of noise N(0, 1) in the network's pixel units, by each definition tried."""
+    """Return FFT2D, PSNR and LPIPS (N,) of standard normal noise in normalised pixel units, by each definition."""
     mean, std = (torch.tensor(values).reshape(1, 3, 1, 1) for values in (MEAN, STD))
     shown, units = noise * std + mean, (images - mean) / std
     ours, theirs = (torch.fft.fft2(side, norm="ortho").flatten(1) for side in (shown.clamp(0, 1), images))
@@ -341,7 +354,10 @@ def definitions(images: Tensor, noise: Tensor) -> dict[tuple[str, str], Tensor]:
 
 
 def table(record: Record, part: str = "rows") -> pd.DataFrame:
-    """Return Tables 2 and 4: a line a part of the attack, a baseline or a floor, and the paper's line beside it."""
+    """Return Tables 2 and 4: the quality of the restored images, beside the paper's values.
+
+    One row for each part of the attack and each baseline. The columns are those of `quality_line`.
+    """
     seed = record.stated(Parameters).seed
     lines = []
     for run, images in rows_of(record, "image", part).groupby("run", sort=False):
@@ -353,12 +369,12 @@ def table(record: Record, part: str = "rows") -> pd.DataFrame:
 
 
 def not_run() -> pd.DataFrame:
-    """Return the rows of the paper that are not run, and why."""
+    """Return the rows of the paper that are not run, and the reasons."""
     return pd.DataFrame([{"paper's row": name, "why": why} for name, why in NOT_RUN.items()])
 
 
 def gains(record: Record, part: str = "rows") -> pd.DataFrame:
-    """Return what one attack gains over another on the same images of a part, and whether that is decided."""
+    """Return the gains of one attack over another on the same images of a part, one row for each pair."""
     images = rows_of(record, "image", part)
     if images.empty:
         return pd.DataFrame()
@@ -366,7 +382,11 @@ def gains(record: Record, part: str = "rows") -> pd.DataFrame:
 
 
 def batch_table(record: Record) -> pd.DataFrame:
-    """Return how many labels the paper's rule and the exact solver find in the batches, and what chance identifies."""
+    """Return the share of labels that the paper's rule and the exact solver find, and the chance of an identification.
+
+    One row for each batch size B. Columns: labels found by the lowest rows (%), labels recovered (%), images in the
+    gallery, probability of identifying an image by chance (%), and the number n of images.
+    """
     lines = []
     for part in ("alone", "few", "rows"):
         group = rows_of(record, "batches", part)
@@ -383,7 +403,11 @@ def batch_table(record: Record) -> pd.DataFrame:
 
 
 def noise_table(record: Record) -> pd.DataFrame:
-    """Return Table 2's row of pure noise by every definition tried, beside the paper's; empty where not measured."""
+    """Return Table 2's row of pure noise by every definition tried, beside the paper's; empty if it was not measured.
+
+    One row for each measure and definition. Columns: the mean ± standard error, the paper's value, the standard error
+    for a batch of 8, and the number n of pictures.
+    """
     return pd.DataFrame(
         [
             {
@@ -401,14 +425,14 @@ def noise_table(record: Record) -> pd.DataFrame:
 
 
 def figure_images(record: Record, part: str = "rows") -> Figure:
-    """Draw the first images of a part, the private ones above each attack's and the floors."""
+    """Draw the first images of a part: the private ones above those of each attack and baseline."""
     return strips(record, part)
 
 
 def figure_quality(record: Record) -> Figure:
-    """Draw the PSNR of every image by every attack, and the floor of its mean colour."""
+    """Draw the PSNR (dB) of every image for each attack, with its mean; the dashed line is that of the mean colour."""
     images = rows_of(record, "image", "rows")
-    # What is lost has no PSNR, and is drawn at the least of all others.
+    # A lost image has a PSNR of minus infinity, and is drawn at the least finite value.
     psnr = images["psnr"].astype(float)
     images = images.assign(psnr=psnr.clip(lower=psnr[np.isfinite(psnr)].min()))
     groups = {str(run): group["psnr"] for run, group in images.groupby("run", sort=False)}
@@ -429,7 +453,7 @@ def figure_quality(record: Record) -> Figure:
 
 
 def figure_loudness(record: Record) -> Figure:
-    """Draw the PSNR of every image against the length of its error ‖p − y‖, and which were identified."""
+    """Draw the PSNR (dB) of every image against the norm of its error ‖p − y‖, marked by whether it was identified."""
     drawn = [(part, rows_of(record, "image", part)) for part in ("alone", "few")]
     drawn = [(part, images[images["run"] == LOUD]) for part, images in drawn if len(images)]
     figure, axes = figures.panels(1, len(drawn), height=3.2, sharey=True)

@@ -33,7 +33,8 @@ PYRAMID = SETTINGS["gradinversion+pyramid"]
 FIDELITY = replace(PYRAMID, levels=1)
 LATENT, DEEP, INVERTING, DLG = "latent projection", "DeepInversion", "inverting gradients", "DLG"
 RUNNING, EXACT, COARSE, DENOISED = "ours, BN running", "ours, BN exact", "BN exact, pyramid", "BN exact, denoiser"
-# What was restored for another batch; and an attack's start, of which nothing is known.
+# Suffix of the controls, whose images were restored for another batch; and the name of a grey image, every attack's
+# start.
 OF_ANOTHER, GREY = ", of another batch", "grey"
 RUNS = (LATENT, DEEP, INVERTING, DLG, RUNNING, EXACT, COARSE, DENOISED)
 CONTROLS = (LATENT, EXACT, DENOISED)
@@ -72,17 +73,17 @@ NOT_RUN = {
 
 
 class Parameters(restored_batches.Parameters):
-    """How many batches are restored, with how many steps, and how large the learned priors are."""
+    """Parameters of the page: batches, steps, and the size and training of the learned priors."""
 
-    network: str = setting(SMALL, about=f"the network that is attacked: {', '.join(NAMES)}")
+    network: str = setting(SMALL, about=f"the attacked network: {', '.join(NAMES)}")
     dataset: str = setting("photos", paper="cifar10", about="private images, test split; the training split is public")
     size: int = setting(2, paper=8, ge=1, le=64, about="images in a batch, no class twice")
-    batches: int = setting(2, paper=4, ge=2, le=10_000, about="batches of every row")
-    together: int = setting(2, paper=4, ge=2, le=1000, about="batches that one trial restores and compares")
-    steps: int = setting(5, paper=500, smallest=2, ge=2, le=1_000_000, about="gradients an attack may ask for")
-    epochs: int = setting(1, paper=8, ge=1, le=1000, about="how often generator and denoiser see the public images")
+    batches: int = setting(2, paper=4, ge=2, le=10_000, about="batches for every row")
+    together: int = setting(2, paper=4, ge=2, le=1000, about="batches that are restored and compared together")
+    steps: int = setting(5, paper=500, smallest=2, ge=2, le=1_000_000, about="gradient evaluations of an attack")
+    epochs: int = setting(1, paper=8, ge=1, le=1000, about="training epochs of generator and denoiser")
     depth: int = setting(8, paper=24, smallest=4, ge=4, le=512, about="channels of generator and denoiser")
-    width: int = setting(64, ge=2, le=1024, about="latents of the generator")
+    width: int = setting(64, ge=2, le=1024, about="size of the generator's latent vector")
 
     channels: ClassVar[int] = 3
 
@@ -92,12 +93,12 @@ class Parameters(restored_batches.Parameters):
         return self
 
     def experiments(self) -> Iterator[Experiment]:
-        """Give some batches at a time."""
+        """Yield experiments of some batches each."""
         for first in range(0, self.batches, self.together):
             yield RowsOfTable4.of(self, first=first, batches=self.together)
 
     def about(self) -> str:
-        """Return in a few words how many samples of what a run is about."""
+        """Return the size of a run and its data in a few words."""
         return f"{self.batches} batches of {self.size}, {self.steps} steps, {data.title(self.dataset)}, {self.network}"
 
 
@@ -110,7 +111,7 @@ class RowsOfTable4(OnBatches):
     width: int
 
     def run(self) -> list[CaseRow]:
-        """Restore the batches, measure what came out, and compare the rows."""
+        """Restore the batches, measure the results, and compare the rows."""
         case, steps = self.drawn(), self.steps
         rows = [*case.private(), *case.floors()]
         rows += case.measured(GREY, data.denormalise(torch.zeros_like(case.truth)))
@@ -144,7 +145,10 @@ class RowsOfTable4(OnBatches):
 
 
 def table(record: Record) -> pd.DataFrame:
-    """Return Table 4: a line a floor, an attack or a control, and the paper's beside it."""
+    """Return Table 4: the quality of the restored images, beside the paper's values.
+
+    One row for each attack, baseline and control. The columns are those of `quality_line`.
+    """
     stated = record.stated(Parameters)
     return pd.DataFrame(
         [
@@ -157,23 +161,23 @@ def table(record: Record) -> pd.DataFrame:
 
 
 def gains(record: Record) -> pd.DataFrame:
-    """Return what one attack gains over another on the same images, over all batches, and whether it is decided."""
+    """Return the gains of one attack over another on the same images of all batches, one row for each pair."""
     stated = record.stated(Parameters)
     return gain_table(rows_of(record, "image", "rows"), PAIRS, stated.size, stated.seed)
 
 
 def not_run() -> pd.DataFrame:
-    """Return the rows of the paper that are not run, and why."""
+    """Return the rows of the paper that are not run, and the reasons."""
     return pd.DataFrame([{"paper's row": name, "why": why} for name, why in NOT_RUN.items()])
 
 
 def figure_images(record: Record) -> Figure:
-    """Draw the first images, the private ones above the floors and what each attack restored."""
+    """Draw the first images: the private ones above those of the baselines and attacks."""
     return strips(record, "rows")
 
 
 def figure_quality(record: Record) -> Figure:
-    """Draw PSNR and LPIPS of every image by every attack; grey are the floors, and light the controls."""
+    """Draw the PSNR (dB) and LPIPS of every image for each attack, with means; baselines and controls are grey."""
     images = rows_of(record, "image", "rows")
     figure, axes = figures.panels(1, 2, height=0.3 * images["run"].nunique() + 0.9, sharey=True)
     names = list(dict.fromkeys(images["run"]))

@@ -37,10 +37,10 @@ from gradleak.studies.shared.restored_batches import (
 from gradleak.studies.shared.shown_batches import draw_sizes, gain_table, quality_line, rows_of, strips
 
 PLACE = "Section 4, Table 3 and Figures 5 to 8"
-# The attack of this page, with every batch's own statistics.
+# The attack of this page, which has the batch norm statistics of each batch.
 ATTACK = SETTINGS["gradinversion+pyramid"]
 KINDS = ("random", "vulnerable")
-# FFT2D / PSNR / LPIPS of Table 3, by how good the features are: ImageNet, batches of 8.
+# FFT2D / PSNR / LPIPS of Table 3, the best features first: ImageNet, batches of 8.
 PUBLISHED = (
     ".175 / 12.929 / .484, ResNet-50, MoCo v2",
     ".204 / 11.771 / .584, ResNet-50",
@@ -49,25 +49,23 @@ PUBLISHED = (
 
 
 class Parameters(restored_batches.Parameters):
-    """The sizes of batches, the networks of Table 3, and how many images and steps each gets."""
+    """Parameters of the page: batch sizes, the networks of Table 3, images and steps."""
 
     sizes: list[int] = setting(
         [1, 2], paper=[1, 2, 4, 8], min_length=1, about="images in a batch; each divides the largest"
     )
-    groups: int = setting(
-        1, paper=4, ge=1, le=10_000, about="groups of as many images as the largest batch, of each kind"
-    )
-    together: int = setting(1, paper=4, ge=1, le=1000, about="groups that one trial restores and compares")
-    steps: int = setting(6, paper=500, smallest=2, ge=2, le=1_000_000, about="gradients an attack may ask for")
+    groups: int = setting(1, paper=4, ge=1, le=10_000, about="groups of each kind, each as large as the largest batch")
+    together: int = setting(1, paper=4, ge=1, le=1000, about="groups that are restored and compared together")
+    steps: int = setting(6, paper=500, smallest=2, ge=2, le=1_000_000, about="gradient evaluations of an attack")
     networks: list[str] = setting(
         [SMALL],
         paper=["cifar10-resnet56+head", "cifar10-resnet20+head", SMALL],
         about="networks of Table 3, the best features first",
     )
-    network_size: int = setting(2, paper=4, ge=1, le=64, about="images in a batch there")
-    network_batches: int = setting(1, paper=4, ge=0, le=10_000, about="batches that each of them is asked for")
+    network_size: int = setting(2, paper=4, ge=1, le=64, about="images in a batch of Table 3")
+    network_batches: int = setting(1, paper=4, ge=0, le=10_000, about="batches for each network of Table 3")
     network_steps: int = setting(
-        6, paper=500, smallest=2, ge=2, le=1_000_000, about="gradients an attack may ask for there"
+        6, paper=500, smallest=2, ge=2, le=1_000_000, about="gradient evaluations of an attack in Table 3"
     )
 
     @property
@@ -78,12 +76,12 @@ class Parameters(restored_batches.Parameters):
     @model_validator(mode="after")
     def _together(self) -> Self:
         if min(self.sizes) < 1 or any(max(self.sizes) % size for size in self.sizes):
-            raise ValueError(f"every size of a batch divides the largest; got {self.sizes}")
+            raise ValueError(f"every batch size must divide the largest; got {self.sizes}")
         restored_batches.check_together(self.together, self.groups, "groups", least=1)
         return self
 
     def experiments(self) -> Iterator[Experiment]:
-        """Give the same images in batches of every size, then batches from several networks."""
+        """Yield groups of images in batches of every size, then batches on several networks."""
         for first in range(0, self.groups, self.together):
             yield SizesOfBatches.of(self, first=first, groups=self.together)
         if self.network_batches:
@@ -92,7 +90,7 @@ class Parameters(restored_batches.Parameters):
             )
 
     def about(self) -> str:
-        """Return in a few words how many samples of what a run is about."""
+        """Return the size of a run and its data in a few words."""
         sizes = ", ".join(map(str, self.sizes))
         return (
             f"{self.groups * max(self.sizes)} random and as many vulnerable images in batches of {sizes}, "
@@ -113,7 +111,7 @@ class SizesOfBatches(Experiment):
     steps: int
 
     def run(self) -> list[CaseRow]:
-        """Restore random images and vulnerable ones, and compare the sizes."""
+        """Restore random images and vulnerable ones, and compare the batch sizes."""
         scene = Scene(self.network, self.judge, self.dataset, self.seed, self.device)
         most = max(self.sizes)
         rows: list[CaseRow] = []
@@ -130,7 +128,7 @@ class SizesOfBatches(Experiment):
 
 
 class FromNetworks(Experiment):
-    """The same batches from several networks, the one with the best features first."""
+    """The same batches on several networks, the one with the best features first."""
 
     part: ClassVar[str] = "networks"
     networks: list[str]
@@ -142,7 +140,7 @@ class FromNetworks(Experiment):
     steps: int
 
     def run(self) -> list[CaseRow]:
-        """Restore the batches from every network, and compare the networks."""
+        """Restore the batches on every network, and compare the networks."""
         rows: list[CaseRow] = []
         for name in self.networks:
             case = drawn(name, self.judge, self.dataset, self.size, self.first, self.batches, self.seed, self.device)
@@ -162,7 +160,7 @@ def named(kind: str, size: int) -> str:
 
 
 def pairs(sizes: list[int]) -> list[tuple[str, str]]:
-    """Return which runs are compared: smaller batches with larger ones, and vulnerable images with random ones."""
+    """Return the pairs of runs to compare: smaller batches with larger ones, and vulnerable images with random ones."""
     ordered = sorted(sizes)
     steps = [*itertools.pairwise(ordered), *([(ordered[0], ordered[-1])] if len(ordered) > 2 else [])]
     return [
@@ -172,7 +170,11 @@ def pairs(sizes: list[int]) -> list[tuple[str, str]]:
 
 
 def sizes_table(record: Record) -> pd.DataFrame:
-    """Return Figures 5 to 8 as a table: a line a size of batch for random and for vulnerable images, and the floors."""
+    """Return Figures 5 to 8 as a table: the quality of the restored images.
+
+    One row for each kind of image and batch size B, and for each baseline. The last column is the share of labels found
+    by the paper's rule (%).
+    """
     most, seed = max(record.stated(Parameters).sizes), record.stated(Parameters).seed
     lines = []
     for (kind, run), images in rows_of(record, "image", "sizes").groupby(["kind", "run"], sort=False):
@@ -183,7 +185,10 @@ def sizes_table(record: Record) -> pd.DataFrame:
 
 
 def networks_table(record: Record) -> pd.DataFrame:
-    """Return Table 3: a line a network, the best features first, and the paper's line beside it."""
+    """Return Table 3: the quality of the images restored from each network, beside the paper's values.
+
+    One row for each network, the best features first, and for each baseline.
+    """
     parameters = record.stated(Parameters)
     names = parameters.networks
     lines = []
@@ -198,28 +203,28 @@ def networks_table(record: Record) -> pd.DataFrame:
 
 
 def gains(record: Record, part: str = "sizes") -> pd.DataFrame:
-    """Return what each pair of runs differs by, over all images of a part, and whether that is decided."""
+    """Return the mean differences between pairs of runs over all images of a part, one row for each pair."""
     parameters = record.stated(Parameters)
     images = rows_of(record, "image", part)
     if part == "sizes":
         return gain_table(images, pairs(parameters.sizes), max(parameters.sizes), parameters.seed)
     own = list(itertools.pairwise(parameters.networks))
-    # Who tells the images apart may be one of the networks itself.
+    # IIP is left out, because the network that identifies images may be one of the attacked networks.
     return gain_table(images, own, parameters.network_size, parameters.seed, ("psnr", "lpips"))
 
 
 def figure_images(record: Record, kind: str = "random") -> Figure:
-    """Draw the first images, the private ones above the floors and what batches of every size gave."""
+    """Draw the first images: the private ones above those of the baselines and of every batch size."""
     return strips(record, "sizes", kind=kind)
 
 
 def figure_networks(record: Record) -> Figure:
-    """Draw the first images of Table 3, the private ones above the floors and what every network gave."""
+    """Draw the first images of Table 3: the private ones above those of the baselines and of every network."""
     return strips(record, "networks")
 
 
 def figure_sizes(record: Record) -> Figure:
-    """Draw the share of identified images, and PSNR, over the size of the batch, with what a bootstrap leaves open."""
+    """Draw the share of identified images (%) and the PSNR (dB) against the batch size, with 95 % intervals."""
     most, seed = max(record.stated(Parameters).sizes), record.stated(Parameters).seed
     images = rows_of(record, "image", "sizes")
     sizes = sorted(record.stated(Parameters).sizes)

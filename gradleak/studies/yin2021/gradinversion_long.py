@@ -1,6 +1,6 @@
 """How far a trained network's gradient goes: one image peeled, one and four matched at length
 
-Beyond yin2021, section 4: the setting of GradInversion, without a search where none is needed.
+Beyond yin2021, section 4: the setting of GradInversion, with peeling in place of a search wherever this is possible.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ PAIRS = ((EITHER, MATCHED), (MATCHED, "mean colour"))
 
 
 class Parameters(restored_batches.Parameters):
-    """How many images are peeled and matched, alone and in batches, with how many steps, and from which networks."""
+    """Parameters of the page: images and batches, steps, and further networks."""
 
-    singles: int = setting(2, paper=30, smallest=1, ge=1, le=10_000, about="images alone, B = 1")
+    singles: int = setting(2, paper=30, smallest=1, ge=1, le=10_000, about="images alone (batch size 1)")
     size: int = setting(2, paper=4, ge=1, le=64, about="images in a batch, no class twice")
-    batches: int = setting(1, paper=6, ge=0, le=10_000, about="such batches")
-    together: int = setting(2, paper=6, ge=1, le=1000, about="images or batches that one trial restores")
-    steps: int = setting(4, paper=1000, smallest=2, ge=2, le=1_000_000, about="gradients that matching may ask for")
+    batches: int = setting(1, paper=6, ge=0, le=10_000, about="batches of this size")
+    together: int = setting(2, paper=6, ge=1, le=1000, about="images or batches that are restored together")
+    steps: int = setting(4, paper=1000, smallest=2, ge=2, le=1_000_000, about="gradient evaluations of matching")
     front: int = setting(
-        20, paper=1200, smallest=2, ge=1, le=100_000, about="steps of the search in front of the deepest maps peeled"
+        20, paper=1200, smallest=2, ge=1, le=100_000, about="search steps for images, given the deepest peeled maps"
     )
     also: list[str] = setting(
         [SMALL],
         paper=["cifar10-resnet20", "cifar10-resnet56+head"],
-        about="other networks that single images are peeled from",
+        about="other networks for peeling single images",
     )
-    also_singles: int = setting(1, paper=10, ge=0, le=10_000, about="images for each of them")
+    also_singles: int = setting(1, paper=10, ge=0, le=10_000, about="images for each of these networks")
 
     @property
     def every(self) -> list[str]:
@@ -55,7 +55,7 @@ class Parameters(restored_batches.Parameters):
         return [self.network, self.judge, *self.also]
 
     def experiments(self) -> Iterator[Experiment]:
-        """Give a few images alone, then a few batches, then images that are peeled from other networks."""
+        """Yield images alone, then batches, then images that are peeled on other networks, some in each experiment."""
         for first, count in few(self.singles, self.together):
             yield SingleImages.of(self, first=first, batches=count)
         for first, count in few(self.batches, self.together):
@@ -65,7 +65,7 @@ class Parameters(restored_batches.Parameters):
                 yield PeeledImages.of(self, network=network, first=first, batches=count)
 
     def about(self) -> str:
-        """Return in a few words how many samples of what a run is about."""
+        """Return the size of a run and its data in a few words."""
         return (
             f"{self.singles} images alone and {self.batches} batches of {self.size}, {self.steps} "
             f"steps of matching, {data.title(self.dataset)}, {self.network}"
@@ -73,7 +73,15 @@ class Parameters(restored_batches.Parameters):
 
 
 class PeeledRow(CaseRow):
-    """How far one image was peeled: how many `layers`, and whether the last map was `opened` at all."""
+    """The result of peeling one image.
+
+    Attributes:
+        image: The number of the image.
+        status: The attack's status, as are `reason` and `matched`.
+        layers: The number of layers whose inputs were recovered.
+        opened: Whether the inputs of any layer were recovered.
+        cpu_seconds: The CPU time (s).
+    """
 
     image: int
     status: str
@@ -91,7 +99,7 @@ class LayerRow(CaseRow, PeeledLayer):
 
 
 class AloneOnNetwork(Experiment):
-    """Images of a dataset, each alone in its batch, from image `first` on."""
+    """Images of a dataset, each alone in its batch, numbered from `first`."""
 
     network: str
     judge: str
@@ -101,7 +109,7 @@ class AloneOnNetwork(Experiment):
     front: int
 
     def drawn(self) -> Case:
-        """Return the images, and what is sent of them."""
+        """Return the images and their leaks."""
         return drawn(self.network, self.judge, self.dataset, 1, self.first, self.batches, self.seed, self.device)
 
 
@@ -112,7 +120,7 @@ class SingleImages(AloneOnNetwork):
     steps: int
 
     def run(self) -> list[CaseRow]:
-        """Restore the images by both attacks, and by peeling where that gets them, else by matching."""
+        """Restore the images by matching, by peeling, and by peeling with matching as a fallback."""
         case = self.drawn()
         settings = scaled(SETTINGS["gradinversion+features"], self.steps)
         found = restore_batches(case.leaks, "recovered", settings=settings, statistics=case.statistics, seed=case.seed)
@@ -142,7 +150,7 @@ class MatchedBatches(OnBatches):
 
 
 class PeeledImages(AloneOnNetwork):
-    """Images alone, peeled from another network."""
+    """Images alone, peeled on another network."""
 
     part: ClassVar[str] = "also"
 
@@ -154,7 +162,7 @@ class PeeledImages(AloneOnNetwork):
 
 
 def _peeled(case: Case, front: int) -> tuple[list[CaseRow], torch.Tensor]:
-    """Return a row an image and a layer that was peeled, and the nearest images in [0, 1], NaN where there are none."""
+    """Return the rows of images and layers, and the nearest images in [0, 1], NaN where there are none."""
     rows, nearest = list[CaseRow](), []
     for number, leak, image in zip(case.numbers, case.leaks, case.truth, strict=True):
         started = time.process_time()
@@ -181,7 +189,7 @@ def _peeled(case: Case, front: int) -> tuple[list[CaseRow], torch.Tensor]:
 
 
 def table(record: Record) -> pd.DataFrame:
-    """Return a line a size of batch and an attack or a floor, with what is sure of it."""
+    """Return the quality of the restored images; one row for each batch size B and each attack or baseline."""
     lines, stated = [], record.stated(Parameters)
     for part, size in (("one", 1), ("many", stated.size)):
         for run, images in rows_of(record, "image", part).groupby("run", sort=False):
@@ -190,7 +198,7 @@ def table(record: Record) -> pd.DataFrame:
 
 
 def gains(record: Record) -> pd.DataFrame:
-    """Return what one attack gains over another, or over a floor, on the same images."""
+    """Return the gains of one attack over another or over a baseline on the same images, one row for each pair."""
     parts, stated = [], record.stated(Parameters)
     for part, size in (("one", 1), ("many", stated.size)):
         images = rows_of(record, "image", part)
@@ -200,7 +208,12 @@ def gains(record: Record) -> pd.DataFrame:
 
 
 def peeled_table(record: Record) -> pd.DataFrame:
-    """Return, network by network, how many single images were peeled, how far, and what came of them."""
+    """Return how far single images were peeled on each network.
+
+    One row for each network. Columns: the number n of images, how many had the inputs of any layer recovered, the
+    median number of layers in this case, the number of restored images, their PSNR (dB) as median (min … max), and the
+    median CPU time (s).
+    """
     frame, lines = record.frame(), []
     for network, group in frame[frame["what"] == "peeled"].groupby("network", sort=False):
         images = frame[(frame["what"] == "image") & (frame["run"] == PEELED) & (frame["network"] == network)]
@@ -222,7 +235,7 @@ def peeled_table(record: Record) -> pd.DataFrame:
 
 
 def layer_table(record: Record) -> pd.DataFrame:
-    """Return, layer by layer, how often its inputs were had, and by how much they are off."""
+    """Return how often the inputs of each layer were recovered, and their errors; one row for each layer."""
     frame = record.frame()
     frame = frame[(frame["what"] == "layer") & (frame["part"] == "one")]
     if frame.empty:
@@ -234,7 +247,7 @@ def layer_table(record: Record) -> pd.DataFrame:
 
 
 def reasons(record: Record) -> pd.DataFrame:
-    """Return why images were not peeled to the end, and how many."""
+    """Return the reasons why images were not peeled completely, with the number of images."""
     frame = record.frame()
     frame = frame[(frame["what"] == "peeled") & (frame["reason"] != "")]
     rows: list[Any] = frame.groupby(["network", "reason"], sort=False, as_index=False).size().to_dict("records")
@@ -242,12 +255,15 @@ def reasons(record: Record) -> pd.DataFrame:
 
 
 def figure_images(record: Record, part: str = "one") -> Figure:
-    """Draw the first images of a part, the private ones above the floors and each attack's."""
+    """Draw the first images of a part: the private ones above those of the baselines and attacks."""
     return strips(record, part)
 
 
 def figure_quality(record: Record) -> Figure:
-    """Draw PSNR of every image by what matching gave it, and by what peeling did, with the floor of its mean colour."""
+    """Draw the PSNR (dB) of every image by matching and by peeling, and that of the image's mean colour.
+
+    Images are ordered by their PSNR with matching.
+    """
     images = rows_of(record, "image", "one")
     figure, axes = figures.panels(1, 1, height=3.2)
     axis = axes[0][0]

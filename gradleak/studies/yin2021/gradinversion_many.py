@@ -1,6 +1,6 @@
 """Batches of up to 48 where classes are many, and pictures of ImageNet
 
-yin2021, Figures 6 to 8, and beyond: where there are more classes than samples, the last layer tells every sample apart.
+yin2021, Figures 6 to 8, and beyond: with more classes than samples, the last layer's gradient separates all samples.
 """
 
 from __future__ import annotations
@@ -40,52 +40,50 @@ from gradleak.studies.shared.shown_batches import draw_sizes, gain_table, qualit
 
 PLACE = "Figures 6 to 8, and beyond"
 KINDS = ("random", "vulnerable")
-# The attack with every batch's own statistics, and the same with every sample's own feature and error.
+# The attack with the batch norm statistics of each batch, and the same with the feature and error of every sample.
 ATTACKS: dict[str, GradInversion] = {
     "batch alone": SETTINGS["gradinversion+pyramid"],
     "features": SETTINGS["gradinversion+features"],
 }
 ALONE, FEATURES = ATTACKS
 PICTURES = "imagenet-sample"
-# Small pictures tell the large ones apart: the judge of ImageNet's has learned these.
+# The network that identifies ImageNet pictures is trained on these small pictures.
 SHRUNK = "tinyimagenet32"
 
 
 class Parameters(studies.Parameters):
-    """The sizes of batches, of small images and of ImageNet pictures, and how many steps each gets."""
+    """Parameters of the page: batches of small images and of ImageNet pictures, and steps."""
 
     dataset: str = setting("photos", paper="tinyimagenet32", about="private images, test split")
     sizes: list[int] = setting(
         [2, 4], paper=[16, 24, 48], smallest=[2], min_length=1, about="images in a batch; each divides the largest"
     )
-    groups: int = setting(
-        1, paper=2, ge=1, le=10_000, about="groups of as many images as the largest batch, of each kind"
-    )
-    steps: int = setting(6, paper=200, smallest=2, ge=2, le=1_000_000, about="gradients an attack may ask for")
+    groups: int = setting(1, paper=2, ge=1, le=10_000, about="groups of each kind, each as large as the largest batch")
+    steps: int = setting(6, paper=200, smallest=2, ge=2, le=1_000_000, about="gradient evaluations of an attack")
     picture_sizes: list[int] = setting([], paper=[1, 2, 4], about="ImageNet pictures in a batch; each divides all")
     pictures: int = setting(4, ge=1, le=1000, about="ImageNet pictures in all, no class twice")
-    side: int = setting(96, ge=32, le=224, about="pixels of such a picture's side")
-    picture_steps: int = setting(6, paper=120, ge=2, le=1_000_000, about="gradients an attack on them may ask for")
+    side: int = setting(96, ge=32, le=224, about="side of ImageNet pictures in pixels")
+    picture_steps: int = setting(6, paper=120, ge=2, le=1_000_000, about="gradient evaluations of such an attack")
 
     def sees(self) -> list[Sees]:
-        """Return the network that is built here, and the images that it is shown."""
+        """Return the network that is built here, with its images."""
         return [Sees(SMALL, self.dataset, learns=self.dataset)]
 
     @model_validator(mode="after")
     def _divided(self) -> Self:
         for sizes, whole in ((self.sizes, max(self.sizes)), (self.picture_sizes, self.pictures)):
             if any(size < 1 or whole % size for size in sizes):
-                raise ValueError(f"every size of a batch divides the {whole} images; got {sizes}")
+                raise ValueError(f"every batch size must divide the {whole} images; got {sizes}")
         return self
 
     def experiments(self) -> Iterator[Experiment]:
-        """Give a small network's batches of every size, then ImageNet pictures."""
+        """Yield a small network's batches of every size, then ImageNet pictures."""
         yield SmallImages.of(self)
         if self.picture_sizes:
             yield ImageNetPictures.of(self, sizes=self.picture_sizes, steps=self.picture_steps)
 
     def about(self) -> str:
-        """Return in a few words how many samples of what a run is about."""
+        """Return the size of a run and its data in a few words."""
         sizes = ", ".join(map(str, self.sizes))
         small = (
             f"{self.groups * max(self.sizes)} random and as many vulnerable images in batches of {sizes}, "
@@ -106,9 +104,9 @@ class SmallImages(Experiment):
     steps: int
 
     def run(self) -> list[CaseRow]:
-        """Restore random images and vulnerable ones, and compare attacks and sizes."""
+        """Restore random images and vulnerable ones, and compare attacks and batch sizes."""
         scene, most = Scene(SMALL, SMALL, self.dataset, self.seed, self.device), max(self.sizes)
-        # A network of the same kind with other initial weights: the attacked network's features are a target.
+        # Another network identifies images, because the attack matches the attacked network's features.
         other = made(SMALL, self.dataset, self.seed + 1)
         scene.judges["identified"] = other, pooled(other, scene.private.images)
         rows: list[CaseRow] = []
@@ -116,7 +114,7 @@ class SmallImages(Experiment):
             lengths = gradient_norms(scene.model, scene.private) if kind == "vulnerable" else None
             places = chosen(scene.private, most, self.groups, self.seed, lengths)
             rows += marked(_restored(scene, places, self.sizes, self.steps, kind), kind=kind)
-        # Each kind has floors of its own.
+        # Each kind of image has its own baselines, so the mean colour is compared with random images only.
         random = [row for row in rows if row.kind == KINDS[0]]
         return [
             *rows,
@@ -135,11 +133,11 @@ class ImageNetPictures(Experiment):
     steps: int
 
     def reads(self) -> list[str]:
-        """Return the pictures, and what their judge has learned."""
+        """Return the dataset of the pictures, and the training set of the network that identifies them."""
         return [PICTURES, SHRUNK]
 
     def run(self) -> list[CaseRow]:
-        """Restore the pictures, and compare attacks."""
+        """Restore the pictures, and compare the attacks."""
         scene = Pictures(self.side, self.seed, self.device)
         places = chosen(scene.private, self.pictures, 1, self.seed)
         rows = marked(_restored(scene, places, self.sizes, self.steps, KINDS[0]), kind=KINDS[0])
@@ -147,14 +145,14 @@ class ImageNetPictures(Experiment):
 
 
 def _restored(scene: Scene, places: Tensor, sizes: list[int], steps: int, kind: str) -> list[CaseRow]:
-    """Return the rows of the same images in batches of every size, by every attack; the floors once."""
+    """Return the rows of the same images in batches of every size, by every attack; baselines only once."""
     rows: list[CaseRow] = []
     for size in sizes:
         case = Case(scene, places.reshape(-1, size))
         found = [] if rows else [*case.private(), *case.floors()]
         alone, features = (scaled(settings, steps) for settings in ATTACKS.values())
         plain = case.restored(named(kind, size, ALONE), alone, exact=True)
-        # Where no batch's features are found there is nothing to add.
+        # Without recovered features both attacks are the same.
         more = marked(plain, run=named(kind, size, FEATURES))
         if case.known.there.any():
             more = case.restored(named(kind, size, FEATURES), features, exact=True)
@@ -164,7 +162,7 @@ def _restored(scene: Scene, places: Tensor, sizes: list[int], steps: int, kind: 
 
 
 class Pictures(Scene):
-    """ImageNet pictures, EfficientNet-Lite0, and a small network that tells them apart as it sees them: small."""
+    """ImageNet pictures, EfficientNet-Lite0, and a small network that identifies the pictures at a reduced size."""
 
     def __init__(self, side: int, seed: int, device: str) -> None:
         self.seed, self.device = seed, device
@@ -178,7 +176,7 @@ class Pictures(Scene):
 
 
 class Shown(nn.Module):
-    """EfficientNet-Lite0, which is shown what `data.normalise` gives."""
+    """EfficientNet-Lite0 for inputs that were normalised by `data.normalise`."""
 
     def __init__(self, body: nn.Module) -> None:
         super().__init__()
@@ -191,7 +189,7 @@ class Shown(nn.Module):
 
 
 class Small(nn.Module):
-    """A network for images of 32 pixels, which is shown larger ones."""
+    """A network for images of 32 pixels that reduces larger images to this size."""
 
     def __init__(self, body: nn.Module) -> None:
         super().__init__()
@@ -209,7 +207,11 @@ def named(kind: str, size: int, attack: str) -> str:
 
 
 def pairs(sizes: list[int]) -> list[tuple[str, str]]:
-    """Return which runs are compared: features with none, small batches with large ones, vulnerable with random."""
+    """Return the pairs of runs to compare.
+
+    These are attacks with and without features, the smallest batches with the largest, and vulnerable images with
+    random ones.
+    """
     few, many = min(sizes), max(sizes)
     random, vulnerable = KINDS
     return [
@@ -220,18 +222,22 @@ def pairs(sizes: list[int]) -> list[tuple[str, str]]:
 
 
 def colour_pairs(sizes: list[int]) -> list[tuple[str, str]]:
-    """Return which runs on random images are compared with their mean colours."""
+    """Return the pairs that compare runs on random images with their mean colours."""
     return [(named(KINDS[0], size, FEATURES), "mean colour") for size in sorted(sizes)]
 
 
 def picture_pairs(sizes: list[int]) -> list[tuple[str, str]]:
-    """Return which runs on pictures are compared: features with none, and both with the mean colour."""
+    """Return the pairs of runs on pictures: with and without features, and features with the mean colour."""
     random = KINDS[0]
     return [*((named(random, size, FEATURES), named(random, size, ALONE)) for size in sizes), *colour_pairs(sizes)]
 
 
 def table(record: Record, part: str = "batches") -> pd.DataFrame:
-    """Return a line a kind of image, size of batch and attack, and the floors."""
+    """Return the quality of the restored images of a part.
+
+    One row for each kind of image, batch size B and attack, and for each baseline. The last column is the share of
+    images whose feature was recovered (%).
+    """
     most, seed = _most(record, part), record.stated(Parameters).seed
     lines = []
     for (kind, run), images in rows_of(record, "image", part).groupby(["kind", "run"], sort=False):
@@ -243,12 +249,12 @@ def table(record: Record, part: str = "batches") -> pd.DataFrame:
 
 
 def _most(record: Record, part: str) -> int:
-    """Return how many images are drawn together, of which a bootstrap draws groups."""
+    """Return the number of images in each group that the bootstrap resamples."""
     return int(max(record.stated(Parameters).sizes) if part == "batches" else record.stated(Parameters).pictures)
 
 
 def gains(record: Record, part: str = "batches") -> pd.DataFrame:
-    """Return what each pair of runs differs by, over all images of a part, and whether that is decided."""
+    """Return the mean differences between pairs of runs over all images of a part, one row for each pair."""
     images = rows_of(record, "image", part)
     groups = _most(record, part), record.stated(Parameters).seed
     if part == "pictures":
@@ -260,12 +266,12 @@ def gains(record: Record, part: str = "batches") -> pd.DataFrame:
 
 
 def figure_images(record: Record, part: str = "batches", kind: str = KINDS[0]) -> Figure:
-    """Draw the first images of a part, the private ones above the floors and what batches of every size gave."""
+    """Draw the first images of a part: the private ones above those of the baselines and of every batch size."""
     return strips(record, part, kind=kind)
 
 
 def figure_sizes(record: Record) -> Figure:
-    """Draw the share of identified images, and PSNR, over the size of the batch, a line a kind and attack."""
+    """Draw the share of identified images (%) and the PSNR (dB) against the batch size, a line per kind and attack."""
     most, seed = _most(record, "batches"), record.stated(Parameters).seed
     images = rows_of(record, "image", "batches")
     sizes = sorted(record.stated(Parameters).sizes)
@@ -284,7 +290,7 @@ def figure_sizes(record: Record) -> Figure:
 
 
 def sharing(record: Record) -> pd.DataFrame:
-    """Return in how many batches every sample's feature was found, a line a size of batch."""
+    """Return the number of batches in which every sample's feature was recovered; one row for each batch size B."""
     images = rows_of(record, "image", "batches")
     images = images[~images["run"].isin(FLOORS)].drop_duplicates(["kind", "batch_size", "image"])
     lines = []

@@ -65,7 +65,7 @@ def test_judging() -> None:
 
 
 def test_defences_are_told() -> None:
-    with pytest.raises(InputError, match="'blur' is none of none, noise"):
+    with pytest.raises(InputError, match="'blur': choose one of none, noise"):
         ClientDefense.of("blur/1")
-    with pytest.raises(InputError, match="'rnn' is none of lstm"):
+    with pytest.raises(InputError, match="'rnn': choose one of lstm"):
         Cell.of("rnn/64/1/untrained/4/2")

@@ -50,7 +50,7 @@ def test_tables_and_figures(record: Record) -> None:
 
 
 def test_pairs_that_are_not_told_are_refused() -> None:
-    with pytest.raises(InputError, match="the two classes of each are told"):
+    with pytest.raises(InputError, match="the two classes of every sample"):
         joint_batches.Cell.of("10/6/mixed/untold")
 
 

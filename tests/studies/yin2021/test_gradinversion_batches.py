@@ -87,7 +87,7 @@ def test_tables_and_figures(record: Record) -> None:
 
 
 def test_what_does_not_go_together_is_refused() -> None:
-    with pytest.raises(InputError, match="every size of a batch divides the largest"):
+    with pytest.raises(InputError, match="every batch size must divide the largest"):
         studies.parameters(STUDY, "quick", {"sizes": [2, 3]})
     with pytest.raises(InputError, match=r"got 2 and 3: take together from .1, 3., or groups a multiple of 2"):
         studies.parameters(STUDY, "quick", {"groups": 3, "together": 2})

@@ -68,9 +68,9 @@ def test_tables_and_figures(record: Record) -> None:
 
 
 def test_what_does_not_go_together_is_refused() -> None:
-    with pytest.raises(InputError, match="every size of a batch divides the 3 images"):
+    with pytest.raises(InputError, match="every batch size must divide the 3 images"):
         studies.parameters(STUDY, "quick", {"sizes": [2, 3]})
-    with pytest.raises(InputError, match="every size of a batch divides the 4 images"):
+    with pytest.raises(InputError, match="every batch size must divide the 4 images"):
         studies.parameters(STUDY, "quick", {"picture_sizes": [3]})
     chosen = studies.parameters(STUDY, "quick", {"picture_sizes": [1, 4]})
     assert [one.part for one in chosen.experiments()] == ["batches", "pictures"]
