@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from gradleak.claims.model import Claim
 from gradleak.errors import InputError
+from gradleak.runs.plain import Columns
 from gradleak.runs.records import Record
 
 if TYPE_CHECKING:
@@ -129,12 +130,12 @@ def _verdict(claim: Claim, value: float, *, agrees: bool, differs: bool, reached
     return "reproduced" if agrees else "not reproduced"
 
 
-def reaches(claim: Claim, parameters: Mapping[str, Any]) -> bool:
+def reaches(claim: Claim, parameters: Columns) -> bool:
     """Whether parameters have as many samples and starts as a claim needs."""
     return all(_allowed(claim, name, parameters.get(name), needed) for name, needed in claim.needs.items())
 
 
-def differences(claim: Claim, lines: Iterable[Mapping[str, Any]], parameters: Mapping[str, Any]) -> tuple[str, ...]:
+def differences(claim: Claim, lines: Iterable[Columns], parameters: Columns) -> tuple[str, ...]:
     """Return the names of a claim's setting that rows do not have as the paper had them.
 
     What a row does not say is what the study uses, or its parameter; what nothing says is taken to be different.

@@ -2,39 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, Literal
 
-from gradleak.claims.model import Claim, Rule
+from pydantic import BaseModel, ConfigDict
+
+from gradleak.claims.model import Claim, Number, Rule
+from gradleak.runs.plain import Columns
 
 
-def plain(claims: Iterable[Claim]) -> dict[str, Any]:
+class Kept(BaseModel):
+    """The rule of a claim as a record keeps it."""
+
+    model_config = ConfigDict(frozen=True)
+
+    measure: Columns
+    published: Number | str | None
+    rule: Columns
+    better: Literal["higher", "lower"] | None
+    needs: Columns
+    setting: Columns | str = {}
+
+
+def plain(claims: Iterable[Claim]) -> Columns:
     """Return the rules of claims as plain data by their ids: what is measured, what is accepted, what is needed."""
-    return {claim.id: _plain(claim) for claim in claims}
+    return {claim.id: _kept(claim).model_dump() for claim in claims}
 
 
-def _plain(claim: Claim) -> dict[str, Any]:
+def _kept(claim: Claim) -> Kept:
     rule = claim.rule.model_dump(exclude_none=True)
-    return {
-        "measure": _measure(claim),
-        "published": claim.published,
-        "rule": {name: list(value) if isinstance(value, tuple) else value for name, value in rule.items()},
-        "better": claim.better,
-        "needs": dict(claim.needs),
-        "setting": claim.setting,
-    }
+    return Kept(
+        measure=claim.measure.model_dump(exclude={"format"}),
+        published=claim.published,
+        rule={name: list(value) if isinstance(value, tuple) else value for name, value in rule.items()},
+        better=claim.better,
+        needs=claim.needs,
+        setting=claim.setting,
+    )
 
 
-def loosened(claims: Iterable[Claim], kept: Mapping[str, Any]) -> list[str]:
+def loosened(claims: Iterable[Claim], kept: Columns) -> list[str]:
     """Say, a line each, which rules are looser today than the kept ones, though their claims do not say `changed`."""
     now = list(claims)
     said = []
-    for name, then in kept.items():
+    for name, stated in kept.items():
+        then = Kept.model_validate(stated)
         # A claim that only has another name today is found by what it measures.
         same = (
             [claim for claim in now if claim.id == name]
             or [claim for claim in now if name in claim.replaces]
-            or [claim for claim in now if _measure(claim) == then["measure"]]
+            or [claim for claim in now if _kept(claim).measure == then.measure]
         )
         if not same:
             said.append(f"claim '{name}' was measured and is gone")
@@ -43,26 +60,22 @@ def loosened(claims: Iterable[Claim], kept: Mapping[str, Any]) -> list[str]:
     return said
 
 
-def _measure(claim: Claim) -> dict[str, Any]:
-    return claim.measure.model_dump(exclude={"format"})
-
-
-def _how(claim: Claim, then: Mapping[str, Any]) -> str:
+def _how(claim: Claim, then: Kept) -> str:
     """Return what is looser about a claim than it was, or nothing."""
-    now = _plain(claim)
-    if now["measure"] != then["measure"]:
+    now = _kept(claim)
+    if now.measure != then.measure:
         return "it measures something else"
-    if now["published"] != then["published"]:
-        return f"published was {then['published']}, now {now['published']}"
-    before = claim.model_copy(update={"rule": Rule.model_validate(then["rule"]), "better": then["better"]})
+    if now.published != then.published:
+        return f"published was {then.published}, now {now.published}"
+    before = claim.model_copy(update={"rule": Rule.model_validate(then.rule), "better": then.better})
     (least, most), (least_then, most_then) = claim.accepted(), before.accepted()
     if least < least_then or most > most_then:
         return f"its rule was {before.rule_text}, now {claim.rule_text}"
-    for name, needed in then["needs"].items():
+    for name, needed in then.needs.items():
         # What was asked of a parameter may be asked of the setting now, which names what the paper had.
         asked = [part[name] for part in (claim.needs, claim.setting) if isinstance(part, dict) and name in part]
         if not _settled(needed, claim) and not any(_as_much(one, needed) for one in asked):
-            return f"it needed {name} = {needed}, now {now['needs'].get(name, 'nothing')}"
+            return f"it needed {name} = {needed}, now {now.needs.get(name, 'nothing')}"
     return ""
 
 

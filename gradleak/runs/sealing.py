@@ -7,11 +7,12 @@ import json
 from typing import Any
 
 from gradleak.errors import InputError
+from gradleak.runs.plain import Columns
 
 FIELD = "sha256"
 
 
-def sealed(content: dict[str, Any]) -> dict[str, Any]:
+def sealed(content: Columns) -> Columns:
     """Return a file's content with the SHA-256 of all of it."""
     return content | {FIELD: _sha256(content)}
 
@@ -21,7 +22,7 @@ def bare(content: Any) -> Any:
     return {name: content[name] for name in content if name != FIELD} if isinstance(content, dict) else content
 
 
-def check(content: dict[str, Any], name: str) -> None:
+def check(content: Columns, name: str) -> None:
     """Refuse content that does not state its SHA-256, or states another one; `name`: how the message calls it."""
     if FIELD not in content:
         wrong = "was edited, or an earlier version wrote it: it does not state the SHA-256 of its content"
@@ -32,5 +33,5 @@ def check(content: dict[str, Any], name: str) -> None:
     raise InputError(f"{name} {wrong}; take the edit back, or run the study again")
 
 
-def _sha256(content: dict[str, Any]) -> str:
+def _sha256(content: Columns) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
