@@ -1,6 +1,6 @@
 """Transcripts where it is harder: from the last layer alone, two that begin alike, several steps, defences
 
-Beyond dang2021, section 4: what the closed form of a single utterance does not ask for.
+Beyond dang2021, section 4: cases that the closed form of a single utterance does not cover.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ from gradleak.studies.shared.recognisers import (
 from gradleak.studies.shared.sentence_clients import ClientDefense, client_defense
 
 PLACE = "Beyond section 4"
-# What reads the states of the decoder's only layer: it tells which steps are not of that layer.
+# The parameter that takes the states of the decoder's only layer. Words that fit by chance lead to states outside the
+# span of its inputs.
 NEXT = "head.weight"
 SHOWN = {
     "none": "none",
@@ -57,9 +58,9 @@ SHOWN = {
     "grad-drop": "smallest {:.0%} dropped",
     "sign": "sign",
 }
-# All that the last layer's own reader looks at.
+# The only gradients that the attack on the last layer uses.
 LAST = ("head.weight", "head.bias")
-# What a client may keep to itself, by what its parameters' names begin with, and how a table says so.
+# Prefixes of the parameter names of layers whose gradient may be withheld, and the names of these cases in tables.
 LAYERS = {
     "none": (),
     "embedding": ("embedding.",),
@@ -77,7 +78,7 @@ WITHHELD = {
 
 
 class Alone(Form):
-    """A recogniser, how long it has learned, how many tokens an utterance has, and how many utterances."""
+    """A recogniser and its utterances, written "size/training steps/tokens/utterances"."""
 
     size: str
     trained: Whole
@@ -85,48 +86,48 @@ class Alone(Form):
     utterances: Whole
 
     def check(self) -> None:
-        """Say so where there is no such recogniser, or nothing is said."""
+        """Raise an error if there is no such recogniser or no utterance."""
         if self.size not in SIZES or self.tokens < 2 or self.utterances < 1:
             raise InputError(
-                f"a recogniser is one of {', '.join(SIZES)}, and there are 2 tokens and 1 utterance at least"
+                f"a recogniser is one of {', '.join(SIZES)}, and there must be at least 2 tokens and 1 utterance"
             )
 
 
 class Alike(Form):
-    """Utterances a batch, of which two and no more begin with one word, and how many batches."""
+    """The number of utterances per batch, of which exactly two begin with the same word, and the number of batches."""
 
     size: Whole
     batches: Whole
 
     def check(self) -> None:
-        """Say so where two cannot begin alike."""
+        """Raise an error if a batch has fewer than two utterances."""
         if self.size < 2 or self.batches < 1:
-            raise InputError("a batch has 2 utterances at least, and there is 1 batch at least")
+            raise InputError("a batch needs at least 2 utterances, and there must be at least 1 batch")
 
 
 class Local(Form):
-    """Local steps on one utterance, and how many utterances."""
+    """The number of local steps on one utterance, and the number of utterances."""
 
     steps: Whole
     utterances: Whole
 
     def check(self) -> None:
-        """Say so where nothing is left."""
+        """Raise an error if there is no step or no utterance."""
         if min(self.steps, self.utterances) < 1:
-            raise InputError("local steps and utterances are 1 at least")
+            raise InputError("there must be at least 1 local step and at least 1 utterance")
 
 
 class Release(Form):
-    """The norm that an utterance's gradient is clipped to, and the deviation of its noise in parts of that norm."""
+    """The clipping norm of an utterance's gradient, and the noise's standard deviation as a multiple of this norm."""
 
     clip: float = Field(gt=0)
     noise: float = Field(ge=0)
 
 
 class Parameters(studies.Parameters):
-    """Which utterances are read from the last layer, in batches, along steps, behind defences and from fewer layers."""
+    """Parameters of the page: utterances read from the last layer, in batches, after steps, and behind defences."""
 
-    source: Source = setting("sentences", paper="librispeech", about="texts that are said")
+    source: Source = setting("sentences", paper="librispeech", about="texts of the utterances")
     alone: list[Alone] = setting(
         ["small/0/40/1", "small-2/0/12/1"],
         paper=[f"{size}/{tokens}/8" for size in ("small/0", "small/400", "small-2/0") for tokens in (8, 20, 28, 40)],
@@ -135,7 +136,7 @@ class Parameters(studies.Parameters):
         about="recogniser/steps of training/tokens/utterances, read from the last layer alone",
     )
     alike: list[Alike] = setting(
-        ["2/1"], paper=["2/12", "4/6"], validate_default=True, about="utterances a batch/batches, two begin alike"
+        ["2/1"], paper=["2/12", "4/6"], validate_default=True, about="utterances per batch/batches; two begin alike"
     )
     local: list[Local] = setting(
         ["2/2"],
@@ -144,8 +145,8 @@ class Parameters(studies.Parameters):
         validate_default=True,
         about="local steps on one utterance/utterances",
     )
-    stages: list[int] = setting([0], paper=[0, 400], min_length=1, about="steps of training, behind defences")
-    defended: int = setting(1, paper=16, ge=1, about="utterances a defence")
+    stages: list[int] = setting([0], paper=[0, 400], min_length=1, about="steps of training before defences are tried")
+    defended: int = setting(1, paper=16, ge=1, about="utterances for each defence")
     defenses: list[ClientDefense] = setting(
         ["noise/0.1", "sign/0"],
         paper=[
@@ -161,14 +162,14 @@ class Parameters(studies.Parameters):
         paper=[f"0.5/{noise}" for noise in ("1e-5", "1e-4", "1e-3", "3e-3", "1e-2", "3e-2", "1e-1", "1")],
         smallest=["0.5/0.001"],
         validate_default=True,
-        about="clipping norm/deviation of noise, in parts of that norm",
+        about="clipping norm/standard deviation of noise as a multiple of this norm",
     )
     withheld: list[Literal["none", "embedding", "head", "decoder", "decoder and head"]] = setting(
         ["head", "decoder"], paper=list(WITHHELD), smallest=["head"], about="layers that are not sent"
     )
 
     def experiments(self) -> Iterator[Experiment]:
-        """Give utterances read from the last layer, batches, local steps; at each stage defences and missing layers."""
+        """Yield utterances read from the last layer, batches and local steps, then defences and missing layers."""
         for alone in self.alone:
             yield ReadLastLayer.of(self, form=alone, utterances=alone.utterances, trained=alone.trained)
         for alike in self.alike:
@@ -183,14 +184,21 @@ class Parameters(studies.Parameters):
             yield ReadWithoutLayers.of(self, form=layers, utterances=self.defended, trained=trained)
 
     def about(self) -> str:
-        """Return in a few words how many samples of what a run is about."""
+        """Return the size of a run and its data in a few words."""
         return f"{self.defended} utterances a defence, {text.TITLES[self.source]}, made-up speech"
 
 
 class Reading(Row):
-    """What a reader said of an utterance or a batch, compared with the truth, of `length` tokens.
+    """The result of reading an utterance or a batch.
 
-    `exact`: whether all is as it was said; `wrongly_sure`: called unique and not exact; `seconds`: of the CPU.
+    Attributes:
+        reader: The method.
+        exact: Whether all transcripts are right.
+        unique: Whether the method certified its result as unique.
+        wrongly_sure: Whether it did so although the result is wrong.
+        failed: Whether the method reported failure.
+        length: The true number of tokens.
+        seconds: The CPU time (s).
     """
 
     reader: str
@@ -203,7 +211,14 @@ class Reading(Row):
 
 
 class LastLayerReading(Reading):
-    """What the last layer gave: its steps, and how far the worst word and the nearest other are from the span."""
+    """The result of reading the last layer.
+
+    Attributes:
+        distinct: The number of distinct tokens.
+        steps_found: The number of steps found.
+        worst: The relative distance from the span of the worst word of the transcript.
+        other: The same of the nearest other word.
+    """
 
     distinct: int
     steps_found: int
@@ -212,25 +227,25 @@ class LastLayerReading(Reading):
 
 
 class DefendedReading(Reading):
-    """What was read behind a defence; `utility`: the cosine of what was sent with the clean gradient."""
+    """The result behind a defence; `utility` is the cosine of the sent gradient with the clean one."""
 
     utility: float
 
 
 class ReleaseReading(DefendedReading):
-    """What was read of a release; `norm`: of the whole gradient, before it was clipped."""
+    """The result for a release of DP-SGD; `norm` is the norm of the whole gradient before clipping."""
 
     norm: float
 
 
 class PartReading(Reading):
-    """What was read where layers are missing; `bag`: whether the words in no order are right."""
+    """The result if layers are missing; `bag` is whether the set of words is right."""
 
     bag: bool
 
 
 class ReadLastLayer(OnRecogniser):
-    """Utterances that are read from the last layer's gradient and nothing else."""
+    """Utterances that are read from the gradient of the last layer only."""
 
     part: ClassVar[str] = "last layer"
     form: Alone
@@ -254,7 +269,7 @@ class ReadLastLayer(OnRecogniser):
 
 
 class ReadAlike(OnRecogniser):
-    """Batches in which two utterances begin with one word, read in closed form and by the root."""
+    """Batches in which two utterances begin with the same word, read in closed form and by root finding."""
 
     part: ClassVar[str] = "alike"
     form: Alike
@@ -269,7 +284,7 @@ class ReadAlike(OnRecogniser):
 
 
 class ReadLocalSteps(OnRecogniser):
-    """Utterances that are read from the sum of gradients of several steps, each with the weights of the last."""
+    """Utterances that are read from the sum of the gradients of several steps, each with updated weights."""
 
     part: ClassVar[str] = "local"
     form: Local
@@ -306,7 +321,7 @@ class ReadBehindDefense(OnRecogniser):
 
 
 class ReadRelease(OnRecogniser):
-    """Single utterances, from DP-SGD's release of their whole gradient."""
+    """Single utterances, read from DP-SGD's release of their whole gradient."""
 
     part: ClassVar[str] = "released"
     form: Release
@@ -324,20 +339,17 @@ class ReadRelease(OnRecogniser):
 
 
 class ReadWithoutLayers(OnRecogniser):
-    """Single utterances where some layers are not sent: their transcripts, and their bags of words.
-
-    `form`: the layers that are withheld.
-    """
+    """Single utterances whose update lacks some layers (`form`): their transcripts and their bags of words."""
 
     part: ClassVar[str] = "withheld"
     form: str
 
     def run(self) -> Iterator[PartReading]:
-        """Read each utterance from what is sent."""
+        """Read each utterance from the layers that are sent."""
         for said in attacked_texts(self.source, self.utterances):
             (tokens,) = tokens_of(self.source, [said])
             whole = observe_speech(self.recogniser(), [pseudo_speech(said)], [tokens])
-            # `startswith` takes several beginnings at once, and finds none of no beginnings.
+            # `startswith` takes a tuple of prefixes, and is false for an empty tuple.
             kept = {name: value for name, value in whole.gradients.items() if not name.startswith(LAYERS[self.form])}
             leak = replace(whole, gradients=kept)
             started = time.process_time()
@@ -350,13 +362,13 @@ class ReadWithoutLayers(OnRecogniser):
 
 
 def running(source: str, length: int, count: int) -> list[list[int]]:
-    """Return utterances of so many tokens, the end mark among them: texts one after the other, from places far apart.
+    """Return utterances of `length` tokens, including the end mark, taken from consecutive texts.
 
-    Where one text ends and the next begins nothing is marked.
+    They start at places far apart. The border between two texts is not marked.
     """
     every = tokens_of(source, text.texts(source))
     if count > len(every):
-        raise InputError(f"there are {len(every)} texts to begin with; {count} were asked for")
+        raise InputError(f"there are only {len(every)} texts; {count} were asked for")
     end = text.vocabulary(source).end
     found = []
     for number in range(count):
@@ -367,14 +379,14 @@ def running(source: str, length: int, count: int) -> list[list[int]]:
 
 
 def beginning_alike(source: str, size: int, count: int) -> list[list[str]]:
-    """Return batches of texts: two that begin with one word, the others each with a word of their own."""
+    """Return batches of texts: two begin with the same word, and all others with different words."""
     every = text.texts(source, "test")
     by_word: dict[int, list[str]] = {}
     for said, tokens in zip(every, tokens_of(source, every), strict=True):
         by_word.setdefault(tokens[0], []).append(said)
     pairs = [texts[:2] for texts in by_word.values() if len(texts) > 1]
     if count > len(pairs):
-        raise InputError(f"{len(pairs)} pairs of texts begin alike; {count} were asked for")
+        raise InputError(f"only {len(pairs)} pairs of texts begin alike; {count} were asked for")
     chosen = [pairs[number * len(pairs) // count] for number in range(count)]
     firsts = [texts[0] for texts in by_word.values()]
     batches = []
@@ -385,21 +397,21 @@ def beginning_alike(source: str, size: int, count: int) -> list[list[str]]:
 
 
 def released(gradients: Gradients, release: Release, generator: torch.Generator) -> Gradients:
-    """Return what DP-SGD (abadi2016) sends of a single utterance's gradients: all clipped; what the readers look at."""
+    """Return the part that the attacks use of DP-SGD's release (abadi2016) of one utterance's gradients."""
     clipped = defenses.clip(release.clip)(gradients)
     noisy = defenses.gaussian(release.noise * release.clip, generator)
     return noisy({name: clipped[name] for name in FIRST})
 
 
 def reader_of_order(leak: Leak) -> str:
-    """Return what reads the order from the layers that are sent: the decoder's first, else the last, else nothing."""
+    """Return the layer whose gradient gives the order of words: the decoder's first, else the last, else none."""
     if set(FIRST) <= set(leak.gradients):
         return "the decoder's first layer"
     return "the last layer" if set(LAST) <= set(leak.gradients) else "–"
 
 
 def read_in_order(leak: Leak) -> tuple[list[int], str]:
-    """Return the transcript that is read from what is sent, and its status; nothing where no layer tells the order."""
+    """Return the transcript that is read from the sent layers, and its status; empty if no layer gives the order."""
     reader = reader_of_order(leak)
     if reader == "the decoder's first layer":
         found = read_transcripts(leak)
@@ -411,9 +423,9 @@ def read_in_order(leak: Leak) -> tuple[list[int], str]:
 
 
 def bag_of_words(leak: Leak) -> set[int]:
-    """Return the words of an utterance in no order: rows of the embedding that have a gradient, else the last layer's.
+    """Return the set of words of an utterance, from the embedding's nonzero rows, else from the last layer.
 
-    The start and end marks are none.
+    Start and end marks are left out.
     """
     if "embedding.weight" in leak.gradients:
         rows = leak.gradients["embedding.weight"].any(dim=1).nonzero()
@@ -425,7 +437,7 @@ Reader = Callable[[Leak], Transcripts]
 
 
 def read_behind(clean: Leak, sent: Gradients, tokens: Sequence[int]) -> list[DefendedReading]:
-    """Read what was sent: in closed form, and by the nearest words, the length told or not."""
+    """Read a sent gradient in closed form, and by the nearest words with and without knowledge of the length."""
     leak = Leak(clean.model, sent, clean.head, clean.batch_size)
     readers: dict[str, Reader] = {
         "closed form": read_transcripts,
@@ -437,7 +449,7 @@ def read_behind(clean: Leak, sent: Gradients, tokens: Sequence[int]) -> list[Def
 
 
 def read_by(readers: Mapping[str, Reader], leak: Leak, tokens: Sequence[Sequence[int]]) -> Iterator[Reading]:
-    """Let each reader read, and compare what it gives with what was said but for the end marks."""
+    """Read a leak by each method, and compare the result with the true tokens without end marks."""
     for name, reader in readers.items():
         started = time.process_time()
         found = reader(leak)
@@ -448,7 +460,15 @@ def read_by(readers: Mapping[str, Reader], leak: Leak, tokens: Sequence[Sequence
 def compared(
     reader: str, read: Sequence[list[int]], said: Sequence[str], truth: Sequence[Sequence[int]], seconds: float
 ) -> Reading:
-    """Return how transcripts, and the statuses that a reader says of them, compare with the truth."""
+    """Compare transcripts with the truth.
+
+    Args:
+        reader: The method.
+        read: The transcripts.
+        said: The status of each transcript.
+        truth: The true transcripts.
+        seconds: The CPU time (s).
+    """
     exact = sorted(read) == sorted(list(one) for one in truth)
     unique = bool(said) and all(status == "unique" for status in said)
     return Reading(
@@ -468,7 +488,7 @@ MEASURES = {
     "of these wrong": total("wrongly_sure", ".0f"),
     "CPU-s": median("seconds", ".2g"),
 }
-# What is left of a gradient behind a defence, and how many transcripts each reader has exactly.
+# The columns for defences: the cosine of the sent gradient with the clean one, and each method's exact transcripts.
 BEHIND = {
     "cosine": mean("utility", ".4f"),
     "closed form": among(successes("exact"), reader="closed form"),
@@ -479,7 +499,11 @@ BEHIND = {
 
 
 def alone_table(record: Record) -> pd.DataFrame:
-    """Return utterances read from the last layer alone, a line a recogniser and number of tokens."""
+    """Return the results of reading the last layer; one row for each recogniser, stage and number of tokens.
+
+    The last two columns are relative distances from the span: of the worst word of a transcript, and of the nearest
+    other.
+    """
     rows = with_stage(record.rows(ReadLastLayer))
     forms = [Alone.of(form) for form in rows["form"]]
     return summary(
@@ -490,19 +514,23 @@ def alone_table(record: Record) -> pd.DataFrame:
 
 
 def alike_table(record: Record) -> pd.DataFrame:
-    """Return batches in which two utterances begin with one word, a line a size and reader."""
+    """Return the results for batches in which two utterances begin alike; one row for each batch size and method."""
     lines = summary(record.rows(ReadAlike), {"utterances": "form", "reader": "reader"}, MEASURES)
     return lines.assign(utterances=[str(Alike.of(form).size) for form in lines["utterances"]])
 
 
 def local_table(record: Record) -> pd.DataFrame:
-    """Return single utterances of several local steps, a line a number of steps and reader."""
+    """Return the results for single utterances after local steps; one row for each number of steps and method."""
     lines = summary(record.rows(ReadLocalSteps), {"local steps": "form", "reader": "reader"}, MEASURES)
     return lines.assign(**{"local steps": [str(Local.of(form).steps) for form in lines["local steps"]]})
 
 
 def defense_table(record: Record) -> pd.DataFrame:
-    """Return what defences leave of single transcripts, a line a stage and defence."""
+    """Return the number of exact transcripts behind defences; one row for each stage of training and defence.
+
+    Columns: the cosine of the sent gradient with the clean one, then each method. "called failed" counts the
+    transcripts that the method of nearest words reports as failed; "length told" is this method with the true length.
+    """
     rows = with_stage(record.rows(ReadBehindDefense))
     lines = summary(rows, {"stage": "stage", "defence": "form"}, BEHIND)
     return lines.assign(defence=lines["defence"].map(_named))
@@ -514,7 +542,7 @@ def _named(form: str) -> str:
 
 
 def release_table(record: Record) -> pd.DataFrame:
-    """Return what DP-SGD's releases leave of single transcripts, a line a stage and level of noise."""
+    """Return the number of exact transcripts from DP-SGD's releases; one row for each stage and level of noise."""
     rows = with_stage(record.rows(ReadRelease))
     epsilon = only("form", lambda form: private_level(Release.of(form).noise))
     lines = summary(rows, {"stage": "stage", "noise": "form"}, {"ε": epsilon} | BEHIND)
@@ -522,7 +550,7 @@ def release_table(record: Record) -> pd.DataFrame:
 
 
 def withheld_table(record: Record) -> pd.DataFrame:
-    """Return what is read of single transcripts where layers are not sent, a line a stage and what is sent."""
+    """Return the results if layers are not sent; one row for each stage of training and set of sent layers."""
     lines = summary(
         with_stage(record.rows(ReadWithoutLayers)),
         {"stage": "stage", "sent": "form"},
@@ -532,7 +560,7 @@ def withheld_table(record: Record) -> pd.DataFrame:
 
 
 def figure_defenses(record: Record) -> Figure:
-    """Draw the share of transcripts that are exact behind every defence, with its interval; a panel a stage."""
+    """Draw the share of exact transcripts behind each defence, with its 95 % interval, a panel per stage."""
     frame = record.rows(ReadBehindDefense)
     stages = list(frame.groupby("trained", sort=False))
     forms = list(dict.fromkeys(frame["form"]))
@@ -556,7 +584,7 @@ def figure_defenses(record: Record) -> Figure:
 
 
 def figure_frontier(record: Record) -> Figure:
-    """Draw the share of transcripts exact against the noise of a release, its ε below, a line a stage and reader."""
+    """Draw the share of exact transcripts against the noise of a release and its ε, a line per stage and method."""
     frame = record.rows(ReadRelease)
     frame = frame.assign(noise=[Release.of(form).noise for form in frame["form"]])
     levels = sorted(frame["noise"].unique())
@@ -566,7 +594,7 @@ def figure_frontier(record: Record) -> Figure:
     groups = frame[frame["reader"].isin(list(readers))].groupby(["trained", "reader"], sort=False)
     for number, ((trained, reader), group) in enumerate(groups):
         shares = group.groupby("noise")["exact"].mean()
-        # A little aside, for curves that lie on one another.
+        # Shift the curves sideways, so that none hides another.
         axis.plot(
             [levels.index(level) + 0.05 * (number - (len(groups) - 1) / 2) for level in shares.index],
             shares.astype(float),

@@ -35,13 +35,13 @@ from gradleak.studies.shared.transcript_errors import word_error_rate
 PLACE = "Section 4, Table 5, Figure 2; Table 2"
 SEARCHES = {"printed": PRINTED, "softmax": OURS}
 TITLES = {"printed": "as printed", "softmax": "labels by softmax"}
-# What is matched or read; the rest of a gradient is not looked at.
+# The parameters whose gradients are matched or read; all others are ignored.
 DECODER = ("cells.0.weight_ih", "cells.0.weight_hh", "cells.0.bias_ih")
 LAST = ("head.weight", "head.bias")
 
 
 class SearchedTexts(Form):
-    """Texts, how they are searched for, how long the recogniser has learned, starts with the bag, and utterances."""
+    """Texts and how they are searched for, written "source/search/training steps/starts with the bag/utterances"."""
 
     source: Source
     search: Literal["printed", "softmax"]
@@ -50,37 +50,37 @@ class SearchedTexts(Form):
     utterances: Whole
 
     def check(self) -> None:
-        """Say so where nothing is left."""
+        """Raise an error if there is no start or no utterance."""
         if min(self.starts, self.utterances) < 1:
-            raise InputError("starts and utterances are 1 at least")
+            raise InputError("starts and utterances must be at least 1")
 
 
 class Stage(Form):
-    """How long a recogniser of our own sentences has learned, and how many utterances are read."""
+    """A recogniser of our own sentences, written "training steps/utterances"."""
 
     trained: Whole
     utterances: Whole
 
     def check(self) -> None:
-        """Say so where nothing is left."""
+        """Raise an error if there is no utterance."""
         if self.utterances < 1:
-            raise InputError("utterances are 1 at least")
+            raise InputError("utterances must be at least 1")
 
 
 class Length(Form):
-    """So many tokens, and how many utterances of them."""
+    """Utterances of a fixed length, written "tokens/utterances"."""
 
     tokens: Whole
     utterances: Whole
 
     def check(self) -> None:
-        """Say so where nothing is left."""
+        """Raise an error if there is no token or no utterance."""
         if min(self.tokens, self.utterances) < 1:
-            raise InputError("tokens and utterances are 1 at least")
+            raise InputError("tokens and utterances must be at least 1")
 
 
 class Parameters(studies.Parameters):
-    """Which texts are searched for, and which are read from a trained recogniser or from the last layer alone."""
+    """Parameters of the page: texts that are matched, read at stages of training, or read from the last layer."""
 
     rows: list[SearchedTexts] = setting(
         ["sentences/printed/0/2/1", "sentences/softmax/0/1/2"],
@@ -96,7 +96,7 @@ class Parameters(studies.Parameters):
         validate_default=True,
         about="texts/search/steps of training/starts with the bag/utterances",
     )
-    steps: int = setting(120, paper=1200, ge=1, about="steps of the search as printed")
+    steps: int = setting(120, paper=1200, ge=1, about="steps of the search as printed in the paper")
     stages: list[Stage] = setting(
         ["0/4", "4/4"],
         paper=["0/80", "25/80", "100/80", "400/80"],
@@ -104,7 +104,7 @@ class Parameters(studies.Parameters):
         validate_default=True,
         about="steps of training/utterances",
     )
-    source: Source = setting("sentences", paper="librispeech", about="texts, read from the last layer")
+    source: Source = setting("sentences", paper="librispeech", about="texts that are read from the last layer")
     lengths: list[Length] = setting(
         ["4/2", "12/1"],
         paper=["4/2", "8/2", "12/2", "16/2", "20/2", "24/2", "28/2"],
@@ -114,7 +114,7 @@ class Parameters(studies.Parameters):
     )
 
     def experiments(self) -> Iterator[Experiment]:
-        """Give the searches for each utterance, the closed forms of each stage, and utterances of each length."""
+        """Yield the search for each utterance, the closed form at each stage, and utterances of each length."""
         for row in self.rows:
             steps = self.steps if row.search == "printed" else OURS.steps
             for number in range(row.utterances):
@@ -128,14 +128,14 @@ class Parameters(studies.Parameters):
                 yield ReadLastLayer.of(self, **nothing | own, trained=0)
 
     def about(self) -> str:
-        """Return in a few words how many samples of what a run is about."""
+        """Return the size of a run and its data in a few words."""
         most = max(row.utterances for row in self.rows)
         sources = " and ".join(dict.fromkeys(text.TITLES[row.source] for row in self.rows))
         return f"up to {most} utterances a search, {sources}, made-up speech"
 
 
 class BagMeasures(Row):
-    """How near a bag of words is to the one that was said."""
+    """Precision, recall and F1 of a bag of words, and whether it is exactly right."""
 
     precision: float
     recall: float
@@ -144,7 +144,14 @@ class BagMeasures(Row):
 
 
 class ReadUtterance(BagMeasures):
-    """How near a transcript is to what was said, `length` tokens; `seconds`: of the CPU."""
+    """The errors of a transcript.
+
+    Attributes:
+        length: The true number of tokens.
+        exact: Whether the transcript is right.
+        word_errors: The word error rate.
+        seconds: The CPU time (s).
+    """
 
     length: int
     exact: bool
@@ -153,9 +160,13 @@ class ReadUtterance(BagMeasures):
 
 
 class Matched(ReadUtterance):
-    """What matching gave, with or without the bag, by the best of several starts.
+    """The result of matching, with or without the bag of words, by the best of several starts.
 
-    `distance`: how far its gradients stayed from those observed, as a share of their size.
+    Attributes:
+        bag: "with" or "without" the bag.
+        best_of: The number of starts.
+        variables: The number of unknowns.
+        distance: The relative distance of the matched gradients from the observed ones.
     """
 
     bag: str
@@ -165,7 +176,7 @@ class Matched(ReadUtterance):
 
 
 class Gains(Row):
-    """How much more often a transcript is exact with the bag than without it, and with all starts than with one."""
+    """The gain in exact transcripts by the bag of words, and by all starts instead of one."""
 
     bag: str
     best_of: int
@@ -174,7 +185,7 @@ class Gains(Row):
 
 
 class ReadFromLastLayer(ReadUtterance):
-    """What the last layer's gradient gave, and how many of its steps were found."""
+    """The result of reading the last layer's gradient, and the number of steps found."""
 
     steps_found: int
     unique: bool
@@ -184,8 +195,14 @@ class ReadFromLastLayer(ReadUtterance):
 class ReadOrMatch(OnRecogniser):
     """Utterances whose transcripts are read or searched for.
 
-    `number`: which of the utterances; `length`: its tokens, where only so many are said. Each experiment states all of
-    these inputs, used or not, since records name them so.
+    Every experiment states all of these inputs, even unused ones, because records identify experiments by them.
+
+    Attributes:
+        search: The search.
+        starts: The number of starts with the bag of words.
+        steps: The number of steps of the search.
+        number: The number of the utterance.
+        length: Its number of tokens, 0 for the whole text.
     """
 
     search: str
@@ -195,7 +212,7 @@ class ReadOrMatch(OnRecogniser):
     length: int
 
     def compared(self, read: Sequence[int], tokens: Sequence[int], seconds: float) -> ReadUtterance:
-        """Return how near a transcript is to what was said, in order and as a bag."""
+        """Compare a transcript with the truth, in order and as a bag of words."""
         words = text.vocabulary(self.source)
         return ReadUtterance.of(
             compared_bags(set(read), set(tokens)),
@@ -207,12 +224,12 @@ class ReadOrMatch(OnRecogniser):
 
 
 class MatchOneUtterance(ReadOrMatch):
-    """One utterance, matched without its bag of words from one start, and with it from several."""
+    """One utterance, matched without its bag of words from one start, and with the bag from several starts."""
 
     part: ClassVar[str] = "matching"
 
     def run(self) -> Iterator[Matched | Gains]:
-        """Search, and compare what each way gives."""
+        """Search, and compare the results."""
         model, said = self.recogniser(), short(self.source, self.utterances)[self.number]
         (tokens,) = tokens_of(self.source, [said])
         leak = observe_speech(model, [pseudo_speech(said)], [tokens], only=[*DECODER, *LAST])
@@ -223,7 +240,7 @@ class MatchOneUtterance(ReadOrMatch):
             started = time.process_time()
             found = match_transcript(leak, search, bag=words, starts=starts, seed=self.seed)
             seconds = time.process_time() - started
-            # The first start is what one run would have given, for its share of the time.
+            # The first start is the result of a single run, and takes this share of the time.
             tries = {1: found.attempts[0], starts: found.tokens}
             for best_of, read in tries.items():
                 compared = self.compared(read, tokens, seconds * best_of / starts)
@@ -257,14 +274,14 @@ class ReadInClosedForm(ReadOrMatch):
             started = time.process_time()
             found = read_transcripts(leak)
             seconds = time.process_time() - started
-            # The closed form leaves the end mark out.
+            # The closed form omits the end mark.
             read = [*found.tokens[0], end] if len(found.tokens) == 1 else []
             bag = compared_bags(rlg(leak.weight_gradient), set(tokens))
             yield ReadUtterance.of(self.compared(read, tokens, seconds), bag)
 
 
 class ReadLastLayer(ReadOrMatch):
-    """One utterance of so many tokens, read from the last layer's gradient alone."""
+    """One utterance of `length` tokens, read from the last layer's gradient only."""
 
     part: ClassVar[str] = "last layer"
 
@@ -283,7 +300,7 @@ class ReadLastLayer(ReadOrMatch):
 
 
 def short(source: str, count: int) -> list[str]:
-    """Return so many texts that are attacked: of LibriSpeech's evenly over all, of our own the shortest."""
+    """Return `count` of the attacked texts: evenly spaced ones of LibriSpeech, the shortest of our own sentences."""
     evenly = attacked_texts(source, count)
     if source != "sentences":
         return evenly
@@ -293,17 +310,17 @@ def short(source: str, count: int) -> list[str]:
 
 
 def tokens_long(source: str, length: int, number: int) -> list[int]:
-    """Return the first tokens of a text that has enough of them, and the end mark: so many in all."""
+    """Return `length` tokens: the first ones of a long enough text, and the end mark."""
     every = tokens_of(source, text.texts(source))
     longer = [one for one in every if len(one) >= length]
     if not longer:
-        raise InputError(f"no text of '{source}' makes {length} tokens")
+        raise InputError(f"no text of '{source}' has {length} tokens")
     chosen = longer[number * 7 % len(longer)]
     return [*chosen[: length - 1], text.vocabulary(source).end]
 
 
 def compared_bags(found: set[int], truth: set[int]) -> BagMeasures:
-    """Return how near a bag of words is to the one that was said."""
+    """Compare a bag of words with the true one."""
     both = len(found & truth)
     return BagMeasures(
         precision=both / len(found) if found else 0.0,
@@ -314,14 +331,18 @@ def compared_bags(found: set[int], truth: set[int]) -> BagMeasures:
 
 
 def _searches(record: Record) -> pd.DataFrame:
-    """Return the rows of searches, without those that compare two, with the titles of their texts and searches."""
+    """Return the rows of searches, without those of gains, with the titles of their texts and searches."""
     frame = record.rows(MatchOneUtterance)
     frame = frame[frame["best_of"] > 0].astype({"best_of": int, "exact": bool, "bag_exact": bool})
     return frame.assign(texts=frame["source"].map(text.TITLES), way=frame["search"].map(TITLES))
 
 
 def table(record: Record) -> pd.DataFrame:
-    """Return Table 5: a line a text, search, bag and number of starts, untrained."""
+    """Return Table 5: the results of matching on an untrained recogniser.
+
+    One row for each text, search, use of the bag and number of starts. Columns: the number of unknowns, exact
+    transcripts, the word error rate, the relative distance of gradients, and the CPU time (s).
+    """
     return summary(
         select(_searches(record), trained=0),
         {"texts": "texts", "search": "way", "bag": "bag", "runs": "best_of"},
@@ -336,7 +357,7 @@ def table(record: Record) -> pd.DataFrame:
 
 
 def bag_table(record: Record) -> pd.DataFrame:
-    """Return Table 2's baseline: the bag that matching without it gives, and the closed form's."""
+    """Return Table 2's baseline: the bag of words from matching without the bag, beside that of RLG in closed form."""
     matched = select(_searches(record), bag="without", trained=0)
     stages = record.rows(ReadInClosedForm)
     stages = stages[stages["trained"] == stages["trained"].min()].astype({"bag_exact": bool})
@@ -357,7 +378,7 @@ def bag_table(record: Record) -> pd.DataFrame:
 
 
 def last_table(record: Record) -> pd.DataFrame:
-    """Return transcripts from the last layer's gradient alone, a line a number of tokens."""
+    """Return transcripts from the last layer's gradient only, a row for each number of tokens."""
     return summary(
         record.rows(ReadLastLayer),
         {"tokens": "length"},
@@ -372,7 +393,7 @@ def last_table(record: Record) -> pd.DataFrame:
 
 
 def figure_ways(record: Record) -> Figure:
-    """Draw the share of exact transcripts of every way to match, untrained, with its interval."""
+    """Draw the share of exact transcripts of each kind of matching, untrained, with its 95 % confidence interval."""
     frame = _searches(record)
     frame = frame[frame["trained"] == 0]
     keys = ["source", "search", "bag", "best_of"]
@@ -394,7 +415,7 @@ def figure_ways(record: Record) -> Figure:
 
 
 def curves(record: Record) -> dict[str, pd.Series[Any]]:
-    """Return five curves as Figure 2 has them, each by steps of training."""
+    """Return the five curves of Figure 2, each by steps of training."""
     stages = record.rows(ReadInClosedForm).astype({"exact": float, "bag_exact": float}).groupby("trained")
     frame = _searches(record).astype({"exact": float})
     one = frame[(frame["source"] == "sentences") & (frame["search"] == "softmax")]
@@ -409,14 +430,14 @@ def curves(record: Record) -> dict[str, pd.Series[Any]]:
 
 
 def figure_stages(record: Record) -> Figure:
-    """Draw Figure 2: bags and transcripts over training."""
+    """Draw Figure 2: the quality of bags and transcripts against the steps of training."""
     figure, axes = figures.panels(1, 1, height=3.2)
     axis = axes[0][0]
     every = curves(record)
     stages = sorted({stage for curve in every.values() for stage in curve.index})
     marks = zip(every.items(), figures.COLOURS, figures.DASHES, "osDv^", strict=False)
     for number, ((name, curve), colour, dashes, marker) in enumerate(marks):
-        # A little aside, for curves that lie on one another.
+        # Shift the curves sideways, so that none hides another.
         places = [stages.index(stage) + 0.04 * (number - 2) for stage in curve.index]
         axis.plot(places, curve.to_numpy(), marker=marker, color=colour, linestyle=dashes, label=name)
     axis.set_xticks(range(len(stages)), [stage_of(stage) for stage in stages])
@@ -427,7 +448,7 @@ def figure_stages(record: Record) -> Figure:
 
 
 def figure_last(record: Record) -> Figure:
-    """Draw the share of transcripts exact from the last layer alone, and the seconds, by the number of tokens."""
+    """Draw the share of exact transcripts from the last layer, and the CPU time (s), against the number of tokens."""
     frame = record.rows(ReadLastLayer).astype({"exact": float}).groupby("length")
     figure, axes = figures.panels(1, 2, height=2.6)
     shares, seconds = frame["exact"].mean(), frame["seconds"].median()

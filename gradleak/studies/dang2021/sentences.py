@@ -1,6 +1,6 @@
 """Whole sentences from one gradient of a language model, in order
 
-Beyond dang2021, which reveals the set of an utterance's words: here every word stands in its place, in closed form.
+Beyond dang2021, which recovers the set of an utterance's words: here the words are recovered in order, in closed form.
 """
 
 from __future__ import annotations
@@ -42,19 +42,19 @@ PLACE = "Beyond section 2.5"
 STAGES = ("untrained", "trained")
 RECURRENT = ("lstm/256/1", "gru/256/1", "lstm/256/2")
 SIZES = (1, 8, 32)
-# So many batches are a trial: what a killed run loses.
+# The number of batches in an experiment: the most that an interrupted run loses.
 CHUNK = 25
-# Of the words that do not fit, the figure shows so many nearest ones.
+# The number of words outside the span, the nearest ones, that the figure shows.
 NEAREST = 60
 
-# Batches whose prefixes are counted, of so many sentences; and the dimensions of a span, by the layer that has it: a
-# recurrent one's E + H + 1, a transformer's width and one for its bias.
+# The number of batches whose prefixes are counted, and their sizes; and the dimensions of a layer's span: E + H + 1 for
+# a recurrent layer, and the width plus 1 for a transformer.
 BATCHES, COUNTED = 100, (16, 32, 64, 128)
 ROOM = (("transformer of 256", 257), ("LSTM of 256", 513), ("transformer of 768", 769), ("LSTM of 1,024", 2049))
 
 
 class Parameters(studies.Parameters):
-    """Which sentences are read from which language models, and which defences are tried."""
+    """Parameters of the page: texts, language models, batches and defences."""
 
     text: str = setting("sentences", paper="librispeech", about="private sentences: sentences or librispeech")
     cells: list[Cell] = setting(
@@ -76,18 +76,18 @@ class Parameters(studies.Parameters):
         ],
         smallest=["lstm/64/1/untrained/2/2"],
         validate_default=True,
-        about="model/width/layers/stage/sentences a batch/batches",
+        about="model/width/layers/stage/sentences per batch/batches",
     )
     free: int = setting(
-        2, paper=3, smallest=1, ge=0, le=10_000, about="batches of each cell read with the embedding's rows as well"
+        2, paper=3, smallest=1, ge=0, le=10_000, about="batches that are also read with the embedding's nonzero rows"
     )
-    epochs: int = setting(4, ge=1, le=1000, about="epochs of training where a stage is trained")
+    epochs: int = setting(4, ge=1, le=1000, about="training epochs of trained models")
     defended: Cell = setting(
         "lstm/128/1/untrained/4/2",
         paper="lstm/256/1/untrained/8/3",
         smallest="lstm/64/1/untrained/2/2",
         validate_default=True,
-        about="the cell that defences are tried on",
+        about="model and batches for the defences",
     )
     defenses: list[ClientDefense] = setting(
         ["noise/0.01", "noise/1", "sign/0"],
@@ -111,7 +111,7 @@ class Parameters(studies.Parameters):
     )
 
     def experiments(self) -> Iterator[Experiment]:
-        """Give some of everything first: what a long run has when it is stopped."""
+        """Yield the first batches of every kind first, so that an interrupted run has some of each."""
         yield from sorted(self._experiments(), key=lambda one: getattr(one, "first", 0))
 
     def _experiments(self) -> Iterator[Experiment]:
@@ -124,13 +124,13 @@ class Parameters(studies.Parameters):
         yield OneSentence.of(self, **{name: value for name, value in dict(self.defended).items() if name != "batches"})
 
     def about(self) -> str:
-        """Return in a few words how many samples of what a run is about."""
+        """Return the size of a run and its data in a few words."""
         batches = sum(cell.batches for cell in self.cells)
         return f"{batches:,} batches in {len(self.cells)} cells, {TITLES[self.text]}"
 
 
 class ReadBatch(Reading, Training):
-    """A batch that was read; `words`: whether all words were tried, or those alone that the embedding's rows tell."""
+    """A batch that was read; `words` is "all" if all words were tried, "free" if only those of nonzero rows were."""
 
     batch: int
     words: str
@@ -138,7 +138,7 @@ class ReadBatch(Reading, Training):
 
 
 class DefendedBatch(Reading):
-    """A batch that was read behind a defence; `utility`: the cosine of its gradient with the clean one."""
+    """A batch that was read behind a defence; `utility` is the cosine of the sent gradient with the clean one."""
 
     batch: int
     utility: float
@@ -146,13 +146,21 @@ class DefendedBatch(Reading):
 
 
 class Step(Row):
-    """A step of a sentence; alone where no sentence is shown."""
+    """A step of a sentence; without further columns if no sentence is shown."""
 
     step: int
 
 
 class ReadStep(Step):
-    """By how much the step's word, the nearest words and the median word miss the span; the last step has no word."""
+    """The distances of words from the span at one step, relative to the norms of their vectors.
+
+    Attributes:
+        word: The step's word, "" behind the last one.
+        miss: The distance of this word.
+        nearest: The distances of the nearest words.
+        nearest_words: The four nearest words.
+        middle: The median distance of all words.
+    """
 
     word: str
     miss: float | None
@@ -162,7 +170,7 @@ class ReadStep(Step):
 
 
 class ReadBatches(OnLanguageModel):
-    """Batches from number `first` on; the first `free` of them are read in two ways."""
+    """Batches numbered from `first`; the first `free` of them are also read with the embedding's nonzero rows."""
 
     part: ClassVar[str] = "read"
     first: int
@@ -203,12 +211,12 @@ class ReadBehindDefense(OnLanguageModel):
 
 
 class OneSentence(OnLanguageModel):
-    """How one sentence of a batch appears, for the figure: every word's miss at every step."""
+    """One sentence of a batch for the figure: the distance of every word from the span at every step."""
 
     part: ClassVar[str] = "figure"
 
     def run(self) -> Iterator[Step]:
-        """Read the batch, and choose the sentence nearest to eight words: as many steps as a figure has room for."""
+        """Read the batch, and choose the sentence whose length is nearest to eight words, which fits a figure."""
         model, _ = self.model()
         leak = observe(model, *batch_of(private_of(self.text, self.size, 0, self.seed)))
         read = read_sentences(leak)
@@ -237,9 +245,9 @@ def _timed(leak: Leak, words: range | None, private: list[list[int]]) -> tuple[R
 
 
 def misses(model: nn.Module, leak: Leak, sentence: list[int], start: int) -> list[Tensor]:
-    """Return, for every step of a sentence and the one behind it, by how much each word (C,) misses the span.
+    """Return the relative distance of each word (C,) from the span, for every step of a sentence and the one behind.
 
-    Of vectors of length one; what a random vector misses is near 1.
+    The distance of a random vector is near 1.
     """
     recurrent = next(module for module in model.modules() if isinstance(module, nn.LSTM | nn.GRU))
     layer = layers_of("recurrent", recurrent)[0]
@@ -255,7 +263,7 @@ def misses(model: nn.Module, leak: Leak, sentence: list[int], start: int) -> lis
 
 
 def with_models(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return rows with their models as a table names them."""
+    """Return rows with the names of their models for tables."""
     names = [
         f"{layers} × {SHOWN[kind]}" if layers > 1 else SHOWN[kind]
         for kind, layers in zip(rows["kind"], rows["layers"], strict=True)
@@ -264,7 +272,11 @@ def with_models(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def table(record: Record) -> pd.DataFrame:
-    """Return how many batches were read exactly, a line a cell; all words of the vocabulary tried."""
+    """Return how many batches were read exactly if all words of the vocabulary are tried.
+
+    One row for each model, width, stage of training and batch size. Columns: the median number of tokens, the number of
+    batches, of exact results, of results certified as unique and of wrong ones among these, and the CPU time (s).
+    """
     rows = record.rows(ReadBatches)
     return summary(
         with_models(rows[rows["words"] == "all"]),
@@ -285,7 +297,10 @@ def _seconds(value: float) -> str:
 
 
 def free_table(record: Record) -> pd.DataFrame:
-    """Return what the embedding's rows add: the same batches, only words with such a row tried, and all tried."""
+    """Return the effect of the embedding's nonzero rows, which show the words of the batch.
+
+    One row for each model and batch size. The same batches are read with only these words, and with all words tried.
+    """
     rows = with_models(record.rows(ReadBatches))
     keys = ["model", "width", "stage", "size", "batch"]
     both = rows[rows["words"] == "free"].merge(rows[rows["words"] == "all"], on=keys, suffixes=("_free", "_all"))
@@ -316,7 +331,7 @@ def _defense_name(defense: str, level: float) -> str:
 
 
 def defense_table(record: Record) -> pd.DataFrame:
-    """Return what defences leave of the sentences, and of the gradient."""
+    """Return the sentences that are read behind defences, and the cosine with the clean gradient, a row per defence."""
     rows = record.rows(ReadBehindDefense)
     names = [_defense_name(*one) for one in zip(rows["defense"], rows["level"], strict=True)]
     return summary(
@@ -334,7 +349,7 @@ def defense_table(record: Record) -> pd.DataFrame:
 
 
 def counted_text(text: str) -> str:
-    """Return the text whose batches are counted: the one that was attacked, or our own where that is not at hand."""
+    """Return the text whose batches are counted: the attacked one, or our own sentences if it is not available."""
     try:
         data.texts(text, "test"), data.vocabulary(text)
     except MissingData:
@@ -343,9 +358,10 @@ def counted_text(text: str) -> str:
 
 
 def limits_table(text: str, seed: int) -> pd.DataFrame:
-    """Return how many different prefixes batches have, a line a size, and of how many a layer's span has room for them.
+    """Return how many distinct prefixes batches have, compared with the dimensions of a layer's span.
 
-    Counted on the texts alone: no gradient is computed.
+    One row for each batch size. The last columns are the share of batches with fewer prefixes than dimensions. Only the
+    texts are counted; no gradient is computed.
     """
     lines = []
     for size in COUNTED:
@@ -353,7 +369,7 @@ def limits_table(text: str, seed: int) -> pd.DataFrame:
         for number in range(BATCHES):
             private = private_of(text, size, number, seed)
             prefixes.append(len({tuple(own[:length]) for own in private for length in range(len(own) + 1)}))
-            # The start is a word at a place of its own.
+            # The start mark is one more pair of word and place.
             places.append(1 + len({(place, word) for own in private for place, word in enumerate(own)}))
         line = {
             "sentences": str(size),
@@ -370,7 +386,7 @@ def limits_table(text: str, seed: int) -> pd.DataFrame:
 
 
 def training_table(record: Record) -> pd.DataFrame:
-    """Return how well the trained models know their text: the mean loss a token."""
+    """Return the mean loss per token of trained models: in the first and last epoch, and on attacked sentences."""
     rows = with_models(record.rows(ReadBatches))
     if "loss_last" not in rows:
         return pd.DataFrame({"model": []})
@@ -387,7 +403,7 @@ def training_table(record: Record) -> pd.DataFrame:
 
 
 def figure_reading(record: Record) -> Figure:
-    """Draw a sentence as it appears: at each step the word that lies in the span, far below all others."""
+    """Draw the relative distance of words from the span at each step of a sentence; that of the right word is tiny."""
     frame = record.rows(OneSentence)
     frame = frame[frame["nearest"].notna()]
     if frame.empty:
@@ -399,7 +415,7 @@ def figure_reading(record: Record) -> Figure:
         axis.scatter([step] * len(others), others, s=9, color="0.6", linewidths=0, zorder=2)
         if word:
             axis.scatter([step], [miss], s=42, color=figures.COLOURS[1], zorder=3)
-            # A piece that does not begin a word is marked; every second stands lower, for long words have no room.
+            # A piece that does not begin a word gets a hyphen. Every second label is lower, so that long words fit.
             shown, lower = word.removeprefix("▁") if word.startswith("▁") else f"-{word}", -17 - 14 * (step % 2)
             style = {"ha": "center", "fontsize": 10, "fontweight": "bold"}
             axis.annotate(shown, (step, miss), (0, lower), textcoords="offset points", **style)
@@ -411,7 +427,7 @@ def figure_reading(record: Record) -> Figure:
 
 
 def figure_noise(record: Record) -> Figure:
-    """Draw the share of sentences read against the noise."""
+    """Draw the share of sentences read, the share of certified batches and the cosine against the noise."""
     frame = record.rows(ReadBehindDefense)
     frame = frame[frame["defense"] == "noise"]
     if frame.empty:

@@ -1,6 +1,6 @@
 """Speech that is heard: synthesised sentences and recorded digits
 
-Beyond dang2021, section 3: whether what is read from a gradient depends on the sound.
+Beyond dang2021, section 3: whether the result of an attack depends on the sound.
 """
 
 from __future__ import annotations
@@ -31,28 +31,28 @@ from gradleak.studies.shared.proportions import successes
 from gradleak.studies.shared.recognisers import OnRecogniser, Source, attacked_texts, stage_of, tokens_of, with_stage
 
 PLACE = "Beyond section 3"
-CHUNK = 25  # utterances an experiment
+CHUNK = 25  # utterances per experiment
 DIGITS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 MADE_UP, RECORDED, SYNTHESISED = "made up", "recorded", "synthesised"
 
 
 class Voice(Form):
-    """A voice of espeak-ng, how many words a minute it says, and how high."""
+    """A voice of espeak-ng, written "name/words per minute/pitch"."""
 
     name: str
     rate: Whole
     pitch: Whole
 
     def check(self) -> None:
-        """Say so where nobody speaks so."""
+        """Raise an error if rate or pitch is out of range."""
         if not 80 <= self.rate <= 450 or self.pitch > 99:
-            raise InputError("words a minute are 80 to 450, and a pitch 0 to 99")
+            raise InputError("words per minute must be 80 to 450, and the pitch 0 to 99")
 
 
 class Parameters(studies.Parameters):
-    """Which voices say how many texts, how many recorded digits there are, and how long the recogniser has learned."""
+    """Parameters of the page: texts, voices, recorded digits, and stages of training."""
 
-    source: Source = setting("sentences", paper="librispeech", about="texts that are said")
+    source: Source = setting("sentences", paper="librispeech", about="texts of the utterances")
     voices: list[Voice] = setting(
         ["en-us/175/50", "en-gb/140/35", "en-us+f3/210/65"],
         paper=[
@@ -65,15 +65,15 @@ class Parameters(studies.Parameters):
         ],
         smallest=["en-us/175/50"],
         validate_default=True,
-        about="voices of espeak-ng, one after another, as voice/words a minute/pitch",
+        about="voices of espeak-ng, taken in turn: voice/words per minute/pitch",
     )
-    stand_in: bool = setting(True, paper=False, about="speech is made up where espeak-ng is not installed")
+    stand_in: bool = setting(True, paper=False, about="use made-up speech if espeak-ng is not installed")
     utterances: int = setting(6, paper=134, smallest=2, ge=1, about="texts that are synthesised")
     digits: int = setting(0, paper=60, ge=0, le=500, about="strings of recorded digits")
     stages: list[Whole] = setting([0, 4], paper=[0, 100], smallest=[0], about="steps of training")
 
     def experiments(self) -> Iterator[Experiment]:
-        """Give, for each stage, the texts that a voice says, then the recorded digits."""
+        """Yield, for each stage of training, the synthesised texts and then the recorded digits."""
         heard = not self.stand_in or can_speak()
         voices = [str(voice) for voice in self.voices] if heard else [MADE_UP]
         for trained in self.stages:
@@ -83,15 +83,27 @@ class Parameters(studies.Parameters):
                 yield RecordedDigits.of(self, voices=[], utterances=self.digits, trained=trained, first=first)
 
     def about(self) -> str:
-        """Return in a few words how many samples of what a run is about."""
+        """Return the size of a run and its data in a few words."""
         digits = f" and {self.digits} strings of recorded digits" if self.digits else ""
         return f"{self.utterances} synthesised utterances{digits}, {text.TITLES[self.source]}"
 
 
 class ReadSpeech(Row):
-    """What was read of one utterance; `bag`: whether its bag of words is right, `exact`: whether its transcript is.
+    """The result of reading one utterance.
 
-    `worst`: how far the worst word that was read is from the span, and `other`: the nearest of the others.
+    Attributes:
+        number: The number of the utterance.
+        voice: The voice.
+        frames: The number of frames of the sound.
+        length: The true number of tokens.
+        length_error: The error of the recovered number of tokens.
+        bag: Whether the bag of words is right.
+        exact: Whether the transcript is right.
+        unique: Whether the method certified its transcript as unique.
+        wrongly_sure: Whether it did so although the transcript is wrong.
+        worst: The relative distance from the span of the worst word of the transcript.
+        other: The same of the nearest other word.
+        seconds: The CPU time (s).
     """
 
     number: int
@@ -109,7 +121,7 @@ class ReadSpeech(Row):
 
 
 class HearSpeech(OnRecogniser):
-    """Utterances of one kind of speech, from number `first` on; `voices` take turns."""
+    """Utterances of one kind of speech, numbered from `first`; the `voices` take turns."""
 
     voices: list[str]
     first: int
@@ -119,7 +131,7 @@ class HearSpeech(OnRecogniser):
         return [self.source]
 
     def heard(self, said: str, voice: str, number: int) -> ReadSpeech:
-        """Observe one utterance, read its bag and its transcript, and compare."""
+        """Observe one utterance, read its bag and its transcript, and compare them with the truth."""
         sound = sound_of(said, voice, number)
         (tokens,) = tokens_of(self.source, [said])
         leak = observe_speech(self.recogniser(), [sound], [tokens], only=[*FIRST, "head.weight"])
@@ -146,7 +158,7 @@ class HearSpeech(OnRecogniser):
 
 
 class SynthesisedTexts(HearSpeech):
-    """Texts that are said by voices of espeak-ng, or in speech that is made up."""
+    """Texts spoken by voices of espeak-ng, or made-up speech."""
 
     part: ClassVar[str] = SYNTHESISED
 
@@ -158,7 +170,7 @@ class SynthesisedTexts(HearSpeech):
 
 
 class RecordedDigits(HearSpeech):
-    """Strings of digits that people said."""
+    """Strings of digits that people spoke."""
 
     part: ClassVar[str] = RECORDED
 
@@ -169,13 +181,13 @@ class RecordedDigits(HearSpeech):
 
 
 def digits_of(number: int, seed: int) -> str:
-    """Return two to seven digits, drawn."""
+    """Return two to seven random digits as words."""
     generator = torch.Generator().manual_seed(1009 * seed + number)
     return " ".join(DIGITS[one] for one in torch.randint(len(DIGITS), (2 + number % 6,), generator=generator))
 
 
 def sound_of(said: str, voice: str, number: int) -> Tensor:
-    """Return the speech (F, 80) of a text: recorded, made up, or by a voice."""
+    """Return the speech (F, 80) of a text: recorded, made up, or synthesised with a voice."""
     if voice == RECORDED:
         return spoken_digits(said, number)
     if voice == MADE_UP:
@@ -185,7 +197,7 @@ def sound_of(said: str, voice: str, number: int) -> Tensor:
 
 
 def _with_kind(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return rows with the kind of their speech; texts were made-up speech where no voice could say them."""
+    """Return rows with their kind of speech; speech is made up if no voice was available."""
     return rows.assign(kind=[voice if voice in (MADE_UP, RECORDED) else SYNTHESISED for voice in rows["voice"]])
 
 
@@ -194,7 +206,11 @@ def _voices(rows: pd.DataFrame) -> str:
 
 
 def table(record: Record) -> pd.DataFrame:
-    """Return what was read, a line a kind of speech and stage."""
+    """Return the results for each kind of speech and stage of training.
+
+    Columns: the number of voices, the range of frames, the largest error of the length, exact bags and transcripts,
+    certified transcripts and wrong ones among these, and the median CPU time (s).
+    """
     lines = summary(
         _with_kind(with_stage(record.frame())),
         {"speech": "kind", "stage": "stage"},
@@ -214,7 +230,7 @@ def table(record: Record) -> pd.DataFrame:
 
 
 def figure_sounds(sounds: dict[str, Tensor]) -> Figure:
-    """Draw log-mel bands over time, a panel a sound."""
+    """Draw the log-mel bands of each sound against time, a panel per sound."""
     figure, axes = figures.panels(1, len(sounds), height=2.4)
     for axis, (name, sound) in zip(axes[0], sounds.items(), strict=True):
         axis.imshow(sound.T.cpu().numpy(), origin="lower", aspect="auto", cmap="magma", interpolation="nearest")
@@ -225,7 +241,10 @@ def figure_sounds(sounds: dict[str, Tensor]) -> Figure:
 
 
 def figure_misses(record: Record) -> Figure:
-    """Draw the worst word read and the nearest other of every utterance, a panel a kind of speech and stage."""
+    """Draw the relative distances from the span against the number of frames, a panel per kind of speech and stage.
+
+    For every utterance they are those of the worst word of the transcript and of the nearest other word.
+    """
     groups = list(_with_kind(record.frame()).groupby(["kind", "trained"], sort=False))
     figure, axes = figures.panels(1, len(groups), height=2.6, sharey=True)
     for axis, ((kind, trained), group) in zip(axes[0], groups, strict=True):

@@ -1,6 +1,6 @@
 """Transcripts in closed form: what a recogniser's decoder read, in order
 
-dang2021, section 4: what its Table 5 and Figure 2 reach by matching gradients; and beyond it.
+dang2021, section 4: its Table 5 and Figure 2 by a closed form instead of matching gradients; and cases beyond it.
 """
 
 from __future__ import annotations
@@ -44,29 +44,29 @@ from gradleak.studies.shared.recognisers import (
 from gradleak.studies.shared.transcript_errors import word_error_rate
 
 PLACE = "Section 4, Table 5, Figure 2"
-CHUNK = 50  # utterances an experiment
-# What reads the first layer's states, with one layer of decoder and with two.
+CHUNK = 50  # utterances per experiment
+# The parameters that take the states of the decoder's first layer, if it has one layer and if it has two.
 NEXT = (("head.weight",), ("cells.1.weight_ih", "head.weight"))
 SHOWN = 0.7  # the figure's utterance, as a share of a list sorted by length
-SAMPLE = 60  # words that the figure shows at each step, of those that were not said
+SAMPLE = 60  # wrong words that the figure shows at each step
 
 
 class Together(Form):
-    """How many utterances a batch, and how many batches."""
+    """Batches of utterances, written "utterances per batch/batches"."""
 
     utterances: Whole
     count: Whole
 
     def check(self) -> None:
-        """Say so where nothing is left."""
+        """Raise an error if there is no utterance or no batch."""
         if min(self.utterances, self.count) < 1:
-            raise InputError("utterances and batches are 1 at least")
+            raise InputError("utterances and batches must be at least 1")
 
 
 class Parameters(studies.Parameters):
-    """Which recognisers' utterances are read alone, and how many together."""
+    """Parameters of the page: recognisers with their utterances, and batches of utterances."""
 
-    source: Source = setting("sentences", paper="librispeech", about="texts that are said")
+    source: Source = setting("sentences", paper="librispeech", about="texts of the utterances")
     rows: list[AttackedRecogniser] = setting(
         ["small/0/16", "small/4/8", "small-2/0/6"],
         paper=["paper/0/101", "small/0/402", "small/100/101", "small/400/402", "small-2/0/101"],
@@ -79,11 +79,11 @@ class Parameters(studies.Parameters):
         paper=["2/24", "4/24", "8/12", "16/6", "32/3"],
         smallest=["2/1"],
         validate_default=True,
-        about="utterances a batch/batches, of the first small recogniser",
+        about="utterances per batch/batches, for the first small recogniser",
     )
 
     def experiments(self) -> Iterator[Experiment]:
-        """Give single utterances, batches of each size, the unknowns of matching, and the figure's utterance."""
+        """Yield single utterances, batches of each size, the unknowns of matching, and the figure's utterance."""
         for row in self.rows:
             for first in range(0, row.utterances, CHUNK):
                 yield SingleUtterances.of(self, **dict(row), first=first, form="")
@@ -95,16 +95,26 @@ class Parameters(studies.Parameters):
         yield StepByStep.of(self, **one, form="", utterances=1)
 
     def about(self) -> str:
-        """Return in a few words how many samples of what a run is about."""
+        """Return the size of a run and its data in a few words."""
         return about_utterances(self.rows, self.source)
 
 
 class ReadTogether(Row):
-    """The transcripts of a batch as they were read: `hits` of `utterances` are right, with no word wrong.
+    """The result of reading a batch; `hits` of its `utterances` transcripts are right.
 
-    `length`: tokens that were said, and `length_error`: by how many the attack is off; `shared`: whether two utterances
-    begin with the same word. `worst`: how far the worst word that was read is from the span, and `other`: the nearest
-    of the others. `word_errors`: of single utterances.
+    Attributes:
+        number: The number of the batch.
+        attack: The attack.
+        seconds: The CPU time (s).
+        length: The true number of tokens.
+        shared: Whether two utterances begin with the same word.
+        worst: The relative distance from the span of the worst word of a transcript.
+        other: The same of the nearest other word.
+        length_error: The error of the recovered number of tokens.
+        exact: Whether all transcripts are right.
+        unique: Whether the attack certified all transcripts as unique.
+        wrongly_sure: Whether it did so although one is wrong.
+        word_errors: The word error rate, for single utterances only.
     """
 
     number: int
@@ -124,7 +134,7 @@ class ReadTogether(Row):
 
 
 class Unknowns(Row):
-    """How many variables matching has for an utterance."""
+    """The number of variables that matching has for an utterance."""
 
     number: int
     attack: str
@@ -132,9 +142,13 @@ class Unknowns(Row):
 
 
 class Step(Row):
-    """A step of an utterance: the word that was read, how far it is from the span, and how far a sample of others.
+    """The relative distances of words from the span at one step of an utterance.
 
-    The step behind the last word has none.
+    Attributes:
+        step: The number of the step.
+        piece: The word that was read, "" behind the last one.
+        miss: The distance of this word.
+        rest: The distances of a sample of all other words.
     """
 
     step: int
@@ -144,10 +158,10 @@ class Step(Row):
 
 
 class ReadTranscripts(OnRecogniser):
-    """Utterances that a recogniser of one `size` hears.
+    """Utterances on a recogniser of one `size`.
 
-    `first`: the number of the first utterance; `form`: a `Together`, where there are batches. Each experiment states
-    all of these inputs, used or not, since records name them so.
+    Every experiment states all of these inputs, even unused ones, because records identify experiments by them. `first`
+    is the number of the first utterance; `form` is a `Together` if there are batches, else "".
     """
 
     size: str
@@ -156,7 +170,7 @@ class ReadTranscripts(OnRecogniser):
 
 
 class SingleUtterances(ReadTranscripts):
-    """Utterances that are read one by one, from number `first` on."""
+    """Utterances that are read one by one, numbered from `first`."""
 
     part: ClassVar[str] = "alone"
 
@@ -169,7 +183,7 @@ class SingleUtterances(ReadTranscripts):
 
 
 class Batches(ReadTranscripts):
-    """Batches of utterances in one gradient."""
+    """Batches of several utterances with one common gradient."""
 
     part: ClassVar[str] = "together"
 
@@ -182,12 +196,12 @@ class Batches(ReadTranscripts):
 
 
 class CountUnknowns(ReadTranscripts):
-    """How many variables matching has for each text: a context and a label for every token."""
+    """The number of variables that matching has for each text: a context and a label for every token."""
 
     part: ClassVar[str] = "counted"
 
     def run(self) -> Iterator[Unknowns]:
-        """Count them, with contexts of the paper's size."""
+        """Count the variables, with contexts of the paper's size."""
         classes = len(text.vocabulary(self.source))
         context = 2 * SIZES["paper" if self.source == "librispeech" else self.size].heard
         for number, tokens in enumerate(tokens_of(self.source, text.texts(self.source, "test"))):
@@ -197,12 +211,12 @@ class CountUnknowns(ReadTranscripts):
 
 
 class StepByStep(ReadTranscripts):
-    """One utterance, for the figure: at every step, how far the word that was read and all others are from the span."""
+    """One utterance for the figure: the relative distances of the right word and of others from the span."""
 
     part: ClassVar[str] = "figure"
 
     def run(self) -> Iterator[Step]:
-        """Read the utterance, and measure."""
+        """Read the utterance, and measure the distances."""
         words, every = text.vocabulary(self.source), text.texts(self.source, "test")
         said = every[int(SHOWN * len(every))]
         tokens = tokens_of(self.source, [said])
@@ -215,13 +229,13 @@ class StepByStep(ReadTranscripts):
                 step=step,
                 piece=words.pieces[token] if token is not None else "",
                 miss=float(misses[token]) if token is not None else None,
-                # The nearest word of the vocabulary, the farthest, and some in between.
+                # The nearest and the farthest word of the vocabulary, and some in between.
                 rest=near[torch.linspace(0, len(near) - 1, SAMPLE).long()].tolist(),
             )
 
 
 def _read_together(model: Recogniser, source: str, number: int, said: Sequence[str]) -> ReadTogether:
-    """Observe utterances, read what was said, and compare."""
+    """Observe utterances, read their transcripts, and compare these with the truth."""
     words = text.vocabulary(source)
     tokens = tokens_of(source, said)
     sounds = [pseudo_speech(one) for one in said]
@@ -251,14 +265,17 @@ def _read_together(model: Recogniser, source: str, number: int, said: Sequence[s
 
 
 def _word_errors(found: Transcripts, said: Sequence[str]) -> float:
-    """Return the word error rate of a single utterance; several have none."""
+    """Return the word error rate of a single utterance, and 0 for several."""
     if len(said) != 1 or found.texts is None:
         return 0.0
     return word_error_rate(found.texts[0] if len(found.texts) == 1 else "", said[0])
 
 
 def table(record: Record) -> pd.DataFrame:
-    """Return single utterances: a line a recogniser and stage."""
+    """Return the results for single utterances, a row for each recogniser and stage of training.
+
+    "worst word read" and "nearest other" are relative distances from the span.
+    """
     return summary(
         with_stage(record.rows(SingleUtterances)),
         {"recogniser": "size", "stage": "stage"},
@@ -275,7 +292,7 @@ def table(record: Record) -> pd.DataFrame:
 
 
 def batch_table(record: Record) -> pd.DataFrame:
-    """Return batches of utterances, a line a size, apart by whether two begin with the same word."""
+    """Return the results for batches, a row for each batch size and whether two utterances begin with the same word."""
     rows = record.rows(Batches)
     rows = rows.assign(
         size=[Together.of(form).utterances for form in rows["form"]],
@@ -296,13 +313,13 @@ def batch_table(record: Record) -> pd.DataFrame:
 
 
 def variables_table(record: Record) -> pd.DataFrame:
-    """Return how many unknowns matching has, on average, and the closed form: none."""
+    """Return the mean number of unknowns of matching with and without the bag, and of the closed form (none)."""
     lines = summary(record.rows(CountUnknowns), {"attack": "attack"}, {"unknowns": spread("variables", ",.0f")})
     return pd.concat([lines, pd.DataFrame([{"attack": "closed form", "unknowns": "0"}])], ignore_index=True)
 
 
 def figure_steps(record: Record) -> Figure:
-    """Draw one sentence as it appears: at every step, how far each word of the vocabulary is from the span."""
+    """Draw the relative distances of the right word and of a sample of others from the span at each step."""
     frame = record.rows(StepByStep)
     figure, axes = figures.panels(1, 1, height=3.4)
     axis = axes[0][0]
@@ -327,7 +344,10 @@ def figure_steps(record: Record) -> Figure:
 
 
 def figure_misses(record: Record) -> Figure:
-    """Draw the worst word read and the nearest other word of every utterance, a panel a recogniser and stage."""
+    """Draw the relative distances from the span against the number of tokens, a panel per recogniser and stage.
+
+    For every utterance they are those of the worst word of the transcript and of the nearest other word.
+    """
     groups = list(record.rows(SingleUtterances).groupby(["size", "trained"], sort=False))
     figure, axes = figures.panels(1, len(groups), height=2.8, sharey=True)
     for axis, ((size, trained), group) in zip(axes[0], groups, strict=True):

@@ -46,8 +46,8 @@ from gradleak.studies.shared.recognisers import (
 )
 
 PLACE = "Sections 2.5.2 and 3, Tables 2, 3 and 4"
-CHUNK = 25  # utterances an experiment
-MARKS = 2  # tokens up to this are no words
+CHUNK = 25  # utterances per experiment
+MARKS = 2  # tokens up to this number are marks, not words
 BEHIND = {name: name for name in ("none", "sign", "grad-drop")}
 UNDEFENDED = "none/0"
 
@@ -59,41 +59,41 @@ class Behind(Defended):
 
 
 class Compared(AttackedRecogniser):
-    """A recogniser that RLG as coded attacks as well: the first of every `coded` utterances."""
+    """A recogniser whose utterances are attacked; RLG as coded is run on every `coded`-th utterance."""
 
     coded: Whole = Field(1, ge=1)
 
 
 class Batch(Form):
-    """Several utterances, shared out to local steps, and how many such batches."""
+    """Batches of utterances, written "utterances per step/local steps/batches"."""
 
     utterances: Whole
     local_steps: Whole
     count: Whole
 
     def check(self) -> None:
-        """Say so where nothing is left."""
+        """Raise an error if there is no utterance, step or batch."""
         if min(self.utterances, self.local_steps, self.count) < 1:
-            raise InputError("utterances a step, local steps and batches are 1 at least")
+            raise InputError("utterances per step, local steps and batches must be at least 1")
 
 
 class Parameters(studies.Parameters):
-    """Which recognisers are attacked, with how many utterances, in which batches and behind which defences."""
+    """Parameters of the page: recognisers with their utterances, batches and defences."""
 
-    source: Source = setting("sentences", paper="librispeech", about="texts that are said")
+    source: Source = setting("sentences", paper="librispeech", about="texts of the utterances")
     rows: list[Compared] = setting(
         ["small/0/4/2", "small/4/2/2"],
         paper=["paper/0/402", "small/0/402/4", "small/100/402/4", "small/400/402/4"],
         smallest=["small/0/2/2"],
         validate_default=True,
-        about="recogniser/steps of training/utterances/RLG as coded on every so manieth",
+        about="recogniser/steps of training/utterances/n, with RLG as coded on every n-th",
     )
     batches: list[Batch] = setting(
         ["1/2/1"],
         paper=["4/1/8", "8/1/4", "1/4/8", "1/8/4", "2/2/8"],
         smallest=["2/1/1"],
         validate_default=True,
-        about="utterances a step/local steps/batches",
+        about="utterances per step/local steps/batches",
     )
     defenses: list[Behind] = setting(
         ["none/0", "sign/0", "grad-drop/0.9"],
@@ -102,10 +102,10 @@ class Parameters(studies.Parameters):
         validate_default=True,
         about="defence/level",
     )
-    defended: int = setting(2, paper=21, smallest=1, ge=1, about="utterances a defence, of the first small recogniser")
+    defended: int = setting(2, paper=21, smallest=1, ge=1, about="utterances per defence, first small recogniser")
 
     def experiments(self) -> Iterator[Experiment]:
-        """Give single utterances, batches of each form, and each defence before and after training."""
+        """Yield single utterances, batches of each form, and each defence before and after training."""
         plain = {"form": "", "defense": UNDEFENDED}
         for row in self.rows:
             for first in range(0, row.utterances, CHUNK):
@@ -120,14 +120,21 @@ class Parameters(studies.Parameters):
                 yield BehindDefense.of(self, **changed, trained=trained, utterances=self.defended)
 
     def about(self) -> str:
-        """Return in a few words how many samples of what a run is about."""
+        """Return the size of a run and its data in a few words."""
         return about_utterances(self.rows, self.source)
 
 
 class Revealed(Row):
-    """The words that an attack revealed, compared with those that were said.
+    """The words that an attack found, compared with the true ones.
 
-    `length`: tokens that were said; `length_error`: by how many the attack is off; `seconds`: CPU time.
+    Attributes:
+        number: The number of the utterance or batch.
+        attack: The attack.
+        length: The true number of tokens.
+        length_error: The error of the recovered number of tokens.
+        precision: Precision of the set of words; also recall and F1.
+        exact: Whether the set is exactly right.
+        seconds: The CPU time (s).
     """
 
     number: int
@@ -142,10 +149,16 @@ class Revealed(Row):
 
 
 class RevealWords(OnRecogniser):
-    """The words of utterances, revealed from the gradient of the last layer.
+    """The words of utterances, recovered from the gradient of the last layer.
 
-    `coded`: RLG as coded attacks every so many of them; `form`: a `Batch`, where there are batches. Each experiment
-    states all of these inputs, used or not, since records name them so.
+    Every experiment states all of these inputs, even unused ones, because records identify experiments by them.
+
+    Attributes:
+        size: The size of the recogniser.
+        first: The number of the first utterance.
+        coded: RLG as coded is run on every `coded`-th utterance.
+        form: A `Batch` if there are batches, else "".
+        defense: The defence.
     """
 
     size: str
@@ -155,7 +168,7 @@ class RevealWords(OnRecogniser):
     defense: str
 
     def observed(self, stop: int | None = None) -> Iterator[tuple[int, Leak, list[int]]]:
-        """Give the number, the gradient and the tokens of single utterances, from the first of them on."""
+        """Yield the number, the leak and the tokens of single utterances, numbered from `first`."""
         model = self.recogniser(self.size)
         for number, said in list(enumerate(attacked_texts(self.source, self.utterances)))[self.first : stop]:
             (tokens,) = tokens_of(self.source, [said])
@@ -165,12 +178,12 @@ class RevealWords(OnRecogniser):
 
 
 class SingleUtterances(RevealWords):
-    """Table 2: single utterances, from number `first` on."""
+    """Table 2: single utterances, numbered from `first`."""
 
     part: ClassVar[str] = "table 2"
 
     def run(self) -> Iterator[Revealed]:
-        """Reveal the words of each utterance."""
+        """Find the words of each utterance."""
         for number, leak, tokens in self.observed(self.first + CHUNK):
             attacks = {"ours": _ours(leak.weight_gradient)}
             if number % self.coded == 0:
@@ -179,12 +192,12 @@ class SingleUtterances(RevealWords):
 
 
 class Batches(RevealWords):
-    """Table 3: several utterances and steps, from the sum of gradients and from a difference of weights."""
+    """Table 3: several utterances and local steps, from the sum of gradients and from the difference of weights."""
 
     part: ClassVar[str] = "table 3"
 
     def run(self) -> Iterator[Revealed]:
-        """Reveal the words of each batch."""
+        """Find the words of each batch."""
         model, batch = self.recogniser(self.size), Batch.of(self.form)
         for number in range(batch.count):
             said = texts_far_apart(self.source, number, batch.utterances * batch.local_steps, self.seed)
@@ -215,7 +228,7 @@ class BehindDefense(RevealWords):
     part: ClassVar[str] = "table 4"
 
     def run(self) -> Iterator[Revealed]:
-        """Reveal the words of each utterance, also by who allows for defences; RLG itself has none in mind."""
+        """Find the words of each utterance, also by an attack that allows for defences, which RLG does not."""
         for number, leak, tokens in self.observed():
             gradient = leak.weight_gradient
             attacks = {"ours": _ours(gradient)} if self.defense == UNDEFENDED else {}
@@ -225,7 +238,7 @@ class BehindDefense(RevealWords):
             yield from _revealed(number, attacks, [tokens])
 
 
-# An attack, not yet run: it gives a bag of tokens, and how many tokens were said.
+# An attack that is run by a call; it returns a bag of tokens and the number of tokens.
 Attack = Callable[[], tuple[set[int], int]]
 
 
@@ -254,7 +267,7 @@ def _of_difference(gradient: Tensor, model: Recogniser, steps: int) -> Attack:
 
 
 def _revealed(number: int, attacks: Mapping[str, Attack], tokens: Sequence[Sequence[int]]) -> Iterator[Revealed]:
-    """Run attacks and compare what they give with what was said."""
+    """Run attacks and compare their results with the truth."""
     length = sum(map(len, tokens))
     truth = {token for one in tokens for token in one if token > MARKS}
     for name, attack in attacks.items():
@@ -262,7 +275,7 @@ def _revealed(number: int, attacks: Mapping[str, Attack], tokens: Sequence[Seque
         try:
             found, counted = attack()
         except InputError:
-            # A gradient of full rank tells nothing, and a guess is not made.
+            # A gradient of full rank has no solution, and the attack makes no guess.
             found, counted = set(), 0
         seconds = time.process_time() - started
         found = {token for token in found if token > MARKS}
@@ -293,13 +306,17 @@ MEASURES = {"length error": mean("length_error", ".3g")} | BAGS
 
 
 def table(record: Record) -> pd.DataFrame:
-    """Return Table 2: single utterances, a line a recogniser, its stage and attack."""
+    """Return Table 2: the bags of words of single utterances, a row for each recogniser, stage of training and attack.
+
+    Columns: the mean error of the number of tokens, precision, recall, F1, the share of exact bags, the number n of
+    utterances, and the median CPU time (s).
+    """
     rows = with_stage(record.rows(SingleUtterances))
     return summary(rows, {"recogniser": "size", "stage": "stage", "attack": "attack"}, MEASURES)
 
 
 def batch_table(record: Record) -> pd.DataFrame:
-    """Return Table 3: several utterances and local steps."""
+    """Return Table 3: the same for N utterances per step and K local steps, a row for each N, K and attack."""
     rows = record.rows(Batches)
     batches = [Batch.of(form) for form in rows["form"]]
     rows = rows.assign(N=[batch.utterances for batch in batches], K=[batch.local_steps for batch in batches])
@@ -307,7 +324,7 @@ def batch_table(record: Record) -> pd.DataFrame:
 
 
 def defense_table(record: Record) -> pd.DataFrame:
-    """Return the speech half of Table 4: what is left behind defences, and who allows for them."""
+    """Return the speech half of Table 4: the bags found behind defences, a row for each defence, stage and attack."""
     rows = with_stage(record.rows(BehindDefense))
     lines = summary(rows, {"defence": "defense", "stage": "stage", "attack": "attack"}, BAGS)
     return lines.assign(defence=lines["defence"].map(_shown))
@@ -319,7 +336,7 @@ def _shown(defense: str) -> str:
 
 
 def figure_lengths(record: Record) -> Figure:
-    """Draw the share of exact bags against the number of tokens, a panel a recogniser and stage."""
+    """Draw the share of exact bags against the number of tokens, a panel for each recogniser and stage."""
     frame = record.rows(SingleUtterances).astype({"exact": float})
     frame = frame.assign(tokens=pd.cut(frame["length"], [0, 5, 9, 13, 99], labels=["to 5", "to 9", "to 13", "more"]))
     groups = list(frame.groupby(["size", "trained"], sort=False))

@@ -35,19 +35,19 @@ from gradleak.studies.shared.tally import LOOKS, load, others
 
 PLACE = "Section 4, Tables 2 and 3, Figures 3 and 4"
 ATTACKS = {"LLG": "llg*", "iLRG": "ilrg", "posterior": "posterior", "guess": "guess"}
-# As published these two are made for cross-entropy, and LLG's random inputs are pixels, where those of the client are
-# normalised. Told, both follow the loss and the smoothing, and random inputs are normalised as well.
+# LLG and iLRG as published assume cross-entropy, and LLG's random inputs are pixels although the client normalises its
+# inputs. In the "told" variants both know the loss and the smoothing, and random inputs are normalised too.
 TOLD = {name: ATTACKS[name] for name in ("LLG", "iLRG", "guess")}
 LossName = Literal["ce", "focal"]
 LOSSES: tuple[LossName, ...] = get_args(LossName)
-# Auxiliary samples in all, where there are many classes.
+# The largest total number of auxiliary samples, for datasets with many classes.
 MOST = 2000
 ROW = {"dataset": "dataset", "network": "network", "activation": "activation", "B": "size"}
 VARIANT = {"loss": "loss", "τ": "temperature", "ε": "epsilon"}
 
 
 class Attacked(Form):
-    """A network that is attacked, on its private images, and the size of the batches."""
+    """A network, its private images and the batch size, written "dataset/network/activation/size"."""
 
     dataset: str
     network: str
@@ -56,13 +56,13 @@ class Attacked(Form):
 
 
 class Begun(Attacked):
-    """The same, with the random weights that it begins with."""
+    """The same with the scheme of its random initial weights."""
 
     init: Literal["torch", "kaiming", "uniform"]
 
 
 class Variant(Form):
-    """A loss, its temperature, and the smoothing ε of its labels."""
+    """A loss, its temperature, and the smoothing ε of its labels, written "loss/temperature/epsilon"."""
 
     loss: LossName
     temperature: float = Field(gt=0)
@@ -70,7 +70,7 @@ class Variant(Form):
 
 
 class Parameters(studies.Parameters):
-    """Which networks are attacked, under which losses, with how many batches and auxiliary samples."""
+    """Parameters of the page: networks, losses, batches and auxiliary samples."""
 
     rows: list[Attacked] = setting(
         ["photos/lenet5/sigmoid/32", "photos/lenet5/tanh/32", "photos/lenet5/elu/32"],
@@ -84,7 +84,7 @@ class Parameters(studies.Parameters):
         ],
         smallest=["photos/lenet5/sigmoid/8"],
         validate_default=True,
-        about="Table 2: dataset/network/activation/batch size; the last row stands for the figures and Table 3",
+        about="Table 2: dataset/network/activation/batch size; the last row is used for the figures and Table 3",
     )
     init: str = setting("torch", about="random weights: torch, kaiming or uniform")
     told: list[Attacked] = setting(
@@ -92,24 +92,24 @@ class Parameters(studies.Parameters):
         paper=["mnist/lenet5/sigmoid/32", "mnist/lenet5/tanh/32", "cifar10/vgg16/elu/32", "cifar10/vgg16/relu/32"],
         smallest=["photos/lenet5/sigmoid/8"],
         validate_default=True,
-        about="rows of Table 2 where LLG is told how inputs are normalised; Table 3 is told in any case",
+        about="rows of Table 2 for which LLG also knows the normalisation of inputs, as in all of Table 3",
     )
     begun: list[Begun] = setting(
         ["photos/lenet5/tanh/32/kaiming"],
         paper=[f"mnist/lenet5/{one}/32/{init}" for one in ("sigmoid", "tanh") for init in ("kaiming", "uniform")],
         smallest=["photos/lenet5/sigmoid/8/kaiming"],
         validate_default=True,
-        about="rows of Table 2 with other random weights: dataset/network/activation/batch size/weights",
+        about="rows of Table 2 with other initial weights: dataset/network/activation/batch size/weights",
     )
-    networks: int = setting(2, paper=4, smallest=1, ge=1, le=1000, about="networks a row, with random weights")
-    batches: int = setting(5, smallest=2, ge=1, le=10_000, about="batches a network")
+    networks: int = setting(2, paper=4, smallest=1, ge=1, le=1000, about="networks per row, with random weights")
+    batches: int = setting(5, smallest=2, ge=1, le=10_000, about="batches per network")
     auxiliary: int = setting(
         20,
         paper=100,
         smallest=2,
         ge=1,
         le=1000,
-        about=f"auxiliary samples of a class, test split; {MOST:,} in all where that is fewer",
+        about=f"auxiliary samples per class, test split; at most {MOST:,} in all",
     )
     variants: list[Variant] = setting(
         [
@@ -124,7 +124,7 @@ class Parameters(studies.Parameters):
         [64, 256],
         paper=[64, 128, 256, 512, 1024],
         smallest=[8],
-        about="Figure 3: samples in a batch, the model trained",
+        about="Figure 3: samples in a batch, trained model",
     )
     shares: list[float] = setting(
         [0.1, 0.5, 0.9],
@@ -133,12 +133,12 @@ class Parameters(studies.Parameters):
         about="Figure 3: share of one class in a batch",
     )
     scales: list[int] = setting(
-        [1, 5, 20], paper=[1, 5, 10, 50, 100], smallest=[1], about="Figure 4: auxiliary samples of a class"
+        [1, 5, 20], paper=[1, 5, 10, 50, 100], smallest=[1], about="Figure 4: auxiliary samples per class"
     )
-    epochs: int = setting(1, ge=1, le=100, about="how long the model of Figure 3 is trained")
+    epochs: int = setting(1, ge=1, le=100, about="training epochs of the model of Figure 3")
 
     def sees(self) -> list[Sees]:
-        """Return the networks of all rows, and the images that they are shown."""
+        """Return the networks of all rows with their images."""
         return [Sees(row.network, row.dataset, activation=row.activation) for row in self.every]
 
     @property
@@ -147,7 +147,7 @@ class Parameters(studies.Parameters):
         return [*self.rows, *self.told, *self.begun]
 
     def experiments(self) -> Iterator[Experiment]:
-        """Give the rows and losses of the tables, the settings of the figures, and what is told or begun otherwise."""
+        """Yield the rows of Tables 2 and 3, the settings of the figures, and rows with more knowledge or weights."""
         plain = {**dict(Variant.of("ce/1/0")), "share": 0.0, "epochs": 0}
         main = plain | dict(self.rows[-1])
         trained = main | {"epochs": self.epochs, "networks": 1, "batches": 20}
@@ -169,13 +169,13 @@ class Parameters(studies.Parameters):
             yield OfWeights.of(self, **plain | dict(row))
 
     def about(self) -> str:
-        """Return in a few words how many networks and batches of what a run is about."""
+        """Return the number of networks and batches of a run in a few words."""
         images = ", ".join(data.title(name) for name in dict.fromkeys(row.dataset for row in self.every))
         return f"{self.networks} networks a row with {self.batches} batches each; {images}"
 
 
 class Counted(Accuracy):
-    """How right one attack counts, and the seconds that it takes a batch."""
+    """The accuracy of one attack's counts, and the time (s) per batch."""
 
     seconds: float
 
@@ -198,7 +198,11 @@ class Counting(Experiment):
     epochs: int
 
     def counted(self, attacks: dict[str, str] = ATTACKS, *, told: bool = False) -> list[Counted]:
-        """Count the labels by each attack; all of them follow the loss and the smoothing where they are `told`."""
+        """Count the labels by each attack.
+
+        If `told`, all attacks know the loss, the smoothing and the normalisation of inputs. Otherwise only the
+        posterior attack knows loss and smoothing.
+        """
         private, public = load(self.dataset, "train"), load(self.dataset, "test")
         generator = torch.Generator().manual_seed(self.seed)
         focal = self.loss == "focal"
@@ -258,7 +262,7 @@ class OfRow(Counting):
     part: ClassVar[str] = "table 2"
 
     def run(self) -> list[Counted]:
-        """Count."""
+        """Count the labels."""
         return self.counted()
 
 
@@ -268,7 +272,7 @@ class OfVariant(Counting):
     part: ClassVar[str] = "table 3"
 
     def run(self) -> list[Counted]:
-        """Count."""
+        """Count the labels."""
         return self.counted()
 
 
@@ -278,57 +282,64 @@ class OfSize(Counting):
     part: ClassVar[str] = "batch size"
 
     def run(self) -> list[Counted]:
-        """Count."""
+        """Count the labels."""
         return self.counted()
 
 
 class OfShare(Counting):
-    """An imbalance of Figure 3, on a trained network."""
+    """A class imbalance of Figure 3, on a trained network."""
 
     part: ClassVar[str] = "imbalance"
 
     def run(self) -> list[Counted]:
-        """Count."""
+        """Count the labels."""
         return self.counted()
 
 
 class OfScale(Counting):
-    """An amount of auxiliary samples of Figure 4."""
+    """A number of auxiliary samples of Figure 4."""
 
     part: ClassVar[str] = "scale"
 
     def run(self) -> list[Counted]:
-        """Count."""
+        """Count the labels."""
         return self.counted()
 
 
 class Told(Counting):
-    """A row or a loss once more, where LLG and iLRG are told the loss, the smoothing and how inputs are normalised."""
+    """A row of Table 2 or 3 for which LLG and iLRG also know loss, smoothing and the normalisation of inputs."""
 
     part: ClassVar[str] = "told"
 
     def run(self) -> list[Counted]:
-        """Count by attacks that are told."""
+        """Count the labels by the attacks with this knowledge."""
         return self.counted(TOLD, told=True)
 
 
 class OfWeights(Counting):
-    """A row of Table 2 with other random weights."""
+    """A row of Table 2 with other initial weights."""
 
     part: ClassVar[str] = "begun"
 
     def run(self) -> list[Counted]:
-        """Count."""
+        """Count the labels."""
         return self.counted()
 
 
 def table(record: Record) -> pd.DataFrame:
-    """Return Table 2: class and instance accuracy of every attack."""
+    """Return Table 2: the class and the instance accuracy of each attack, "class / instance".
+
+    One row for each dataset, network, activation and batch size B; one column for each attack. n is the number of
+    batches.
+    """
     return _both_accuracies(record.rows(OfRow), ROW)
 
 
 def begun_table(record: Record) -> pd.DataFrame:
-    """Return rows of Table 2 by their networks' random weights."""
+    """Return rows of Table 2 with different initial weights, "class / instance".
+
+    One row for each dataset, network, activation, batch size B and scheme of weights; one column for each attack.
+    """
     begun, keys = record.rows(OfWeights), list(ROW.values())
     usual = record.rows(OfRow).merge(begun[keys].drop_duplicates(), on=keys)
     rows = pd.concat([usual, begun]).sort_values("activation", kind="stable")
@@ -343,7 +354,10 @@ def _both_accuracies(rows: pd.DataFrame, keys: dict[str, str]) -> pd.DataFrame:
 
 
 def told_table(record: Record) -> pd.DataFrame:
-    """Return the instance accuracy of LLG and iLRG as published, and when they are told loss and normalisation."""
+    """Return the instance accuracy of LLG and iLRG as published, and with knowledge of loss and normalisation ("told").
+
+    One row for each network, activation, loss, temperature τ and smoothing ε.
+    """
     told, keys = record.rows(Told), [*ROW.values(), *VARIANT.values()]
     plain = pd.concat([record.rows(OfRow), record.rows(OfVariant)]).merge(told[keys].drop_duplicates(), on=keys)
     rows = pd.concat([told.assign(told=True), plain.assign(told=False)])
@@ -357,19 +371,25 @@ def told_table(record: Record) -> pd.DataFrame:
 
 
 def variant_table(record: Record) -> pd.DataFrame:
-    """Return Table 3: instance accuracy by loss, temperature and smoothing."""
+    """Return Table 3: the instance accuracy of each attack, mean ± standard deviation over batches.
+
+    One row for each loss, temperature τ and smoothing ε; one column for each attack. n is the number of batches.
+    """
     instances = joined(" ± ", only("instances", ".3f"), only("spread", ".3f"))
     attacks = {name: among(instances, attack=name) for name in ATTACKS}
     return summary(_variants(record.rows(OfVariant)), VARIANT, {**attacks, "n": only("count", ".0f")})
 
 
 def _variants(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return rows with the numbers of their losses as a table shows them."""
+    """Return rows with temperature and smoothing as text for tables."""
     return rows.assign(**{name: rows[name].map("{:g}".format) for name in ("temperature", "epsilon")})
 
 
 def figure_settings(record: Record) -> Figure:
-    """Draw instance accuracy against batch size, imbalance (Figure 3) and auxiliary samples (Figure 4)."""
+    """Draw instance accuracy against batch size, class imbalance (Figure 3) and number of auxiliary samples (Figure 4).
+
+    Bands are ± one standard deviation over batches.
+    """
     figure, axes = figures.panels(1, 3, height=3.0, sharey=True)
     panels = (
         (OfSize, "size", "samples in a batch", "trained"),

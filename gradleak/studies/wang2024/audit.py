@@ -108,7 +108,7 @@ class Parameters(studies.Parameters):
     @classmethod
     def _rounds(cls, rounds: list[int]) -> list[int]:
         if any(not 1 <= one <= 100_000 for one in rounds):
-            raise ValueError("rounds are counted from 1")
+            raise ValueError("a number of rounds must lie between 1 and 100,000")
         return rounds
 
     @field_validator("noises")
@@ -271,7 +271,7 @@ class AuditedFederation(Experiment):
     precision: str
 
     def reads(self) -> list[str]:
-        """Return the name of the digits."""
+        """Return the name of the dataset of digits."""
         return [DIGITS]
 
     def run(self) -> Iterator[LeakedByClient]:
@@ -302,7 +302,7 @@ class AuditedPrivateClients(Experiment):
     draws: int
 
     def reads(self) -> list[str]:
-        """Return the name of the digits."""
+        """Return the name of the dataset of digits."""
         return [DIGITS]
 
     def run(self) -> Iterator[LeakedByPrivateClient]:

@@ -96,10 +96,10 @@ class Parameters(studies.Parameters):
         paper=[1e-8, 1e-7, 1e-6, 1e-5, 1e-4],
         about="standard deviations of noise on the gradients of the first network in the list",
     )
-    dataset: str = setting("photos", paper="cifar10", about="private images, test split")
+    dataset: str = setting("photos", paper="cifar10", about="dataset of the private images, test split")
 
     def sees(self) -> list[Sees]:
-        """Return the networks and the images that they are shown."""
+        """Return the networks and the images that they see."""
         shown = [Sees(cell.network, self.dataset) for cell in self.cells]
         return [*shown, *(one.attacked.sees for one in self.trained)]
 

@@ -67,7 +67,7 @@ class Parameters(studies.Parameters):
     defended: int = setting(1, paper=10, ge=1, le=1000, about="images per defence, untrained network")
     defenses: list[Defence] = setting(["clip"], paper=list(DEFENSES), min_length=1, about="defences of these images")
     stages: list[Stage] = setting(["untrained"], paper=list(STAGES), about="states of LeNet: untrained, trained")
-    dataset: str = setting("photos", paper="cifar10", about="private images, test split")
+    dataset: str = setting("photos", paper="cifar10", about="dataset of the private images, test split")
 
     def sees(self) -> list[Sees]:
         """Return LeNet in each state, and the images that it sees."""

@@ -50,7 +50,7 @@ NARROW, WIDTH, MANY, DRAWS = 16, 400, 100, 200_000
 class Parameters(studies.Parameters):
     """Parameters of the page: batch sizes, numbers of batches, precisions and defences."""
 
-    sizes: list[int] = setting([2], paper=[1, 2, 4, 8, 16, 24, 32, 40, 44, 48], about="batch sizes B")
+    sizes: list[int] = setting([2], paper=[1, 2, 4, 8, 16, 24, 32, 40, 44, 48], about="batch sizes B, in samples")
     repeats: int = setting(1, paper=10, ge=1, le=1000, about="batches per batch size and precision")
     precisions: list[str] = setting(
         ["float32"], paper=list(DTYPES), about="precisions in which clients compute gradients"
@@ -62,7 +62,9 @@ class Parameters(studies.Parameters):
         2, paper=16, ge=1, le=256, about="batch size of the pictures and of the defended batch; one of `sizes`"
     )
     defenses: list[Defence] = setting(["quantize"], paper=list(DEFENSES), min_length=1, about="defences of that batch")
-    dataset: str = setting("photos", paper="flowers17", about="private images, test split, at 64 pixels")
+    dataset: str = setting(
+        "photos", paper="flowers17", about="dataset of the private images, test split, at 64 × 64 pixels"
+    )
 
     def sees(self) -> list[Sees]:
         """Return the network and the images that it sees."""

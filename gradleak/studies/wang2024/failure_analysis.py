@@ -255,7 +255,7 @@ def frontier_table(record: Record) -> pd.DataFrame:
     smallest share of nonzero gradients with the truth among the candidates; the number of wrong labels called unique.
     """
     rows = record.rows(Point)
-    # A gradient that is zero has no candidates.
+    # Zero gradients have no candidates, so take the share among the others.
     rows["listed"] = rows["truth_among"] / (100 - rows["zero"]) * 100
     return summary(
         rows,

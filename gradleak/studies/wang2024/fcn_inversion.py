@@ -72,7 +72,9 @@ class Parameters(studies.Parameters):
     cosine_steps: int = setting(1, paper=7000, ge=1, le=100_000, about="Adam steps of cosine matching")
     defended: int = setting(1, paper=10, ge=1, le=1000, about="images per defence")
     defenses: list[Defence] = setting(["clip"], paper=list(DEFENSES), min_length=1, about="defences of these images")
-    dataset: str = setting("photos", paper="flowers17", about="private images, test split, at 64 pixels")
+    dataset: str = setting(
+        "photos", paper="flowers17", about="dataset of the private images, test split, at 64 × 64 pixels"
+    )
 
     def sees(self) -> list[Sees]:
         """Return the network and the images that it sees."""

@@ -1,6 +1,6 @@
 """The loss over the scalar: one minimum, or many
 
-wang2024, Figures 1 and 7, section 3.3, appendix C: where the variance loss has its minima, before and after training.
+wang2024, Figures 1 and 7, section 3.3, appendix C: the minima of the variance loss before and after training.
 """
 
 from __future__ import annotations
@@ -30,35 +30,37 @@ from gradleak.studies.shared.samples import observe_private, private_samples, re
 PLACE = "Section 3.3, Figures 1 and 7, Appendix C"
 # The paper's code multiplies the variance by 1000 and its Algorithm 1 accepts a loss below 1e-9.
 ACCEPTED = 1e-9 / 1000
-# It counts a scalar as found within 0.01, after scaling it by its coefficient of 4.
+# The paper's code multiplies the scalar by 4 and counts it as found within 0.01.
 FOUND = 0.01 / 4
-# Where a walk outward begins: at ±1, and at the ±¼ that the coefficient makes of it.
+# The starts of a walk outward: ±1, and ±¼, which is ±1 divided by the coefficient of 4.
 START, START_SCALED = 1.0, 0.25
 KINDS = ("smoothing", "mixup")
 EXAMPLE = "example"
-# A recipe as the inputs of a trial state it: all of its fields, as JSON has them.
+# A training recipe that is written to a trial's inputs with all fields, as JSON.
 StatedRecipe = Annotated[training.Recipe, PlainSerializer(lambda recipe: recipe.model_dump(mode="json"))]
 
 
 class Parameters(studies.Parameters):
-    """Which network is attacked as initialised, which one after training, and how many images each sees."""
+    """Parameters of the page: the untrained and the trained network, the training, and the images."""
 
-    samples: int = setting(12, paper=500, ge=1, le=100_000, about="single images a network and kind of label")
-    dataset: str = setting("photos", paper="cifar10", about="private images, test split")
-    untrained: str = setting("resnet18", smallest="lenet", about="the network as initialised")
-    trained: str = setting("small-cnn", paper="resnet20", about="the network that is trained first")
-    training_dataset: str = setting("photos", paper="cifar10", about="what it is trained on, training split")
+    samples: int = setting(12, paper=500, ge=1, le=100_000, about="single images per network and kind of label")
+    dataset: str = setting("photos", paper="cifar10", about="dataset of the private images, test split")
+    untrained: str = setting("resnet18", smallest="lenet", about="the network that is attacked without training")
+    trained: str = setting("small-cnn", paper="resnet20", about="the network that is trained before the attack")
+    training_dataset: str = setting("photos", paper="cifar10", about="dataset of the training, training split")
     epochs: int = setting(1, paper=3, ge=1, le=1000, about="training epochs")
     pretrained: str = setting(
-        "", paper="cifar10_resnet20.pt", about="a weights file to start the training from; empty: from scratch"
+        "",
+        paper="cifar10_resnet20.pt",
+        about="file of weights from which the training starts; empty to train from scratch",
     )
 
     def sees(self) -> list[Sees]:
-        """Return both networks and the images that they are shown."""
+        """Return both networks and the images that they see."""
         return [Sees(self.untrained, self.dataset), Sees(self.trained, self.dataset, learns=self.training_dataset)]
 
     def experiments(self) -> list[Experiment]:
-        """Return one experiment a network, so that a network is trained once."""
+        """Return one experiment for each network, so that each network is trained only once."""
         recipe = training.Recipe(
             network=self.trained,
             dataset=self.training_dataset,
@@ -76,16 +78,23 @@ class Parameters(studies.Parameters):
         ]
 
     def about(self) -> str:
-        """Return in a few words how many samples of what a run is about."""
+        """Return a short text on the size of a run."""
         return f"{self.samples} images a network and kind of label, {data.title(self.dataset)}"
 
 
 class SampleMinima(Row):
-    """The minima of one sample's losses on the side of its true scalar, and which rules choose a wrong one.
+    """The minima of one sample's variance loss, and which rules for choosing a minimum are wrong.
 
-    `first`, `first_scaled`: the first minimum that a walk outward from ±1 and ±¼ meets; `best`: the one with the least
-    loss; `accepted_wrong`: the paper's code would accept a wrong one; `square_right`: the least minimum of the mean
-    square is right; `negative_interval`: labels without a negative entry fill an interval, not a point.
+    Attributes:
+        truth: The true scalar.
+        minima: The number of minima with the sign of the true scalar.
+        first: The first minimum on a walk outward from ±1.
+        first_scaled: The first minimum on a walk outward from ±¼.
+        best: The minimum with the least loss.
+        accepted_wrong: Whether the loss of a wrong minimum is low enough for the paper's code to accept it.
+        square_right: Whether the least minimum of the mean square is right.
+        negative_interval: Whether labels without negative entries fill an interval of scalars instead of a point.
+        test_accuracy: The network's test accuracy if it is trained.
     """
 
     labels: str
@@ -105,7 +114,7 @@ class SampleMinima(Row):
 
 
 class Example(Row):
-    """The sample that figures show: its true scalar and its label path; `what` says that the row is an example."""
+    """The sample that figures show, with its true scalar and label path; `what` is "example"."""
 
     what: str
     sample: int
@@ -115,7 +124,7 @@ class Example(Row):
 
 
 class Landscape(Experiment):
-    """The losses of single images on one network: as initialised, or trained by a recipe."""
+    """Find the minima of the loss of single images in one network, untrained or trained by `recipe`."""
 
     stage: str
     network: str
@@ -124,11 +133,11 @@ class Landscape(Experiment):
     samples: int
 
     def reads(self) -> list[str]:
-        """Return the private images, and the images that the network is trained on."""
+        """Return the datasets of the private images and of the training."""
         return [self.dataset, self.recipe.dataset] if self.recipe else [self.dataset]
 
     def run(self) -> Iterator[SampleMinima | Example]:
-        """Find the minima of every sample with both kinds of label, and choose the sample that figures show."""
+        """Find the minima of every sample for both kinds of label, and choose the sample that figures show."""
         for labels in KINDS:
             path, truth, accuracy = self._paths(labels)
             rows = sample_minima(path, truth, labels, accuracy)
@@ -152,7 +161,17 @@ class Landscape(Experiment):
 
 
 def sample_minima(path: LabelPath, truth: torch.Tensor, labels: str, test_accuracy: float | None) -> list[SampleMinima]:
-    """Find the minima of the variance and of the mean square, and compare them with the true scalars (N,)."""
+    """Find the minima of the variance and of the mean square, and compare them with the true scalars.
+
+    Args:
+        path: The label paths of N samples.
+        truth: The true scalars (N,).
+        labels: The kind of label.
+        test_accuracy: The network's test accuracy if it is trained.
+
+    Returns:
+        A row for each sample.
+    """
     variances = find_minima(path, labels, "variance", start=START_SCALED)
     squares = find_minima(path, labels, "square", start=START_SCALED)
     rows = []
@@ -182,19 +201,19 @@ def sample_minima(path: LabelPath, truth: torch.Tensor, labels: str, test_accura
 
 
 def _example(rows: Sequence[SampleMinima]) -> int:
-    """Return the sample worth a closer look: the first whose first minimum is wrong, else one with the most minima."""
+    """Return the first sample whose first minimum is wrong, else a sample with the most minima."""
     return next((row.sample for row in rows if row.first_wrong), max(rows, key=lambda row: row.minima).sample)
 
 
 def first_minimum(minima: Minima, truth: float, start: float) -> float:
-    """Return the first minimum that a walk outward from ±start meets, on the side of the true scalar."""
+    """Return the first minimum on a walk outward from ±start with the sign of the true scalar, NaN if there is none."""
     side = minima.side(truth)
     beyond = side.scalars[side.scalars.abs() >= start * (1 - 1e-3)]
     return float(beyond[0]) if len(beyond) else float("nan")
 
 
 def _found(scalar: float, truth: float) -> bool:
-    # The relative part is for scalars in the hundreds, where float32 gradients cannot carry an absolute 0.0025.
+    # The relative tolerance is for scalars in the hundreds, whose rounding errors in float32 exceed 0.0025.
     return abs(scalar - truth) <= max(FOUND, 1e-3 * abs(truth))
 
 
@@ -204,12 +223,16 @@ def _accepted_wrong(minima: Minima, truth: float) -> bool:
 
 
 def _samples(record: Record) -> pd.DataFrame:
-    """Return a line a sample and kind of label."""
+    """Return a row for each sample and kind of label."""
     return pd.DataFrame([line for line in record.lines if line.get("what") != EXAMPLE])
 
 
 def table(record: Record) -> pd.DataFrame:
-    """Return how often each rule for choosing a minimum goes wrong, a line a network and kind of label."""
+    """Return how often each rule for choosing a minimum is wrong.
+
+    Rows: networks and kinds of label. Columns: the shares of samples with a wrong first minimum from ±1, a wrong first
+    minimum from ±¼, a wrong least minimum, and a wrong minimum that the paper's code accepts.
+    """
     return _shares(
         _samples(record),
         {
@@ -222,7 +245,11 @@ def table(record: Record) -> pd.DataFrame:
 
 
 def alternatives_table(record: Record) -> pd.DataFrame:
-    """Return what the two losses of appendix C do, a line a network and kind of label."""
+    """Return the results of the two losses of appendix C.
+
+    Rows: networks and kinds of label. Columns: the share of samples for which the square loss is right, and the share
+    for which the negative mass is 0 on an interval.
+    """
     columns = {"square loss right": "square_right", "negative mass 0 on an interval": "negative_interval"}
     return _shares(_samples(record), columns)
 
@@ -236,7 +263,7 @@ def _shares(rows: pd.DataFrame, columns: Mapping[str, str]) -> pd.DataFrame:
 
 
 def training_line(record: Record) -> str:
-    """Return one sentence about the trained network."""
+    """Return a sentence on the trained network: its training and its test accuracy."""
     frame = _samples(record)
     line = frame[frame["stage"] == "trained"].iloc[0]
     stated = record.stated(Parameters)
@@ -248,7 +275,7 @@ def training_line(record: Record) -> str:
 
 
 def _examples(record: Record) -> dict[str, Example]:
-    """Return the sample that figures show of each network; a record may be older than the figures."""
+    """Return the sample that figures show for each network; older records have none."""
     return {
         str(trial.inputs["stage"]): Example.model_validate(row)
         for trial in record.trials
@@ -258,7 +285,10 @@ def _examples(record: Record) -> dict[str, Example]:
 
 
 def figure_landscape(record: Record) -> Figure:
-    """Redraw Figures 1 and 7: a row a network; the loss on both sides, near all its minima, and at the first one."""
+    """Plot the variance loss of one sample against the scalar λ, as Figures 1 and 7 do; one row for each network.
+
+    Left: both signs of λ. Middle: all minima with the sign of the true scalar. Right: the first minimum.
+    """
     cases = _examples(record)
     if not cases:
         return figures.nothing("This record is older than the figure and lacks what it shows")
@@ -303,7 +333,7 @@ def _draw_loss(axis: Axes, path: LabelPath, scalars: np.ndarray[Any, Any]) -> No
 
 
 def figure_alternatives(record: Record) -> Figure:
-    """Draw the variance loss and both losses of appendix C over the same samples."""
+    """Plot the variance loss and both losses of appendix C against the scalar λ, one panel for each network."""
     names = {
         "variance": "variance (Eqn. 5)",
         "square": "mean square (App. C)",
@@ -327,7 +357,10 @@ def figure_alternatives(record: Record) -> Figure:
 
 
 def figure_minima(record: Record) -> Figure:
-    """Draw how many minima the loss has on the true side, before and after training."""
+    """Plot the distribution of the number of minima with the true scalar's sign, for the untrained and trained network.
+
+    One panel for each kind of label.
+    """
     frame = _samples(record)
     kinds = list(dict.fromkeys(frame["labels"]))
     figure, axes = figures.panels(1, len(kinds), height=2.9, sharey=True)

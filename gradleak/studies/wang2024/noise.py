@@ -1,6 +1,6 @@
 """Noise and other defences against label recovery
 
-wang2024, section 5.2, Table 5 and Figure 6: what is left of a soft label in a disturbed gradient.
+wang2024, section 5.2, Table 5 and Figure 6: recover soft labels from gradients with noise or behind other defences.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from gradleak.studies.shared.samples import observe_private, private_samples
 from gradleak.studies.shared.searched import percentage, statuses
 
 PLACE = "Table 5, Figure 6"
-# The authors' swarm for this table: its windows of |s|, its size, and how near a scalar must come to count.
+# The authors' particle swarm for this table: windows of |s|, particles, iterations, and the tolerance for a scalar.
 WINDOWS, POPULATION, ITERATIONS, NEAR = ((1.0, 5.0), (5.0, 10.0)), 200, 30, 1.0
-# Not stated for this table. Its errors L_s are those of the plain scalar: with the coefficient of 4 that the other
-# experiments have, they would be four times as large.
+# The coefficient is not stated for this table. The table's errors L_s fit the plain scalar: with the coefficient of 4
+# of the other experiments they would be four times as large.
 COEFFICIENT = 1.0
-# The attacks: the exact solver, by what it knows of the disturbance, and the authors' swarm.
+# The attacks: the exact solver with different knowledge of the disturbance, and the authors' particle swarm.
 EXACT, SWARM = "exact", "swarm"
 KNOWN, ESTIMATED, UNSCALED = "exact, noise known", "exact, noise estimated", "exact, scale unknown"
 NOISES = ("gaussian", "laplace")
@@ -50,24 +50,29 @@ WORDS = {name: name for name in (*NOISES, *STRENGTHS)}
 
 
 class Parameters(studies.Parameters):
-    """How strong the noise is, and how many images on which network are disturbed."""
+    """Parameters of the page: noise levels, images and the network."""
 
-    samples: int = setting(8, paper=100, smallest=4, ge=2, le=10_000, about="smoothed images a disturbance")
+    samples: int = setting(
+        8, paper=100, smallest=4, ge=2, le=10_000, about="images with smoothed labels per disturbance"
+    )
     swarms: int = setting(
-        1, paper=100, ge=1, le=10_000, about="of these, how many the paper's particle swarm is run on"
+        1, paper=100, ge=1, le=10_000, about="number of these images on which the paper's particle swarm is run"
     )
     levels: list[float] = setting(
-        [1e-2], paper=[1e-4, 1e-3, 1e-2, 1e-1], smallest=[1e-3], about="noise levels, as deviation and as variance"
+        [1e-2],
+        paper=[1e-4, 1e-3, 1e-2, 1e-1],
+        smallest=[1e-3],
+        about="noise levels, each read as standard deviation and as variance",
     )
-    dataset: str = setting("photos", paper="cifar10", about="private images, test split")
+    dataset: str = setting("photos", paper="cifar10", about="dataset of the private images, test split")
     network: str = setting("lenet", paper="resnet18", about="the network, untrained")
 
     def sees(self) -> list[Sees]:
-        """Return the network and the images that it is shown."""
+        """Return the network and the images that it sees."""
         return [Sees(self.network, self.dataset)]
 
     def experiments(self) -> Iterator[Experiment]:
-        """Give the noises by how the level is read and where they lie, then the other defences at every strength."""
+        """Yield noise by kind, reading of the level, place and level, then the other defences at every strength."""
         for noise, reading, place, level in product(NOISES, ("deviation", "variance"), ("row", "layer"), self.levels):
             yield Disturbed.of(self, defense=noise, level=level, reading=reading, place=place)
         for defense, levels in STRENGTHS.items():
@@ -75,15 +80,21 @@ class Parameters(studies.Parameters):
                 yield Disturbed.of(self, defense=defense, level=level, reading="strength", place="layer")
 
     def about(self) -> str:
-        """Return in a few words how many samples of what a run is about."""
+        """Return a short text on the size of a run."""
         return f"{self.samples} smoothed images a disturbance, {data.title(self.dataset)}"
 
 
 class Found(Row):
-    """What an attack found, by the paper's measures of the scalar and by those of the label; shares in percent.
+    """The success of an attack, by the paper's measures of the scalar and by measures of the label; shares in percent.
 
-    `accuracy`: scalars near the truth; `scalar_error`, `label_error`: medians; `mean_scalar_error`: of the scalars that
-    are near; `within_tenth`: labels within 0.1 of the truth (L1).
+    Attributes:
+        accuracy: Scalars that differ from the truth by less than `NEAR`.
+        scalar_error: The median error of the scalar.
+        mean_scalar_error: The mean error of the scalars that differ by less than `NEAR`.
+        label_error: The median L1 error of the label.
+        mean_label_error: The mean L1 error of the label.
+        within_tenth: Labels with an L1 error below 0.1.
+        class_right: Labels whose largest class is right.
     """
 
     count: int
@@ -97,9 +108,12 @@ class Found(Row):
 
 
 class Attacked(Found):
-    """The same with the attack, the disturbance's strength, and the mean cosine with the clean gradients, `utility`.
+    """The success of an attack with its disturbance.
 
-    `unique`, `ambiguous`, `failed`: how often the exact solver says so, in percent.
+    Attributes:
+        std: The standard deviation of the noise, or another defence's strength.
+        utility: The mean cosine of the sent gradients with the undisturbed gradients.
+        unique, ambiguous, failed: The percentage of each status of the exact solver.
     """
 
     std: float
@@ -111,9 +125,12 @@ class Attacked(Found):
 
 
 class Disturbed(Experiment):
-    """The gradients of single images, disturbed in one way, on one `row` or on the whole `layer`.
+    """Attack the gradients of single images after one disturbance.
 
-    `reading`: whether the level is the noise's standard deviation, its variance, or another defence's strength.
+    Attributes:
+        reading: Whether the level is the noise's standard deviation ("deviation"), its "variance", or another defence's
+            "strength".
+        place: Whether one "row" of the gradient is disturbed or the whole "layer".
     """
 
     defense: str
@@ -126,7 +143,7 @@ class Disturbed(Experiment):
     network: str
 
     def run(self) -> Iterator[Attacked]:
-        """Disturb the gradients, and attack them in every way."""
+        """Disturb the gradients, and run every attack on them."""
         private = data.load(self.dataset, "test")
         inputs, targets = private_samples(private, "smoothing", self.samples, self.seed)
         model = built(self.network, private, self.seed, self.device, bias=False)
@@ -139,7 +156,7 @@ class Disturbed(Experiment):
         row = clean.sum(dim=2).abs().argmax(dim=1, keepdim=True)
         scalars = COEFFICIENT / errors.cpu().gather(1, row)[:, 0]
         for name, own in self._solved(sent, weight, std).items():
-            # The scalar of the row that the truth is measured in; the attack may have taken another for the largest.
+            # Compute the scalar of the true largest row, because the attack may have chosen another row.
             residual = (own.features @ weight.double().T).softmax(dim=1) - own.labels
             found = compare(COEFFICIENT / residual.gather(1, row)[:, 0], scalars, own.labels, targets)
             yield Attacked.of(found, attack=name, std=std, utility=utility, **statuses(own.status))
@@ -163,7 +180,7 @@ class Disturbed(Experiment):
         return only_row
 
     def _solved(self, sent: Tensor, weight: Tensor, std: float) -> dict[str, SoftLabels]:
-        """Return what the exact solver finds by what it knows: nothing of noise, that there is some, and more."""
+        """Return the exact solver's labels if it expects no noise, estimates the noise, or knows the defence."""
         found = {EXACT: recover_soft_labels(sent, weight), ESTIMATED: recover_soft_labels(sent, weight, noise=None)}
         if self.defense in NOISES:
             found[KNOWN] = recover_soft_labels(sent, weight, noise=std)
@@ -173,7 +190,14 @@ class Disturbed(Experiment):
 
 
 def compare(scalars: Tensor, truth: Tensor, labels: Tensor, targets: Tensor) -> Found:
-    """Compare scalars and labels that an attack found with the true ones."""
+    """Compare an attack's scalars (N,) and labels (N, C) with the true scalars and labels.
+
+    Args:
+        scalars: The attack's scalars (N,).
+        truth: The true scalars (N,).
+        labels: The attack's labels (N, C), NaN for failures.
+        targets: The true labels (N, C).
+    """
     gap, error = (scalars - truth).abs(), metrics.label_error(labels, targets.to(labels))
     near = gap < NEAR
     right = labels.nan_to_num(-1).argmax(dim=1) == targets.argmax(dim=1)
@@ -190,9 +214,19 @@ def compare(scalars: Tensor, truth: Tensor, labels: Tensor, targets: Tensor) -> 
 
 
 def swarm(clean: Tensor, sent: Tensor, weight: Tensor, place: str, seed: int) -> tuple[Tensor, Tensor]:
-    """Run the authors' search for this table: the least loss in two windows on either side wins, whatever it is.
+    """Run the authors' search for this table: take the least loss in two windows of either sign, without a threshold.
 
-    On one row, as in their code: the row is noisy, and the ratios are still those of the clean gradient.
+    If noise is on one row, the ratios are those of the undisturbed gradient, as in the authors' code.
+
+    Args:
+        clean: The undisturbed gradients (N, C, I).
+        sent: The disturbed gradients (N, C, I).
+        weight: (C, I).
+        place: "row" or "layer".
+        seed: The seed of the particles.
+
+    Returns:
+        The scalars (N,) and the labels (N, C).
     """
     path = label_path(sent, weight, columns="one", dtype=None)
     if place == "row":
@@ -209,7 +243,11 @@ def swarm(clean: Tensor, sent: Tensor, weight: Tensor, place: str, seed: int) ->
 
 
 def table(record: Record) -> pd.DataFrame:
-    """Return Table 5 as the paper has it: the swarm on one noisy row, and the exact solver beside it."""
+    """Return Table 5: the particle swarm with noise on one row, and the exact solver that knows the noise level.
+
+    Rows: kinds of noise and standard deviations. Columns, for each attack: the share of scalars found ("accuracy"), the
+    mean error L_s of these scalars, and the mean L1 label error L_r.
+    """
     rows = _noisy(record, "row")
     rows = rows[rows["reading"] == "deviation"]
     return summary(
@@ -227,8 +265,13 @@ def table(record: Record) -> pd.DataFrame:
 
 
 def layer_table(record: Record) -> pd.DataFrame:
-    """Return what a client's noise on the whole layer leaves, by both readings of the paper's levels."""
-    # One reading's deviation may be the other's too: it is shown once.
+    """Return the results with noise on the whole layer, for both readings of the paper's levels.
+
+    Rows: kinds of noise and standard deviations. Columns: the cosine of the sent gradient with the undisturbed
+    gradient; the share of scalars found by the particle swarm and by the exact solver without and with the noise level;
+    and for the last attack the share of right classes and the median label error L_r.
+    """
+    # Both readings may give the same standard deviation, which is shown once.
     rows = _noisy(record, "layer").sort_values("std").drop_duplicates(["defense", "std", "attack"])
     rows = rows.sort_values(["defense", "std"])
     return summary(
@@ -246,7 +289,12 @@ def layer_table(record: Record) -> pd.DataFrame:
 
 
 def defense_table(record: Record) -> pd.DataFrame:
-    """Return what the other defences leave, and what they cost."""
+    """Return the results behind the other defences.
+
+    Rows: defences and strengths. Columns: the cosine of the sent gradient with the undisturbed gradient; the failures
+    of an attacker who expects no defence ("unaware"); and for an attacker who expects it ("aware") the shares of labels
+    within 0.1 (L1) and of right classes, and the median label error L_r.
+    """
     rows = _with_aware(record.rows(Disturbed))
     rows = rows[~rows["defense"].isin(NOISES)]
     return summary(
@@ -268,7 +316,7 @@ def _noisy(record: Record, place: str) -> pd.DataFrame:
 
 
 def _with_aware(rows: pd.DataFrame) -> pd.DataFrame:
-    """Mark the attack that expects each defence: of a clipped gradient, the one that looks for the factor."""
+    """Mark the attack that expects each defence: unknown scale for clipping, estimated noise for the others."""
     expects = rows["defense"].eq("clip").map({True: UNSCALED, False: ESTIMATED})
     return rows.assign(aware=rows["attack"] == expects)
 
@@ -282,7 +330,10 @@ def _number(value: Any) -> str:
 
 
 def figure_errors(record: Record) -> Figure:
-    """Redraw Figure 6: label error against noise, on one row and on the whole layer."""
+    """Plot the median L1 label error against the standard deviation of the noise, as Figure 6 does.
+
+    Left: noise on one row. Right: noise on the whole layer. One line for each attack and kind of noise.
+    """
     frame = record.rows(Disturbed)
     frame = frame[frame["defense"].isin(NOISES)].astype({"label_error": float})
     frame = frame.rename(columns={"defense": "noise"})
@@ -304,7 +355,10 @@ def figure_errors(record: Record) -> Figure:
 
 
 def figure_utility(record: Record) -> Figure:
-    """Draw what each defence leaves of the label against what it leaves of the gradient, to whoever expects it."""
+    """Plot the share of labels within 0.1 (L1) against 1 − cosine of the sent gradient with the undisturbed gradient.
+
+    One line for each defence; the attacker expects the defence.
+    """
     frame = _with_aware(record.rows(Disturbed))
     frame = frame[frame["aware"] & (frame["place"] == "layer")]
     figure, axes = figures.panels(1, 1, height=3.6)

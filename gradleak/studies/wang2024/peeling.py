@@ -1,6 +1,6 @@
 """A batch peeled out of a residual network
 
-Beyond wang2024, section 4.2: every image of a batch out of one averaged gradient of a ResNet18, layer by layer.
+Beyond wang2024, section 4.2: restore every image of a batch from one averaged ResNet18 gradient, layer by layer.
 """
 
 from __future__ import annotations
@@ -43,36 +43,44 @@ from gradleak.studies.shared.peeled import (
 )
 
 PLACE = "Beyond section 4.2"
-# Of an exact batch, the least PSNR in dB says how large the rounding errors are, and the ratio compares these with what
-# the attack claims.
+# In an exactly restored batch, the lowest PSNR (dB) measures only rounding errors, and the ratio compares them with the
+# errors that the attack claims.
 COLUMNS = {"least": kinds.rounding(decibels=True), "images_ratio": kinds.rounding(near=10.0)}
 NETWORK = "resnet18-cifar"
 COUNTED = (1, 2, 4, 8, 16)
 
 
 class Parameters(studies.Parameters):
-    """How large the batches are, how many there are, and how long is searched in front of the last layer reached."""
+    """Parameters of the page: batch sizes, numbers of batches, noise, and steps of search and matching."""
 
-    sizes: list[int] = setting([1], paper=[1, 4], about="batch sizes B")
-    repeats: int = setting(1, paper=10, ge=1, le=1000, about="batches a size, each with images and weights of its own")
-    large: list[int] = setting([], about="further batch sizes, of one batch each")
-    noises: list[float] = setting([1e-5], paper=[1e-8, 1e-6], about="noise on single gradients: its standard deviation")
+    sizes: list[int] = setting([1], paper=[1, 4], about="batch sizes B, in samples")
+    repeats: int = setting(
+        1, paper=10, ge=1, le=1000, about="batches per batch size, each with other images and weights"
+    )
+    large: list[int] = setting([], about="further batch sizes, with one batch each")
+    noises: list[float] = setting(
+        [1e-5], paper=[1e-8, 1e-6], about="standard deviations of noise on the gradient of a single image"
+    )
     matching: int = setting(
-        2, paper=200, ge=1, le=100_000, about="steps of gradient matching on one batch a size, to compare"
+        2, paper=200, ge=1, le=100_000, about="steps of gradient matching on one batch per batch size, for comparison"
     )
-    classes: int = setting(100, ge=4, le=10_000, about="classes C of the network; images are given any")
-    side: int = setting(16, paper=32, ge=8, le=64, about="pixels a side that images are brought down to")
+    classes: int = setting(100, ge=4, le=10_000, about="classes C of the network; the images get random labels")
+    side: int = setting(16, paper=32, ge=8, le=64, about="side (pixels) to which images are downsampled")
     steps: int = setting(
-        50, paper=1200, ge=1, le=100_000, about="steps of the search in front of the last layer reached"
+        50,
+        paper=1200,
+        ge=1,
+        le=100_000,
+        about="steps of the search for the images from the inputs of the lowest layer reached",
     )
-    dataset: str = setting("photos", paper="cifar10", about="private images, test split")
+    dataset: str = setting("photos", paper="cifar10", about="dataset of the private images, test split")
 
     def sees(self) -> list[Sees]:
-        """Return the network and the images that it is shown."""
+        """Return the network and the images that it sees."""
         return [Sees(NETWORK, self.dataset)]
 
     def experiments(self) -> Iterator[Experiment]:
-        """Give the batches that are peeled, then a single image from noise, then the batches that are matched."""
+        """Yield the batches that are peeled, then single images with noise, then the batches that are matched."""
         sizes = [(size, self.repeats) for size in self.sizes] + [(size, 1) for size in self.large]
         for size, repeats in sizes:
             for batch in range(repeats):
@@ -83,13 +91,13 @@ class Parameters(studies.Parameters):
             yield Matching.of(self, size=size, steps=self.matching)
 
     def about(self) -> str:
-        """Return in a few words how many samples of what a run is about."""
+        """Return a short text on the size of a run."""
         sizes = ", ".join(map(str, self.sizes))
         return f"{self.repeats} batches a size, B = {sizes}, {data.title(self.dataset)}"
 
 
 class TimedBatch(PeeledBatch):
-    """A peeled batch with the time that it took, and of the first batch a picture: the private and the found images."""
+    """A peeled batch with wall-clock and CPU time (s); the first batch has a picture of private and found images."""
 
     seconds: float
     cpu_seconds: float
@@ -97,13 +105,13 @@ class TimedBatch(PeeledBatch):
 
 
 class NoisyBatch(PeeledBatch):
-    """A batch that an attacker peeled out of a gradient with noise."""
+    """A batch that an attacker peeled from a gradient with noise."""
 
     attacker: str
 
 
 class MatchedBatch(Row):
-    """A batch restored by gradient matching; `what` is "batch"."""
+    """A batch that gradient matching restored, with mean and lowest PSNR (dB); `what` is "batch"."""
 
     what: str
     cpu_seconds: float
@@ -113,14 +121,14 @@ class MatchedBatch(Row):
 
 
 class OnBatch(Experiment):
-    """A batch of private images, and a network with weights of its own."""
+    """An experiment on one batch of private images and an untrained network; each batch has other weights."""
 
     classes: int
     side: int
     dataset: str
 
     def private(self, size: int, batch: int) -> tuple[Tensor, Tensor, Leak]:
-        """Return the batch's images, the network's inputs, and what the client sends."""
+        """Return the batch's images (B, C, H, W) in [0, 1], the normalised inputs, and the client's leak."""
         private = data.load(self.dataset, "test")
         generator = torch.Generator().manual_seed(self.seed + batch)
         images = private.images[torch.randperm(len(private), generator=generator)[:size]].double()
@@ -138,7 +146,7 @@ class OnBatch(Experiment):
 
 
 class Peeling(OnBatch):
-    """One batch, peeled."""
+    """Peel one batch."""
 
     part: ClassVar[str] = "peeled"
     size: int
@@ -146,7 +154,7 @@ class Peeling(OnBatch):
     steps: int
 
     def run(self) -> list[Row]:
-        """Peel the batch; a row for it, and one for each layer that was reached."""
+        """Peel the batch; return a row for the batch and one for each layer that was reached."""
         images, inputs, leak = self.private(self.size, self.batch)
         started, cpu = time.perf_counter(), time.process_time()
         found = peel(leak, steps=self.steps)
@@ -160,14 +168,14 @@ class Peeling(OnBatch):
 
 
 class FromNoise(OnBatch):
-    """One image behind noise, peeled by an attacker who expects none and by one who knows of it."""
+    """Peel one image from a gradient with noise, as an attacker who expects no noise and as one who knows its level."""
 
     part: ClassVar[str] = "noise"
     level: float
     steps: int
 
     def run(self) -> Iterator[NoisyBatch]:
-        """Add the noise, and peel the image twice."""
+        """Add the noise, and peel the image as both attackers."""
         images, inputs, clean = self.private(1, 0)
         leak = replace(clean, gradients=sent_behind("gaussian", self.level, clean.gradients, self.seed))
         for attacker, noise in (("unaware", 0.0), ("aware", self.level)):
@@ -176,7 +184,7 @@ class FromNoise(OnBatch):
 
 
 class Matching(OnBatch):
-    """The first batch of a size, by gradient matching."""
+    """Restore the first batch of a size by gradient matching."""
 
     part: ClassVar[str] = "matched"
     size: int
@@ -203,7 +211,12 @@ class Matching(OnBatch):
 
 
 def table(record: Record) -> pd.DataFrame:
-    """Return the batches by their size, matching beside them."""
+    """Return the results of peeling, beside gradient matching.
+
+    Rows: batch sizes B. Columns: n batches; batches called unique, batches with all images above 60 dB, and wrong
+    batches that are called unique; the lowest PSNR (dB); the median CPU time (s); mean PSNR (dB) and CPU time (s) of
+    matching.
+    """
     rows = pd.concat([batches(record.rows(Peeling)), record.rows(Matching)]).astype({"size": int})
     measures = {"n": count()} | OUTCOMES | {"CPU s": median("cpu_seconds", ".0f")}
     own = {head: among(measure, part=Peeling.part) for head, measure in measures.items()}
@@ -215,12 +228,20 @@ def table(record: Record) -> pd.DataFrame:
 
 
 def layer_table(record: Record) -> pd.DataFrame:
-    """Return each layer by batch size: in how many batches its inputs were had, claimed and true errors."""
+    """Return the accuracy of each layer's recovered inputs.
+
+    Rows: layers and batch sizes B. Columns: equations, unknowns, the number of batches in which the layer was reached,
+    and the largest claimed and true errors.
+    """
     return peeled.layer_table(record.rows(Peeling).astype({"size": int}), B="size")
 
 
 def noise_table(record: Record) -> pd.DataFrame:
-    """Return how deep a single sample is peeled out of a gradient with noise."""
+    """Return the results of peeling a single sample from a gradient with noise.
+
+    Rows: standard deviations of the noise. Columns: status, recovered layers and PSNR (dB) for an attacker who expects
+    no noise ("unaware") and for one who knows its level ("aware").
+    """
 
     def told(attacker: str) -> dict[str, Measure]:
         return {
@@ -235,7 +256,10 @@ def noise_table(record: Record) -> pd.DataFrame:
 
 
 def counts_table() -> pd.DataFrame:
-    """Return where each network's count ends the way down, a line for each batch size from which it is elsewhere."""
+    """Return the layer at which too few equations stop peeling, by counting alone.
+
+    Rows: networks, and batch sizes B from which on the layer changes. Columns: the layer, and the reason.
+    """
     lines, side = [], 32
     for name, label in (
         ("resnet18-cifar", "ResNet18, CIFAR form"),
@@ -255,7 +279,7 @@ def counts_table() -> pd.DataFrame:
 
 
 def figure_batch(record: Record) -> Figure:
-    """Draw the first batch of the largest repeated size: private, peeled, and matched."""
+    """Show the first batch of the largest size: private, peeled, and restored by gradient matching."""
     size = record.rows(Matching)["size"].max()
     pictures = [select(record.rows(kind), size=size)["picture"].dropna().iloc[0] for kind in (Peeling, Matching)]
     figure, axes = figures.panels(1, 1, height=3.4)
@@ -264,7 +288,10 @@ def figure_batch(record: Record) -> Figure:
 
 
 def figure_layers(record: Record) -> Figure:
-    """Draw claimed against true errors of every layer's inputs, all batches."""
+    """Plot the claimed against the true relative error of every layer's inputs, over all batches.
+
+    Dashed lines are a factor of 10 away from equality.
+    """
     frame = select(record.rows(Peeling), what="layer", reason="")
     figure, axes = figures.panels(1, 1, height=3.4)
     axis = axes[0][0]

@@ -53,8 +53,8 @@ from gradleak.studies.shared.peeled import (
 from gradleak.studies.shared.samples import DTYPES
 
 PLACE = "Beyond section 4.2"
-# Of an exact image, a PSNR in dB says how large the rounding errors are, and the ratio compares these with what the
-# attack claims. `unsure` is 1 − p, which float32 rounds as it rounds p.
+# In an exactly restored image, the PSNR (dB) measures only rounding errors, and the ratio compares them with the errors
+# that the attack claims. `unsure` is 1 − p, which float32 rounds as it rounds p.
 COLUMNS = {
     "least": kinds.rounding(decibels=True),
     "sure": kinds.rounding(decibels=True),
@@ -64,12 +64,12 @@ COLUMNS = {
 }
 NETWORK = "resnet18-cifar"
 SIDE, CLASSES = 32, 100
-# Pixels a side where many batches are peeled: no convolution has more positions than equations there.
+# Image side (pixels) for larger batches: at this side, no convolution has more positions than equations.
 FEW = 16
-# What the network is trained on; an epoch is all of that once.
+# The dataset on which the network is trained.
 LEARNS = "flowers17"
 LOCAL = "local"
-# A defence and its levels.
+# The levels of each defence.
 DEFENSES: dict[str, tuple[float, ...]] = {
     "gaussian": (1e-9, 1e-8, 1e-7),
     "clip-share": (0.5,),
@@ -89,7 +89,14 @@ PEELING = "peeling"
 
 
 class Stage(Form):
-    """The network trained on images of a size, and batches of its own images."""
+    """A trained network and its batches.
+
+    Attributes:
+        side: The side of the images (pixels).
+        epochs: The number of training epochs.
+        size: The batch size.
+        batches: The number of batches.
+    """
 
     side: Whole = Field(ge=8)
     epochs: Whole = Field(ge=1)
@@ -98,53 +105,63 @@ class Stage(Form):
 
 
 class Race(Form):
-    """A batch that other attacks are given too, and for how many steps."""
+    """The size of a batch that other attacks are run on too, and their number of steps."""
 
     size: Whole = Field(ge=1)
     steps: Whole = Field(ge=1)
 
 
 class Parameters(studies.Parameters):
-    """Which trained networks, batch sizes, defences and further networks are peeled, and which attacks stand beside."""
+    """Parameters of the page: networks, batch sizes, confident samples, defences, and other attacks to compare with."""
 
     trained: list[Stage] = setting(
         [],
         paper=[*(f"16/{epochs}/{form}" for epochs in (1, 5, 20) for form in ("1/3", "4/1")), "32/5/1/1"],
         validate_default=True,
-        about="trained networks, as pixels a side/epochs/batch size/batches",
+        about="trained networks, written image side (pixels)/epochs/batch size/batches",
     )
-    large: list[int] = setting([], paper=[8], about="batch sizes of an untrained network, one batch each, small images")
+    large: list[int] = setting(
+        [], paper=[8], about="batch sizes of small images in an untrained network, one batch each"
+    )
     confident: list[float] = setting(
         [1e-1],
         paper=[1e-1, 1e-2, 1e-3, 1e-4, 1e-6, 1e-8, 1e-10],
-        about="1 − p of a sample beside one that the network has wrong",
+        about="1 − p for the first of two samples, p being the probability of its label",
     )
-    precisions: list[str] = setting(["float32"], paper=list(DTYPES), about="what those gradients are computed in")
-    defenses: list[str] = setting(["clip-share"], paper=list(DEFENSES), about="defences, at the page's levels")
-    repeats: int = setting(1, ge=1, le=1000, about="batches of one that are defended")
+    precisions: list[str] = setting(
+        ["float32"], paper=list(DTYPES), about="precisions of the gradients of these two samples"
+    )
+    defenses: list[str] = setting(["clip-share"], paper=list(DEFENSES), about="defences, each at several levels")
+    repeats: int = setting(1, ge=1, le=1000, about="batches per defence and level, of one sample each")
     networks: list[str] = setting(
-        ["resnet20"], paper=list(NAMES), about="networks that are peeled without a search in front"
+        ["resnet20"], paper=list(NAMES), about="networks that are peeled without the search for images at the end"
     )
-    sizes: list[int] = setting([1], paper=[1, 2, 4, 8], about="their batch sizes")
+    sizes: list[int] = setting([1], paper=[1, 2, 4, 8], about="batch sizes of these networks")
     rivals: list[Race] = setting(
         [],
         paper=["4/100", "1/1000"],
         validate_default=True,
-        about="batches for other attacks too, as batch size/steps",
+        about="batches on which other attacks are run too, written batch size/steps",
     )
     steps: int = setting(
-        50, paper=1200, ge=1, le=100_000, about="steps of the search in front of the last layer reached"
+        50,
+        paper=1200,
+        ge=1,
+        le=100_000,
+        about="steps of the search for the images from the inputs of the lowest layer reached",
     )
     dataset: str = setting(
-        "photos", paper="cifar10", about="private images, test split; trained networks see Flowers-17"
+        "photos",
+        paper="cifar10",
+        about="dataset of the private images, test split; trained networks use Flowers-17 instead",
     )
 
     def sees(self) -> list[Sees]:
-        """Return the network and the images that it is shown."""
+        """Return the network and the images that it sees."""
         return [Sees(NETWORK, self.dataset)]
 
     def experiments(self) -> Iterator[Experiment]:
-        """Give the batches of each kind, one an experiment; of defences, each level is one."""
+        """Yield one experiment for each batch, and one for each level of a defence."""
         for stage in self.trained:
             for batch in range(stage.batches):
                 yield TrainedNetwork.of(self, stage=str(stage), batch=batch)
@@ -161,24 +178,34 @@ class Parameters(studies.Parameters):
             yield Rivals.of(self, size=race.size, steps=race.steps)
 
     def about(self) -> str:
-        """Return in a few words how many samples of what a run is about."""
+        """Return a short text on the size of a run."""
         return f"single batches of 1 to {max([1, *self.large])}, {data.title(self.dataset)} and Flowers-17"
 
 
 class DeepBatch(PeeledBatch):
-    """A peeled batch; `deepest` is the last layer on the way down whose inputs were had, "" if there is none."""
+    """A peeled batch; `deepest` is the lowest layer whose inputs were recovered, "" if there is none."""
 
     deepest: str
 
 
 class TimedBatch(DeepBatch):
-    """The same with the time that peeling took."""
+    """A peeled batch with the CPU time (s) of peeling."""
 
     cpu_seconds: float
 
 
 class TrainedBatch(TimedBatch):
-    """A batch of a trained network, of `side` pixels; 1 − p is `surest` for its surest sample, then `least_sure`."""
+    """A peeled batch of a trained network.
+
+    Attributes:
+        accuracy: The network's test accuracy.
+        loss: The training loss at the end.
+        side: The side of the images (pixels).
+        epochs: The number of training epochs.
+        size: The batch size.
+        surest: 1 − p for the sample with the largest label probability p.
+        least_sure: 1 − p for the sample with the smallest label probability p.
+    """
 
     accuracy: float
     loss: float
@@ -190,7 +217,13 @@ class TrainedBatch(TimedBatch):
 
 
 class SureBatch(DeepBatch):
-    """A pair of samples: the PSNR of the `sure` one, whose 1 − p is `unsure`, and that of the `other`."""
+    """A peeled pair of samples, the first with a label probability p near 1.
+
+    Attributes:
+        sure: The PSNR (dB) of the first sample.
+        other: The PSNR (dB) of the second sample.
+        unsure: 1 − p for the first sample.
+    """
 
     sure: float
     other: float
@@ -198,28 +231,28 @@ class SureBatch(DeepBatch):
 
 
 class DefendedBatch(DeepBatch):
-    """A batch behind a defence, peeled by an attacker."""
+    """A batch that an attacker peeled from a defended gradient."""
 
     attacker: str
     batch: int
 
 
 class DefendedLayer(PeeledLayer):
-    """A layer of such a batch."""
+    """A layer of a batch that an attacker peeled from a defended gradient."""
 
     attacker: str
     batch: int
 
 
 class Picture(Row):
-    """A batch to look at: the private images, or those that an attack restored."""
+    """A picture of a batch: the private images, or those that an attack restored."""
 
     attack: str
     picture: str
 
 
 class Restored(Picture):
-    """A batch that an attack restored, in so many `times` the time that peeling took."""
+    """A batch that an attack restored, with mean and lowest PSNR (dB); `times`: its CPU time divided by peeling's."""
 
     cpu_seconds: float
     psnr: float
@@ -228,7 +261,7 @@ class Restored(Picture):
 
 
 class TrainedNetwork(Experiment):
-    """A batch of a trained network's own images, peeled; `stage` says how long it was trained, and on which images."""
+    """Peel a batch of test images in a trained network; `stage` describes the training and the batch."""
 
     part: ClassVar[str] = "trained"
     stage: str
@@ -236,11 +269,11 @@ class TrainedNetwork(Experiment):
     steps: int
 
     def reads(self) -> list[str]:
-        """Return what the network is trained on."""
+        """Return the dataset of the training."""
         return [LEARNS]
 
     def run(self) -> list[Row]:
-        """Train the network, or take it from the cache, and peel the batch."""
+        """Train the network or load it from the cache, and peel the batch."""
         own = Stage.of(self.stage)
         recipe = training.Recipe(
             network=NETWORK, dataset=LEARNS, bias=False, image_size=own.side, epochs=own.epochs, batch_size=32,
@@ -272,26 +305,26 @@ class TrainedNetwork(Experiment):
 
 
 class OnImages(Experiment):
-    """A batch of private images, and an untrained network."""
+    """An experiment on private images and an untrained network."""
 
     dataset: str
 
     def images(self, size: int, seed: int, side: int = FEW) -> Tensor:
-        """Return private images, brought down to `side` pixels."""
+        """Return private images (B, C, H, W), downsampled to a side of `side` pixels."""
         private = data.load(self.dataset, "test")
         generator = torch.Generator().manual_seed(seed)
         images = private.images[torch.randperm(len(private), generator=generator)[:size]].double()
         return F.adaptive_avg_pool2d(images, side)
 
     def sent(self, size: int, seed: int, local_steps: int = 1, rate: float = 0.1) -> tuple[Tensor, Leak]:
-        """Return a batch of small images of any classes, and what its client sends."""
+        """Return a batch of small images with random labels, and the client's leak."""
         images = self.images(size, seed)
         model, labels = _network(images, seed), _classes(size, seed)
         return images, _observed(model, images, labels, self.device, local_steps=local_steps, rate=rate)
 
 
 class LargeBatch(OnImages):
-    """A batch too large for the count at full size, peeled at half of it."""
+    """Peel a batch of images at half their size, because at full size there are too few equations for the batch."""
 
     part: ClassVar[str] = "large"
     size: int
@@ -306,14 +339,14 @@ class LargeBatch(OnImages):
 
 
 class SureSample(OnImages):
-    """A sample that the network is nearly sure of, 1 − p = `level`, peeled beside one that it is not sure of."""
+    """Peel a pair of samples; the first has a label probability p with 1 − p = `level`."""
 
     part: ClassVar[str] = "confident"
     level: float
     dtype: str
 
     def run(self) -> list[Row]:
-        """Make the network sure of the first sample, and peel both."""
+        """Change the network so that p of the first sample is as wanted, and peel both samples."""
         images, labels = self.images(2, self.seed), _classes(2, self.seed)
         model = _network(images, self.seed).double()
         with torch.no_grad():
@@ -329,9 +362,9 @@ class SureSample(OnImages):
 
 
 class Defended(OnImages):
-    """Single images behind a defence, peeled by an attacker who does not know of it and by one who does.
+    """Peel single images behind a defence, as an attacker who does not expect the defence and as one who does.
 
-    The defence "local" is to take two steps of one sample each; its `level` is their rate.
+    The defence "local" takes two local steps with one sample each; its `level` is the learning rate.
     """
 
     part: ClassVar[str] = "defended"
@@ -340,7 +373,7 @@ class Defended(OnImages):
     repeats: int
 
     def run(self) -> Iterator[Row]:
-        """Let every attacker peel what is sent of every batch."""
+        """Peel every batch as each attacker."""
         for batch in range(self.repeats):
             client = self._two_steps if self.defense == LOCAL else self._behind
             images, leak = client(self.seed + batch)
@@ -356,13 +389,13 @@ class Defended(OnImages):
         return images, replace(clean, gradients=change(clean.gradients))
 
     def _two_steps(self, seed: int) -> tuple[Tensor, Leak]:
-        """Return what two steps of one sample each send, as if it were one step of two."""
+        """Return the mean update of two local steps with one sample each, as if it were one step with two."""
         images, sent = self.sent(2, seed, local_steps=2, rate=self.level)
         halved = {name: value / 2 for name, value in sent.gradients.items()}
         return images, replace(sent, gradients=halved, batch_size=2, local_steps=1)
 
     def _attackers(self) -> dict[str, tuple[float | None, float | None]]:
-        """Return the noise and the factor on the gradient that each attacker takes for given; None is to be found."""
+        """Return the noise level and the gradient scale that each attacker assumes, None for those to estimate."""
         if self.defense == LOCAL:
             return {"as one step": (0.0, 1.0)}
         aware: dict[str, tuple[float | None, float | None]] = {
@@ -374,14 +407,14 @@ class Defended(OnImages):
 
 
 class Reach(OnImages):
-    """How far down a network's equations reach; the images in front of that are not searched for."""
+    """Peel a network as far as its equations suffice, without the search for images at the end."""
 
     part: ClassVar[str] = "reach"
     network: str
     size: int
 
     def run(self) -> list[Row]:
-        """Peel a batch in which no class comes twice."""
+        """Peel a batch with distinct classes."""
         images = self.images(self.size, self.seed, SIDE)
         model = _network(images, self.seed, self.network)
         with torch.no_grad():
@@ -394,14 +427,14 @@ class Reach(OnImages):
 
 
 class Rivals(OnImages):
-    """A batch that peeling, GradInversion and matching are given, the latter two for so many steps."""
+    """Restore a batch by peeling, and by GradInversion and gradient matching with `steps` steps."""
 
     part: ClassVar[str] = "rival"
     size: int
     steps: int
 
     def run(self) -> Iterator[Picture]:
-        """Restore the batch three times."""
+        """Restore the batch by each of the three attacks."""
         images, leak = self.sent(self.size, self.seed)
         yield Picture(attack="private", picture=packed(images, self.size))
         settings = replace(SETTINGS["gradinversion+pyramid"], steps=self.steps)
@@ -464,7 +497,7 @@ def _timed(leak: Leak, steps: int) -> tuple[Peeled, float]:
 
 
 def _rows(leak: Leak, found: Peeled, images: Tensor) -> tuple[DeepBatch, list[PeeledLayer]]:
-    """Return the row of a batch, and those of its layers."""
+    """Return the row of a batch and the rows of its layers."""
     inputs = data.normalise(images).to(found.images.device)
     layers = layers_of(leak.model, found, inputs)
     deepest = next((layer.layer for layer in reversed(layers) if not layer.reason), "")
@@ -472,13 +505,13 @@ def _rows(leak: Leak, found: Peeled, images: Tensor) -> tuple[DeepBatch, list[Pe
 
 
 def _unsure(logits: Tensor, labels: Tensor) -> Tensor:
-    """Return 1 − p of the labels (B,), without taking p from one."""
+    """Return 1 − p of the labels (B,), computed without the subtraction, which would cancel digits."""
     rest = (logits - logits.gather(1, labels[:, None])).scatter(1, labels[:, None], -torch.inf)
     return rest.logsumexp(dim=1).sigmoid()
 
 
 def _sure_of(model: nn.Module, images: Tensor, label: int, level: float) -> None:
-    """Add to the last layer what makes the network sure of the first image, and changes nothing for the second."""
+    """Change the last layer so that 1 − p of the first image is `level`, with the same logits for the second image."""
     features, logits = head_inputs(model, data.normalise(images))
     own, other = features
     apart = own - (own @ other) / (other @ other) * other
@@ -489,12 +522,17 @@ def _sure_of(model: nn.Module, images: Tensor, label: int, level: float) -> None
 
 
 def batch_rows(record: Record, kind: type[Experiment]) -> pd.DataFrame:
-    """Return the rows of batches that experiments of one kind gave."""
+    """Return the rows of batches from experiments of one kind."""
     return batches(record.rows(kind))
 
 
 def trained_table(record: Record) -> pd.DataFrame:
-    """Return how deep batches of a trained network were peeled, a line a stage and batch size."""
+    """Return the results on trained networks.
+
+    Rows: image side and epochs, test accuracy ("right"), and batch size B. Columns: n batches; the smallest 1 − p of a
+    sample; batches called unique, batches with all images above 60 dB, and wrong batches called unique; the lowest PSNR
+    (dB); the smallest number of layers recovered; the median CPU time (s).
+    """
     order = ["side", "epochs", "size"]
     rows = batch_rows(record, TrainedNetwork).sort_values(order, kind="stable").astype(dict.fromkeys(order, int))
     rows = rows.assign(
@@ -512,7 +550,10 @@ def trained_table(record: Record) -> pd.DataFrame:
 
 
 def confident_table(record: Record) -> pd.DataFrame:
-    """Return from where on a sample that the network is sure of sinks below the rounding of the one beside it."""
+    """Return the results on pairs of samples, of which the first has a label probability p near 1.
+
+    Rows: 1 − p. Columns for each precision: the status, and the PSNR (dB) of the first and of the second sample.
+    """
     rows = batch_rows(record, SureSample)
     measures: dict[str, Measure] = {}
     for dtype in dict.fromkeys(rows["dtype"]):
@@ -526,7 +567,11 @@ def confident_table(record: Record) -> pd.DataFrame:
 
 
 def defended_table(record: Record) -> pd.DataFrame:
-    """Return what defences leave, a line a defence, level and attacker."""
+    """Return the results behind defences.
+
+    Rows: defences with their levels, and attackers. Columns: n batches; the smallest number of layers recovered;
+    batches called unique, batches with all images above 60 dB, and wrong batches called unique; the lowest PSNR (dB).
+    """
     rows = batch_rows(record, Defended)
     rows = rows.assign(
         defence=[
@@ -539,7 +584,11 @@ def defended_table(record: Record) -> pd.DataFrame:
 
 
 def rival_table(record: Record) -> pd.DataFrame:
-    """Return what three attacks make of the same batches, and in how many times peeling's time."""
+    """Compare three attacks on the same batches.
+
+    Rows: batch sizes B and attacks. Columns: steps, CPU time (s), this time divided by peeling's, mean and lowest PSNR
+    (dB).
+    """
     rows = record.rows(Rivals)
     rows = rows[rows["psnr"].notna()]
     return pd.DataFrame(
@@ -556,7 +605,11 @@ def rival_table(record: Record) -> pd.DataFrame:
 
 
 def reach_table(record: Record) -> pd.DataFrame:
-    """Return how far down each network was peeled, and what ended it."""
+    """Return how many layers of each network were peeled.
+
+    Rows: networks and batch sizes B. Columns: layers recovered, their largest claimed and true errors, and what stopped
+    peeling.
+    """
     rows = record.rows(Reach).astype({"size": int})
     rows = rows.assign(network=[NAMES[name] for name in rows["network"]])
     return summary(
@@ -572,19 +625,23 @@ def reach_table(record: Record) -> pd.DataFrame:
 
 
 def _ended(rows: pd.DataFrame) -> str:
-    """Measure what ended the way down: a layer's equations, the missing search in front, or what the attack says."""
+    """Return what stopped peeling: too few equations, the omitted search for images, or the attack's reason."""
     reasons = select(rows, what="layer")["reason"]
     reasons = reasons[reasons != ""]
     if len(reasons):
         return str(reasons.iloc[0])
     batch = select(rows, what="batch").iloc[0]
-    # Maps that were matched give images, and these a gradient to compare, unless the search did not find them all.
+    # The residual is finite if the search for images found all of them, because their gradient is then compared.
     unfound = batch["matched"] != "" and math.isinf(batch["residual"])
     return f"search from {batch['matched']}" if unfound else str(batch["reason"])
 
 
 def large_table(record: Record) -> pd.DataFrame:
-    """Return the batches too large for the count at full size, peeled to their images at half of it."""
+    """Return the results on large batches of small images.
+
+    Rows: batch sizes B. Columns: the status, the number of layers recovered, the lowest of these layers, the lowest
+    PSNR (dB), whether a wrong batch is called unique, and the CPU time (s).
+    """
     rows = batch_rows(record, LargeBatch)
     return pd.DataFrame(
         {
@@ -600,7 +657,11 @@ def large_table(record: Record) -> pd.DataFrame:
 
 
 def counted(network: str) -> pd.DataFrame:
-    """Return how many of a network's layers the count lets pass before the first that gives up, and which that is."""
+    """Count equations to find the first layer that stops peeling a network, for each batch size.
+
+    Rows: batch sizes. Columns: the number of layers before this layer, the total number of layers, this layer's name,
+    and the reason why it stops peeling.
+    """
     images = torch.zeros(1, 3, SIDE, SIDE)
     traced, lines = Network(_network(images, 0, network).to("meta"), (3, SIDE, SIDE)), []
     for size in COUNTED:
@@ -613,13 +674,13 @@ def counted(network: str) -> pd.DataFrame:
 
 
 def figure_counts(record: Record) -> Figure:
-    """Draw layers against the batch size, a panel a network: what the count says, and what was reached."""
+    """Plot the number of layers against the batch size, one panel for each network: by counting, and as recovered."""
     own, names = batch_rows(record, Reach), [name for name in NAMES if name in record.stated(Parameters).networks]
     figure, axes = figures.grid(len(names), 3, height=2.6)
     for axis, name in zip(axes, names, strict=True):
         found = own[own["network"] == name]
         axis.plot(found["size"], found["layers"], "o", color=figures.COLOURS[1], label="reached")
-        # A trained network's count needs the network, which not everybody has installed.
+        # Counting needs the network, and the package of a pretrained network may not be installed.
         with contextlib.suppress(MissingData):
             said, dashes = counted(name), figures.DASHES[1]
             axis.step(said["size"], said["passes"], where="mid", color=figures.COLOURS[0], label="the count lets pass")
@@ -632,7 +693,7 @@ def figure_counts(record: Record) -> Figure:
 
 
 def figure_rival(record: Record) -> Figure:
-    """Draw the largest batch: private, peeled, and what the others make of it."""
+    """Show the largest batch: private, and as restored by each attack."""
     frame = record.rows(Rivals)
     frame = frame[frame["size"] == frame["size"].max()]
     figure, axes = figures.panels(1, 1, height=4.4)
@@ -641,7 +702,10 @@ def figure_rival(record: Record) -> Figure:
 
 
 def figure_layers(record: Record) -> Figure:
-    """Draw claimed errors of layers from the last to the first, a curve a level of noise that the attacker knows."""
+    """Plot the true relative error of each layer's inputs against the layer, counted from the last.
+
+    One line (median) and range for each noise level, which the attacker knows.
+    """
     frame = select(record.rows(Defended), defense="gaussian", attacker="aware", what="layer", reason="")
     figure, axes = figures.panels(1, 1, height=3.4)
     axis = axes[0][0]
@@ -662,7 +726,7 @@ def figure_layers(record: Record) -> Figure:
 
 
 def sinks(record: Record, dtype: str) -> float:
-    """Return the least 1 − p at which, and above which, every sure sample came back."""
+    """Return the least 1 − p down to which every first sample of a pair is restored, NaN if there is none."""
     frame = batch_rows(record, SureSample)
     frame = frame[frame["dtype"] == dtype].sort_values("level", ascending=False)
     back = frame[(frame["sure"] > BACK).cummin()]

@@ -51,25 +51,25 @@ from gradleak.studies.shared.read import private_of, reading_of
 from gradleak.studies.shared.samples import random_layer, soft_labels
 
 PLACE = "Beyond section 4"
-# Of an exact batch, the least PSNR in dB says how large the rounding errors are.
+# The lowest PSNR (dB) of an exactly restored batch measures only rounding errors.
 COLUMNS = {"least": kinds.rounding(decibels=True)}
 TEXT = "sentences"
-# Classes and samples of the batches whose soft labels are recovered, and of those whose labels are counted.
+# Classes and sizes of the batches whose soft labels are recovered, and size of the batches whose labels are counted.
 CLASSES, SIZES, COUNTED = 100, (2, 4), 32
 COUNTS = ("llg", "llg*", "ilrg", "posterior")
-# Samples of the same kind that the posterior attack is given.
+# Number of auxiliary samples for the posterior attack.
 OTHERS = 500
 LANGUAGE = ("lstm", "transformer")
-# Random last layers: how many classes and features, samples of each, and how far their logits spread.
+# Random last layers: numbers of classes and of features, samples per layer, and range of the logits' deviations.
 HEADS, FEATURES, OWN, SPREADS = (3, 4, 5, 10, 100), (8, 64, 256), 20, (0.03, 100.0)
 KINDS = ("smoothing", "mixup", "onehot")
-# What an attack says of a label or of a batch.
+# The statuses of a label or a batch.
 STATUSES = ("unique", "ambiguous", "failed")
-# Images are peeled at so many pixels a side.
+# Side (pixels) of images that are peeled.
 FEW = 16
-# An image's error may be so many times the one that its certificate vouches for.
+# A certificate is wrong if an image's error exceeds the certified error by more than this factor.
 HONEST = 3.0
-# A certificate that states no error vouches for this relative one.
+# The relative error that counts as certified if a certificate states none.
 VOUCHED = 1e-3
 ATTACKERS = {
     "told": "knows the precision",
@@ -79,36 +79,36 @@ ATTACKERS = {
 
 
 class Network(Form):
-    """A network of single samples, and for how many epochs it was trained."""
+    """A network for single samples, and the number of its training epochs."""
 
     network: str
     epochs: Whole = Field(0, ge=0)
 
 
 class Parameters(studies.Parameters):
-    """What clients compute in, which networks are attacked, and with how many samples."""
+    """Parameters of the page: the clients' precisions, networks, attacks and numbers of samples."""
 
     precisions: list[Literal["float64", "float32", "tf32", "tf32-matmul", "bfloat16", "float16"]] = setting(
-        ["float32", "bfloat16"], paper=list(PRECISIONS), min_length=1, about="what the client computes in"
+        ["float32", "bfloat16"], paper=list(PRECISIONS), min_length=1, about="precisions in which the client computes"
     )
     networks: list[Network] = setting(
         ["lenet/0"],
         paper=["lenet/0", "lenet/10", "resnet20/0", "resnet18-cifar/0"],
         validate_default=True,
-        about="networks whose single labels are recovered, as network/epochs",
+        about="networks for the labels of single samples, written network/epochs of training",
     )
     samples: int = setting(
-        5, paper=100, smallest=2, ge=1, le=100_000, about="single samples a network and kind of label"
+        5, paper=100, smallest=2, ge=1, le=100_000, about="single samples per network and kind of label"
     )
     heads: int = setting(
-        4, paper=100, smallest=1, ge=1, le=100_000, about="random last layers, each with samples of its own"
+        4, paper=100, smallest=1, ge=1, le=100_000, about="random last layers, each with its own samples"
     )
-    batches: int = setting(1, paper=10, ge=1, le=10_000, about="batches a setting of every other attack")
+    batches: int = setting(1, paper=10, ge=1, le=10_000, about="batches per setting of every other attack")
     images: list[Literal["connected", "convolutional", "peeling", "matching"]] = setting(
         ["connected"],
         paper=["connected", "convolutional", "peeling", "matching"],
         smallest=["connected", "matching"],
-        about="image attacks",
+        about="attacks on images",
     )
     steps: int = setting(
         10,
@@ -116,19 +116,19 @@ class Parameters(studies.Parameters):
         smallest=3,
         ge=1,
         le=100_000,
-        about="steps of matching, and ten times as many in front of a peeled map",
+        about="steps of gradient matching; the search for images in peeling takes ten times as many",
     )
-    dataset: str = setting("photos", paper="cifar10", about="private images, test split")
+    dataset: str = setting("photos", paper="cifar10", about="dataset of the private images, test split")
 
     def sees(self) -> list[Sees]:
-        """Return the networks and the images that they are shown."""
-        # Labels of batches are counted in LeNet-5, whatever the networks of single samples, by auxiliary samples that
-        # are drawn from all classes: of twenty a class none is left out.
+        """Return the networks and the images that they see."""
+        # Labels of batches are always counted in LeNet-5. The auxiliary samples are drawn from all classes; with twenty
+        # per class on average, no class is left out.
         counted = Fixed("lenet5", self.dataset, classes=OTHERS // 20)
         return [Sees(one.network, self.dataset) for one in self.networks] + [counted]
 
     def experiments(self) -> Iterator[Experiment]:
-        """Give every attack on the clients of each precision."""
+        """Yield every attack on clients of each precision."""
         steps = {"matching": self.steps, "peeling": 10 * self.steps}
         for name in self.precisions:
             for one in self.networks:
@@ -141,7 +141,7 @@ class Parameters(studies.Parameters):
                 yield RestoredImages.of(self, precision=name, attack=attack, steps=steps.get(attack, 0))
 
     def about(self) -> str:
-        """Return in a few words how many samples of what a run is about."""
+        """Return a short text on the size of a run."""
         return (
             f"{len(self.precisions)} precisions, {self.samples} single samples a cell, "
             f"{self.batches} batches a cell, {data.title(self.dataset)}"
@@ -149,9 +149,13 @@ class Parameters(studies.Parameters):
 
 
 class Outcomes(Row):
-    """How often an attack said each status, and how much of its answers was right.
+    """The results of an attack on `cases` samples or batches.
 
-    `wrong`: certified answers that are not right; `right`: in percent; `error`: the median L1 error of a label.
+    Attributes:
+        unique, ambiguous, failed: How often the attack gave each status.
+        wrong: The number of certified answers that are not right.
+        right: The percentage of right classes, labels or words.
+        error: The median L1 error of a label.
     """
 
     cases: int
@@ -164,7 +168,7 @@ class Outcomes(Row):
 
 
 class LabelOutcomes(Outcomes):
-    """The same of the labels of single samples; `largest`: the largest error of a label."""
+    """The results on labels of single samples; `largest` is the largest L1 error of a label."""
 
     labels: str
     attacker: str
@@ -173,7 +177,7 @@ class LabelOutcomes(Outcomes):
 
 
 class HeadOutcomes(LabelOutcomes):
-    """The same in one random last layer; `spread`: the standard deviation of its logits."""
+    """The results on single samples in one random last layer; `spread` is the standard deviation of its logits."""
 
     classes: int
     features: int
@@ -181,7 +185,7 @@ class HeadOutcomes(LabelOutcomes):
 
 
 class BatchOutcomes(Outcomes):
-    """The same of batches of one size and kind of label; `error`: of a batch's worst label."""
+    """The results on batches of one size and kind of label; `error` is the median of their largest label errors."""
 
     size: int
     labels: str
@@ -189,14 +193,14 @@ class BatchOutcomes(Outcomes):
 
 
 class SentenceOutcomes(Outcomes):
-    """The same of batches of sentences, in one language model."""
+    """The results on batches of sentences in one language model."""
 
     network: str
     attacker: str
 
 
 class Counted(Row):
-    """The share of labels that one method counts right, in percent, and its standard deviation over batches."""
+    """The percentage of labels that one method counts correctly: mean and standard deviation over batches."""
 
     method: str
     batches: int
@@ -205,9 +209,16 @@ class Counted(Row):
 
 
 class Nearness(Row):
-    """How near images are to the private ones, in the order that fits best, and whether a certificate is wrong.
+    """The similarity of restored images to the private images, in the best order.
 
-    `error`: the largest relative error of an image; `vouched`: the one that the attack vouches for.
+    Attributes:
+        psnr: The mean PSNR (dB).
+        least: The lowest PSNR (dB).
+        lost: The number of images that were not restored.
+        error: The largest relative error of an image.
+        vouched: The relative error that the attack certifies; None if the attack states no error.
+        certain: Whether the attack gives a certificate.
+        wrong: 1 if the certificate is wrong, else 0.
     """
 
     psnr: float
@@ -220,7 +231,7 @@ class Nearness(Row):
 
 
 class Restored(Nearness):
-    """A batch of images that one attacker restored."""
+    """A batch of images that one attacker restored, with the attack's status."""
 
     size: int
     batch: int
@@ -230,7 +241,7 @@ class Restored(Nearness):
 
 
 class Attacker(NamedTuple):
-    """What an attacker takes for granted: the client's precision, and the noise on the gradient, None for any."""
+    """An attacker's assumptions: the client's precision (None: unknown) and the noise level (None: estimate it)."""
 
     name: str
     precision: str | None = None
@@ -238,7 +249,14 @@ class Attacker(NamedTuple):
 
 
 class Tried(NamedTuple):
-    """What came of one attack on a batch; `wrong`: certified and not right; `right`: a share."""
+    """The result of one attack on a batch.
+
+    Attributes:
+        status: The attack's status.
+        wrong: Whether the answer is certified and not right.
+        right: The share of right labels or words.
+        error: The largest L1 error of a label.
+    """
 
     status: str
     wrong: bool
@@ -247,27 +265,27 @@ class Tried(NamedTuple):
 
 
 def attackers(precision: str) -> list[Attacker]:
-    """Return who attacks a client: one who is not told its precision and, where it is a coarse one, one who is."""
+    """Return the attackers of a client: without its precision and, if it is coarser than float32, with it."""
     told = [] if precision in ("float32", "float64") else [Attacker("told", precision)]
     return [Attacker("not told"), *told]
 
 
 def sent(model: nn.Module, inputs: Tensor, labels: Tensor, precision: str) -> Leak:
-    """Return what a client of this precision sends; one of float64 has a model of float64."""
+    """Return the leak of a client that computes in this precision; for float64 the model is converted too."""
     if precision != "float64":
         return observe(model, inputs, labels, precision=precision)
     return observe(model.double(), inputs.double(), labels.double())
 
 
 class OfPrecision(Experiment):
-    """An attack on clients that compute in one precision."""
+    """An experiment on clients that compute in one precision."""
 
     precision: str
     dataset: str
 
 
 class NetworkLabels(OfPrecision):
-    """Labels of single samples, in one network."""
+    """Recover labels of single samples in one network."""
 
     part: ClassVar[str] = "labels"
     network: str
@@ -275,7 +293,7 @@ class NetworkLabels(OfPrecision):
     samples: int
 
     def run(self) -> Iterator[LabelOutcomes]:
-        """Recover labels of every kind."""
+        """Recover the labels, for every kind of label."""
         classes = data.load(self.dataset, "test").classes
         model = self._network(classes)
         for labels in KINDS:
@@ -295,7 +313,7 @@ class NetworkLabels(OfPrecision):
 
 
 class HeadLabels(OfPrecision):
-    """Labels of single samples in random last layers, with logits from flat to saturated, which no dataset has."""
+    """Recover labels of single samples in random last layers, whose logits vary more than in any dataset."""
 
     part: ClassVar[str] = "heads"
     heads: int
@@ -321,7 +339,7 @@ class HeadLabels(OfPrecision):
 
 
 class BatchLabels(OfPrecision):
-    """Labels of whole batches, out of one averaged gradient each."""
+    """Recover labels of batches, each from one averaged gradient."""
 
     part: ClassVar[str] = "batches"
     batches: int
@@ -347,7 +365,7 @@ class BatchLabels(OfPrecision):
 
 
 class Counts(OfPrecision):
-    """Classes of the samples of a batch, counted."""
+    """Count the labels of batches."""
 
     part: ClassVar[str] = "counts"
     batches: int
@@ -388,17 +406,17 @@ class Counts(OfPrecision):
 
 
 class ReadSentences(OfPrecision):
-    """Batches of two sentences, by an attacker who does not know the precision."""
+    """Read batches of two sentences, as an attacker who does not know the precision."""
 
     part: ClassVar[str] = "sentences"
     batches: int
 
     def reads(self) -> list[str]:
-        """Return the name of the sentences."""
+        """Return the name of the dataset of sentences."""
         return [TEXT]
 
     def run(self) -> Iterator[SentenceOutcomes]:
-        """Read every batch, in either kind of language model."""
+        """Read every batch in each kind of language model."""
         for kind in LANGUAGE:
             recipe = LanguageRecipe(text=TEXT, kind=kind, width=64, layers=1, epochs=1, seed=self.seed)
             model = recipe.build().to(self.device)
@@ -414,7 +432,7 @@ class ReadSentences(OfPrecision):
 
 
 class RestoredImages(OfPrecision):
-    """Images of one-hot labels, of which an attacker in any precision can be certain."""
+    """Restore images with one-hot labels, which can be certified in any precision."""
 
     part: ClassVar[str] = "images"
     attack: str
@@ -430,7 +448,7 @@ class RestoredImages(OfPrecision):
                 model = self._network(images, self.seed + number)
                 leak = sent(model, images.to(self.device), soft.to(self.device), self.precision)
                 for attacker in attackers(self.precision):
-                    # Gradient matching has no use for the precision.
+                    # Gradient matching does not use the client's precision.
                     if self.attack == "matching" and attacker.name == "told":
                         continue
                     found, status, vouched = self._restored(leak, attacker.precision)
@@ -450,10 +468,10 @@ class RestoredImages(OfPrecision):
         return model.to(self.device)
 
     def _restored(self, leak: Leak, precision: str | None) -> tuple[Tensor, str, float | None]:
-        """Return the images, what the attack says of them, and the relative error that it vouches for."""
+        """Return the images, the attack's status, and the relative error that it certifies, if any."""
         if self.attack == "peeling":
             peeled = peel(leak, prior="onehot", steps=self.steps, seed=self.seed, precision=precision)
-            # An image that no map certifies is shown all the same: it is the nearest one.
+            # Without a certificate, take the nearest image all the same.
             worst = float(peeled.errors.max())
             return peeled.nearest, peeled.status, worst if math.isfinite(worst) else None
         if self.attack == "matching":
@@ -468,7 +486,7 @@ class RestoredImages(OfPrecision):
 
 
 def _private(dataset: str, labels: str, count: int, classes: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Return normalised images and soft labels of random classes, mixup's images mixed as well."""
+    """Return normalised images and soft labels of random classes; for mixup the images are mixed as well."""
     private, generator = data.load(dataset, "test"), torch.Generator().manual_seed(seed)
     chosen = torch.randperm(len(private), generator=generator)[:count]
     images = data.normalise(private.images[chosen])
@@ -483,7 +501,7 @@ def _private(dataset: str, labels: str, count: int, classes: int, seed: int) -> 
 def _attacked_labels(
     model: nn.Module, inputs: Tensor, soft: Tensor, labels: str, precision: str
 ) -> Iterator[LabelOutcomes]:
-    """Give what each of three attackers knows of the labels of single samples."""
+    """Yield the results of each attacker on the labels of single samples."""
     each = zip(inputs.split(1), soft.split(1), strict=True)
     leaks = [sent(model, one, label, precision) for one, label in each]
     gradients = torch.stack([leak.weight_gradient for leak in leaks])
@@ -518,7 +536,7 @@ def _attacked_labels(
 
 
 def _recovered(leak: Leak, soft: Tensor, labels: str, attacker: Attacker) -> Tried:
-    """Return what came of recovering the labels of a batch."""
+    """Recover the labels of a batch, and compare them with the true labels."""
     found = recover_batch(
         leak.weight_gradient,
         leak.weight,
@@ -534,7 +552,7 @@ def _recovered(leak: Leak, soft: Tensor, labels: str, attacker: Attacker) -> Tri
 
 
 def summed(tried: list[Tried]) -> Outcomes:
-    """Return how often each status was said, how often wrongly, and what was right on average."""
+    """Return the number of each status and of wrong certificates, the mean success, and the median error."""
     statuses = [one.status for one in tried]
     known = torch.tensor([one.error for one in tried if one.status != "failed"], dtype=torch.float64)
     return Outcomes(
@@ -549,7 +567,14 @@ def summed(tried: list[Tried]) -> Outcomes:
 
 
 def nearness(found: Tensor, inputs: Tensor, status: str, vouched: float | None) -> Nearness:
-    """Return how near images are to the truth in their best order, and whether a certificate is wrong."""
+    """Compare restored images with the private images in the best order, and check the certificate.
+
+    Args:
+        found: The restored images (B, C, H, W), normalised.
+        inputs: The private images (B, C, H, W), normalised.
+        status: The attack's status.
+        vouched: The relative error that the attack certifies, if it states one.
+    """
     true = inputs.double()
     order = metrics.match_batch(found.nan_to_num(nan=0.0), true)
     lost = ~found.isfinite().flatten(1).all(dim=1)
@@ -579,7 +604,11 @@ IMAGES = {
 
 
 def precisions_table() -> pd.DataFrame:
-    """Return what each precision rounds, and by how much."""
+    """Return the rounding errors of each precision.
+
+    Rows: precisions. Columns: relative rounding errors in Linear layers and in convolutions, and the smallest gradient
+    that is not rounded to zero.
+    """
     return pd.DataFrame(
         {
             "precision": name,
@@ -592,7 +621,7 @@ def precisions_table() -> pd.DataFrame:
 
 
 def _in_words(record: Record, *kinds: type[Experiment]) -> pd.DataFrame:
-    """Return rows with the attackers in words, in the order of the precisions."""
+    """Return rows with the attackers in words, sorted by precision."""
     order = {name: place for place, name in enumerate(record.stated(Parameters).precisions)}
     rows = pd.concat([record.rows(kind) for kind in kinds])
     rows = rows.assign(attacker=rows["attacker"].map(ATTACKERS))
@@ -607,12 +636,16 @@ STATUS_SHARES: dict[str, Measure] = {status: _share_of_cases(status) for status 
 
 
 def labels_table(record: Record) -> pd.DataFrame:
-    """Return what is known of single labels, all networks and kinds of label together."""
+    """Return the results on labels of single samples, over all networks and kinds of label.
+
+    Rows: the client's precision and the attacker. Columns: n samples, the share of each status, the share of right
+    classes, median and largest L1 label error, and the number of wrong certificates.
+    """
     return _single_labels(record, NetworkLabels)
 
 
 def heads_table(record: Record) -> pd.DataFrame:
-    """Return what is known of single labels, all random last layers together."""
+    """Return the results on labels of single samples, over all random last layers, with rows and columns as before."""
     return _single_labels(record, HeadLabels)
 
 
@@ -632,7 +665,11 @@ def _single_labels(record: Record, kind: type[Experiment]) -> pd.DataFrame:
 
 
 def batches_table(record: Record) -> pd.DataFrame:
-    """Return what is known of a batch's labels and of sentences."""
+    """Return the results on batches.
+
+    Rows: the client's precision, the attack (on labels or on sentences), and the attacker. Columns: n batches, the
+    share of each status, the share of right labels or words, and the number of wrong certificates.
+    """
     rows = _in_words(record, BatchLabels, ReadSentences)
     attacks = {BatchLabels.part: "labels of a batch", ReadSentences.part: "sentences"}
     return summary(
@@ -648,7 +685,10 @@ def batches_table(record: Record) -> pd.DataFrame:
 
 
 def counts_table(record: Record) -> pd.DataFrame:
-    """Return the mean share of labels that is counted right, a line a precision, a column a method."""
+    """Return the percentage of labels that are counted correctly, mean ± standard deviation over batches.
+
+    Rows: the client's precision. Columns: the number of batches, and the methods.
+    """
 
     def counted(rows: pd.DataFrame) -> str:
         return f"{rows['share'].iloc[0]:.1f} ± {rows['spread'].iloc[0]:.1f}"
@@ -660,7 +700,12 @@ def counts_table(record: Record) -> pd.DataFrame:
 
 
 def images_table(record: Record) -> pd.DataFrame:
-    """Return how well images come back, by the attack, the batch size, the precision and the attacker."""
+    """Return the quality of restored images.
+
+    Rows: attacks, batch sizes B, the client's precision, and attackers. Columns: n batches, batches certified, batches
+    with all images restored, the median of their mean PSNR (dB), their lowest PSNR (dB), and the number of wrong
+    certificates.
+    """
     rows = _in_words(record, RestoredImages)
     rows = rows.assign(attack=rows["attack"].map(IMAGES), size=rows["size"].astype(int), whole=rows["lost"] == 0)
     lines = summary(
@@ -683,7 +728,11 @@ def _scientific(value: float) -> str:
 
 
 def figure_digits(record: Record) -> Figure:
-    """Draw the error of single labels, and the PSNR of images, against the precision of the client."""
+    """Plot the quality of recovered labels and images against the client's precision.
+
+    Left: the median L1 error of labels of single samples, one line for each attacker. Right: the median PSNR (dB) of
+    single images, one line for each attack, with the better attacker.
+    """
     names = list(record.stated(Parameters).precisions)
     figure, axes = figures.panels(1, 2, height=3.6)
     left, right = axes[0]
@@ -714,12 +763,15 @@ def figure_digits(record: Record) -> Figure:
 
 
 def figure_certificates(record: Record) -> Figure:
-    """Draw what the attack on single labels says, a bar a precision, for attackers who are told it and who are not."""
+    """Plot the share of each status (%) of labels of single samples as stacked bars, one bar for each client precision.
+
+    Left: attackers who know the precision. Right: attackers who do not.
+    """
     names = list(record.stated(Parameters).precisions)
     frame = record.rows(NetworkLabels)
     figure, axes = figures.panels(1, 2, height=3.2, sharey=True)
     for axis, attacker in zip(axes[0], ("told", "not told"), strict=True):
-        # Where nothing is coarser than the gradients, there is nothing to be told.
+        # In float32 and float64, knowledge of the precision makes no difference.
         own = frame[frame["attacker"] == attacker]
         plain = frame[(frame["attacker"] == "not told") & frame["precision"].isin(("float32", "float64"))]
         own = pd.concat([own, plain]) if attacker == "told" else own

@@ -1,6 +1,6 @@
 """Theorem 1: every scalar gives a label that sums to one
 
-wang2024, section 3.4 and appendix A: without a prior on the label, the gradient leaves an interval of answers.
+wang2024, section 3.4 and appendix A: without a prior on the label, the gradient admits an interval of scalars.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from gradleak.studies.shared.attacked_networks import built
 from gradleak.studies.shared.samples import DTYPES, LABELS, observe_private, private_samples, read, reduced, written
 
 PLACE = "Section 3.4, Figure 2, Appendix A"
-# The share of its bound that a rounding error reaches is as uncertain as the error. Logits in float32 carry the
-# rounding of all layers.
+# A rounding error divided by its bound is as uncertain as the error. Logits in float32 contain the rounding errors of
+# all layers.
 COLUMNS = {
     "bound_share": kinds.rounding(near=1.0),
     "logits": kinds.measured(relative=1e-5),
     "ratios": kinds.measured(relative=1e-5),
 }
-# Decades of |λ / λ*|, each by the exponent of its lower end.
+# Decades of |λ / λ*|, given by the exponents of their lower ends.
 DECADES = (-2, -1, 0, 1)
 
 
 class Parameters(studies.Parameters):
-    """How many random layers are drawn, and which networks see which images."""
+    """Parameters of the page: random layers, networks and images."""
 
     samples: int = setting(
         200,
@@ -50,26 +50,24 @@ class Parameters(studies.Parameters):
         smallest=20,
         ge=1,
         le=1_000_000,
-        about="random layers for each number of classes and precision",
+        about="random layers per number of classes and precision",
     )
     classes: list[int] = setting(
         [2, 10, 100], paper=[2, 10, 100, 1000], smallest=[3, 10], about="numbers of classes C of the random layers"
     )
     features: int = setting(64, ge=1, le=8192, about="features I of the random layers")
     images: int = setting(
-        30, paper=500, smallest=10, ge=1, le=100_000, about="single images a network and kind of label"
+        30, paper=500, smallest=10, ge=1, le=100_000, about="single images per network and kind of label"
     )
-    dataset: str = setting("photos", paper="cifar10", about="images the networks see")
-    networks: list[str] = setting(
-        ["lenet"], paper=["lenet", "resnet18", "resnet18-cifar"], about="real networks, untrained"
-    )
+    dataset: str = setting("photos", paper="cifar10", about="dataset of the private images")
+    networks: list[str] = setting(["lenet"], paper=["lenet", "resnet18", "resnet18-cifar"], about="untrained networks")
 
     def sees(self) -> list[Sees]:
-        """Return the networks and the images that they are shown."""
+        """Return the networks and the images that they see."""
         return [Sees(network, self.dataset) for network in self.networks]
 
     def experiments(self) -> Iterator[Experiment]:
-        """Give the random layers, then each network's images, and one image for the figure."""
+        """Yield the random layers, then each network's images, and one image for the figure."""
         for classes, dtype, bias in product(self.classes, DTYPES, (False, True)):
             yield RandomLayers.of(self, classes=classes, dtype=dtype, bias=bias)
         for network, labels in product(self.networks, LABELS):
@@ -79,13 +77,22 @@ class Parameters(studies.Parameters):
         yield OneInterval.of(self, network=self.networks[0], labels="smoothing", dtype="float32", samples=1)
 
     def about(self) -> str:
-        """Return in a few words how many samples of what a run is about."""
+        """Return a short text on the size of a run."""
         images = f"{self.images} images a network and kind of label, {data.title(self.dataset)}"
         return f"{self.samples:,} random layers of each kind, {images}"
 
 
 class Sums(Row):
-    """How far pseudo labels sum from 1: in all, and by the decade of |λ / λ*|."""
+    """How much the sums of pseudo labels differ from 1.
+
+    Attributes:
+        pseudo_labels: The number of pseudo labels.
+        error: The largest |Σŷ − 1|.
+        median_error: The median of |Σŷ − 1|.
+        bound_share: The largest |Σŷ − 1| relative to its bound.
+        invalid_percent: The percentage of pseudo labels with a negative entry.
+        error_decade_…: The largest |Σŷ − 1| in one decade of |λ / λ*|, named by the exponent of its lower end.
+    """
 
     pseudo_labels: int
     error: float
@@ -99,7 +106,13 @@ class Sums(Row):
 
 
 class LayerSums(Sums):
-    """The same of random layers; where these have a bias, also the median errors of the labels (L1)."""
+    """The sums for random layers and, if the layers have a bias, median L1 errors of the labels.
+
+    Attributes:
+        median_label_error: The error at the true scalar.
+        median_label_error_bias_ignored: The error at the true scalar if the bias is ignored.
+        median_label_error_closed_form: The error of the closed form that uses the bias gradient.
+    """
 
     median_label_error: float = math.nan
     median_label_error_bias_ignored: float = math.nan
@@ -107,7 +120,20 @@ class LayerSums(Sums):
 
 
 class Interval(Row):
-    """The interval of λ around the true scalar in which every label is a valid one."""
+    """The interval of λ around the true scalar in which every label is valid.
+
+    Attributes:
+        sample: The number of the image.
+        truth: The true scalar.
+        low: The end nearer to zero.
+        high: The other end, infinite if the interval has none.
+        elsewhere: The number of other intervals with valid labels.
+        least: The least |λ| with a valid label.
+        widening: high / low.
+        ambiguous: Whether the interval is wider than rounding.
+        endless: Whether the interval has no upper end.
+        label_distance: The L1 distance between the labels at both ends.
+    """
 
     sample: int = 0
     truth: float
@@ -122,14 +148,14 @@ class Interval(Row):
 
 
 class DrawnInterval(Interval):
-    """The same of one image, with the path of its labels."""
+    """The interval of one image with its label path."""
 
     logits: list[float]
     ratios: list[float]
 
 
 class RandomLayers(Experiment):
-    """Single layers with any feature, any label and any scalar; the sums of their pseudo labels are measured."""
+    """Measure the sums of pseudo labels of random layers with any feature, any label and any scalar."""
 
     part: ClassVar[str] = "layers"
     classes: int
@@ -139,7 +165,7 @@ class RandomLayers(Experiment):
     samples: int
 
     def run(self) -> list[LayerSums]:
-        """Draw the layers, and measure."""
+        """Draw the layers, and measure the sums."""
         generator = torch.Generator().manual_seed(self.seed)
         chunk = max(1, 20_000_000 // (self.classes * self.features))
         parts = [self._draw(min(chunk, self.samples - start), generator) for start in range(0, self.samples, chunk)]
@@ -149,7 +175,7 @@ class RandomLayers(Experiment):
         return [LayerSums.of(sums, **medians)]
 
     def _draw(self, samples: int, generator: torch.Generator) -> dict[str, Tensor]:
-        """Return pseudo labels of some layers, how far their scalars reach and, with a bias, errors of labels."""
+        """Return the pseudo labels of some layers, |λ* / λ| of their scalars and, with a bias, label errors."""
 
         def normal(*shape: int) -> Tensor:
             return torch.randn(*shape, generator=generator, dtype=torch.float64)
@@ -159,7 +185,7 @@ class RandomLayers(Experiment):
 
         classes, features = self.classes, self.features
         like = torch.empty(0, device=self.device, dtype=DTYPES[self.dtype])
-        # Logits of any spread from flat to saturated, features of any sign, labels anywhere on the simplex.
+        # Draw logits from flat to saturated, features of any sign, and labels anywhere on the simplex.
         spread = 10 ** (uniform(samples, 1, 1) * 3 - 1.5)
         weight = (normal(samples, classes, features) * spread / math.sqrt(features)).to(like)
         hidden = normal(samples, features).to(like)
@@ -189,7 +215,7 @@ class RandomLayers(Experiment):
         scalars = truth * factor.to(truth)
         values = {"labels": _pseudo_labels(path, offset, scalars).unsqueeze(1), "reach": (1 / factor).abs()}
         if self.bias:
-            # x = Gᵀ g_b / ‖g_b‖² and ŷ = softmax(Wx + b) − g_b: with the bias gradient nothing is left to search.
+            # The bias gradient gives the label directly: x = Gᵀ g_b / ‖g_b‖² and ŷ = softmax(Wx + b) − g_b.
             closed = torch.einsum("nci,nc->ni", gradient, delta) / delta.square().sum(dim=1, keepdim=True)
             scores = torch.einsum("nci,ni->nc", weight, closed) + offset
             values |= {
@@ -201,12 +227,12 @@ class RandomLayers(Experiment):
 
 
 def _pseudo_labels(path: LabelPath, offset: Tensor, scalars: Tensor) -> Tensor:
-    """Return ŷ(λ) (N, C) at one scalar a layer (N, 1), where every layer has a bias of its own (N, C)."""
+    """Return ŷ(λ) (N, C) at one scalar for each layer (N, 1) with its own bias (N, C)."""
     return (scalars * path.logits + offset).softmax(dim=-1) - path.ratios / scalars
 
 
 class OnNetwork(Experiment):
-    """Single images on a real, untrained network."""
+    """An experiment on single images in an untrained network."""
 
     network: str
     labels: str
@@ -215,7 +241,7 @@ class OnNetwork(Experiment):
     samples: int
 
     def observed(self) -> tuple[HeadLeaks, Tensor]:
-        """Return what the images' clients send, and p − y, the truth."""
+        """Return the clients' last-layer leaks, and the true p − y (N, C)."""
         private = data.load(self.dataset, "test")
         inputs, targets = private_samples(private, self.labels, self.samples, self.seed)
         model = built(self.network, private, self.seed, self.device)
@@ -223,12 +249,12 @@ class OnNetwork(Experiment):
 
 
 class NetworkSums(OnNetwork):
-    """The sums of the pseudo labels of a network's images."""
+    """Measure the sums of pseudo labels of a network's images."""
 
     part: ClassVar[str] = "network"
 
     def run(self) -> list[Sums]:
-        """Draw sixteen scalars an image, and measure."""
+        """Draw sixteen scalars for each image, and measure the sums."""
         path, truth = reduced(*self.observed(), exact=False)
         generator = torch.Generator().manual_seed(self.seed)
         factor = 10 ** (torch.rand(self.samples, 16, generator=generator, dtype=torch.float64) * 4 - 2)
@@ -238,7 +264,7 @@ class NetworkSums(OnNetwork):
 
 
 class Intervals(OnNetwork):
-    """The intervals of λ in which the labels of a network's images are valid."""
+    """Find the intervals of λ in which the labels of a network's images are valid."""
 
     part: ClassVar[str] = "interval"
 
@@ -249,25 +275,25 @@ class Intervals(OnNetwork):
 
 
 class OneInterval(OnNetwork):
-    """The interval of one image and the path of its labels, for the figure."""
+    """Find the interval of one image, and keep its label path for the figure."""
 
     part: ClassVar[str] = "figure"
 
     def run(self) -> list[DrawnInterval]:
-        """Find the interval, and keep the path."""
+        """Find the interval, and return it with the label path."""
         path, truth = reduced(*self.observed())
         return [DrawnInterval.of(interval_rows(path, truth)[0], **written(path))]
 
 
 def sum_bound(classes: int, reach: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return how far Σŷ(λ) may lie from 1 through rounding alone, for reach = |λ* / λ| (the page derives it)."""
+    """Return the bound on |Σŷ(λ) − 1| by rounding alone, for reach = |λ* / λ|; the page derives this bound."""
     unit = torch.finfo(dtype).eps / 2
     return unit * (2 * classes + 2 + (4 * classes + 16 + 4 * math.log(classes)) * reach)
 
 
 def measured_sums(labels: Tensor, reach: Tensor, dtype: torch.dtype) -> Sums:
-    """Return how far pseudo labels (N, K, C) at reach (N, K) sum from 1."""
-    # Summed in float64: the theorem is about the entries, not about adding them up.
+    """Return how much the sums of pseudo labels (N, K, C) at reach |λ* / λ| (N, K) differ from 1."""
+    # Sum in float64, because the theorem is on the entries and not on rounding in the sum.
     error = (labels.double().sum(dim=-1) - 1).abs()
     share = error / sum_bound(labels.shape[-1], reach, dtype)
     decade = (-reach.log10()).floor().clamp(DECADES[0], DECADES[-1])
@@ -286,11 +312,11 @@ def measured_sums(labels: Tensor, reach: Tensor, dtype: torch.dtype) -> Sums:
 
 
 def interval_rows(path: LabelPath, truth: Tensor) -> list[Interval]:
-    """Return, for every sample, the interval of λ around the true scalar in which each label is a valid one."""
+    """Return, for every sample, the interval of λ around the true scalar (N,) in which every label is valid."""
     known = truth.tolist()
     around = [_around(own, true) for own, true in zip(nonnegative_intervals(path), known, strict=True)]
     ends = torch.tensor([[low, high] for low, high, _ in around], dtype=path.ratios.dtype).to(path.ratios.device)
-    # The labels of an interval without an upper end tend to the one-hot prediction.
+    # In an interval without an upper end, labels tend to the one-hot prediction; a large scalar stands for this limit.
     ends[:, 1] = torch.where(ends[:, 1].isinf(), 1e9 * ends[:, 0], ends[:, 1])
     labels = path.labels(ends)
     distances = (labels[:, 0] - labels[:, 1]).abs().sum(dim=1).tolist()
@@ -313,8 +339,9 @@ def interval_rows(path: LabelPath, truth: Tensor) -> list[Interval]:
 
 
 def _around(intervals: list[tuple[float, float]], true: float) -> tuple[float, float, int]:
-    """Return the ends of the interval that holds the true scalar, and how many other intervals there are."""
-    # One-hot and mixup labels have entries at 0 exactly, so their true scalar is an end point: a hair is allowed.
+    """Return the ends of the interval that contains the true scalar, and the number of other intervals."""
+    # One-hot and mixup labels have entries that are exactly 0, so their true scalar is an end point: allow for
+    # rounding.
     own = [
         (low, high)
         for low, high in intervals
@@ -324,7 +351,11 @@ def _around(intervals: list[tuple[float, float]], true: float) -> tuple[float, f
 
 
 def table(record: Record) -> pd.DataFrame:
-    """Return how far pseudo labels sum from one, a line a kind of layer, both precisions side by side."""
+    """Return how much the sums of pseudo labels differ from 1.
+
+    Rows: layers, with or without bias, and kinds of label. Columns: the number of pseudo labels, the share with a
+    negative entry ("not valid"), the largest |Σŷ − 1| in each precision, and this error relative to its bound.
+    """
     frame = pd.concat([record.rows(RandomLayers), record.rows(NetworkSums)])
     frame = frame.fillna({"network": "random", "labels": "any", "bias": False})
     lines = []
@@ -347,7 +378,11 @@ def table(record: Record) -> pd.DataFrame:
 
 
 def bias_table(record: Record) -> pd.DataFrame:
-    """Return what a bias changes: median L1 error of the label at the true scalar, and by the closed form."""
+    """Return the median L1 label error for random layers with a bias.
+
+    Rows: numbers of classes C and precisions. Columns: layers; the error at the true scalar with the bias ignored and
+    with the bias used; and the error of the closed form, which needs no scalar.
+    """
     frame = record.rows(RandomLayers)
     frame = frame[frame["bias"].eq(True)]
     return pd.DataFrame(
@@ -363,7 +398,12 @@ def bias_table(record: Record) -> pd.DataFrame:
 
 
 def interval_table(record: Record) -> pd.DataFrame:
-    """Return how much the gradient leaves open when nothing is known of the label, a line a network and kind."""
+    """Return the intervals of valid labels if nothing is known about the label.
+
+    Rows: networks and kinds of label. Columns: the share of samples with an interval, and with one without end; the
+    median ratio of the interval's ends; the L1 distance between the labels at its ends, mean ± standard deviation; and
+    the share of samples with a second interval.
+    """
     keys = ["network", "labels"]
     groups = record.rows(Intervals).groupby(keys, sort=False)
     return pd.DataFrame([dict(zip(keys, key, strict=True)) | _interval_line(group) for key, group in groups])
@@ -381,7 +421,7 @@ def _interval_line(group: pd.DataFrame) -> dict[str, str]:
 
 
 def figure_errors(record: Record) -> Figure:
-    """Draw the largest |Σŷ − 1| in each decade of |λ / λ*| under its bound, for both precisions."""
+    """Plot the largest |Σŷ − 1| in each decade of |λ / λ*|, and the bound (dashed), for both precisions."""
     frame = record.rows(RandomLayers)
     frame = frame[frame["bias"].eq(False)]
     centres = np.array([10**-1.5, 10**-0.5, 10**0.5, 10**1.5])
@@ -391,7 +431,7 @@ def figure_errors(record: Record) -> Figure:
         for index, (_, line) in enumerate(lines.iterrows()):
             colour = figures.COLOURS[index % len(figures.COLOURS)]
             errors = np.array([line[f"error_decade_{low}"] for low in DECADES], dtype=float)
-            # Errors of exactly 0 have no place on a logarithmic axis.
+            # A logarithmic axis cannot show errors of exactly 0.
             errors = np.where(errors > 0, errors, np.nan)
             classes = int(line["classes"])
             axis.plot(centres, errors, "o", color=colour, label=f"C = {classes}")
@@ -406,9 +446,9 @@ def figure_errors(record: Record) -> Figure:
 
 
 def figure_two(record: Record) -> Figure:
-    """Redraw Figure 2: one gradient, the labels it admits as λ moves, and the variance loss over λ.
+    """Plot the labels of one gradient as functions of λ, and the variance loss against λ, as Figure 2 does.
 
-    The labels are drawn at five scalars from end to end of the valid interval and at one just outside each end.
+    Bars show the label at five scalars from end to end of the valid interval, and at one scalar outside each end.
     """
     cases = record.rows(OneInterval)
     if cases.empty:
@@ -419,7 +459,13 @@ def figure_two(record: Record) -> Figure:
 
 
 def draw_two(path: LabelPath, truth: float, interval: tuple[float, float]) -> Figure:
-    """Draw one gradient's labels as λ moves, and the variance loss over λ."""
+    """Plot the labels of one gradient, and the variance loss, against λ.
+
+    Args:
+        path: The label path of one sample.
+        truth: The true scalar.
+        interval: The ends of the interval with valid labels.
+    """
     low, high = interval
     high = high if math.isfinite(high) else 4 * low
     inside = low * (high / low) ** np.linspace(0, 1, 5)
@@ -472,7 +518,10 @@ def draw_two(path: LabelPath, truth: float, interval: tuple[float, float]) -> Fi
 
 
 def figure_intervals(record: Record) -> Figure:
-    """Draw, for each network, how far apart the two labels at the ends of the valid interval are."""
+    """Plot the cumulative distribution of the L1 distance between the labels at the ends of the valid interval.
+
+    One panel for each network, one line for each kind of label.
+    """
     frame = record.rows(Intervals)
     names = list(dict.fromkeys(frame["network"]))
     figure, axes = figures.panels(1, len(names), height=3.2, sharey=True)

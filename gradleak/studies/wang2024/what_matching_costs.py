@@ -1,6 +1,6 @@
 """What matching costs: the published attacks against the clock
 
-Beyond wang2024, section 4.3: how long each attack takes to a given quality, alone, many together, and on batches.
+Beyond wang2024, section 4.3: the time of each attack to a given quality, alone, many together, and on batches.
 """
 
 from __future__ import annotations
@@ -32,36 +32,48 @@ from gradleak.studies.shared.attacked_networks import STAGES, Stage
 from gradleak.studies.shared.matched_runs import POINTS, TOP, OnLeNet, lenets, prior, private
 
 PLACE = "Beyond section 4.3"
-# Columns that hold times beside those that say so.
+# Further columns that depend on time measurements.
 TIMES = ("rate", "gain")
-# What no paper has: the search that cannot diverge, second order, and no search at all.
-# From a random start, second order does not find a trained network's image: Table 3's page shows that.
+# Attacks that no paper has: L-BFGS with a line search, second order, and the closed form. From a random start, second
+# order does not find images of a trained network, as the page on Table 3 shows.
 SAFE, SECOND, CLOSED, POLISHED = "L-BFGS, searched", "Levenberg-Marquardt", "closed form", "closed form, polished"
 ATTACKS = (*MATCHING, SAFE, SECOND, CLOSED, POLISHED)
 LEVELS = (20, 25, 30, 40, 60, 100)
-# Steps that are timed when attacks run together, after two that are not.
+# Steps of attacks that run together: timed steps, and steps before the measurement.
 TIMED, UNTIMED = 10, 2
 
 
 class Parameters(studies.Parameters):
-    """How many images each attack gets and how much of its steps, and how many attacks or samples go together."""
+    """Parameters of the page: images and steps of each attack, attacks that run at once, and batch sizes."""
 
-    images: int = setting(1, paper=5, ge=1, le=1000, about="images with smoothed labels")
-    effort: float = setting(0.001, paper=1.0, gt=0, le=1, about="part of the steps that each attack is published with")
-    second_order: int = setting(0, paper=2, ge=0, le=1000, about="of the images, how many get second order")
-    stages: list[Stage] = setting(["untrained"], paper=list(STAGES), about="networks: untrained, trained")
-    together: list[int] = setting([1, 2], paper=[1, 4, 16, 64, 256], about="attacks run at once, timed")
-    batches: list[int] = setting([1, 2], paper=[1, 2, 4, 8], about="samples in one gradient")
-    batch_leaks: int = setting(1, paper=2, ge=1, le=1000, about="gradients a batch size")
-    batch_steps: int = setting(1, paper=300, ge=1, le=100_000, about="L-BFGS steps on batches, 20 gradients each")
-    dataset: str = setting("photos", paper="cifar10", about="private images, test split")
+    images: int = setting(1, paper=5, ge=1, le=1000, about="images with smoothed labels per network")
+    effort: float = setting(
+        0.001, paper=1.0, gt=0, le=1, about="share of its published number of steps that each attack is run for"
+    )
+    second_order: int = setting(
+        0,
+        paper=2,
+        ge=0,
+        le=1000,
+        about="number of these images that are restored by second order and by the refined closed form",
+    )
+    stages: list[Stage] = setting(["untrained"], paper=list(STAGES), about="states of LeNet: untrained, trained")
+    together: list[int] = setting(
+        [1, 2], paper=[1, 4, 16, 64, 256], about="numbers of attacks that run at once and are timed"
+    )
+    batches: list[int] = setting([1, 2], paper=[1, 2, 4, 8], about="batch sizes, in samples per gradient")
+    batch_leaks: int = setting(1, paper=2, ge=1, le=1000, about="gradients per batch size")
+    batch_steps: int = setting(
+        1, paper=300, ge=1, le=100_000, about="L-BFGS steps on batches, 20 gradient evaluations each"
+    )
+    dataset: str = setting("photos", paper="cifar10", about="dataset of the private images, test split")
 
     def sees(self) -> list[Sees]:
-        """Return LeNet in its states, and the images that it is shown."""
+        """Return LeNet in each state, and the images that it sees."""
         return lenets(self.dataset, ["untrained", *self.stages])
 
     def experiments(self) -> Iterator[Experiment]:
-        """Give every attack on every network, second order image by image; batches; and all numbers together."""
+        """Yield every attack on every network (second order image by image), then batches, then attacks at once."""
         for stage, attack in product(self.stages, ATTACKS):
             if attack not in (SECOND, POLISHED):
                 yield Race.of(self, attack=attack, stage=stage, samples=self.images)
@@ -74,19 +86,19 @@ class Parameters(studies.Parameters):
         yield Together.of(self, numbers=self.together)
 
     def about(self) -> str:
-        """Return in a few words how many samples of what a run is about."""
+        """Return a short text on the size of a run."""
         return f"{self.images} smoothed images a network, {data.title(self.dataset)}"
 
 
 class Timed(Row):
-    """What was reached and after how many seconds an image; `what` says which sort of row it is."""
+    """A result after a time per image (s); `what` names the kind of row."""
 
     what: str
     seconds: float = math.nan
 
 
 class RacedImage(Timed):
-    """The PSNR of an image at the end, and whether its attack diverged."""
+    """The final PSNR (dB) of an image; `lost` tells whether the attack diverged."""
 
     image: int
     psnr: float
@@ -94,7 +106,7 @@ class RacedImage(Timed):
 
 
 class Level(Timed):
-    """Whether an image reached a PSNR, and when it first did."""
+    """Whether an image reached the PSNR `level` (dB); `seconds` is the first time at which it did."""
 
     image: int
     level: int
@@ -102,15 +114,19 @@ class Level(Timed):
 
 
 class CurvePoint(Timed):
-    """The mean PSNR of the best so far."""
+    """The mean PSNR (dB) of the best iterates after a time."""
 
     psnr: float
 
 
 class Pace(Timed):
-    """The seconds of one step and attack where a number of attacks run at once.
+    """The time per step and attack (s) if several attacks run at once.
 
-    `rate`: such steps a second; `gain`: how many times the rate of the fewest attacks at once.
+    Attributes:
+        number: The number of attacks at once.
+        run: The optimiser, or "one training step".
+        rate: Steps of attacks per second.
+        gain: The rate divided by that of the smallest number of attacks.
     """
 
     number: int
@@ -120,9 +136,11 @@ class Pace(Timed):
 
 
 class Race(OnLeNet):
-    """One attack on one network against the clock, with part of its published steps.
+    """Measure the PSNR over time of one attack on one network.
 
-    `skip`: how many of the first images are left out.
+    Attributes:
+        effort: The share of the published number of steps.
+        skip: The number of images that are left out at the beginning.
     """
 
     part: ClassVar[str] = "race"
@@ -132,7 +150,7 @@ class Race(OnLeNet):
     skip: int = 0
 
     def run(self) -> list[Timed]:
-        """Attack all images at once."""
+        """Attack all images together."""
         count = self.skip + self.samples
         shown = private("smoothing", self.stage, count, self.dataset, self.seed, self.device)
         inputs, targets = shown.inputs[self.skip :], shown.targets[self.skip :]
@@ -152,7 +170,7 @@ class Race(OnLeNet):
 
 
 class Batches(Experiment):
-    """Averaged gradients of an untrained LeNet, matched by L2 with the labels known."""
+    """Match averaged gradients of an untrained LeNet by L2, with known labels."""
 
     part: ClassVar[str] = "batch"
     size: int
@@ -161,7 +179,7 @@ class Batches(Experiment):
     dataset: str
 
     def run(self) -> list[Timed]:
-        """Match all gradients at once."""
+        """Match all gradients together."""
         shown = private("smoothing", "untrained", self.size * self.leaks, self.dataset, self.seed, self.device)
         inputs, targets = shown.inputs, shown.targets.to(shown.inputs)
         pairs = zip(inputs.split(self.size), targets.split(self.size), strict=True)
@@ -173,14 +191,14 @@ class Batches(Experiment):
 
 
 class Together(Experiment):
-    """The same steps for more and more attacks on an untrained LeNet at once."""
+    """Time the same steps for increasing numbers of attacks at once on an untrained LeNet."""
 
     part: ClassVar[str] = "together"
     numbers: list[int]
     dataset: str
 
     def run(self) -> list[Pace]:
-        """Time a step of two optimisers, and a training step over as many samples."""
+        """Time a step of each of two optimisers, and a training step with as many samples."""
         shown = private("smoothing", "untrained", max(self.numbers), self.dataset, self.seed, self.device)
         inputs, targets = shown.inputs, shown.targets.to(shown.inputs)
         leaks = [observe(shown.model, inputs[n : n + 1], targets[n : n + 1]) for n in range(len(inputs))]
@@ -209,9 +227,9 @@ class Together(Experiment):
 
 
 class Clock:
-    """PSNR against the time that an attack took; what the looking takes is not its time.
+    """Record the PSNR over an attack's time, which excludes the time of the PSNR computation itself.
 
-    On a CPU the time is that of the process, which others at work on the machine do not stretch.
+    On a CPU this is the CPU time of the process, which other processes do not affect.
     """
 
     def __init__(self, truth: Tensor) -> None:
@@ -221,9 +239,9 @@ class Clock:
         self.seen: dict[int, tuple[float, Tensor]] = {}
 
     def watch(self, who: Tensor, step: int, best: Tensor) -> None:
-        """Look at the best inputs (a, B, …) so far."""
+        """Record the PSNR of the best inputs (a, B, …) of the leaks `who` (a,) after a step."""
         now = self.now()
-        # Whoever waits for the last attack of several parts has waited for all before.
+        # Parts of the leaks are attacked in turn, so a step's time is that of its last part.
         values = self.seen[step][1] if step in self.seen else torch.full((len(self.truth),), math.nan).double()
         found = metrics.psnr(data.denormalise(best.flatten(0, 1).double()), self.truth[_samples(who, best)])
         values[_samples(who, best).cpu()] = found.cpu()
@@ -231,12 +249,12 @@ class Clock:
         self.looked += self.now() - now
 
     def done(self, images: Tensor) -> None:
-        """Look at the result (N, …)."""
+        """Record the PSNR of the final images (N, …)."""
         values = metrics.psnr(data.denormalise(images.double()), self.truth).cpu()
         self.seen[max(self.seen, default=-1) + 1] = (self.now() - self.started - self.looked, values)
 
     def rows(self) -> list[Timed]:
-        """Return what was reached and when, an image and level, and the curve of the mean; seconds an image."""
+        """Return a row for each image, a row for each image and PSNR level, and the curve of the mean PSNR."""
         count = len(self.truth)
         points = sorted(self.seen.values(), key=lambda point: point[0])
         seconds = [second / count for second, _ in points]
@@ -256,7 +274,7 @@ class Clock:
 
 
 def _samples(who: Tensor, best: Tensor) -> Tensor:
-    """Return the places of the samples of these leaks."""
+    """Return the indices of the samples of these leaks."""
     size = best.shape[1]
     return (who[:, None] * size + torch.arange(size, device=who.device)).flatten()
 
@@ -267,7 +285,7 @@ def _inverted(leak: Leak, polish: bool) -> Tensor:
 
 
 def _options(attack: str, stage: str, effort: float, channels: int) -> dict[str, Any]:
-    """Return how `match` is called for an attack, with a part of its steps, on images of so many channels."""
+    """Return the options of `match` for an attack, with the share `effort` of its steps."""
     if attack == SECOND:
         return {"optimizer": LevenbergMarquardt(steps=40)}
     options: dict[str, Any] = {"optimizer": LBFGS()} if attack == SAFE else dict(preset(attack, channels=channels))
@@ -288,7 +306,7 @@ def _trained(model: nn.Module, inputs: Tensor, targets: Tensor, steps: int) -> N
 
 
 def _timed(run: Callable[[int], Any], now: Callable[[], float]) -> float:
-    """Return the seconds of one step: of many less of few, so that what comes before the first does not count."""
+    """Return the time of one step (s): the difference between many steps and few, which excludes the setup."""
     run(UNTIMED)
     best = math.inf
     for _ in range(2):
@@ -311,7 +329,11 @@ def _batched(record: Record) -> pd.DataFrame:
 
 
 def table(record: Record) -> pd.DataFrame:
-    """Return the seconds an image takes to each level, a line an attack: the median, and how many got there."""
+    """Return the time per image (s) in which each attack reaches each PSNR level.
+
+    Rows: states of LeNet and attacks. Columns: n images; for each level the median time of the images that reach it,
+    and their number if not all do; the mean final PSNR (dB); the mean total time (s); and how many attacks diverged.
+    """
     return summary(
         record.rows(Race),
         {"LeNet": "stage", "attack": "attack"},
@@ -326,7 +348,7 @@ def table(record: Record) -> pd.DataFrame:
 
 
 def _reached(rows: pd.DataFrame) -> str:
-    """Return the median seconds of the images that reached a level, and how many did if not all."""
+    """Return the median time (s) of the images that reached a level, and their number if not all did."""
     there = rows[rows["reached"].astype(bool)]
     if there.empty:
         return NOTHING
@@ -335,7 +357,10 @@ def _reached(rows: pd.DataFrame) -> str:
 
 
 def together_table(record: Record) -> pd.DataFrame:
-    """Return the milliseconds of a step and attack, a line a number of attacks that run together."""
+    """Return the time per step and attack (ms).
+
+    Rows: numbers of attacks at once. Columns: optimisers, a training step, and the time of Adam divided by the latter.
+    """
     lines = []
     for number, group in record.rows(Together).groupby("number"):
         seconds = group.set_index("run")["seconds"].astype(float)
@@ -347,7 +372,10 @@ def together_table(record: Record) -> pd.DataFrame:
 
 
 def batch_table(record: Record) -> pd.DataFrame:
-    """Return what matching makes of averaged gradients, a line a batch size."""
+    """Return the results of matching on averaged gradients.
+
+    Rows: batch sizes B, and numbers of gradients. Columns: mean and lowest PSNR (dB), and time per image (s).
+    """
     return summary(
         _batched(record).sort_values(["size", "leaks"], kind="stable"),
         {"B": "size", "gradients": "leaks"},
@@ -360,9 +388,12 @@ def batch_table(record: Record) -> pd.DataFrame:
 
 
 def figure_race(record: Record) -> Figure:
-    """Draw the mean PSNR against the seconds an image has taken, a line an attack."""
+    """Plot the mean PSNR (dB) of the best iterates against the time per image (s).
+
+    One panel for each state of LeNet, one line for each attack.
+    """
     curves = _races(record, "curve")
-    # Second order is run image by image: its curves are drawn one by one.
+    # Second order is run image by image, so each image has its own curve.
     stages = list(dict.fromkeys(curves["stage"]))
     figure, axes = figures.panels(1, len(stages), height=4.2, sharey=True)
     for axis, stage in zip(axes[0], stages, strict=True):
@@ -390,7 +421,10 @@ def figure_race(record: Record) -> Figure:
 
 
 def figure_together(record: Record) -> Figure:
-    """Draw attacks a second against how many run at once, and PSNR against the batch size."""
+    """Plot two panels on attacks together and on batches.
+
+    Left: steps of attacks per second against the number of attacks at once. Right: PSNR (dB) against the batch size.
+    """
     figure, axes = figures.panels(1, 2, height=3.0)
     together = record.rows(Together)
     for index, (run, group) in enumerate(together.groupby("run", sort=False)):

@@ -100,7 +100,7 @@ def test_utterances_of_any_length() -> None:
         assert len(said) == 50
         assert said.index(end) == 49
     assert len({one[0] for one in found}) == 3
-    with pytest.raises(InputError, match="texts to begin with"):
+    with pytest.raises(InputError, match="there are only"):
         study.running("sentences", 50, 10_000)
 
 

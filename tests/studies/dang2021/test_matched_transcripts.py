@@ -71,7 +71,7 @@ def test_texts_are_the_shortest_and_of_a_length() -> None:
         assert tokens[-1] == end
     with pytest.raises(InputError, match="there are 80 utterances to attack; 81"):
         study.short("sentences", 81)
-    with pytest.raises(InputError, match="no text of 'sentences' makes 99 tokens"):
+    with pytest.raises(InputError, match="no text of 'sentences' has 99 tokens"):
         study.tokens_long("sentences", 99, 0)
 
 
@@ -93,5 +93,5 @@ def test_tables_and_figures(record: Record) -> None:
 )
 def test_parameters_that_make_no_sense(form: tuple[type[study.SearchedTexts], str]) -> None:
     kind, written = form
-    with pytest.raises(InputError, match="1 at least"):
+    with pytest.raises(InputError, match="at least 1"):
         kind.of(written)

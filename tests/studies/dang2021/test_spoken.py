@@ -52,5 +52,5 @@ def test_digits_are_drawn_again_alike() -> None:
 
 
 def test_parameters_that_make_no_sense() -> None:
-    with pytest.raises(InputError, match="words a minute are 80 to 450"):
+    with pytest.raises(InputError, match="words per minute must be 80 to 450"):
         spoken.Voice.of("en-us/20/50")

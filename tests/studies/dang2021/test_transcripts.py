@@ -52,5 +52,5 @@ def test_tables_and_figures(record: Record) -> None:
 
 
 def test_parameters_that_make_no_sense() -> None:
-    with pytest.raises(InputError, match="1 at least"):
+    with pytest.raises(InputError, match="at least 1"):
         transcripts.Together.of("0/1")

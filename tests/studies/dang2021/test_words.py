@@ -62,7 +62,7 @@ def test_parameters_that_make_no_sense() -> None:
         AttackedRecogniser.of("large/0/5")
     with pytest.raises(InputError, match="its coded, input should be greater than or equal to 1"):
         words.Compared.of("small/0/5/0")
-    with pytest.raises(InputError, match="1 at least"):
+    with pytest.raises(InputError, match="at least 1"):
         words.Batch.of("0/1/1")
     with pytest.raises(InputError, match="utterances to attack"):
         attacked_texts("sentences", 10_000)

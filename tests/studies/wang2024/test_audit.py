@@ -88,7 +88,7 @@ def test_dp_sgd_s_rows_are_those_of_opacus() -> None:
         ("defenses", "prune/2", "share must lie in 0 … 1"),
         ("data", "photo", "did you mean 'photos'"),
         ("batch_sizes", "0", "a batch has at least 1 sample"),
-        ("rounds", "0", "rounds are counted from 1"),
+        ("rounds", "0", "a number of rounds must lie between 1 and 100,000"),
         ("noises", "-1", "a noise multiplier is at least 0"),
     ],
 )

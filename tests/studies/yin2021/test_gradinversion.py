@@ -133,7 +133,7 @@ def test_tables_and_figures(record: Record) -> None:
 
 
 def test_networks_and_data_go_together() -> None:
-    with pytest.raises(InputError, match="none of the networks"):
+    with pytest.raises(InputError, match="unknown network 'resnet'"):
         studies.parameters(STUDY, "quick", {"network": "resnet"})
-    with pytest.raises(InputError, match="is shown 'photos'"):
+    with pytest.raises(InputError, match="the dataset is 'photos'"):
         studies.parameters(STUDY, "quick", {"network": "cifar10-resnet20"})
