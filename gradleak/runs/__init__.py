@@ -1,1 +1,1 @@
-"""What is run and kept: studies and their experiments, trials, records, and how records are confirmed."""
+"""Run studies and store the results: experiments, trials, records, and spot checks that confirm records."""

@@ -1,4 +1,4 @@
-"""Which graphics card a process works on, where a machine has several: each process takes one."""
+"""Assign GPUs to processes: on a machine with several GPUs, each process uses one of them."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from filelock import FileLock, Timeout
 from gradleak.errors import StorageError
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
-# The lock on this process's card: the operating system opens it when the process ends, however it ends.
+# The lock on this process's GPU. The operating system releases the lock whenever the process ends, even in a crash.
 _own: FileLock | None = None
 
 
 def visible() -> list[str]:
-    """Return the cards that this process may use, by the names that CUDA_VISIBLE_DEVICES has for them."""
+    """Return the GPUs that this process may use, named as in CUDA_VISIBLE_DEVICES."""
     import torch
 
     count = torch.cuda.device_count()
@@ -27,12 +27,17 @@ def visible() -> list[str]:
 
 
 def folder() -> Path:
-    """Return where processes of this user on this machine say which card they have taken."""
+    """Return the folder of the lock files of this user's processes on this machine."""
     return Path(tempfile.gettempdir()) / f"gradleak-cards-{getattr(os, 'getuid', int)()}"
 
 
 def take(cards: Sequence[str], place: Path) -> None:
-    """Let this process work on one of the cards, the one with the fewest processes, for the rest of its life."""
+    """Assign the GPU with the fewest processes to this process until it ends.
+
+    Args:
+        cards: The GPUs to choose from, as `visible` names them.
+        place: The folder of the lock files, which processes that share the GPUs must share.
+    """
     global _own
     if _own is not None or len(cards) < 2:
         return
@@ -42,7 +47,7 @@ def take(cards: Sequence[str], place: Path) -> None:
         if lock := _locked(place / f"{card.strip()}-{layer}.lock"):
             _own = lock
             if torch.cuda.is_initialized():
-                # CUDA has read the variable already.
+                # CUDA has already read the variable, so changing it would have no effect.
                 torch.cuda.set_device(number)
             else:
                 os.environ[VISIBLE] = card.strip()
@@ -50,7 +55,7 @@ def take(cards: Sequence[str], place: Path) -> None:
 
 
 def _locked(path: Path) -> FileLock | None:
-    """Return a lock on a file, or nothing where another process holds it."""
+    """Return a lock on a file, or None if another process holds the lock."""
     lock = FileLock(path)
     try:
         path.parent.mkdir(mode=0o700, exist_ok=True)
@@ -58,5 +63,5 @@ def _locked(path: Path) -> FileLock | None:
     except Timeout:
         return None
     except OSError as error:
-        raise StorageError(f"cannot note which card a process has taken, in '{path.parent}': {error}") from error
+        raise StorageError(f"cannot write the lock file of a GPU in '{path.parent}': {error}") from error
     return lock

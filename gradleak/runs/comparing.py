@@ -1,4 +1,4 @@
-"""The rows of a trial that ran again, compared with the recorded ones column by column."""
+"""Compare the rows of a trial that was run again with the recorded rows, column by column."""
 
 from __future__ import annotations
 
@@ -15,24 +15,30 @@ from gradleak.runs.records import Trial, digest_of
 from gradleak.runs.studies import Study
 from gradleak.runs.trials import short
 
-# A column is a time if a word of its name is one of these, or if the study names it in TIMES; times are not compared.
+# A column holds a time if one of these words is part of its name, or if the study lists it in TIMES. Times are not
+# compared.
 TIMES = frozenset({"seconds", "milliseconds", "minutes"})
-# Stands for the value of a column that a row lacks.
+# The value that is compared where a row lacks a column.
 NOTHING = "nothing"
-# A text or a list that is longer is cut in a difference.
+# The most characters of a value that a difference shows.
 LONGEST = 60
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """How a trial came out, and its differences: the largest one of each column, within tolerance and beyond."""
+    """The outcome of a trial that was run again, and how its rows differ.
+
+    Attributes:
+        outcome: "same", "within" the tolerance, or "differs".
+        differences: The largest difference of each column within its tolerance, and the largest beyond it.
+    """
 
     outcome: Outcome
     differences: tuple[Difference, ...]
 
 
 def compare(study: Study, recorded: Trial, again: Trial) -> Comparison:
-    """Compare a trial's rows with the recorded ones, times aside, each column by its kind."""
+    """Compare the rows of a trial that was run again with the recorded rows; columns that hold times are left out."""
     declared = columns(study)
     digest, about = digest_of(recorded), short(recorded.inputs)
 
@@ -69,7 +75,7 @@ def compare(study: Study, recorded: Trial, again: Trial) -> Comparison:
 
 
 def worst(differences: Iterable[Difference]) -> list[Difference]:
-    """Return the largest difference of each column, within tolerance and beyond, with the number of all."""
+    """Return each column's largest difference within its tolerance and beyond it, with the number of such values."""
     kept: dict[tuple[str, Outcome], Difference] = {}
     for one in differences:
         key = one.column.partition("[")[0], one.outcome
@@ -85,7 +91,7 @@ def _apart(difference: Difference) -> float:
 
 
 def columns(study: Study) -> Mapping[str, Kind]:
-    """Return the kinds of columns that a study states itself."""
+    """Return the kinds that a study declares for its columns in COLUMNS, by column."""
     stated: Mapping[str, Kind] = getattr(study.module, "COLUMNS", {})
     if wrong := [name for name, kind in stated.items() if not isinstance(kind, Kind)]:
         raise InputError(f"COLUMNS of '{study.name}' must map columns to kinds; it does not for {', '.join(wrong)}")
@@ -93,12 +99,19 @@ def columns(study: Study) -> Mapping[str, Kind]:
 
 
 def tells_time(study: Study, column: str) -> bool:
-    """Whether a column of a study's rows is a time, which no second run repeats."""
+    """Whether a column of a study's rows is a time, which differs from run to run."""
     return bool(set(column.split("_")) & TIMES) or column in getattr(study.module, "TIMES", ())
 
 
 def pairs(one: Any, other: Any, place: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """Give the single values of two values side by side, each with its place in lists and mappings."""
+    """Yield pairs of single values from two values of the same structure, each with its place in lists and mappings.
+
+    Where the structures differ, the lists or mappings themselves are a pair.
+
+    Examples:
+        >>> list(pairs({"a": [1, 2]}, {"a": [1, 3]}))
+        [('.a[0]', 1, 1), ('.a[1]', 2, 3)]
+    """
     if isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
         for number, (left, right) in enumerate(zip(one, other, strict=True)):
             yield from pairs(left, right, f"{place}[{number}]")
@@ -110,12 +123,12 @@ def pairs(one: Any, other: Any, place: str = "") -> Iterator[tuple[str, Any, Any
 
 
 def unlike(one: Any, other: Any, same: Callable[[Any, Any], bool]) -> Iterator[tuple[str, Any, Any]]:
-    """Give the places at which two values differ, and what stands there; `same` compares single numbers and texts."""
+    """Yield the places at which two values differ, with both single values; `same` compares two single values."""
     return ((place, left, right) for place, left, right in pairs(one, other) if not same(left, right))
 
 
 def _brief(value: Any) -> Any:
-    """Return a value, or the beginning of its text where it is long."""
+    """Return a value, or the beginning of its text if that is long."""
     if value is None or isinstance(value, bool | int | float):
         return value
     text = value if isinstance(value, str) else repr(value)

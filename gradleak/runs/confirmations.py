@@ -1,8 +1,8 @@
-"""Confirmations of a record: which of its trials were run again, on which machine, and how their rows came out.
+"""Read and write confirmations of a record: which of its trials were run again, on which machine, with which outcome.
 
-They lie in a file beside the record, a line of JSON a check, and a check only appends to it. Each trial is named by a
-digest of its inputs and recorded rows: a trial whose rows were edited since, or that was added, is not confirmed. Each
-line states the SHA-256 of its content: one that was edited is refused.
+A file beside the record holds the confirmations, one line of JSON for each check; a check only appends a line. A trial
+is named by a digest of its inputs and recorded rows. So a trial that was edited or added after the check does not count
+as confirmed. Each line states the SHA-256 of its content, and a line that was edited is refused.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from gradleak.runs.plain import restored, worded
 from gradleak.runs.records import Record, part_of
 from gradleak.storage import storage_error
 
-# What counts as a trial that was confirmed.
+# The outcomes with which a trial counts as confirmed.
 GOOD: frozenset[Outcome] = frozenset({"same", "within"})
 
 
@@ -36,7 +36,15 @@ class _Strict(BaseModel):
 
 
 class Machine(_Strict):
-    """What trials were run again on: the processor's model, its vector instructions, torch, threads a trial, device."""
+    """The machine on which trials were run again.
+
+    Attributes:
+        processor: The processor's model.
+        instructions: The vector instructions that torch uses on it.
+        torch: The version of torch.
+        threads: The number of threads for each trial.
+        device: "cpu" or the model of the GPU.
+    """
 
     processor: str
     instructions: str
@@ -52,10 +60,19 @@ class Machine(_Strict):
 
 
 class Difference(_Strict):
-    """How a column of the checked trials differs from the recorded one, shown by the largest difference.
+    """The largest difference between recorded values of a column and those of trials that were run again.
 
-    `values`: how many values differ; `apart`: the relative difference of a measured number, or how many times one
-    rounding error is the other; `row`: its number in the trial, from 1; `about`: the first inputs of the trial.
+    Attributes:
+        column: The column, with the place of the value in its lists and mappings.
+        kind: The kind of value as which the two were compared.
+        outcome: "within" the tolerance, or "differs".
+        values: The number of values that differ.
+        apart: The relative difference of measured numbers, or the ratio of two rounding errors.
+        recorded: The recorded value.
+        found: The value of the trial that was run again.
+        row: The number of the row in its trial, from 1.
+        trial: The digest of the trial.
+        about: The first inputs of the trial.
     """
 
     column: str
@@ -71,7 +88,7 @@ class Difference(_Strict):
 
     @property
     def text(self) -> str:
-        """The difference in a line."""
+        """The difference in one line."""
         apart = ""
         if self.apart is not None and math.isfinite(self.apart):
             apart = f", a factor of {self.apart:.3g}" if self.kind == "rounding" else f", {self.apart:.1e} of it"
@@ -81,7 +98,7 @@ class Difference(_Strict):
 
 
 class Verdict(_Strict):
-    """A claim whose verdict is another one with the new rows in the place of the recorded ones."""
+    """A claim whose verdict changes if the new rows replace the recorded rows, with both verdicts."""
 
     claim: str
     recorded: str
@@ -89,11 +106,21 @@ class Verdict(_Strict):
 
 
 class Confirmation(_Strict):
-    """Some trials of a record that were run again on one machine: a line of the file.
+    """One line of the file: trials of a record that were run again on one machine.
 
-    `sources`: the digest of the code that they ran with; `minutes`: the budget; `seconds`: CPU time spent; `trials`:
-    their digests by outcome; `claims`: the claims that they touch, of the `all_claims` that the record's rows measure;
-    `errors`: what trials raised, by their digests.
+    Attributes:
+        date: The time of the check, in UTC.
+        commit: The commit of the code.
+        machine: The machine.
+        sources: The digest of the code with which the trials ran.
+        minutes: The time budget.
+        seconds: The sum of the trials' run times.
+        trials: The digests of the trials, by outcome.
+        differences: The largest differences of the columns.
+        claims: The claims that select rows of these trials, without those that an earlier check has counted.
+        all_claims: The number of claims that the record's rows measure.
+        verdicts: The claims whose verdict changed.
+        errors: The errors that trials raised, by the trial's digest.
     """
 
     date: str
@@ -112,9 +139,22 @@ class Confirmation(_Strict):
 
 @dataclass(frozen=True)
 class Summary:
-    """All that one machine has confirmed of a record as it is now, with today's code.
+    """All that one machine has confirmed of a record in its present state, with today's code.
 
-    `trials`: the outcome of each by its digest; `seconds`: what these trials took when they were recorded.
+    Attributes:
+        machine: The machine.
+        date: The time of its latest check.
+        trials: The outcome of each trial that was run again, by digest.
+        of: The number of trials in the record.
+        seconds: The recorded run time of the trials that were run again.
+        share: This time as a percentage of the recorded time of all trials.
+        parts: The parts of the study of which a trial was run again.
+        all_parts: All parts of the study in the record.
+        claims: The claims that select rows of the trials that were run again.
+        all_claims: The number of claims that the record's rows measure.
+        differences: The differences that were found.
+        verdicts: The claims whose verdict changed.
+        errors: The errors that trials raised, by the trial's digest.
     """
 
     machine: Machine
@@ -133,17 +173,17 @@ class Summary:
 
     @property
     def differs(self) -> bool:
-        """Whether a trial came out otherwise than recorded, beyond the tolerance of its columns."""
+        """Whether a trial differs from the recorded one beyond the tolerance of its columns."""
         return "differs" in self.trials.values()
 
     @property
     def untouched(self) -> list[str]:
-        """The parts of the study of which no trial was run again."""
+        """The parts of the study without a trial that was run again."""
         return sorted(self.all_parts - self.parts)
 
     @property
     def text(self) -> str:
-        """What was confirmed, in a line."""
+        """The numbers of trials, parts and claims that were checked, with the outcomes, in one line."""
         outcomes = list(self.trials.values())
         named: dict[Outcome, str] = {"same": "the same", "within": "within tolerance", "differs": "different"}
         counts = ", ".join(f"{outcomes.count(one)} {word}" for one, word in named.items() if one in outcomes)
@@ -158,7 +198,7 @@ def _counted(number: int, word: str) -> str:
 
 
 def this_machine(threads: int, *, accelerated: bool = False) -> Machine:
-    """Describe the machine on which trials run now, by `threads` threads each."""
+    """Describe this machine, on which trials run with `threads` threads each, on the GPU if `accelerated`."""
     return Machine(
         processor=devices.processor(),
         instructions=devices.instructions(),
@@ -169,12 +209,12 @@ def this_machine(threads: int, *, accelerated: bool = False) -> Machine:
 
 
 def file_beside(record: Path) -> Path:
-    """Return the file of a record's confirmations."""
+    """Return the file of the confirmations that belongs to a record's file."""
     return record.with_suffix(".confirmed.jsonl")
 
 
 def read(path: Path) -> list[Confirmation]:
-    """Return the confirmations in a file, oldest first; a line whose writing was interrupted is left out."""
+    """Return the confirmations in a file, oldest first; a line that was not written completely is skipped."""
     try:
         lines = path.read_bytes().splitlines()
     except FileNotFoundError:
@@ -198,7 +238,7 @@ def read(path: Path) -> list[Confirmation]:
 
 
 def append(confirmation: Confirmation, path: Path) -> None:
-    """Add a confirmation to a file; what a writer that died left of a line is ended first."""
+    """Append a confirmation to a file; if an interrupted check left an incomplete last line, start a new line first."""
     text = json.dumps(sealing.sealed(worded(confirmation.model_dump())), ensure_ascii=False) + "\n"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -207,7 +247,7 @@ def append(confirmation: Confirmation, path: Path) -> None:
             if not whole:
                 stream.seek(-1, os.SEEK_END)
                 whole = stream.read(1) == b"\n"
-            # In one piece, so that two checks at once do not mix their lines.
+            # The line is written in a single call, so that two simultaneous checks do not mix their lines.
             line = ("" if whole else "\n").encode() + text.encode()
             if stream.write(line) != len(line):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -217,9 +257,14 @@ def append(confirmation: Confirmation, path: Path) -> None:
 
 
 def summaries(record: Record, lines: Sequence[Confirmation], sources: str) -> list[Summary]:
-    """Return what each machine has confirmed of a record with code of this digest, in the order of their first checks.
+    """Return a summary of each machine's confirmations of a record, in the order of the machines' first checks.
 
-    The latest check of a trial counts. Trials that the record does not hold any more are left out.
+    The latest check of a trial counts. Trials that the record no longer holds are left out.
+
+    Args:
+        record: The record.
+        lines: The confirmations in the record's file.
+        sources: The digest of the code; confirmations with other code are left out.
     """
     machines = dict.fromkeys(line.machine for line in lines if line.sources == sources)
     found = (
@@ -230,7 +275,7 @@ def summaries(record: Record, lines: Sequence[Confirmation], sources: str) -> li
 
 
 def _summary(record: Record, lines: Iterable[Confirmation]) -> Summary | None:
-    """Join a machine's confirmations of a record."""
+    """Summarise one machine's confirmations of a record."""
     known = {digest: place for place, digest in enumerate(record.digests)}
     latest: dict[str, tuple[Outcome, Confirmation]] = {}
     claims: set[str] = set()
@@ -239,7 +284,8 @@ def _summary(record: Record, lines: Iterable[Confirmation]) -> Summary | None:
         last = line
         named = {digest: outcome for outcome, digests in line.trials.items() for digest in digests}
         latest |= {digest: (outcome, line) for digest, outcome in named.items() if digest in known}
-        # Which of the trials touches a claim is not kept: the line counts where all of them are as they were.
+        # A line does not say which of its trials touches a claim. So its claims count only if all its trials still
+        # are in the record.
         if named.keys() <= known.keys():
             claims.update(line.claims)
     if last is None or not latest:
@@ -277,7 +323,7 @@ def _summary(record: Record, lines: Iterable[Confirmation]) -> Summary | None:
 
 
 def confirmed_parts(record: Record, found: Iterable[Summary]) -> frozenset[str]:
-    """Return the parts of a record of which a trial was run again on some machine and gave the recorded rows."""
+    """Return the parts of a record with a confirmed trial: run again on any machine, with the recorded rows."""
     good = {digest for summary in found for digest, outcome in summary.trials.items() if outcome in GOOD}
     return frozenset(
         part_of(trial) for digest, trial in zip(record.digests, record.trials, strict=True) if digest in good

@@ -1,4 +1,4 @@
-"""What a study is made of: parameters, which are stated once, and the experiments that follow from them."""
+"""Base classes of a study: its parameters, its experiments, and the rows that experiments return."""
 
 from __future__ import annotations
 
@@ -12,37 +12,49 @@ from gradleak.errors import GradleakError, InputError
 from gradleak.runs.fitting import Sees, check
 from gradleak.runs.plain import Columns
 
-# Where a parameter states its values at the paper's scale and at the smallest one.
+# The keys under which a parameter keeps its values for a run at the paper's scale and for the smallest run.
 PAPER, SMALLEST = "paper", "smallest"
 
 
 class Row(BaseModel):
-    """A row that an experiment gives: its columns, typed. A column that is not stated is not part of the row.
+    """One row of an experiment's results; each column is a typed field.
 
-    A column whose name is no Python name is a field with that name as its alias.
+    A field that is not set is not part of the row. For a column whose name is not a Python identifier, use a field with
+    that name as its alias.
+
+    Examples:
+        >>> class Found(Row):
+        ...     size: int
+        ...     psnr: float = 0.0
+        >>> Found(size=8).columns
+        {'size': 8}
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, populate_by_name=True)
 
     @classmethod
     def of(cls, *parts: Row, **columns: Any) -> Self:
-        """Return the row with the columns of others and with these."""
+        """Return a row with all columns of other rows and with `columns`, which replace equally named columns."""
         joined = {name: value for part in parts for name, value in part.columns.items()}
         return cls(**joined | columns)
 
     @property
     def columns(self) -> Columns:
-        """The columns that are stated, by their names."""
+        """The columns that are set, by name."""
         fields = type(self).model_fields.items()
         stated = {field.alias or name: getattr(self, name) for name, field in fields if name in self.model_fields_set}
         return stated | (self.model_extra or {})
 
 
 class Experiment(BaseModel):
-    """A small piece of a study that runs by itself: its fields are its inputs, and `run` gives its rows.
+    """A small, independent piece of a study: its fields are its inputs, and `run` returns its rows.
 
-    A study with several kinds of experiments names each by its `part`, which its records state. `stays_on_cpu` is the
-    reason why an experiment does not use a GPU, where it does not.
+    Attributes:
+        part: The name of this kind of experiment, which records state; "" if the study has only one kind.
+        threads: The number of CPU threads that a trial uses.
+        stays_on_cpu: The reason why this kind of experiment does not use a GPU; "" if it does.
+        seed: The seed of the trial's random numbers.
+        device: "cpu" or "cuda".
     """
 
     model_config = ConfigDict(
@@ -58,45 +70,48 @@ class Experiment(BaseModel):
 
     @classmethod
     def of(cls, parameters: Parameters, **inputs: Any) -> Self:
-        """Return the experiment with these inputs; all others are the parameters of the same name."""
+        """Return an experiment with these inputs; every other field takes the value of the parameter of that name."""
         given = {name: getattr(parameters, name) for name in cls.model_fields if name in type(parameters).model_fields}
         device = "cpu" if cls.stays_on_cpu else resolve_device(parameters.device)
         return cls(**given | {"device": device} | inputs)
 
     def reads(self) -> Iterable[str]:
-        """Return the names of the datasets that it reads: its `dataset`, if it has one."""
+        """Return the names of the datasets that the experiment reads: its field `dataset`, if there is one."""
         dataset = getattr(self, "dataset", None)
         return [dataset] if dataset else []
 
     def run(self) -> Iterable[Row]:
-        """Do the work, and return the rows."""
+        """Run the experiment and return its rows."""
         raise NotImplementedError(f"{type(self).__name__} does not say how it runs")
 
 
 def inputs_of(experiment: Experiment) -> Columns:
-    """Return an experiment's inputs as records state them: its part, if it has one, and its fields, its own first.
+    """Return an experiment's inputs as records state them: its part, its own fields, and the fields of all experiments.
 
-    A field with a default that is not stated is none of them. A field whose name would not do, such as `run`, has that
-    name as its alias.
+    A field that was not set is left out. An input named like a method, such as `run`, is the alias of a field.
     """
     own = experiment.model_dump(by_alias=True, exclude_unset=True)
-    # What every experiment has comes last: messages show the first few inputs.
+    # The fields that all experiments share come last, since messages show only the first few inputs.
     common = {name: own.pop(name) for name in Experiment.model_fields if name in own}
     return ({"part": experiment.part} if experiment.part else {}) | own | common
 
 
 def setting(quick: Any, *, about: str, paper: Any = None, smallest: Any = None, **limits: Any) -> Any:
-    """Declare a parameter: its value in a quick run, in one at the paper's scale, and in the smallest that there is.
+    """Declare a parameter with its values in a quick run, in a run at the paper's scale, and in the smallest run.
 
-    `about`: what it is; `limits`: what pydantic's Field takes, such as ge=1. Where `paper` or `smallest` is not given,
-    the quick value holds there too.
+    Args:
+        quick: The value in a quick run, which is also the default of `paper` and `smallest`.
+        about: The description of the parameter.
+        paper: The value at the paper's scale.
+        smallest: The value in the smallest run, with which the whole page runs in seconds.
+        limits: Arguments of pydantic's `Field` that limit the value, such as ge=1.
     """
     scales = {name: value for name, value in ((PAPER, paper), (SMALLEST, smallest)) if value is not None}
     return Field(quick, description=about, json_schema_extra={"scales": scales}, **limits)
 
 
 class Parameters(BaseModel):
-    """The parameters every page has; a study adds its own, and the experiments that follow from them."""
+    """Base class of a page's parameters; a study adds its own parameters and returns the experiments for them."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
@@ -105,12 +120,12 @@ class Parameters(BaseModel):
 
     @classmethod
     def at(cls, scale: str) -> Columns:
-        """Return the values of the parameters that differ from a quick run at this scale: "paper" or "smallest"."""
+        """Return the values that parameters declare for a scale, "paper" or "smallest", beside their quick values."""
         scales = {name: _scales(field.json_schema_extra) for name, field in cls.model_fields.items()}
         return {name: own[scale] for name, own in scales.items() if scale in own}
 
     def sees(self) -> Iterable[Sees]:
-        """Return the study's networks and the images that they are shown."""
+        """Return the study's networks and their datasets, so that they can be checked before any work starts."""
         return ()
 
     def experiments(self) -> Iterable[Experiment]:
@@ -118,7 +133,7 @@ class Parameters(BaseModel):
         raise NotImplementedError(f"{type(self).__module__} does not say which experiments its parameters make")
 
     def about(self) -> str:
-        """Return in a few words how many samples of what a run is about."""
+        """Return the size of a run in a few words, such as "45 images, CIFAR-10"."""
         raise NotImplementedError(f"{type(self).__module__} does not say how large a run is")
 
     @model_validator(mode="after")
@@ -137,7 +152,7 @@ def _scales(extra: Any) -> Columns:
 
 
 def resolve_device(device: str) -> str:
-    """Return "cpu" or "cuda"; "auto" takes a GPU when there is one."""
+    """Return "cpu" or "cuda"; "auto" selects the GPU if there is one."""
     import torch
 
     present = torch.cuda.is_available()
@@ -145,6 +160,6 @@ def resolve_device(device: str) -> str:
         raise InputError("device 'cuda' was asked for, but no GPU is at hand: use 'auto' or 'cpu'")
     if not present or device == "cpu":
         return "cpu"
-    # cuBLAS reads this once, when it is first used: without it products are not the same from run to run.
+    # cuBLAS reads this variable at its first use. Without it, matrix products may differ from run to run.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     return "cuda"

@@ -1,4 +1,4 @@
-"""Whether a study's networks can take the images that they are shown: asked before any work starts."""
+"""Check before any work starts that a study's networks accept the images of its datasets."""
 
 from __future__ import annotations
 
@@ -6,16 +6,22 @@ from dataclasses import dataclass, replace
 
 from gradleak.errors import GradleakError, InputError, UnknownName
 
-# The smallest image that LPIPS's AlexNet takes, in pixels a side: below, its second pooling has nothing to pool.
+# The side in pixels of the smallest image that the AlexNet of LPIPS accepts. Below, the input of its second pooling
+# layer is too small.
 LPIPS_SIZE = 31
 
 
 @dataclass(frozen=True)
 class Sees:
-    """A network and the dataset that it is shown, at `size` pixels where a study asks for that.
+    """A network and the dataset whose images it is given.
 
-    `learns`: the dataset that it is trained on, if it is; `channels`: how many the page needs, where its network or its
-    attack fixes them.
+    Attributes:
+        network: The name of the network.
+        dataset: The name of the dataset.
+        size: The side in pixels to which the images are resized; None for the dataset's own size.
+        activation: The network's activation function; "" for its default.
+        learns: The dataset on which the network is trained; "" if it is not trained.
+        channels: The number of channels that the network or the attack on the page requires; 0 for any.
     """
 
     network: str
@@ -28,9 +34,12 @@ class Sees:
 
 @dataclass(frozen=True)
 class Fixed(Sees):
-    """What else a page fixes: the pixels a `side` and the most `classes`, 0 for any.
+    """A network and a dataset with further requirements of a page.
 
-    `lpips`: how many times images are enlarged before LPIPS measures them, 0 where it does not.
+    Attributes:
+        side: The required side of the images in pixels; 0 for any.
+        classes: The largest number of classes; 0 for any.
+        lpips: The factor by which images are enlarged before LPIPS measures them; 0 if the page does not use LPIPS.
     """
 
     side: int = 0
@@ -39,7 +48,7 @@ class Fixed(Sees):
 
 
 def check(sees: Sees) -> None:
-    """Raise a clear error if a network cannot take its images; it names the datasets that would do."""
+    """Raise an InputError if a network cannot take its images; the message lists the datasets that fit."""
     from gradleak import data
 
     try:
@@ -72,7 +81,7 @@ def _check(sees: Sees) -> None:
     name = sees.dataset
     try:
         channels, side = data.shape(name, size=sees.size)
-        # A network that is not in the registry states its channels.
+        # A network outside the registry cannot be built here, and is only checked for the channels that it states.
         if sees.network in models.names() or not sees.channels:
             with torch.device("meta"):
                 activation = sees.activation or None
@@ -110,7 +119,7 @@ def _check_fixed(sees: Fixed, side: int) -> None:
 
 
 def _measured() -> bool:
-    """Return whether the trunk that LPIPS is measured with is at hand."""
+    """Return whether the weights of the network that LPIPS uses are available."""
     from gradleak import metrics, paths
 
     folder = paths.weights_folder()

@@ -1,4 +1,4 @@
-"""Settings of several parts, written in one word: "cifar10/lenet/trained" is a network on its private images."""
+"""Parse settings that have several parts in one word, such as "cifar10/lenet/trained" for a dataset and a network."""
 
 from __future__ import annotations
 
@@ -17,14 +17,21 @@ def _whole(value: Any) -> Any:
     return value
 
 
-# A number in a form: pydantic alone would take "1_0" and " 1" as well.
+# A whole number in a form. Without this check, pydantic would also accept "1_0" and " 1".
 Whole = Annotated[int, BeforeValidator(_whole)]
 
 
 class Form(BaseModel):
-    """A setting written "a/b/c", its fields in their order; as a parameter it is given back as it was written.
+    """Base class of a setting written "a/b/c", which lists the values of its fields in their order.
 
-    Trailing fields that have a default may be left out.
+    Trailing fields that have a default may be left out. A record stores the text as it was written.
+
+    Examples:
+        >>> class Net(Form):
+        ...     dataset: str
+        ...     stage: str = "trained"
+        >>> Net.of("cifar10").stage, Net.form()
+        ('trained', 'dataset[/stage]')
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -32,7 +39,7 @@ class Form(BaseModel):
 
     @classmethod
     def of(cls, text: str) -> Self:
-        """Return what a text says, or say what is wrong with it."""
+        """Parse a text; raise an InputError that says what is wrong if it is invalid."""
         try:
             return cls.model_validate(text)
         except ValidationError as error:
@@ -40,7 +47,7 @@ class Form(BaseModel):
 
     @classmethod
     def form(cls) -> str:
-        """Return how it is written: the names of its fields, and what may be left out in brackets."""
+        """Return the pattern of the text: the names of the fields, with optional fields in brackets."""
         fields = [(name.replace("_", " "), field.is_required()) for name, field in cls.model_fields.items()]
         return "".join(f"/{name}" if needed else f"[/{name}]" for name, needed in fields)[1:]
 
@@ -65,7 +72,7 @@ class Form(BaseModel):
         return found
 
     def check(self) -> None:
-        """Raise a clear error where the fields do not go together."""
+        """Raise an error if the values of the fields do not fit together; by default all combinations are valid."""
 
     @model_serializer
     def _written(self) -> str:
@@ -76,6 +83,6 @@ class Form(BaseModel):
 
 
 def reason(error: ValidationError) -> str:
-    """Return what is wrong first, in one line that goes on a sentence."""
+    """Return the first problem of a validation error in one line, in lower case so that it can continue a sentence."""
     text = error.errors()[0]["msg"].removeprefix("Value error, ")
     return text if text[1:2].isupper() else text[:1].lower() + text[1:]

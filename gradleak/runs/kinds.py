@@ -1,9 +1,10 @@
-"""The kinds of a record's columns: how a value that was computed again is compared with the recorded one.
+"""Compare a value that was computed again with the recorded value, by the kind of its column.
 
-Texts, counts, true, false and nothing are compared exactly. A number with a fraction is *measured*: it may differ by a
-stated part of itself. A number that only says how large a rounding error is, such as 3e-16, is of the kind *rounding*:
-another processor rounds otherwise, so the order of magnitude is compared. A study may state the kind of a column by its
-name: `COLUMNS = {"accuracy": measured(absolute=0.5), "claimed": rounding(floor=1e-6)}`.
+Texts, whole numbers, booleans and None are compared exactly. A float is of the kind *measured*: it may differ up to a
+relative tolerance. A float that only shows the size of a rounding error, such as 3e-16, is of the kind *rounding*:
+processors round differently, so only the order of magnitude is compared. A study may declare the kinds of its columns:
+
+    COLUMNS = {"accuracy": measured(absolute=0.5), "claimed": rounding(floor=1e-6)}
 """
 
 from __future__ import annotations
@@ -16,16 +17,16 @@ from typing import Any, Literal
 Name = Literal["exact", "rounding", "measured"]
 Outcome = Literal["same", "within", "differs"]
 
-# A measured number may differ by a part of ten thousand: float32's last digit, grown by the thousand sums behind it.
-# And by what float64 rounds off.
+# The default tolerances of measured numbers. The relative one is the rounding unit of float32, grown by a thousand
+# sums; the absolute one covers rounding errors of float64.
 RELATIVE, ABSOLUTE = 1e-4, 1e-12
-# Two rounding errors are alike if one is at most this many times the other.
+# Two rounding errors agree if their ratio is at most this factor.
 FACTOR = 10.0
-# Two errors above this are no rounding errors: they are compared as measured numbers.
+# Two errors that are both above this threshold are not rounding errors: they are compared as measured numbers.
 NEAR = 1e-4
-# Rounding errors below this count as equal.
+# Rounding errors below this threshold count as equal.
 FLOOR = 1e-12
-# A column holds errors if one of these is a word of its name, or signal-to-noise ratios of errors in decibels.
+# A column holds errors if one of these words is part of its name.
 ERRORS = frozenset(
     {"error", "errors", "residual", "difference", "differs", "deviation", "distance", "misfit", "miss", "worst", "off"}
     | {"claimed", "actual"}
@@ -37,10 +38,13 @@ DECIBELS = frozenset({"psnr"})
 class Kind:
     """How the numbers of a column are compared.
 
-    A measured number may differ by `relative` of the larger one, or by `absolute`; two numbers below `absolute` are
-    rounding errors. Rounding errors up to `near` may differ by a factor of ten, and count as equal below `floor`;
-    larger ones are compared as measured numbers.
-    `decibels`: the numbers are signal-to-noise ratios in dB, and the errors behind them are compared.
+    Attributes:
+        name: "exact", "rounding" or "measured".
+        relative: The relative tolerance of measured numbers.
+        absolute: The absolute tolerance of measured numbers; two numbers below it are rounding errors.
+        near: The largest rounding error; if both errors are larger, they are compared as measured numbers.
+        floor: The size below which rounding errors count as equal; above, they may differ by a factor of ten.
+        decibels: Whether the numbers are signal-to-noise ratios in dB; then the errors behind them are compared.
     """
 
     name: Name
@@ -55,17 +59,17 @@ EXACT = Kind("exact")
 
 
 def measured(relative: float = RELATIVE, absolute: float = ABSOLUTE) -> Kind:
-    """Return the kind of numbers that may differ by a part of themselves, or by an absolute amount."""
+    """Return the kind of numbers that may differ up to a relative or an absolute tolerance."""
     return Kind("measured", relative=relative, absolute=absolute)
 
 
 def rounding(near: float = NEAR, floor: float = FLOOR, *, decibels: bool = False) -> Kind:
-    """Return the kind of numbers that are compared by order of magnitude where they are at most `near`."""
+    """Return the kind of numbers of which only the order of magnitude is compared if they are at most `near`."""
     return Kind("rounding", near=near, floor=floor, decibels=decibels)
 
 
 def kind_of(column: str, declared: Mapping[str, Kind] | None = None) -> Kind:
-    """Return the kind of a column: the declared kind, else the kind that the words of the column's name suggest."""
+    """Return the declared kind of a column, or else the kind that the words of the column's name suggest."""
     if declared and column in declared:
         return declared[column]
     words = set(column.replace("-", "_").split("_"))
@@ -76,9 +80,12 @@ def kind_of(column: str, declared: Mapping[str, Kind] | None = None) -> Kind:
 
 @dataclass(frozen=True)
 class Compared:
-    """How a value came out, the kind that it was compared as, and how far the two lie apart.
+    """The result of comparing two values.
 
-    `apart` is the relative difference of measured numbers, and how many times one rounding error is the other.
+    Attributes:
+        outcome: "same", "within" the tolerance, or "differs".
+        kind: The kind as which the values were compared.
+        apart: The relative difference of measured numbers, or the ratio of two rounding errors; None for other values.
     """
 
     outcome: Outcome
@@ -87,9 +94,19 @@ class Compared:
 
 
 def compared(kind: Kind, recorded: Any, found: Any, *, declared: bool = False) -> Compared:
-    """Compare a found value with the recorded one; neither is a list or a mapping.
+    """Compare a value that was computed again with the recorded value.
 
-    Whole numbers are compared exactly, unless the column's kind is `declared` by the study.
+    Args:
+        kind: The kind of the column.
+        recorded: The recorded value, not a list or a mapping.
+        found: The value that was computed again.
+        declared: Whether the study declares the column's kind; if not, whole numbers are compared exactly.
+
+    Examples:
+        >>> compared(measured(), 20.0, 20.001).outcome
+        'within'
+        >>> compared(rounding(), 3e-11, 8e-10).outcome
+        'differs'
     """
     numbers = isinstance(recorded, float) or (declared and _whole(recorded))
     if kind.name == "exact" or not numbers or not (isinstance(found, float) or _whole(found)):
@@ -120,7 +137,7 @@ def _by_magnitude(kind: Kind, one: float, other: float, *, same_sign: bool) -> C
 
 
 def _error(decibels: float) -> float:
-    """Return the error behind a signal-to-noise ratio, as a part of the signal."""
+    """Return the relative error that a signal-to-noise ratio in dB stands for."""
     return math.inf if decibels < -1000 else 10.0 ** (-min(decibels, 10_000) / 20)
 
 

@@ -1,4 +1,4 @@
-"""Values as a record holds them: text, numbers, true, false, lists and dicts; what JSON lacks is a word."""
+"""Convert values to those that a record can hold: text, numbers, booleans, None, lists and dicts."""
 
 from __future__ import annotations
 
@@ -13,16 +13,24 @@ if TYPE_CHECKING:
 else:
     JsonValue = Any
 
-# A trial's inputs, a row's columns, or a run's parameters, as a record holds them. Reading a record does not look at
-# each of its values, of which there are many: its digest says that they are those that were written.
+# A trial's inputs, a row's columns, or a run's parameters, as a record holds them. Reading a record does not validate
+# each of its many values, because the record's digest shows that they are unchanged.
 Columns = dict[str, JsonValue]
 
 
 def plain(value: Any, where: str) -> Any:
-    """Return what a record can hold of a value: numbers of numpy and torch become Python's own, tuples lists."""
+    """Convert a value to plain Python: numbers and arrays of numpy and torch to numbers and lists, tuples to lists.
+
+    Args:
+        value: The value.
+        where: The name of the value in an error's message.
+
+    Raises:
+        InputError: The value cannot be stored in a record.
+    """
     if value is None or isinstance(value, str | bool):
         return value
-    # numpy's float64 is a float, and would be written with its type's name.
+    # numpy's float64 is a subclass of float whose repr contains the name of its type.
     if isinstance(value, int | float):
         return int(value) if isinstance(value, int) else float(value)
     if isinstance(value, Mapping):
@@ -35,7 +43,7 @@ def plain(value: Any, where: str) -> Any:
 
 
 def worded(value: Any) -> Any:
-    """Return a plain value for a file: NaN and infinities become words."""
+    """Replace NaN and infinities in a plain value by words, since JSON has no such numbers."""
     if isinstance(value, dict):
         return {key: worded(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -46,7 +54,7 @@ def worded(value: Any) -> Any:
 
 
 def restored(value: Any) -> Any:
-    """Return a plain value as it was before `worded`."""
+    """Reverse `worded`: replace the words by NaN and infinities."""
     if isinstance(value, dict):
         return {key: restored(item) for key, item in value.items()}
     if isinstance(value, list):

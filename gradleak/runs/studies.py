@@ -1,4 +1,4 @@
-"""Which studies there are, their parameters, and how a page states them."""
+"""Find and load studies, and read and check their parameters."""
 
 from __future__ import annotations
 
@@ -24,14 +24,21 @@ from gradleak.runs.forms import Form, reason
 from gradleak.runs.plain import Columns
 
 Profile = Literal["quick", "paper"]
-# The package that the studies lie in, a folder a paper. It imports this one.
+# The package of the studies, with one folder for each paper. It imports this module, so it is only named here.
 PACKAGE = "gradleak.studies"
 SHARED = "shared"
 
 
 @dataclass(frozen=True)
 class Study:
-    """A page: its name, its paper, its title and the place in the paper that it regenerates."""
+    """A study, which is one page of the book.
+
+    Attributes:
+        name: The name of the page, such as "loss-landscape".
+        paper: The citation key of its paper, which is also the name of its folder.
+        title: The page's title.
+        place: The part of the paper that the page reproduces, such as a figure or a table.
+    """
 
     name: str
     paper: str
@@ -45,23 +52,23 @@ class Study:
 
     @cached_property
     def module(self) -> ModuleType:
-        """The page's code, imported when it is first needed."""
+        """The module with the page's code, imported at its first use."""
         return importlib.import_module(self.module_name)
 
     @property
     def Parameters(self) -> type[Parameters]:
-        """The study's own parameters."""
+        """The class of the study's parameters."""
         own: type[Parameters] = self.module.Parameters
         return own
 
     @property
     def notebook(self) -> Path:
-        """The page, without outputs."""
+        """The file of the page's notebook, which has no outputs."""
         return paths.notebooks() / self.paper / f"{self.name}.ipynb"
 
     @cached_property
     def experiments(self) -> dict[str, type[Experiment]]:
-        """The kinds of experiments that its module defines, by their parts."""
+        """The classes of experiments that the study's module defines, by their `part`."""
         found = [one for one in vars(self.module).values() if isinstance(one, type) and issubclass(one, Experiment)]
         return {one.part: one for one in found if one.__module__ == self.module.__name__ and "run" in vars(one)}
 
@@ -70,7 +77,7 @@ class Study:
         return [inputs_of(one) for one in parameters.experiments()]
 
     def experiment(self, inputs: Columns) -> Experiment:
-        """Return the experiment that a trial with these inputs is."""
+        """Return the experiment that a trial with these inputs runs."""
         kind = self.experiments[str(inputs.get("part", ""))]
         return kind(**{name: value for name, value in inputs.items() if name != "part" or "part" in kind.model_fields})
 
@@ -83,27 +90,27 @@ class Study:
         return list(dict.fromkeys(name for one in parameters.experiments() for name in one.reads()))
 
     def about(self, parameters: BaseParameters) -> str:
-        """Return in a few words how many samples of what a run is about."""
+        """Return the size of a run in a few words, such as "45 images, CIFAR-10"."""
         return parameters.about()
 
     @property
     def smallest(self) -> Columns:
-        """The parameters at which the whole page runs in seconds."""
+        """The values of the smallest profile, with which the whole page runs in seconds."""
         return self.Parameters.at(SMALLEST)
 
     @property
     def threads(self) -> int:
-        """How many threads a trial uses."""
+        """The largest number of threads that a trial of the study uses."""
         return max((one.threads for one in self.experiments.values()), default=1)
 
 
 def package_path() -> list[str]:
-    """Return the folders that the studies' package consists of."""
+    """Return the folders of the package that holds the studies."""
     return list(importlib.import_module(PACKAGE).__path__)
 
 
 def _files() -> dict[str, Path]:
-    """Return the module of every page by the page's name."""
+    """Return the file of every page's module, by the page's name."""
     files = (file for folder in package_path() for file in Path(folder).glob("*/*.py"))
     pages = (file for file in files if file.parent.name != SHARED and not file.name.startswith("_"))
     return {file.stem.replace("_", "-"): file for file in sorted(pages, key=lambda file: file.stem)}
@@ -115,7 +122,7 @@ def names() -> tuple[str, ...]:
 
 
 def paper_of(name: str) -> str:
-    """Return the paper whose folder a study lies in."""
+    """Return the citation key of a study's paper."""
     files = _files()
     if name not in files:
         raise unknown("study", name, files)
@@ -123,7 +130,7 @@ def paper_of(name: str) -> str:
 
 
 def load(name: str) -> Study:
-    """Return a study by name; its module is read for that, not run."""
+    """Return a study by name; its module's text is parsed, but the module is not imported."""
     paper = paper_of(name)
     tree = ast.parse(_files()[name].read_text("utf-8"))
     title = (ast.get_docstring(tree) or name).splitlines()[0].rstrip(".")
@@ -134,7 +141,7 @@ def load(name: str) -> Study:
 
 
 def _place(tree: ast.Module) -> str:
-    """Return the text that a study's module states as PLACE."""
+    """Return the text that a study's module assigns to PLACE, or "" if there is none."""
     for line in tree.body:
         if isinstance(line, ast.Assign) and isinstance(line.targets[0], ast.Name) and line.targets[0].id == "PLACE":
             return str(ast.literal_eval(line.value))
@@ -144,7 +151,16 @@ def _place(tree: ast.Module) -> str:
 def parameters(
     study: Study | str, profile: str = "quick", overrides: Mapping[str, JsonValue] | None = None
 ) -> Parameters:
-    """Return a profile's parameters with some of them changed; texts, as the command line gives them, are parsed."""
+    """Return a study's parameters for a profile, with some of them overridden.
+
+    Args:
+        study: The study or its name.
+        profile: "quick", "paper" or "smallest".
+        overrides: Values by parameter name. Texts from the command line are converted to the parameter's type.
+
+    Raises:
+        InputError: The profile or a parameter is unknown, or a value is invalid.
+    """
     study = load(study) if isinstance(study, str) else study
     if profile not in ("quick", PAPER, SMALLEST):
         raise unknown("profile", profile, ["quick", PAPER])
@@ -161,10 +177,10 @@ def parameters(
 
 
 def _refused(study: Study, error: ValidationError, given: Mapping[str, JsonValue]) -> InputError:
-    """Return one line that says which parameter is wrong, and what would be right."""
+    """Return an error that names the invalid parameter and describes valid values, in one line."""
     first = error.errors()[0]
     if not first["loc"]:
-        # A rule of the study's own over several parameters.
+        # The error has no location if a validator of several parameters raised it.
         return InputError(f"parameters of '{study.name}': {reason(error)}")
     name = str(first["loc"][0])
     field = study.Parameters.model_fields[name]
@@ -174,7 +190,7 @@ def _refused(study: Study, error: ValidationError, given: Mapping[str, JsonValue
         listed: Any = field.default or study.Parameters.at(PAPER)[name]
         example = listed[0]
         return InputError(f"{told}{reason(error)} ({field.description}; such as '{example}')")
-    # A text from the command line as it was given; of a list, the one that is wrong.
+    # Show a text from the command line as the user typed it, and only the invalid element of a list.
     value = first["input"] if len(first["loc"]) > 1 else given.get(name, first["input"])
     return InputError(
         f"{told}{value!r} is not right, {reason(error)} "
@@ -183,7 +199,12 @@ def _refused(study: Study, error: ValidationError, given: Mapping[str, JsonValue
 
 
 def stated(study: Study | str, page: Mapping[str, object]) -> Parameters:
-    """Return the parameters that a page states, from its variables: `studies.stated("noise", globals())`."""
+    """Return the parameters that a page sets in its `parameters` cell.
+
+    Args:
+        study: The study or its name.
+        page: The notebook's variables by name, as in `studies.stated("noise", globals())`.
+    """
     study = load(study) if isinstance(study, str) else study
     try:
         return study.Parameters(**{name: page[name] for name in study.Parameters.model_fields})
@@ -192,7 +213,11 @@ def stated(study: Study | str, page: Mapping[str, object]) -> Parameters:
 
 
 def check_notebook(study: Study) -> None:
-    """Assert that the page's `parameters` cell states the study's parameters as `quick` has them."""
+    """Check that the cell tagged `parameters` in the page's notebook sets all parameters to their quick values.
+
+    Raises:
+        InputError: The cell is missing, or a parameter's type, value or comment is missing or wrong.
+    """
     cells = json.loads(study.notebook.read_text())["cells"]
     tagged = [cell for cell in cells if "parameters" in cell["metadata"].get("tags", [])]
     place = f"notebooks/{study.paper}/{study.name}.ipynb"
@@ -202,7 +227,7 @@ def check_notebook(study: Study) -> None:
     tokens = tokenize.generate_tokens(io.StringIO(source).readline)
     comments = [t for t in tokens if t.type == tokenize.COMMENT and t.string.strip("# ")]
     commented = {comment.start[0] for comment in comments}
-    # papermill takes every "=" for an assignment, and prints what it cannot parse.
+    # papermill reads every "=" as an assignment, also in a comment, and prints a warning when it cannot parse the line.
     if odd := next((comment.string for comment in comments if "=" in comment.string), None):
         raise InputError(f"{place}: a comment among the parameters has no '='; got `{odd}`: write it in words")
     stated: Columns = {}
@@ -238,7 +263,7 @@ def _parsed(value: Any, annotation: Any) -> Any:
 
 
 def _written(annotation: Any) -> list[str]:
-    """Return the ways a page may write a type; a choice of words and a form may be called a str."""
+    """Return the ways in which a page may write a type; a Literal and a `Form` may be written as str."""
     inner = get_args(annotation)
     if get_origin(annotation) is Literal:
         return ["str", f"Literal[{', '.join(map(repr, inner))}]"]

@@ -1,4 +1,4 @@
-"""Words and sentences out of gradients."""
+"""Recover words, sentences and transcripts from the gradients of language models and speech recognisers."""
 
 from gradleak.models.language import batch_of
 from gradleak.sequences.defended import read_defended

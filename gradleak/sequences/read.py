@@ -1,4 +1,4 @@
-"""Whole sentences, in order, out of one gradient of a language model."""
+"""Read whole sentences, in their order of words, from one gradient of a language model."""
 
 from __future__ import annotations
 
@@ -20,26 +20,35 @@ from gradleak.sequences.counts import Counts, Head, count
 from gradleak.sequences.recognised import Model, recognise
 from gradleak.sequences.tree import Tree
 
-# More prefixes than this are not looked at: their counts would be a system of as many unknowns.
+# Most prefixes that are searched, because their counts are a linear system with as many unknowns.
 MOST = 4000
-# The gradient of the sentences that were read must be the one that was seen, tensor by tensor, to this share of it.
+# Largest relative error, in any tensor, between the gradient of the sentences read and the observed gradient.
 SAME = 1e-3
-# Tensors below this share of the whole gradient are measured by it.
+# For tensors whose norm is below this share of the whole gradient's norm, the error is relative to that share.
 SMALL = 1e-3
-# Gradients are compared by so many entries at a time.
+# Entries of a gradient that are compared at a time.
 PART = 131_072
 
 
 @dataclass(frozen=True)
 class Sentences:
-    """Sentences as lists of tokens, without their start and end marks, and how often each was in the batch.
+    """The sentences of a batch and their counts.
 
-    "unique": the gradient of these sentences is the one that was seen, and no other prefixes and counts give it;
-    "ambiguous": they explain it, and others may; "failed": nothing was found that does. `reason` says why.
-    `total` is the number of tokens, end marks included. Counts are known up to a common factor, for a batch and the
-    same batch twice have the same mean gradient; the public batch size sets it, where it is a whole number times them,
-    else it is as small as it can be. `misfit` is how far the sentences' gradient is from the one that was seen,
-    as a share of it, in the tensor where that is largest; `prefixes` how many prefixes lay in all spans.
+    A batch and the same batch twice have the same mean gradient, so counts are known only up to a common factor. The
+    factor follows from the public batch size if that is a multiple of the counts' sum; otherwise it is the least one.
+
+    Attributes:
+        tokens: The tokens of each different sentence, without its start and end marks.
+        counts: How often each sentence was in the batch.
+        status: "unique" if these sentences have the observed gradient and no other prefixes and counts have it;
+            "ambiguous" if others may explain the gradient too; "failed" if no sentences were found that explain it.
+        reason: Why the status is what it is.
+        texts: The sentences as text, if a vocabulary was given.
+        total: The number of tokens in the batch, with end marks.
+        factor: The multiple of the sentences' gradient that is closest to the observed gradient.
+        misfit: The relative error of that multiple, in the tensor where the error is largest.
+        prefixes: The number of prefixes that lie in all spans.
+        rank: The rank of the gradient of the first recurrent or Linear layer.
     """
 
     tokens: list[list[int]]
@@ -59,7 +68,7 @@ class Sentences:
         return (Answer(self.status, self.reason, sentences=self.all() if self.tokens else None),)
 
     def all(self) -> list[list[int]]:
-        """Return every sentence as often as it was in the batch, sorted."""
+        """Return all sentences of the batch, sorted, with repeated sentences repeated."""
         return sorted(own for own, times in zip(self.tokens, self.counts, strict=True) for _ in range(times))
 
 
@@ -74,11 +83,28 @@ def read_sentences(
 ) -> Sentences:
     """Read the sentences of a batch from the gradient of a language model.
 
-    The model: an Embedding, LSTM or GRU layers and a Linear layer, or causal attention between Linear layers; others
-    are refused by name. A sentence is `start`, its words and `end`, both marks public, the end mark none of its words;
-    each token but the end is an input, and the next is its target. `vocabulary` turns tokens into texts. `words`: the
-    tokens that are tried; where not said, those whose row of the embedding's gradient is not zero, and all where that
-    explains nothing. `most`: of how many prefixes the search gives up.
+    The model is an Embedding, LSTM or GRU layers and a Linear layer, or a causal transformer. In training, the model
+    reads the start mark and a sentence's words, and predicts the words and the end mark. No word equals the end mark.
+
+    Args:
+        leak: The gradients of one step, with those of the last layer.
+        start: The token before every sentence.
+        end: The token after every sentence.
+        vocabulary: Turns tokens into texts.
+        words: The tokens to try. By default these are the tokens whose rows of the embedding's gradient are not zero,
+            and then all tokens if those explain nothing.
+        most: The number of prefixes at which the search gives up.
+
+    Raises:
+        InputError: The model has a module of another kind, which the message names, or a gradient is missing.
+
+    Examples:
+        >>> from gradleak import observe
+        >>> from gradleak.models.language import build_language_model
+        >>> model = build_language_model("lstm", pieces=50, width=32)
+        >>> found = read_sentences(observe(model, *batch_of([[7, 8, 9], [7, 12]], start=1, end=2), head="head"))
+        >>> found.tokens, found.counts, found.status
+        ([[7, 8, 9], [7, 12]], [1, 1], 'unique')
     """
     leak.check_one_step("reading sentences")
     model = recognise(leak.model, leak.head)
@@ -96,7 +122,7 @@ def read_sentences(
             raise InputError(f"the gradient of '{name}' holds NaN or infinite values")
     failed = Sentences([], [], "failed", "")
     for tried in _tried(leak, model, words):
-        # Rounding is in proportion to a row; noise that was added is not.
+        # Rounding errors are proportional to a row's length; added noise is not.
         for equalise in (True, False):
             read = _read(leak, model, tried, start, end, equalise, most)
             if read.status != "failed":
@@ -106,7 +132,7 @@ def read_sentences(
 
 
 def _tried(leak: Leak, model: Model, words: Sequence[int] | None) -> list[Tensor]:
-    """Return the sets of words that are tried, one after the other."""
+    """Return the sets of words to try, in this order."""
     everything = torch.arange(len(model.embedding), device=model.embedding.device)
     if words is not None:
         return [torch.as_tensor(list(words), device=model.embedding.device).unique()]
@@ -123,7 +149,7 @@ def _read(leak: Leak, model: Model, words: Tensor, start: int, end: int, equalis
         return replace(failed, reason=grown.reason)
     tree = grown.tree
     failed = replace(failed, prefixes=len(tree))
-    # Rounding leaves the rows' proportions, and all are worth the same; with noise the large ones are worth more.
+    # With rounding alone all rows have the same relative error and equal weight; with noise long rows are more precise.
     head = _head(leak, model)
     counts = count(tree, head, end, equalise=True) or count(tree, head, end, equalise=False)
     if counts is None:
@@ -137,8 +163,9 @@ def _read(leak: Leak, model: Model, words: Tensor, start: int, end: int, equalis
         return replace(failed, reason="no sentence ends")
     tokens, times = [own for own, _ in found], [number for _, number in found]
     factor, misfit = _compared(leak, tokens, times, start, end)
-    # The batch size is public: it tells a batch from the same batch twice. But a sentence of which the model is sure
-    # leaves no trace, and where the gradient is less than that of those that are read, it may stand for such.
+    # The public batch size tells a batch from the same batch twice. But a sentence that the model predicts with
+    # certainty has no gradient, and it lowers the mean over tokens. So the counts are multiplied only if the observed
+    # scale shows that no token is missing.
     again = max(1, leak.batch_size // sum(times)) if leak.batch_size % sum(times) == 0 else 1
     again = again if abs(factor - 1) * (again * counts.total + 1) < 0.5 else 1
     times = [again * number for number in times]
@@ -188,10 +215,7 @@ def _head(leak: Leak, model: Model) -> Head:
 
 
 def _compared(leak: Leak, tokens: list[list[int]], times: list[int], start: int, end: int) -> tuple[float, float]:
-    """Return what the gradient of these sentences is best multiplied with, and how far it then is from the one seen.
-
-    As a share of that, in the tensor where it is largest.
-    """
+    """Return the best scale of the gradient of these sentences, and its largest relative error in any tensor."""
     whole = [own for own, number in zip(tokens, times, strict=True) for _ in range(number)]
     device = next(leak.model.parameters()).device
     own = observe(leak.model, *batch_of(whole, start, end, device=device), head=leak.head).gradients
@@ -200,14 +224,14 @@ def _compared(leak: Leak, tokens: list[list[int]], times: list[int], start: int,
     power = float(products[:, 1, 1].sum())
     factor = float(products[:, 0, 1].sum()) / power if power else 1.0
     sizes = products[:, 0, 0].sqrt().tolist()
-    # Of a tensor that is next to nothing, a key's bias say, rounding is all there is.
+    # A tensor whose gradient is zero in theory, such as a key's bias, holds only rounding errors.
     least = SMALL * math.hypot(*sizes) or 1.0
     misses = [_missed(seen, mine, factor) for seen, mine in pairs]
     return factor, max(miss / max(size, least) for miss, size in zip(misses, sizes, strict=True))
 
 
 def _products(seen: Tensor, mine: Tensor) -> Tensor:
-    """Return the products (2, 2) of two tensors with themselves and each other."""
+    """Return the inner products (2, 2) of two tensors with themselves and each other."""
     total = torch.zeros(2, 2, dtype=torch.float64, device=seen.device)
     for parts in _parts(seen, mine):
         both = torch.stack(parts)
@@ -216,12 +240,12 @@ def _products(seen: Tensor, mine: Tensor) -> Tensor:
 
 
 def _missed(seen: Tensor, mine: Tensor, factor: float) -> float:
-    """Return how far a multiple of one tensor is from another."""
+    """Return the norm of `seen` − `factor` · `mine`."""
     return math.sqrt(sum(float((seen - factor * mine).square().sum()) for seen, mine in _parts(seen, mine)))
 
 
 def _parts(seen: Tensor, mine: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """Return two tensors in float64 and in parts: a copy of all that a large layer has costs more than its sums."""
+    """Yield two tensors in float64 part by part, because copies of a whole large layer are slow."""
     for one, other in zip(seen.flatten().split(PART), mine.flatten().split(PART), strict=True):
         yield one.double(), other.double()
 

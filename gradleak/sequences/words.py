@@ -1,4 +1,4 @@
-"""The bag of words of a text: which tokens were said and how many in all, from the last layer's gradient."""
+"""Recover the bag of words of a text, and its number of tokens, from the last layer's gradient."""
 
 from __future__ import annotations
 
@@ -17,20 +17,25 @@ from gradleak.labels.hard.rlg import rlg
 from gradleak.leak import Leak
 from gradleak.spans import classes_span
 
-# A singular value stands out if it is so many times the largest that noise alone has.
+# A singular value counts if it exceeds the largest singular value of noise alone by this factor.
 NOISE = 1.05
-# Rows that may lie apart, at most.
+# Most rows that may be outliers.
 APART = 200
-# The rows of a gradient add up to nothing, as a share of its size, but for so many times its precision.
+# An unchanged gradient's rows sum to zero up to this many rounding units, relative to its norm.
 SUMMED = 64
 
 
 @dataclass(frozen=True)
 class Words:
-    """The bag of words of a text: the tokens that were said, each once, as one sorted list; `count` of them in all.
+    """The bag of words of a text.
 
-    `texts`: their pieces in one line, where a vocabulary is given. `status` is "ambiguous", for words of which the
-    model is sure leave no trace, or "failed" where there is nothing at all. `counts`: the text is there once.
+    Attributes:
+        tokens: One sorted list of the tokens that occur in the text, each once.
+        texts: Their pieces in one line, if a vocabulary was given.
+        counts: [1], since there is one text.
+        status: "ambiguous", because words that the model predicts with certainty have no gradient, or "failed" if no
+            word was found.
+        count: The number of tokens in the text, with repetitions.
     """
 
     tokens: list[list[int]]
@@ -46,10 +51,14 @@ class Words:
 
 
 def reveal_words(leak: Leak, start: int = 1, *, vocabulary: Vocabulary | None = None) -> Words:
-    """Return the bag of words of a text whose gradient this is, end marks included, by RLG (dang2021).
+    """Return the bag of words of a text, with its end mark, by RLG (dang2021).
 
-    Two words alike are one in the bag and two in the count: it is the rank of the gradient, its rows divided by their
-    size (`gradleak.spans`). `start` is asked by the other readers and not here: it is never predicted.
+    The number of tokens is the rank of the gradient after division of its rows by their lengths (`gradleak.spans`).
+
+    Args:
+        leak: The client's gradients, of which the last layer's weight is used.
+        start: Not used, since the start mark is never predicted; the other readers need it.
+        vocabulary: Turns tokens into texts.
     """
     del start
     gradient = leak.weight_gradient
@@ -60,18 +69,18 @@ def reveal_words(leak: Leak, start: int = 1, *, vocabulary: Vocabulary | None = 
 
 
 def bag(gradient: Tensor) -> set[int]:
-    """Return the classes that occur in a gradient (C, I), by RLG; refuse one that was changed before it was sent.
+    """Return the classes that occur in a gradient (C, I), by RLG; refuse a gradient that was changed.
 
-    Probabilities and labels each add up to one, so that the rows add up to nothing but for rounding. Where they do not,
-    the rank is no number of words, no few rows' cone is the whole space, and every row would be a program of its own:
-    hours, for nothing.
+    Probabilities and labels both sum to one, so the rows of an unchanged gradient sum to zero up to rounding. The rank
+    of a changed gradient is not the number of words. RLG would also solve a linear program for each of its rows, which
+    takes hours.
     """
     sizes = gradient.double().norm()
     share = float(gradient.sum(dim=0, dtype=torch.float64).norm() / sizes) if sizes > 0 else 0.0
     if share > SUMMED * torch.finfo(gradient.dtype).eps:
         raise InputError(
-            f"the rows of this gradient add up to {share:.1g} of its size, and not to nothing: it was changed before "
-            "it was sent, or is not of a last layer and cross-entropy alone"
+            f"the sum of the rows of this gradient is {share:.1g} of its norm instead of zero: it was changed before "
+            "it was sent, or is not the gradient of a last layer by the cross-entropy"
         )
     return rlg(gradient)
 
@@ -79,15 +88,21 @@ def bag(gradient: Tensor) -> set[int]:
 def rounded_rank(difference: Tensor, weight: Tensor, rate: float, steps: int = 1) -> int:
     """Return the rank of a gradient that is a difference of weights (C, I), (W₀ − W_K) / rate.
 
-    Such a gradient's rounding is that of the weights, of one size in every row: a known noise. A singular value counts
-    that is larger than any of noise alone.
+    The rounding errors of such a gradient are those of the weights, so they are noise of a known size. The rank is the
+    number of singular values above the largest that this noise has alone.
+
+    Args:
+        difference: The gradient (C, I).
+        weight: The weights W₀ (C, I).
+        rate: The learning rate.
+        steps: The number K of local steps.
     """
     if difference.shape != weight.shape or rate <= 0:
         raise InputError(
             f"a difference of weights has their shape, {tuple(weight.shape)}; got {tuple(difference.shape)}"
         )
     spacing = torch.finfo(weight.dtype).eps * 2.0 ** weight.detach().double().abs().clamp(min=1e-30).log2().floor()
-    # A rounded number is off by anything up to half the spacing of numbers there, at every step.
+    # At every step the rounding error is uniform within half the spacing of floating-point numbers.
     noise = float(spacing.square().mean().sqrt()) * (steps / 12) ** 0.5 / rate
     small = difference.double() if len(difference) >= difference.shape[1] else difference.double().T
     singular = torch.linalg.eigvalsh(small.T @ small).clamp(min=0).sqrt()
@@ -96,14 +111,14 @@ def rounded_rank(difference: Tensor, weight: Tensor, rate: float, steps: int = 1
 
 
 def outlying_words(gradient: Tensor) -> set[int]:
-    """Return the classes whose rows of a gradient (C, I) point away from all others' common direction.
+    """Return the classes whose rows of a gradient (C, I) point away from the common direction of the rows.
 
-    For an attacker who knows that entries were dropped, or sent as signs. The rows of words that were not said are
-    much alike where a network predicts alike at every step; those of words that were point the other way. The cut is
-    the widest gap among the most unlike rows.
+    This is for an attacker who knows that entries were dropped, or sent as signs. If a network predicts nearly the same
+    at every step, the rows of absent words are similar and the rows of present words point the other way. The cut is
+    the widest gap in the cosine similarity to the common direction, among the least similar rows.
     """
     if gradient.ndim != 2:
-        raise InputError(f"one gradient (C, I) is looked at; got {tuple(gradient.shape)}")
+        raise InputError(f"the gradient must be of shape (C, I); got {tuple(gradient.shape)}")
     rows = torch.nn.functional.normalize(gradient, dim=1)
     alike = rows @ torch.nn.functional.normalize(rows.sum(dim=0), dim=0)
     order = alike.argsort(stable=True)[: APART + 1]

@@ -1,8 +1,11 @@
-"""Tables that sum up rows: a line for each group, a column for each measure of it.
+"""Summarise rows as a table: one line for each group of rows, one column for each measure of the group.
 
     summary(rows, {"B": "size"}, {"batches": count(), "PSNR": mean("psnr", ".1f"), "exact": share("exact")})
 
-gives a line for each `size` in `rows`, with how many rows it has, their mean PSNR, and the share of them that is exact.
+returns a line for each `size` in `rows`: the number of rows, their mean PSNR, and the share of rows that are exact.
+
+A measure is a function from a group of rows to the text of a cell. The functions below return measures. Their argument
+`text` says how a number becomes text.
 """
 
 from __future__ import annotations
@@ -13,16 +16,26 @@ from typing import Any
 
 import pandas as pd
 
-# How a number becomes a cell: a format such as ".1f" or "{:.1f} dB", or a function.
+# How a number becomes text: a format specification such as ".1f", a template such as "{:.1f} dB", or a function.
 Text = str | Callable[[Any], str]
 Measure = Callable[[pd.DataFrame], str]
 NOTHING = "–"
 
 
 def summary(rows: pd.DataFrame, keys: Mapping[str, str], measures: Mapping[str, Measure]) -> pd.DataFrame:
-    """Return a line for each combination of values in some columns, in the order in which these first appear.
+    """Return a table with one line for each group of rows, in the order in which the groups first appear.
 
-    `keys`: the table's heads with the columns whose values make the groups; `measures`: heads with what is measured.
+    Args:
+        rows: The rows to summarise.
+        keys: The columns of `rows` whose values define the groups, by their heads in the table.
+        measures: The measures of each group, by their heads in the table.
+
+    Examples:
+        >>> rows = pd.DataFrame({"size": [1, 1, 8], "psnr": [30.0, 32.0, 20.0]})
+        >>> summary(rows, {"B": "size"}, {"batches": count(), "PSNR (dB)": mean("psnr", ".1f")})
+           B batches PSNR (dB)
+        0  1       2      31.0
+        1  8       1      20.0
     """
     groups = rows.groupby(list(keys.values()), sort=False)
     lines = [
@@ -33,7 +46,7 @@ def summary(rows: pd.DataFrame, keys: Mapping[str, str], measures: Mapping[str, 
 
 
 def count() -> Measure:
-    """Measure how many rows there are."""
+    """Measure the number of rows."""
     return lambda rows: f"{len(rows):,}"
 
 
@@ -43,12 +56,12 @@ def mean(column: str, text: Text = ".3g") -> Measure:
 
 
 def spread(column: str, text: Text = ".3g") -> Measure:
-    """Measure the mean of a column and its standard deviation."""
+    """Measure the mean of a column ± its standard deviation."""
     return lambda rows: f"{cell(rows[column].mean(), text)} ± {cell(rows[column].std(), text)}"
 
 
 def spread_if_many(column: str, text: Text = ".3g") -> Measure:
-    """Measure the mean of a column and, where there are several rows, its standard deviation."""
+    """Measure the mean of a column and, if the group has several rows, ± its standard deviation."""
     return lambda rows: (spread if len(rows) > 1 else mean)(column, text)(rows)
 
 
@@ -58,17 +71,17 @@ def median(column: str, text: Text = ".3g") -> Measure:
 
 
 def least(column: str, text: Text = ".3g") -> Measure:
-    """Measure the least value of a column."""
+    """Measure the minimum of a column."""
     return lambda rows: cell(rows[column].min(), text)
 
 
 def greatest(column: str, text: Text = ".3g") -> Measure:
-    """Measure the greatest value of a column."""
+    """Measure the maximum of a column."""
     return lambda rows: cell(rows[column].max(), text)
 
 
 def ranged(middle: Measure, column: str, text: Text = ".3g") -> Measure:
-    """Measure the middle of a column and, in brackets, its least and its greatest value."""
+    """Show the measure `middle` and, in brackets, the minimum and the maximum of a column."""
     low, high = least(column, text), greatest(column, text)
     return lambda rows: f"{middle(rows)} ({low(rows)} … {high(rows)})"
 
@@ -79,17 +92,17 @@ def total(column: str, text: Text = ",.0f") -> Measure:
 
 
 def share(column: str, text: Text = ".0%") -> Measure:
-    """Measure in which share of the rows a column is true."""
+    """Measure the share of rows in which a column is true."""
     return mean(column, text)
 
 
 def only(column: str, text: Text = "{}") -> Measure:
-    """Give the first value of a column that is the same in all rows."""
+    """Show the value of a column that is the same in all rows of the group."""
     return lambda rows: cell(rows[column].iloc[0], text)
 
 
 def among(measure: Measure, **where: Hashable) -> Measure:
-    """Measure those rows alone in which columns have these values; a dash where there are none."""
+    """Apply a measure only to the rows in which columns have these values; show a dash if there are none."""
 
     def measured(rows: pd.DataFrame) -> str:
         own = select(rows, **where)
@@ -99,12 +112,12 @@ def among(measure: Measure, **where: Hashable) -> Measure:
 
 
 def where_least(column: str, measure: Measure) -> Measure:
-    """Measure the one row in which a column is least."""
+    """Apply a measure only to the row with the minimum of a column."""
     return lambda rows: measure(rows.sort_values(column).iloc[:1])
 
 
 def joined(between: str, *measures: Measure) -> Measure:
-    """Put several measures into one cell, with a text between them."""
+    """Show several measures in one cell, separated by the text `between`."""
     return lambda rows: between.join(measure(rows) for measure in measures)
 
 
@@ -116,17 +129,17 @@ def select(rows: pd.DataFrame, **where: Hashable) -> pd.DataFrame:
 
 
 def cell(value: Any, text: Text) -> str:
-    """Return a value as a table shows it."""
+    """Return a value as the text of a table's cell."""
     if callable(text):
         return text(value)
     return text.format(value) if "{" in text else format(value, text)
 
 
 def decibels(value: float) -> str:
-    """Return a signal-to-noise ratio; of an image that was lost altogether it is minus infinity."""
+    """Return a PSNR in dB as text, with one decimal; "lost" for an image whose PSNR is −∞ dB."""
     return "lost" if value == -math.inf else f"{value:.1f}"
 
 
 def percent(digits: int = 0) -> Callable[[float], str]:
-    """Return how a number that is a percentage already is shown, with so many digits behind the point."""
+    """Return a function that formats a number in percent with this number of decimals."""
     return lambda value: f"{value:.{digits}f} %"

@@ -1,12 +1,19 @@
-"""One module a page, in its paper's folder: its parameters, its experiments, its tables and figures.
+"""The studies: one module for each page of the book, in the folder of its paper.
 
-A module `<paper>/loss_landscape.py` here, a notebook `notebooks/<paper>/loss-landscape.ipynb`, a claims file
-`claims/<paper>/loss-landscape.yaml` and a test `tests/studies/<paper>/test_loss_landscape.py` make a page; nothing else
-names it. What several pages share lies in `shared`.
+Four files make a page, and no list of pages has to be edited:
 
-A module has: a docstring whose first line is the page's title; `PLACE`, the place in the paper; experiments, classes
-whose fields are their inputs and whose `run` gives rows; `Parameters`, which states every parameter once and yields the
-experiments; and the tables and figures, each made from a record.
+    gradleak/studies/<paper>/loss_landscape.py          the code
+    notebooks/<paper>/loss-landscape.ipynb              the page
+    gradleak/claims/<paper>/loss-landscape.yaml         the paper's claims
+    tests/studies/<paper>/test_loss_landscape.py        the tests
+
+The folder `shared` holds code that several pages use. A page's module has
+
+    a docstring, whose first line is the page's title;
+    `PLACE`, the part of the paper that the page reproduces;
+    experiments, classes whose fields are their inputs and whose `run` returns rows;
+    `Parameters`, which declares every parameter and returns the experiments;
+    functions that make tables and figures, each from a record.
 """
 
 from gradleak.runs.experiments import Experiment, Parameters, Row, resolve_device, setting

@@ -46,7 +46,7 @@ def test_a_gradient_that_was_changed_is_refused_at_once(
     leak = observe_speech(model, [pseudo_speech(SAID[0])], [tokens], only=["head.weight"], defense=changed)
     # Its rank means nothing, and all rows would have to be looked at, one after the other.
     monkeypatch.setattr("gradleak.sequences.words.rlg", lambda _: pytest.fail("the rows are looked at"))
-    with pytest.raises(InputError, match="and not to nothing"):
+    with pytest.raises(InputError, match="of its norm instead of zero"):
         reveal_words(leak)
 
 

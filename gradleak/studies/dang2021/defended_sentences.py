@@ -23,6 +23,7 @@ from gradleak.models.language import batch_of
 from gradleak.runs.records import Record
 from gradleak.sequences import read_prefixes, read_sentences
 from gradleak.show import figures
+from gradleak.show.drawn import drawn, lines
 from gradleak.show.summaries import Measure, count, mean, median, summary, total
 from gradleak.studies import Experiment, Row, setting
 from gradleak.studies.shared.private_noise import noise_axis, private_level
@@ -312,19 +313,13 @@ def figure_frontier(record: Record) -> Figure:
 
 def figure_sizes(record: Record) -> Figure:
     """Draw the share of sentences found against the batch size, a line for each method and stage of training."""
-    frame = record.rows(OfSizes)
-    if frame.empty:
-        return figures.nothing("no batches without a defence were read")
-    figure, axes = figures.panels(1, 1, height=2.8)
-    axis = axes[0][0]
-    groups = frame.groupby(["reader", "stage"], sort=False)
-    for ((reader, stage), group), colour, dashes, marker in zip(
-        groups, figures.COLOURS, figures.DASHES, "osDv", strict=False
-    ):
-        shares = group.groupby("size")["right"].mean()
-        axis.plot(
-            shares.index, shares.to_numpy(), marker=marker, color=colour, linestyle=dashes, label=f"{reader}, {stage}"
-        )
-    axis.set(ylim=(-0.03, 1.05), ylabel="sentences exact", xlabel="sentences in a batch")
-    figures.legend_below(figure, 4)
-    return figure
+    return drawn(
+        record.rows(OfSizes),
+        lines("size", "right", by=["reader", "stage"]),
+        height=2.8,
+        legend=4,
+        ylim=(-0.03, 1.05),
+        ylabel="sentences exact",
+        xlabel="sentences in a batch",
+        empty="no batches without a defence were read",
+    )

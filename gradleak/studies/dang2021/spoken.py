@@ -25,6 +25,7 @@ from gradleak.sequences.observed import FIRST, observe_speech
 from gradleak.sequences.transcripts import read_transcripts
 from gradleak.sequences.words import reveal_words
 from gradleak.show import figures
+from gradleak.show.drawn import drawn, points
 from gradleak.show.summaries import NOTHING, greatest, joined, least, median, summary, total
 from gradleak.studies import Experiment, Row, setting
 from gradleak.studies.shared.proportions import successes
@@ -245,12 +246,15 @@ def figure_misses(record: Record) -> Figure:
 
     For every utterance they are those of the worst word of the transcript and of the nearest other word.
     """
-    groups = list(_with_kind(record.frame()).groupby(["kind", "trained"], sort=False))
-    figure, axes = figures.panels(1, len(groups), height=2.6, sharey=True)
-    for axis, ((kind, trained), group) in zip(axes[0], groups, strict=True):
-        for name, label, colour in (("worst", "worst word read", 1), ("other", "nearest other word", 2)):
-            axis.scatter(group["frames"], group[name], s=9, color=figures.COLOURS[colour], label=label, linewidth=0)
-        axis.set(yscale="log", title=f"{kind}\n{stage_of(trained)}", xlabel="frames")
-    axes[0][0].set_ylabel("share outside the span")
-    figures.legend_below(figure, 2)
-    return figure
+    return drawn(
+        _with_kind(record.frame()),
+        points("frames", "worst", "worst word read", figures.COLOURS[1]),
+        points("frames", "other", "nearest other word", figures.COLOURS[2]),
+        panels=["kind", "trained"],
+        title=lambda kind, trained: f"{kind}\n{stage_of(trained)}",
+        height=2.6,
+        legend=2,
+        yscale="log",
+        xlabel="frames",
+        ylabel="share outside the span",
+    )

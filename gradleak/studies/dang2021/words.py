@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import ClassVar
 
 import pandas as pd
-import seaborn as sns
 from matplotlib.figure import Figure
 from pydantic import Field
 from torch import Tensor
@@ -27,7 +26,7 @@ from gradleak.runs.forms import Form, Whole
 from gradleak.runs.records import Record
 from gradleak.sequences.observed import observe_speech
 from gradleak.sequences.words import outlying_words, rounded_rank
-from gradleak.show import figures
+from gradleak.show.drawn import bars, drawn
 from gradleak.show.summaries import count, mean, median, summary
 from gradleak.spans import classes_span
 from gradleak.studies import Experiment, Row, setting
@@ -337,15 +336,15 @@ def _shown(defense: str) -> str:
 
 def figure_lengths(record: Record) -> Figure:
     """Draw the share of exact bags against the number of tokens, a panel for each recogniser and stage."""
-    frame = record.rows(SingleUtterances).astype({"exact": float})
-    frame = frame.assign(tokens=pd.cut(frame["length"], [0, 5, 9, 13, 99], labels=["to 5", "to 9", "to 13", "more"]))
-    groups = list(frame.groupby(["size", "trained"], sort=False))
-    figure, axes = figures.panels(1, len(groups), height=2.6, sharey=True)
-    for axis, ((size, trained), group) in zip(axes[0], groups, strict=True):
-        sns.barplot(group, x="tokens", y="exact", hue="attack", errorbar=None, width=0.7, ax=axis)
-        axis.get_legend().remove()
-        axis.set(title=f"{size}\n{stage_of(trained)}", xlabel="tokens", ylabel="", ylim=(0, 1.03))
-        axis.grid(visible=False, axis="x")
-    axes[0][0].set_ylabel("exact bags")
-    figures.legend_below(figure, 2)
-    return figure
+    frame = record.rows(SingleUtterances)
+    return drawn(
+        frame.assign(tokens=pd.cut(frame["length"], [0, 5, 9, 13, 99], labels=["to 5", "to 9", "to 13", "more"])),
+        bars("tokens", "exact", by="attack"),
+        panels=["size", "trained"],
+        title=lambda size, trained: f"{size}\n{stage_of(trained)}",
+        height=2.6,
+        legend=2,
+        ylim=(0, 1.03),
+        xlabel="tokens",
+        ylabel="exact bags",
+    )

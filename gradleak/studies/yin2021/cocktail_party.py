@@ -25,7 +25,7 @@ from gradleak.leak import head_inputs
 from gradleak.runs.fitting import Sees
 from gradleak.runs.forms import Form, Whole
 from gradleak.runs.records import Record
-from gradleak.show import figures
+from gradleak.show.drawn import drawn, lines, powers_of_two
 from gradleak.show.summaries import among, count, joined, mean, median, percent, summary
 from gradleak.studies import Experiment, Row, setting
 from gradleak.studies.shared.attacked_networks import built
@@ -38,6 +38,8 @@ CONSTANT, PARTY, EXACT = "one direction", "cocktail party", "exact recovery"
 NEAR = 0.99
 SEEN = 1000  # images that batches are drawn from
 CELL = ["dataset", "network", "classes"]
+# The floor is grey in figures.
+LOOKS = {CONSTANT: {"color": "0.6"}}
 
 
 class Cell(Form):
@@ -259,22 +261,16 @@ def figure_cosines(record: Record) -> Figure:
 
     Bands reach from the least to the greatest mean of a batch.
     """
-    groups = list(record.rows(FoundFeatures).groupby(CELL, sort=False))
-    figure, axes = figures.grid(len(groups), 2, height=2.5, sharey=True)
-    for axis, ((_, network, classes), group) in zip(axes, groups, strict=True):
-        for number, attack in enumerate((EXACT, PARTY, CONSTANT)):
-            own = group[group["attack"] == attack].groupby("size")["cosine"]
-            colour = "0.6" if attack == CONSTANT else figures.COLOURS[number]
-            axis.plot(
-                own.mean(), color=colour, linestyle=figures.DASHES[number], marker="o", markersize=4, label=attack
-            )
-            axis.fill_between(own.min().index, own.min(), own.max(), color=colour, alpha=0.15, linewidth=0)
-        sizes = sorted(group["size"].unique())
-        axis.set_xscale("log", base=2)
-        axis.set(xticks=sizes, xlabel="batch size", ylim=(0, 1.03))
-        axis.xaxis.set_major_formatter("{x:g}")
-        axis.minorticks_off()
-        axis.set_title(_titled(network, classes), fontsize=10)
-    axes[0].set_ylabel("cosine")
-    figures.legend_below(figure, 3)
-    return figure
+    return drawn(
+        record.rows(FoundFeatures),
+        lines("size", "cosine", by="attack", band="range", order=(EXACT, PARTY, CONSTANT), looks=LOOKS),
+        powers_of_two("size"),
+        panels=CELL,
+        title=lambda _, network, classes: _titled(network, classes),
+        across=2,
+        height=2.5,
+        legend=3,
+        xlabel="batch size",
+        ylabel="cosine",
+        ylim=(0, 1.03),
+    )

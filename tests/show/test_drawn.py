@@ -1,0 +1,76 @@
+"""Declared figures: panels, lines, points, bars, and what they say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import pytest
+
+from gradleak.show import figures
+from gradleak.show.drawn import bars, drawn, level, lines, points, powers_of_two
+
+ROWS = pd.DataFrame(
+    [
+        {"network": network, "attack": attack, "size": size, "right": right}
+        for network, attack, size, right in (
+            ("lenet", "ours", 2, 1.0), ("lenet", "ours", 2, 0.5), ("lenet", "ours", 8, 0.5),
+            ("lenet", "theirs", 2, 0.25), ("resnet", "ours", 2, 1.0), ("resnet", "ours", 4, 0.0),
+        )
+    ]
+)  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def closed() -> Iterator[None]:
+    yield
+    plt.close("all")
+
+
+def test_a_line_is_the_mean_of_its_group_in_each_panel() -> None:
+    figure = drawn(ROWS, lines("size", "right", by="attack"), panels="network", xlabel="B", ylabel="right", legend=2)
+    assert [axis.get_title(loc="left") for axis in figure.axes] == ["lenet", "resnet"]
+    assert [axis.get_ylabel() for axis in figure.axes] == ["right", ""], "once in a row of panels"
+    assert {axis.get_xlabel() for axis in figure.axes} == {"B"}
+    ours, theirs = figure.axes[0].lines
+    assert (ours.get_label(), theirs.get_label()) == ("ours", "theirs")
+    np.testing.assert_array_equal(np.column_stack(ours.get_data()), [[2, 0.75], [8, 0.5]])
+    np.testing.assert_array_equal(np.column_stack(figure.axes[1].lines[0].get_data()), [[2, 1.0], [4, 0.0]])
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["ours", "theirs"], "each once"
+    assert np.std(figures.gray_table(figure)) > 0.02
+
+
+def test_lines_are_chosen_ordered_and_styled_by_their_labels() -> None:
+    mark = lines(
+        "size", "right", by="attack", band="range", middle="median", order=("theirs", "ours", "absent"),
+        looks={"ours": {"color": "0.6"}},
+    )  # fmt: skip
+    axis = drawn(ROWS, mark).axes[0]
+    assert [line.get_label() for line in axis.lines] == ["theirs", "ours"]
+    assert axis.lines[1].get_color() == "0.6"
+    assert axis.lines[1].get_marker() == "s", "its place in the order decides what is not stated"
+    band = axis.collections[1].get_paths()[0].vertices
+    assert (band[:, 1].min(), band[:, 1].max()) == (0.0, 1.0)
+
+
+def test_other_marks_show_the_rows_of_their_panel() -> None:
+    figure = drawn(
+        ROWS, points("size", "right", "a row"), level("right", "mean"), level(0.1), powers_of_two("size"),
+        panels=["network", "attack"], title=lambda network, attack: f"{attack} on {network}", across=2,
+    )  # fmt: skip
+    first = figure.axes[0]
+    assert first.get_title(loc="left") == "ours on lenet"
+    assert len(figure.axes) == 3
+    assert len(first.collections[0].get_offsets()) == 3
+    assert [line.get_ydata()[0] for line in first.lines] == [pytest.approx(2 / 3), 0.1]
+    assert list(first.get_xticks()) == [2, 8]
+    axis = drawn(ROWS, bars("size", "right", by="attack")).axes[0]
+    assert sorted({round(bar.get_height(), 3) for bar in axis.patches if bar.get_height()}) == [0.25, 0.5, 0.833]
+    assert axis.get_legend() is None
+
+
+def test_without_rows_the_figure_says_so() -> None:
+    figure = drawn(ROWS[:0], lines("size", "right"), empty="no batches")
+    assert figure.axes[0].texts[0].get_text() == "no batches"
