@@ -1,4 +1,4 @@
-"""Progress of long work: a bar in a terminal, lines in a file for whoever runs the page, silence elsewhere."""
+"""Show the progress of long work: as bars in a terminal, or as lines in a file for the process that runs a page."""
 
 from __future__ import annotations
 
@@ -28,7 +28,13 @@ _quiet = False
 
 
 def progress(items: Iterable[T], total: int, description: str) -> Iterator[T]:
-    """Yield the items; show how many of `total` are done and how long the rest will take."""
+    """Yield the items, and show how many of `total` are done and the estimated remaining time.
+
+    Args:
+        items: The items; working on one of them is a step of the progress.
+        total: The number of items.
+        description: The text beside the bar.
+    """
     if os.environ.get(FILE):
         yield from _reported(items, total, description)
         return
@@ -47,7 +53,7 @@ def progress(items: Iterable[T], total: int, description: str) -> Iterator[T]:
 
 @contextlib.contextmanager
 def display() -> Iterator[Progress | None]:
-    """Give the terminal's bars, begun if need be, so that long work inside long work shows two; None elsewhere."""
+    """Yield the terminal's bars, which nested work shares so that both levels are shown; None without a terminal."""
     global _bars
     if _bars is not None or _quiet or not sys.stderr.isatty():
         yield None if _quiet else _bars
@@ -74,7 +80,7 @@ def display() -> Iterator[Progress | None]:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Draw no bars inside: for the processes of a run, which share its terminal."""
+    """Draw no bars within this context: parallel processes of a run share its terminal."""
     global _quiet
     before, _quiet = _quiet, True
     try:
@@ -84,7 +90,7 @@ def quiet() -> Iterator[None]:
 
 
 def warn(message: str) -> None:
-    """Warn the person who waits. From a page's kernel this goes through the file: it is not part of the page."""
+    """Warn the user; in a page's kernel, write the warning to the progress file, so that the page does not show it."""
     if os.environ.get(FILE):
         _write({"warning": message})
     else:
@@ -92,7 +98,7 @@ def warn(message: str) -> None:
 
 
 def read(file: Path, position: int) -> tuple[list[dict[str, Any]], int]:
-    """Return the whole lines that follow a position of a progress file, and where they end."""
+    """Return the complete lines after a position in bytes of a progress file, and the position of their end."""
     if not file.is_file():
         return [], position
     with file.open("rb") as stream:
@@ -110,7 +116,7 @@ def _reported(items: Iterable[T], total: int, description: str) -> Iterator[T]:
         for item in items:
             yield item
             done += 1
-            # A few lines a second are enough for the eye, and spare the disk.
+            # Five lines a second look continuous, and few lines spare the disk.
             if time.monotonic() - written > 0.2:
                 _write({**task, "done": done})
                 written = time.monotonic()
@@ -119,10 +125,10 @@ def _reported(items: Iterable[T], total: int, description: str) -> Iterator[T]:
 
 
 def _write(line: dict[str, Any]) -> None:
-    # A line that is lost must not end a run of hours; what has to be written are its results.
+    # A line that cannot be written must not end a run of hours. Only the results have to be written.
     with contextlib.suppress(OSError), open(os.environ[FILE], "a", encoding="utf-8") as stream:
         stream.write(json.dumps(line) + "\n")
 
 
-# Attacks and training know nothing of the book: what they tell goes here once the book is at work.
+# Attacks and training do not import the book. They report to `gradleak.reporting`, which passes reports on to here.
 reporting.to(progress, warn)

@@ -1,4 +1,4 @@
-"""What a server sees of speech: gradients of a recogniser that is told the words before each."""
+"""Compute the gradients that a server receives from a client that trains a speech recogniser."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gradleak.leak import Defense, Gradients, Leak, evaluating
 from gradleak.models.recogniser import START, Recogniser
 
 HEAD = "head"
-# The decoder's first layer, all that a transcript is read from.
+# The decoder's first layer: its gradient is enough to read a transcript.
 FIRST = ("cells.0.weight_ih", "cells.0.weight_hh", "cells.0.bias_ih")
 
 
@@ -30,25 +30,35 @@ def observe_speech(
     rate: float = 0.1,
     difference: bool = False,
 ) -> Leak:
-    """Let a client compute its gradients on utterances, and return what the server receives.
+    """Compute a client's gradients on utterances, and return what the server receives.
 
-    `speech`: (F, 80) an utterance; `tokens`: its transcript with the end mark; the loss is the mean cross-entropy over
-    all tokens of a step. `only`: names of parameters, where an attack looks at no others. `local_steps`: utterances are
-    shared out to so many steps of gradient descent with `rate`, and the gradients are their sum; `difference`: they are
-    (W₀ − W_K) / rate instead, which is what comes of weights that are sent in their own precision.
+    The decoder reads the true previous tokens (teacher forcing). The loss is the mean cross-entropy over all tokens of
+    a step.
+
+    Args:
+        model: The recogniser.
+        speech: The frames (F, 80) of each utterance.
+        tokens: The transcript of each utterance, with the end mark.
+        start: The token that the decoder reads first.
+        only: The parameters whose gradients are sent; all by default.
+        defense: Changes the gradients before they are sent.
+        local_steps: The number of gradient descent steps, among which the utterances are divided. Their gradients are
+            summed.
+        rate: The learning rate of these steps.
+        difference: Whether the client sends (W₀ − W_K) / rate, computed from rounded weights, instead of the sum.
     """
     if len(speech) != len(tokens) or not speech or not all(len(one) for one in tokens):
         raise InputError(
-            f"{len(speech)} utterances and {len(tokens)} transcripts: each needs its own, of a token at least"
+            f"{len(speech)} utterances and {len(tokens)} transcripts: each needs its own, of at least one token"
         )
     if local_steps < 1 or len(speech) % local_steps:
-        raise InputError(f"{len(speech)} utterances cannot be shared out to {local_steps} local steps")
+        raise InputError(f"{len(speech)} utterances cannot be divided evenly among {local_steps} local steps")
     named = dict(model.named_parameters())
     if missing := [name for name in only or () if name not in named]:
         raise InputError(f"the recogniser has no parameter '{missing[0]}'")
     wanted = list(named) if only is None else list(only)
     size = len(speech) // local_steps
-    # Only what was asked for is sent; along several steps all of it is learned.
+    # Over several steps all parameters are updated, even if the gradients of only some are sent.
     own = {name: named[name].detach() for name in named}
     total: Gradients = {}
     with evaluating(model):
@@ -75,7 +85,7 @@ def _step(
     tokens: Sequence[Sequence[int]],
     start: int,
 ) -> Gradients:
-    """Return the gradients of one step, utterance by utterance: none is padded, and none knows of another."""
+    """Return the gradients of one step, computed utterance by utterance without padding."""
     values = own | {name: own[name].detach().requires_grad_() for name in learned}
     count = sum(map(len, tokens))
     total: Gradients = {}

@@ -1,7 +1,8 @@
-"""Sentences as the ends of prefixes, where neither counts nor end marks can be asked for.
+"""Read sentences as the longest prefixes, if the last layer's gradient cannot give counts and end marks.
 
-Clipping each sentence by itself gives it a weight that is no whole number, and a last layer that is not sent tells no
-counts at all. The spans do not change: which prefixes there are is told by the recurrent layers alone.
+If every sentence's gradient is clipped separately, the sentences have weights that are not whole numbers. If the last
+layer's gradient is not sent, there are no counts at all. In both cases the layers before it still have the same spans,
+which give the prefixes.
 """
 
 from __future__ import annotations
@@ -18,17 +19,23 @@ from gradleak.sequences.recognised import recognise
 def read_prefixes(
     leak: Leak, start: int = 1, *, words: Sequence[int] | None = None, most: int = MOST
 ) -> list[list[int]]:
-    """Return the prefixes in a language model's gradient that no other prolongs, sorted; none where all words fit.
+    """Return the prefixes in a language model's gradient that no longer prefix continues, sorted.
 
-    They are the sentences but those that another begins with, and false ones that the spans let pass. There is no
-    certificate. `words`: the tokens that are tried, all where not said.
+    These are all sentences, except those that are the beginning of another sentence. Some prefixes may be false, because
+    they lie in the spans by chance; there is no certificate. The list is empty if a span has full rank.
+
+    Args:
+        leak: The gradients of one step.
+        start: The token before every sentence.
+        words: The tokens to try; all by default.
+        most: The number of prefixes at which the search gives up.
     """
     leak.check_one_step("reading sentences")
     model = recognise(leak.model, leak.head)
     tried = torch.arange(len(model.embedding)) if words is None else torch.as_tensor(list(words)).unique()
     tried = tried.to(model.embedding.device)
     trees = [model.grow(leak.gradients, tried, start, equalise=equalise, most=most).tree for equalise in (True, False)]
-    # Where rounding is all the noise, rows of one length show more; noise that was added drowns the small ones.
+    # With rounding errors alone, scaling rows to one length gives more prefixes; added noise hides the short rows.
     tree = max((tree for tree in trees if tree is not None), key=len, default=None)
     if tree is None or len(tree) < 2:
         return []

@@ -1,4 +1,4 @@
-"""The prefixes that a gradient allows, as a tree."""
+"""Define the tree of the prefixes that a gradient allows."""
 
 from __future__ import annotations
 
@@ -10,9 +10,12 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Tree:
-    """Prefixes, each after the one that it prolongs: `parents` (N,), −1 at the root, and the last `words` (N,).
+    """A tree of N prefixes, in which parents come before their children.
 
-    `features` (N, I): what the last layer is given after each.
+    Attributes:
+        parents: The index of the prefix that is one word shorter (N,), −1 at the root.
+        words: The last word of each prefix (N,).
+        features: The last layer's input after each prefix (N, I).
     """
 
     parents: Tensor
@@ -23,13 +26,13 @@ class Tree:
         return len(self.parents)
 
     def kept(self, keep: Tensor) -> Tree:
-        """Return the tree of some prefixes (N,), with all that they prolong among them."""
+        """Return the tree of the prefixes in the mask `keep` (N,), which must include all their ancestors."""
         place = keep.cumsum(0) - 1
         parents = self.parents[keep]
         return Tree(torch.where(parents < 0, parents, place[parents]), self.words[keep], self.features[keep])
 
     def above(self, keep: Tensor) -> Tensor:
-        """Return these prefixes (N,) and all that they prolong."""
+        """Return the mask of the prefixes in the mask `keep` (N,) and all their ancestors."""
         keep = keep.clone()
         for node in range(len(self) - 1, 0, -1):
             if keep[node]:
@@ -37,7 +40,7 @@ class Tree:
         return keep
 
     def path(self, node: int) -> list[int]:
-        """Return a prefix's words, without the start mark."""
+        """Return the words of the prefix `node`, without the start mark."""
         words: list[int] = []
         while int(self.parents[node]) >= 0:
             words.append(int(self.words[node]))
