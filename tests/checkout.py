@@ -110,7 +110,7 @@ pause: float = 0.0  # seconds a draw takes
 rounded: bool = False  # whole numbers only
 words: list[str] = ["a", "b"]  # one row each
 device: str = "auto"  # auto, cpu or cuda
-seed: int = 2023  # every random choice follows from it"""
+seed: int = 2023  # every random choice on this page follows from it"""
 
 STUDY_CELL = """from gradleak import studies
 from gradleak.runs import runner

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import ast
 import importlib
-import io
-import json
-import tokenize
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -194,7 +191,7 @@ def _refused(study: Study, error: ValidationError, given: Mapping[str, JsonValue
     value = first["input"] if len(first["loc"]) > 1 else given.get(name, first["input"])
     return InputError(
         f"{told}{value!r} is not right, {reason(error)} "
-        f"({_written(field.annotation)[-1]}: {field.description}; default {field.default!r})"
+        f"({written_types(field.annotation)[-1]}: {field.description}; default {field.default!r})"
     )
 
 
@@ -212,44 +209,6 @@ def stated(study: Study | str, page: Mapping[str, object]) -> Parameters:
         raise _refused(study, error, {}) from error
 
 
-def check_notebook(study: Study) -> None:
-    """Check that the cell tagged `parameters` in the page's notebook sets all parameters to their quick values.
-
-    Raises:
-        InputError: The cell is missing, or a parameter's type, value or comment is missing or wrong.
-    """
-    cells = json.loads(study.notebook.read_text())["cells"]
-    tagged = [cell for cell in cells if "parameters" in cell["metadata"].get("tags", [])]
-    place = f"notebooks/{study.paper}/{study.name}.ipynb"
-    if len(tagged) != 1:
-        raise InputError(f"{place} must have one cell tagged 'parameters'; it has {len(tagged)}")
-    source = "".join(tagged[0]["source"])
-    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
-    comments = [t for t in tokens if t.type == tokenize.COMMENT and t.string.strip("# ")]
-    commented = {comment.start[0] for comment in comments}
-    # papermill reads every "=" as an assignment, also in a comment, and prints a warning when it cannot parse the line.
-    if odd := next((comment.string for comment in comments if "=" in comment.string), None):
-        raise InputError(f"{place}: a comment among the parameters has no '='; got `{odd}`: write it in words")
-    stated: Columns = {}
-    for line in ast.parse(source).body:
-        text = source.splitlines()[line.lineno - 1]
-        if not isinstance(line, ast.AnnAssign) or not isinstance(line.target, ast.Name) or line.value is None:
-            raise InputError(f"{place}: parameters are stated as `name: type = value  # comment`; got `{text}`")
-        if line.end_lineno not in commented:
-            raise InputError(f"{place}: parameter '{line.target.id}' has no comment")
-        field, written = study.Parameters.model_fields.get(line.target.id), ast.unparse(line.annotation)
-        if field is not None and written not in (wanted := _written(field.annotation)):
-            raise InputError(f"{place}: parameter '{line.target.id}' is of type {wanted[0]}; the page says {written}")
-        stated[line.target.id] = ast.literal_eval(line.value)
-    expected = study.Parameters().model_dump()
-    for name in [*expected, *stated]:
-        if name not in stated or name not in expected or stated[name] != expected[name]:
-            raise InputError(
-                f"{place} states '{name}' as {stated.get(name, 'nothing')!r}, "
-                f"the study's quick profile as {expected.get(name, 'nothing')!r}"
-            )
-
-
 def _parsed(value: Any, annotation: Any) -> Any:
     if not isinstance(value, str) or annotation is str:
         return value
@@ -262,17 +221,17 @@ def _parsed(value: Any, annotation: Any) -> Any:
         return {"true": True, "false": False}.get(text.lower(), text)
 
 
-def _written(annotation: Any) -> list[str]:
+def written_types(annotation: Any) -> list[str]:
     """Return the ways in which a page may write a type; a Literal and a `Form` may be written as str."""
     inner = get_args(annotation)
     if get_origin(annotation) is Literal:
         return ["str", f"Literal[{', '.join(map(repr, inner))}]"]
     if get_origin(annotation) is list:
-        return [f"list[{text}]" for text in _written(inner[0])]
+        return [f"list[{text}]" for text in written_types(inner[0])]
     if _is_form(annotation):
         return ["str"]
     if get_origin(annotation) is Annotated:
-        return _written(inner[0])
+        return written_types(inner[0])
     return [str(annotation) if inner else annotation.__name__]
 
 

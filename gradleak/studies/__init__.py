@@ -17,14 +17,13 @@ The folder `shared` holds code that several pages use. A page's module has
 """
 
 from gradleak.runs.experiments import Experiment, Parameters, Row, resolve_device, setting
-from gradleak.runs.studies import Study, check_notebook, load, names, paper_of, parameters, stated
+from gradleak.runs.studies import Study, load, names, paper_of, parameters, stated
 
 __all__ = [
     "Experiment",
     "Parameters",
     "Row",
     "Study",
-    "check_notebook",
     "load",
     "names",
     "paper_of",

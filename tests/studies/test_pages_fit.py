@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import json
+import subprocess
+import sys
 
 import pytest
 
 from gradleak import claims, studies
 from gradleak.errors import InputError, UnknownName
-
-if TYPE_CHECKING:
-    from tests.checkout import Toy
+from gradleak.runs import cells
+from gradleak.studies import setting
+from tests.checkout import PARAMETERS, Toy
 
 
 @pytest.mark.parametrize(
@@ -42,25 +44,64 @@ def test_text_is_parsed(checkout: Toy) -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "message"),
+    ("old", "new"),
     [
-        ("samples: int = 4", "samples: int = 5", "'samples' as 5"),
-        ("samples: int", "samples: float", "'samples' is of type int; the page says float"),
-        ("  # how many draws", "", "'samples' has no comment"),
-        ("samples: int = 4  # how many draws\n", "", "'samples' as 'nothing'"),
-        ("samples: int", "sampels: int", "sampels|samples"),
-        ("samples: int = 4", "samples = 4", "name: type = value"),
-        ("# how many draws", "# how many draws, n = 4", "has no '='; got `# how many draws, n = 4`"),
+        ("samples: int = 4", "samples: int = 5"),
+        ("samples: int", "samples: float"),
+        ("  # how many draws", ""),
+        ("# how many draws", "# how many there are"),
+        ("samples: int = 4  # how many draws\n", ""),
+        ("samples: int", "sampels: int"),
+        ("samples: int = 4", "samples = 4"),
     ],
 )
-def test_a_page_that_states_something_else_is_told(checkout: Toy, old: str, new: str, message: str) -> None:
-    from tests.checkout import PARAMETERS
-
-    studies.check_notebook(checkout.load())
+def test_a_page_that_states_something_else_is_told_and_written_anew(checkout: Toy, old: str, new: str) -> None:
+    study = checkout.load()
+    cells.check(study)
+    assert not cells.write(study)
     assert old in PARAMETERS
-    checkout.write_notebook(parameters=PARAMETERS.replace(old, new))
-    with pytest.raises(InputError, match=message):
-        studies.check_notebook(checkout.load())
+    checkout.write_notebook("1 + 1", parameters=PARAMETERS.replace(old, new))
+    expected = "where `samples: int = 4  # how many draws` is expected; `gradleak cells toy` writes the cell"
+    with pytest.raises(InputError, match=expected):
+        cells.check(study)
+    first, second = json.loads(study.notebook.read_text())["cells"]
+    assert cells.write(study)
+    cells.check(study)
+    first["source"] = PARAMETERS.splitlines(keepends=True)
+    assert json.loads(study.notebook.read_text())["cells"] == [first, second], "nothing else is changed"
+
+
+class Long(studies.Parameters):
+    sizes: list[int] = setting([1, 2], about="batch sizes of the clients " + "that take part in it " * 3)
+    names: list[str] = setting([f"{letter * 20}" for letter in "abcde"], about="names")
+    noise: float = setting(1e-5, about='of a "clean" gradient')
+
+
+def test_long_lines_are_broken_as_ruff_does(checkout: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
+    study = checkout.load()
+    monkeypatch.setattr(study.module, "Parameters", Long)
+    lines = cells.cell(study).splitlines()
+    assert lines[0] == "# batch sizes of the clients that take part in it that take part in it that take part in"
+    assert lines[1:4] == ["# it", "sizes: list[int] = [1, 2]", "# names"]
+    assert lines[4:7] == ["names: list[str] = [", '    "aaaaaaaaaaaaaaaaaaaa",', '    "bbbbbbbbbbbbbbbbbbbb",']
+    assert lines[11] == 'noise: float = 1e-5  # of a "clean" gradient'
+    formatted = subprocess.run(
+        [sys.executable, "-m", "ruff", "format", "--line-length", "88", "-"],
+        input=cells.cell(study), capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert formatted.stdout == cells.cell(study) + "\n"
+
+
+def test_a_description_that_papermill_would_read_as_code_is_refused(
+    checkout: Toy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Odd(studies.Parameters):
+        size: int = setting(1, about="a size, B = 1")
+
+    study = checkout.load()
+    monkeypatch.setattr(study.module, "Parameters", Odd)
+    with pytest.raises(InputError, match="'size' needs a description without '='; got 'a size, B = 1'"):
+        cells.cell(study)
 
 
 @pytest.mark.parametrize("name", studies.names())
