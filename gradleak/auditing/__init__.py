@@ -1,4 +1,4 @@
-"""Any model's leaks in one report: `gradleak.audit(model, inputs, targets)`."""
+"""Report what the gradients of any model leak: `gradleak.audit(model, inputs, targets)`."""
 
 from gradleak.auditing.findings import MEASURES, TARGETS, Cost, Finding, NotTried, Outcome
 from gradleak.auditing.report import Report

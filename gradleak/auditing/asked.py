@@ -1,4 +1,4 @@
-"""An audit as the command line asks for it."""
+"""Run an audit with the options of the command line."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from gradleak.errors import InputError, foreign, printable, unknown
 from gradleak.leak import Leak, evaluating
 from gradleak.precision import PRECISIONS, precision_of
 
-# The share of the time that is kept for writing the report; minutes that are over leave this little for the counts.
+# Share of the time that is reserved for writing the report; minutes for attacks if the time is already over.
 WRITING, LEAST = 0.05, 1e-6
 
 
@@ -52,11 +52,11 @@ class Asked:
 
 
 def report(asked: Asked) -> Report:
-    """Run the audit that is asked for; its minutes begin when everything is imported and the model is made.
+    """Run the audit with these options.
 
-    Some of them are kept back, for the report is yet to be written.
+    The time limit starts after the model was built. A part of the time is reserved for writing the report.
     """
-    limits_of(asked.fail_above)  # said now, and not after minutes
+    limits_of(asked.fail_above)  # checks the limits before the audit
     precisions = precisions_of(asked.precision)
     model = bringing.model_of(asked.model, seed=asked.seed)
     started = time.monotonic()
@@ -82,7 +82,7 @@ def report(asked: Asked) -> Report:
 
 
 def _left(minutes: float, started: float) -> float:
-    """Return how many of the minutes are left for attacks."""
+    """Return the minutes that are left for attacks."""
     left = (1 - WRITING) * minutes - (time.monotonic() - started) / 60
     return max(left, LEAST) if 0 < minutes < math.inf else minutes
 
@@ -99,7 +99,7 @@ def _update(
         raise InputError("--before and --after go together: the weights before and after a client's round")
     sizes = whole(asked.batch_size, "--batch-size")
     if len(sizes) != 1:
-        raise InputError("of a client's update one batch size is public: --batch-size 4")
+        raise InputError("a client's update has one batch size, which is public: --batch-size 4")
     if precisions is not None and len(precisions) != 1:
         raise InputError("a client computed its update in one precision: --precision bf16")
     shape = tuple(whole(asked.shape, "--shape")) if asked.shape else None
@@ -124,30 +124,30 @@ def _classes(model: torch.nn.Module, samples: bringing.Samples, source: str | No
     with foreign(f"the model does not take inputs of shape {shape}{sizes}"), torch.no_grad(), evaluating(model):
         logits = model(samples.inputs[:1])
     if not torch.is_tensor(logits) or logits.ndim < 2:
-        raise InputError(f"the model gives {type(logits).__name__}, not a tensor of logits (B, C)")
+        raise InputError(f"the model returns {type(logits).__name__}, not a tensor of logits (B, C)")
     return int(logits.shape[-1])
 
 
 def whole(text: str, option: str) -> list[int]:
-    """Return the whole numbers of a text, as 1,4,16."""
+    """Return the whole numbers in a text such as 1,4,16."""
     try:
         return [int(word) for word in text.split(",") if word.strip()]
     except ValueError as error:
-        raise InputError(f"{option} takes whole numbers, as 1,4,16; got {text!r}") from error
+        raise InputError(f"{option} takes whole numbers, such as 1,4,16; got {text!r}") from error
 
 
 def precisions_of(text: str | None) -> list[str] | None:
-    """Return the precisions that a text names, as tf32,bf16; None where it was not given."""
+    """Return the precisions in a text such as tf32,bf16; None without a text."""
     if text is None:
         return None
     names = [word.strip() for word in text.split(",") if word.strip()]
     if not names:
-        raise InputError(f"--precision takes names, as tf32,bf16; known: {', '.join(PRECISIONS)}")
+        raise InputError(f"--precision takes names, such as tf32,bf16; known: {', '.join(PRECISIONS)}")
     return list(dict.fromkeys(precision_of(name).name for name in names))
 
 
 def limits_of(pairs: Sequence[str]) -> dict[str, float]:
-    """Return the limits that texts as labels=0.5 name."""
+    """Return the limits in texts such as labels=0.5."""
     found = {}
     for pair in pairs:
         name, _, value = pair.partition("=")
@@ -156,10 +156,10 @@ def limits_of(pairs: Sequence[str]) -> dict[str, float]:
         try:
             found[name] = float(value)
         except ValueError as error:
-            raise InputError(f"--fail-above takes MEASURE=LIMIT, as labels=0.5; got {pair!r}") from error
+            raise InputError(f"--fail-above takes MEASURE=LIMIT, such as labels=0.5; got {pair!r}") from error
     return found
 
 
 def limits(report: Report, pairs: Sequence[str], *, allow_not_attacked: bool = False) -> list[str]:
-    """Return a line for each measure of a report that is above its limit; refuse measures that were not attacked."""
+    """Return a line for each measure of a report above its limit; raise an error if a measure was not attacked."""
     return report.above(limits_of(pairs), allow_not_attacked=allow_not_attacked)

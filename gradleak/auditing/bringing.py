@@ -1,4 +1,4 @@
-"""Models, batches and updates as the command line names them; no file is ever unpickled."""
+"""Load the models, samples and updates that the command line names, without unpickling code from files."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from gradleak.losses import BinaryCrossEntropy, CrossEntropy, Focal, Loss
 
 IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
 MOST_IMAGES = 256
-# No file is read that says it holds more than this.
+# Archives whose declared size (bytes) exceeds this limit are refused.
 MOST_BYTES = 8 * 2**30
 LOSSES: dict[str, Callable[[], Loss]] = {
     "cross-entropy": CrossEntropy,
@@ -37,7 +37,7 @@ LOSSES: dict[str, Callable[[], Loss]] = {
 
 @dataclass(frozen=True)
 class Samples:
-    """Private samples, and how images are shown: (low, span) of every channel, None for other inputs."""
+    """Private samples and targets; for images, `pixels` is (low, span) of every channel."""
 
     inputs: Tensor
     targets: Tensor
@@ -45,7 +45,7 @@ class Samples:
 
 
 def model_of(text: str, *, seed: int = 0) -> nn.Module:
-    """Return the model that "module:function" makes, or a network of this package by its name."""
+    """Return the model that "module:function" returns, or a network of this package by its name."""
     if ":" not in text:
         return models.build(printable(text), seed=seed)
     with torch.random.fork_rng(devices=[]):
@@ -58,10 +58,10 @@ def model_of(text: str, *, seed: int = 0) -> nn.Module:
 
 
 def _named(text: str) -> Any:
-    """Return what "module:name" names; the folder that is worked in is looked at first."""
+    """Return the object that "module:name" names; modules in the working directory come first."""
     module, _, name = text.partition(":")
     if not re.fullmatch(r"[\w.]+:[\w.]+", text):
-        raise InputError(f"{text!r} is not right: it is written module:name, as torchvision.models:resnet18")
+        raise InputError(f"{text!r} must be written module:name, such as torchvision.models:resnet18")
     here = os.getcwd()
     sys.path.insert(0, here)
     try:
@@ -83,15 +83,20 @@ def _called(text: str, made: Any) -> Any:
 
 
 def samples_of(text: str, *, size: int | None = None) -> Samples:
-    """Return private samples: a dataset by name, a folder of images (a folder a class), an .npz, or "module:function".
+    """Return private samples with their targets.
 
-    An .npz holds `inputs` and `targets`; a function returns the two. Images are normalised as the book's are.
+    Images of datasets and folders are normalised as in the book.
+
+    Args:
+        text: The name of a dataset, a folder with one folder of images per class, an .npz file with `inputs` and
+            `targets`, or "module:function" for a function that returns the two.
+        size: The side of the images (pixels), for datasets and folders.
     """
     place = Path(os.path.expanduser(text))
     made = ":" in text and not Path(text).exists()
     if size is not None and (made or place.is_file()):
         raise InputError(
-            f"'{printable(text)}' comes at its own size: --size is for datasets, and folders (4 … 2,048 pixels)"
+            f"'{printable(text)}' has a fixed size: --size is for datasets, and folders (4 … 2,048 pixels)"
         )
     if made:
         found = _called(text, _named(text))
@@ -115,7 +120,7 @@ def _shown(images: Tensor, labels: Tensor) -> Samples:
 
 
 def _folder(place: Path, size: int) -> Samples:
-    """Return the images of a folder, cut to a square of `size`; the class is the folder that each lies in."""
+    """Return the images of a folder as squares of side `size`; the class of an image is its parent folder."""
     if not 4 <= size <= 2048:
         raise InputError(f"images are cut to 4 … 2,048 pixels; got {size}")
     files = sorted(file for file in place.rglob("*") if file.suffix.lower() in IMAGES and not file.is_dir())
@@ -126,17 +131,17 @@ def _folder(place: Path, size: int) -> Samples:
     names = sorted({file.parent for file in files})
     rows = []
     for file in chosen:
-        if file.exists() and not file.is_file():  # a pipe would be waited for
-            raise InputError(f"'{file.name}' is no image that can be read: it is no file")
+        if file.exists() and not file.is_file():  # reading a pipe would wait forever
+            raise InputError(f"'{file.name}' cannot be read as an image: it is not a regular file")
         try:
             with (
                 warnings.catch_warnings(action="error", category=Image.DecompressionBombWarning),
                 Image.open(file) as image,
             ):
-                # A palette may have transparent colours, of which RGB alone would warn.
+                # A palette may have transparent colours, and a direct conversion to RGB would warn about them.
                 rows.append(_square(image.convert("RGBA" if image.mode == "P" else "RGB").convert("RGB"), size))
         except (OSError, ValueError, Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
-            raise InputError(f"'{file.name}' is no image that can be read: {first_line(error)}") from error
+            raise InputError(f"'{file.name}' cannot be read as an image: {first_line(error)}") from error
     images = torch.from_numpy(np.stack(rows)).permute(0, 3, 1, 2).float() / 255
     return _shown(images, torch.tensor([names.index(file.parent) for file in chosen]))
 
@@ -148,7 +153,7 @@ def _square(image: Image.Image, size: int) -> np.ndarray[Any, Any]:
 
 
 def _archive(place: Path) -> Samples:
-    """Return the `inputs` and `targets` of an .npz, whose declared sizes are looked at before anything is read."""
+    """Return the `inputs` and `targets` of an .npz file, after a check of its declared size."""
     with _reading(place, ""):
         _check_archive(place)
         with np.load(place, allow_pickle=False) as arrays:
@@ -162,18 +167,18 @@ def _archive(place: Path) -> Samples:
 
 
 def _check_archive(place: Path) -> None:
-    """Refuse an archive that says it holds too much."""
+    """Refuse an archive whose declared size is too large."""
     with zipfile.ZipFile(place) as archive:
         declared = sum(one.file_size for one in archive.infolist())
     if declared > MOST_BYTES:
-        raise InputError(f"'{place.name}' says it holds {declared / 2**30:.0f} GB: too much to read")
+        raise InputError(f"'{place.name}' declares a size of {declared / 2**30:.0f} GB, which is too large to read")
 
 
 @contextlib.contextmanager
 def _reading(place: Path, kind: str) -> Iterator[None]:
-    """Say in one line what keeps a file from being read."""
-    if place.exists() and not place.is_file():  # a pipe would be waited for
-        raise InputError(f"'{place.name}' cannot be read{kind}: it is no file")
+    """Turn errors while a file is read into one-line errors."""
+    if place.exists() and not place.is_file():  # reading a pipe would wait forever
+        raise InputError(f"'{place.name}' cannot be read{kind}: it is not a regular file")
     try:
         yield
     except GradleakError:
@@ -185,7 +190,13 @@ def _reading(place: Path, kind: str) -> Iterator[None]:
 
 
 def with_labels(samples: Samples, text: str | None, classes: int) -> tuple[Samples, str | None]:
-    """Return the samples with labels as a text says: "onehot", "smoothing/0.1" or "mixup"; and the attacker's prior."""
+    """Return the samples with labels of a given shape, and the prior that the attacker knows.
+
+    Args:
+        samples: The samples, with classes or soft labels.
+        text: "onehot", "smoothing/0.1" or "mixup"; None to leave the labels as they are. Soft labels are never changed.
+        classes: The number of classes C.
+    """
     if text is None:
         return samples, None
     kind, _, level = text.partition("/")
@@ -197,7 +208,7 @@ def with_labels(samples: Samples, text: str | None, classes: int) -> tuple[Sampl
         try:
             amount = float(level or 0.1)
         except ValueError as error:
-            raise InputError(f"labels '{text}' are not right: smoothing/0.1, a number") from error
+            raise InputError(f"labels '{text}' must be written with a number, such as smoothing/0.1") from error
         targets = augment.smooth(samples.targets, classes, amount)
         return Samples(samples.inputs, targets, samples.pixels), kind
     if kind == "mixup":
@@ -215,7 +226,7 @@ def loss_of(text: str) -> Loss:
 
 
 def state_of(place: Path) -> dict[str, Tensor]:
-    """Return a state dict out of a .safetensors file, or one that torch wrote, read as weights alone."""
+    """Return the state dict in a .safetensors file, or in a file that torch wrote (loaded with weights_only)."""
     with _reading(place, " as weights"):
         if place.suffix == ".safetensors":
             from safetensors.torch import load_file
@@ -226,18 +237,18 @@ def state_of(place: Path) -> dict[str, Tensor]:
             _check_archive(place)
         state = torch.load(place, map_location="cpu", weights_only=True)
     if not isinstance(state, dict) or not all(map(torch.is_tensor, state.values())):
-        raise InputError(f"'{place.name}' holds no state dict: names and tensors")
+        raise InputError(f"'{place.name}' holds no state dict, which maps names to tensors")
     return dict(state)
 
 
 def _declared(place: Path) -> None:
-    """Refuse a file whose header promises more than it holds."""
+    """Refuse a safetensors file whose size differs from the size that its header declares."""
     size = place.stat().st_size
     with place.open("rb") as stream:
         length = int.from_bytes(stream.read(8), "little")
         if not 2 <= length <= size - 8:
-            raise InputError(f"'{place.name}' is cut off or is no safetensors file")
+            raise InputError(f"'{place.name}' is truncated or is not a safetensors file")
         header = json.loads(stream.read(length))
     ends = [one["data_offsets"][1] for name, one in header.items() if name != "__metadata__"]
     if max(ends, default=0) != size - 8 - length:
-        raise InputError(f"'{place.name}' is cut off: its header promises {max(ends, default=0):,} bytes of weights")
+        raise InputError(f"'{place.name}' is truncated: its header declares {max(ends, default=0):,} bytes of weights")

@@ -1,4 +1,4 @@
-"""What a defence and a precision leave of a gradient's use: its direction, and the loss after one step along it."""
+"""Measure the cost of a defence and a precision: the gradient's direction, and the loss after one step along it."""
 
 from __future__ import annotations
 
@@ -16,15 +16,22 @@ from gradleak.augment import as_probabilities
 from gradleak.leak import Gradients, Leak, evaluating
 from gradleak.losses import PADDING, Loss
 
-# What a loss that is not finite counts as.
+# The value that replaces a loss that is not finite.
 ENDLESS = 1e30
 
 
 @dataclass(frozen=True)
 class Undefended:
-    """A batch's leak without a defence, its loss before a step of gradient descent with `rate`, and after it.
+    """A batch's leak without a defence, with which costs are compared.
 
-    `precision`: that of the parameters, in which the leak was computed.
+    Attributes:
+        leak: The leak, in the precision of the parameters.
+        precision: This precision.
+        batch: The private batch.
+        loss: The client's loss.
+        rate: The learning rate of the step of gradient descent.
+        before: The loss before the step.
+        after: The loss after the step.
     """
 
     leak: Leak
@@ -36,7 +43,7 @@ class Undefended:
     after: float
 
     def cost(self, name: str, precision: str, sent: Leak) -> Cost:
-        """Return what a defence costs of which a client sends this, computed in a precision."""
+        """Return the cost of a defence and a precision with which the client sends `sent`."""
         cosine = defenses.utility(self.leak.gradients, sent.gradients)
         whole = (name, precision) == ("none", self.precision)
         after = self.after if whole else stepped(self.leak.model, self.batch, self.loss, sent, self.rate)
@@ -52,13 +59,13 @@ class Undefended:
 
 
 def undefended(leak: Leak, precision: str, batch: Private, loss: Loss, rate: float) -> Undefended:
-    """Return what every defence and precision is compared with."""
+    """Return the leak without a defence, and its losses before and after a step."""
     before, after = (stepped(leak.model, batch, loss, step, rate) for step in (None, leak))
     return Undefended(leak, precision, batch, loss, rate, before, after)
 
 
 def stepped(model: nn.Module, batch: Private, loss: Loss, step: Leak | None, rate: float) -> float:
-    """Return a batch's mean loss after a step along a gradient."""
+    """Return a batch's mean loss after a step along a gradient, or without a step if `step` is None."""
     own: Gradients = {name: p.detach() for name, p in model.named_parameters()}
     if step is not None:
         own |= {name: own[name] - rate * value for name, value in step.gradients.items()}

@@ -1,4 +1,4 @@
-"""The pictures of an audit: private and recovered images side by side, and what leaks against what a defence costs."""
+"""Draw the figures of an audit: private and recovered images, and leakage against the cost of defences."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from gradleak.auditing.findings import Audited
 from gradleak.auditing.measuring import Truth
 
 MOST = 8
-# Of a panel of the frontier: its side, and the room around it.
+# The side of a panel's axes, its margins, and its total size, in pixels.
 SIDE, LEFT, TOP, WIDTH, HEIGHT = 130, 52, 44, 240, 240
 COLOURS = ("#2f7fb5", "#d0654c", "#b98a2e", "#5f9166", "#8d6a9f", "#7d8890")
 LEAST_SIDE = 64
 
 
 def pair(truth: Truth, recovered: Tensor) -> str:
-    """Return private images above what was recovered of them, as a PNG in base64."""
+    """Return the private images above the recovered images, as a PNG in base64."""
     assert truth.pixels is not None
     own = recovered.reshape(truth.inputs.shape).double()
     own = own[truth.order(own)]
@@ -42,10 +42,10 @@ def png(image: Image.Image) -> str:
 
 
 def frontier(report: Audited) -> str:
-    """Return what leaks against what the gradient is still worth as an SVG, which takes its ink from where it is.
+    """Return a chart of the leakage against the cosine of the sent with the true gradient, as an SVG.
 
-    A row a batch size, a column a measure, a ring a defence, and a precision where there are several. Rings of
-    different widths are seen on one another.
+    Each row of panels is a batch size and each column a measure. Each ring is a defence and a precision; rings have
+    different radii, so that all are visible at the same point. The text has the colour of the surrounding page.
     """
     wanted = ("labels", "words", "inputs", "image-ssim")
     names: list[str] = [name for name in wanted if name in report.measured]
@@ -74,7 +74,7 @@ def _rings(report: Audited) -> list[str]:
 
 
 def _panel(report: Audited, name: str, size: int, left: int, top: int) -> str:
-    """Return one panel, of a batch size and a measure."""
+    """Return the panel of a batch size and a measure."""
     across, up = left + LEFT, top + TOP
     lines = [_line(across, up, f"{name}, batch of {size}")]
     for n, cost in enumerate(one for one in report.costs if one.batch_size == size):

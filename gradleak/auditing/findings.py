@@ -1,4 +1,4 @@
-"""What an audit says as plain data: findings, what was not tried, what a defence costs."""
+"""Define the results of an audit as plain data: findings, attacks without an answer, and costs of defences."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gradleak.errors import InputError, unknown
 from gradleak.precision import precision_of
 
 SCHEMA: Literal["gradleak-audit/1"] = "gradleak-audit/1"
-# What is measured, and in words; more of each is worse for the private batch.
+# The measures and their descriptions. A larger value is worse for privacy.
 MEASURES = {
     "labels": "share of labels found",
     "classes": "share of classes found (Jaccard)",
@@ -25,14 +25,14 @@ MEASURES = {
     "sentences": "share of sentences read whole",
 }
 
-# What attacks are after, and the measure that says how much of that was recovered (itself for all others).
+# The targets of attacks, and the target of each measure that has another name than its target.
 TARGETS = ("labels", "classes", "features", "inputs", "words", "sentences")
 TARGET_OF = {"image-psnr": "inputs", "image-ssim": "inputs"}
 RECOVERED, NOT_RECOVERED, NOT_ATTACKED, NOT_COMPARED = "recovered", "not recovered", "not attacked", "not compared"
 
 
 class Place(NamedTuple):
-    """The precision, the defence and the size of a batch, which identify it in a report."""
+    """The precision, the defence and the batch size, which identify a case in a report."""
 
     precision: str
     defense: str
@@ -44,7 +44,7 @@ class _Plain(BaseModel):
 
 
 class _Placed(_Plain):
-    """A line of a report about one batch: the defence, the batch size and the client's precision."""
+    """A row of a report about one case: the defence, the batch size and the client's precision."""
 
     defense: str
     batch_size: int
@@ -57,12 +57,20 @@ class _Placed(_Plain):
 
 
 class Finding(_Placed):
-    """What one attack got from one batch behind one defence.
+    """The result of one attack on one batch with one defence.
 
-    `measures` compare it with the private batch, by names of MEASURES, "lpips" (less is worse) beside; empty where
-    there is no truth to compare with. `certificate`: what the attack itself says of it; `chance`: what guessing gets.
-    `expected`: of a count, the share of "labels" that the attack gets right on batches made up for this model, and what
-    an even "guess" gets of those.
+    Attributes:
+        attack: The attack's name.
+        certificate: The status of the attack's answer.
+        measures: The comparison with the private batch, by names of MEASURES and "lpips" (a smaller value is worse);
+            empty if there is no private batch.
+        chance: The same measures for a guess.
+        expected: For counts, the share of "labels" that the attack counts correctly on simulated batches for this
+            model, and the share that an even "guess" has there.
+        sentence: The result in one sentence.
+        stops: What would stop the attack.
+        page: The page of the book that shows the attack.
+        cut: Whether the attack was interrupted when its time was over.
     """
 
     attack: str
@@ -77,9 +85,14 @@ class Finding(_Placed):
 
 
 class NotTried(_Placed):
-    """An attack that has no answer, and why.
+    """An attack without an answer.
 
-    `applies`: it might have had one, but for its breaking down, or for the time or the memory; `late`: for the time.
+    Attributes:
+        attack: The attack's name.
+        why: The reason.
+        page: The page of the book that shows the attack.
+        applies: Whether the attack applies here, but raised an error or lacked time or memory.
+        late: Whether it lacked time.
     """
 
     attack: str
@@ -90,12 +103,17 @@ class NotTried(_Placed):
 
 
 class Outcome(_Placed):
-    """What became of one target (TARGETS) in one case, over all attacks that are after it.
+    """The result for one target in one case, over all attacks that aim at this target.
 
-    "recovered", in part at least; "not recovered": attacks answered, and got nothing, or no more than guessing; "not
-    attacked": none answered, `why` says for what reasons; "not compared": some answered, nothing certifies their
-    answers, and there is no private batch to compare them with. `share`: the most that the best `attack` got; `guess`:
-    what guessing gets.
+    Attributes:
+        target: One of TARGETS.
+        outcome: "recovered" if at least a part was recovered; "not recovered" if the attacks' answers are no better
+            than a guess; "not attacked" if no attack answered; "not compared" if the answers have no certificate and
+            there is no private batch to compare them with.
+        attack: The best attack.
+        share: The share that the best attack recovered.
+        guess: The share that a guess has.
+        why: Why attacks did not answer.
     """
 
     target: Literal["labels", "classes", "features", "inputs", "words", "sentences"]
@@ -107,7 +125,7 @@ class Outcome(_Placed):
 
     @property
     def text(self) -> str:
-        """The outcome in a few words, with the share where there is one."""
+        """The outcome in a few words, with the share if it is known."""
         if self.share is None or self.outcome == NOT_ATTACKED:
             return self.outcome
         share = shown(self.target, self.share)
@@ -115,9 +133,13 @@ class Outcome(_Placed):
 
 
 class Cost(_Placed):
-    """What a defence and a precision leave for training: the cosine of the sent with the true gradient, and losses.
+    """The cost of a defence and a precision for training.
 
-    The losses are those around one step. The true gradient is computed in the type of the parameters.
+    Attributes:
+        cosine: The cosine of the sent gradient with the true gradient, which has the precision of the parameters.
+        loss_before: The batch's loss before a step of gradient descent.
+        loss_after: The loss after a step along the sent gradient.
+        loss_after_undefended: The loss after a step along the true gradient.
     """
 
     cosine: float | None
@@ -127,14 +149,30 @@ class Cost(_Placed):
 
 
 class Picture(_Placed):
-    """Images as a PNG in base64: the private ones above, the recovered below."""
+    """A PNG in base64 with the private images in the upper row and the recovered images in the lower row."""
 
     attack: str
     png: str
 
 
 class Audited(_Plain):
-    """What a model's gradients give away, batch by batch, precision by precision and defence by defence."""
+    """The results of an audit for every batch size, precision and defence.
+
+    Attributes:
+        form: The version of this format.
+        version: The version of this package.
+        facts: Facts about the network.
+        settings: The settings of the audit.
+        proofs: What the equations' number proves about labels, features and inputs.
+        findings: The results of attacks.
+        not_tried: The attacks without an answer.
+        outcomes: The result for each target in each case.
+        costs: The costs of defences and precisions.
+        notes: Remarks.
+        interrupted: Whether the user interrupted the audit.
+        seconds: The duration (s).
+        pictures: Private and recovered images.
+    """
 
     form: Literal["gradleak-audit/1"] = Field(SCHEMA, alias="schema")
     version: str
@@ -159,10 +197,19 @@ class Audited(_Plain):
         precision: str | None = None,
         allow_not_attacked: bool = False,
     ) -> float:
-        """Return the most that any attack got of a measure, over all batches, defences and precisions or those of one.
+        """Return the largest value of a measure over all attacks and cases.
 
-        An error where the measure was not attacked in one of these cases, since nothing is known of it there;
-        `allow_not_attacked` leaves such cases out. Attacks that answered with nothing got 0.
+        An attack that recovered nothing has the value 0.
+
+        Args:
+            measure: A name of MEASURES.
+            defense: Only cases with this defence.
+            batch_size: Only cases with this batch size.
+            precision: Only cases with this precision.
+            allow_not_attacked: Whether to skip cases in which no attack measured it.
+
+        Raises:
+            InputError: No attack measured it in one of the cases, so that its value there is unknown.
         """
         if measure not in MEASURES:
             raise unknown("measure", measure, MEASURES)
@@ -182,21 +229,21 @@ class Audited(_Plain):
         return max(values)
 
     def most(self, measure: str, place: Place) -> float | None:
-        """Return the most that any attack got of a measure in one case; None where it was not attacked or compared."""
+        """Return the largest value of a measure in one case; None if no attack measured it there."""
         values = [one.measures[measure] for one in self.findings if one.place == place and measure in one.measures]
         if values:
             return max(values)
         state = self.outcome(TARGET_OF.get(measure, measure), place)
         nothing = state is not None and state.outcome == NOT_RECOVERED
-        # Whether inputs are images that are large enough for a measure shows where one was measured.
+        # A measure of images is 0 only if another case has it, which shows that the inputs are large enough images.
         return 0.0 if nothing and (measure in TARGETS or measure in self.measured) else None
 
     def outcome(self, target: str, place: Place) -> Outcome | None:
-        """Return what became of a target in one case; None where the inputs have no such thing."""
+        """Return the outcome of a target in one case; None if this kind of inputs has no such target."""
         return next((one for one in self.outcomes if one.target == target and one.place == place), None)
 
     def not_attacked(self, measure: str, places: Sequence[Place] | None = None) -> str:
-        """Return in one line in which cases a measure was not attacked or not compared, and why; "" where in none."""
+        """Return one line on the cases in which no attack measured a measure, with the reason; "" if there are none."""
         reasons: dict[str, list[str]] = {}
         for place in self.cases if places is None else places:
             if self.most(measure, place) is None:
@@ -213,28 +260,33 @@ class Audited(_Plain):
 
     @property
     def measured(self) -> list[str]:
-        """The measures that some finding has."""
+        """The measures that at least one finding has."""
         return [name for name in MEASURES if any(name in one.measures for one in self.findings)]
 
     @property
     def cases(self) -> list[Place]:
-        """The precisions, defences and batch sizes that were looked at, in their order."""
+        """The audited cases, in order."""
         told: list[Cost | Finding | NotTried] = [*self.costs, *self.findings, *self.not_tried]
         return list(dict.fromkeys(one.place for one in told))
 
     @property
     def precisions(self) -> list[str]:
-        """The precisions that were looked at."""
+        """The audited precisions."""
         return list(dict.fromkeys(place.precision for place in self.cases))
 
     def shown_place(self, place: Place) -> str:
-        """Return the defence as text, with the precision where there are several."""
+        """Return the defence, with the precision if the report has several."""
         return place.defense if len(self.precisions) < 2 else f"{place.defense}, {place.precision}"
 
     def above(self, limits: Mapping[str, float], *, allow_not_attacked: bool = False) -> list[str]:
-        """Return a line for each measure whose worst is above its limit.
+        """Return a line for each measure whose largest value is above its limit.
 
-        An error where none is above and one of the measures was not attacked in some case, unless that is allowed.
+        Args:
+            limits: The limit of each measure.
+            allow_not_attacked: Whether to skip cases in which no attack measured a measure.
+
+        Raises:
+            InputError: No value is above its limit, but in some case a measure is unknown.
         """
         for name in limits:
             if name not in MEASURES:
@@ -252,7 +304,7 @@ class Audited(_Plain):
         return lines
 
     def table(self) -> list[dict[str, str]]:
-        """Return a row a defence, batch size and precision, where there are several: outcomes, and worst measures."""
+        """Return one row per case, with the outcomes of targets and the largest values of other measures."""
         targets = [name for name in TARGETS if any(one.target == name for one in self.outcomes)]
         others = [name for name in self.measured if name not in targets]
         rows = []
@@ -270,7 +322,7 @@ class Audited(_Plain):
         return rows
 
     def to_json(self) -> str:
-        """Return the report as JSON under its schema, without pictures."""
+        """Return the report as JSON without pictures."""
         return json.dumps(self.model_dump(mode="json", by_alias=True), indent=1, ensure_ascii=False) + "\n"
 
     @classmethod
@@ -281,7 +333,7 @@ class Audited(_Plain):
         except ValidationError as error:
             first = error.errors()[0]
             place = ".".join(map(str, first["loc"]))
-            raise InputError(f"this is no report of an audit ({SCHEMA}): {place or 'it'}: {first['msg']}") from error
+            raise InputError(f"this is no audit report ({SCHEMA}): {place or 'it'}: {first['msg']}") from error
 
 
 def shown(measure: str, value: float) -> str:
@@ -292,5 +344,5 @@ def shown(measure: str, value: float) -> str:
 
 
 def finite(value: float, most: float = 200.0) -> float:
-    """Return a value that JSON can hold: infinities cut off."""
+    """Return a value that JSON can represent: limited to ±`most`, and 0 instead of NaN."""
     return max(-most, min(most, value)) if not math.isnan(value) else 0.0

@@ -1,4 +1,4 @@
-"""What the clients of a Flower federation give away, round by round: needs `gradleak[flower]`."""
+"""Audit the clients of a Flower federation in every round; needs `gradleak[flower]`."""
 
 from __future__ import annotations
 
@@ -14,17 +14,24 @@ from gradleak.auditing.report import Report
 from gradleak.auditing.running import audit_update
 from gradleak.leak import Leak
 
-# What a client sent, whose it is, and the round: what it is known to have trained on, if anything.
+# Returns what is known about a client's training data in a round, by the client's id and the round.
 Truth = Callable[[str, int], dict[str, Any]]
 
 
 class AuditedStrategy(Strategy):
-    """A strategy that audits each client's update before the strategy inside aggregates it.
+    """A strategy that audits each client's update before a wrapped strategy aggregates it.
 
-    `model` is the federation's; its parameters travel in the order of its state dict. Clients are assumed to take
-    `local_steps` steps of gradient descent with `rate` on `batch_size` samples each. `reports`: by round, and by client
-    id. `truth` (client id, round) may return the private `inputs` and `targets`, where an experiment knows them; other
-    options are those of `gradleak.audit_update`.
+    The attribute `reports` has the reports by round and client id.
+
+    Args:
+        strategy: The wrapped strategy.
+        model: The federation's model, whose parameters are sent in the order of its state dict.
+        rate: The learning rate of the clients' gradient descent.
+        batch_size: The number of samples in each step.
+        input_shape: The shape of one input.
+        local_steps: The number of steps in each round.
+        truth: Returns the private `inputs` and `targets` for a client id and a round, if an experiment knows them.
+        options: Other arguments of `gradleak.audit_update`.
     """
 
     def __init__(
@@ -50,12 +57,12 @@ class AuditedStrategy(Strategy):
         self.reports: dict[int, dict[str, Report]] = {}
 
     def configure_fit(self, server_round: int, parameters: Any, client_manager: Any) -> Any:
-        """Keep what the clients are sent, and let the strategy inside choose them."""
+        """Store the parameters that are sent, and let the wrapped strategy choose the clients."""
         self.before = self._state(parameters)
         return self.strategy.configure_fit(server_round, parameters, client_manager)
 
     def aggregate_fit(self, server_round: int, results: Any, failures: Any) -> Any:
-        """Audit what the clients sent, and let the strategy inside aggregate it."""
+        """Audit the clients' updates, and let the wrapped strategy aggregate them."""
         for client, answer in results:
             seen = Leak.from_update(self.model, self.before, self._state(answer.parameters), **self.sent)
             known = self.truth(client.cid, server_round) if self.truth else {}
@@ -64,23 +71,23 @@ class AuditedStrategy(Strategy):
         return self.strategy.aggregate_fit(server_round, results, failures)
 
     def initialize_parameters(self, client_manager: Any) -> Any:
-        """Begin as the strategy inside does."""
+        """Call the wrapped strategy."""
         return self.strategy.initialize_parameters(client_manager)
 
     def configure_evaluate(self, server_round: int, parameters: Any, client_manager: Any) -> Any:
-        """Evaluate as the strategy inside does."""
+        """Call the wrapped strategy."""
         return self.strategy.configure_evaluate(server_round, parameters, client_manager)
 
     def aggregate_evaluate(self, server_round: int, results: Any, failures: Any) -> Any:
-        """Aggregate evaluations as the strategy inside does."""
+        """Call the wrapped strategy."""
         return self.strategy.aggregate_evaluate(server_round, results, failures)
 
     def evaluate(self, server_round: int, parameters: Any) -> Any:
-        """Evaluate as the strategy inside does."""
+        """Call the wrapped strategy."""
         return self.strategy.evaluate(server_round, parameters)
 
     def _state(self, parameters: Any) -> dict[str, torch.Tensor]:
-        """Return the state dict that a message holds."""
+        """Return the state dict in a message."""
         like = self.model.state_dict()
         arrays = parameters_to_ndarrays(parameters)
         return {name: torch.as_tensor(array).to(like[name]) for name, array in zip(like, arrays, strict=True)}

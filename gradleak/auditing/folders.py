@@ -1,7 +1,7 @@
-"""The folder of a report: which of its files are an audit's own, and how a new report takes an earlier one's place.
+"""Write a report's files into a folder, and replace those of an earlier report.
 
-At every moment `report.json` lists, with their SHA-256, all files that an audit has put into the folder. Nothing else
-is ever overwritten or removed, and what is replaced stays until all that is new is on the disk.
+At every moment `report.json` lists all files that an audit has written into the folder, with their SHA-256. Other files
+are never overwritten or removed. Files of an earlier report are kept until all new files are on the disk.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from gradleak.errors import InputError
 from gradleak.storage import check_folder, kept_alone, storage_error, write_whole
 
 REPORT, PAGE, FIGURES = "report.json", "index.html", "figures"
-# All that is new lies in a folder of this name until it is whole; nothing but this module makes one.
+# New files are in this folder until all are complete. Only this module creates a folder of this name.
 UNFINISHED = ".gradleak-unfinished"
 ELSEWHERE = "move it away or choose another folder"
 
 
 class Written(BaseModel):
-    """A file of a report: its name within the folder, and the SHA-256 of its content."""
+    """A file of a report: its name in the folder, and the SHA-256 of its content."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -39,7 +39,7 @@ class Written(BaseModel):
 
 @contextlib.contextmanager
 def held(place: Path) -> Iterator[None]:
-    """Make a folder and keep it for one audit; an error where another has it, or where what lies in it is not ours."""
+    """Create a folder and lock it for one audit; refuse a folder that is locked or has other files in the way."""
     check_folder(place)
     with kept_alone(place):
         _refuse_foreign(place, [PAGE, *([] if (place / FIGURES).is_dir() else [FIGURES])], _listed(place))
@@ -47,9 +47,12 @@ def held(place: Path) -> Iterator[None]:
 
 
 def replace(place: Path, files: dict[str, bytes], report: Callable[[list[Written]], str]) -> None:
-    """Put a report and its files, by their names, into a folder that is `held`.
+    """Write a report and its files into a folder that is `held`.
 
-    `report` gives the text of `report.json` with these files listed in it.
+    Args:
+        place: The folder.
+        files: The contents of the files by their names in the folder.
+        report: Returns the text of `report.json` that lists the given files.
     """
     earlier = _listed(place)
     _refuse_foreign(place, files, earlier)
@@ -57,13 +60,13 @@ def replace(place: Path, files: dict[str, bytes], report: Callable[[list[Written
     old = [one for one in earlier if one not in new]
     unfinished = place / UNFINISHED
     try:
-        if unfinished.exists():  # an audit was killed while it wrote
+        if unfinished.exists():  # an earlier audit was killed while it wrote its files
             shutil.rmtree(unfinished)
         both, alone = "both.json", "alone.json"
         texts = {both: report([*new, *old]).encode(), alone: report(new).encode()}
         for name, data in (files | texts).items():
             write_whole(unfinished / name, partial(_put, data))
-        # From here on everything is there, and no more room is needed.
+        # All new files are complete now, and the following steps need no more disk space.
         (place / FIGURES).mkdir(exist_ok=True)
         (unfinished / both).replace(place / REPORT)
         for name in files:
@@ -79,7 +82,7 @@ def replace(place: Path, files: dict[str, bytes], report: Callable[[list[Written
 
 
 def _listed(place: Path) -> list[Written]:
-    """Return the files that the report in a folder lists; an error where the report there is no audit's."""
+    """Return the files that the report in a folder lists; refuse a report that is not from an audit."""
     file = place / REPORT
     if not os.path.lexists(file):
         return []
@@ -94,22 +97,22 @@ def _listed(place: Path) -> list[Written]:
     try:
         listed = [Written.model_validate(one) for one in files]
     except (TypeError, ValueError) as error:
-        raise InputError(f"{where} does not list its files, as those of earlier versions: {ELSEWHERE}") from error
+        raise InputError(f"{where} does not list its files, as in earlier versions: {ELSEWHERE}") from error
     return [one for one in listed if re.fullmatch(rf"{PAGE}|{FIGURES}/[^/.\\][^/\\]*", one.name)]
 
 
 def _refuse_foreign(place: Path, names: Iterable[str], listed: list[Written]) -> None:
-    """Refuse to overwrite what no report lists as it is now."""
+    """Refuse to overwrite a file that the report does not list with its present content."""
     for name in names:
         file = place / name
         if os.path.lexists(file) and Written(name=name, sha256=_sha256(file)) not in listed:
             raise InputError(
-                f"'{name}' in the folder '{place.name}' is not of an audit, or was changed since: {ELSEWHERE}"
+                f"'{name}' in the folder '{place.name}' was not written by an audit, or was changed since: {ELSEWHERE}"
             )
 
 
 def _sha256(file: Path) -> str:
-    """Return the SHA-256 of a file, "" of what is none or cannot be read."""
+    """Return the SHA-256 of a file, "" if there is no file or it cannot be read."""
     try:
         return hashlib.sha256(file.read_bytes()).hexdigest() if file.is_file() else ""
     except OSError:

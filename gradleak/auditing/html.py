@@ -1,4 +1,4 @@
-"""A report as one HTML file: opens offline, follows light and dark, prints, and fits a phone."""
+"""Render a report as one HTML file that works offline, in light and dark mode, in print and on a phone."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gradleak.auditing.findings import MEASURES, NOT_RECOVERED, RECOVERED, Audit
 from gradleak.auditing.sentences import main_measure, of_haste, of_outcomes
 from gradleak.errors import GradleakError
 
-# From here on something is called bad, and from there on it is in between.
+# A share of at least BAD is shown as bad, and a share of at least MIDDLE as intermediate.
 BAD, MIDDLE = 0.5, 0.1
 Link = Callable[[str], str]
 # A cell's text and its style class.
@@ -26,12 +26,12 @@ Cell = tuple[str, str]
 
 
 def page(report: Audited, folder: Path) -> str:
-    """Return the whole file, to lie in a folder."""
+    """Return the HTML file for a folder."""
     return _templates().get_template("page.html").render(_content(report, book_beside(folder)))
 
 
 def book_beside(folder: Path) -> Link:
-    """Return how a page of the book is linked from a folder: into the checkout's built book, where there is one."""
+    """Return a function that gives the link from a folder to a page of the built book, "" if there is no such page."""
 
     def link(name: str) -> str:
         try:
@@ -45,7 +45,7 @@ def book_beside(folder: Path) -> Link:
 
 
 def fragment(report: Audited, link: Link = lambda name: "") -> str:
-    """Return the report as a piece of HTML, for a notebook's output or the file's body."""
+    """Return the report as an HTML fragment, for a notebook's output."""
     return _templates().get_template("report.html").render(_content(report, link))
 
 
@@ -61,7 +61,7 @@ def _templates() -> jinja2.Environment:
 
 
 def _content(report: Audited, link: Link) -> dict[str, Any]:
-    """Return what the template shows."""
+    """Return the variables of the template."""
     summary_head, summary = _summary(report)
     several = len(report.precisions) > 1
     precision = ["precision"] if several else []
@@ -101,7 +101,7 @@ def _summary(report: Audited) -> tuple[list[str], list[list[Cell]]]:
 
 
 def _level(name: str, report: Audited, place: Place) -> str:
-    """Return the colour of a cell; what was not attacked is coloured as neither good nor bad."""
+    """Return the style class of a cell; values that are unknown are neither good nor bad."""
     value, state = report.most(name, place), report.outcome(name, place)
     if state is not None and state.outcome == NOT_RECOVERED:
         return "good"
@@ -117,7 +117,7 @@ def _grade(name: str, value: float) -> str:
 
 @dataclass(frozen=True)
 class _Shown:
-    """A finding as the template shows it."""
+    """The variables of a finding in the template."""
 
     attack: str
     sentence: str
@@ -130,7 +130,7 @@ class _Shown:
 
 
 def _cases(report: Audited, link: Link) -> list[tuple[str, list[_Shown], list[_Shown]]]:
-    """Return, for each case with findings, its title, the findings to be seen at once, and the others."""
+    """Return, for each case with findings, its title, the findings to show first, and the others."""
     cases = []
     for place in report.cases:
         own = [one for one in report.findings if one.place == place]
@@ -150,7 +150,7 @@ def _cases(report: Audited, link: Link) -> list[tuple[str, list[_Shown], list[_S
 
 
 def _foremost(findings: Sequence[Finding]) -> list[Finding]:
-    """Return the findings that are to be seen at once: of every main measure the worst, the certain ones first."""
+    """Return the worst finding for each main measure; if two are equal, the one with a certificate."""
     best: dict[str, Finding] = {}
     for one in sorted(findings, key=lambda one: one.certificate not in ("unique", "exact")):
         name = main_measure(one)
@@ -199,7 +199,7 @@ def _left(report: Audited) -> list[list[Cell]]:
 
 
 def figures(report: Audited) -> Iterator[tuple[str, bytes]]:
-    """Give the figures of a report, by the names of their files."""
+    """Yield the file names and contents of a report's figures."""
     for one in report.pictures:
         inside = one.precision if len(report.precisions) > 1 else ""
         words = f"{one.attack} {one.defense} {inside} batch {one.batch_size}".replace("/", " ").split()

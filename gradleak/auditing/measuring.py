@@ -1,4 +1,4 @@
-"""What attacks got, compared with the private batch: the one place where the truth comes in."""
+"""Compare the answers of attacks with the private batch."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from gradleak.errors import InputError
 from gradleak.labels import count_labels
 from gradleak.losses import PADDING
 
-# An image is taken for found from here on, a vector or a feature below this relative error.
+# The least PSNR (dB) of an image that counts as found, and the largest relative error of a vector or a feature.
 FOUND_DB, FOUND_SHARE = 30.0, 0.01
 
 
 @dataclass(frozen=True)
 class Pixels:
-    """How a network's inputs are shown as images in [0, 1]: subtract `low`, divide by `span`, channel by channel."""
+    """The map from a network's inputs to images in [0, 1]: (inputs − low) / span for every channel."""
 
     low: Tensor
     span: Tensor
@@ -34,7 +34,7 @@ class Pixels:
 
 
 def pixels_of(inputs: Tensor, given: tuple[Tensor, Tensor] | None) -> Pixels:
-    """Return how inputs are shown: by what is given (low, span), as they are in [0, 1], else by their own range."""
+    """Return the map to images: `given` (low, span), the identity for inputs in [0, 1], else by the inputs' range."""
     ones = torch.ones(inputs.shape[1], 1, 1, dtype=torch.float64)
     if given is not None:
         low, span = (torch.as_tensor(side).double().reshape(-1, 1, 1) for side in given)
@@ -50,7 +50,15 @@ def pixels_of(inputs: Tensor, given: tuple[Tensor, Tensor] | None) -> Pixels:
 
 @dataclass(frozen=True)
 class Truth:
-    """The private batch: inputs, labels (B, C) or the targets of places (B, T), the last layer's features (B, I)."""
+    """The private batch.
+
+    Attributes:
+        inputs: (B, …).
+        targets: Labels (B, C), or the tokens at every position (B, T).
+        features: The last layer's inputs (B, I); None for sequences.
+        kind: The kind of the inputs.
+        pixels: The map to images.
+    """
 
     inputs: Tensor
     targets: Tensor
@@ -59,7 +67,7 @@ class Truth:
     pixels: Pixels | None = None
 
     def measured(self, found: Answer) -> dict[str, float]:
-        """Return what of the batch an attack has found."""
+        """Return the measures of an answer, by their names."""
         told: dict[str, float] = {}
         if found.labels is not None and found.labels.shape == self.targets.shape:
             told["labels"] = _labels(found.labels, self.targets)
@@ -80,7 +88,7 @@ class Truth:
         return {name: finite(value) for name, value in told.items()}
 
     def chance(self, case: Case) -> dict[str, float]:
-        """Return what guessing gets of the labels."""
+        """Return the share of labels that a guess has."""
         if case.subject.sequence:
             return {}
         counts = count_labels(case.leak, "guess", seed=case.seed)
@@ -91,7 +99,7 @@ class Truth:
         return torch.bincount(self.targets.argmax(dim=1).cpu(), minlength=self.targets.shape[1])
 
     def tokens(self) -> set[int]:
-        """Return the tokens that go in, up to the last target of each sequence."""
+        """Return the tokens that the network reads, up to the last target of each sequence."""
         if self.targets.is_floating_point():
             return set(self.inputs.unique().tolist())
         asked = (self.targets != PADDING).flip(1).cumsum(dim=1).flip(1) > 0
@@ -103,7 +111,7 @@ class Truth:
         return sorted(row[:-1] for row in kept)
 
     def order(self, recovered: Tensor) -> Tensor:
-        """Return the order in which recovered inputs fit the private ones best."""
+        """Return the order in which recovered inputs match the private inputs best."""
         return metrics.match_batch(_bounded(recovered.reshape(self.inputs.shape).to(self.inputs)), self.inputs)
 
     def _inputs(self, recovered: Tensor) -> dict[str, float]:
@@ -115,7 +123,7 @@ class Truth:
         own = own[self.order(own)]
         if self.kind != "images" or self.pixels is None:
             return {"inputs": _near(own.flatten(1), self.inputs.flatten(1), ordered=True)}
-        # Pixel ranges are rounded: what is just outside is inside.
+        # Pixel ranges are rounded, so private pixels may lie slightly outside [0, 1].
         found, truth = self.pixels(own), self.pixels(self.inputs).clamp(0, 1)
         db = metrics.psnr(found, truth)
         told = {"inputs": float((db >= FOUND_DB).double().mean()), "image-psnr": float(db.max())}
@@ -128,14 +136,14 @@ class Truth:
 
 
 def _labels(found: Tensor, truth: Tensor) -> float:
-    """Return the share of labels found within 0.001 (L1), in the best order."""
+    """Return the share of labels found within 0.001 (L1 distance), in the best order."""
     found = found.to(truth.device).double()
     order = metrics.match_batch(_bounded(found), truth.double())
     return metrics.label_accuracy(found[order], truth.double())
 
 
 def _near(found: Tensor, truth: Tensor, *, ordered: bool = False) -> float:
-    """Return the share of rows found within 1 % of their length."""
+    """Return the share of rows found with a relative error of at most 1 %, in the best order unless `ordered`."""
     found = found.to(truth.device).double()
     if not ordered:
         found = found[metrics.match_batch(_bounded(found), truth.double())]
@@ -144,12 +152,12 @@ def _near(found: Tensor, truth: Tensor, *, ordered: bool = False) -> float:
 
 
 def _bounded(found: Tensor) -> Tensor:
-    """Return values with NaN, which fits nothing, in the place of those whose squares overflow."""
+    """Return values with NaN, which matches nothing, instead of values whose squares overflow."""
     return found.where(found.abs() <= torch.finfo(found.dtype).max ** 0.25, math.nan)
 
 
 def jaccard(found: set[int], truth: set[int]) -> float:
-    """Return how much two sets have in common, as a share of what either has."""
+    """Return the size of the intersection divided by the size of the union; NaN for two empty sets."""
     return len(found & truth) / len(found | truth) if found | truth else math.nan
 
 

@@ -1,4 +1,4 @@
-"""What a client sends that trains with differential privacy by Opacus: needs `gradleak[opacus]`."""
+"""Compute the update of a client that trains with differential privacy by Opacus; needs `gradleak[opacus]`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DELTA = 1e-5
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Leave unsaid that noise of a seed is no secret noise, and that a batch is drawn again where it is empty."""
+    """Suppress the warnings of Opacus that seeded noise is not secure and that an empty batch was drawn."""
     loader = logging.getLogger("opacus.data_loader")
     before, loader.disabled = loader.disabled, True
     try:
@@ -35,9 +35,13 @@ def _quiet() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class PrivateUpdate:
-    """A client's update under DP-SGD: its `leak`, the samples that were `drawn` into its batch, and its ε.
+    """A client's update under DP-SGD.
 
-    `noise`: the standard deviation on every entry of the gradient, which is public, as the clipping norm is.
+    Attributes:
+        leak: The update.
+        drawn: The indices of the samples in the batch.
+        epsilon: The privacy loss ε of the step.
+        noise: The standard deviation of the noise on every entry of the gradient. Like the clipping norm it is public.
     """
 
     leak: Leak
@@ -47,7 +51,7 @@ class PrivateUpdate:
 
     @property
     def defense(self) -> str:
-        """What `gradleak.audit_update` is told of it."""
+        """The `defense` argument of `gradleak.audit_update` for this update."""
         return f"dp-sgd/{self.noise:g}"
 
 
@@ -63,11 +67,20 @@ def private_update(
     delta: float = DELTA,
     seed: int = 0,
 ) -> PrivateUpdate:
-    """Let Opacus take one step of DP-SGD on a client's samples, and return what the server receives.
+    """Take one step of DP-SGD on a client's samples with Opacus, and return what the server receives.
 
-    The batch is drawn by Poisson sampling, `batch_size` samples on average, and once more where none is drawn: the
-    server is told how many. Every sample's gradient is clipped to `max_grad_norm`, and noise of `noise_multiplier`
-    times that is added to their sum. `epsilon` is that of the one step at `delta`, by Opacus' accountant.
+    The batch is drawn by Poisson sampling, and drawn again if it is empty. The server knows its size.
+
+    Args:
+        model: The client's network.
+        inputs: The client's samples (N, …).
+        targets: Their classes (N,).
+        batch_size: The expected size of the batch.
+        noise_multiplier: The standard deviation of the noise on the sum of gradients, divided by `max_grad_norm`.
+        max_grad_norm: The norm to which every sample's gradient is clipped.
+        rate: The learning rate.
+        delta: The δ at which Opacus' accountant computes ε.
+        seed: The seed of the batch and the noise.
     """
     client = copy.deepcopy(model).train()
     before = {name: value.clone() for name, value in client.state_dict().items()}

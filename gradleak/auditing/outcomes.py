@@ -1,4 +1,4 @@
-"""What became of labels, features, inputs and words: recovered, attacked and not recovered, or not attacked."""
+"""Decide the outcome for each target: recovered, not recovered, not attacked, or not compared."""
 
 from __future__ import annotations
 
@@ -7,21 +7,24 @@ from collections.abc import Sequence
 from gradleak.auditing.findings import NOT_ATTACKED, NOT_COMPARED, NOT_RECOVERED, RECOVERED, Finding, NotTried, Outcome
 from gradleak.cases import Attack, Subject
 
-# So many reasons are written out; `not_tried` holds all.
+# Most reasons that an outcome lists; the report's `not_tried` has all.
 REASONS = 4
 
 
 def targets_of(subject: Subject) -> tuple[str, ...]:
-    """Return what there is to recover from a batch of a network's inputs."""
+    """Return the targets that a batch of this network's inputs has."""
     if subject.sequence:
         return ("words", "sentences")
     return ("labels", "classes", "features", "words" if subject.kind == "tokens" else "inputs")
 
 
 def outcome_of(target: str, told: Sequence[tuple[Attack, Finding | NotTried]], *, compared: bool) -> Outcome:
-    """Return what became of a target in one case, from what came of every attack there.
+    """Return the outcome of a target in one case.
 
-    `compared`: whether there is a private batch to compare answers with.
+    Args:
+        target: One of TARGETS.
+        told: The result of every attack in this case.
+        compared: Whether there is a private batch to compare answers with.
     """
     own = [one for attack, one in told if target in attack.finds]
     answers = [one for one in own if isinstance(one, Finding)]
@@ -41,7 +44,7 @@ def outcome_of(target: str, told: Sequence[tuple[Attack, Finding | NotTried]], *
     best = max(answers, key=lambda one: one.measures.get(target, -1.0))
     share = best.measures.get(target, 0.0)
     guess = max((one.chance[target] for one in answers if target in one.chance), default=None)
-    # A guess may be right by luck: who has everything, or the answer alone that fits, has recovered it.
+    # A guess may be right by luck, so a share of 1 or a certified answer counts as recovered whatever the guess has.
     sure = share == 1 or (share > 0 and best.certificate in ("unique", "exact"))
     state = RECOVERED if sure or share > (guess or 0.0) else NOT_RECOVERED
     known = {"outcome": state, "attack": best.attack, "share": share, "guess": guess, "why": why}
@@ -49,7 +52,7 @@ def outcome_of(target: str, told: Sequence[tuple[Attack, Finding | NotTried]], *
 
 
 def _reasons(silent: Sequence[NotTried]) -> str:
-    """Return why attacks have no answer, each reason once with the attacks that it holds for."""
+    """Return why attacks have no answer: each reason once, after the attacks with this reason."""
     groups: dict[str, list[str]] = {}
     for one in silent:
         groups.setdefault(one.why, []).append(one.attack)

@@ -1,4 +1,4 @@
-"""The private samples of an audit: of what kind they are, in what range, how they are shown, and batches of them."""
+"""Describe the private samples of an audit: their kind, their range, their display as images, and their batches."""
 
 from __future__ import annotations
 
@@ -19,9 +19,15 @@ from gradleak.losses import PADDING
 
 @dataclass(frozen=True)
 class Private:
-    """Samples and their targets. `sequence`: whether there is a target at every place.
+    """Private samples and their targets.
 
-    Of images: `shown`, how they are shown, and `box`, the range of all of them.
+    Attributes:
+        inputs: (N, …).
+        targets: Classes (N,), soft labels (N, C), or tokens (N, T).
+        kind: The kind of the inputs.
+        sequence: Whether there is a target at every position of a sequence.
+        shown: For images, the map to the range [0, 1].
+        box: For images, the range of their values.
     """
 
     inputs: Tensor
@@ -32,12 +38,12 @@ class Private:
     box: tuple[float, float] | None
 
     def drawn(self, size: int, seed: int) -> Private:
-        """Return a batch of so many of them, in the order that a seed decides."""
+        """Return a random batch of `size` samples."""
         order = torch.randperm(len(self.inputs), generator=torch.Generator().manual_seed(seed + size))[:size]
         return replace(self, inputs=self.inputs[order], targets=self.targets[order])
 
     def truth(self, seen: Leak, subject: Subject) -> Truth:
-        """Return what an attack on their leak is measured by."""
+        """Return the truth with which answers to the leak of these samples are compared."""
         if self.sequence:
             return Truth(self.inputs, self.targets, None, self.kind)
         labels = as_probabilities(self.targets, subject.classes, dtype=torch.float64, device=self.inputs.device)
@@ -46,7 +52,7 @@ class Private:
 
     @property
     def marks(self) -> tuple[int, int] | None:
-        """The marks that all sentences begin and end with, if they do."""
+        """The start and end marks, if all sentences have the same."""
         if not self.sequence:
             return None
         starts = set(self.inputs[:, 0].tolist())
@@ -55,7 +61,7 @@ class Private:
 
 
 def private(inputs: Tensor, targets: Tensor, pixels: tuple[Tensor, Tensor] | None) -> Private:
-    """Return samples as what they are; `pixels`: (low, span) of images, where they are known."""
+    """Return samples with their kind; `pixels` is (low, span) of images, if known."""
     kind = kind_of(inputs)
     sequence = kind == "tokens" and targets.ndim == 2 and not targets.is_floating_point()
     shown, box = (pixels_of(inputs, pixels), _range(inputs)) if kind == "images" else (None, None)
@@ -63,18 +69,18 @@ def private(inputs: Tensor, targets: Tensor, pixels: tuple[Tensor, Tensor] | Non
 
 
 def kind_of(inputs: Tensor) -> Kind:
-    """Return what inputs (N, …) are."""
+    """Return the kind of inputs (N, …)."""
     if 0 in inputs.shape[1:]:
         raise InputError(f"samples are empty: inputs have the shape {tuple(inputs.shape)}")
     if not inputs.is_floating_point():
         if inputs.ndim != 2 or inputs.is_complex() or inputs.dtype == torch.bool:
-            raise InputError(f"whole numbers are tokens (B, T); got {tuple(inputs.shape)} of {inputs.dtype}")
+            raise InputError(f"whole numbers must be tokens (B, T); got {tuple(inputs.shape)} of {inputs.dtype}")
         return "tokens"
     return "images" if inputs.ndim == 4 and inputs.shape[1] in (1, 3) else "vectors"
 
 
 def _range(inputs: Tensor) -> tuple[float, float]:
-    """Return a range that inputs lie in, as an attacker knows it of all: to a tenth of its width."""
+    """Return the range of inputs, rounded outwards to a tenth of its width, as an attacker may know it."""
     low, high = float(inputs.min()), float(inputs.max())
     step = max(high - low, 1e-9) / 10
     return step * math.floor(low / step), step * math.ceil(high / step)

@@ -1,4 +1,4 @@
-"""How far down a convolutional network can be peeled: what its counts say, before anything is tried."""
+"""Find the layers of a convolutional network that can be peeled, from counts of equations and unknowns."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from gradleak.errors import first_line
 from gradleak.images import peeling_counts
 from gradleak.leak import Leak, evaluating
 
-# So many copies of a layer's equations stand beside one another while they are solved.
+# Copies of a layer's equations that are in memory at the same time while they are solved.
 COPIES = 5
 
 
 def reach_of(leak: Leak) -> Reach:
-    """Return how far a leak's network can be peeled."""
+    """Return the layers of a leak's network that can be peeled."""
     if not any(isinstance(one, nn.Conv2d) for one in leak.model.modules()):
         return Reach((), "the network has no convolutions")
     assert leak.input_shape is not None
     try:
         counts = peeling_counts(leak.model, leak.input_shape, leak.batch_size)
-    except Exception as error:  # a network is traced by running code that is not ours
+    except Exception as error:  # tracing runs the code of the user's network
         return Reach((), first_line(error))
     ends = next((place for place, one in enumerate(counts) if one.reason), len(counts))
     layers = tuple(one.name for one in counts[:ends])
@@ -42,7 +42,7 @@ def reach_of(leak: Leak) -> Reach:
 
 
 def _maps(leak: Leak, modules: list[nn.Module]) -> dict[nn.Module, tuple[Tensor, Tensor]]:
-    """Return what each module takes, and what it gives, of one made-up sample."""
+    """Return each module's input and output for one made-up sample."""
     told: dict[nn.Module, tuple[Tensor, Tensor]] = {}
 
     def keep(module: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> None:
@@ -59,7 +59,7 @@ def _maps(leak: Leak, modules: list[nn.Module]) -> dict[nn.Module, tuple[Tensor,
 
 
 def _bytes(module: nn.Module, inputs: Tensor, size: int) -> int:
-    """Return what a layer's equations take: a row an output channel and kernel's place, a column a position."""
+    """Return the bytes of a layer's equations: output channels × kernel positions, by the batch's input positions."""
     weight = module.get_parameter("weight")
     rows = weight.shape[0] * math.prod(weight.shape[2:])
     columns = size * math.prod(inputs.shape[1:])

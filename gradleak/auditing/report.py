@@ -1,4 +1,4 @@
-"""The report of an audit: what it says, written as one page, as JSON and as figures."""
+"""Write the report of an audit as an HTML page, as JSON and as figures."""
 
 from __future__ import annotations
 
@@ -14,25 +14,27 @@ from gradleak.auditing.folders import Written
 
 
 class Report(Audited):
-    """What a model's gradients give away; in a notebook it shows itself.
+    """The report of an audit; a notebook displays it as HTML.
 
-    `broken`: what the model raised, and in which step; `files`: what was written beside the report's JSON.
+    Attributes:
+        broken: The errors that the model raised, and the steps in which it raised them.
+        files: The files that were written in addition to report.json.
     """
 
     broken: list[str] = Field(default=[])
     files: list[Written] = Field(default=[])
 
     def write(self, folder: str | Path) -> Path:
-        """Write index.html, report.json and the figures into a folder; return the page.
+        """Write index.html, report.json and the figures into a folder, and return the path of index.html.
 
-        They take the place of those of an earlier report, whose pictures may show what this one must not. Any other
-        file stays; an error where one would be overwritten.
+        The files of an earlier report are replaced or removed. Other files are kept; an error is raised if one of them
+        would be overwritten.
         """
         with folders.held(Path(folder)):
             return self.put(Path(folder))
 
     def put(self, place: Path) -> Path:
-        """Do as `write` does, into a folder that is `held` already."""
+        """Do the same as `write`, for a folder that is already `held`."""
         files = {folders.PAGE: html.page(self, place).encode()}
         files |= {f"{folders.FIGURES}/{name}": data for name, data in html.figures(self)}
         folders.replace(place, files, lambda written: self.model_copy(update={"files": written}).to_json())
@@ -43,5 +45,5 @@ class Report(Audited):
 
 
 def made(**told: Any) -> Report:
-    """Return the report of an audit that found this, with the version that made it."""
+    """Return a report with these fields and the version of this package."""
     return Report(version=gradleak.__version__, **told)

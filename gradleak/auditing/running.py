@@ -1,6 +1,6 @@
-"""Runs an audit: every attack that applies, on every batch in every precision behind every defence.
+"""Run an audit: every applicable attack on every batch, in every precision and with every defence.
 
-Cheap and certain attacks come first.
+Cheap and certain attacks run first.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ from gradleak.leak import Leak, observe
 from gradleak.losses import CrossEntropy, Loss
 from gradleak.precision import PRECISIONS, precision_of
 
-# A cheap attack is given this many seconds at least, while there are any left.
+# The least time for an attack (s), if that much time is left.
 LEAST_SECONDS = 10.0
-# The share of the time that is kept back for what no clock interrupts, until it is known how long that takes.
+# Share of the time that is initially reserved for operations that cannot be interrupted.
 MARGIN = 0.02
-# How many steps inputs are searched for.
+# Steps of a search for inputs.
 STEPS = 400
 GIB = 2**30
 
 
 class Overtime(KeyboardInterrupt):
-    """The clock's own interruption: searches that are interrupted hand back what they have."""
+    """Raised when an attack's time is over; an interrupted search returns its best result so far."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class _Job:
 
 @dataclass
 class _Told:
-    """What is known so far, in the order of its jobs; `broken`: what the model raised, and where."""
+    """The results so far by the jobs' numbers; `broken` holds the model's errors with the steps that raised them."""
 
     findings: dict[int, Finding] = field(default_factory=dict)
     not_tried: dict[int, NotTried] = field(default_factory=dict)
@@ -93,23 +93,33 @@ def audit(
     images: bool = True,
     seed: int = 0,
 ) -> Report:
-    """Attack a model's gradients with everything in the book that applies, and report what they give away.
+    """Attack a model's gradients with every applicable attack of the book, and report what they leak.
 
-    `inputs` (N, …) and `targets`, classes (N,), soft labels (N, C), or tokens (N, T) with the next of each: batches of
-    each of `batch_sizes` are drawn from them. `defenses`: texts as `gradleak.defenses.named` takes them.
-    `precisions`: what the client computes in, as "tf32" or "bfloat16" (`gradleak.precision.PRECISIONS`); the type of
-    the parameters where not said. Every batch is computed in each, and attacks that can use it are told which.
-    `labels`: what the server knows of their shape, "onehot", "smoothing" or "mixup"; one-hot for classes, smoothing for
-    soft ones where not said. `auxiliary`: samples of the same kind and their classes, if the attacker has some.
-    `pixels`: (low, span), where images in [0, 1] are (inputs − low) / span. `marks`: the start and end mark of
-    sentences, found where all have the same. `minutes` is the time to spend, `memory` in GiB; what fits into neither is
-    named as not tried.
-    `rate`: of the one step that a defence's cost is measured with; `steps`: how long inputs are searched for where
-    nothing gives them directly. `images=False`: no image is kept.
+    Results depend only on `seed`, except those of attacks that were stopped by the time limit, which are marked. Ctrl-C
+    ends the audit with the report so far. If the model raises an error after its first batch, only the step that raised
+    it is skipped; the report's `broken` names the error and the step.
 
-    Deterministic by `seed`, but for what the clock cut off, which is marked. Ctrl-C ends it with the report so far. An
-    error that the model raises after its first batch was observed ends only the step in which it was raised; the
-    report's `broken` names both.
+    Args:
+        model: The client's network.
+        inputs: Private samples (N, …), from which the batches are drawn.
+        targets: Classes (N,), soft labels (N, C), or the next token at every position (N, T).
+        batch_sizes: The batch sizes to audit.
+        defenses: The defences to audit, as in `gradleak.defenses.named`.
+        precisions: The client's precisions to audit, such as "tf32" or "bfloat16" (`gradleak.precision.PRECISIONS`); by
+            default the type of the parameters. Attacks know the precision.
+        labels: The labels' shape that the server knows: "onehot", "smoothing" or "mixup". The default is one-hot for
+            classes and smoothing for soft labels.
+        loss: The client's loss; cross-entropy by default.
+        head: The name of the last Linear layer, if it is not found automatically.
+        auxiliary: Samples of the same kind and their classes, if the attacker has some.
+        pixels: (low, span), where images in [0, 1] are (inputs − low) / span.
+        marks: The start and end mark of sentences; found automatically if all sentences have the same.
+        minutes: The time limit. Attacks for which time is short are reported as not tried.
+        memory: The memory limit (GiB). Attacks that need more are reported as not tried.
+        rate: The learning rate of the step by which a defence's cost is measured.
+        steps: The number of steps of a search for inputs.
+        images: Whether the report keeps images.
+        seed: The seed of all random numbers.
     """
     started = time.monotonic()
     _check_settings(batch_sizes, defenses, minutes, memory, steps)
@@ -192,12 +202,26 @@ def audit_update(
     images: bool = True,
     seed: int = 0,
 ) -> Report:
-    """Attack what a client has sent, as `Leak.from_update` or `observe` has it, and report what it gives away.
+    """Attack a client's update with every applicable attack, and report what it leaks.
 
-    Where the private `inputs` and `targets` are at hand, what is found is measured by them; otherwise attacks say what
-    they claim. `defense`: what the client is known to have done to it, "update" for what two state dicts tell,
-    "dp-sgd/0.01" for samples that were clipped and noise of this deviation on every entry of the gradient.
-    `precision`: what the client is known to compute in, as "bfloat16"; the type of the parameters where not said.
+    Args:
+        seen: The update, from `Leak.from_update` or `observe`.
+        inputs: The private samples, if known. Answers are then compared with them.
+        targets: Their targets.
+        tokens: Whether the inputs are tokens, if `inputs` is not given.
+        labels: The labels' shape that the server knows: "onehot", "smoothing" or "mixup".
+        defense: The client's known defence: "update" for none, a text as in `gradleak.defenses.named`, or "dp-sgd/0.01"
+            for clipped samples and noise of standard deviation 0.01 on every entry of the gradient.
+        precision: The client's known precision, such as "bfloat16"; by default the type of the parameters.
+        loss: The client's loss; cross-entropy by default.
+        auxiliary: Samples of the same kind and their classes, if the attacker has some.
+        pixels: (low, span), where images in [0, 1] are (inputs − low) / span.
+        marks: The start and end mark of sentences.
+        minutes: The time limit.
+        memory: The memory limit (GiB).
+        steps: The number of steps of a search for inputs.
+        images: Whether the report keeps images.
+        seed: The seed of all random numbers.
     """
     started = time.monotonic()
     if defense != "update" and not re.fullmatch(r"dp-sgd/\d+(\.\d*)?(e[+-]?\d+)?", defense):
@@ -246,8 +270,8 @@ def audit_update(
 def _run(jobs: list[_Job], told: _Told, started: float, budget: float, memory: float, images: bool) -> None:
     """Run the jobs, those of cheap attacks first; each may take its share of the seconds that are left.
 
-    An attack cannot be stopped inside an operation, and what it found is measured after it: as much as the latest one
-    was late is kept back.
+    An attack may exceed its share, because some operations cannot be interrupted and its answer is measured afterwards.
+    So the largest excess so far is reserved.
     """
     late = MARGIN * budget
     order = sorted(range(len(jobs)), key=lambda number: ATTACKS.index(jobs[number].attack))
@@ -262,7 +286,7 @@ def _run(jobs: list[_Job], told: _Told, started: float, budget: float, memory: f
         for number in reporting.steps(waiting, len(waiting), "attacks"):
             begun = time.monotonic()
             remaining = started + budget - late - begun
-            # A search takes all that it is given; what ends by itself hands back the rest.
+            # Searches use all their time. Other attacks end by themselves and may be given more.
             most = remaining / left if jobs[number].attack.searches else max(remaining / left, remaining / 4)
             left -= 1
             seconds = max(most, min(LEAST_SECONDS, remaining))
@@ -276,7 +300,7 @@ def _run(jobs: list[_Job], told: _Told, started: float, budget: float, memory: f
 
 
 def _refused(job: _Job, memory: float, told: _Told) -> NotTried | None:
-    """Return why an attack cannot be tried, if it cannot."""
+    """Return why an attack cannot be tried, None if it can."""
     try:
         with foreign("it broke down"):
             if why := job.attack.refused(job.case):
@@ -288,7 +312,7 @@ def _refused(job: _Job, memory: float, told: _Told) -> NotTried | None:
 
 
 def _one(number: int, job: _Job, seconds: float, told: _Told, images: bool) -> None:
-    """Run one job, and say what came of it."""
+    """Run one job and record its result."""
     if seconds <= 0:
         told.not_tried[number] = _not_tried(job, "the time was up: give more minutes", late=True)
         return
@@ -306,7 +330,7 @@ def _one(number: int, job: _Job, seconds: float, told: _Told, images: bool) -> N
     except Overtime:
         told.not_tried[number] = _not_tried(job, f"stopped after {seconds:.0f} s, its share of the time", late=True)
         return
-    except ForeignError as error:  # of one attack on somebody's network: the others go on
+    except ForeignError as error:  # an error of the user's network: the other attacks still run
         told.broken.append(f"{job.attack.name}: {error}")
         told.not_tried[number] = _not_tried(job, str(error))
         return
@@ -328,7 +352,7 @@ def _one(number: int, job: _Job, seconds: float, told: _Told, images: bool) -> N
 
 
 def _silenced(job: _Job) -> Answer:
-    """Run an attack; what it warns of is in its answer."""
+    """Run an attack without its warnings, because its answer contains them."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", GradleakWarning)
         return job.attack.run(job.case)
@@ -374,7 +398,7 @@ def _too_large(job: _Job, memory: float) -> str:
 
 
 class _Clock:
-    """Interrupts what runs inside after some seconds, where it can: in the main thread of a system with alarms."""
+    """Interrupts a block after some seconds, if the system has alarms and this is the main thread."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds, self.rang = seconds, False
@@ -415,7 +439,7 @@ def _own(model: nn.Module) -> str:
 
 
 def _precisions(names: Sequence[str] | None, model: nn.Module) -> list[str]:
-    """Return the full names of precisions, each once, if a client of the model can compute in them."""
+    """Return the full names of precisions, each once; refuse those in which the model cannot be computed."""
     own = _own(model)
     if names is None:
         return [own]
@@ -432,12 +456,12 @@ def _precisions(names: Sequence[str] | None, model: nn.Module) -> list[str]:
 
 
 def _setting(given: Sequence[str] | None, names: list[str]) -> dict[str, str]:
-    """Return the setting that a report names, where a precision was asked for."""
+    """Return the report's setting of precisions, empty if none was given."""
     return {} if given is None else {"precision" if len(names) == 1 else "precisions": ", ".join(names)}
 
 
 def _check_model(model: nn.Module, memory: float, cases: int) -> None:
-    """Refuse what no gradient can be taken of, or too large a one for every case, before anything is run."""
+    """Refuse a model without a gradient, or whose gradients of all cases exceed the memory, before it is run."""
     if not isinstance(model, nn.Module):
         raise InputError(f"a model is an nn.Module; got {type(model).__name__}")
     trained = [p for p in model.parameters() if p.requires_grad]
@@ -445,19 +469,19 @@ def _check_model(model: nn.Module, memory: float, cases: int) -> None:
         raise InputError(f"no parameter of {type(model).__name__} needs a gradient: a client would send nothing")
     for name, parameter in model.named_parameters():
         if parameter.dtype not in (torch.float32, torch.float64):
-            raise InputError(f"'{name}' is of {parameter.dtype}: attacks here take float32 and float64")
+            raise InputError(f"'{name}' is of {parameter.dtype}: attacks take float32 and float64")
         if parameter.is_meta:
             raise InputError(f"'{name}' has no values: it lies on the meta device")
         if not torch.isfinite(parameter).all():
             raise InputError(f"'{name}' holds NaN or infinite values")
-    # What each case sends is kept; the one without a defence and a step along it stand beside.
+    # Memory holds the gradient of every case, and also the undefended gradient and a step along it.
     needed = (3 + cases) * sum(p.numel() * p.element_size() for p in trained)
     if needed > memory:
         raise InputError(f"gradients alone need about {needed / GIB:.2g} GB, and {memory / GIB:.2g} GB are to be had")
 
 
 def _check_batch(inputs: Tensor, targets: Tensor) -> None:
-    """Refuse samples that are none, before anything is run."""
+    """Refuse invalid samples before the model is run."""
     for name, value in (("inputs", inputs), ("targets", targets)):
         if not torch.is_tensor(value) or value.ndim < 1 + (name == "inputs") or len(value) == 0:
             shape = tuple(value.shape) if torch.is_tensor(value) else type(value).__name__
@@ -467,11 +491,11 @@ def _check_batch(inputs: Tensor, targets: Tensor) -> None:
         if value.is_complex() or not torch.isfinite(value).all():
             raise InputError(f"{name} hold NaN, infinite or complex values")
     if len(inputs) != len(targets):
-        raise InputError(f"{len(inputs)} inputs but {len(targets)} targets: there must be one target a sample")
+        raise InputError(f"{len(inputs)} inputs but {len(targets)} targets: there must be one target per sample")
 
 
 def _memory() -> float:
-    """Return most of the memory that is free."""
+    """Return 80 % of the available memory (bytes), or half of all memory if that is unknown."""
     with contextlib.suppress(OSError, ValueError), open("/proc/meminfo", encoding="ascii") as stream:
         for line in stream:
             if line.startswith("MemAvailable"):
@@ -480,7 +504,7 @@ def _memory() -> float:
 
 
 def _computed(model: nn.Module, batch: Private, loss: Loss, head: str | None, precision: str) -> Leak:
-    """Return what a client without a defence sends that computes in a precision."""
+    """Return the leak of a client that computes in a precision, without a defence."""
     plain = precision in ("float32", "float64")
     try:
         with _running(model):
@@ -490,26 +514,26 @@ def _computed(model: nn.Module, batch: Private, loss: Loss, head: str | None, pr
     except GradleakError as error:
         if plain:
             raise
-        # The model was run in float32 before: what is wrong comes from the precision.
+        # The model was already run in float32, so the error comes from the precision.
         raise InputError(f"{type(model).__name__} cannot be audited in {precision}: {first_line(error)}") from error
     return leak
 
 
 @contextlib.contextmanager
 def _running(model: nn.Module) -> Iterator[None]:
-    """Say in one line what is wrong with somebody's model."""
+    """Turn errors of the user's model into one-line errors."""
     try:
         with foreign(f"{type(model).__name__} cannot be run and differentiated on these samples"):
             yield
     except InputError as error:
-        if isinstance(error.__cause__, RuntimeError | IndexError):  # of the forward pass, as `observe` words it
+        if isinstance(error.__cause__, RuntimeError | IndexError):  # from the forward pass, by `observe`
             raise ForeignError(str(error)) from error
         raise
 
 
 @contextlib.contextmanager
 def _noted(model: nn.Module, told: _Told, what: str) -> Iterator[None]:
-    """Go on where a model breaks down inside whose gradient was observed, and note what is missing therefore."""
+    """Continue after an error of a model in this block, and record the error with the step that is skipped."""
     try:
         with _running(model):
             yield
@@ -518,7 +542,7 @@ def _noted(model: nn.Module, told: _Told, what: str) -> Iterator[None]:
 
 
 def _subject(leak: Leak, kind: Kind, sequence: bool, told: _Told) -> Subject:
-    """Return what a leak's model is; where it breaks down, what can be said without running it."""
+    """Return the facts about a leak's model; if it raises an error, the facts that are known without running it."""
     try:
         with _running(leak.model):
             return subject_of(leak, kind, sequence)
@@ -528,7 +552,7 @@ def _subject(leak: Leak, kind: Kind, sequence: bool, told: _Told) -> Subject:
 
 
 def _reach(leak: Leak, told: _Told) -> Reach:
-    """Return how far a leak's network can be peeled; where it breaks down, not at all."""
+    """Return the layers of a leak's network that can be peeled; none if the network raises an error."""
     try:
         with _running(leak.model):
             return reach_of(leak)
@@ -538,7 +562,7 @@ def _reach(leak: Leak, told: _Told) -> Reach:
 
 
 def _sent(clean: Leak, name: str, seed: int) -> Leak:
-    """Return what a client with a defence sends, in the parameters' own type."""
+    """Return the leak of a client with a defence, in the type of the parameters."""
     defense = defenses.named(name, generator=torch.Generator().manual_seed(seed))
     own = {key: value.to(clean.gradients[key].dtype) for key, value in defense(clean.gradients).items()}
     return replace(clean, gradients=own)
@@ -573,7 +597,7 @@ def _report(
 
 
 def _outcomes(jobs: list[_Job], told: _Told) -> list[Outcome]:
-    """Return what became of every target in every case."""
+    """Return the outcome of every target in every case."""
     cases: dict[Place, list[int]] = {}
     results: dict[int, Finding | NotTried] = {**told.not_tried, **told.findings}
     for number in sorted(results):

@@ -1,4 +1,4 @@
-"""What a finding says in one sentence, and what would stop it."""
+"""Write the sentences of a report: what an attack recovered, and what would stop this attack."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ CERTAIN = {
     "searched": "the best of a search",
     "failed": "it says itself that it failed",
 }
-# A defence stops an attack where it leaves it this share of what it had, or what guessing gets.
+# A defence stops an attack if all attacks together recover at most this share of it, or no more than a guess.
 STOPPED = 0.25
-# Of a finding below this there is nothing to stop.
+# A finding whose measure is below this value recovers too little to be stopped.
 WORTH = 0.1
 
 
 def of_finding(found: Answer, measures: Mapping[str, float], chance: Mapping[str, float], case: Case) -> str:
-    """Return what came of an attack."""
+    """Return the result of an attack in one sentence."""
     certain = CERTAIN.get(found.status, found.status)
     if case.rounds and found.certain:
         certain += " within its rounding"
@@ -47,7 +47,7 @@ def of_finding(found: Answer, measures: Mapping[str, float], chance: Mapping[str
 
 
 def _simulated(found: Answer) -> str:
-    """Return how sure a count is, by simulation."""
+    """Return how reliable a count is, by simulation."""
     if found.expected is None:
         return ", and how sure it is was not simulated"
     share, guess = found.expected.share, found.expected.guess
@@ -56,12 +56,12 @@ def _simulated(found: Answer) -> str:
 
 
 def _begun(text: str, case: Case) -> str:
-    """Return a sentence that says first what the client computed in, where that is not float32 or float64."""
+    """Return a sentence that begins with the client's precision, unless that is float32 or float64."""
     return f"In {case.precision}, {text[0].lower()}{text[1:]}" if case.rounds else f"{text[0].upper()}{text[1:]}"
 
 
 def _claimed(found: Answer) -> str:
-    """Return what an attack claims where there is no truth to compare it with."""
+    """Return what an attack claims to have recovered, for answers that cannot be compared with the truth."""
     if found.failed:
         return "Nothing"
     if found.labels is not None:
@@ -80,7 +80,7 @@ def _claimed(found: Answer) -> str:
 
 
 def main_measure(finding: Finding) -> str:
-    """Return the measure that a finding is judged by: of inputs first."""
+    """Return the measure by which a finding is judged, "" if it has none; measures of inputs come first."""
     for name in ("image-ssim", "inputs", "sentences", "words", "labels", "classes", "features"):
         if name in finding.measures:
             return name
@@ -88,7 +88,7 @@ def main_measure(finding: Finding) -> str:
 
 
 def stopped(finding: Finding, others: Sequence[Finding], costs: Sequence[Cost]) -> str:
-    """Return what would stop a finding: defences that did, by their cost, else what stops the attack in principle."""
+    """Return the defences that stopped an attack here, with their cosines, or else what stops it in principle."""
     name = main_measure(finding)
     if not name or finding.measures[name] < max(WORTH, finding.chance.get(name, 0.0) + 1e-9):
         return ""
@@ -101,11 +101,11 @@ def stopped(finding: Finding, others: Sequence[Finding], costs: Sequence[Cost]) 
         rivals = [one for one in others if one.place == place]
         if defense in ("none", finding.defense):
             continue
-        # Whoever has the labels has the classes.
+        # The labels determine the classes.
         names = {name, "labels"} if name == "classes" else {name}
         values = [one.measures[own] for one in rivals for own in names if own in one.measures]
         if not values:
-            continue  # not measured is not stopped
+            continue  # without a measure it is unknown whether the defence stops the attack
         tried = True
         if max(values) <= bar:
             cosine = cosines.get(place)
@@ -117,7 +117,7 @@ def stopped(finding: Finding, others: Sequence[Finding], costs: Sequence[Cost]) 
 
 
 def of_unproved(rounded: Sequence[str], defenses: Sequence[str]) -> list[str]:
-    """Return what counts do not prove: anything of gradients that a defence has changed, or a precision has rounded."""
+    """Return lines on the defences and precisions for which nothing is proved, because they change the gradient."""
     changed = [name for name in dict.fromkeys(defenses) if name not in ("none", "update")]
     told = (
         [f"Nothing is proved behind {', '.join(changed)}: the gradient is changed before it is sent"] if changed else []
@@ -126,7 +126,7 @@ def of_unproved(rounded: Sequence[str], defenses: Sequence[str]) -> list[str]:
 
 
 def of_outcomes(report: Audited) -> list[str]:
-    """Return a line for each target and reason why it was not attacked, or not by all attacks that might answer."""
+    """Return a line for each target that was not attacked, or not by all applicable attacks, with the reason."""
     groups: dict[tuple[str, str, str], list[str]] = {}
     for one in report.outcomes:
         if one.why or one.outcome == NOT_COMPARED:
@@ -142,7 +142,7 @@ def of_outcomes(report: Audited) -> list[str]:
 
 
 def of_haste(report: Audited) -> str:
-    """Return which attacks had too little time, in a sentence; nothing where all had enough."""
+    """Return a sentence on the attacks that had too little time, "" if there are none."""
     stopped_early = [one.attack for one in report.not_tried if one.late]
     names = dict.fromkeys([*stopped_early, *(one.attack for one in report.findings if one.cut)])
     return f"Cut short by the time: {', '.join(names)}. More minutes may find more." if names else ""

@@ -1,4 +1,4 @@
-"""What is audited: what a network, its loss and its inputs are, found out, and what their numbers alone prove."""
+"""Find the facts about a network and its inputs, and what counts of equations and unknowns prove."""
 
 from __future__ import annotations
 
@@ -18,18 +18,23 @@ from gradleak.losses import CrossEntropy, Loss
 from gradleak.spans import classes_span
 
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
-# Made-up inputs that the sign of the last layer's features is tried on.
+# Made-up inputs for which the sign of the last layer's features is checked.
 TRIED = 4
-# Why a network that raises an error is no chain.
+# The reason why a network that raises an error is not a chain.
 BROKEN = "the network breaks down"
-# Singular values below this share of the largest are taken for zero.
+# Singular values below this share of the largest count as zero.
 NEGLIGIBLE = 1e-7
 
 
 def subject_of(leak: Leak, inputs_of: Kind, sequence: bool, *, runs: bool = True) -> Subject:
-    """Return what a leak's model is, from the model itself and the shape of its inputs.
+    """Return the facts about a leak's model, from its modules and a run on made-up inputs.
 
-    Of a model that cannot be run (`runs`), activations are not counted, and nothing is said of its features' signs.
+    Args:
+        leak: The leak, with the shape of an input.
+        inputs_of: The kind of the inputs.
+        sequence: Whether there is a target at every position.
+        runs: Whether the model can be run. Otherwise activations are not counted, and the signs of features are
+            unknown.
     """
     model, shape = leak.model, leak.input_shape
     if shape is None:
@@ -65,7 +70,7 @@ def subject_of(leak: Leak, inputs_of: Kind, sequence: bool, *, runs: bool = True
 def _chain(
     model: nn.Module, inputs_of: Kind, shape: tuple[int, ...]
 ) -> tuple[Literal["", "linear", "convolutional"], str, dict[str, int]]:
-    """Return what chain a network is, or why it is none; and how many outputs each of its layers has."""
+    """Return the kind of chain that a network is, or why it is not a chain, and each layer's number of outputs."""
     if inputs_of == "tokens":
         return "", "tokens are looked up, not multiplied", {}
     if any(isinstance(one, nn.Conv2d) for one in model.modules()):
@@ -76,16 +81,16 @@ def _chain(
     try:
         with evaluating(model):
             found = chain.layers(model, kinds, shape if kind == "convolutional" else (math.prod(shape),))
-    except Exception as error:  # the network's own code is run
+    except Exception as error:  # from the code of the user's network
         return "", first_line(error), {}
     return kind, "", {layer.name: len(layer.module.weight) for layer in found}
 
 
 def _tried(leak: Leak, inputs_of: Kind, shape: tuple[int, ...]) -> tuple[int, bool]:
-    """Return how many numbers a made-up sample makes, and whether none of the last layer's features is negative.
+    """Return the number of activations of a made-up sample, and whether no feature of the last layer is negative.
 
-    Numbers of a normal distribution are tried first; a network that looks some of them up as categories gets numbers
-    that are cut to the category 0. Nothing is known where the network takes none of these.
+    Normally distributed numbers are tried first. The next ones truncate to 0, for networks that use some inputs as
+    categories. The result is (0, False) if the network accepts none of them.
     """
     model = leak.model
     counted, least = [0], [math.inf]
@@ -110,7 +115,7 @@ def _tried(leak: Leak, inputs_of: Kind, shape: tuple[int, ...]) -> tuple[int, bo
 
 
 def unproved(leak: Leak, subject: Subject, loss: Loss) -> str:
-    """Return which assumption of the proofs does not hold for an update, or "" where all of them hold."""
+    """Return the assumption of the proofs that does not hold for an update, "" if all hold."""
     if loss != CrossEntropy():
         return "the loss is another than cross-entropy"
     if leak.local_steps > 1:
@@ -123,7 +128,7 @@ def unproved(leak: Leak, subject: Subject, loss: Loss) -> str:
 
 
 def proofs(leak: Leak, subject: Subject, reach: Reach, prior: str, loss: Loss) -> list[str]:
-    """Return what numbers alone prove of a batch of this size, where the proofs' assumptions hold for this update."""
+    """Return what counts of equations and unknowns prove about this update, if the proofs' assumptions hold."""
     classes, features, size = subject.classes, subject.features, leak.batch_size
     if reason := unproved(leak, subject, loss):
         return [f"B = {size}: nothing is proved of labels, features and inputs: {reason}"]
@@ -163,7 +168,7 @@ def proofs(leak: Leak, subject: Subject, reach: Reach, prior: str, loss: Loss) -
 
 
 def _backwards(leak: Leak, subject: Subject) -> list[str]:
-    """Return what is proved of the inputs of a chain of layers."""
+    """Return what is proved about the inputs of a chain of layers."""
     size = leak.batch_size
     if subject.chain == "convolutional" and size > 1:
         return [f"B = {size}: this chain of convolutions is run backwards for single samples alone"]
@@ -182,9 +187,9 @@ def _backwards(leak: Leak, subject: Subject) -> list[str]:
 
 
 def _degenerate(leak: Leak) -> str:
-    """Return why the last layer or this batch's gradient of it is a special case that counts say nothing of."""
+    """Return why the last layer or its gradient is rank-deficient, so that counts prove nothing; "" if neither is."""
     weight, size = leak.weight.double(), leak.batch_size
-    # The softmax sees differences of logits alone.
+    # The softmax depends only on differences of logits.
     weight = weight - weight.mean(dim=0)
     classes, features = weight.shape
     values = torch.linalg.eigvalsh(weight.T @ weight if features <= classes else weight @ weight.T).clamp(min=0).sqrt()

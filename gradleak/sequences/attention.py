@@ -1,8 +1,8 @@
-"""Prefixes out of the gradients of causal models made of Linear layers, transformers above all (petrov2024).
+"""Find the prefixes that the gradients of a causal model's Linear layers allow, as in transformers (petrov2024).
 
-The gradient of a Linear layer is Σ_t δ_t [x_t; 1]ᵀ: what it is given at every place lies in its row span. In the first
-layer x_t follows from the word and its place, so a place's words are found one by one; in later layers it follows from
-the whole prefix, which parts the words that go together from those that do not.
+The gradient of a Linear layer is Σ_t δ_t [x_t; 1]ᵀ, so its input at every position lies in its row span. In the first
+layer x_t depends only on the word and its position, so the words of each position are found independently. In later
+layers x_t depends on the whole prefix, which shows the words that belong together.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from gradleak.leak import Gradients
 from gradleak.sequences.span import Span
 from gradleak.sequences.tree import Tree
 
-# So many words, and so many prefixes, run through the model at once; places are looked at by so many.
+# Words and prefixes that run through the model at once, and positions that are examined at once.
 WORDS, PREFIXES, PLACES = 1024, 256, 8
 
 
 @dataclass(frozen=True)
 class Group:
-    """Linear layers that are given the same, by their parameters' names; `layer` is the first of them."""
+    """Linear layers with the same input: the first of them, and the names of their weights and biases."""
 
     layer: nn.Linear
     weights: tuple[str, ...]
@@ -35,7 +35,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Network:
-    """A causal model in float64, its Linear layers in the order in which they run, those of one input together."""
+    """A causal model in float64; its Linear layers are in the order of execution, grouped by their input."""
 
     model: nn.Module
     head: nn.Linear
@@ -43,12 +43,12 @@ class Network:
 
 
 class _Enough(Exception):
-    """The last Linear layer that is watched has been reached."""
+    """Stops the forward pass at the last Linear layer whose input is recorded."""
 
 
 @contextlib.contextmanager
 def _watched(layers: Sequence[nn.Linear], seen: dict[nn.Linear, Tensor], *, stop: bool = False) -> Iterator[None]:
-    """Keep what Linear layers are given; with `stop`, run no further than the last of them."""
+    """Record the inputs of Linear layers in `seen`; with `stop`, end the forward pass at the last of them."""
 
     def look(module: nn.Module, args: tuple[Tensor, ...]) -> None:
         assert isinstance(module, nn.Linear)
@@ -66,7 +66,7 @@ def _watched(layers: Sequence[nn.Linear], seen: dict[nn.Linear, Tensor], *, stop
 
 
 def network(model: nn.Module, head: str, classes: int) -> Network:
-    """Return a model of Linear layers as the reader needs it; refuse one that looks ahead, or whose first one does."""
+    """Return the Linear layers of a model; refuse a model that is not causal, or whose first layer mixes positions."""
     own = copy.deepcopy(model).double().eval()
     names: dict[Tensor, str] = {parameter: name for name, parameter in own.named_parameters()}
     linears = {module: name for name, module in own.named_modules() if isinstance(module, nn.Linear)}
@@ -82,7 +82,7 @@ def network(model: nn.Module, head: str, classes: int) -> Network:
     with _watched(list(linears), other):
         own(changed)
     if not torch.equal(seen[last][:, :2], other[last][:, :2]):
-        raise InputError(f"{type(model).__name__} looks ahead: what it says of a place depends on what comes later")
+        raise InputError(f"{type(model).__name__} is not causal: its output at a position depends on later tokens")
     groups: list[list[nn.Linear]] = []
     for layer in [layer for layer in seen if layer is not last]:
         same = next((group for group in groups if seen[group[0]] is seen[layer]), None)
@@ -94,8 +94,8 @@ def network(model: nn.Module, head: str, classes: int) -> Network:
         raise InputError(f"{type(model).__name__} has no Linear layer before its last one, '{head}'")
     first = groups[0][0]
     if not torch.equal(seen[first][:, 3], other[first][:, 3]):
-        raise InputError(f"the first Linear layer '{linears[first]}' is given more than one word and its place")
-    # What is wider says nothing that the others do not, and its span is the dearest.
+        raise InputError(f"the first Linear layer '{linears[first]}' reads more than one word and its position")
+    # Layers with wider inputs add no information, and their spans are expensive to compute.
     groups = [group for group in groups if group[0].in_features <= first.in_features]
     with_names = [
         Group(
@@ -109,7 +109,7 @@ def network(model: nn.Module, head: str, classes: int) -> Network:
 
 
 def stacked(gradients: Gradients, group: Group) -> Tensor:
-    """Return the gradient (R, D [+ 1]) whose rows are sums of what a group of layers is given."""
+    """Return the gradient (R, D [+ 1]) whose rows are sums of a group's inputs."""
     whole = torch.cat([gradients[name] for name in group.weights])
     if not group.biases:
         return whole
@@ -117,9 +117,15 @@ def stacked(gradients: Gradients, group: Group) -> Tensor:
 
 
 def grow(own: Network, first: Span, later: Sequence[Span], words: Tensor, start: int, *, most: int) -> Tree | None:
-    """Return all prefixes whose places lie in the `first` span and in the `later` ones, the head's the last.
+    """Return all prefixes whose positions lie in all spans; None if there are too many.
 
-    None where there are more than `most`.
+    Args:
+        own: The model.
+        first: The span of the first group's inputs.
+        later: The spans of the other groups' inputs, and of the last layer's.
+        words: The tokens to try (K,).
+        start: The token before every sentence.
+        most: The most prefixes that are returned.
     """
     places = _Places(own, first, words)
     device = words.device
@@ -155,9 +161,9 @@ def grow(own: Network, first: Span, later: Sequence[Span], words: Tensor, start:
 
 
 def _later(own: Network, spans: Sequence[Span], prefixes: Tensor) -> tuple[Tensor, Tensor]:
-    """Return which prefixes (N, T) lie in the later layers' spans at their last place, and their features (N, I).
+    """Return which prefixes (N, T) lie in the later layers' spans at their last position, and their features (N, I).
 
-    The first of these layers is asked first: few prefixes are left to run through the others.
+    The first of these layers is checked first, so that few prefixes run through the whole model.
     """
     layers = [group.layer for group in own.groups[1:]] + [own.head]
     fits = torch.zeros(len(prefixes), dtype=torch.bool, device=prefixes.device)
@@ -180,14 +186,14 @@ def _later(own: Network, spans: Sequence[Span], prefixes: Tensor) -> tuple[Tenso
 
 
 class _Places:
-    """Which words lie in the first layer's span at which place, found when they are asked for."""
+    """The words that lie in the first layer's span at each position, computed on demand."""
 
     def __init__(self, own: Network, span: Span, words: Tensor) -> None:
         self.own, self.span, self.words = own, span, words
         self.found: list[Tensor] = []
 
     def at(self, place: int) -> Tensor:
-        """Return the words that fit at a place; none behind the last that the model takes."""
+        """Return the words that fit at a position; none beyond the model's longest input."""
         if place >= len(self.found) and not (self._look(place + PLACES) or self._look(place + 1)):
             return self.words[:0]
         return self.words[self.found[place]]
@@ -203,7 +209,7 @@ class _Places:
             except torch.OutOfMemoryError:
                 raise
             except (InputError, IndexError, RuntimeError):
-                return False  # more places than the model takes
+                return False  # longer than the model's longest input
             fresh = seen[layer][:, len(self.found) :]
             parts.append(self.span.inside(fresh.flatten(0, 1)).unflatten(0, fresh.shape[:2]))
         self.found += list(torch.cat(parts).unbind(dim=1)) if parts else []

@@ -1,7 +1,12 @@
-"""How often each prefix was passed: whole numbers, from the gradient of the last layer.
+"""Solve for the number of times that each prefix occurs in a batch, from the gradient of the last layer.
 
-With m_n passes of prefix n, its feature s_n and its prediction p_n, that gradient is Σ_n m_n (p_n − e_end) s_nᵀ +
-Σ_n m_n (e_end − e_{w_n}) s_{n'}ᵀ over M, n' the prefix that n prolongs: a pass goes on or ends. It is linear in m.
+Let prefix n occur m_n times, with the feature s_n, the prediction p_n, the last word w_n, and the parent n', which is
+one word shorter. After every occurrence the sentence either continues or ends, so the last layer's gradient is linear
+in m:
+
+    (Σ_n m_n (p_n − e_end) s_nᵀ + Σ_n m_n (e_end − e_{w_n}) s_{n'}ᵀ) / M,
+
+where M is the number of tokens.
 """
 
 from __future__ import annotations
@@ -15,22 +20,28 @@ from torch.nn import functional as F
 from gradleak.errors import InputError
 from gradleak.sequences.tree import Tree
 
-# So many rows of words that no prefix holds are used beside the others.
+# Rows of the gradient that are used for words outside all prefixes, in addition to the rows of the prefixes' words.
 OTHERS = 512
-# So many classes at a time are predicted.
+# Classes whose logits are computed at a time.
 CLASSES = 1024
-# Counts are read if all are as near to whole numbers: first closely, then as noise has it; beyond, nothing is said.
+# Largest distances of the counts from whole numbers: the first for exact gradients, the next ones for noise.
 WHOLE = (0.01, 0.05, 0.2)
-# The least eigenvalue, of counts in units in which each leaves a trace of size one, at which they are told apart:
-# rounding to 1e-7 then hides no more than a ten thousandth of one.
+# Counts are unique if the normal equations, scaled to a diagonal of ones, have no smaller eigenvalue than this one.
+# Relative rounding errors of 1e-7 then change a count by at most 1e-4.
 TRACE = 1e-6
 
 
 @dataclass(frozen=True)
 class Head:
-    """The last layer and what was seen of it; `weight_gradient` (C, I), `bias_gradient` (C,) or None.
+    """The last layer and its gradient.
 
-    `tied`: the weight is the embedding's as well, whose gradient is added to the rows of words that are inputs.
+    Attributes:
+        weight: (C, I).
+        bias: (C,), zeros if the layer has none.
+        weight_gradient: (C, I).
+        bias_gradient: (C,), or None.
+        tied: Whether the embedding has the same weight. The embedding's gradient is then added to the rows of the words
+            that are inputs.
     """
 
     weight: Tensor
@@ -40,16 +51,20 @@ class Head:
     tied: bool
 
     def block(self, words: Tensor) -> Tensor:
-        """Return the gradient's rows (K, I + 1) of some words; the bias is one more feature that is always 1."""
+        """Return the gradient's rows (K, I + 1) of `words`; the bias is a last feature that is always 1."""
         bias = self.weight.new_zeros(len(words)) if self.bias_gradient is None else self.bias_gradient[words].double()
         return torch.cat([self.weight_gradient[words].double(), bias[:, None]], dim=1)
 
 
 @dataclass(frozen=True)
 class Counts:
-    """Passes of every prefix (N,) and how far they were from whole numbers; `known`: whether they are the only ones.
+    """The number of occurrences of every prefix.
 
-    `total` is the number of tokens M.
+    Attributes:
+        passes: The counts (N,).
+        miss: The largest distance of a count from a whole number before rounding.
+        known: Whether no other counts solve the equations.
+        total: The number of tokens M.
     """
 
     passes: Tensor
@@ -59,10 +74,16 @@ class Counts:
 
 
 def count(tree: Tree, head: Head, end: int, *, equalise: bool = True) -> Counts | None:
-    """Return how often each prefix was passed, or None where no whole numbers explain the gradient.
+    """Return how often each prefix occurs, or None if no whole numbers explain the gradient.
 
-    They are known up to a common factor: a batch and the same batch twice have the same mean gradient. It is taken as
-    small as it can be.
+    A batch and the same batch twice have the same mean gradient, so counts are known only up to a common factor. The
+    least possible counts are returned.
+
+    Args:
+        tree: The prefixes.
+        head: The last layer and its gradient.
+        end: The end mark.
+        equalise: Whether the gradient's rows are divided by their lengths. This suits gradients without added noise.
     """
     system, right = _normal_equations(tree, head, end, equalise)
     shares, known = _solved(system, right)
@@ -124,9 +145,9 @@ def _normal_equations(tree: Tree, head: Head, end: int, equalise: bool) -> tuple
 
 
 def _solved(system: Tensor, right: Tensor) -> tuple[Tensor, bool]:
-    """Return the least squares solution with no negative entry, and whether it is the only one.
+    """Return a least squares solution without negative entries, and whether it is the only one.
 
-    By an active set: what comes out negative is set to zero, and the rest is solved again.
+    An active-set method sets negative entries to zero and solves for the others again.
     """
     size = system.diagonal().sqrt().clamp(min=1e-150)
     system, right = system / size / size[:, None], right / size
@@ -149,9 +170,10 @@ def _solved(system: Tensor, right: Tensor) -> tuple[Tensor, bool]:
 
 
 def _total(shares: Tensor, leaves: Tensor) -> int | None:
-    """Return the least number M of which all shares (N,) are whole parts.
+    """Return the least number M for which M · `shares` (N,) are whole numbers, None if there is none.
 
-    A share that is rounded to zero is one that M cannot hold, or, where there is noise, a leaf's.
+    Every product must round to at least 1, with these exceptions: for exact gradients, shares below the reciprocal of
+    the largest M; with noise, the shares of the tree's leaves.
     """
     most = 1000 + 10 * len(shares)
     totals = torch.arange(1, most + 1, dtype=shares.dtype, device=shares.device)

@@ -1,9 +1,9 @@
-"""A transcript out of a gradient that was changed before it was sent: noise, fewer digits, entries dropped, signs.
+"""Read a transcript from a gradient that was changed by noise, rounding, dropped entries or signs.
 
-What was added is of one size everywhere, so rows are left as they are; and it fills all directions, so the steps' span
-is that of the largest singular values. Steps that are nearly alike leave one so small that others of the noise come
-before it: the span is taken larger and larger, and in each a word is read behind a word, the nearest. Every prefix of
-all these chains is a transcript; of the gradient, the true one's steps explain nearly as much as so many vectors can.
+The change has the same size in all rows, so rows are not rescaled. It has full rank, so the span of the steps is
+estimated by the largest singular values. Similar steps have a singular value that may be smaller than those of the
+noise. So spans of all sizes are tried, and in each one the nearest word is taken at every step. Every prefix of these
+chains is a candidate. The steps of the true transcript explain nearly as much of the gradient as any vectors can.
 """
 
 from __future__ import annotations
@@ -22,20 +22,24 @@ from gradleak.sequences.observed import FIRST
 from gradleak.sequences.output import cell_after
 from gradleak.sequences.transcripts import Transcripts, _Decoder, first_layer
 
-# Directions that are looked at, and so the most steps, where their number is not told.
+# Largest span, and so the most steps, if the number of steps is unknown.
 MOST = 40
-# One that fits by so little more than every other is not read, and where one fits so well no other is looked for.
+# The best transcript must fit CLEAR times better than the second. The search stops at a transcript that fits by PLAIN.
 CLEAR, PLAIN = 1.5, 1e4
-# Spans in which words are read at once.
+# Spans in which words are read at the same time.
 TOGETHER = 10
 
 
 @dataclass(frozen=True)
 class _Read:
-    """A transcript: its worst word's miss, how far the nearest other lies at any step, and how well it fits.
+    """A candidate transcript.
 
-    `fit`: by how much farther than its worst word the nearest behind its last lies, over the share of what so many
-    vectors can explain of the gradient that its steps do not.
+    Attributes:
+        words: Its words.
+        miss: The relative distance of its worst word from the span.
+        other: The smallest distance of an alternative word at any step.
+        fit: A / B. A is the distance of the nearest word after the last, divided by `miss`. B is the unexplained share
+            of the part of the gradient that the same number of vectors can explain at best.
     """
 
     words: tuple[int, ...]
@@ -47,15 +51,21 @@ class _Read:
 def read_defended(
     leak: Leak, start: int = START, *, steps: int | None = None, vocabulary: Vocabulary | None = None
 ) -> Transcripts:
-    """Return one utterance's transcript from a recogniser's gradient to which something was done.
+    """Return one utterance's transcript from a recogniser's gradient that a defence has changed.
 
-    Every step takes the word that lies nearest to a span. `steps`: how many the decoder made, the end mark's among
-    them, where that is known; else the transcript that fits best tells. It is never called unique; it is "failed" where
-    another fits nearly as well.
+    Every step takes the word nearest to a span. The status is never "unique"; it is "failed" if another transcript fits
+    nearly as well.
+
+    Args:
+        leak: The gradients of the decoder's first layer.
+        start: The token that the decoder reads first.
+        steps: The number of the decoder's steps, with that of the end mark. If unknown, the number is that of the best
+            transcript.
+        vocabulary: Turns tokens into texts.
     """
     if steps is not None and steps < 1:
-        raise InputError(f"the decoder makes a step at least; got {steps}")
-    # What was done to it is told by how well words fit, and not by the type in which it is sent.
+        raise InputError(f"the decoder makes at least one step; got {steps}")
+    # Cast to float64, so that the rounding limit does not depend on the type in which the gradient was sent.
     leak = replace(leak, gradients={name: leak.gradients[name].double() for name in FIRST})
     gradient = first_layer(leak)
     values, vectors = torch.linalg.eigh(gradient.T @ gradient)
@@ -86,9 +96,9 @@ def read_defended(
 
 
 def _chained(decoders: Sequence[_Decoder], energies: Tensor, directions: Tensor, start: int) -> list[_Read]:
-    """Return the transcripts that are read in each of several spans, of one step to as many as it has directions.
+    """Return the transcripts read in each of several spans, of every length from one step to the span's dimension.
 
-    `energies` (K,) of the gradient's `directions` (K, K), the largest first.
+    The squared singular values `energies` (K,) belong to the `directions` (K, K), in descending order.
     """
     one, spans = decoders[0], _Spans(decoders)
     weights = [value.detach().double() for value in one.cell.parameters()]
@@ -106,7 +116,7 @@ def _chained(decoders: Sequence[_Decoder], energies: Tensor, directions: Tensor,
         context = spans.contexts(words, state)
         chosen.append(words)
         misses.append(missed)
-    # Behind the last word of each prefix, and up to it.
+    # The misses after the last word of each prefix, and the largest ones up to this word.
     behind = torch.stack(misses[1:], dim=1)[..., 0]
     worst = torch.stack(misses[:-1], dim=1)[..., 0].cummax(dim=1).values.clamp(min=one.rounding)
     others = torch.stack(misses[1:], dim=1)[..., 1].cummin(dim=1).values
@@ -128,7 +138,7 @@ def _chained(decoders: Sequence[_Decoder], energies: Tensor, directions: Tensor,
 
 
 class _Spans:
-    """What several decoders know of their spans, with nothing in place of what one has more than another."""
+    """The spans of several decoders, padded with zeros to the same dimension."""
 
     def __init__(self, decoders: Sequence[_Decoder]) -> None:
         one, most = decoders[0], max(decoder.rank for decoder in decoders)
@@ -142,7 +152,7 @@ class _Spans:
         self.of_words = torch.stack([decoder.of_words for decoder in decoders])
 
     def nearest(self, state: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the two words that lie least outside each span behind a state (N, H), and how far; (N, 2)."""
+        """Return the two words nearest to each span after a state (N, H), and their distances; (N, 2)."""
         rest = torch.cat([state, torch.ones_like(state[:, :1])], dim=1)
         along = torch.einsum("nks,nk->ns", self.left[:, self.width :], rest)
         cross = torch.einsum("nks,ns->nk", self.left[:, : self.width], along) @ self.words.T
@@ -153,14 +163,14 @@ class _Spans:
         return near.gather(1, order), missed.gather(1, order)
 
     def missed(self, words: Tensor, state: Tensor) -> Tensor:
-        """Return how far [word; state; 1] of words (N, W) lies outside of each span, as a share of its length."""
+        """Return the relative distance of [word; state; 1] from each span, for words (N, W)."""
         vectors = self._vectors(words, state)
         outside = vectors - (vectors @ self.left) @ self.left.mT
         missed: Tensor = outside.norm(dim=2) / vectors.norm(dim=2)
         return missed
 
     def contexts(self, words: Tensor, state: Tensor) -> Tensor:
-        """Return the context (N, C) with which a word and a state lie in each span."""
+        """Return the context (N, C) for which a word and a state lie in each span."""
         inside = self._vectors(words[:, None], state) @ self.left
         context: Tensor = (inside @ self.solve.mT)[:, 0]
         return context

@@ -1,8 +1,8 @@
-"""Whether utterances end where they were read, or go on with words of which the recogniser is sure.
+"""Check whether an utterance ends after the words that were read, or continues with words that leave no gradient.
 
-Such words leave no error, and so no trace in the decoder's gradient. But then the last step that left one was told
-another word than the end mark. The last layer's gradient, Σ_t (p_t − e_{y_t}) [s_t; c_t]ᵀ, tells which: of all entries
-of a step's error the one at its word alone is negative.
+Words that the recogniser predicts with certainty have no error, and so no gradient. If such words follow, the target of
+the last step with an error is not the end mark. The last layer's gradient, Σ_t (p_t − e_{y_t}) [s_t; c_t]ᵀ, shows the
+target: it is the only negative entry of the step's error.
 """
 
 from __future__ import annotations
@@ -14,14 +14,18 @@ from torch import Tensor, nn
 
 from gradleak.sequences.output import cell_after
 
-# An error's sign is told if it is so many times what rounding makes of nothing.
+# The sign of an error is determined if the error exceeds the rounding error of a zero by this factor.
 ROUNDED = 4.0
 
 
 def ended(gradient: Tensor, states: Tensor, last: Sequence[int], end: int) -> list[bool]:
-    """Return, of the `last` of all steps with these states (T, H), whether each was told the end mark.
+    """Return, for each of the `last` steps, whether the end mark was its target.
 
-    `gradient` (C, H): that of the last layer's part for the states.
+    Args:
+        gradient: The gradient (C, H) of the last layer's weights for the states.
+        states: The states of all steps (T, H).
+        last: The indices of the last steps.
+        end: The end mark.
     """
     inverse = torch.linalg.pinv(states)[:, list(last)]
     errors = _values(gradient) @ inverse.to(_values(gradient).dtype)
@@ -31,10 +35,11 @@ def ended(gradient: Tensor, states: Tensor, last: Sequence[int], end: int) -> li
 
 
 def ended_behind(gradient: Tensor, states: Tensor, end: int) -> bool:
-    """Return whether the step behind those with these states (T, H), its own state not known, was told the end mark.
+    """Return whether the end mark was the target of the one step after those with these `states` (T, H).
 
-    What is left of the gradient (C, H) outside of their span is that step's error times a direction, its sign not
-    known: it is of the end mark if all other classes that leave something lie on the other side, more than one of them.
+    The state of that step is unknown. The part of the `gradient` (C, H) outside the span of `states` is the step's
+    error times a direction of unknown sign. So the target is the end mark if the entry of the end mark has one sign,
+    and all other entries above rounding, more than one, have the other sign.
     """
     row, rounding = gradient[end].double(), _rounding(gradient)
     basis = torch.linalg.qr(states.T).Q
@@ -43,7 +48,7 @@ def ended_behind(gradient: Tensor, states: Tensor, end: int) -> bool:
         return False
     values = _values(gradient)
     along = values @ (left / left.norm()).to(values.dtype)
-    # Its own entry is all others' sum.
+    # The errors of a step sum to zero, so the target's entry is the largest.
     if int(along.abs().argmax()) != end:
         return False
     along[end] = 0
@@ -52,7 +57,7 @@ def ended_behind(gradient: Tensor, states: Tensor, end: int) -> bool:
 
 
 def top_states(cells: Iterable[nn.Module], states: Tensor, contexts: Tensor) -> Tensor:
-    """Return the last layer's states (T, H) of an utterance, from those of the first (T, H) and its contexts (T, K)."""
+    """Return the last layer's states (T, H), from the first layer's states (T, H) and the contexts (T, K)."""
     for cell in cells:
         weights = [value.detach().double() for value in cell.parameters()]
         nothing = states.new_zeros(weights[1].shape[1])
@@ -67,7 +72,7 @@ def top_states(cells: Iterable[nn.Module], states: Tensor, contexts: Tensor) -> 
 
 
 def _values(gradient: Tensor) -> Tensor:
-    """Return a gradient in at least single precision: products in less would be rounded more than it is itself."""
+    """Return a gradient in at least single precision, because products in half precision add rounding errors."""
     return gradient if gradient.dtype == torch.float64 else gradient.float()
 
 

@@ -1,7 +1,7 @@
-"""Transcripts by matching gradients (dang2021, section 4): contexts and labels that make the gradient observed.
+"""Search for a transcript by gradient matching (dang2021, section 4) over contexts and labels.
 
-The decoder is given its contexts A (T, K) as variables, so that nothing is listened to, and a row of P (T, |bag|) as
-each step's label. All starts are one program, and no gradient is ever made: Σ_t δ_t v_tᵀ is compared by its factors.
+The decoder's contexts A (T, K) are variables, so the encoder is not needed. A row of P (T, |bag|) is each step's label.
+All starts are optimised in one batch. The gradient Σ_t δ_t v_tᵀ is compared by its factors, without computing it.
 """
 
 from __future__ import annotations
@@ -23,25 +23,32 @@ from gradleak.leak import Leak
 from gradleak.models.recogniser import START, Recogniser
 from gradleak.spans import classes_span
 
-# What a transcript is matched by: the decoder's layers, and the last one. The embedding's own gradient names the words.
+# Parameters whose gradients are matched, of the decoder's layers and the last layer. The embedding's gradient is not
+# matched, because its rows would show the words directly.
 MATCHED = ("weight_ih", "weight_hh", "bias_ih")
 LAST = ("weight", "bias")
-# Adam's means of a gradient and of its square, and what keeps a step finite.
+# Adam's betas and epsilon.
 MEANS, FINITE = (0.9, 0.999), 1e-8
-# The rate falls to this share of itself, as the paper's does.
+# Ratio of the final to the initial learning rate, as in the paper.
 FALLS = 0.1
-# How far from none the logits of labels start.
+# Standard deviation of the initial logits of the labels.
 NONE = 0.1
-# Directions beyond the rank that a decomposition by random products carries along; a square whose root is not steep.
+# Directions beyond the rank in the randomised decomposition; the least squared distance, since its root has an infinite
+# slope at zero.
 SPARE, NOTHING = 4, 1e-20
 
 
 @dataclass(frozen=True)
 class Search:
-    """How contexts and labels are searched for, by `steps` of Adam.
+    """The settings of a search for contexts and labels by Adam.
 
-    `labels`: "softmax", distributions that prefer no word at first, or "free", numbers whose sizes are held to a sum of
-    one by `weight`, a random word at first. `contexts`: the deviation of the first ones.
+    Attributes:
+        labels: "softmax" for distributions that are initially near uniform; "free" for numbers that start at a random
+            word's one-hot label, with a penalty that keeps their absolute values' sum near one.
+        contexts: The standard deviation of the initial contexts.
+        steps: The number of steps.
+        rate: The initial learning rate.
+        weight: The weight of the penalty.
     """
 
     labels: Literal["softmax", "free"]
@@ -51,17 +58,22 @@ class Search:
     weight: float = 0.0
 
 
-# As dang2021 prints it, equation (8), but for the number of steps.
+# The search of dang2021, equation (8), except for the number of steps.
 PRINTED = Search("free", contexts=1.0, steps=2000, rate=0.05, weight=1.0)
 OURS = Search("softmax", contexts=0.1, steps=300, rate=0.05)
 
 
 @dataclass(frozen=True)
 class Matched:
-    """A transcript by matching: the tokens of the start whose gradients came nearest, and every start's.
+    """A transcript by gradient matching.
 
-    `attempts`: each start's tokens; `distances` (R,): how far its gradients stayed from those observed, as a share of
-    their size; `variables`: how many numbers a start looks for; `bag`: the tokens that it chose from, None for all.
+    Attributes:
+        tokens: The tokens of the start whose gradients are nearest to those observed.
+        text: Their text, if a vocabulary was given.
+        attempts: The tokens of each of the R starts.
+        distances: The relative distance of each start's gradients from those observed (R,).
+        variables: The number of variables of a start.
+        bag: The tokens to choose from, None for the whole vocabulary.
     """
 
     tokens: list[int]
@@ -87,16 +99,25 @@ def match_transcript(
     seed: int = 0,
     vocabulary: Vocabulary | None = None,
 ) -> Matched:
-    """Search for one utterance's contexts and labels by the gradients of a recogniser's decoder.
+    """Search for one utterance's contexts and labels by matching the gradients of a recogniser's decoder.
 
-    ‖∇(A, P) − ∇*‖ is made small, over the decoder's layers and the last one. `bag`: the tokens that labels are chosen
-    from, by default those that the last layer's gradient reveals; None for the whole vocabulary. The number of tokens
-    is that gradient's rank. Of several `starts` the one that comes nearest is taken.
+    The search minimises ‖∇(A, P) − ∇*‖ over the decoder's layers and the last layer. The number of tokens is the rank
+    of the last layer's gradient.
+
+    Args:
+        leak: The gradients of one utterance.
+        search: The settings of the search.
+        bag: The tokens that labels are chosen from: "revealed" for those that RLG finds in the last layer's gradient,
+            None for the whole vocabulary.
+        starts: The number of random starts, of which the nearest is returned.
+        start: The token that the decoder reads first.
+        seed: The seed of the starts.
+        vocabulary: Turns tokens into texts.
     """
     if starts < 1 or search.steps < 1:
-        raise InputError(f"a search needs a start and a step at least; got {starts} and {search.steps}")
+        raise InputError(f"a search needs at least one start and one step; got {starts} and {search.steps}")
     if leak.batch_size * leak.local_steps != 1:
-        raise InputError(f"one utterance is matched; this gradient is of {leak.batch_size * leak.local_steps}")
+        raise InputError(f"matching takes one utterance; this gradient is of {leak.batch_size * leak.local_steps}")
     chosen = rlg(leak.weight_gradient) if isinstance(bag, str) else bag
     words = None if chosen is None else sorted(chosen)
     decoder = _Decoder(leak, start, words)
@@ -115,7 +136,7 @@ def match_transcript(
 
 
 def _loss(decoder: _Decoder, search: Search, places: list[Tensor]) -> tuple[Tensor, Tensor]:
-    """Return what is made small (R,), and the distance in it (R,)."""
+    """Return the loss (R,), and the gradients' distance (R,) that it contains."""
     contexts, labels = places
     if search.labels == "softmax":
         distance = decoder.distance(contexts, labels.softmax(dim=2))
@@ -125,7 +146,7 @@ def _loss(decoder: _Decoder, search: Search, places: list[Tensor]) -> tuple[Tens
 
 
 class _Adam:
-    """Adam over several tensors (R, …) of R starts, each start by itself."""
+    """Adam over several tensors (R, …) of R independent starts."""
 
     def __init__(self, places: list[Tensor]) -> None:
         self.places = [value.requires_grad_() for value in places]
@@ -162,7 +183,7 @@ class _Factors:
 
 
 class _Decoder:
-    """A decoder that is given contexts and labels, and how far its gradients are from those observed."""
+    """A decoder whose contexts and labels are variables, and the observed gradients."""
 
     def __init__(self, leak: Leak, start: int, bag: list[int] | None) -> None:
         model = leak.model
@@ -170,7 +191,7 @@ class _Decoder:
             raise InputError(f"transcripts are matched with a Recogniser's decoder; got {type(model).__name__}")
         self.count = classes_span(leak.weight_gradient).rank
         if self.count == 0 or bag == []:
-            raise InputError("nothing was said: the gradient is zero, or the bag is empty")
+            raise InputError("there are no words to find: the gradient is zero, or the bag is empty")
         self.bag = None if bag is None else torch.tensor(bag, device=leak.weight.device)
         embedding = model.embedding.weight.detach()
         self.first = embedding[start]
@@ -185,7 +206,7 @@ class _Decoder:
         self.size = sum(one.square for one in (*self.observed, self.last)) ** 0.5
 
     def drawn(self, search: Search, starts: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Return contexts (R, T, K) and labels (R, T, |bag|) to start from."""
+        """Return initial contexts (R, T, K) and labels (R, T, |bag|)."""
         shape = (starts, self.count, len(self.words))
         contexts = search.contexts * torch.randn(starts, self.count, self.context, generator=generator)
         if search.labels == "softmax":
@@ -195,19 +216,19 @@ class _Decoder:
         return contexts.to(self.words), labels.to(self.words)
 
     def tokens(self, places: Tensor) -> list[int]:
-        """Return the tokens at places (T,) among the words that are chosen from."""
+        """Return the tokens at `places` (T,) of the bag."""
         return [int(token) for token in (places if self.bag is None else self.bag[places])]
 
     def distance(self, contexts: Tensor, labels: Tensor) -> Tensor:
-        """Return how far the gradients with contexts (R, T, K) and labels (R, T, |bag|) are from those observed (R,).
+        """Return the distance (R,) of the gradients at contexts (R, T, K) and labels (R, T, |bag|) to those observed.
 
-        Every class is in the softmax, also those outside the bag: their rows of the gradient are there to be matched.
+        The softmax has all classes, because the rows of classes outside the bag are matched too.
         """
         read, gates, features = self._steps(contexts, labels)
         expected = labels.sum(dim=2, keepdim=True) * F.softmax(features @ self.head.T + self.bias, dim=2)
         errors = expected - labels if self.bag is None else expected.index_add(2, self.bag, labels, alpha=-1)
         errors = errors / self.count
-        # What is passed back to every gate is the layers' own derivative, of which the search needs the next one.
+        # The search differentiates these derivatives once more.
         passed = torch.autograd.grad(features, gates, errors @ self.head, create_graph=True)
         squares = self.last.away(errors, _with_one(features))
         for layer, observed in enumerate(self.observed):
@@ -216,9 +237,9 @@ class _Decoder:
         return squares.clamp(min=NOTHING).sqrt()
 
     def _steps(self, contexts: Tensor, labels: Tensor) -> tuple[list[Tensor], list[Tensor], Tensor]:
-        """Return what each layer reads (R, T, K), all steps' gates, layer by layer, and what the last layer reads."""
+        """Return each decoder layer's inputs (R, T, K), all steps' gates by layer, and the last layer's inputs."""
         below = torch.cat([self.first.expand(len(labels), 1, -1), labels[:, :-1] @ self.words], dim=1)
-        # The first layer has heard what the step before did, and those above what it asks for itself.
+        # The first layer reads the context of the previous step; the layers above read that of the same step.
         heard = torch.cat([torch.zeros_like(contexts[:, :1]), contexts[:, :-1]], dim=1)
         read: list[Tensor] = []
         gates: list[Tensor] = []

@@ -1,8 +1,8 @@
-"""A transcript out of the last layer's gradient alone, in closed form: the decoder's states lie in its span.
+"""Read a transcript from the last layer's gradient alone, in closed form.
 
-That gradient is Σ_t (p_t − e_{y_t}) [s_t; c_t]ᵀ, so each [s_t; c_t] is V a of its row span V. Behind a known prefix the
-decoder computes the state s_t, which tells a, hence the context c_t; and the word y_t is the one whose next state lies
-in the span. With further layers s_t depends on c_t itself: equations for a, as many as the state has entries.
+The gradient is Σ_t (p_t − e_{y_t}) [s_t; c_t]ᵀ, so each [s_t; c_t] is V a for a basis V of its row span. After a known
+prefix the decoder computes the state s_t, which gives a and so the context c_t. The word y_t is the one whose next
+state lies in the span. With several layers s_t depends on c_t, and a solves as many equations as the state has entries.
 """
 
 from __future__ import annotations
@@ -23,22 +23,28 @@ from gradleak.leak import Leak
 from gradleak.models.recogniser import END, START, Recogniser
 from gradleak.spans import inputs_span
 
-# A word follows where its state misses the span by less than this share of its size, and any other by so many times
-# more.
+# A word fits if the relative distance of its state from the span is below FITS. The choice is certain if the next
+# nearest word is APART times farther away.
 FITS, APART = 1e-2, 10.0
-# Rounds of Gauss and Newton where layers lie between the first and the last; from the second on the error is squared.
+# Gauss-Newton iterations for a decoder with several layers. Convergence is quadratic.
 ROUNDS = 8
-# The gradient of what was read must be the one that was seen, to this share of it.
+# Largest relative error between the gradient of the transcript read and the observed gradient.
 SAME = 1e-3
 
 
 @dataclass(frozen=True)
 class Ordered:
-    """What was said: its tokens, its text where a vocabulary is given.
+    """The transcript of one utterance.
 
-    `status`: "unique" if every step follows and all are used, "ambiguous" if another fits nearly as well, "failed" if
-    steps were not recovered or do not follow, with a `reason`; `steps`: how many were recovered; `misses`: how far the
-    worst step's state is from the decoder's own, as a share, and the nearest other.
+    Attributes:
+        tokens: The tokens in order, with the end mark.
+        text: Their text, if a vocabulary was given.
+        status: "unique" if no other transcript explains the gradient, "ambiguous" if other words may fit or follow,
+            "failed" if steps are missing or do not follow one another.
+        reason: Why the transcript is not unique, "" if it is.
+        steps: The number of steps found in the gradient.
+        misses: The relative distance of the worst step's state from the decoder's state, and that of the nearest
+            alternative at any step.
     """
 
     tokens: list[int]
@@ -55,11 +61,25 @@ class Ordered:
 
 
 def read_output(leak: Leak, start: int = START, *, end: int = END, vocabulary: Vocabulary | None = None) -> Ordered:
-    """Return one utterance's transcript, its end mark included, from the gradient of a recogniser's last layer alone.
+    """Return one utterance's transcript, with its end mark, from the gradient of a recogniser's last layer alone.
 
-    Which words it holds is told by RLG; in which order, and how often, by the decoder's own states. It is unique where
-    the gradient of what was read is the one that was seen, no other word of the bag fits at any step, and the last is
-    the end mark: words of which the recogniser is sure leave no trace.
+    RLG gives the words (dang2021); the decoder's states give their order and repetitions. The transcript is unique if
+    its gradient is the observed one, no other word fits at any step, and the last word is the end mark. Otherwise more
+    words may follow, because words that the recogniser predicts with certainty have no gradient.
+
+    Args:
+        leak: The gradient of the last layer.
+        start: The token that the decoder reads first.
+        end: The token after a transcript.
+        vocabulary: Turns tokens into texts.
+
+    Examples:
+        >>> from gradleak.models.recogniser import recogniser
+        >>> from gradleak.sequences import observe_speech
+        >>> speech = torch.randn(16, 80, generator=torch.Generator().manual_seed(0))
+        >>> leak = observe_speech(recogniser("small", 40), [speech], [[7, 12, 9, END]], only=["head.weight"])
+        >>> read_output(leak).tokens
+        [7, 12, 9, 2]
     """
     model = leak.model
     if not isinstance(model, Recogniser):
@@ -102,7 +122,7 @@ def _failed(
 
 @dataclass(frozen=True)
 class _Followed:
-    """Steps with some words (K,): where in the span each lies (K, S), how far outside (K,), all layers' states."""
+    """The steps that read each of K words: coordinates in the span (K, S), misses (K,), and all layers' states."""
 
     inside: Tensor
     misses: Tensor
@@ -114,18 +134,18 @@ class _Followed:
 
 
 class _Decoder:
-    """A recogniser's decoder and the span (I, S) of what its last layer was given, [top state; context]."""
+    """A recogniser's decoder and the span (I, S) of its last layer's inputs, [top state; context]."""
 
     def __init__(self, model: Recogniser, span: Tensor) -> None:
         self.layers = [[value.detach().double() for value in cell.parameters()] for cell in model.cells]
         self.embedding = model.embedding.weight.detach().double()
         width = self.layers[0][1].shape[1]
         self.span, self.tops, self.contexts = span, span[:width], span[width:]
-        # What a layer above the first makes of its context, by the place in the span.
+        # The map from coordinates in the span to the contribution of the context to each higher layer's gates.
         self.heard = [layer[0][:, width:] @ self.contexts for layer in self.layers[1:]]
 
     def chained(self, bag: Tensor, start: int) -> tuple[list[int], Tensor, tuple[float, float]]:
-        """Return the words that follow from one another, the features (T, I) of their steps, and how well they do."""
+        """Return the words that fit one after another, the features (T, I) of their steps, and the misses."""
         nothing = self.tops.new_zeros(1, len(self.tops))
         states = [(nothing, nothing)] * len(self.layers)
         context = self.contexts.new_zeros(len(self.contexts))
@@ -149,7 +169,7 @@ class _Decoder:
         return words[1:], found, (worst, nearest)
 
     def _following(self, words: Tensor, context: Tensor, before: Sequence[tuple[Tensor, Tensor]]) -> _Followed:
-        """Return the steps with each of some words (K,) behind a context and states."""
+        """Return the steps that read each of the `words` (K,) after a context and states."""
         read = torch.cat([self.embedding[words], context.expand(len(words), -1)], dim=1)
         weight, *rest = self.layers[0]
         first = cell_after(read @ weight.T + _own(rest, before[0]), before[0])
@@ -165,7 +185,7 @@ class _Decoder:
     def _above(
         self, first: tuple[Tensor, Tensor], inside: Tensor, before: Sequence[tuple[Tensor, Tensor]]
     ) -> tuple[list[tuple[Tensor, Tensor]], Tensor]:
-        """Return all layers' states with contexts at places (K, S) in the span, and the top's slope there (K, H, S)."""
+        """Return all layers' states at coordinates `inside` (K, S), and the top state's Jacobian there (K, H, S)."""
         states, slope = [first], self.tops.new_zeros(len(inside), *self.tops.shape)
         width = len(self.tops)
         for (weight, *rest), heard, own in zip(self.layers[1:], self.heard, before[1:], strict=True):
@@ -173,7 +193,7 @@ class _Decoder:
             gates = states[-1][0] @ below.T + inside @ heard.T + _own(rest, own)
             gates = gates.requires_grad_()
             after = cell_after(gates, own)
-            # A state's entry depends on its own four gates alone.
+            # Each entry of a state depends only on its own four gates, so one backward pass gives all derivatives.
             by_gate = torch.autograd.grad(after[0].sum(), gates)[0].unflatten(1, (4, width))
             along = (below @ slope + heard) if len(states) > 1 else heard.expand(len(inside), -1, -1)
             slope = torch.einsum("kgh,kghs->khs", by_gate, along.unflatten(1, (4, width)))
@@ -182,7 +202,7 @@ class _Decoder:
 
 
 def _own(layer: Sequence[Tensor], before: tuple[Tensor, Tensor]) -> Tensor:
-    """Return what a layer's state before and its biases add to its gates."""
+    """Return the contribution of a layer's previous state and its biases to its gates."""
     own: Tensor = before[0] @ layer[0].T + layer[1] + layer[2]
     return own
 
@@ -195,9 +215,9 @@ def cell_after(gates: Tensor, before: tuple[Tensor, Tensor]) -> tuple[Tensor, Te
 
 
 def _explained(leak: Leak, features: Tensor) -> tuple[list[int], float]:
-    """Return the words of steps with these features (T, I), and how far their gradient is from the one seen.
+    """Return the words of the steps with these features (T, I), and the relative error of their gradient.
 
-    As a share of that. The gradient is Σ_t (p_t − e_{y_t}) x_tᵀ / T: features tell p_t, and what is left is −e_{y_t}.
+    The gradient is Σ_t (p_t − e_{y_t}) x_tᵀ / T. The features give p_t, and the rest gives e_{y_t}.
     """
     weight, gradient = leak.weight.detach().double(), leak.weight_gradient.double()
     bias = 0 if leak.bias is None else leak.bias.detach().double()

@@ -21,8 +21,9 @@ def read_prefixes(
 ) -> list[list[int]]:
     """Return the prefixes in a language model's gradient that no longer prefix continues, sorted.
 
-    These are all sentences, except those that are the beginning of another sentence. Some prefixes may be false, because
-    they lie in the spans by chance; there is no certificate. The list is empty if a span has full rank.
+    These are all sentences, except those that are the beginning of another sentence. Some prefixes may be false,
+    because they lie in the spans by chance; there is no certificate. The list is empty if the first layer's gradient
+    has full rank, or if more than `most` prefixes lie in the spans.
 
     Args:
         leak: The gradients of one step.

@@ -1,4 +1,4 @@
-"""Language models that sentences can be read from, recognised by their modules."""
+"""Recognise language models whose sentences can be read, by their modules."""
 
 from __future__ import annotations
 
@@ -14,13 +14,20 @@ from gradleak.sequences import attention, recurrent
 from gradleak.sequences.span import Span, everything, span_of
 from gradleak.sequences.tree import Tree
 
-# The recognised modules must give the model's own logits to this share of them.
+# Largest relative error between the model's logits and those computed from the recognised modules.
 ALIKE = 1e-4
 
 
 @dataclass(frozen=True)
 class Grown:
-    """The prefixes found, None where there are too many, with the rank of the first layer's gradient."""
+    """The prefixes that were found.
+
+    Attributes:
+        tree: The prefixes; None if there are too many.
+        rank: The rank of the first layer's gradient.
+        reason: Why the search failed, "" if it did not.
+        sure: Whether all prefixes in the spans were found.
+    """
 
     tree: Tree | None
     rank: int
@@ -30,7 +37,15 @@ class Grown:
 
 @dataclass(frozen=True)
 class Model:
-    """A language model: its embedding (V, E), how wide what the last layer is given, names in the leak."""
+    """A language model.
+
+    Attributes:
+        embedding: (V, E).
+        features: The number of the last layer's inputs.
+        embedding_name: The name of the embedding's weight in the leak.
+        head_weight: The name of the last layer's weight in the leak.
+        head_bias: The name of the last layer's bias, or None.
+    """
 
     embedding: Tensor
     features: int
@@ -44,7 +59,7 @@ class Model:
         return self.embedding_name == self.head_weight
 
     def head_span(self, gradients: Gradients, least: int, *, equalise: bool) -> Span:
-        """Return the span of what the last layer was given; everything where it is not sent, or mixed with another."""
+        """Return the span of the last layer's inputs; the whole space if its gradient is not sent, or is tied."""
         gradient = gradients.get(self.head_weight)
         if self.tied or gradient is None:
             return everything(self.embedding.new_empty(0, self.features))
@@ -53,7 +68,7 @@ class Model:
         return span_of(gradient, equalise=equalise, least=least)
 
     def grow(self, gradients: Gradients, words: Tensor, start: int, *, equalise: bool, most: int) -> Grown:
-        """Return the prefixes whose every step lies in the spans."""
+        """Return the prefixes of `words` whose every step lies in the spans."""
         raise NotImplementedError
 
 
@@ -78,12 +93,12 @@ class Recurrent(Model):
 
 @dataclass(frozen=True)
 class Attention(Model):
-    """Anything causal between an embedding and the last layer that works by Linear layers alone."""
+    """A causal model whose modules with parameters are Embeddings, Linear layers and LayerNorms."""
 
     network: attention.Network
 
     def grow(self, gradients: Gradients, words: Tensor, start: int, *, equalise: bool, most: int) -> Grown:
-        """Return the prefixes whose every place lies in the spans of all Linear layers."""
+        """Return the prefixes whose every position lies in the spans of all Linear layers."""
         groups = self.network.groups
         _check_sent(gradients, [name for group in groups for name in (*group.weights, *group.biases)])
         first = span_of(attention.stacked(gradients, groups[0]), equalise=equalise)
@@ -99,7 +114,7 @@ class Attention(Model):
 def _check_sent(gradients: Gradients, names: Sequence[str]) -> None:
     for name in names:
         if name not in gradients:
-            raise InputError(f"the gradient of '{name}' is not sent, and prefixes are read from its span")
+            raise InputError(f"the gradient of '{name}' is not sent, but prefixes are read from its span")
 
 
 def _full(span: Span, whose: str) -> Grown:
@@ -116,18 +131,18 @@ def _grown(tree: Tree | None, first: Span, most: int) -> Grown:
 
 
 def recognise(model: nn.Module, head: str) -> Model:
-    """Return the parts of a language model; a clear error names the module that is not known."""
+    """Return the parts of a language model; raise an error that names any module of an unknown kind."""
     owners = {name: module for name, module in model.named_modules() if module._parameters}
     embeddings = {name: module for name, module in owners.items() if isinstance(module, nn.Embedding)}
     layers = {name: module for name, module in owners.items() if isinstance(module, nn.LSTM | nn.GRU)}
     last = owners.get(head)
     if not isinstance(last, nn.Linear):
-        raise InputError(f"the model's last layer '{head}' is no Linear layer")
+        raise InputError(f"the model's last layer '{head}' is not a Linear layer")
     known = nn.Embedding | nn.LSTM | nn.GRU if layers else nn.Embedding | nn.Linear | nn.LayerNorm
     for name, module in owners.items():
         if not isinstance(module, known) and module is not last:
             kinds = "Embedding, LSTM, GRU and a last Linear" if layers else "Embedding, LSTM, GRU, Linear and LayerNorm"
-            raise InputError(f"module '{name}' is a {type(module).__name__}, which is not read here; known are {kinds}")
+            raise InputError(f"module '{name}' is a {type(module).__name__}, but supported are {kinds}")
     names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
     words = {name: module for name, module in embeddings.items() if module.num_embeddings == last.out_features}
     if len(words) != 1 or len(layers) > 1:
@@ -137,7 +152,7 @@ def recognise(model: nn.Module, head: str) -> Model:
         )
     (embedding,) = words.values()
     if embedding.max_norm is not None or embedding.scale_grad_by_freq:
-        raise InputError("an Embedding with max_norm or scale_grad_by_freq is not read here")
+        raise InputError("an Embedding with max_norm or scale_grad_by_freq is not supported")
     facts = (
         embedding.weight.detach(),
         last.in_features,
@@ -154,7 +169,7 @@ def recognise(model: nn.Module, head: str) -> Model:
 
 
 def _check(model: nn.Module, own: Recurrent, last: nn.Linear) -> None:
-    """Refuse a model that does something else between its modules."""
+    """Refuse a model that computes anything else between its modules."""
     generator = torch.Generator().manual_seed(0)
     tokens = torch.randint(len(own.embedding), (2, 5), generator=generator).to(own.embedding.device)
     states = recurrent.run(own.layers, own.embedding[tokens].double())
@@ -164,5 +179,5 @@ def _check(model: nn.Module, own: Recurrent, last: nn.Linear) -> None:
     if logits.shape != mine.shape or float((logits - mine).norm()) > ALIKE * float(logits.norm()):
         raise InputError(
             f"{type(model).__name__} does more than its Embedding, recurrent layers and Linear layer one after the "
-            "other; such a model is not read here"
+            "other; such a model is not supported"
         )

@@ -1,4 +1,4 @@
-"""A transcript out of the last layer's gradient by its steps: all recovered first, then put in order."""
+"""Read a transcript from the last layer's gradient: recover all steps first, then put them in order."""
 
 from __future__ import annotations
 
@@ -15,17 +15,23 @@ from gradleak.leak import Leak
 from gradleak.models.recogniser import END, START, Recogniser
 from gradleak.sequences.output import Ordered, cell_after
 
-# A step follows where the decoder's own state misses the recovered one by less than this share of its size, and any
-# other by so many times more.
+# A step fits if the relative distance of its recovered state from the decoder's state is below FITS. The choice is
+# certain if the next nearest step is APART times farther away.
 FITS, APART = 1e-2, 10.0
 
 
 def read_recovered(leak: Leak, start: int = START, *, end: int = END, vocabulary: Vocabulary | None = None) -> Ordered:
-    """Return one utterance's transcript from the gradient of a recogniser's last layer, and no other.
+    """Return one utterance's transcript from the gradient of a recogniser's last layer alone.
 
-    Its bag of words makes the labels known but for their number and order, so `recover_batch` gives every step's
-    [state; context] and its word. The decoder's first state follows from the start token alone; the step with this
-    state tells the first word and the context, and with these the next state. `read_output` needs no such search.
+    The bag of words gives the labels up to their number and order, so `recover_batch` gives every step's
+    [state; context] and word. The decoder's first state follows from the start token alone. The step with this state
+    has the first word and its context, which give the next state. `read_output` gives the same without `recover_batch`.
+
+    Args:
+        leak: The gradient of the last layer.
+        start: The token that the decoder reads first.
+        end: The token after a transcript.
+        vocabulary: Turns tokens into texts.
     """
     model = leak.model
     if not isinstance(model, Recogniser):
@@ -56,7 +62,7 @@ def read_recovered(leak: Leak, start: int = START, *, end: int = END, vocabulary
 
 
 def _chained(model: Recogniser, features: Tensor, words: Tensor, start: int) -> tuple[list[int], tuple[float, float]]:
-    """Return the words (T,) of steps whose features (T, I) follow from one another, in order, and how well they do."""
+    """Return the words of the steps with `features` (T, I) in the order in which they fit, and the misses."""
     layers = [[value.detach().double() for value in cell.parameters()] for cell in model.cells]
     embedding = model.embedding.weight.detach().double()
     tops, contexts = features.split([model.cells[0].hidden_size, model.keys.in_features], dim=1)
@@ -69,7 +75,7 @@ def _chained(model: Recogniser, features: Tensor, words: Tensor, start: int) -> 
     while len(left):
         first = _step(layers[0], torch.cat([word, context])[None], states[0])
         following = [first]
-        # A layer above reads the step's own context: each of those that are left makes its own state.
+        # A higher layer reads the step's own context, so each remaining step gives a different state.
         for layer, before in zip(layers[1:], states[1:], strict=True):
             below = following[-1][0].expand(len(left), -1)
             following.append(_step(layer, torch.cat([below, contexts[left]], dim=1), before))

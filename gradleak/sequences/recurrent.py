@@ -1,7 +1,7 @@
-"""Prefixes out of the gradient of LSTM and GRU layers.
+"""Find the prefixes that the gradients of LSTM and GRU layers allow.
 
-The gradient of [W_ih, W_hh, b] is Σ_t δ_t [e(w_t); h_t; 1]ᵀ: the input of every step lies in its row span. The state
-before the first word is known, so the words that fit there are, hence the states after them, and so on.
+The gradient of [W_ih, W_hh, b] is Σ_t δ_t [e(w_t); h_t; 1]ᵀ, so the input of every step lies in its row span. The state
+before the first word is known, so this gives the words that fit there, then the states after them, and so on.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from gradleak.leak import Gradients
 from gradleak.sequences.span import Span
 from gradleak.sequences.tree import Tree
 
-# So many pairs of a prefix and a word are tried at once; of so many that are near the span each is looked at, and
-# where more are, noise hides which are in it.
+# Pairs of a prefix and a word that are tried at once; the most pairs near the span, beyond which noise hides the true
+# pairs; and the pairs that are then checked at once.
 PAIRS, NEAR, LOOKED = 4_000_000, 100_000, 4096
-# All words are tried in single precision, so many at a time; squares are then off by less than this share.
+# Words whose products are computed at a time, and the largest relative error of squares in single precision.
 WORDS, ROUGH = 1024, 1e-5
 
 
 @dataclass(frozen=True)
 class Layer:
-    """The weights of one recurrent layer, its biases zero where it has none."""
+    """The weights of one recurrent layer, with biases of zero if it has none."""
 
     kind: type[nn.RNNBase]
     names: tuple[str, ...]
@@ -41,7 +41,7 @@ class Layer:
         return self.state_weight.shape[1]
 
     def start(self) -> tuple[Tensor, ...]:
-        """Return the state before the first word: of zeros, an LSTM's cell beside it."""
+        """Return the state before the first word, which is zero, and the cell of an LSTM."""
         zeros = self.state_weight.new_zeros(1, self.width)
         return (zeros, zeros) if self.kind is nn.LSTM else (zeros,)
 
@@ -50,15 +50,15 @@ class Layer:
         return self.after(self.read(inputs), self.carried(state), state)
 
     def read(self, inputs: Tensor) -> Tensor:
-        """Return what inputs (N, E) add to the gates."""
+        """Return the contribution of inputs (N, E) to the gates."""
         return inputs @ self.input_weight.T + self.input_bias
 
     def carried(self, state: tuple[Tensor, ...]) -> Tensor:
-        """Return what the states before add to the gates."""
+        """Return the contribution of the previous states to the gates."""
         return state[0] @ self.state_weight.T + self.state_bias
 
     def after(self, new: Tensor, old: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """Return the states after a step whose parts of the gates are known."""
+        """Return the states after a step, from the contributions of the inputs and of the previous states."""
         if self.kind is nn.LSTM:
             write, forget, cell, show = (new + old).chunk(4, dim=1)
             kept = forget.sigmoid() * state[1] + write.sigmoid() * cell.tanh()
@@ -68,7 +68,7 @@ class Layer:
         return ((1 - hold) * (n + (r + r_old).sigmoid() * n_old).tanh() + hold * state[0],)
 
     def gradient(self, gradients: Gradients) -> Tensor:
-        """Return the gradient (R, E + H [+ 1]) whose rows are sums of [e; h; 1]; of a GRU that of its gates."""
+        """Return the gradient (R, E + H [+ 1]) whose rows are sums of [e; h; 1]; of a GRU, only its two gates' rows."""
         parts = [gradients[name] for name in self.names[:3]]
         whole = torch.cat([part.flatten(1) if part.ndim > 1 else part[:, None] for part in parts], dim=1)
         return whole if self.kind is nn.LSTM else whole[: 2 * self.width]
@@ -82,9 +82,9 @@ class Layer:
 def layers_of(name: str, module: nn.RNNBase) -> list[Layer]:
     """Return the layers of an LSTM or GRU called `name` in its model, in float64."""
     if module.bidirectional:
-        raise InputError(f"'{name}' reads its sentences in both directions; only what reads forwards is read here")
+        raise InputError(f"'{name}' is bidirectional; only layers that read forwards are supported")
     if getattr(module, "proj_size", 0):
-        raise InputError(f"'{name}' projects its state (proj_size), which is not read here")
+        raise InputError(f"'{name}' projects its state (proj_size), which is not supported")
     layers = []
     for index in range(module.num_layers):
         kinds = ["weight_ih", "weight_hh"] + ["bias_ih", "bias_hh"] * bool(module.bias)
@@ -118,9 +118,16 @@ def grow(
     *,
     most: int,
 ) -> Tree | None:
-    """Return all prefixes whose every step lies in the spans of the `layers` and whose end lies in the head's.
+    """Return all prefixes whose every step lies in the spans of all layers; None if there are too many.
 
-    `embedding` (V, E); `words` (K,): which are tried. None where there are more than `most`.
+    Args:
+        layers: The recurrent layers.
+        embedding: (V, E).
+        spans: The span of each layer's inputs.
+        head: The span of the last layer's inputs.
+        words: The tokens to try (K,).
+        start: The token before every sentence.
+        most: The most prefixes that are returned.
     """
     first = _Trial(layers[0], spans[0], embedding, words)
     states = [layer.start() for layer in layers]
@@ -128,7 +135,7 @@ def grow(
     parents, own, chosen = words.new_tensor([-1]), words.new_tensor([0]), words.new_tensor([start])
     before = 0
     while True:
-        # Many follow one prefix, and many are one word: what each adds to the gates is computed once.
+        # Many candidates share a prefix or a word, so their contributions to the gates are computed once.
         distinct, place = chosen.unique(return_inverse=True)
         inputs, fits = embedding[distinct].double(), torch.ones_like(chosen, dtype=torch.bool)
         new = layers[0].read(inputs)[place]
@@ -160,26 +167,26 @@ def grow(
 
 
 class _Trial:
-    """All words after all states at once: what a word's part and a state's part miss is put together by products.
+    """The check of all words after all states at once, by products of the words' parts and the states' parts.
 
-    In single precision, with some to spare; what is near is looked at again.
+    The check uses single precision with a margin. Pairs near the span are checked again in double precision.
     """
 
     def __init__(self, layer: Layer, span: Span, embedding: Tensor, words: Tensor) -> None:
         self.layer, self.span, self.embedding, self.words = layer, span, embedding, words
         width = embedding.shape[1]
-        # Only proportions matter, and these are no number that single precision does not hold.
+        # Only ratios of units matter. Division by the mean keeps them in the range of single precision.
         units = (span.units / span.units.mean()).float()
         basis = span.basis.float()
         self.units, self.basis = units[width:], basis[width:]
         parts = [embedding[some].float() / units[:width] for some in words.split(WORDS)]
         self.along = torch.cat([part @ basis[:width] for part in parts])
         self.lengths = torch.cat([part.square().sum(dim=1) for part in parts])
-        # What the words' parts themselves miss; the products of both parts are what is left to take away.
+        # The squared misses of the words' parts alone. The products of both parts are subtracted later.
         self.missed = self.lengths - torch.cat([part.square().sum(dim=1) for part in self.along.split(WORDS)])
 
     def fitting(self, states: Tensor) -> tuple[Tensor, Tensor] | None:
-        """Return the pairs of a state (N, H) and a word that lie in the span, as two lists of places."""
+        """Return the pairs of a state (N, H) and a word that lie in the span, as two index tensors."""
         step = max(1, PAIRS // max(1, len(self.words)))
         owners, words = [], []
         for index, part in enumerate(states.split(step)):
@@ -194,10 +201,10 @@ class _Trial:
         return torch.cat(owners), torch.cat(words)
 
     def _near(self, states: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the pairs that miss the span by no more than noise may ever explain."""
+        """Return the pairs whose miss is at most the largest one that noise can explain."""
         scaled = self.layer.inputs(states[:, :0], states).float() / self.units
         along = scaled @ self.basis
-        # |x|² − |Vᵀx|² is at most this share of |x|².
+        # The condition is |x|² − |Vᵀx|² < near · |x|² for x = [word; state; 1].
         own_length = scaled.square().sum(dim=1, keepdim=True)
         own_missed = own_length - along.square().sum(dim=1, keepdim=True)
         near = min(self.span.worst, 1.0) ** 2 + ROUGH

@@ -1,8 +1,8 @@
-"""Transcripts of a batch in which two utterances begin with one word.
+"""Read the transcripts of a batch in which two utterances begin with the same word.
 
-Then two steps of the decoder differ in their contexts alone, so with d their difference [0; d; 0; 0] lies in the span
-of what was read, and every context is known but for a multiple of d. The multiple decides the next state, and behind
-the right one a word fits: one equation in one unknown, of hundreds that must hold at once.
+Two steps of the decoder then differ only in their contexts. With d the difference of the contexts, [0; d; 0; 0] lies in
+the span of the inputs, so every context is known up to a multiple of d. This multiple determines the next state. At the
+right multiple a word fits, which is a one-dimensional root search with hundreds of equations.
 """
 
 from __future__ import annotations
@@ -21,21 +21,26 @@ from gradleak.sequences.ends import ended
 from gradleak.sequences.output import cell_after
 from gradleak.sequences.transcripts import APART, FITS, KNOWN, MOST, Transcripts, _Decoder, _outside, read_transcripts
 
-# How large a multiple of d may be, d being of length one, and at how many places a root is looked for.
+# Multiples are searched on a grid of PLACES points from −FAR to FAR, with d scaled to length one.
 FAR, PLACES = 6.0, 97
-# A word whose misses have a low below this share may have a root there; it has one if it then misses by less than that.
+# A local minimum of a word's miss below NEAR is refined. It is a root if the refined miss is at most ROOT.
 NEAR, ROOT = 0.3, 1e-4
-# How a root is improved: rounds, the difference that a slope is taken over, and the farthest move.
+# Gauss-Newton iterations for a root, the step of the finite differences, and the largest update.
 ROUNDS, DIFFERENCE, MOVE = 12, 1e-5, 0.5
-# Roots closer than this are one.
+# Roots that are closer than this are the same.
 SAME = 1e-4
 
 
 @dataclass(frozen=True)
 class _Prefix:
-    """Words, what was read with the last of them, the state and cell behind it.
+    """A prefix of a transcript.
 
-    `miss`, `other`: how far the worst of the words is from fitting, and how far the best other would have been.
+    Attributes:
+        words: Its words.
+        read: The input of the step that reads the last word.
+        state: The state and cell after this step.
+        miss: The largest miss of a word of the prefix.
+        other: The smallest miss of any alternative word.
     """
 
     words: tuple[int, ...]
@@ -48,10 +53,16 @@ class _Prefix:
 def read_sharing(
     leak: Leak, start: int = START, *, end: int = END, vocabulary: Vocabulary | None = None
 ) -> Transcripts:
-    """Return the transcripts of a batch in which two utterances may begin with one word.
+    """Return the transcripts of a batch in which two utterances may begin with the same word.
 
-    Where all begin with words of their own, it is `read_transcripts`; so it is, ambiguous, where more than two begin
-    alike, or where one of the two says nothing more.
+    If all first words differ, the result is that of `read_transcripts`. The ambiguous result of `read_transcripts` is
+    also returned if more than two utterances begin alike, or if one of the two has only this word.
+
+    Args:
+        leak: The gradients of the decoder's first layer, and of the last layer if it was sent.
+        start: The token that the decoder reads first.
+        end: The token after a transcript.
+        vocabulary: Turns tokens into texts.
     """
     plain = read_transcripts(leak, start, end=end, vocabulary=vocabulary)
     if plain.inputs == 0 or all(status == "unique" for status in plain.status):
@@ -75,9 +86,9 @@ def read_sharing(
 
 
 def _both(decoder: _Decoder, going: Sequence[_Prefix], ends: Sequence[_Prefix]) -> bool:
-    """Whether the two steps that differ in their contexts alone have both been read.
+    """Whether both steps that differ only in their contexts have been read.
 
-    Where one is missing, for nothing is said behind it, a false last word may stand in for it in the count of steps.
+    A step with no word after it is not found, and a false last word may then make up the expected number of steps.
     """
     context = slice(decoder.width, decoder.width + len(decoder.context))
     reads = torch.stack([one.read for one in (*going, *ends)])
@@ -86,7 +97,7 @@ def _both(decoder: _Decoder, going: Sequence[_Prefix], ends: Sequence[_Prefix]) 
 
 
 def _ended(decoder: _Decoder, going: Sequence[_Prefix], ends: Sequence[_Prefix], end: int) -> bool:
-    """Whether the steps behind which nothing fits were told the end mark; no, where none can tell."""
+    """Whether the end mark was the target of all steps after which no word fits; False if this is unknown."""
     gradient = decoder.gradients.get("head.weight")
     if gradient is None or len(decoder.model.cells) > 1 or decoder.passed_on is None:
         return False
@@ -96,19 +107,19 @@ def _ended(decoder: _Decoder, going: Sequence[_Prefix], ends: Sequence[_Prefix],
 
 @dataclass(frozen=True)
 class _Step:
-    """A word that is read behind a prefix, with its context but for a multiple of d."""
+    """A step that reads a word after a prefix; its context is known up to a multiple of d."""
 
     prefix: _Prefix
     word: int
     context: Tensor
 
 
-# What states (N, H) leave outside a span, (N, ·), as a share.
+# Returns the part of states (N, H) outside a span, (N, ·), relative to their length.
 Outside = Callable[[Tensor], Tensor]
 
 
 class _Search:
-    """Prefixes, breadth first; of each the multiples of d behind which a word fits."""
+    """A breadth-first search for prefixes, and for the multiples of d after which a word fits."""
 
     def __init__(self, decoder: _Decoder, direction: Tensor) -> None:
         self.decoder = decoder
@@ -117,7 +128,7 @@ class _Search:
         self.multiples = torch.linspace(-FAR, FAR, PLACES, dtype=torch.float64)
 
     def run(self, start: int) -> tuple[list[_Prefix], list[_Prefix]]:
-        """Return the prefixes that are gone on behind, the empty one first, and those behind which nothing fits."""
+        """Return the prefixes after which a word fits, the empty one first, and those after which none fits."""
         nothing = self.decoder.words.new_zeros(self.decoder.cell.hidden_size)
         unheard = self.decoder.words.new_zeros(len(self.decoder.context))
         before = _Prefix((), unheard, (nothing, nothing), 0.0, float("inf"))
@@ -137,9 +148,9 @@ class _Search:
         return going, [self._last(step) for step in self._without_false(going, ends)]
 
     def _without_false(self, going: list[_Prefix], ends: list[_Step]) -> list[_Step]:
-        """Return the ends without those that steps add up to behind which it goes on, as with words of their own.
+        """Return the ends without those that are linear combinations of steps with successors.
 
-        An end's context is known but for a multiple of d.
+        The context of an end is known only up to a multiple of d, so [0; d; 0; 0] is added to these steps.
         """
         if len(going) + len(ends) <= self.decoder.rank:
             return ends
@@ -151,11 +162,11 @@ class _Search:
         apart = [one for one in ends if _outside(self._made(one, one.context, 0.0).read, kept) > FITS[0]]
         if len(going) + len(apart) <= self.decoder.rank:
             return apart
-        # Ends that add up from one another are told by what the next layer has read.
+        # False ends that are combinations of other ends have states that the next layer has not read.
         return [one for one in apart if self._passed_on(one)]
 
     def _following(self, step: _Step) -> list[tuple[_Prefix, list[int]]]:
-        """Return the prefixes that a step makes, each with a context of its own, and the words that fit behind."""
+        """Return the prefixes after a step, one for each possible context, with the words that fit next."""
         misses = self._misses(self._states(step, self.multiples)[0])
         inner = misses[:, 1:-1]
         low = (inner <= misses[:, :-2]) & (inner <= misses[:, 2:]) & (inner < NEAR)
@@ -178,7 +189,7 @@ class _Search:
         return replace(longer, other=min(longer.other, float(others.min()))), followers
 
     def _made(self, step: _Step, context: Tensor, miss: float) -> _Prefix:
-        """Return the prefix that a step makes with a context."""
+        """Return the prefix after a step with a context."""
         before, word = step.prefix.state, self.decoder.words[step.word]
         state, kept = self._after(step.word, context[None], before)
         return _Prefix(
@@ -190,7 +201,7 @@ class _Search:
         )
 
     def _root(self, step: _Step, outside: Outside, multiple: float) -> tuple[float, float]:
-        """Return the multiple, near a given one, behind which the state leaves least outside, and how much."""
+        """Return the multiple near a given one that minimises the norm of `outside`, and this norm."""
         for _ in range(ROUNDS):
             here, there = outside(self._states(step, torch.tensor([multiple, multiple + DIFFERENCE]).double())[0])
             slope = (there - here) / DIFFERENCE
@@ -199,7 +210,7 @@ class _Search:
         return multiple, float(outside(self._states(step, torch.tensor([multiple]).double())[0]).norm())
 
     def _behind(self, word: int) -> Outside:
-        """Return what tells, of states (N, H), how much of [word; state; 1] lies outside the span."""
+        """Return the function that gives the part of [word; state; 1] outside the span, for states (N, H)."""
 
         def outside(states: Tensor) -> Tensor:
             one = states.new_ones(len(states), 1)
@@ -211,17 +222,17 @@ class _Search:
         return outside
 
     def _passed_on(self, step: _Step) -> bool:
-        """Whether with some multiple the next layer has read the state that a last word makes; True if unknown."""
+        """Whether the next layer has read the state after a last word, for some multiple; True if unknown."""
         found = self._read_on(step)
         return found is None or found[1] < FITS[0]
 
     def _last(self, step: _Step) -> _Prefix:
-        """Return the prefix that a last word makes, with the multiple that the next layer has read if that is known."""
+        """Return the prefix after a last word, with the multiple that the next layer has read if that is known."""
         found = self._read_on(step)
         return self._made(step, step.context if found is None else step.context + found[0] * self.direction, 0.0)
 
     def _read_on(self, step: _Step) -> tuple[float, float] | None:
-        """Return the multiple whose state is nearest to what the next layer has read, and how near; None if unknown."""
+        """Return the multiple whose state is nearest to the next layer's inputs, and its distance; None if unknown."""
         span = self.decoder.passed_on
         if span is None:
             return None
@@ -234,7 +245,7 @@ class _Search:
         return self._root(step, outside, float(self.multiples[best]))
 
     def _misses(self, states: Tensor) -> Tensor:
-        """Return how far each word lies outside the span behind states (N, H), as a share of its length, (C, N)."""
+        """Return each word's relative distance from the span after states (N, H), (C, N)."""
         decoder = self.decoder
         rest = torch.cat([states, states.new_ones(len(states), 1)], dim=1)
         along = rest @ decoder.left[decoder.width :]
@@ -246,7 +257,7 @@ class _Search:
         return missed
 
     def _states(self, step: _Step, multiples: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the states and cells (N, H) after a step with each multiple (N,), as nn.LSTMCell computes them."""
+        """Return the states and cells (N, H) after a step with each multiple (N,)."""
         contexts = step.context + multiples[:, None] * self.direction
         return self._after(step.word, contexts, step.prefix.state)
 

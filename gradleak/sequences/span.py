@@ -1,4 +1,4 @@
-"""Whether a vector lies in the row span of a weight gradient that has been rounded, or worse."""
+"""Check whether a vector lies in the row span of a weight gradient with rounding errors or noise."""
 
 from __future__ import annotations
 
@@ -8,25 +8,32 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-# A gap is a step between neighbours that noise alone does not make, and begins above what is rounded. The last tenth of
-# the singular values of a matrix of noise falls off by itself: a step there must be a wide one.
+# The rank is where the ratio of neighbouring singular values is largest. The ratio must exceed LEAST_GAP, and the
+# larger value must exceed ROUNDED times the largest one. The smallest singular values of pure noise decrease quickly,
+# so after the share INNER of the values the ratio must exceed WIDE.
 LEAST_GAP, ROUNDED, INNER, WIDE = 1.5, 3e-7, 0.9, 100
-# A gradient of more rows than so many times its width is folded to that many.
+# Largest ratio of rows to columns; gradients with more rows are compressed to this ratio.
 FOLDED = 4
-# What one more check lets pass, as a share of a random vector's miss.
+# Least tolerance of the spans of later layers, as a share of a random vector's miss.
 SLACK = 0.03
-# The largest singular value of a matrix of noise is its deviation times the roots of its sides; uneven noise has more.
+# Pure noise (R, D) of standard deviation σ has singular values up to about σ (√R + √D), uneven noise up to EDGE times
+# more.
 EDGE = 2.0
 
 
 @dataclass(frozen=True)
 class Span:
-    """The row span of a gradient (R, D) in units of its columns' sizes.
+    """The row span of a gradient (R, D), with columns scaled to similar size.
 
-    `basis` (D, K) and its `sizes` (K,), the singular values; `units` (D,) what entries are divided by; `noise`: the
-    standard deviation of one entry in those units, read off what lies outside the span. `power`: the share of a
-    random vector that lies outside; at 0 every vector lies inside, and nothing can be told. `slack`: a miss that is let
-    pass whatever the noise.
+    A vector's miss is its distance from the span after scaling, divided by its length.
+
+    Attributes:
+        basis: Orthonormal columns (D, K) that span the scaled rows.
+        sizes: Their singular values (K,).
+        units: The scale of each column (D,).
+        noise: The standard deviation of an entry's noise after scaling, estimated outside the span.
+        rounding: The miss of a vector in the span by rounding alone.
+        slack: The miss that is always allowed.
     """
 
     basis: Tensor
@@ -38,24 +45,24 @@ class Span:
 
     @property
     def rank(self) -> int:
-        """How many different vectors the gradient is a sum over."""
+        """The dimension K: the number of independent inputs that the gradient is a sum over."""
         return self.basis.shape[1]
 
     @property
     def power(self) -> float:
-        """The share of a random vector that lies outside."""
+        """The miss of a random vector; at 0 the span is the whole space, and the check is void."""
         return math.sqrt(1 - self.rank / len(self.basis))
 
     @property
     def worst(self) -> float:
-        """The largest miss that the noise may explain, of any vector of length one."""
+        """The largest miss that noise may explain, over all vectors of length one."""
         least = float(self.sizes[-1]) if self.rank else 1.0
         return self._allowed(torch.tensor([1 / least], dtype=self.basis.dtype)).item() if self.power else 1.0
 
     def inside(self, vectors: Tensor) -> Tensor:
-        """Return which of the vectors (N, D) lie inside: their miss is what the noise explains.
+        """Return which vectors (N, D) lie in the span, which means that noise explains their miss.
 
-        Vectors that are one shorter are given the 1 that a bias adds to them.
+        Vectors (N, D − 1) get a last entry of 1, the input of the bias.
         """
         if vectors.shape[1] + 1 == len(self.basis):
             vectors = torch.cat([vectors, vectors.new_ones(len(vectors), 1)], dim=1)
@@ -65,25 +72,26 @@ class Span:
         return self.small((scaled - along @ self.basis.T).norm(dim=1), along)
 
     def small(self, misses: Tensor, along: Tensor) -> Tensor:
-        """Return which misses (N,) of vectors of length one the noise explains; `along` (N, K): where they lie inside.
+        """Return which misses (N,) the noise explains, for vectors of length one with coordinates `along` (N, K).
 
-        A vector is a sum of the gradient's rows, the smaller the singular values it needs the more of them, and their
-        noise comes with it.
+        Such a vector is a weighted sum of the gradient's rows. Directions with small singular values need large
+        weights, which amplify the rows' noise.
         """
         if self.power == 0:
             return torch.ones_like(misses, dtype=torch.bool)
         return misses < self._allowed((along / self.sizes).norm(dim=1))
 
     def _allowed(self, rows: Tensor) -> Tensor:
-        """Return the misses (N,) that the noise of a sum of rows of this length explains."""
+        """Return the largest misses (N,) that noise explains, for sums of rows with weights of these lengths (N,)."""
         left = len(self.basis) - self.rank
         expected = rows * self.noise * math.sqrt(left) + self.rounding
-        # Not all noise is even, rounding least of all: where there is room, an order of magnitude is left to it.
+        # Noise and above all rounding errors are uneven. So the limit is up to 20 times the expected miss, if that is
+        # far below the miss of a random vector.
         return (expected * (self.power / expected).pow(0.25).clamp(min=1.3, max=20)).clamp(min=self.slack)
 
 
 def everything(like: Tensor) -> Span:
-    """Return the span of all vectors (D,) of the width of a gradient (R, D): it tells nothing."""
+    """Return the whole space as the span for a gradient (R, D); every vector lies inside."""
     width = like.shape[1]
     unit = torch.eye(width, dtype=torch.float64, device=like.device)
     return Span(unit, unit.diagonal(), unit.diagonal(), noise=0.0, rounding=0.0)
@@ -92,11 +100,12 @@ def everything(like: Tensor) -> Span:
 def span_of(gradient: Tensor, *, equalise: bool = True, least: int = 0) -> Span:
     """Return the row span of a gradient (R, D).
 
-    With `least`, it is one more check of what another span has let pass: it is everything where fewer dimensions are
-    found, and a miss may be larger, for what it wrongly sends away is lost.
-
-    `equalise` divides rows by their size first: rounding is in proportion to a row, and a row that is small says as
-    much as another. Noise that was added is the same for all rows; they are left as they are then.
+    Args:
+        gradient: (R, D).
+        equalise: Whether to divide rows by their lengths. This suits rounding errors, which are relative to a row's
+            length, but not added noise, which is the same in all rows.
+        least: If positive, the least possible rank, from the span of an earlier layer. The whole space is returned if
+            the rank found is smaller. A larger miss is allowed, because vectors that are wrongly rejected are lost.
     """
     rounding = 4 * torch.finfo(gradient.dtype).eps
     rows, width = _folded(gradient, equalise), gradient.shape[1]
@@ -112,7 +121,7 @@ def span_of(gradient: Tensor, *, equalise: bool = True, least: int = 0) -> Span:
     sizes = values.flip(0).clamp(min=0).sqrt()
     rank, most = _rank(sizes, min(len(rows), width)), min(len(rows), width)
     noise = _noise(sizes, rank, len(rows))
-    # Behind the widest gap there may be smaller ones: what stands out from the noise is no noise.
+    # Beyond the widest gap, singular values that exceed those of noise also belong to the span.
     while rank < most and float(sizes[rank]) > EDGE * noise * (math.sqrt(len(rows)) + math.sqrt(width)):
         rank += 1
         noise = _noise(sizes, rank, len(rows))
@@ -123,9 +132,9 @@ def span_of(gradient: Tensor, *, equalise: bool = True, least: int = 0) -> Span:
 
 
 def _folded(gradient: Tensor, equalise: bool) -> Tensor:
-    """Return the rows (R, D) of a gradient that are not zero, divided by their size if so asked; float64.
+    """Return the nonzero rows (R, D) of a gradient in float64, divided by their lengths if `equalise`.
 
-    Where there are very many, several are added up, their signs drawn: that keeps their span, and noise stays noise.
+    Many rows are compressed to fewer sums with random signs, which keeps the span and the statistics of the noise.
     """
     rows = gradient[(gradient != 0).any(dim=1)]
     most = FOLDED * gradient.shape[1]
@@ -140,13 +149,13 @@ def _folded(gradient: Tensor, equalise: bool) -> Tensor:
 
 
 def _noise(sizes: Tensor, rank: int, rows: int) -> float:
-    """Return the standard deviation of an entry of what lies outside the span; 0 where nothing does."""
+    """Return the standard deviation of an entry of the noise, from the part outside the span; 0 if there is none."""
     outside = (rows - rank) * (len(sizes) - rank)
     return float(sizes[rank:].norm()) / math.sqrt(outside) if outside > 0 else 0.0
 
 
 def _rank(sizes: Tensor, most: int) -> int:
-    """Return behind how many singular values the widest gap is; all (D) where there is none."""
+    """Return the number of singular values before the widest gap; all D if there is no gap."""
     whole, largest = len(sizes), float(sizes[0])
     end = min(most, whole - 1)
     steps = sizes[:end] / sizes[1 : end + 1].clamp(min=1e-12 * largest)

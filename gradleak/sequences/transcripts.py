@@ -1,4 +1,4 @@
-"""Transcripts out of a recogniser's gradient in closed form: no audio, no bag of words, no length."""
+"""Read transcripts from a speech recogniser's gradient in closed form, without audio, bag of words or length."""
 
 from __future__ import annotations
 
@@ -21,26 +21,31 @@ from gradleak.sequences.observed import FIRST
 from gradleak.sequences.output import cell_after
 from gradleak.spans import inputs_span, limit
 
-# A word fits where its vector misses the span by less than this share of its length: states are known to the digits
-# that the steps before left, contexts to those of the gradient. Where that gives another number of steps than there
-# are, the next: a word said again and again brings the state to a rest, and what was not said any more nearly fits.
+# A word fits if the relative distance of its vector from the span is below this tolerance. States accumulate the
+# rounding errors of earlier steps, so the first tolerance is large. If it gives a wrong number of steps, the next is
+# tried: when a word is repeated many times the state converges, and one more repetition nearly fits.
 FITS = (1e-3, 1e-5, 1e-6)
-# A search is given up with so many times more prefixes than there are steps.
+# Most prefixes in a search, per step.
 MOST = 8
-# A word that does not fit misses by so many times more, or the choice is not sure.
+# A choice is certain only if the nearest other word is this many times farther from the span.
 APART = 10.0
-# Steps are told apart by what is known of them, states and words, if that is so far from being dependent.
+# Steps are distinguishable if the singular values of their known part, [word; state; 1], exceed this limit.
 KNOWN = 1e-4
 
 
 @dataclass(frozen=True)
 class Transcripts:
-    """What was said in a batch: a list of tokens an utterance, its text where a vocabulary is given.
+    """The transcripts of a batch, one for each utterance.
 
-    `status` an utterance: "unique" if the gradient leaves no other, "ambiguous" if more may fit or follow, "failed" if
-    the search broke off; `reasons` say why it is not unique. `inputs`: how many steps the decoder made, the rank of its
-    gradient. `misses` an utterance: how far its worst word is from the span, and how far the best other would have
-    been.
+    Attributes:
+        tokens: The tokens of each utterance, without its marks.
+        texts: Their texts, if a vocabulary was given.
+        status: For each utterance: "unique" if no other transcript explains the gradient, "ambiguous" if other words
+            may fit or follow, "failed" if the search gave up.
+        reasons: Why each is not unique, "" if it is.
+        inputs: The number of the decoder's steps, which is the rank of the gradient.
+        misses: For each utterance: the relative distance from the span of its worst word, and of the nearest other word
+            at any step.
     """
 
     tokens: list[list[int]]
@@ -58,7 +63,7 @@ class Transcripts:
 
     @property
     def counts(self) -> list[int]:
-        """How often each was said: once, or at least so where its status is not "unique"."""
+        """The number of times each transcript occurs: once, or at least once if its status is not "unique"."""
         return [1] * len(self.tokens)
 
 
@@ -67,14 +72,30 @@ def read_transcripts(
 ) -> Transcripts:
     """Return the transcripts of the utterances in a recogniser's gradient, word by word.
 
-    The gradient of the decoder's first layer is Σ_t δ_t [e(y_{t−1}); context_{t−1}; state_{t−1}; 1]ᵀ, so each of these
-    vectors lies in its row span. The first state is nothing and the first word is `start`. From then on embedding and
-    state are known, so the next word is the one whose vector lies in the span; the context follows linearly, and the
-    layer itself gives the next state. Further layers of the decoder are not needed: nothing of theirs comes back.
-    Several utterances are told apart where no two begin with the same word.
+    The gradient of the decoder's first layer is
 
-    A word of which the recogniser is sure leaves no trace, and where it is sure of all that follow the transcript would
-    end too soon: it is unique only if the last layer's gradient is sent, and tells that the `end` mark follows.
+        Σ_t δ_t [e(y_{t−1}); context_{t−1}; state_{t−1}; 1]ᵀ,
+
+    so each of these vectors lies in its row span. The first word is `start` and the first state is zero. At each step
+    the state is known, and the next word is the one whose vector lies in the span. The context then follows linearly,
+    and the layer gives the next state. The decoder's first layer is enough, because it does not read the layers above.
+    Several utterances are separated if no two begin with the same word.
+
+    Words that the recogniser predicts with certainty have no gradient, so a transcript may seem to end too soon. It is
+    unique only if the last layer's gradient is sent and shows that the `end` mark follows.
+
+    Args:
+        leak: The gradients of the decoder's first layer, and of the last layer if it was sent.
+        start: The token that the decoder reads first.
+        end: The token after a transcript.
+        vocabulary: Turns tokens into texts.
+
+    Examples:
+        >>> from gradleak.models.recogniser import recogniser
+        >>> from gradleak.sequences import observe_speech
+        >>> speech = torch.randn(16, 80, generator=torch.Generator().manual_seed(0))
+        >>> read_transcripts(observe_speech(recogniser("small", 40), [speech], [[7, 12, 9, END]])).tokens
+        [[7, 12, 9]]
     """
     decoder = _Decoder(leak)
     if decoder.rank == 0:
@@ -97,9 +118,9 @@ def read_transcripts(
 
 
 def step_misses(leak: Leak, tokens: Sequence[int], start: int = START) -> list[Tensor]:
-    """Return, behind every prefix of a transcript, how far each word of the vocabulary lies outside the span (C,).
+    """Return, for every prefix of a transcript, the relative distance of each possible next word from the span (C,).
 
-    A share of its vector's length; the last one is behind the whole transcript, where none should fit.
+    The last tensor is for the whole transcript, after which no word should fit.
     """
     decoder = _Decoder(leak)
     node = decoder.start(start)
@@ -116,7 +137,7 @@ def step_misses(leak: Leak, tokens: Sequence[int], start: int = START) -> list[T
 
 @dataclass(frozen=True)
 class _Node:
-    """A prefix: what its last step read, the state and cell behind it, how its worst word and the best other fit."""
+    """A prefix: its last step's input, the state and cell after it, the misses of its worst and the best other word."""
 
     words: tuple[int, ...]
     read: Tensor
@@ -126,12 +147,12 @@ class _Node:
 
 
 class _Decoder:
-    """The first layer of a decoder and the span (K, S) of what it read, in float64; its gradient's, unless given."""
+    """The first layer of a decoder and the span (K, S) of its inputs, by default from its gradient; float64."""
 
     def __init__(self, leak: Leak, span: Tensor | None = None) -> None:
         self.model, embedding, cell = _parts(leak.model)
         self.gradients = leak.gradients
-        # Over local steps one utterance is read as often as it moves the weights, and that is not counted.
+        # Over local steps the weights change, and the number of different utterances in the gradient is unknown.
         self.utterances = leak.batch_size if leak.local_steps == 1 else None
         self.words = embedding.weight.detach().double()
         self.cell = cell
@@ -142,7 +163,7 @@ class _Decoder:
         context = cell.input_size - word
         self.context = span[word : word + context]
         self.known = torch.cat([span[:word], span[word + context :]])
-        # How well what is known of a step, [word; state; 1], tells which step it is.
+        # The known part of a step, [word; state; 1], determines the step if these singular values are not small.
         left, self.sizes, right = torch.linalg.svd(self.known, full_matrices=False)
         kept = self.sizes > KNOWN
         self.left, self.solve = left[:, kept], right[kept].T / self.sizes[kept]
@@ -152,7 +173,7 @@ class _Decoder:
 
     @cached_property
     def passed_on(self) -> Tensor | None:
-        """The span (H, S) of the states that the next layer read; None where its gradient is not at hand, or full."""
+        """The span (H, S) of the states that the next layer read; None if it is unknown or has too high a rank."""
         name = "cells.1.weight_ih" if len(self.model.cells) > 1 else "head.weight"
         if name not in self.gradients:
             return None
@@ -161,20 +182,20 @@ class _Decoder:
 
     @cached_property
     def of_words(self) -> Tensor:
-        """How far each word's own part lies outside the span, squared (C,)."""
+        """The squared distance of each word's embedding from the span (C,)."""
         inside = (self.words @ self.left[: self.width]).square().sum(dim=1)
         outside: Tensor = self.words.square().sum(dim=1) - inside
         return outside.clamp(min=0)
 
     def start(self, start: int) -> _Node:
-        """Return the node behind the start token: no state, and no context yet."""
+        """Return the node after the start token, before which state and context are zero."""
         nothing = self.words.new_zeros(self.cell.hidden_size)
         miss = float(self.missed(nothing, torch.tensor([start]))[0])
         context = self.words.new_zeros(len(self.context))
         return self.node((), start, context, (nothing, nothing), miss, float("inf"))
 
     def following(self, node: _Node, most: float) -> tuple[list[_Node], float]:
-        """Return the nodes of the words that fit behind a node, and how far the nearest of the others misses."""
+        """Return the nodes of the words that fit after a node, and the miss of the nearest other word."""
         state = node.state[0]
         near, misses = self.nearest(state, self.rank + 4)
         fits = misses < most
@@ -189,10 +210,11 @@ class _Decoder:
         return nodes, other
 
     def nearest(self, state: Tensor, count: int) -> tuple[Tensor, Tensor]:
-        """Return so many words that lie least outside the span behind a state, and how far (K,)."""
+        """Return the `count` words nearest to the span after a state, and their relative distances (K,)."""
         rest = torch.cat([state, state.new_ones(1)])
         along = self.left[self.width :].T @ rest
-        # ‖v‖² − ‖Lᵀv‖² of v = [word; state; 1], for all words in one product; anew for the few that come near.
+        # One product gives ‖v‖² − ‖Lᵀv‖² of v = [word; state; 1] for all words. The nearest are then recomputed
+        # precisely.
         cross = self.words @ (self.left[: self.width] @ along)
         squares = self.of_words - 2 * cross + rest.square().sum() - along.square().sum()
         near = squares.topk(min(count, len(squares)), largest=False).indices
@@ -203,7 +225,7 @@ class _Decoder:
         return torch.cat([self.words[words], rest], dim=1)
 
     def missed(self, state: Tensor, words: Tensor) -> Tensor:
-        """Return how far [word; state; 1] lies outside the span, as a share of its length."""
+        """Return the relative distances (N,) of [word; state; 1] from the span, for words (N,)."""
         vectors = self._vectors(state, words)
         outside = vectors - (vectors @ self.left) @ self.left.T
         missed: Tensor = outside.norm(dim=1) / vectors.norm(dim=1)
@@ -223,7 +245,7 @@ class _Decoder:
         miss: float,
         other: float,
     ) -> _Node:
-        """Return the prefix after a step, its state and its cell."""
+        """Return the prefix after a step that reads a word and a context."""
         weights = [value.detach().double() for value in self.cell.parameters()]
         read = torch.cat([self.words[word], context])
         gates = weights[0] @ read + weights[2] + weights[1] @ state[0] + weights[3]
@@ -231,13 +253,13 @@ class _Decoder:
 
 
 def _searched(decoder: _Decoder, first: _Node, fits: float) -> tuple[list[_Node], bool]:
-    """Return all steps of all chains of words, and whether the search came to its end."""
+    """Return all prefixes whose words fit one after another, and whether the search was completed."""
     nodes, place = [first], 0
     while place < len(nodes) <= MOST * decoder.rank:
         following, other = decoder.following(nodes[place], fits)
         nodes[place] = replace(nodes[place], other=min(nodes[place].other, other))
         if len(following) > 1 and decoder.passed_on is not None:
-            # Behind words that fit by chance are states that the next layer has not read.
+            # Words that fit by chance give states that the next layer has not read.
             following = [node for node in following if _outside(node.state[0], decoder.passed_on) < FITS[0]]
         nodes += following
         place += 1
@@ -246,11 +268,11 @@ def _searched(decoder: _Decoder, first: _Node, fits: float) -> tuple[list[_Node]
 
 
 def _without_false(nodes: list[_Node], decoder: _Decoder) -> list[_Node]:
-    """Return the prefixes without last words that other steps add up to.
+    """Return the prefixes without the false last words that are linear combinations of other steps.
 
-    With two utterances, (a, p) − (b, p) + (b, q) = (a, q) lies in the span of words a, b behind states p, q, and nobody
-    need have said it. What such a word is followed by hardly ever fits, so it is a last one; and true steps are
-    independent, so a last word that those add up to which go on is none.
+    With words a, b after states p, q of two utterances, the combination (a, p) − (b, p) + (b, q) = (a, q) lies in the
+    span although nobody may have said it. Hardly any word fits after such a false step, so it seems to be a last one.
+    True steps are linearly independent, so last words in the span of the steps with successors are false.
     """
     if len(nodes) <= decoder.rank:
         return nodes
@@ -262,12 +284,12 @@ def _without_false(nodes: list[_Node], decoder: _Decoder) -> list[_Node]:
 
 
 def _outside(vector: Tensor, basis: Tensor) -> float:
-    """Return how far a vector lies outside the span of orthonormal columns, as a share of its length."""
+    """Return the relative distance of a vector from the span of orthonormal columns."""
     return float((vector - basis @ (basis.T @ vector)).norm() / vector.norm())
 
 
 def _told(nodes: list[_Node], whole: bool, decoder: _Decoder, end: int, vocabulary: Vocabulary | None) -> Transcripts:
-    """Return what was read with what is sure of it."""
+    """Return the transcripts that were read, with their statuses and reasons."""
     goes_on = {node.words[:-1] for node in nodes[1:]}
     ends = sorted((one for one in nodes if one.words not in goes_on), key=lambda one: one.words)
     general = ""
@@ -295,7 +317,7 @@ def _told(nodes: list[_Node], whole: bool, decoder: _Decoder, end: int, vocabula
 
 
 def _open(nodes: list[_Node], ends: list[_Node], decoder: _Decoder, end: int) -> list[str]:
-    """Return, for each end, why more words may follow, or nothing."""
+    """Return, for each last word, why more words may follow it, "" if none does."""
     gradient = decoder.gradients.get("head.weight")
     if gradient is None:
         return ["the last layer, which tells whether more words follow, is not sent"] * len(ends)
@@ -305,7 +327,7 @@ def _open(nodes: list[_Node], ends: list[_Node], decoder: _Decoder, end: int) ->
         states = torch.stack([node.state[0] for node in nodes])
         told = ended(gradient, states, [places[one.words] for one in ends], end)
     elif len(ends) == 1:
-        # One after the other; the context of the last is nowhere read.
+        # A single utterance has its steps in order. No step reads the context after the last word.
         context = slice(decoder.width, decoder.width + len(decoder.context))
         states = decoder.words.new_zeros(len(nodes) - 1, decoder.cell.hidden_size)
         contexts = decoder.words.new_zeros(len(nodes) - 1, len(decoder.context))
@@ -322,7 +344,7 @@ def _nothing(reason: str, inputs: int, vocabulary: Vocabulary | None) -> Transcr
 
 
 def first_layer(leak: Leak) -> Tensor:
-    """Return the gradient (4H, K) of a decoder's first layer: its weights, and its bias as one more column."""
+    """Return the gradient (4H, K) of a decoder's first layer: its weights, and its bias as a last column."""
     return torch.cat([leak.gradients[name].reshape(len(leak.gradients[name]), -1) for name in FIRST], dim=1)
 
 

@@ -137,7 +137,7 @@ WORDS = ["audit", "brought:make", "--data", "brought:batches"]
         (["audit", "brought:one", "--data", "photos"], "gives int, not an nn.Module"),
         (["audit", "brought:NUMBER", "--data", "photos"], "neither a model nor a function"),
         (["audit", "brought:failing", "--data", "photos"], "OSError: first"),
-        (["audit", "a b:c", "--data", "photos"], "is written module:name"),
+        (["audit", "a b:c", "--data", "photos"], "must be written module:name"),
         (["audit", "brought:make"], "needs private samples"),
         (["audit", "brought:make", "--data", "photos"], "does not take inputs of shape (3, 32, 32)"),
         (["audit", "brought:make", "--data", "nothing"], "unknown dataset 'nothing'"),
@@ -151,14 +151,14 @@ WORDS = ["audit", "brought:make", "--data", "brought:batches"]
         ([*WORDS, "--batch-size", ""], "batch sizes are at least 1"),
         ([*WORDS, "--defense", "clap"], "unknown defence 'clap': did you mean 'clip'"),
         ([*WORDS, "--labels", "soft"], "labels are onehot"),
-        ([*WORDS, "--labels", "smoothing/x"], "smoothing/0.1, a number"),
+        ([*WORDS, "--labels", "smoothing/x"], "with a number, such as smoothing/0.1"),
         ([*WORDS, "--loss", "mse"], "a loss is cross-entropy"),
         ([*WORDS, "--minutes", "0"], "minutes and memory are above 0"),
         ([*WORDS, "--memory", "nan"], "minutes and memory are above 0"),
         ([*WORDS, "--fail-above", "labels"], "--fail-above takes MEASURE=LIMIT"),
         ([*WORDS, "--fail-above", "lables=1"], "did you mean 'labels'"),
         (["audit", "brought:make", "--before", "a.pt"], "--before and --after go together"),
-        (["audit", "brought:make", "--before", "a.pt", "--after", "b.pt"], "one batch size is public"),
+        (["audit", "brought:make", "--before", "a.pt", "--after", "b.pt"], "has one batch size, which is public"),
         (["audit", "brought:make", "--before", "a.pt", "--after", "b.pt", "--batch-size", "1"], "no file 'a.pt'"),
     ],
 )
@@ -225,5 +225,5 @@ def test_a_declared_size_is_looked_at_before_anything_is_read(monkeypatch: pytes
         bringing.samples_of("bomb.npz")
     header = json.dumps({"w": {"dtype": "F32", "shape": [2**40], "data_offsets": [0, 2**42]}}).encode()
     Path("huge.safetensors").write_bytes(struct.pack("<Q", len(header)) + header)
-    with pytest.raises(GradleakError, match="its header promises"):
+    with pytest.raises(GradleakError, match="its header declares"):
         bringing.state_of(Path("huge.safetensors"))

@@ -156,7 +156,7 @@ def written() -> Report:
         ("brought:exits", r"'brought:exits\(\)' failed: SystemExit: 0"),
         ("brought:leaves", r"'brought:leaves\(\)' failed: Own"),
         ("exiting:make", "'exiting:make' cannot be had: SystemExit: 0"),
-        ("brought:nothing", "the model gives NoneType, not a tensor of logits"),
+        ("brought:nothing", "the model returns NoneType, not a tensor of logits"),
         ("brought:half", "the model does not take inputs of shape"),
         ("brought:scripted", "has no Linear layer"),
         ("brought:frozen", "no parameter of Sequential needs a gradient"),
@@ -282,28 +282,28 @@ DATA: dict[str, tuple[Callable[[], None], list[str], str]] = {
     ),
     "an image cut off": (
         made(RIGHT, lambda: Path("data/a.png").write_bytes(Path("data/a.png").read_bytes()[:60])), ["--data", "data"],
-        "'a.png' is no image that can be read",
+        "'a.png' cannot be read as an image",
     ),
     "an empty image": (
-        made(RIGHT, lambda: Path("data/b.png").touch()), ["--data", "data"], "'b.png' is no image that can be read",
+        made(RIGHT, lambda: Path("data/b.png").touch()), ["--data", "data"], "'b.png' cannot be read as an image",
     ),
-    "an image said to be huge": (bomb, ["--data", "data"], "'a.png' is no image that can be read: Image size"),
+    "an image said to be huge": (bomb, ["--data", "data"], "'a.png' cannot be read as an image: Image size"),
     "a pipe as an image": (
-        made(RIGHT, lambda: os.mkfifo("data/b.png")), ["--data", "data"], "'b.png' is no image that can be read",
+        made(RIGHT, lambda: os.mkfifo("data/b.png")), ["--data", "data"], "'b.png' cannot be read as an image",
     ),
     "an image linked to itself": (
-        made(RIGHT, lambda: Path("data/b.png").symlink_to("b.png")), ["--data", "data"], "'b.png' is no image that can",
+        made(RIGHT, lambda: Path("data/b.png").symlink_to("b.png")), ["--data", "data"], "'b.png' cannot be read as an",
     ),
     "a folder linked into itself": (
         made(RIGHT, lambda: Path("data/again").symlink_to(".")), ["--data", "data"], "",
     ),
     "a folder linked to itself": (lambda: Path("data").symlink_to("data"), ["--data", "data"], "unknown dataset"),
-    "a pipe as an archive": (lambda: os.mkfifo("a.npz"), ["--data", "a.npz"], "'a.npz' cannot be read: it is no file"),
+    "a pipe as an archive": (lambda: os.mkfifo("a.npz"), ["--data", "a.npz"], "'a.npz' cannot be read: it is not a"),
     "an empty archive": (lambda: Path("a.npz").touch(), ["--data", "a.npz"], "'a.npz' cannot be read"),
     "an archive linked to itself": (lambda: Path("a.npz").symlink_to("a.npz"), ["--data", "a.npz"], "'a.npz'"),
-    "a pipe as weights": (lambda: os.mkfifo("a.pt"), UPDATE, "'a.pt' cannot be read as weights: it is no file"),
-    "a folder as weights": (lambda: Path("a.pt").mkdir(), UPDATE, "'a.pt' cannot be read as weights: it is no file"),
-    "weights said to be huge": (packed, UPDATE, "'a.pt' says it holds"),
+    "a pipe as weights": (lambda: os.mkfifo("a.pt"), UPDATE, "'a.pt' cannot be read as weights: it is not"),
+    "a folder as weights": (lambda: Path("a.pt").mkdir(), UPDATE, "'a.pt' cannot be read as weights: it is not"),
+    "weights said to be huge": (packed, UPDATE, "'a.pt' declares a size"),
     "a function that exits": (lambda: None, ["--data", "brought:exits"], r"'brought:exits()' failed: SystemExit: 0"),
     "a name of two lines": (lambda: None, ["--data", "pho\ntos"], "unknown dataset 'pho tos'"),
 }  # fmt: skip
@@ -345,13 +345,13 @@ FOLDERS: dict[str, tuple[Callable[[], object], str]] = {
     "with a report that is none": (put("report/report.json", "mine"), "report.json in the folder 'report' is not"),
     "with a folder for a report": (lambda: Path("report/report.json").mkdir(parents=True), "is not the report of an"),
     "with a report of an earlier version": (of_an_earlier_version, "does not list its files"),
-    "with a foreign page": (put("report/index.html", "mine"), "'index.html' in the folder 'report' is not of an audit"),
+    "with a foreign page": (put("report/index.html", "mine"), "'index.html' in the folder 'report' was not"),
     "with a page that was changed": (made(earlier, put("report/index.html", "mine")), "or was changed since: move it"),
     "with a report beside a foreign page": (
         lambda: (earlier(Path("other")), put("report/index.html", "mine")(),
                  Path("other/report.json").rename("report/report.json")), "'index.html' in the folder 'report'",
     ),
-    "with a file for figures": (put("report/figures", "mine"), "'figures' in the folder 'report' is not of an audit"),
+    "with a file for figures": (put("report/figures", "mine"), "'figures' in the folder 'report' was not"),
     "with a report linked to nothing": (
         lambda: (Path("report").mkdir(), Path("report/report.json").symlink_to("gone")), "is not the report",
     ),
@@ -407,7 +407,7 @@ def test_a_figure_s_name_that_is_taken_keeps_the_report_elsewhere(capsys: pytest
     before = content(Path("report"))
     code, err = audited(capsys, "brought:make", "--data", "brought:batches", "--defense", "none,clip/1")
     assert code == 2
-    assert "'figures/frontier.svg' in the folder 'report' is not of an audit" in err
+    assert "'figures/frontier.svg' in the folder 'report' was not written by an audit" in err
     assert content(Path("report")) == before
     (page,) = Path("spare").rglob("index.html")
     assert f"the report was written to {page.absolute()} instead" in err
@@ -592,7 +592,7 @@ def test_a_reader_of_the_output_that_has_gone_is_no_error(
 
 def test_a_python_user_sees_the_same_errors() -> None:
     put("report/index.html", "mine")()
-    with pytest.raises(InputError, match="is not of an audit"):
+    with pytest.raises(InputError, match="was not written by an audit"):
         plain().write("report")
     with pytest.raises(GradleakError, match="SystemExit: 0"):
         bringing.model_of("brought:exits")

@@ -47,7 +47,7 @@ def test_json_comes_back_as_it_was() -> None:
     ["", "{", "[]", "{}", '{"schema": "gradleak-audit/2"}', "\x00\xff", '{"schema": NaN}', "1" * 10_000],
 )
 def test_what_is_no_report_is_one_clear_line(text: str) -> None:
-    with pytest.raises(InputError, match="this is no report of an audit") as caught:
+    with pytest.raises(InputError, match="this is no audit report") as caught:
         Report.from_json(text)
     assert "\n" not in str(caught.value)
 

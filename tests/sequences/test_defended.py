@@ -59,7 +59,7 @@ def test_how_many_steps_there_are_may_be_told() -> None:
     leak = leaked(SAID, named("grad-drop/0.9", generator=None))
     assert read_defended(leak, steps=len(SAID) + 1).tokens == [SAID]
     assert read_defended(leak, steps=3).tokens != [SAID]
-    with pytest.raises(InputError, match="a step at least"):
+    with pytest.raises(InputError, match="at least one step"):
         read_defended(leak, steps=0)
 
 

@@ -104,12 +104,12 @@ def test_the_nearest_start_is_taken() -> None:
 def test_what_cannot_be_matched() -> None:
     model = recogniser("small", CLASSES, seed=1)
     two = observe_speech(model, [SOUND, SOUND], [SAID, SAID[1:]])
-    with pytest.raises(InputError, match="one utterance is matched; this gradient is of 2"):
+    with pytest.raises(InputError, match="matching takes one utterance; this gradient is of 2"):
         match_transcript(two)
     leak = leaked(model, SAID)
-    with pytest.raises(InputError, match="a start and a step at least; got 0"):
+    with pytest.raises(InputError, match="at least one start and one step; got 0"):
         match_transcript(leak, starts=0)
-    with pytest.raises(InputError, match="a start and a step at least; got 1 and 0"):
+    with pytest.raises(InputError, match="at least one start and one step; got 1 and 0"):
         match_transcript(leak, replace(OURS, steps=0))
     with pytest.raises(InputError, match="the bag is empty"):
         match_transcript(leak, bag=[])

@@ -212,7 +212,7 @@ class Normalised(nn.Module):
         (Normalised(nn.LayerNorm(16)), "'between' is a LayerNorm"),
         (Normalised(nn.Tanh()), "does more than its Embedding"),
         (Normalised(nn.Identity(), nn.RNN(16, 16, batch_first=True)), "'recurrent' is a RNN"),
-        (Normalised(nn.Identity(), nn.LSTM(16, 8, batch_first=True, bidirectional=True)), "both directions"),
+        (Normalised(nn.Identity(), nn.LSTM(16, 8, batch_first=True, bidirectional=True)), "bidirectional"),
     ],
 )
 def test_what_is_not_read_is_refused_by_name(model: nn.Module, message: str) -> None:
@@ -239,8 +239,8 @@ class Mixed(nn.Module):
     [
         (nn.TransformerEncoderLayer(16, 2, 32, batch_first=True), "'mix.self_attn' is a MultiheadAttention"),
         (nn.BatchNorm1d(3), "'mix' is a BatchNorm1d"),
-        (lambda words: words + words.mean(dim=1, keepdim=True), "Mixed looks ahead"),
-        (lambda words: words.cumsum(dim=1), "'first' is given more than one word and its place"),
+        (lambda words: words + words.mean(dim=1, keepdim=True), "Mixed is not causal"),
+        (lambda words: words.cumsum(dim=1), "'first' reads more than one word and its position"),
     ],
 )
 def test_other_networks_of_linear_layers_are_refused_by_name(mix: Callable[[Tensor], Tensor], message: str) -> None:
