@@ -103,7 +103,7 @@ def test_run_writes_page_and_record_and_says_where(
 def test_a_failing_page_and_an_unforeseen_error(
     toy: Study, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    broken = "page 'toy' failed in cell 2: ValueError: the toy broke (as far as it came it is in toy.ipynb)"
+    broken = "page 'toy' failed in cell 2: ValueError: the toy broke (the cells up to there are in toy.ipynb)"
 
     def fails(*_: object, **__: object) -> None:
         raise GradleakError(broken)

@@ -1,1 +1,1 @@
-"""What makes the book: runs and their cache, records, pages, figures, tables, the build."""
+"""Build the book: run its pages, write its generated parts, render and print it, and spot-check its records."""

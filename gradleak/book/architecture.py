@@ -1,4 +1,4 @@
-"""The picture of the package: its parts as boxes in layers, and who imports whom, as the sources have it."""
+"""Draw the package's structure: its parts as boxes in layers, with arrows for the imports found in the sources."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 import gradleak
 from gradleak.show import figures
 
-# From what needs all to what needs nothing. A part that no layer names stands in the last; no arrow is drawn to it.
+# The layers, from the most dependent to the most basic. A part that no layer lists belongs to the last layer, to which
+# no arrows are drawn.
 LAYERS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("the command line", ("cli",)),
     ("what makes the book", ("book",)),
@@ -35,14 +36,14 @@ COLOURS = ("#e8eef3", "#f6e3de", "#dbe7ef", "#f5ecd9", "#e3ede4", "#ece6f0", "#e
 
 
 def parts() -> list[str]:
-    """Return the package's parts: its folders and its modules, without the ones that begin with an underscore."""
+    """Return the package's parts: its subpackages and modules whose names do not start with an underscore."""
     folder = Path(gradleak.__file__).parent
     found = [place.stem for place in folder.iterdir() if place.suffix == ".py" or (place / "__init__.py").is_file()]
     return sorted(name for name in found if not name.startswith("_"))
 
 
 def imports() -> set[tuple[str, str]]:
-    """Return which part imports which, anywhere in its sources but not for types alone."""
+    """Return the pairs (importing part, imported part), without imports that serve only for type checking."""
     known, folder = set(parts()), Path(gradleak.__file__).parent
     found = set()
     for part in known:
@@ -54,7 +55,7 @@ def imports() -> set[tuple[str, str]]:
 
 
 def _executed(tree: ast.AST) -> Iterator[ast.AST]:
-    """Yield the nodes of a tree but for those under `if TYPE_CHECKING`."""
+    """Yield the nodes of a tree, except those under `if TYPE_CHECKING`."""
     for node in ast.iter_child_nodes(tree):
         typed = isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
         if isinstance(node, ast.If) and typed:
@@ -65,7 +66,7 @@ def _executed(tree: ast.AST) -> Iterator[ast.AST]:
 
 
 def _named(node: ast.AST) -> list[str]:
-    """Return the parts of gradleak that an import names; inside a part everything is imported by its full name."""
+    """Return the parts of gradleak that an import names; the package has no relative imports."""
     names: list[str] = []
     if isinstance(node, ast.Import):
         names = [alias.name for alias in node.names]
@@ -75,7 +76,7 @@ def _named(node: ast.AST) -> list[str]:
 
 
 def layers() -> list[tuple[str, list[str]]]:
-    """Return the parts that there are, by layer."""
+    """Return the existing parts, by layer."""
     there = parts()
     named = {part for _, row in LAYERS for part in row}
     rows = [(title, [part for part in row if part in there]) for title, row in LAYERS]
@@ -84,7 +85,7 @@ def layers() -> list[tuple[str, list[str]]]:
 
 
 def draw() -> Figure:
-    """Draw the layers from the command line down to what all use, and an arrow an import."""
+    """Draw the layers from the command line down to the basic parts, with one arrow for each import between parts."""
     rows, arrows = layers(), imports()
     width, height = 100.0, 10.0
     figure, axes = figures.panels(1, 1, height=1.02 * len(rows), width=8.4)
@@ -112,7 +113,7 @@ def draw() -> Figure:
 
 
 def _arrow(axis: Axes, source: tuple[float, float, int], target: tuple[float, float, int], height: float) -> None:
-    """Draw an import: down from layer to layer in blue, within a layer as a bow, upwards in red."""
+    """Draw the arrow of an import: blue down to another layer, a green bow within a layer, red upwards."""
     (x, y, level), (u, v, below) = source, target
     down = below > level
     start, end = ((x, y), (u, v + height)) if down else ((x, y + height), (u, v if below < level else v + height))

@@ -1,4 +1,4 @@
-"""The tables of all attacks, and of the words that they answer with, for the page on what a program may call."""
+"""Write the tables of all attacks and of their statuses for the book's page on the API."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gradleak.show.tables import Table
 
 
 def text() -> str:
-    """Return both tables."""
+    """Return both tables in Markdown."""
     return f"{_attacks()}\n{_words()}\n"
 
 

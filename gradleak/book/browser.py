@@ -1,4 +1,4 @@
-"""A headless Chromium, and a server for the built book."""
+"""Start a headless Chromium, and a local server for the built book."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FLAGS = (
 
 
 def executable() -> str | None:
-    """Return the system's Chromium, if there is one."""
+    """Return the path of the system's Chromium, or None if there is none."""
     return next(
         (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
     )
@@ -26,7 +26,7 @@ def executable() -> str | None:
 
 @contextlib.contextmanager
 def chromium() -> Iterator[Any]:
-    """Run Chromium without a window."""
+    """Run Chromium without a window, and yield the browser."""
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as play:
@@ -39,7 +39,7 @@ def chromium() -> Iterator[Any]:
 
 class _Silent(http.server.SimpleHTTPRequestHandler):
     def log_message(self, *arguments: object) -> None:
-        """Say nothing: whoever opens the pages speaks."""
+        """Log no requests, since the caller reports its progress."""
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""Builds the book: runs the pages that changed, side by side, writes the generated parts, calls jupyter-book."""
+"""Build the book: run the changed pages in parallel, write the generated parts, and call jupyter-book."""
 
 from __future__ import annotations
 
@@ -24,23 +24,30 @@ from gradleak.studies import Study
 if TYPE_CHECKING:
     from gradleak.book.pages import PageRun
 
-# What the book is made from. What is in it is in `MADE`, and what is shown of it, beside its pages, in `RENDERED`.
+# `SOURCES` are the inputs of a build, and `MADE` are the folders that a build writes into the book. `RENDERED` are the
+# other inputs of the HTML.
 SOURCES = ("gradleak", "notebooks", "results", "book", "_config.yml", "benchmarks/results.json")
 MADE = ("book/executed", "book/generated")
 RENDERED = ("_config.yml", "book", "gradleak/book/build.py")
 
 
 def build(profile: str = "quick", *, jobs: int | None = None, cluster: str | None = None) -> Path:
-    """Run every page that changed, write the generated parts and render the book; return its first page.
+    """Run every changed page, write the generated parts and render the book.
 
-    `jobs`: pages at once; `cluster`: the address of a Dask scheduler on which their trials run.
+    Args:
+        profile: "quick" or "paper", the parameters with which the pages run.
+        jobs: The number of pages that run at once.
+        cluster: The address of a Dask scheduler on which their trials run.
+
+    Returns:
+        The file of the book's first page.
     """
     contents = _contents()
     ordered = sorted((studies.load(name) for name in studies.names()), key=lambda study: _place(study, contents))
     index, stamp = paths.root() / "_build" / "html" / "index.html", paths.root() / "_build" / "book.hash"
     asked = _asked(profile)
     if index.is_file() and stamp.is_file() and stamp.read_text() == asked + _made():
-        # Nothing is imported for that: a book that stands is there at once.
+        # No slow import is needed to find that the book is up to date.
         for number, study in enumerate(ordered, 1):
             _say(number, len(ordered), study, "unchanged")
         return index
@@ -49,7 +56,7 @@ def build(profile: str = "quick", *, jobs: int | None = None, cluster: str | Non
     from gradleak.runs import confirmations, records, standing
 
     for study in ordered:
-        for record in records.all_recorded(study.name):  # one that was edited is said now, and not after the pages
+        for record in records.all_recorded(study.name):  # an edited record is an error now, not after all pages ran
             confirmations.read(standing.confirmations_of(record))
     runs = _run_pages(ordered, profile, jobs, cluster)
     _remove_stale({run.notebook for run in runs.values()})
@@ -60,7 +67,7 @@ def build(profile: str = "quick", *, jobs: int | None = None, cluster: str | Non
 
 
 def _asked(profile: str) -> str:
-    """Return a hash of everything that the book is made from: files, data, versions, devices."""
+    """Return a hash of all inputs of the build: files, data, versions and devices."""
     folders = [folder for folder in (paths.data_folder(), paths.weights_folder()) if folder]
     datasets = [f"{f.name} {f.stat().st_size} {f.stat().st_mtime_ns}" for d in folders for f in sorted(d.glob("*.*"))]
     installed = sorted(folder.name for folder in Path(sysconfig.get_path("purelib")).glob("*.dist-info"))
@@ -71,12 +78,12 @@ def _asked(profile: str) -> str:
 
 
 def _made() -> str:
-    """Return a hash of what a build leaves in the book, by sizes and times."""
+    """Return a hash of the sizes and times of the files that a build writes into the book."""
     return _hash(_files(MADE), lambda file: f"{file.stat().st_size} {file.stat().st_mtime_ns}".encode())
 
 
 def _files(places: Iterable[str]) -> Iterator[Path]:
-    """Yield the files under places of the checkout; what a build makes only where it is asked for by name."""
+    """Yield the files under places of the checkout, except those that a build writes and `places` does not name."""
     made = {paths.root() / place for place in MADE}
     for place in places:
         base = paths.root() / place
@@ -94,25 +101,25 @@ def _hash(files: Iterable[Path], content: Callable[[Path], bytes]) -> str:
 
 
 def _contents() -> list[str]:
-    """Return the patterns of pages in the table of contents, in its order."""
+    """Return the patterns of pages in the table of contents, in their order."""
     toc = yaml.safe_load((paths.book() / "_toc.yml").read_text())
     chapters = (chapter for part in toc["parts"] for chapter in part["chapters"])
     return [page["glob"] for chapter in chapters for page in chapter.get("sections", ())]
 
 
 def papers() -> list[str]:
-    """Return the papers in the order of the contents."""
+    """Return the papers in the order of the table of contents."""
     return list(dict.fromkeys(Path(pattern).parent.name for pattern in _contents()))
 
 
 def _place(study: Study, contents: list[str]) -> int:
-    """Return where in the table of contents a page first fits."""
+    """Return the index of the first pattern in the table of contents that matches a page."""
     page = f"book/executed/{study.paper}/{study.name}"
     return next((place for place, pattern in enumerate(contents) if fnmatch(page, pattern)), len(contents))
 
 
 def _run_pages(ordered: list[Study], profile: str, jobs: int | None, cluster: str | None = None) -> dict[str, PageRun]:
-    """Run the pages that changed, all of them though one may fail, and say of each how it went."""
+    """Run all changed pages, even if some fail, and print the outcome of each; raise an error if any has failed."""
     from gradleak.book import pages
     from gradleak.runs import progress
 
@@ -134,14 +141,14 @@ def _run_pages(ordered: list[Study], profile: str, jobs: int | None, cluster: st
             told = f"{ended.seconds:.0f} s"
         _say(len(runs) + len(failed), len(ordered), study, told)
     if failed:
-        raise GradleakError(f"{len(failed)} of {len(ordered)} pages failed: {', '.join(failed)}; why is said above")
+        raise GradleakError(f"{len(failed)} of {len(ordered)} pages failed: {', '.join(failed)}; see the errors above")
     return {study.name: runs[study.name] for study in ordered}
 
 
 def _attempts(
     waiting: list[Study], profile: str, jobs: int | None, cluster: str | None
 ) -> Iterator[tuple[Study, PageRun | GradleakError]]:
-    """Run pages, as many at once as there are jobs and each with one; a page alone has all jobs for its trials."""
+    """Run pages in parallel, with one job for each page; if pages run one by one, each uses all jobs for its trials."""
     from gradleak.book import kernels
     from gradleak.runs import cards, runner
 
@@ -149,7 +156,7 @@ def _attempts(
     if at_once == 1:
         yield from ((study, _attempt(study.name, profile, jobs, cluster)) for study in waiting)
         return
-    # Two pages on two cores leave none for a second thread of either.
+    # The pages use all cores, so each gets a single thread.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     context = kernels.server([f"gradleak.studies.{s.paper}.{s.name.replace('-', '_')}" for s in waiting])
     pool = ProcessPoolExecutor(at_once, mp_context=context, initializer=kernels.use)
@@ -158,7 +165,7 @@ def _attempts(
         begun = {pool.submit(_attempt, study.name, profile, 1, cluster, shared): study for study in waiting}
         yield from ((begun[done], done.result()) for done in as_completed(begun))
     except BrokenProcessPool as error:
-        raise GradleakError("a page ended without a word: was there too little memory?") from error
+        raise GradleakError("a page's process ended without an error message: was there too little memory?") from error
     finally:
         pool.shutdown(cancel_futures=True)
 
@@ -170,15 +177,15 @@ def _attempt(
     cluster: str | None,
     shared: tuple[list[str], Path] | None = None,
 ) -> PageRun | GradleakError:
-    """Run a page that is known to have changed, here or in a process of its own, which takes a card of `shared`."""
+    """Run a changed page in this process, which first takes one of the GPUs in `shared` if pages run in parallel."""
     from gradleak.book import pages
     from gradleak.runs import cards, progress
 
     if shared:
-        # The page's kernel inherits the choice.
+        # The page's kernel inherits the chosen GPU through the environment.
         cards.take(*shared)
     study = studies.load(name)
-    # The bars of pages that run side by side would draw over one another.
+    # The progress bars of pages that run in parallel would overwrite each other.
     with progress.quiet() if jobs == 1 else contextlib.nullcontext():
         try:
             parameters = studies.parameters(study, profile)
@@ -208,13 +215,13 @@ def _render(index: Path) -> None:
     if index.is_file() and stamp.is_file() and stamp.read_text() == now:
         return
     stamp.unlink(missing_ok=True)
-    # jupyter-book has no `python -m` of its own, and its script's first line may not survive a path with a space.
+    # jupyter-book cannot be run by `python -m`, and the first line of its script fails if Python's path has a space.
     command = [
         sys.executable, "-c", "from jupyter_book.cli.main import main; main()",
         "build", ".", "--toc", "book/_toc.yml", "--path-output", ".",
         "-W", "-n", "--keep-going",
     ]  # fmt: skip
-    # Sphinx writes ANSI colours and progress for terminals; a log should read plainly.
+    # Turn off the colours that Sphinx writes for terminals, so that the log is readable.
     environment = os.environ | {"NO_COLOR": "1", "PYTHONWARNINGS": "ignore"}
     result = subprocess.run(command, cwd=paths.root(), capture_output=True, text=True, env=environment, check=False)
     if result.returncode != 0:

@@ -1,4 +1,4 @@
-"""What the status page says of trials that were run again: on which machines, how many, and what differed."""
+"""Write the status page's part on spot checks: which trials were run again, on which machines, and what differed."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from gradleak.runs.records import Record
 from gradleak.show.tables import Table
 from gradleak.studies import Study
 
-# Every difference is listed under its kind, in this order.
+# The order in which differences are listed, by their kind.
 KINDS = ("exact", "measured", "rounding")
 
 
 def text(ordered: Iterable[Study]) -> str:
-    """Return the tables of all confirmations with today's code, and of all differences that they found."""
+    """Return the tables of all confirmations with today's code, and of the differences that they found, in Markdown."""
     kept = [record for study in ordered for record in records.all_recorded(study.name)]
     found = [(name_of(record), summary) for record in kept for summary in standing.confirmed_by(record)]
     if not found:
@@ -30,7 +30,7 @@ def text(ordered: Iterable[Study]) -> str:
 
 
 def totals(kept: Sequence[Record]) -> list[str]:
-    """Return, a line a machine, how much of these records it has confirmed with today's code."""
+    """Return a line for each machine on how many trials of these records it has confirmed with today's code."""
     by_machine: dict[str, list[Summary]] = {}
     for record in kept:
         for summary in standing.confirmed_by(record):
@@ -52,7 +52,7 @@ def totals(kept: Sequence[Record]) -> list[str]:
 
 
 def name_of(record: Record) -> str:
-    """Return how tables and messages call a record: by its study, and by its device where that is a GPU."""
+    """Return the name of a record in tables and messages: its study, with "(GPU)" if it was made on one."""
     return record.study + " (GPU)" * record.accelerated
 
 

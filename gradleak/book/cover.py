@@ -1,4 +1,4 @@
-"""The book's first picture: private photographs, the gradient that was shared, and what the server makes of it."""
+"""Draw the book's first picture: private images, the gradients that were shared, and the recovered images."""
 
 from __future__ import annotations
 
@@ -17,14 +17,22 @@ from gradleak.runs.records import Record
 from gradleak.show import figures
 from gradleak.studies.shared import mosaics
 
-# The studies whose records are shown: a whole batch, and a convolutional network.
+# The studies whose records are shown: a whole batch, and images from a convolutional network.
 SHOWN = ("exact-batch", "cnn-inversion")
 Picture = np.ndarray[Any, np.dtype[Any]]
 
 
 @dataclass(frozen=True)
 class Exposure:
-    """One private image (3, H, W), the gradient row the server received, and the image and label it computed."""
+    """A private image, the gradient that the server received, and the recovered image and label.
+
+    Attributes:
+        private: The private image (3, H, W).
+        private_label: The private label (C,).
+        gradient: The row of the first layer's gradient from which the image was recovered (3, H, W).
+        recovered: The recovered image (3, H, W).
+        recovered_label: The recovered label (C,).
+    """
 
     private: Tensor
     private_label: Tensor
@@ -34,11 +42,16 @@ class Exposure:
 
 
 def expose(samples: int = 6, seed: int = 7) -> list[Exposure]:
-    """Let single photographs leak out of a fully connected network with biases, in closed form (aono2017)."""
+    """Recover single photographs from gradients of a fully connected network with biases in closed form (aono2017).
+
+    Args:
+        samples: The number of photographs, each of another class.
+        seed: The seed of the classes, the labels' smoothing and the network.
+    """
     photos = data.load("photos", "test", size=64)
     generator = torch.Generator().manual_seed(seed)
     classes = torch.randperm(photos.classes, generator=generator)[:samples]
-    # Of each photograph the crop with the most contrast: the one that tells the eye the most.
+    # For each class, take the crop with the highest contrast, which is the easiest to recognise.
     contrast = photos.images.flatten(1).std(dim=1)
     chosen = torch.stack([contrast.where(photos.labels == label, contrast.new_zeros(())).argmax() for label in classes])
     epsilon = torch.rand(samples, generator=generator) / 2
@@ -53,7 +66,7 @@ def expose(samples: int = 6, seed: int = 7) -> list[Exposure]:
 
 
 def _attack(private: Tensor, label: Tensor, leak: Leak) -> Exposure:
-    """Recover the image from the first layer and the label from the last; the truth is only kept beside."""
+    """Recover the image from the first layer and the label from the last; the private data are only stored."""
     weight, bias = leak.gradients["1.weight"], leak.gradients["1.bias"]
     row = bias.abs().argmax()
     image = (weight[row] / bias[row]).reshape(private.shape)
@@ -66,7 +79,7 @@ def _attack(private: Tensor, label: Tensor, leak: Leak) -> Exposure:
 
 
 def quality(exposure: Exposure) -> tuple[float, float]:
-    """Return the image's PSNR in dB and the label's L1 error."""
+    """Return the PSNR (dB) of the recovered image and the L1 error of the recovered label."""
     from gradleak import metrics
 
     psnr = float(metrics.psnr(exposure.recovered[None].clamp(0, 1), exposure.private[None])[0])
@@ -75,7 +88,14 @@ def quality(exposure: Exposure) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class Panel:
-    """Pictures (rows, columns) under a title, each row with a name; a note under each column, or none."""
+    """A grid of pictures with a title.
+
+    Attributes:
+        title: The title.
+        names: The name of each row.
+        rows: The pictures, by row and column.
+        notes: The note under each column; empty for no notes.
+    """
 
     title: str
     names: tuple[str, ...]
@@ -84,11 +104,11 @@ class Panel:
 
 
 def bias_panel(samples: int) -> Panel:
-    """Show photographs, what the server received and what it made of that, computed here."""
+    """Return a panel of photographs, their gradients and the recovered images, which are computed here."""
     shown = expose(samples)
     rows = [
         [_pixels(exposure.private) for exposure in shown],
-        # Stretched about grey, as it comes over the wire: values of either sign.
+        # A gradient has values of both signs, so scale it to [0, 1] with zero as grey.
         [_pixels(exposure.gradient / exposure.gradient.abs().max() * 0.5 + 0.5) for exposure in shown],
         [_pixels(exposure.recovered.clamp(0, 1)) for exposure in shown],
     ]
@@ -101,7 +121,7 @@ def bias_panel(samples: int) -> Panel:
 
 
 def batch_panel(record: Record) -> Panel:
-    """Show a whole batch that the server computed from one averaged gradient, as recorded (exact-batch)."""
+    """Return a panel of a whole batch that was recovered from one averaged gradient, from the record of exact-batch."""
     frame = record.frame()
     row = frame[frame["picture"].notna()].iloc[0]
     size = int(row["size"])
@@ -112,7 +132,7 @@ def batch_panel(record: Record) -> Panel:
 
 
 def convolutional_panel(record: Record, samples: int) -> Panel:
-    """Show images from a trained convolutional network, matched and in closed form, as recorded (cnn-inversion)."""
+    """Return a panel of images recovered from a trained convolutional network, from the record of cnn-inversion."""
     frame = record.frame()
     trained = frame[frame["stage"] == "trained"]
     strips = [
@@ -126,7 +146,7 @@ def convolutional_panel(record: Record, samples: int) -> Panel:
 
 
 def make_cover(path: Path) -> None:
-    """Draw the picture: what is recorded of batches and of convolutional networks, beside the simplest case."""
+    """Draw the picture into a file: the panels of recorded images if there are records, and the simplest case."""
     batch, convolutional = (records.recorded(study) if study in studies.names() else None for study in SHOWN)
     lower = [bias_panel(5)] + ([convolutional_panel(convolutional, 5)] if convolutional else [])
     figures.style()

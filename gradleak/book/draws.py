@@ -1,4 +1,4 @@
-"""Which trials of records a check runs: the cheapest of every part, then so many that every claim is touched."""
+"""Choose the trials for a spot check: first the cheapest of every part, then enough to touch every claim."""
 
 from __future__ import annotations
 
@@ -12,8 +12,14 @@ from gradleak.runs.records import Record, part_of
 
 @dataclass
 class Budget:
-    """Seconds that a check may take: those that its trials took when they were recorded, those that they take now, and
-    those on the clock."""
+    """The time budget of a spot check.
+
+    Attributes:
+        seconds: The budget (s).
+        planned: The recorded run time (s) of the trials that were chosen.
+        spent: The run time (s) of the trials in this check.
+        begun: The start of the check on the monotonic clock.
+    """
 
     seconds: float
     planned: float = 0.0
@@ -21,7 +27,7 @@ class Budget:
     begun: float = field(default_factory=time.monotonic)
 
     def plan(self, seconds: float) -> bool:
-        """Set seconds aside for a trial if as many are left."""
+        """Reserve the seconds of a trial if enough are left, and return whether they were reserved."""
         if max(self.planned, self.spent) + seconds > self.seconds:
             return False
         self.planned = max(self.planned, self.spent) + seconds
@@ -29,17 +35,17 @@ class Budget:
 
     @property
     def text(self) -> str:
-        """How much of it is used."""
+        """The used part of the budget, as a text."""
         return f"{self.spent / 60:.1f} of {self.seconds / 60:.1f} minutes used"
 
     @property
     def over(self) -> bool:
-        """Whether the time is over."""
+        """Whether the budget is used up, by trials or on the clock."""
         return self.spent >= self.seconds or time.monotonic() - self.begun >= self.seconds
 
 
 def for_parts(record: Record, done: Collection[int]) -> list[int]:
-    """Return the cheapest trial of each part of which none was done, cheapest first."""
+    """Return the index of the cheapest trial of each part that contains none of the trials `done`, cheapest first."""
     touched = {part_of(record.trials[place]) for place in done}
     cheapest: dict[str, int] = {}
     for place in cheapest_first(record, range(len(record.trials))):
@@ -49,9 +55,17 @@ def for_parts(record: Record, done: Collection[int]) -> list[int]:
 
 
 def for_claims(record: Record, behind: Mapping[str, frozenset[int]], done: Collection[int]) -> list[tuple[float, int]]:
-    """Return trials that touch the claims behind which none was done, each with its seconds for a claim.
+    """Return trials that together touch all claims without a finished trial.
 
-    Greedy: the next trial is the one that takes the least time for each claim that it touches first.
+    The choice is greedy: the next trial has the least run time per claim that no earlier trial touches.
+
+    Args:
+        record: The record.
+        behind: The indices of the trials whose rows a claim selects, by the claim's id.
+        done: The indices of the finished trials.
+
+    Returns:
+        Pairs of the seconds per new claim and the index of the trial, in the order of the choice.
     """
     missing = {name for name, places in behind.items() if not places & set(done)}
     touches: dict[int, set[str]] = {}
@@ -68,9 +82,12 @@ def for_claims(record: Record, behind: Mapping[str, frozenset[int]], done: Colle
 
 
 def within(budget: Budget, wanted: Iterable[tuple[int, int]], records: Sequence[Record]) -> dict[int, list[int]]:
-    """Return the wanted trials for which the budget suffices, by the place of their record.
+    """Return the wanted trials for which the budget suffices, by the index of their record.
 
-    A wanted trial is a pair: the place of a record, and the place of a trial in that record.
+    Args:
+        budget: The budget, in which the chosen trials are reserved.
+        wanted: Pairs of the index of a record and the index of a trial in that record.
+        records: The records.
     """
     chosen: dict[int, list[int]] = {}
     for number, place in wanted:
@@ -80,10 +97,10 @@ def within(budget: Budget, wanted: Iterable[tuple[int, int]], records: Sequence[
 
 
 def merged(lists: Iterable[Iterable[tuple[float, int, int]]]) -> list[tuple[int, int]]:
-    """Join lists of (price, place of the record, place of the trial), each sorted, cheapest first."""
+    """Merge sorted lists of (price, index of the record, index of the trial) into one list, cheapest first."""
     return [(number, place) for _, number, place in heapq.merge(*lists)]
 
 
 def cheapest_first(record: Record, places: Iterable[int]) -> list[int]:
-    """Sort places of a record's trials by the seconds that these took."""
+    """Sort the indices of a record's trials by their recorded run time."""
     return sorted(places, key=lambda place: (record.trials[place].seconds, place))

@@ -1,4 +1,4 @@
-"""What the book's prose includes and no one writes: tables and pictures from the claims, the records and the runs."""
+"""Write the tables and pictures that the book's text includes, from the claims, the records and the runs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,13 @@ from gradleak.studies import Study
 
 
 def write(ordered: list[Study], papers: list[str], runs: dict[str, PageRun]) -> None:
-    """Write every part into book/generated; `ordered`: the pages as the contents have them."""
+    """Write all generated parts into book/generated.
+
+    Args:
+        ordered: The studies in the order of the table of contents.
+        papers: The papers in this order.
+        runs: The executed pages, by study.
+    """
     folder = paths.book() / "generated"
     folder.mkdir(parents=True, exist_ok=True)
     fresh = {name: records.read(run.record) for name, run in runs.items()}
@@ -47,7 +53,7 @@ def write(ordered: list[Study], papers: list[str], runs: dict[str, PageRun]) -> 
 
 
 def _sentence() -> Figure:
-    """Draw a recorded sentence as it appears, word by word."""
+    """Draw how a recorded sentence is recovered, word by word."""
     kept = records.recorded("sentences") if "sentences" in studies.names() else None
     if kept is None:
         return figures.nothing("no sentence is recorded")
@@ -56,7 +62,7 @@ def _sentence() -> Figure:
 
 
 def _put(file: Path, content: bytes) -> None:
-    # An unchanged file keeps its time, so that nothing is rendered for it again.
+    # An unchanged file keeps its modification time, so that Sphinx does not render it again.
     if not file.is_file() or file.read_bytes() != content:
         file.write_bytes(content)
 
@@ -69,7 +75,7 @@ def _put_figure(file: Path, figure: Figure) -> None:
 
 
 def _put_cover(folder: Path) -> None:
-    """Draw the first picture again where its code or a record that it shows has changed; it is computed, not copied."""
+    """Draw the book's first picture again if its code or a record that it shows has changed."""
     picture, key = folder / "cover.png", folder / "cover.key"
     known = [study for study in cover.SHOWN if study in studies.names()]
     files = [file for study in known for file in records.files_of(study) if file.is_file()]
@@ -92,7 +98,7 @@ def _pages(own: list[Study], judged: dict[str, list[Line]]) -> str:
 
 
 def _scores(lines: list[Line]) -> str:
-    """Return both scores in a sentence each, for the first page."""
+    """Return the numbers of the papers' claims and of ours by verdict, as a list for the first page."""
     theirs, own = claims.of_papers(lines), claims.of_ours(lines)
     return (
         f"- **The papers' claims, {len(theirs)}**: {claims.in_words(theirs) or 'none'}.\n"
@@ -101,7 +107,7 @@ def _scores(lines: list[Line]) -> str:
 
 
 def _scoreboard(papers: list[str], ordered: list[Study], judged: dict[str, list[Line]]) -> str:
-    """Return the verdicts counted and drawn, the claims that fail, and behind them all claims, page by page."""
+    """Return the scoreboard: the numbers of verdicts, the changed and the failing claims, and all claims by page."""
     lines = [line for study in ordered for line in judged[study.name]]
     parts = [
         _scores(lines),
@@ -150,7 +156,7 @@ def _status(ordered: list[Study], runs: dict[str, PageRun], fresh: dict[str, Rec
 
 
 def _told(record: Record) -> list[str]:
-    """Return the cells that the status page has for a record: state, device, days, number of trials, CPU time."""
+    """Return the cells of the status page for a record: state, device, days, number of trials and their run time."""
     seconds = duration(sum(trial.seconds for trial in record.trials))
     device = record.provenance.device.partition(",")[0]
     return [_badge(standing.state(record)), device, " to ".join(records.span(record)), f"{len(record.trials)}", seconds]

@@ -1,4 +1,4 @@
-"""How time grows: what `make bench` measured as exponents beside derived ones, and what a cluster makes of it."""
+"""Show how run times grow: measured exponents beside derived ones, and the times on clusters of workers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gradleak.runs.records import Record
 from gradleak.show import figures
 from gradleak.show.tables import Table, duration
 
-# What an attack does most of when it is given more, and the power with which that grows.
+# For each attack and each size that grows: the derived exponent of the dominant cost, with its reason.
 DERIVED = {
     ("soft labels", "C"): (1, "a scalar's residual is C numbers"),
     ("soft labels", "N"): (1, "samples are independent"),
@@ -29,16 +29,16 @@ DERIVED = {
     ("peeling", "B"): (2, "as many equations for B times as many unknowns"),
     ("gradient and LLG", "B"): (1, "the gradient of B images"),
 }
-# wainakh2021, section 6.1: the seconds of Figure 2(a) on a V100, for a hundred batches of each size from 1 to 128.
+# The seconds of wainakh2021, Figure 2(a) (section 6.1), on a V100: for a hundred batches of each size from 1 to 128.
 PUBLISHED = {"LLG": 54.0, "LLG+": 14.6 * 60, "LLG*": 32.2 * 60, "DLG, 100 steps": 17.4 * 3600}
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
-# Small sizes pay for what does not grow; so many of the largest say how it grows.
+# Exponents are fitted to this number of the largest sizes, because constant costs dominate at small sizes.
 LARGEST = 3
 COUNTS = (1, 2, 100)
 
 
 def exponent(sizes: Sequence[float], values: Sequence[float]) -> float:
-    """Return the power of the size with which the values of its largest few grow."""
+    """Return the exponent with which values grow with the size, fitted to the largest sizes; NaN if it is undefined."""
     if len(values) < 2 or min(values[-LARGEST:]) <= 0:
         return math.nan
     logs = np.log(np.asarray(sizes[-LARGEST:], dtype=float)), np.log(np.asarray(values[-LARGEST:], dtype=float))
@@ -46,13 +46,13 @@ def exponent(sizes: Sequence[float], values: Sequence[float]) -> float:
 
 
 def _series(rows: pd.DataFrame) -> list[tuple[tuple[str, str], pd.DataFrame]]:
-    """Return the rows by attack and by what grows, in their order."""
+    """Return the rows grouped by attack and by the size that grows, in the order of the rows."""
     groups = rows.groupby(["attack", "grows"], sort=False)
     return [((str(name[0]), str(name[1])), own) for name, own in groups]
 
 
 def growth_table(rows: pd.DataFrame) -> Table:
-    """Return every series: from which size to which, its time and memory at the last, measured and derived power."""
+    """Return a table with a row for each attack and size: range, time and memory at the largest size, exponents."""
     cells = []
     for (attack, grows), own in _series(rows):
         power, why = DERIVED[attack.partition(",")[0], grows]
@@ -77,7 +77,7 @@ def growth_table(rows: pd.DataFrame) -> Table:
 
 
 def draw(rows: pd.DataFrame) -> Figure:
-    """Draw processor time over size, a line a series; the published times of wainakh2021 as points a batch."""
+    """Draw CPU time over size, one line for each attack, and beside it the published times per batch of wainakh2021."""
     figure, axes = figures.panels(1, 2, height=4.2)
     ours, theirs = axes[0]
     for number, ((attack, grows), own) in enumerate(_series(rows)):
@@ -99,9 +99,16 @@ def draw(rows: pd.DataFrame) -> Figure:
 
 
 def finish(seconds: Sequence[float], workers: int, each: float = 0.0) -> float:
-    """Return when the last of these trials ends: each goes, in this order, to the worker that is free first.
+    """Return the time (s) at which the last trial ends, if each goes in order to the worker that is free first.
 
-    `each`: seconds that handing out a trial costs its worker.
+    Args:
+        seconds: The run time of each trial.
+        workers: The number of workers.
+        each: The overhead (s) of a trial for its worker.
+
+    Examples:
+        >>> finish([3.0, 1.0, 1.0], workers=2)
+        3.0
     """
     free = [0.0] * min(workers, max(1, len(seconds)))
     for taken in seconds:
@@ -110,14 +117,14 @@ def finish(seconds: Sequence[float], workers: int, each: float = 0.0) -> float:
 
 
 def overhead(scaling: pd.DataFrame) -> float:
-    """Return the seconds that a trial costs its worker beside its own, as the measured run of one worker has it."""
+    """Return the overhead (s) of a trial for its worker, from the measured run with one worker."""
     one = scaling.iloc[0]
     return max(0.0, (float(one["seconds"]) - float(one["in trials"])) / int(one["trials"]))
 
 
 def clusters_text(scaling: pd.DataFrame) -> str:
-    """Return what more workers save: measured from one to two, and computed from the records' own trials."""
-    # A GPU's seconds say nothing about workers of one core.
+    """Return a text on the gain of more workers: measured for one and two, and computed from the recorded trials."""
+    # Run times on a GPU do not apply to workers with one core.
     every = [record for name in studies.names() for record in records.all_recorded(name)]
     kept = [record for record in every if not record.accelerated]
     told, each = "From one worker to two nothing is measured yet: `make bench` does.\n", 0.0
@@ -133,7 +140,12 @@ def clusters_text(scaling: pd.DataFrame) -> str:
 
 
 def hundred(kept: list[Record], each: float) -> Table:
-    """Return how long the longest recordings would take on one, two and a hundred workers."""
+    """Return a table of the times that the longest recorded runs would take on one, two and a hundred workers.
+
+    Args:
+        kept: The records.
+        each: The overhead (s) of a trial for its worker.
+    """
     cells = []
     for record in sorted(kept, key=lambda one: -sum(trial.seconds for trial in one.trials))[:8]:
         seconds = [trial.seconds for trial in record.trials]
@@ -151,7 +163,7 @@ def hundred(kept: list[Record], each: float) -> Table:
 
 
 def draw_scaling(scaling: pd.DataFrame) -> Figure:
-    """Draw how much faster the measured run was with more workers, beside the most that there is to win."""
+    """Draw the measured speed-up over the number of workers, beside the ideal speed-up."""
     figure, axes = figures.panels(1, 1, height=3.0, width=4.6)
     axis = axes[0][0]
     axis.plot(

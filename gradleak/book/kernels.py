@@ -1,7 +1,7 @@
-"""Processes for pages that run side by side, all copied from one that has imported what every page needs.
+"""Fork the processes of pages that run in parallel from one server that has already imported their modules.
 
-A page's imports cost more than many a page's work. Here a server process imports them once and forks: it computes
-nothing itself, so that a forked kernel starts from the same state as a fresh one.
+For many pages the imports take longer than the work. Here a server process imports the modules once, and is forked for
+each page. The server computes nothing, so a forked kernel starts in the same state as a new one.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from typing import Any, cast
 from jupyter_client.provisioning.local_provisioner import LocalProvisioner
 
 NAME = "gradleak-forked"
-# What a kernel and the process that runs it need, whatever the page.
+# The modules that every page's kernel, and the process that runs the kernel, import.
 IMPORTS = (
     "ipykernel.kernelapp", "IPython", "papermill", "nbformat", "pandas", "seaborn", "matplotlib.pyplot", "scipy",
     "skimage.metrics", "gradleak.claims", "gradleak.book.pages",
 )  # fmt: skip
 
-# What multiprocessing knows in a process of the server that forks. It has no public way to do two things that are
-# needed here: to let a process that was forked from the server use that same server, and to close what tells the server
-# that somebody still needs it. If a Python version changes these names, tests/book/test_kernels.py fails.
+# The private object with which multiprocessing controls its fork server. Two operations here have no public interface:
+# letting a forked process use the server that it was forked from, and closing the file descriptor that keeps the server
+# alive. If a Python version changes these names, tests/book/test_kernels.py fails.
 SERVER: Any = vars(forkserver)["_forkserver"]
 
-# Elsewhere a copy of a process in which libraries are loaded may not work.
+# On other systems, a fork of a process that has loaded libraries may fail.
 FORKS = sys.platform == "linux"
 
 
 def server(modules: Sequence[str]) -> BaseContext:
-    """Return the context whose processes have imported these modules, and what every page needs, when they start."""
+    """Return a context whose processes start with these modules, and those that every page needs, already imported."""
     if not FORKS:
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
@@ -44,13 +44,13 @@ def server(modules: Sequence[str]) -> BaseContext:
 
 
 def use() -> None:
-    """Let the kernels that this process starts be forked from the server that it was itself forked from."""
+    """Fork the kernels of this process from the server from which this process was forked."""
     if not FORKS:
         return
     from jupyter_client.provisioning.factory import KernelProvisionerFactory
 
     if forkserver.get_inherited_fds() is not None:
-        # multiprocessing means a forked process to use the server that it comes from, and starts another one.
+        # multiprocessing would start a second server here, although a forked process inherits access to the first one.
         SERVER.ensure_running = lambda: None
     factory = KernelProvisionerFactory.instance()
     place = f"{__name__}:{Forked.__name__}"
@@ -59,10 +59,10 @@ def use() -> None:
 
 
 class Forked(LocalProvisioner):
-    """Starts a local kernel as a copy of the server's process, and not as a new interpreter."""
+    """A provisioner that starts a local kernel as a fork of the server, instead of a new interpreter."""
 
     async def launch_kernel(self, cmd: list[str], **kwargs: Any) -> Any:
-        """Start the kernel that a command line would start."""
+        """Start the kernel that the command line `cmd` describes."""
         connection = cmd[cmd.index("-f") + 1]
         process = multiprocessing.get_context("forkserver").Process(
             target=_kernel, args=(connection, kwargs.get("cwd"), dict(kwargs["env"]))
@@ -74,7 +74,7 @@ class Forked(LocalProvisioner):
 
 
 class _Handle:
-    """A process of multiprocessing under the names of subprocess.Popen, which jupyter_client asks for."""
+    """An adapter that gives a multiprocessing process the interface of subprocess.Popen, which jupyter_client uses."""
 
     stdin = stdout = stderr = None
 
@@ -92,7 +92,7 @@ class _Handle:
 
     def send_signal(self, number: int) -> None:
         try:
-            # The kernel leads a group of its own, once it has come that far.
+            # After its start, the kernel leads a process group.
             os.killpg(self.pid, number)
         except ProcessLookupError:
             if self.poll() is None:
@@ -106,9 +106,10 @@ class _Handle:
 
 
 def _kernel(connection: str, folder: str | None, environment: dict[str, str]) -> None:
-    """Be a kernel: in a session, a folder and an environment as if the command had been started."""
+    """Run a kernel in this process, with the session, folder and environment that a new process would have."""
     os.setsid()
-    # A server lives as long as one whom it serves holds this; a kernel, which ends with its server, must not be one.
+    # The server lives as long as some process holds this descriptor. A kernel ends with its server, so it must not
+    # hold the descriptor.
     os.close(SERVER._forkserver_alive_fd)
     os.environ.clear()
     os.environ.update(environment)
@@ -116,7 +117,7 @@ def _kernel(connection: str, folder: str | None, environment: dict[str, str]) ->
         os.chdir(folder)
     from ipykernel.kernelapp import IPKernelApp
 
-    # It ends with its parent, which is the server; told of none, it would greet whoever started it by hand. And a new
-    # interpreter learns where figures go when it imports matplotlib, which is imported here already.
+    # With a parent handle, the kernel ends with the server and prints no greeting. The backend for figures is normally
+    # chosen when matplotlib is imported. That has already happened here, so it is set explicitly.
     told = [f"--IPKernelApp.parent_handle={os.getppid()}", "--matplotlib=inline"]
     IPKernelApp.launch_instance(argv=["-f", connection, *told])

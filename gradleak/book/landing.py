@@ -1,4 +1,4 @@
-"""What leaks, in one table: a row for each page that has one, every number of it from the page's record."""
+"""Write the table of everything that leaks: a row for each page with an attack, with numbers from its record."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NOTES = (
 
 
 def text(ordered: list[Study]) -> str:
-    """Return the table, each row linked to its page; `ordered`: the pages as the contents have them."""
+    """Return the table in Markdown, each row with a link to its page, in the order of the studies."""
     lines = ["| what leaks | from | how exactly | in | stopped by |", "| --- | --- | --- | --- | --- |"]
     lines += [_line(study) for study in ordered if hasattr(study.module, "leaks")]
     caption = ":::{table} What leaks: medians and shares over the recorded runs.\n:name: tab-what-leaks\n"

@@ -1,4 +1,4 @@
-"""Runs pages: a study's notebook through papermill, its record beside it."""
+"""Run pages: execute a study's notebook with papermill, and write the record beside the executed notebook."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from gradleak.runs import confirmations, progress, records, runner, sources
 from gradleak.storage import storage_error, write_whole
 from gradleak.studies import Parameters, Study
 
-# What a page shows beside its study; a change there asks for a new run of the page, though not of its trials.
+# The modules besides the study that affect a page. If they change, the page has to run again, but not its trials.
 PAGE_MODULES = (
     "gradleak.claims", "gradleak.runs.records", "gradleak.runs.runner", "gradleak.show.provenance",
     "gradleak.show.tables", "gradleak.book.pages",
@@ -33,7 +33,14 @@ PAGE_MODULES = (
 
 @dataclass(frozen=True)
 class PageRun:
-    """An executed page: its notebook, its record, how long it took, and whether it was there already."""
+    """An executed page.
+
+    Attributes:
+        notebook: The file of the executed notebook.
+        record: The file of the record.
+        seconds: The run time of the page.
+        cached: Whether the page was executed before and has not changed since.
+    """
 
     notebook: Path
     record: Path
@@ -42,7 +49,7 @@ class PageRun:
 
 
 def page_key(study: Study, parameters: Parameters) -> str:
-    """Return a hash of everything an executed page depends on."""
+    """Return a hash of everything on which an executed page depends."""
     digest = hashlib.sha256(study.notebook.read_bytes())
     device = studies.resolve_device(parameters.device)
     code = sources.of_page(study, PAGE_MODULES).digest
@@ -55,7 +62,7 @@ def page_key(study: Study, parameters: Parameters) -> str:
 
 
 def require_notebooks() -> None:
-    """Say what to install where the package alone is there: it needs no notebooks."""
+    """Raise an error that says what to install if the packages that run notebooks are missing."""
     if any(find_spec(name) is None for name in ("papermill", "nbformat", "ipykernel")):
         raise GradleakError("pages are notebooks: to run them, `pip install 'gradleak[book]'`")
 
@@ -69,7 +76,16 @@ def run_page(
     cluster: str | None = None,
     fresh: bool = False,
 ) -> PageRun:
-    """Execute a study's notebook into the folder `out`, its record beside it; an unchanged page is not run again."""
+    """Execute a study's notebook, or return the page if it was executed before and has not changed since.
+
+    Args:
+        study: The study.
+        parameters: The parameters of the run.
+        out: The folder for the executed notebook and its record.
+        jobs: The number of processes for the trials.
+        cluster: The address of a Dask scheduler for the trials.
+        fresh: Execute the page even if it has not changed.
+    """
     require_notebooks()
     import nbformat
 
@@ -82,7 +98,7 @@ def run_page(
     try:
         out.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=out):
-            pass  # said now, and not after the page has run
+            pass  # check that files can be written before the page runs
         record.unlink(missing_ok=True)
         started = time.perf_counter()
         settings = {
@@ -90,11 +106,11 @@ def run_page(
             "GRADLEAK_ROOT": str(paths.root()),
             "GRADLEAK_JOBS": str(jobs) if jobs else None,
             "GRADLEAK_CLUSTER": cluster,
-            # The kernel runs the same code as this process, also where another checkout is the installed one.
+            # The kernel must run the same code as this process, even if the installed package is another checkout.
             "PYTHONPATH": os.pathsep.join(
                 filter(None, [str(sources.package_folder().parent), os.environ.get("PYTHONPATH")])
             ),
-            # Says on every start that frozen modules cannot be debugged.
+            # Turns off a warning at every start that frozen modules cannot be debugged.
             "PYDEVD_DISABLE_FILE_VALIDATION": "1",
         }
         with tempfile.TemporaryDirectory() as scratch:
@@ -117,20 +133,20 @@ def run_page(
 
 
 def _refuse_foreign(notebook: Path, record: Path) -> None:
-    """Refuse to overwrite a notebook that is no executed page, or a record that lies beside none."""
+    """Raise an error instead of overwriting a notebook that is not an executed page, or a record without a page."""
     try:
         ours = bool({"gradleak", "papermill"} & json.loads(notebook.read_text())["metadata"].keys())
     except FileNotFoundError:
         ours = not record.exists()
     except (OSError, ValueError, KeyError, AttributeError):
-        return  # a run was killed while it wrote
+        return  # a run was killed while it wrote this file
     if not ours:
         file = notebook if notebook.exists() else record
-        raise InputError(f"{file.name} in the folder '{file.parent.name}' is not of a run: choose another folder")
+        raise InputError(f"{file.name} in '{file.parent.name}' does not come from a run: choose another folder")
 
 
 def _quiet_kernel(folder: Path) -> dict[str, str | None]:
-    """Give the kernel a configuration of its own: no start-up files of the user's, no greeting about its transport."""
+    """Return environment variables that give the kernel an empty configuration, without the user's start-up files."""
     profile = folder / "ipython" / "profile_default"
     profile.mkdir(parents=True)
     (profile / "ipython_kernel_config.json").write_text(json.dumps({"IPKernelApp": {"log_level": 40}}))
@@ -138,7 +154,7 @@ def _quiet_kernel(folder: Path) -> dict[str, str | None]:
 
 
 def finished(study: Study, key: str, out: Path) -> PageRun | None:
-    """Return the page that a folder holds already, if it was made under this `page_key`."""
+    """Return the executed page in the folder `out` if its key is this `page_key`, else None."""
     notebook, record = out / f"{study.name}.ipynb", out / f"{study.name}.json"
     try:
         facts = json.loads(notebook.read_text())["metadata"]["gradleak"]
@@ -158,7 +174,7 @@ def _execute(study: Study, parameters: Parameters, notebook: Path, folder: Path,
     from papermill.exceptions import PapermillException, PapermillExecutionError
 
     class Engine(NBClientEngine):  # type: ignore[misc]
-        """papermill's own, which also tells how many cells are done."""
+        """The default engine of papermill, which also counts the finished cells."""
 
         @classmethod
         def execute_managed_notebook(cls, manager: Any, kernel_name: str, **settings: Any) -> Any:
@@ -173,9 +189,9 @@ def _execute(study: Study, parameters: Parameters, notebook: Path, folder: Path,
 
     papermill_engines.register("gradleak", Engine)
     defaults = study.Parameters().model_dump()
-    # Only what differs is injected, so that a page at its defaults reads as it was written.
+    # Only changed parameters are injected, so that a page with default parameters reads as it was written.
     changed = {name: value for name, value in parameters.model_dump().items() if value != defaults[name]}
-    # papermill fills in {names} in the paths it is given.
+    # papermill replaces {names} in paths, so braces have to be escaped.
     source, target = (str(path).replace("{", "{{").replace("}", "}}") for path in (study.notebook, notebook))
     options = {"kernel_name": "python3", "engine_name": "gradleak", "progress_bar": False, "cwd": str(folder)}
     try:
@@ -184,10 +200,10 @@ def _execute(study: Study, parameters: Parameters, notebook: Path, folder: Path,
         value = str(error.evalue).strip().partition("\n")[0]
         raise GradleakError(
             f"page '{study.name}' failed in cell {error.exec_count}: {error.ename}: {value} "
-            f"(as far as it came it is in {notebook.name})"
+            f"(the cells up to there are in {notebook.name})"
         ) from error
     except DeadKernelError as error:
-        raise GradleakError(f"page '{study.name}' ended without a word: was there too little memory?") from error
+        raise GradleakError(f"the kernel of page '{study.name}' died: was there too little memory?") from error
     except NoSuchKernel as error:
         raise GradleakError("the kernel 'python3' is missing: install it with `pip install ipykernel`") from error
     except PapermillException as error:
@@ -195,7 +211,7 @@ def _execute(study: Study, parameters: Parameters, notebook: Path, folder: Path,
 
 
 def _cleaned(page: Any, named: dict[str, str]) -> Any:
-    """Remove what names this machine: papermill's notes, times, and the paths of tracebacks and warnings."""
+    """Remove traces of this machine: papermill's metadata, times, and paths in tracebacks and warnings."""
     page.metadata.pop("papermill", None)
     named = {
         str(paths.root()): ".",
@@ -217,7 +233,7 @@ def _cleaned(page: Any, named: dict[str, str]) -> Any:
 
 def _without(text: str, named: dict[str, str]) -> str:
     for place in sorted(named, key=len, reverse=True):
-        # A home that is the root, as in some containers, would be every slash.
+        # In some containers the home folder is "/", and replacing it would change every slash.
         if len(place) > 1:
             word = named[place].replace("\\", r"\\")
             text = re.sub(re.escape(place) + r"(?![\w.-])", word, text)
@@ -240,9 +256,9 @@ def _environment(changes: dict[str, str | None]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _watched(name: str, file: Path) -> Iterator[Callable[[int], None]]:
-    """Show how far a page is: its cells, and below them what its kernel writes into its progress file.
+    """Show the progress of a page: its finished cells, and below them the tasks that its kernel writes to a file.
 
-    Gives the function to call after each cell, with the number of all cells.
+    Yields the function to call after each cell, with the number of all cells.
     """
     finished = threading.Event()
     with progress.display() as bars:

@@ -1,4 +1,4 @@
-"""The book's page on speed, from what `make bench` measured."""
+"""Write the book's page on speed from the measurements of `make bench`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,13 @@ SOLVERS = ("exact", "lbfgs", "pso")
 
 @dataclass(frozen=True)
 class Measured:
-    """The results of `make bench`: tables by name, and for each table the day on which it was measured."""
+    """The results of `make bench`.
+
+    Attributes:
+        versions: The versions of the packages.
+        dates: The day on which each table was measured, by table.
+        tables: The tables, by name.
+    """
 
     versions: dict[str, str]
     dates: dict[str, str]
@@ -28,7 +34,7 @@ class Measured:
 
     @classmethod
     def read(cls, file: Path) -> Measured:
-        """Read the results; a part that has one line only is a table of one row."""
+        """Read the results from a file; a part that is a single mapping becomes a table of one row."""
         content = json.loads(file.read_text("utf-8"))
         versions, dates = content.pop("versions"), content.pop("dates")
         del content["threads"]
@@ -42,7 +48,7 @@ def results_file() -> Path:
 
 
 def write_page(folder: Path) -> str:
-    """Write the page's figure into a folder and return its text."""
+    """Write the figures of the page into a folder and return the page's text in Markdown."""
     file = results_file()
     if not file.is_file():
         return "*Nothing is measured yet: run `make bench`.*\n"
@@ -75,13 +81,13 @@ def write_page(folder: Path) -> str:
 
 
 def _dates(measured: Measured) -> str:
-    """Return when the parts were measured, from the first to the last."""
+    """Return the first and the last day of the measurements, as a text."""
     dates = sorted({*measured.dates.values()})
     return dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"
 
 
 def write_clusters(folder: Path) -> str:
-    """Write the figure of the page on clusters into a folder and return its generated text."""
+    """Write the figure of the page on clusters into a folder and return the page's generated text in Markdown."""
     file = results_file()
     tables = Measured.read(file).tables if file.is_file() else {}
     scaling = tables.get("scaling", pd.DataFrame())
@@ -117,7 +123,7 @@ def _launches(rows: pd.DataFrame) -> list[str]:
 
 
 def launches_table(rows: pd.DataFrame) -> Table:
-    """Return how many operations and synchronising reads each attack takes on a GPU, beside its CPU time."""
+    """Return a table of each attack's operations and synchronising reads on a GPU, and of its CPU time."""
     shown = {"attack": rows["attack"], "counted for one": rows["for"]}
     shown |= {
         "operations launched": rows["operations"].map("{:,.0f}".format),
@@ -139,7 +145,7 @@ def _picture(name: str, alt: str, told: str) -> str:
 
 
 def solver_table(rows: pd.DataFrame) -> Table:
-    """Return the solvers' times, each beside the exact solver's best for as many classes."""
+    """Return a table of the solvers' times, also relative to the exact solver's best time for as many classes."""
     best = rows[rows["solver"] == "exact"].groupby("classes")["ms a sample"].min()
     return Table(
         pd.DataFrame(
@@ -161,7 +167,7 @@ def solver_table(rows: pd.DataFrame) -> Table:
 
 
 def alone_text(alone: pd.Series) -> str:
-    """Return what one sample's time consists of."""
+    """Return a text on the parts of the time for a single sample."""
     count, product, total = alone["operations"], alone["product us"], alone["sum us"]
     return (
         f"One sample alone at ten classes takes {alone['ms']:.2g} ms: {count:.0f} operations on tensors of a few dozen "
@@ -172,7 +178,7 @@ def alone_text(alone: pd.Series) -> str:
 
 
 def together_table(rows: pd.DataFrame) -> Table:
-    """Return what batches cost that are found all at once."""
+    """Return a table of the times of solving for all labels of a batch together."""
     shown = {"C": rows["classes"], "batch B": rows["batch"], "unknowns": rows["unknowns"].map("{:,}".format)}
     shown |= {
         "CPU s": rows["seconds"].map("{:.2g}".format),
@@ -184,7 +190,7 @@ def together_table(rows: pd.DataFrame) -> Table:
 
 
 def batching_table(rows: pd.DataFrame) -> Table:
-    """Return what doing all samples at once saves."""
+    """Return a table of the gain of processing all samples at once instead of one by one."""
     shown = {"what": rows["what"]} | {
         name: rows[name].map("{:.3g}".format) for name in ("ms a sample", "plain loop ms", "times faster")
     }
@@ -192,7 +198,7 @@ def batching_table(rows: pd.DataFrame) -> Table:
 
 
 def matching_text(row: pd.Series) -> str:
-    """Return how far a step of gradient matching is from the least that it can cost."""
+    """Return a text that compares the cost of a step of gradient matching with its lower bound."""
     return (
         f"A step of gradient matching costs {row['times a training step']:.2g} times a step of training at the same "
         "batch size. It cannot cost less than 7/3: training multiplies by each layer's weight twice and forms its "
@@ -203,7 +209,7 @@ def matching_text(row: pd.Series) -> str:
 
 
 def restoring_text(rows: pd.DataFrame) -> str:
-    """Return what it saves to restore several starts of a batch as one program; nothing where it was not measured."""
+    """Return a text on the gain of restoring several starts of a batch together, or "" if it was not measured."""
     if rows.empty:
         return ""
     steps = ", ".join(rows["times a training step"].map("{:.2g}".format))
@@ -215,7 +221,7 @@ def restoring_text(rows: pd.DataFrame) -> str:
 
 
 def draw(rows: pd.DataFrame) -> Figure:
-    """Draw the time a sample over the number of classes, a line a solver and batch."""
+    """Draw the time per sample over the number of classes, one line for each solver and batch size."""
     figure, axes = figures.panels(1, 1, height=3.4)
     axis = axes[0][0]
     for index, solver in enumerate(SOLVERS):

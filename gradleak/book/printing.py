@@ -1,4 +1,4 @@
-"""The built book as one PDF: every page printed by Chromium, in reading order, its links kept inside."""
+"""Print the built book into one PDF with Chromium: all pages in reading order, with links between them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gradleak.runs import progress
 MARGINS = {"top": "16mm", "bottom": "18mm", "left": "15mm", "right": "15mm"}
 FOOT = """<div style="font-size:8px;width:100%;padding:0 15mm;color:#555;display:flex;justify-content:space-between">
 <span class="title"></span><span><span class="pageNumber"></span> of <span class="totalPages"></span></span></div>"""
-# What is folded away on a screen is open on paper, and formulas are drawn before the page is printed.
+# Before a page is printed, open its folded parts and wait for its formulas and images.
 READY = """async () => {
     document.querySelectorAll('details').forEach(one => { one.open = true })
     if (window.MathJax?.startup) await MathJax.startup.promise
@@ -26,7 +26,7 @@ READY = """async () => {
 
 
 def write_pdf(html: Path, file: Path) -> int:
-    """Print a built book, the folder of its HTML, into a file, and return how many sheets it has."""
+    """Print the book in the folder `html` into a PDF file, and return the number of sheets."""
     if browser.executable() is None:
         raise GradleakError("the book is printed by Chromium, and there is none: install `chromium`")
     try:
@@ -56,7 +56,7 @@ def write_pdf(html: Path, file: Path) -> int:
 
 
 def _reading_order(html: Path) -> Iterator[str]:
-    """Yield the book's pages, each the next one of the page before."""
+    """Yield the book's pages in reading order, by following each page's link to the next page."""
     page: Path | None = html / "book" / "index.html"
     while page:
         yield page.relative_to(html).as_posix()
@@ -65,7 +65,7 @@ def _reading_order(html: Path) -> Iterator[str]:
 
 
 def _link_inside(writer: Any, begins: dict[str, int], address: str) -> None:
-    """Let links to pages of the book lead to their sheets; those to what is not printed lead nowhere."""
+    """Point links to pages of the book to their sheets, and remove links to pages that are not printed."""
     from pypdf.generic import ArrayObject, NameObject, NumberObject
 
     for sheet in writer.pages:

@@ -1,4 +1,4 @@
-"""Spot checks: some of a record's trials run again with today's code, compared, and the claims judged again."""
+"""Spot-check records: run some trials again with today's code, compare their rows, and judge the claims again."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from gradleak.runs.kinds import Outcome
 from gradleak.runs.plain import Columns
 from gradleak.runs.records import Record, Trial
 
-# What was checked is written down as soon as this much time has passed since the last line.
+# The time (s) after which the results of a running check are written to the file.
 SECONDS_A_LINE = 300.0
-# A line names so many trials that raised an error, at most.
+# The most trials with errors that a line of the file names.
 MOST_ERRORS = 5
-# So many claims that are not touched yet are listed by their ids.
+# The most untouched claims of a record that are listed by their ids.
 MOST_CLAIMS = 10
 
 
 class Check:
-    """One record's check on this machine: what was found so far, and what is still to be written to its file."""
+    """The check of one record on this machine: the results so far, and those that are not written to its file yet."""
 
     def __init__(self, record: Record, minutes: float) -> None:
         self.record, self.minutes = record, minutes
@@ -50,32 +50,37 @@ class Check:
 
     @property
     def summary(self) -> Summary | None:
-        """All that this machine has confirmed of the record, in this check and before."""
+        """All that this machine has confirmed of the record, in this check and in earlier ones."""
         return next((one for one in standing.confirmed_by(self.record) if one.machine == self.machine), None)
 
     @property
     def _before(self) -> dict[str, Outcome]:
-        """The outcomes of the trials that this machine has checked and written down, by the digests of the trials."""
+        """The outcomes of the trials that this machine has checked and written to the file, by the trials' digests."""
         summary = self.summary
         return summary.trials if summary else {}
 
     @property
     def done(self) -> set[int]:
-        """The trials that this machine has run again with today's code, or that cannot be run here."""
+        """The indices of the trials that this machine has run again with today's code, or that cannot be run here."""
         known = {digest: place for place, digest in enumerate(self.record.digests)}
         return {known[digest] for digest in self._before} | self.outcomes.keys() | self.unable.keys()
 
     @property
     def differing(self) -> list[int]:
-        """The trials that came out otherwise when this machine checked them before, cheapest first."""
+        """The indices of the trials that differed when this machine checked them before, cheapest first."""
         before = self._before
         places = (place for place, digest in enumerate(self.record.digests) if before.get(digest) == "differs")
         return draws.cheapest_first(self.record, places)
 
     def run(self, places: Sequence[int], budget: Budget, jobs: int | None = None) -> int:
-        """Run trials again until the time is over, and return how many ended.
+        """Run trials again until the budget is used up, and return the number of trials that ended.
 
-        What was found is kept also where this is interrupted.
+        The results are written to the file even if the check is interrupted.
+
+        Args:
+            places: The indices of the trials.
+            budget: The budget, which this call reduces.
+            jobs: The number of processes.
         """
         ended = 0
         inputs = [self._here(self.record.trials[place]) for place in places]
@@ -96,11 +101,11 @@ class Check:
         return ended
 
     def _here(self, trial: Trial) -> Columns:
-        """Return a trial's inputs with a device that is at hand: the recorded one, else the CPU."""
+        """Return a trial's inputs with an available device: the recorded device, or else the CPU."""
         return trial.inputs | ({"device": self.device} if records.on_gpu(trial.inputs) else {})
 
     def _take(self, place: int, found: Trial | GradleakError) -> None:
-        """Compare a trial that ran again."""
+        """Compare a trial that was run again with the recorded trial, and store the outcome."""
         if isinstance(found, MissingData | runner.MemoryLack):
             self.unable[place] = first_line(found)
             return
@@ -116,7 +121,7 @@ class Check:
         self._spent += found.seconds
 
     def _write(self) -> None:
-        """Judge the claims again, and append what was found since the last line."""
+        """Judge the claims again, and append a line with the new results to the file, if there are any."""
         verdicts = self._judged()
         if not self._new:
             return
@@ -147,9 +152,9 @@ class Check:
         self._differences, self._new, self._spent = [], set(), 0.0
 
     def _judged(self) -> list[Verdict]:
-        """Return the claims with another verdict once the new rows stand in the place of the recorded ones.
+        """Return the claims whose verdict changes if the new rows replace the recorded rows.
 
-        A trial behind such a claim that was within its tolerance differs after all.
+        A trial that such a claim selects and that was within its tolerance then counts as "differs".
         """
         changed = judged_again(self.record, self.rows, self.claims, self.behind)
         for verdict in changed:
@@ -161,7 +166,7 @@ class Check:
 
     @property
     def unchecked(self) -> str:
-        """The parts of the study of which this machine has run no trial, and why, or nothing."""
+        """A text on the parts of the study without a trial that this machine has run again, with reasons, or ""."""
         reasons = list(dict.fromkeys(self.unable.values()))
         summary = self.summary
         parts = summary.untouched if summary else sorted({records.part_of(t) for t in self.record.trials})
@@ -172,7 +177,7 @@ class Check:
 
     @property
     def text(self) -> str:
-        """What was found, in a line."""
+        """The state of the record and the results of the check, in one line."""
         summary = self.summary
         told = summary.text if summary else "no trial was run again"
         return f"{self.name}: {standing.state(self.record)}: {told}{self.unchecked}"
@@ -181,17 +186,24 @@ class Check:
 def judged_again(
     record: Record, rows: dict[int, Trial], known: dict[str, Claim], behind: dict[str, frozenset[int]]
 ) -> list[Verdict]:
-    """Return the claims whose verdict changes if some trials of a record are replaced by others."""
+    """Return the claims whose verdict changes if some trials of a record are replaced.
+
+    Args:
+        record: The record.
+        rows: The new trials, by the indices of the trials that they replace.
+        known: The claims, by id.
+        behind: The indices of the trials whose rows a claim selects, by the claim's id.
+    """
     if not rows:
         return []
     trials = [rows.get(place, trial) for place, trial in enumerate(record.trials)]
-    # A new record: a copy would keep the lines of the old one.
+    # Construct a new record, because a copy would keep the cached lines of the old record.
     fields = {name: getattr(record, name) for name in Record.model_fields}
     replaced = Record.model_construct(**fields | {"trials": trials})
     found = []
     study = studies.load(record.study)
     for name, places in behind.items():
-        # A time is not the same twice, and says nothing of whether the rows are.
+        # Claims about run times are left out: times differ from run to run even if the code is the same.
         if places & rows.keys() and not tells_time(study, known[name].measure.column):
             before, after = (_verdict(known[name], one) for one in (record, replaced))
             if before != after:
@@ -214,14 +226,20 @@ def check(
     say: Callable[[str], None] = lambda _: None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> list[Check]:
-    """Run trials of records again within so many minutes, and append what was found to their confirmations.
+    """Run trials of records again within a time budget, and append the results to the records' confirmations.
 
-    First the trials that differed when this machine ran them before, and the cheapest trial of each part of every
-    record that it has not run yet. Then the trials that touch most claims for their time. `say` is given a line for
-    each record at its end, `progress` one for each group of trials.
+    First come the trials that differed when this machine ran them before, and for every part of a record that this
+    machine has not run yet the cheapest trial. Then come the trials that touch the most claims for their run time.
+
+    Args:
+        checked: The records.
+        minutes: The time budget.
+        jobs: The number of processes.
+        say: Called with a line about each record at the end of its check.
+        progress: Called with a line after each group of trials.
     """
     if not minutes > 0:
-        raise InputError(f"a spot check needs some minutes; got {minutes:g}")
+        raise InputError(f"the minutes of a spot check must be positive; got {minutes:g}")
     checks = [Check(record, minutes) for record in checked]
     budget = Budget(60 * minutes)
     parts = [
@@ -248,7 +266,7 @@ def check(
 
 
 def _cheapest_first(chosen: dict[int, list[int]], checked: Sequence[Record]) -> list[int]:
-    """Sort records by the time of the trials that were chosen, so that none waits for a longer one."""
+    """Sort the indices of records by the run time of their chosen trials, so that none waits for a longer record."""
     seconds = {
         number: sum(checked[number].trials[place].seconds for place in places) for number, places in chosen.items()
     }
@@ -260,7 +278,7 @@ def _trials(number: int) -> str:
 
 
 def untouched(checks: Sequence[Check]) -> list[str]:
-    """Return, a line a record, the claims of whose rows this machine has run none again."""
+    """Return a line for each record with the claims of which this machine has run no trial again."""
     lines = []
     for one in checks:
         done = one.done - one.unable.keys()
@@ -272,7 +290,7 @@ def untouched(checks: Sequence[Check]) -> list[str]:
 
 
 def differences(checks: Sequence[Check]) -> list[str]:
-    """Return what differed on this machine, sorted by kind: changed verdicts, errors, and the columns."""
+    """Return lines on all differences on this machine: changed verdicts, errors, then columns by kind."""
     found = [(one.name, summary) for one in checks if (summary := one.summary)]
     verdicts = [
         f"  {name}: {verdict.claim}: '{verdict.found}' where '{verdict.recorded}' is recorded"

@@ -1,4 +1,4 @@
-"""What the papers say, as data, and the code that judges it."""
+"""Claims: the statements of the papers as data, and the code that judges them on records."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ __all__ = [
 ]  # fmt: skip
 
 FOLDER = Path(__file__).parent
-# Ten times as fast as the loader in Python, where PyYAML was built with it.
+# The loader in C is ten times as fast as the loader in Python, but some builds of PyYAML lack it.
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
@@ -68,7 +68,7 @@ def _from_file(path: Path, study: str) -> list[Claim]:
             if claim.study != study:
                 raise ValueError(f"claim '{claim.id}': its study is '{claim.study}', not '{study}'")
             if claim.id in claims:
-                raise ValueError(f"claim '{claim.id}' stands twice")
+                raise ValueError(f"claim '{claim.id}' occurs twice")
             claims[claim.id] = claim
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise InputError(f"{path.name}, {first_line(error)}") from error
@@ -85,7 +85,16 @@ def _claim(entry: Mapping[str, Any]) -> Claim:
 
 
 def published(study: str, column: str, keys: Sequence[str]) -> dict[tuple[Any, ...], Any]:
-    """Return what a study's paper says of a column of the record, by the values of `keys` that select it there."""
+    """Return the published values of a column.
+
+    Args:
+        study: The study.
+        column: The column of the record that the claims measure.
+        keys: The columns by which the claims select rows.
+
+    Returns:
+        The published values, by the tuple of the values of `keys`.
+    """
     found = {}
     for claim in load(study):
         where = claim.measure.where
@@ -97,10 +106,10 @@ def published(study: str, column: str, keys: Sequence[str]) -> dict[tuple[Any, .
 
 
 def check(study: studies.Study) -> None:
-    """Raise a clear error if a claim asks for what its study cannot have: it could not be judged.
+    """Raise an InputError if a study cannot provide what one of its claims needs, so that nothing could be judged.
 
-    What a claim needs are names of the study's parameters, with values that these accept; what it selects is there at
-    the paper profile.
+    The `needs` of a claim must be parameters of the study with valid values. The rows that a claim selects must exist
+    at the paper profile.
     """
     wanted = studies.parameters(study, "paper")
     offered, trials = wanted.model_dump(), study.trials(wanted)
@@ -122,7 +131,7 @@ def check(study: studies.Study) -> None:
 
 
 def _with(offered: Any, needed: Any) -> Any:
-    """Return a parameter that has what a claim needs of it."""
+    """Return a value of a parameter that meets what a claim needs, starting from the value `offered`."""
     if isinstance(offered, list):
         more = needed if isinstance(needed, list) else [needed]
         return offered + [one for one in more if one not in offered]
@@ -130,32 +139,37 @@ def _with(offered: Any, needed: Any) -> Any:
 
 
 def rules(study: str) -> dict[str, Any]:
-    """Return the rules of a study's claims as plain data, for a record to keep."""
+    """Return the rules of a study's claims as plain data, which a record stores."""
     return kept.plain(load(study))
 
 
 def loosened(record: Record) -> list[str]:
-    """Say, a line each, which rules are looser today than when a record was made, and do not say that they changed."""
+    """Return a line for each rule that is looser now than when a record was made and whose claim declares no change."""
     return kept.loosened(load(record.study), getattr(record, "rules", None) or {})
 
 
 def lines(fresh: Mapping[str, Record], study: str | None = None) -> list[Line]:
-    """Judge every claim on its recorded result and on the fresh record of its study, where there is one."""
+    """Judge every claim on the recorded run of its study and on its new run, if there is one.
+
+    Args:
+        fresh: The records of new runs, by study.
+        study: Judge only the claims of this study.
+    """
     recorded = {name: records.recorded(name) for name in (studies.names() if study is None else (study,))}
     return [Line(judge(claim, recorded[claim.study]), judge(claim, fresh.get(claim.study))) for claim in load(study)]
 
 
 def failing(fresh: Mapping[str, Record]) -> list[Line]:
-    """Return the claims of all studies that were measured at the scale they need, and fail."""
+    """Return the claims of all studies that fail although they were measured at the scale that they need."""
     return [line for line in lines(fresh) if line.failing]
 
 
 def verdicts(record: Record) -> Tables:
-    """Return a study's claims beside what is recorded and found here: the tables cell by cell, then the others."""
+    """Return the tables of a study's claims with the recorded values and those of this run."""
     name = f"tab-{record.study}-verdicts"
     return shown.tables(lines({record.study: record}, record.study), " on this page", name)
 
 
 def scoreboard(study: studies.Study, judged: Sequence[Line]) -> Tables:
-    """Return the judged claims of a study, as the scoreboard of the book shows them."""
+    """Return the tables of a study's judged claims for the book's scoreboard."""
     return shown.tables(judged, f", {study.title}", f"tab-scoreboard-{study.name}")

@@ -1,4 +1,4 @@
-"""Which trials stand behind a claim."""
+"""Find the trials whose rows measure a claim."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from gradleak.runs.records import Record
 
 
 def trials_behind(claims: Iterable[Claim], record: Record) -> dict[str, frozenset[int]]:
-    """Return, by the id of each claim that a record measures, the places of the trials whose rows the claim selects."""
-    # A record's lines are the same objects for all who ask.
+    """Return the indices of the trials whose rows a claim selects, by the claim's id, for all claims that have rows."""
+    # `record.lines` returns the same objects at every call, so a line can be identified by its `id`.
     owners = [place for place, trial in enumerate(record.trials) for _ in trial.rows]
     owner = {id(line): place for line, place in zip(record.lines, owners, strict=True)}
     found = {claim.id: selected(claim, record, may_lack=True) for claim in claims}

@@ -1,17 +1,23 @@
-"""A claims file's entries, and the claims they stand for.
+"""Expand the entries of a claims file into claims.
 
-An entry is one of three, after one that may stand first: `papers`, what all claims of the paper in the file have in
-common, and ours do not. A **claim** with an `id`. A list of `claims` with what they have in common stated once beside
-it. Or a published **table**: an `id` that its cells' ids begin with, `table` (its title), `columns` and `rows` by
-their names, and what all cells have in common; `statement` may contain {group}, {row} and {column}.
+The first entry of a file may be `papers`: fields that all claims of the paper share, but not our own claims. Every
+other entry is one of these:
 
-A row is a list of published cells, one a column, `~` where there is none; or a mapping with `cells` and what else is
-special about the row; without cells every column is a claim of which the table says what is published. A row that
-holds `rows` is a group. `by` names the column of the record whose value is each row's name, or, as {where: size,
-needs: sizes}, the parameter as well that must hold it. A cell may be a mapping too.
-The nearer statement counts: the file, table, column, group, row, cell. `where`, `needs`, `setting`, `used` and
-`immaterial` are joined, a name with `~` is taken out, changes are added up, and all else is replaced. In a rule,
-`published` is the published number: `rule: {at_least: published}`.
+    a claim, which has an `id`;
+    a list `claims`, beside the fields that they share;
+    a published table, with an `id` that starts the ids of its cells, `table` (its title), `columns` and `rows` by
+        name, and the fields that all cells share. Its `statement` may contain {group}, {row} and {column}.
+
+A row is a list of published cells, one for each column, with `~` for an empty cell. Or it is a mapping with `cells` and
+further fields of the row. A row without cells makes a claim of every column, whose published value the table states. A
+row that contains `rows` is a group of rows. A cell may be a mapping, too.
+
+`by` names the column of the record that holds the rows' names. In the form {where: size, needs: sizes} it also names
+the parameter that must contain them.
+
+More specific fields override more general ones, in the order file, table, column, group, row, cell. The mappings
+`where`, `needs`, `setting`, `used` and `immaterial` are merged, and a name with the value `~` is removed. Lists of
+`changed` are concatenated. In a rule, `published` stands for the published number: `rule: {at_least: published}`.
 """
 
 from __future__ import annotations
@@ -25,9 +31,10 @@ JOINED = ("where", "needs", "setting", "used", "immaterial", "measure")
 
 
 def expanded(entries: list[Any]) -> Iterator[Entry]:
-    """Return the claims of a file's entries as plain data, in order.
+    """Yield the claims of a file's entries as plain data, in order; the claims themselves are not validated here.
 
-    A mistake in how a table is laid out is a ValueError; whether the claims themselves are right is not looked at here.
+    Raises:
+        ValueError: An entry or the layout of a table is invalid.
     """
     papers: Entry = {}
     for number, entry in enumerate(entries):
@@ -83,12 +90,12 @@ def _filled(statement: str, names: Mapping[str, str], name: str) -> str:
         return statement.format(**names)
     except (KeyError, ValueError, IndexError) as error:
         raise ValueError(
-            f"{name}: the statement has no name {error}: it may hold {{group}}, {{row}} and {{column}}"
+            f"{name}: the statement may contain {{group}}, {{row}} and {{column}}, but not {error}"
         ) from error
 
 
 def _rows(rows: Entry, by: Any, name: str) -> Iterator[tuple[str, str, Entry]]:
-    """Return a table's rows: the group's name, the row's, and what is stated of both."""
+    """Yield a table's rows: the name of the group, the name of the row, and the fields of both."""
     for label, row in rows.items():
         if not isinstance(row, dict) or "rows" not in row:
             yield "", str(label), _joined(_by(by, label), _row(row, label, name))
@@ -101,7 +108,7 @@ def _rows(rows: Entry, by: Any, name: str) -> Iterator[tuple[str, str, Entry]]:
 
 
 def _by(by: Any, label: Any) -> Entry:
-    """Return what a row's name states about it."""
+    """Return the fields that follow from a row's name."""
     names = by if isinstance(by, dict) else {"where": by} if by else {}
     return {key: {column: label} for key, column in names.items()}
 
@@ -115,7 +122,7 @@ def _row(row: Any, label: Any, name: str) -> Entry:
 
 
 def _joined(*parts: Mapping[str, Any]) -> Entry:
-    """Join several statements into one; a later statement overrides an earlier one."""
+    """Merge several mappings of fields; a later one overrides an earlier one."""
     whole: Entry = {}
     for part in parts:
         measure = part.get("measure")

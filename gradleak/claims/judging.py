@@ -1,4 +1,4 @@
-"""What a record says about a claim."""
+"""Judge claims: measure a claim on a record, and compare the value with the claim's rule."""
 
 from __future__ import annotations
 
@@ -19,24 +19,31 @@ Verdict = Literal[
     "stand-in: agrees", "stand-in: disagrees", "trend: agrees", "trend: disagrees",
     "holds", "fails", "not run",
 ]  # fmt: skip
-# The verdicts on the papers' claims, and those on ours, the best first.
+# The possible verdicts on the papers' claims and on our own claims, the best verdict first.
 OF_PAPERS: tuple[Verdict, ...] = (
     "reproduced", "better", "not reproduced",
     "stand-in: agrees", "stand-in: disagrees", "trend: agrees", "trend: disagrees", "not run",
 )  # fmt: skip
 OF_OURS: tuple[Verdict, ...] = ("holds", "fails", "trend: agrees", "trend: disagrees", "not run")
-# Measured at the claim's scale: these verdicts alone say whether it is so.
+# The verdicts that decide a claim, because it was measured at the claim's scale.
 DECIDED: frozenset[Verdict] = frozenset({"reproduced", "better", "not reproduced", "holds", "fails"})
-# Measured at the claim's scale, and not what was claimed.
+# The verdicts on claims that were measured at their scale and do not hold.
 FAILED: frozenset[Verdict] = frozenset({"not reproduced", "fails"})
 
 
 @dataclass(frozen=True)
 class Judgement:
-    """What a record says about a claim: the value with its count and spread, and the verdict.
+    """The judgement of a claim on a record.
 
-    `differs` names what of the claim's setting is another one in what was measured; `at_scale` says that nothing is,
-    and that there are as many samples and starts as the claim needs.
+    Attributes:
+        claim: The claim.
+        value: The measured value; None if nothing was measured.
+        count: The number of samples behind the value.
+        spread: The standard deviation of the rows' values, if the value is a mean of several rows.
+        at_scale: Whether the setting was the paper's, with as many samples and starts as the claim needs.
+        agrees: Whether the value follows the claim's rule; None if nothing was measured.
+        verdict: The verdict.
+        differs: The names in the claim's setting whose measured values differ from the paper's.
     """
 
     claim: Claim
@@ -50,7 +57,7 @@ class Judgement:
 
     @property
     def shown(self) -> str:
-        """The value with its spread and count."""
+        """The value with its spread and count, as a text."""
         if self.value is None:
             return "–"
         if self.spread is not None:
@@ -61,7 +68,7 @@ class Judgement:
 
 @dataclass(frozen=True)
 class Line:
-    """A claim judged on what is recorded and on this run; the verdict comes from the larger scale."""
+    """The judgements of a claim on the recorded run and on the new run."""
 
     recorded: Judgement
     fresh: Judgement
@@ -73,7 +80,7 @@ class Line:
 
     @property
     def deciding(self) -> Judgement:
-        """The judgement that counts: the recorded one where it was made at the claim's scale, else the best one."""
+        """The judgement that counts: first one at the claim's scale, then one with a value, then the recorded one."""
         ranked = [self.recorded, self.fresh]
         return max(ranked, key=lambda j: (j.at_scale, j.value is not None))
 
@@ -84,22 +91,22 @@ class Line:
 
     @property
     def verdict_text(self) -> str:
-        """The verdict, and what was changed about a published method."""
+        """The verdict, with the change of the published method in brackets, if there is one."""
         changed = self.claim.protocol and self.verdict != "not run"
         return f"{self.verdict} ({self.claim.protocol})" if changed else self.verdict
 
     @property
     def failing(self) -> bool:
-        """Whether the claim was measured at the scale it needs, here or on record, and fails."""
+        """Whether the claim fails at the scale that it needs, in the recorded run or in the new run."""
         return not FAILED.isdisjoint((self.recorded.verdict, self.fresh.verdict))
 
 
 def judge(claim: Claim, record: Record | None) -> Judgement:
-    """Measure a claim on a record and say what that means."""
+    """Measure a claim on a record and return the verdict; without a record, the verdict is "not run"."""
     if record is None:
         return Judgement(claim, None, 0, None, False, None, "not run")
     reached = reaches(claim, record.parameters)
-    # What a stand-in says instead may be that there is none, and another profile may leave a part out: nothing was run.
+    # Other profiles may leave parts of the study out, and a stand-in may not exist. Then the claim is "not run".
     lacks = record.profile != "paper" or bool(claim.stand_in)
     chosen = selected(claim, record, may_lack=lacks or not reached)
     if not chosen:
@@ -107,7 +114,7 @@ def judge(claim: Claim, record: Record | None) -> Judgement:
     import pandas as pd
 
     values = pd.Series([line[claim.measure.column] for line in chosen], dtype=float)
-    # A row that sums up many samples says how many.
+    # A row that summarises several samples states their number in the column `count`.
     count = sum(int(line.get("count") or 1) for line in chosen)
     value = _reduced(values, claim)
     spread = float(values.std()) if claim.measure.reduce == "mean" and len(values) > 1 else None
@@ -131,14 +138,20 @@ def _verdict(claim: Claim, value: float, *, agrees: bool, differs: bool, reached
 
 
 def reaches(claim: Claim, parameters: Columns) -> bool:
-    """Whether parameters have as many samples and starts as a claim needs."""
+    """Whether a run with these parameters has as many samples and starts as a claim needs."""
     return all(_allowed(claim, name, parameters.get(name), needed) for name, needed in claim.needs.items())
 
 
 def differences(claim: Claim, lines: Iterable[Columns], parameters: Columns) -> tuple[str, ...]:
-    """Return the names of a claim's setting that rows do not have as the paper had them.
+    """Return the names in a claim's setting for which some row has another value than the paper.
 
-    What a row does not say is what the study uses, or its parameter; what nothing says is taken to be different.
+    If a row has no such column, the value is the one in the claim's `used`, or else the parameter of the run. A value
+    that is stated nowhere counts as different.
+
+    Args:
+        claim: The claim.
+        lines: The rows that measure the claim, with their trials' inputs.
+        parameters: The parameters of the run.
     """
     if claim.setting == "any":
         return ()
@@ -157,10 +170,15 @@ def _allowed(claim: Claim, name: str, given: Any, wanted: Any) -> bool:
 
 
 def enough(given: Any, needed: Any) -> bool:
-    """Whether a value is as large as a claim needs it, or one of the words it needs.
+    """Whether the value of a parameter satisfies what a claim needs.
 
-    Of a list among the parameters, of networks or sizes say, the claim's value must be one, and all of several. Where
-    a single value is given, several needed ones are alternatives.
+    A number must be at least as large as the needed number, and any other value must be equal. If `given` is a list,
+    such as networks or sizes, it must contain all needed values. If only `needed` is a list, its values are
+    alternatives.
+
+    Examples:
+        >>> enough(100, 50), enough([1, 8, 32], [8, 32]), enough("lenet", ["lenet", "vgg16"])
+        (True, True, True)
     """
     if isinstance(given, list):
         return all(among(one, given) for one in (needed if isinstance(needed, list) else [needed]))
@@ -172,16 +190,21 @@ def enough(given: Any, needed: Any) -> bool:
 
 
 def among(value: Any, wanted: list[Any]) -> bool:
-    """Whether a row's value is one of those that a claim selects."""
-    # True equals 1, but a claim about `bias: true` does not mean the rows with one class.
+    """Whether a row's value is one of the values that a claim selects."""
+    # In Python True equals 1, but a claim that selects true must not select the number 1.
     return any(value == one and isinstance(value, bool) == isinstance(one, bool) for one in wanted)
 
 
 def selected(claim: Claim, record: Record, *, may_lack: bool) -> list[dict[str, Any]]:
     """Return the rows that measure a claim, each with its trial's inputs.
 
-    There may be none: a smaller run that leaves the claim's network out, say, has not run the claim, and that is no
-    mistake.
+    Args:
+        claim: The claim.
+        record: The record.
+        may_lack: Whether it is valid that there are no such rows, as in a smaller run without the claim's network.
+
+    Raises:
+        InputError: There are no such rows though there should be, or the measured values are not numbers.
     """
     column, where, lines = claim.measure.column, claim.measure.where, record.lines
     for name, verb in (*((name, "selects by") for name in where), (column, "measures")):
@@ -189,12 +212,12 @@ def selected(claim: Claim, record: Record, *, may_lack: bool) -> list[dict[str, 
             known = ", ".join(sorted(record.columns))
             raise InputError(f"claim '{claim.id}' {verb} '{name}', which its study does not report: it has {known}")
     wanted = {name: value if isinstance(value, list) else [value] for name, value in where.items()}
-    # The condition that most lines fail leaves few to look at.
+    # Start from the condition that the fewest lines meet, so that few lines have to be compared.
     few = min((record.places(name, values) for name, values in wanted.items()), key=len, default=range(len(lines)))
     chosen = [
         lines[place] for place in few if all(among(lines[place].get(name), values) for name, values in wanted.items())
     ]
-    # A row of another part of the study has no such column; that is not a NaN that was measured.
+    # Rows of other parts of the study may lack the column. Such a missing value is not a measured NaN.
     chosen = [line for line in chosen if line.get(column) is not None]
     if not chosen and not may_lack:
         raise InputError(
@@ -215,5 +238,5 @@ def _reduced(values: pd.Series[float], claim: Claim) -> float:
         if len(values) != 1:
             raise InputError(f"claim '{claim.id}' selects {len(values)} rows where it needs one")
         return float(values.iloc[0])
-    # A NaN is a failed trial, and a mean that leaves it out would hide it.
+    # A NaN comes from a failed trial, which a mean without it would hide.
     return float(getattr(values, how)(skipna=False))

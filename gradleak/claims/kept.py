@@ -1,4 +1,4 @@
-"""The rules that stood when a record was made, and whether today's are looser."""
+"""Store the rules of claims in a record, and find rules that have become looser since."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gradleak.runs.plain import Columns
 
 
 class Kept(BaseModel):
-    """The rule of a claim as a record keeps it."""
+    """The rule of a claim as a record stores it, with the fields of `Claim` that affect the verdict."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -25,7 +25,7 @@ class Kept(BaseModel):
 
 
 def plain(claims: Iterable[Claim]) -> Columns:
-    """Return the rules of claims as plain data by their ids: what is measured, what is accepted, what is needed."""
+    """Return the rules of claims as plain data, by the claims' ids."""
     return {claim.id: _kept(claim).model_dump() for claim in claims}
 
 
@@ -42,12 +42,12 @@ def _kept(claim: Claim) -> Kept:
 
 
 def loosened(claims: Iterable[Claim], kept: Columns) -> list[str]:
-    """Say, a line each, which rules are looser today than the kept ones, though their claims do not say `changed`."""
+    """Return a line for each rule that is looser now than the stored rule and whose claim does not state `changed`."""
     now = list(claims)
     said = []
     for name, stated in kept.items():
         then = Kept.model_validate(stated)
-        # A claim that only has another name today is found by what it measures.
+        # A claim that was only renamed is found by its measure.
         same = (
             [claim for claim in now if claim.id == name]
             or [claim for claim in now if name in claim.replaces]
@@ -61,7 +61,7 @@ def loosened(claims: Iterable[Claim], kept: Columns) -> list[str]:
 
 
 def _how(claim: Claim, then: Kept) -> str:
-    """Return what is looser about a claim than it was, or nothing."""
+    """Return what is looser about a claim than in its stored rule, or "" if nothing is."""
     now = _kept(claim)
     if now.measure != then.measure:
         return "it measures something else"
@@ -72,7 +72,7 @@ def _how(claim: Claim, then: Kept) -> str:
     if least < least_then or most > most_then:
         return f"its rule was {before.rule_text}, now {claim.rule_text}"
     for name, needed in then.needs.items():
-        # What was asked of a parameter may be asked of the setting now, which names what the paper had.
+        # A value that was required in `needs` may now be required in `setting`.
         asked = [part[name] for part in (claim.needs, claim.setting) if isinstance(part, dict) and name in part]
         if not _settled(needed, claim) and not any(_as_much(one, needed) for one in asked):
             return f"it needed {name} = {needed}, now {now.needs.get(name, 'nothing')}"
@@ -80,7 +80,7 @@ def _how(claim: Claim, then: Kept) -> str:
 
 
 def _settled(needed: Any, claim: Claim) -> bool:
-    """Whether the paper's setting asks for what a need asked for: a word, of a network or a dataset say."""
+    """Whether a former need consists of words, such as networks or datasets, which the claim's setting now states."""
     words = needed if isinstance(needed, list) else [needed]
     return isinstance(claim.setting, dict) and bool(claim.setting) and all(isinstance(word, str) for word in words)
 
@@ -88,7 +88,7 @@ def _settled(needed: Any, claim: Claim) -> bool:
 def _as_much(now: Any, then: Any) -> bool:
     """Whether a need is at least as strict as another."""
     if isinstance(now, list) and isinstance(then, int | float):
-        # All of these sizes are needed, where one was.
+        # All of these sizes are needed now, where one size was needed before.
         return then in now
     if isinstance(now, list) or isinstance(then, list):
         both = [value if isinstance(value, list) else [value] for value in (now, then)]

@@ -1,11 +1,11 @@
-"""A claim as data: what is measured, what is published, and the rule under which it counts as reproduced.
+"""A claim as data: what is measured, what is published, and the rule under which the claim counts as reproduced.
 
-**When a claim of a paper is decided.** It is decided where it was measured on the network, the data, the resolution
-and the number of steps that the paper used (`setting`), with at least as many samples and starts (`needs`). A
-measurement in another setting is a *stand-in*: it agrees with the paper or disagrees, and reproduces nothing. A
-measurement in the paper's setting with fewer samples is a *trend*. A difference that does not matter is stated in
-`immaterial`, with its reason. Only a method of our own, in the paper's setting, can be better than the paper. Our own
-claims are predictions or findings, and hold or fail.
+A paper's claim is decided by a measurement on the network, the data, the resolution and the number of steps that the
+paper used (`setting`), with at least as many samples and starts (`needs`). A measurement in another setting is a
+*stand-in*: it agrees or disagrees with the paper, but does not reproduce the claim. A measurement in the paper's
+setting with fewer samples is a *trend*. Differences without influence are stated in `immaterial`, with the reason.
+Only a method of our own, in the paper's setting, can be better than the paper. Our own claims are predictions or
+findings, and hold or fail.
 """
 
 from __future__ import annotations
@@ -25,10 +25,14 @@ class _Strict(BaseModel):
 
 
 class Measure(_Strict):
-    """The selection of a record's rows that measures a claim, and how they become one number.
+    """The rows of a record that measure a claim, and how they are reduced to one number.
 
-    `where` maps a column to the value it must have, or to a list of which any; `share` is the percentage of rows in
-    which the column is true; `count` counts the rows that have a value.
+    Attributes:
+        where: The required value of each column that selects rows, or a list of alternative values.
+        column: The column that is measured.
+        reduce: The statistic; "share" is the percentage of rows in which the column is true, "count" is the number of
+            rows with a value, and "only" is the value of a single row.
+        format: The format specification of the value.
     """
 
     where: dict[str, Any] = Field(default_factory=dict)
@@ -38,7 +42,7 @@ class Measure(_Strict):
 
 
 class Within(_Strict):
-    """A distance from the published value, the same on both sides unless it is another one `below`."""
+    """The allowed distance from the published value; `below` is the distance on the lower side if that differs."""
 
     absolute: Number = 0
     relative: Number = 0
@@ -46,8 +50,13 @@ class Within(_Strict):
 
 
 class Central(_Strict):
-    """That the published value, which is of one draw, is among the central `share` percent of at least `draws` draws of
-    ours, and `near` their mean."""
+    """The rule for a published value that comes from a single random draw.
+
+    Attributes:
+        share: The published value must be among the central `share` percent of our draws.
+        near: The largest distance between the published value and the mean of our draws.
+        draws: The least number of our draws.
+    """
 
     share: Number = 80
     near: Number
@@ -55,9 +64,18 @@ class Central(_Strict):
 
 
 class Rule(_Strict):
-    """When a measured value counts as reproducing the claim: exactly one of these.
+    """The rule under which a measured value reproduces a claim; exactly one of the fields is set.
 
-    `within: 2` is an absolute distance. `central` looks at all rows, and at their mean.
+    Attributes:
+        at_most: The largest accepted value.
+        at_least: The smallest accepted value.
+        within: The accepted distance from the published value; a number is an absolute distance.
+        between: The smallest and the largest accepted value.
+        central: A condition on the published value and all measured rows.
+
+    Examples:
+        >>> Rule(within=2).holds(21.5, published=20), Rule(at_least=90).text()
+        (True, '≥ 90')
     """
 
     at_most: Number | None = None
@@ -81,7 +99,7 @@ class Rule(_Strict):
         return self
 
     def accepted(self, published: Any) -> tuple[float, float]:
-        """Return the least and the largest value that follow the rule."""
+        """Return the smallest and the largest value that the rule accepts."""
         if self.at_most is not None:
             return -math.inf, self.at_most
         if self.at_least is not None:
@@ -95,11 +113,11 @@ class Rule(_Strict):
         return published - (distance if self.within.below is None else self.within.below), published + distance
 
     def holds(self, value: float, published: Any, draws: Sequence[float] = ()) -> bool:
-        """Whether a value follows the rule; NaN never does. `draws` are the rows that it is the mean of."""
+        """Whether a value follows the rule, which NaN never does; `draws` are the values of the rows behind it."""
         if self.central is not None:
             tail = (100 - self.central.share) / 200
             ordered = sorted(draws)
-            # Draws that are all alike spread over nothing, and tell nothing about one draw of the paper's.
+            # Equal draws have no spread, with which the paper's draw could be compared.
             if len(ordered) < self.central.draws or ordered[0] == ordered[-1] or math.isnan(value):
                 return False
             least, most = (
@@ -108,14 +126,14 @@ class Rule(_Strict):
             )
             return bool(abs(value - published) <= self.central.near and least <= published <= most)
         if self.within is not None and not math.isnan(value):
-            # The distance itself: the ends of the interval are rounded.
+            # Compare the distance, because the ends of the accepted interval would be rounded.
             distance, below = self.within.absolute + self.within.relative * abs(published), self.within.below
             return bool(-(distance if below is None else below) <= value - published <= distance)
         least, most = self.accepted(published)
         return least <= value <= most
 
     def text(self) -> str:
-        """The rule in a few characters."""
+        """Return the rule as a short text, such as "≤ 2"."""
         if self.at_most is not None:
             return f"≤ {self.at_most:g}"
         if self.at_least is not None:
@@ -131,38 +149,56 @@ class Rule(_Strict):
         return absolute + (f" ± {self.within.relative:.0%}" if self.within.relative else "")
 
 
-# What a change was about. A rule may be corrected to be looser only where it was stricter than the paper's sentence.
+# The kinds of changes. A rule may be made looser ("rule corrected") only if it was stricter than the paper's sentence.
 ChangeKind = Literal[
     "wording", "measure", "rule tightened", "rule corrected", "scale", "method", "written after the run"
 ]
 
 
 class Change(_Strict):
-    """That a claim was changed after a measurement, or written after it: what about it, when and why."""
+    """A change of a claim after a measurement, or that the claim was written after it; `why` also states the date."""
 
     kind: ChangeKind
     why: str
 
 
 class Immaterial(_Strict):
-    """A value other than the paper's that does not matter for a claim, and why."""
+    """A value that differs from the paper's without influence on a claim, and the reason."""
 
     value: Any
     why: str
 
 
 class Claim(_Strict):
-    """One thing a paper says, or we do, and what would show it.
+    """One statement of a paper or of ours, and the measurement that can confirm it.
 
-    `ours` says that the claim is no paper's: a prediction, written before the run, or a finding, written after it.
-    `setting` is what the paper measured the claim on, by the names of the record's columns or of the study's
-    parameters: network, dataset, resolution, steps, or `any` where it speaks of every gradient; `used` is what the
-    study has of these where neither column nor parameter says it; `needs` are the paper's numbers of samples and
-    starts, as parameters. `immaterial` names what may differ, and why. `stand_in` says in words what is measured
-    instead of the paper's setting. `method` says whose method is measured: only our own can be `better`. `protocol`
-    names what was changed about a published method. `changed` says what was changed after a measurement, `replaces`
-    names claims that were measured once and for which this one stands now. A cell of a published table has the table's
-    title, its group of rows (there may be none), its row and its column.
+    Attributes:
+        id: The unique name of the claim.
+        paper: The citation key of the paper.
+        place: The part of the paper that states the claim.
+        statement: The claim in words.
+        study: The study that measures the claim.
+        measure: What is measured.
+        published: The published number, or a text.
+        unit: The unit of the value.
+        rule: The rule under which the claim holds.
+        method: Whether a published method is measured, or our own; only our own can be `better`.
+        better: The direction in which a value beyond the published one is better.
+        protocol: The change of a published method, in words.
+        setting: The paper's network, dataset, resolution and steps, by the names of the record's columns or of the
+            study's parameters; "any" if the claim is about every gradient.
+        used: The study's values for the setting where neither a column nor a parameter states them.
+        needs: The paper's numbers of samples and starts, by parameter.
+        immaterial: Values that may differ from the paper's, with reasons.
+        ours: "prediction" for our own claim from before the run, "finding" for one from after it, "" for a paper's.
+        note: A remark, such as the reason why the claim fails.
+        stand_in: What is measured instead of the paper's setting, in words.
+        changed: The changes of the claim after a measurement.
+        replaces: The ids of measured claims that this claim replaces.
+        table: The title of the published table, for a claim that is one of its cells.
+        group: The group of rows in the table, or "".
+        row: The row in the table.
+        column: The column in the table.
     """
 
     id: str
@@ -200,7 +236,7 @@ class Claim(_Strict):
     def _published_number(self) -> Claim:
         compares = self.rule.within or self.rule.central or self.better
         if compares and not isinstance(self.published, int | float):
-            raise ValueError("'within', 'central' and 'better' compare with a published number, and there is none")
+            raise ValueError("'within', 'central' and 'better' need a published number, and there is none")
         return self
 
     @model_validator(mode="after")
@@ -210,54 +246,54 @@ class Claim(_Strict):
                 name for name in ("better", "setting", "stand_in", "immaterial", "protocol") if getattr(self, name)
             ]
             if of_papers:
-                raise ValueError(f"a claim of ours has no {of_papers[0]}: that is said of a paper's claim")
+                raise ValueError(f"a claim of ours has no {of_papers[0]}: that field is for a paper's claim")
             return self
         if self.immaterial and self.setting == "any":
-            raise ValueError("a claim about any setting has none that could be immaterial")
+            raise ValueError("a claim about any setting cannot have immaterial differences")
         if self.better and self.method != "own":
             raise ValueError("'better' is for a method of our own: a published one is reproduced or not")
         if not self.setting:
-            raise ValueError("a paper's claim states its setting: the network, the data, the steps the paper had")
+            raise ValueError("a paper's claim must state its setting: the paper's network, data and steps")
         lost = [name for name in self.immaterial if name not in self.setting and name not in self.needs]
         if lost:
-            raise ValueError(f"'{lost[0]}' is called immaterial, and neither setting nor needs ask for it")
+            raise ValueError(f"'{lost[0]}' is immaterial, but neither setting nor needs contain it")
         return self
 
     def beats(self, value: float) -> bool:
-        """Whether a value lies beyond the published one, on the side that the claim calls good."""
+        """Whether a value is better than the published value, in the claim's direction `better`."""
         if self.better is None or not isinstance(self.published, int | float):
             return False
         return value > self.published if self.better == "higher" else value < self.published
 
     def holds(self, value: float, draws: Sequence[float] = ()) -> bool:
-        """Whether a value follows the rule or is better than the published one; NaN does neither."""
+        """Whether a value follows the rule or is better than the published value, which NaN never does."""
         return self.beats(value) or self.rule.holds(value, self.published, draws)
 
     def accepted(self) -> tuple[float, float]:
-        """Return the least and the largest value with which the claim holds."""
+        """Return the smallest and the largest value with which the claim holds."""
         least, most = self.rule.accepted(self.published)
         return (-math.inf if self.better == "lower" else least, math.inf if self.better == "higher" else most)
 
     @property
     def rule_text(self) -> str:
-        """The rule with its good side, in a few characters."""
+        """The rule, with the direction in which values are better, as a short text."""
         return self.rule.text() + (f" or {self.better}" if self.better and self.rule.within else "")
 
     @property
     def remarks(self) -> list[str]:
-        """The texts shown beside the claim: its note, what stands in, differences without effect, and changes."""
+        """The texts shown beside the claim: the note, the stand-in, immaterial differences, and changes."""
         lifted = [f"That {name} is {one.value} does not matter: {one.why}" for name, one in self.immaterial.items()]
         changed = [f"Changed ({one.kind}): {one.why}" for one in self.changed]
         return [text for text in (self.note, self.stand_in, *lifted, *changed) if text]
 
     def number(self, value: Any) -> str:
-        """A value of this claim as text in its format, without its unit."""
+        """Return a value of this claim as text in its format, without its unit."""
         if value is None:
             return "–"
         return format(value, self.measure.format) if isinstance(value, int | float) else str(value)
 
     def shown(self, value: Any) -> str:
-        """A value of this claim as text, in its format and unit."""
+        """Return a value of this claim as text in its format, with its unit."""
         text = self.number(value)
-        # "over 98" is a number; "outperforms" has no unit.
+        # A published text such as "over 98" ends with a number and gets the unit; "outperforms" does not.
         return f"{text} {self.unit}".strip() if text[-1:].isdigit() else text

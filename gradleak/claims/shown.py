@@ -1,4 +1,4 @@
-"""Judged claims as a reader sees them: the papers' tables cell by cell, lists, and the scoreboard."""
+"""Show judged claims: as the papers' tables cell by cell, as lists, and as the book's scoreboard."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from gradleak.show.tables import Table
 
-# Every verdict's colour: in words, and as it is drawn. What is not decided is pale.
+# The colour of every verdict, as a word and as it is drawn. Verdicts that decide nothing are pale.
 COLOURS: dict[Verdict, tuple[str, str]] = {
     "better": ("dark green", "#1d5c33"),
     "reproduced": ("green", "#4b9560"),
@@ -29,10 +29,10 @@ COLOURS: dict[Verdict, tuple[str, str]] = {
     "trend: disagrees": ("pale orange", "#eeb48a"),
     "not run": ("grey", "#b9bec4"),
 }
-# What marks a cell of a paper's table that a changed method stands behind.
+# The mark of a cell that was measured with a changed method.
 CHANGED = "†"
 KINDS = get_args(ChangeKind)
-# A remark on so many rows or more is said without naming them.
+# A remark on this many rows or more does not list the rows.
 FEW = 3
 UNEXPLAINED = "not explained yet"
 
@@ -54,7 +54,13 @@ class Tables:
 
 
 def tables(judged: Sequence[Line], about: str, name: str) -> Tables:
-    """Return the papers' tables cell by cell, one each, a list of the paper's other claims, and then ours likewise."""
+    """Return the tables of judged claims: the paper's tables, a list of the paper's other claims, then ours likewise.
+
+    Args:
+        judged: The claims with their judgements.
+        about: A text in the captions that names the study or page.
+        name: The start of the tables' labels.
+    """
     parts: list[Table] = []
     for own, caption, suffix in (
         (of_papers(judged), f"The paper's claims{about}, and what was measured.", ""),
@@ -71,23 +77,23 @@ def tables(judged: Sequence[Line], about: str, name: str) -> Tables:
 
 
 def of_papers(judged: Iterable[Line]) -> list[Line]:
-    """Return the lines of the papers' claims."""
+    """Select the papers' claims."""
     return [line for line in judged if not line.claim.ours]
 
 
 def of_ours(judged: Iterable[Line]) -> list[Line]:
-    """Return the lines of our own claims."""
+    """Select our own claims."""
     return [line for line in judged if line.claim.ours]
 
 
 def tally(judged: Sequence[Line]) -> str:
-    """Return the verdicts in words, the papers' claims and ours apart: "1 better, 5 reproduced; ours: 2 holds"."""
+    """Return the numbers of the papers' claims and of ours by verdict: "1 better, 5 reproduced; ours: 2 holds"."""
     parts = (("", in_words(of_papers(judged))), ("ours: ", in_words(of_ours(judged))))
     return "; ".join(head + words for head, words in parts if words)
 
 
 def in_words(judged: Iterable[Line]) -> str:
-    """Return how often each verdict was given, the best verdict first: "1 better, 5 reproduced"."""
+    """Return the number of claims with each verdict as a text, the best verdict first: "1 better, 5 reproduced"."""
     counts = _counted(judged)
     return ", ".join(f"{counts[verdict]} {verdict}" for verdict in COLOURS if counts[verdict])
 
@@ -97,7 +103,7 @@ def _counted(judged: Iterable[Line]) -> Counter[Verdict]:
 
 
 def _cells(judged: list[Line], name: str, number: int) -> Table:
-    """Return a published table with what was measured, the paper's cell behind it in brackets."""
+    """Return a published table with the measured values, each with the paper's value in brackets."""
     import pandas as pd
 
     from gradleak.show.tables import Table
@@ -109,7 +115,7 @@ def _cells(judged: list[Line], name: str, number: int) -> Table:
     texts, marks, last = [], [], ""
     for group, row in rows:
         own = [found.get((group, row, column)) for column in columns]
-        # A group's name stands at its first row.
+        # The name of a group is shown only in its first row.
         head = ([group if group != last else ""] if grouped else []) + [row]
         texts.append(head + [_cell(line) for line in own])
         marks.append([""] * len(head) + [line.verdict if line else "" for line in own])
@@ -130,7 +136,7 @@ def _cells(judged: list[Line], name: str, number: int) -> Table:
 
 
 def _rules(judged: Iterable[Line]) -> str:
-    """Return how far cells may be from the published ones, by column."""
+    """Return a text with the allowed distances from the published values, by column."""
     texts: dict[str, dict[str, None]] = {}
     for line in judged:
         if line.claim.rule.within:
@@ -167,16 +173,17 @@ def _list(judged: list[Line], caption: str, name: str) -> Table:
 
 
 def _remarks(judged: Iterable[Line]) -> str:
-    """Return what is said beside claims, each remark once, with what it is said of where that is few."""
+    """Return all remarks on claims, each once, with the names of the rows or claims it is about if these are few."""
     claims = [line.claim for line in judged]
     said = dict.fromkeys(text for claim in claims for text in claim.remarks)
     return " ".join(_said_of(text, claims) + text for text in said)
 
 
 def _said_of(text: str, claims: Sequence[Claim]) -> str:
-    """Return the places or rows that a remark is said of; where others share these, the columns, cells or claims.
+    """Return the names of the places or rows that a remark is about, followed by a colon.
 
-    Of all of them, or of many, it is said without naming them.
+    If these also hold claims without the remark, return the finer names: columns, cells or single claims. Return "" if
+    the remark is about all claims or about many.
     """
     if all(text in claim.remarks for claim in claims):
         return ""
@@ -192,7 +199,7 @@ def _said_of(text: str, claims: Sequence[Claim]) -> str:
 
 
 def _names(claim: Claim) -> list[str]:
-    """Return what a claim can be called beside others of its list or table, from the coarsest name to its own."""
+    """Return the names that distinguish a claim within its list or table, from the coarsest to the most specific."""
     if not claim.table:
         return [claim.place, claim.statement]
     row = [claim.group, claim.row] if claim.group else [claim.row]
@@ -206,7 +213,7 @@ def _published(claim: Claim) -> str:
 
 
 def _by_paper(judged: Iterable[Line]) -> dict[str, list[Line]]:
-    """Return the lines of each paper, the paper with the most first."""
+    """Group claims by paper, the paper with the most claims first."""
     found: dict[str, list[Line]] = {}
     for line in judged:
         found.setdefault(line.claim.paper, []).append(line)
@@ -214,7 +221,7 @@ def _by_paper(judged: Iterable[Line]) -> dict[str, list[Line]]:
 
 
 def matrix(judged: Iterable[Line]) -> Table:
-    """Return how many of each paper's claims got which verdict."""
+    """Return a table of the number of each paper's claims with each verdict."""
     return _matrix(
         of_papers(judged), OF_PAPERS, "The papers' claims by paper and verdict.", "tab-scoreboard-matrix",
         "Decided are the first three: measured on the paper's network, data and number of samples. A stand-in or a "
@@ -223,7 +230,7 @@ def matrix(judged: Iterable[Line]) -> Table:
 
 
 def own_matrix(judged: Iterable[Line]) -> Table:
-    """Return how many of our own claims, beside each paper's, got which verdict."""
+    """Return a table of the number of our own claims on each paper with each verdict."""
     own = of_ours(judged)
     predicted = sum(line.claim.ours == "prediction" for line in own)
     return _matrix(
@@ -249,7 +256,7 @@ def _matrix(judged: list[Line], verdicts: Sequence[Verdict], caption: str, name:
 
 
 def changes_table(judged: Iterable[Line]) -> Table:
-    """Return how many claims were changed after a measurement, or written after it, by what was changed."""
+    """Return a table of the number of claims that were changed or written after a measurement, by kind of change."""
     import pandas as pd
 
     from gradleak.show.tables import Table
@@ -272,7 +279,7 @@ def changes_table(judged: Iterable[Line]) -> Table:
 
 
 def figure_matrix(judged: Iterable[Line]) -> Figure:
-    """Draw the verdicts on each paper's claims as a bar of shares, with their counts; beside it those on ours."""
+    """Draw the shares of verdicts on each paper's claims as a bar with counts, and beside them those on our claims."""
     from gradleak.show import figures
 
     lines = list(judged)
@@ -286,7 +293,7 @@ def figure_matrix(judged: Iterable[Line]) -> Figure:
         _bars(axis, {paper: _counted(line for line in own if line.claim.paper == paper) for paper in papers})
         axis.set_title(title)
     axes[0, 1].set_yticklabels([])
-    # A colour says the same of both sides, and stands in the legend once.
+    # Both panels share their colours, so each colour appears in the legend only once.
     names: dict[str, list[str]] = {}
     for verdict, (_, colour) in COLOURS.items():
         if given[verdict]:
@@ -298,7 +305,7 @@ def figure_matrix(judged: Iterable[Line]) -> Figure:
 
 
 def _bars(axis: Axes, counts: dict[str, Counter[Verdict]]) -> None:
-    """Draw a bar a paper, divided by verdict."""
+    """Draw one bar for each paper, divided by verdict."""
     for place, own in enumerate(counts.values()):
         left = 0.0
         for verdict, (_, colour) in COLOURS.items():
@@ -315,7 +322,7 @@ def _bars(axis: Axes, counts: dict[str, Counter[Verdict]]) -> None:
 
 
 def failing_table(judged: Iterable[Line], whose: str = "the papers'") -> Table:
-    """Return the claims that fail at the scale they need, by page, each with its reason."""
+    """Return a table of the claims that fail at the scale they need, sorted by page, each with its reason."""
     import pandas as pd
 
     from gradleak.show.tables import Table
@@ -323,7 +330,7 @@ def failing_table(judged: Iterable[Line], whose: str = "the papers'") -> Table:
     bad = sorted((line for line in judged if line.failing), key=lambda line: (line.claim.paper, line.claim.study))
     pages = [line.claim.study for line in bad]
     reasons = [line.claim.note or UNEXPLAINED for line in bad]
-    # A reason is the one above only where that is another line of the same list or table of a page.
+    # "as above" refers only to a row of the same list or table of a page.
     said = [(line.claim.study, line.claim.table, reason) for line, reason in zip(bad, reasons, strict=True)]
     frame = pd.DataFrame(
         {

@@ -1,4 +1,4 @@
-"""A result with its provenance, and how it is written and read."""
+"""Define, write and read records: the result of a run of a study, with its provenance."""
 
 from __future__ import annotations
 
@@ -36,9 +36,14 @@ class _Strict(BaseModel):
 
 
 class Trial(_Strict):
-    """A small, seeded, independent piece of work: its inputs, its rows, the seconds it took, when and at which commit.
+    """A finished experiment: a small, seeded, independent piece of work.
 
-    `date` is in UTC, to the second; records from before it was kept lack it and the commit.
+    Attributes:
+        inputs: The inputs of the experiment.
+        rows: The rows that it returned.
+        seconds: The time that it took.
+        date: When it ended, in UTC; None in old records.
+        commit: The commit of the code; None in old records.
     """
 
     inputs: Columns
@@ -49,7 +54,7 @@ class Trial(_Strict):
 
 
 def part_of(trial: Trial) -> str:
-    """Return the part of its study that a trial belongs to; "" where the study has no parts."""
+    """Return the part of the study to which a trial belongs; "" if the study has no parts."""
     return str(trial.inputs.get("part", ""))
 
 
@@ -60,10 +65,18 @@ def digest_of(trial: Trial) -> str:
 
 
 class Provenance(_Strict):
-    """What a result came from; never a host, a user or a path.
+    """The origin of a result; it contains no host, user or path.
 
-    `processor` is the model, `instructions` the set of vector instructions that torch used on it. Records from before
-    they were kept lack both.
+    Attributes:
+        device: The kind of device and how it computes float32.
+        processor: The processor's model; None in old records.
+        instructions: The vector instructions that torch used on the processor; None in old records.
+        versions: The versions of the packages, by name.
+        commit: The commit of the code.
+        date: The day of the run.
+        seed: The seed of the run.
+        wall_seconds: The elapsed time of the run.
+        data: The origin of each dataset.
     """
 
     device: str
@@ -80,7 +93,14 @@ class Provenance(_Strict):
 class Record(_Strict):
     """The result of one run of a study.
 
-    `sources`: the digest of what its trials were computed with; `rules`: the rules of the claims when it was made.
+    Attributes:
+        study: The name of the study.
+        profile: "quick", "paper", or "custom" for other parameters.
+        parameters: The parameters of the run.
+        provenance: The origin of the result.
+        sources: The digest of the code that computed the trials; None in old records.
+        rules: The rules of the study's claims at the time of the run.
+        trials: The trials.
     """
 
     study: str
@@ -93,17 +113,17 @@ class Record(_Strict):
 
     @functools.cached_property
     def accelerated(self) -> bool:
-        """Whether any of its trials ran on a GPU."""
+        """Whether any of the trials ran on a GPU."""
         return any(on_gpu(trial.inputs) for trial in self.trials)
 
     @property
     def where(self) -> str:
-        """The kind of device that its trials ran on, in words."""
+        """The kind of device on which the trials ran, in words."""
         return "a GPU" if self.accelerated else "a CPU"
 
     @functools.cached_property
     def lines(self) -> tuple[Columns, ...]:
-        """A line a row, with its trial's inputs beside it: shared by all who ask, and not to be changed."""
+        """All rows, each joined with its trial's inputs; the dicts are shared between callers: do not change them."""
         return tuple(trial.inputs | row for trial in self.trials for row in trial.rows)
 
     @functools.cached_property
@@ -113,7 +133,7 @@ class Record(_Strict):
 
     @functools.cached_property
     def columns(self) -> frozenset[str]:
-        """The names that lines have."""
+        """The names of all columns that occur in `lines`."""
         return frozenset(name for line in self.lines for name in line)
 
     @functools.cached_property
@@ -121,7 +141,7 @@ class Record(_Strict):
         return {}
 
     def places(self, name: str, values: Iterable[Hashable]) -> list[int]:
-        """Return the places of the lines that have a value equal to one of these under a name."""
+        """Return the indices of the lines whose column `name` equals one of these values."""
         if name not in self._places:
             own = self._places[name] = {}
             for place, line in enumerate(self.lines):
@@ -130,7 +150,7 @@ class Record(_Strict):
         return sorted({place for value in values for place in self._places[name].get(value, ())})
 
     def frame(self) -> pd.DataFrame:
-        """Return a line a row, with its trial's inputs beside it."""
+        """Return all rows, each joined with its trial's inputs, as a copy that may be changed."""
         return self._frame.copy()
 
     @functools.cached_property
@@ -140,19 +160,19 @@ class Record(_Strict):
         return pd.DataFrame(self.lines)
 
     def part(self, name: str) -> pd.DataFrame:
-        """Return the rows of the trials whose `part` is this one, as `frame` does."""
+        """Return the rows of the trials of a part, in the form of `frame`."""
         return self._frame[self._frame["part"] == name].copy()
 
     def rows(self, experiment: type[Experiment]) -> pd.DataFrame:
-        """Return the rows that experiments of one kind gave, each beside its inputs, as `frame` does."""
+        """Return the rows of all experiments of one kind, in the form of `frame`."""
         return self.part(experiment.part) if experiment.part else self.frame()
 
     def stated(self, parameters: type[Stated]) -> Stated:
-        """Return the parameters of the run, as the study's class has them."""
+        """Return the parameters of the run as an instance of the study's class of parameters."""
         return parameters(**self.parameters)
 
     def digest(self) -> str:
-        """Return a hash of what was asked and found; times, dates and machines are left out."""
+        """Return a hash of the study, its parameters, inputs and rows, without run times, dates and machines."""
         content = {
             "study": self.study,
             "parameters": self.parameters,
@@ -162,15 +182,15 @@ class Record(_Strict):
 
 
 def about(record: Record) -> str:
-    """Return in a few words how many samples of what a run is about, as its study puts it."""
+    """Return the size of a recorded run in a few words, such as "45 images, CIFAR-10"."""
     study = studies.load(record.study)
     return study.about(record.stated(study.Parameters))
 
 
 def write(record: Record, path: Path) -> None:
-    """Write a record, whole or not at all: one line a row, so that it can be read and compared.
+    """Write a record completely or not at all, with one line of text for each row, so that versions can be compared.
 
-    The file states the SHA-256 of its content, by which `read` notices that it was edited.
+    The file states the SHA-256 of its content, from which `read` notices later edits.
     """
     content = worded(record.model_dump(include=set(Record.model_fields)))
     trials, rules = content.pop("trials"), content.pop("rules")
@@ -197,7 +217,13 @@ def _when(trial: Columns) -> str:
 
 
 def read(path: Path) -> Record:
-    """Read a record, and refuse one that was edited; NaN and infinities are stored as words, since JSON has none."""
+    """Read a record from its file, in which words stand for NaN and infinities.
+
+    Raises:
+        MissingData: There is no such file.
+        InputError: The file is not a record, or it was edited.
+        StorageError: The file cannot be read.
+    """
     try:
         content = json.loads(path.read_text("utf-8"))
         record = Record.model_validate(restored(sealing.bare(content)))
@@ -216,28 +242,28 @@ def read(path: Path) -> Record:
 
 
 def recorded(study: str) -> Record | None:
-    """Return the record of a study that pages, claims and `gradleak verify` draw from, if there is one.
+    """Return the record of a study that pages, claims and `gradleak verify` use, or None if there is no record.
 
-    A study may be recorded on a CPU and on a GPU. The CPU's record is drawn, unless the GPU's was made at a larger
-    scale: none of its parameters is smaller, and at least one is larger.
+    A study may have a record from a CPU and one from a GPU. The CPU's record is used, unless the GPU's run was larger:
+    none of its parameters is smaller, and at least one is larger.
     """
     kept = all_recorded(study)
     return kept[-1] if len(kept) == 2 and _larger(kept[1].parameters, kept[0].parameters) else next(iter(kept), None)
 
 
 def beside(record: Record) -> Record | None:
-    """Return the record of the same study that was made on the other kind of device, if there is one."""
+    """Return the record of the same study from the other kind of device (CPU or GPU), or None."""
     path = file_of(record.study, accelerated=not record.accelerated)
     return read(path) if path.is_file() else None
 
 
 def all_recorded(study: str) -> list[Record]:
-    """Return all records of a study: the CPU's, then the GPU's, where there are such."""
+    """Return the existing records of a study: first the CPU's, then the GPU's."""
     return [read(path) for path in files_of(study) if path.is_file()]
 
 
 def _larger(one: Columns, other: Columns) -> bool:
-    """Whether the first parameters are those of a larger run: no parameter is smaller, and at least one is larger."""
+    """Whether `one` holds the parameters of a larger run: none is smaller than in `other`, and some are larger."""
     mine, others = (
         {name: parameters[name] for name in parameters if name not in ("device", "seed")} for parameters in (one, other)
     )
@@ -245,7 +271,7 @@ def _larger(one: Columns, other: Columns) -> bool:
 
 
 def _covers(one: Any, other: Any) -> bool:
-    """Whether a parameter is at least as large as another: a number as large, a list with all that the other has."""
+    """Whether a value is at least as large as another: a number not smaller, or a list with all its elements."""
     if isinstance(one, list) and isinstance(other, list):
         return all(value in one for value in other)
     numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in (one, other))
@@ -253,12 +279,12 @@ def _covers(one: Any, other: Any) -> bool:
 
 
 def file_of(study: str, *, accelerated: bool = False) -> Path:
-    """Return the file of a study's record; one made on a GPU (`accelerated`) lies beside the CPU's."""
+    """Return the file of a study's record from a CPU, or from a GPU if `accelerated`; both lie in one folder."""
     return paths.results() / studies.paper_of(study) / f"{study}{'.gpu' * accelerated}.json"
 
 
 def files_of(study: str) -> tuple[Path, Path]:
-    """Return the files of a study's records: the CPU's and the GPU's, whether they exist or not."""
+    """Return the files of a study's records from a CPU and from a GPU, which need not exist."""
     return file_of(study), file_of(study, accelerated=True)
 
 
@@ -268,7 +294,14 @@ def on_gpu(inputs: Columns) -> bool:
 
 
 def provenance(device: str, seed: int, wall_seconds: float, data: list[str]) -> Provenance:
-    """Describe this run, in general words."""
+    """Return the provenance of a run that ends now.
+
+    Args:
+        device: "cpu" or "cuda".
+        seed: The seed of the run.
+        wall_seconds: The elapsed time of the run.
+        data: The origin of each dataset.
+    """
     return Provenance(
         device=_device(device),
         processor=devices.processor(),
@@ -284,39 +317,39 @@ def provenance(device: str, seed: int, wall_seconds: float, data: list[str]) -> 
 
 @functools.cache
 def versions() -> dict[str, str]:
-    """Return the versions that results depend on."""
+    """Return the versions of this package, of Python and of the packages on which results depend, by name."""
     installed = {name: importlib.metadata.version(name) for name in PACKAGES}
     return {"gradleak": gradleak.__version__, "python": platform.python_version(), **installed}
 
 
 def span(record: Record) -> list[str]:
-    """Return the day on which a record's trials ran, or the first and the last of several."""
+    """Return the day on which a record's trials ran, or the first and the last day."""
     days = {(trial.date or record.provenance.date)[:10] for trial in record.trials} or {record.provenance.date}
     return sorted({min(days), max(days)})
 
 
 def now() -> str:
-    """Return the date and the time of day, in UTC."""
+    """Return the date and time in UTC, such as "2026-01-31T09:30:00Z"."""
     return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _device(device: str) -> str:
     if devices.accelerated(device):
-        # As trials have it.
+        # The precision is a setting, so ask for it under the setting with which trials run.
         with devices.ieee():
             return f"{devices.described(device)}, float32 by {devices.precision()}"
     return f"CPU, {platform.machine()}"
 
 
 def commit() -> str:
-    """Return the checkout's commit, and whether its code differs from that."""
+    """Return the checkout's short commit, with "+changes" if its code differs from it, or "unknown"."""
 
     def git(*words: str) -> str:
         result = subprocess.run(["git", *words], cwd=paths.root(), capture_output=True, text=True, check=True)
         return result.stdout.strip()
 
     try:
-        # What a page computes hangs on these two; a new result beside the old ones is no change.
+        # A page's results depend only on these two folders. New files in results/ are not a change of the code.
         changed = git("--no-optional-locks", "status", "--porcelain", "--", "gradleak", "notebooks")
         return git("rev-parse", "--short", "HEAD") + ("+changes" if changed else "")
     except (OSError, subprocess.CalledProcessError, GradleakError):

@@ -1,4 +1,4 @@
-"""Runs studies: their trials through joblib, those that are finished from the cache."""
+"""Run studies: run their trials in parallel with joblib, and read finished trials from the cache."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from gradleak.runs.records import Record, Trial
 from gradleak.runs.studies import Study
 from gradleak.runs.trials import Trials, known, short
 
-# How long the first worker of a cluster is waited for.
+# The time (s) to wait for the first worker of a cluster.
 WAIT = 60
 
 
 class MemoryLack(GradleakError):
-    """A trial that does not fit into a GPU's memory."""
+    """The error of a trial that does not fit into a GPU's memory."""
 
 
 def run_study(
@@ -43,12 +43,21 @@ def run_study(
     finished: Iterable[Trial] = (),
     rules: Columns | None = None,
 ) -> Record:
-    """Run all trials of a study that are not in the cache, and return the record of all.
+    """Run the trials of a study that are not in the cache, and return the record of all its trials.
 
-    `jobs`: processes on this machine ($GRADLEAK_JOBS, else one for a quick run and one a core for others); `cluster`:
-    the address of a Dask scheduler ($GRADLEAK_CLUSTER). A run that was killed continues where it stopped: finished
-    trials are in the cache. `finished`: more trials that need not run; `rules`: the rules of the claims, for the
-    record to keep.
+    Finished trials are cached, so a run that was interrupted continues where it stopped.
+
+    Args:
+        study: The study or its name.
+        parameters: The parameters of the run.
+        jobs: The number of processes; by default $GRADLEAK_JOBS, or else one for a quick run and one per core or GPU
+            for other runs.
+        cluster: The address of a Dask scheduler; by default $GRADLEAK_CLUSTER.
+        finished: Further trials that need not run again.
+        rules: The rules of the study's claims, which the record keeps.
+
+    Raises:
+        InputError: The study has no trials with these parameters.
     """
     study = studies.load(study) if isinstance(study, str) else study
     started = time.perf_counter()
@@ -96,13 +105,19 @@ def record(
     jobs: int | None = None,
     cluster: str | None = None,
 ) -> Record:
-    """Run a study and keep its record in results/, with the `rules` of its claims as they are today.
+    """Run a study and store its record in results/.
 
-    A record made on a GPU lies beside the CPU's and never replaces it. Trials that the record there holds are taken
-    from it if they were computed with today's packages and data, and with today's code or one that a spot check has
-    confirmed to give the same rows. The new record then keeps the sources of the trials that it took over; what is new
-    in it has no confirmation. With a `part` only the trials of that part are run, and those of all others stay as they
-    are recorded.
+    Records of CPUs and of GPUs are stored side by side and never replace each other. Trials of the existing record are
+    reused if they were computed with today's packages and data. Their code must be today's, or a spot check must have
+    confirmed that today's code gives the same rows. The new record then states the sources of the reused trials.
+
+    Args:
+        study: The study.
+        parameters: The parameters of the run.
+        rules: The present rules of the study's claims.
+        part: Run only the trials of this part, and reuse the recorded trials of all other parts.
+        jobs: The number of processes, as in `run_study`.
+        cluster: The address of a Dask scheduler.
     """
     file = records.file_of(study.name, accelerated=any(map(records.on_gpu, study.trials(parameters))))
     kept = records.read(file) if file.is_file() else None
@@ -121,7 +136,7 @@ def record(
 
 
 def _others(study: Study, parameters: Parameters, part: str, kept: Record | None) -> list[Trial]:
-    """Return the recorded trials of all parts but one; an error where one that is asked for is not recorded."""
+    """Return the recorded trials of all parts except `part`; raise an InputError if one of them is not recorded."""
     inputs = study.trials(parameters)
     parts = list(dict.fromkeys(str(own["part"]) for own in inputs if "part" in own))
     if part not in parts:
@@ -138,12 +153,12 @@ def _others(study: Study, parameters: Parameters, part: str, kept: Record | None
 
 
 def _alike(kept: dict[str, str], now: dict[str, str]) -> bool:
-    """Whether the other packages that a record names are today's: of this one the sources themselves are compared."""
+    """Whether a record was made with today's versions of all packages except this one, whose sources are compared."""
     return all(now.get(name) == version for name, version in kept.items() if name != "gradleak")
 
 
 def _same_card(kept: Record) -> bool:
-    """Whether a record was made on a CPU, or on the same model of GPU as the one at hand."""
+    """Whether a record was made on a CPU, or on the model of GPU that this machine has."""
     return not kept.accelerated or kept.provenance.device.partition(",")[0] == devices.model_of("cuda")
 
 
@@ -155,7 +170,15 @@ def run_trials(
     cluster: str | None = None,
     quick: bool = False,
 ) -> Iterator[tuple[int, Trial]]:
-    """Run trials, and give each with its place among the inputs, in the order in which they end."""
+    """Run trials, and yield each with the index of its inputs, in the order in which the trials end.
+
+    Args:
+        study: The study.
+        inputs: The inputs of the trials.
+        jobs: The number of processes, as in `run_study`.
+        cluster: The address of a Dask scheduler; by default $GRADLEAK_CLUSTER.
+        quick: Whether this is a quick run, which uses one process by default.
+    """
     cluster = cluster or os.environ.get("GRADLEAK_CLUSTER")
     with contextlib.closing(_results(study, inputs, jobs, cluster, quick=quick)) as results:
         for place, found in results:
@@ -167,7 +190,7 @@ def run_trials(
 def try_trials(
     study: Study, inputs: Sequence[Columns], *, jobs: int | None = None
 ) -> Generator[tuple[int, Trial | GradleakError], None, None]:
-    """Run trials as `run_trials` does, on this machine; where a trial raises an error, give that and go on."""
+    """Run trials as `run_trials` does, on this machine; if a trial raises an error, yield the error and continue."""
     yield from _results(study, inputs, jobs, None, caught=True)
 
 
@@ -180,9 +203,9 @@ def _results(
     quick: bool = False,
     caught: bool = False,
 ) -> Generator[tuple[int, Trial | GradleakError], None, None]:
-    """Run trials, and give each, or its error, with its place among the inputs.
+    """Run trials, and yield each trial or its error with the index of its inputs.
 
-    `caught`: any error of a trial is given, and not only that it needs too much memory.
+    With `caught`, every error of a trial is yielded. Without it, a lack of memory is yielded and others are raised.
     """
     import joblib
 
@@ -192,18 +215,18 @@ def _results(
     if not inputs:
         return
     alone = cluster is None and workers <= 1
-    # A worker of a cluster looks for the cards of the machine that it runs on.
+    # A worker of a cluster looks for the GPUs of its own machine.
     shared = None if cluster else (cards.visible() if accelerated and not alone else [], cards.folder())
     work = (
         joblib.delayed(_work)(study.name, place, one, threads, alone, shared, caught)
         for place, one in enumerate(inputs)
     )
     with _backend(cluster, threads, alone), warnings.catch_warnings():
-        # A worker whose memory has grown is replaced between trials; nobody has to know.
+        # joblib replaces workers whose memory has grown. That is harmless, so the warning is hidden.
         warnings.filterwarnings("ignore", message="A worker stopped while some jobs", category=UserWarning)
-        # Whoever takes no more trials, since the time is over, knows that some are not finished.
+        # A caller whose time budget is used up stops early on purpose, so this warning is hidden as well.
         warnings.filterwarnings("ignore", message=r"\d+ tasks which were still being processed", category=UserWarning)
-        # A cluster is told of all trials at once, so that workers who come later have their share.
+        # A cluster gets all trials at once, so that workers that join later receive trials, too.
         ahead = "2*n_jobs" if cluster is None else "all"
         parallel = joblib.Parallel(1 if alone else workers, return_as="generator_unordered", pre_dispatch=ahead)
         with contextlib.closing(parallel(work)) as finished:
@@ -211,7 +234,7 @@ def _results(
 
 
 def sources_of(study: Study, parameters: Parameters) -> list[str]:
-    """Return where a study's datasets come from; one that is not at hand is an error before any work starts."""
+    """Return the origins of the datasets that a study reads; a missing one raises an error before any work starts."""
     states = {state.name: state.state for state in (*data.states(), *text.states())}
     names = study.datasets(parameters)
     for name in names:
@@ -221,7 +244,13 @@ def sources_of(study: Study, parameters: Parameters) -> list[str]:
 
 
 def decides(code: str, device: str, data_sources: list[str]) -> str:
-    """Return a hash of what decides a trial's result beside its inputs; `code`: the digest of its sources."""
+    """Return a hash of everything that determines a trial's result besides its inputs.
+
+    Args:
+        code: The digest of the sources of the trials.
+        device: "cpu" or "cuda".
+        data_sources: The origins of the datasets.
+    """
     facts = [code, records.versions(), data_sources, devices.model_of(device)]
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
 
@@ -235,12 +264,11 @@ def _work(
     shared: tuple[list[str], Path] | None,
     caught: bool = False,
 ) -> tuple[int, Trial | GradleakError]:
-    """Run one trial, in this process or in a worker process.
+    """Run one trial, in this process or in a worker process, and return it with its index.
 
-    A trial that does not fit into memory comes back as an error in its turn, behind the trials that ended before it:
-    raised in a worker process, the error would make joblib drop finished trials that were not fetched yet.
-    `shared`: the cards that processes share, and the folder in which they say so; None where the machine is another.
-    `caught`: any other error comes back as well.
+    A lack of memory is returned as an error. If a worker process raised it, joblib would drop finished trials that were
+    not fetched yet. With `caught`, all other errors are returned as well. `shared` holds the GPUs that processes share
+    and the folder of their lock files; it is None on a worker of a cluster.
     """
     import torch
 
@@ -252,11 +280,12 @@ def _work(
     with (
         bars,
         _settled(threads, accelerated),
-        # A trial on the CPU must not start CUDA: a process could not choose its card any more.
+        # A trial on the CPU must not initialise CUDA, because afterwards its process could no longer choose a GPU.
         torch.random.fork_rng([torch.cuda.current_device()] if accelerated and torch.cuda.device_count() else []),
         _interruptible(),
     ):
-        # Trials draw from their own generators; should a library not, the order of the trials still must not matter.
+        # Trials use their own generators. Some libraries use the global one, so seed it by the inputs: then the order
+        # of the trials does not matter.
         torch.manual_seed(int.from_bytes(hashlib.sha256(known(inputs).encode()).digest()[:4]))
         started = time.perf_counter()
         try:
@@ -274,13 +303,13 @@ def _work(
                 return index, error if isinstance(error, GradleakError) else told
             raise
         seconds = time.perf_counter() - started
-    # What is kept is what a record would hold, so that a cached trial and a fresh one are the same.
+    # Convert the rows to plain values, so that a fresh trial equals one that was read from the cache.
     return index, Trial(inputs=inputs, rows=plain(rows, f"rows of '{study}'"), seconds=seconds, date=records.now())
 
 
 @contextlib.contextmanager
 def _interruptible() -> Iterator[None]:
-    """Let Ctrl-C end a trial, also one whose attack catches it and comes back with the best so far."""
+    """Let Ctrl-C end a trial, even if its attack catches the interrupt and returns its best result so far."""
     before = signal.getsignal(signal.SIGINT)
     if before is not signal.default_int_handler or threading.current_thread() is not threading.main_thread():
         yield
@@ -303,15 +332,15 @@ def _interruptible() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _settled(threads: int, accelerated: bool) -> Iterator[None]:
-    """Compute the same way wherever a trial runs."""
+    """Use the same number of threads, precision and algorithms wherever a trial runs."""
     import torch
     from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
     before = torch.get_num_threads()
     deterministic = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
-    # The number of threads decides in which order sums are taken, so it must not depend on the number of jobs.
+    # The number of threads determines the order of summation, so it must not depend on the number of jobs.
     with threadpool_limits(threads), devices.ieee(), warnings.catch_warnings():
-        # Asked for deterministic operations, CUDA warns of each that it does not have; such rows agree to rounding.
+        # torch warns of each operation without a deterministic CUDA version. Rows then agree up to rounding errors.
         warnings.filterwarnings("ignore", ".*does not have a deterministic implementation", UserWarning)
         torch.set_num_threads(threads)
         if accelerated:
@@ -324,10 +353,15 @@ def _settled(threads: int, accelerated: bool) -> Iterator[None]:
 
 
 def processes(jobs: int | None, trials: int, device: str, threads: int = 1, quick: bool = False) -> int:
-    """Return how many trials run at once: `jobs`, else $GRADLEAK_JOBS, else one a core or one a GPU.
+    """Return the number of trials that run at once.
 
-    More processes than GPUs share them evenly. Unasked, a quick run has one: it is over before others have imported
-    what they need.
+    Args:
+        jobs: The wanted number; by default $GRADLEAK_JOBS, or else one per core or per GPU. If there are more processes
+            than GPUs, the processes share the GPUs evenly.
+        trials: The number of trials, which is an upper bound.
+        device: "cpu" or "cuda".
+        threads: The number of threads for each trial.
+        quick: Whether this is a quick run. Its default is one process, since imports in others would take longer.
     """
     asked = jobs
     if asked is None and (text := os.environ.get("GRADLEAK_JOBS")):
@@ -357,7 +391,7 @@ def _backend(cluster: str | None, threads: int, alone: bool) -> Iterator[None]:
         from distributed import Client
     except ImportError as error:
         raise InputError("a cluster needs Dask: install it with `pip install 'gradleak[cluster]'`") from error
-    # What goes wrong between here and there is said once, below.
+    # Dask would log connection errors, which are raised below with a clear message.
     logging.getLogger("distributed.client").setLevel(logging.CRITICAL)
     try:
         client = Client(cluster)
@@ -369,7 +403,7 @@ def _backend(cluster: str | None, threads: int, alone: bool) -> Iterator[None]:
         except TimeoutError as error:
             raise InputError(f"no worker has come to the Dask scheduler at '{cluster}' in {WAIT} s") from error
         if (most := max(client.nthreads().values())) > 1:
-            # Trials seed torch's generator, of which a process has one.
+            # Trials seed torch's global generator, which all threads of a process share.
             raise InputError(f"a worker of '{cluster}' has {most} threads: start it with `--nthreads 1`")
         try:
             with joblib.parallel_config(backend="dask"):

@@ -1,4 +1,4 @@
-"""The SHA-256 that a file of results states of its own content, so that an edit by hand is noticed."""
+"""Add a SHA-256 of its content to a file of results, and check it, so that edits by hand are noticed."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ FIELD = "sha256"
 
 
 def sealed(content: Columns) -> Columns:
-    """Return a file's content with the SHA-256 of all of it."""
+    """Return a file's content with a field that holds the SHA-256 of all other fields."""
     return content | {FIELD: _sha256(content)}
 
 
 def bare(content: Any) -> Any:
-    """Return a file's content without the SHA-256 that it states."""
+    """Return a file's content without its SHA-256."""
     return {name: content[name] for name in content if name != FIELD} if isinstance(content, dict) else content
 
 
 def check(content: Columns, name: str) -> None:
-    """Refuse content that does not state its SHA-256, or states another one; `name`: how the message calls it."""
+    """Raise an InputError, which calls the file `name`, if the SHA-256 of its content is missing or wrong."""
     if FIELD not in content:
         wrong = "was edited, or an earlier version wrote it: it does not state the SHA-256 of its content"
     elif content[FIELD] != _sha256(bare(content)):

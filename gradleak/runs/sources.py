@@ -1,11 +1,13 @@
-"""What trials are computed with: the definitions that `trial` reaches, and a digest of them.
+"""Compute the digest of the code of a study's trials: all definitions that its experiments use.
 
-A definition is a function, a class or an assignment at the top of a module of this package. Those that `trial` names,
-those that they name, and so on, make the closure. In the digest they stand in the order in which they are first named,
-as syntax trees in which a number takes the place of a name that means another of them. So comments, docstrings,
-annotations of functions, formatting, import lines, the names of modules and of definitions, and who lives in which
-module do not count; what is computed does. What a module does when it is imported counts with each of its definitions.
-A further constructor of a class, a class method such as `Leak.from_update`, counts where something names it.
+A definition is a function, a class or an assignment at the top level of a module of this package. The closure contains
+the experiments, the definitions that they name, the definitions that those name, and so on. The digest is a hash of
+their syntax trees, in the order in which they are first named; names of other definitions are replaced by numbers.
+
+So the digest does not depend on comments, docstrings, annotations of functions, formatting, import lines, the names of
+modules and definitions, or the module of a definition. It does depend on everything that is computed. The statements
+that run when a module is imported count with each of its definitions. An alternative constructor of a class, a class
+method such as `Leak.from_update`, counts only if something names it.
 """
 
 from __future__ import annotations
@@ -26,16 +28,16 @@ from gradleak.runs import studies
 from gradleak.runs.spelling import Import, Module, constructors, spelled
 from gradleak.runs.studies import Study
 
-# What passes through these comes out as it went in, or is a way to show what was found.
+# Modules that do not change results: they pass values on unchanged, or show results. The digest leaves them out.
 SHOWING = frozenset(f"gradleak.auditing.{name}" for name in ("drawing", "report", "sentences"))
 SILENT = frozenset({"gradleak.reporting", *SHOWING})
-# In place of a definition's name: what its module does when it is imported, or all that it holds.
+# Used in place of a definition's name: the statements that run when its module is imported, or the whole module.
 EFFECTS, WHOLE = "(import)", "(whole)"
 ATTRIBUTE = re.compile(r"\.(\w+)")
 
 
 class Definition(NamedTuple):
-    """A name at the top of a module."""
+    """A name at the top level of a module."""
 
     module: str
     name: str
@@ -43,19 +45,19 @@ class Definition(NamedTuple):
 
 @dataclass(frozen=True)
 class Sources:
-    """What something is computed with, and the digest by which it is known."""
+    """The definitions with which something is computed, and their digest."""
 
     digest: str
     definitions: frozenset[Definition]
 
 
 def of_trials(study: Study) -> Sources:
-    """Return what a study's trials are computed with."""
+    """Return the definitions with which a study's trials are computed."""
     return _package().trials(study.module_name)
 
 
 def of_page(study: Study, modules: Iterable[str]) -> Sources:
-    """Return what a page is made with: the code in its notebook, all of its study, and all of some modules."""
+    """Return the definitions that a page uses: those of its notebook, of its study's module and of `modules`."""
     cells = json.loads(study.notebook.read_text("utf-8"))["cells"]
     code = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
     package = _package()
@@ -65,17 +67,17 @@ def of_page(study: Study, modules: Iterable[str]) -> Sources:
 
 
 def of_modules(*modules: str) -> Sources:
-    """Return all of some modules, and what that leads to."""
+    """Return all definitions of some modules, and all definitions that these use."""
     return _package().closure([Definition(name, WHOLE) for name in modules])
 
 
 def package_folder() -> Path:
-    """Return the folder of the package whose code runs here."""
+    """Return the folder of the package `gradleak` that this process has imported."""
     return Path(gradleak.__file__).resolve().parent
 
 
 def file_of(module: str) -> Path | None:
-    """Return the file of a module of this package, if it is one."""
+    """Return the file of a module of this package, or None for other modules."""
     return _file_of(module, package_folder(), tuple(studies.package_path()))
 
 
@@ -91,7 +93,7 @@ def _file_of(module: str, package: Path, pages: tuple[str, ...]) -> Path | None:
 
 
 def _package() -> Package:
-    """Return the package as its files are now; it is read again when one of them was written since."""
+    """Return the package in the present state of its files, which are read again only if one has changed."""
     folder, pages = package_folder(), tuple(studies.package_path())
     stats = [(file, file.stat()) for place in {str(folder), *pages} for file in Path(place).rglob("*.py")]
     return _read(folder, pages, tuple(sorted((str(file), stat.st_mtime_ns, stat.st_size) for file, stat in stats)))
@@ -103,7 +105,7 @@ def _read(folder: Path, pages: tuple[str, ...], state: tuple[tuple[str, int, int
 
 
 class Package:
-    """The modules of a package, read when they are first asked for."""
+    """The modules of a package, each read at its first use."""
 
     def __init__(self, folder: Path, pages: tuple[str, ...] = (), silent: frozenset[str] = SILENT) -> None:
         self.folder, self.pages, self.silent = folder, pages, silent
@@ -111,7 +113,7 @@ class Package:
         self.texts: dict[tuple[Definition, frozenset[str]], tuple[str, list[Definition]]] = {}
 
     def module(self, name: str) -> Module | None:
-        """Return a module, or None if it is none of this package."""
+        """Return a module, or None if it does not belong to this package."""
         if name not in self.modules:
             file = _file_of(name, self.folder, self.pages)
             read = Module.read(name, file.read_text("utf-8"), file.stem == "__init__") if file else None
@@ -119,7 +121,7 @@ class Package:
         return self.modules[name]
 
     def trials(self, module: str) -> Sources:
-        """Return what the trials of a study's module are computed with."""
+        """Return the definitions with which the trials of a study's module are computed."""
         found = self.module(module)
         if found is None:
             raise InputError(f"there is no module {module}")
@@ -129,9 +131,9 @@ class Package:
         return self.closure([Definition(module, name) for name in kinds])
 
     def closure(self, roots: Iterable[Definition]) -> Sources:
-        """Return the definitions that some lead to, themselves included, and their digest.
+        """Return the definitions that `roots` use, directly or indirectly, the roots included, and their digest.
 
-        A constructor of a class counts where one of them names it.
+        An alternative constructor of a class counts only if one of the definitions names it.
         """
         roots, spare = list(roots), frozenset[str]()
         while True:
@@ -141,7 +143,7 @@ class Package:
             spare |= constructors - named
 
     def _closed(self, roots: list[Definition], spare: frozenset[str]) -> tuple[Sources, set[str], set[str]]:
-        """Return a closure without the constructors that are spared; the attributes it names; its constructors."""
+        """Return the closure without the constructors in `spare`, the attributes it names, and its constructors."""
         numbers: dict[Definition, int] = {}
         waiting: list[Definition] = []
 
@@ -158,7 +160,7 @@ class Package:
             number(root)
         digest = hashlib.sha256()
         attributes: set[str] = set()
-        for definition in waiting:  # grows as it is read
+        for definition in waiting:  # `number` appends to this list while it is read
             text, named = self._text(definition, spare)
             attributes |= set(ATTRIBUTE.findall(text))
             first, *others = text.split("\0")
@@ -168,14 +170,14 @@ class Package:
         return Sources(digest.hexdigest()[:16], frozenset(numbers)), attributes, constructors
 
     def _constructors(self, definition: Definition) -> set[str]:
-        """Return the names of the constructors of a definition that is a class."""
+        """Return the names of the alternative constructors if a definition is a class."""
         found = self.module(definition.module)
         assert found is not None
         nodes = found.definitions(definition.name) if definition.name in found.bindings else []
         return set().union(*map(constructors, nodes))
 
     def _text(self, definition: Definition, spare: frozenset[str]) -> tuple[str, list[Definition]]:
-        """Return a definition's text, in which \\0 stands for each definition that it names, and those."""
+        """Return a definition's text, in which \\0 stands for each other definition, and these definitions in order."""
         without = spare & self._constructors(definition)
         if (definition, without) not in self.texts:
             self.texts[definition, without] = self._spelled(*definition, without)
@@ -206,9 +208,9 @@ class Package:
         return " ".join(spelled(node, found, name, read, without) for node in nodes), named
 
     def _meaning(self, module: str, root: Import | str, attributes: tuple[str, ...]) -> tuple[Definition | str, int]:
-        """Return what a name and the attributes behind it mean, and how many of these that takes up.
+        """Resolve a name and the attributes behind it, and return the number of attributes that the result includes.
 
-        The meaning is a definition of this package, or a text for what lies outside.
+        The result is a definition of this package, or a text for a name from outside the package.
         """
         place = self._bound(module, root) if isinstance(root, str) else self._imported(root)
         used = 0
@@ -222,20 +224,21 @@ class Package:
         return (root if isinstance(root, str) else root.text()) if place is None else place, used
 
     def _bound(self, module: str, name: str) -> Definition | _Place | str | None:
-        """Return what a module's name means; None for one that it lacks."""
+        """Resolve a name in a module; return None if the module does not have the name."""
         found = self.module(module)
         assert found is not None
         if name in found.bindings:
             if found.definitions(name):
                 return Definition(module, name)
             what = found.imported(name)
-            # A package that imports a module of its own gives it that very name.
+            # A package may import one of its own modules by name. Following that import would lead back to this name,
+            # so such a module is looked up below.
             if (what.module, what.name) != (module, name):
                 return self._imported(what)
         inner = f"{module}.{name}"
         if self.module(inner) is not None:
             return _Place(inner)
-        # A module's own __getattr__ gives what it tells the type checker.
+        # A module's __getattr__ returns the names that the module imports under `if TYPE_CHECKING`.
         if "__getattr__" in found.bindings and name in found.types:
             return self._imported(found.types[name])
         return None
@@ -247,7 +250,7 @@ class Package:
             return _Place(what.module)
         bound = self._bound(what.module, what.name)
         if bound is None:
-            raise InputError(f"there is no '{what.name}' in {what.module}, which something imports from there")
+            raise InputError(f"an import needs '{what.name}' in {what.module}, which has no such name")
         return bound
 
 
@@ -259,6 +262,6 @@ def _runs(node: ast.stmt) -> bool:
 
 
 class _Place(NamedTuple):
-    """A module of this package, meant as such."""
+    """A module of this package, as the meaning of a name."""
 
     module: str

@@ -1,4 +1,4 @@
-"""Reads a module's definitions, and spells their syntax trees with every name followed to what it means."""
+"""Read a module's definitions, and write their syntax trees as texts in which every name is resolved."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ DROPPED = {"ctx", "kind", "type_comment", "type_ignores", "returns", "annotation
 
 
 class Import(NamedTuple):
-    """What an import line binds: a module, or a name in it."""
+    """The object that an import binds: a module, or a name in a module."""
 
     module: str
     name: str | None = None
@@ -22,13 +22,22 @@ class Import(NamedTuple):
         return self.module if self.name is None else f"{self.module}.{self.name}"
 
 
-# Tells what a name and the attributes behind it mean: a text for it, and how many of the attributes that takes up.
+# A function that resolves a name and the attributes behind it. It returns a text for the meaning, and the number of
+# attributes that the meaning includes.
 Read = Callable[[Import | str, tuple[str, ...]], tuple[str, int]]
 
 
 @dataclass
 class Module:
-    """A module as it is read: what its names are bound to, what it does when imported, what it says to types alone."""
+    """The parsed text of a module.
+
+    Attributes:
+        name: The full name of the module.
+        package: The package from which its relative imports start.
+        bindings: For each name, the imports and statements that bind it, in their order.
+        effects: The other statements, which run when the module is imported.
+        types: The imports under `if TYPE_CHECKING`, by name.
+    """
 
     name: str
     package: str
@@ -61,16 +70,16 @@ class Module:
             self.effects.append(node)
 
     def definitions(self, name: str) -> list[ast.stmt]:
-        """Return the statements that define a name, in their order; none if it is imported."""
+        """Return the statements that define a name, in their order; an empty list if the name is imported."""
         return [one for one in self.bindings[name] if isinstance(one, ast.stmt)]
 
     def imported(self, name: str) -> Import:
-        """Return what a name is imported as, at last."""
+        """Return the last import that binds a name."""
         return [one for one in self.bindings[name] if isinstance(one, Import)][-1]
 
 
 def imports(node: ast.Import | ast.ImportFrom, package: str) -> Iterator[tuple[str, Import]]:
-    """Give the names that an import line binds and what to; `package` is where a relative one starts."""
+    """Yield the names that an import statement binds, each with its object; relative imports start at `package`."""
     if isinstance(node, ast.Import):
         for alias in node.names:
             first = alias.name.partition(".")[0]
@@ -83,7 +92,7 @@ def imports(node: ast.Import | ast.ImportFrom, package: str) -> Iterator[tuple[s
 
 
 def bound(nodes: Iterable[ast.AST], package: str) -> Iterator[tuple[str, Import | None]]:
-    """Give the names that statements bind in their own scope; with an import, what it brings."""
+    """Yield the names that statements bind in their scope, each with the imported object, or None for others."""
     for node in nodes:
         match node:
             case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
@@ -108,7 +117,7 @@ def bound(nodes: Iterable[ast.AST], package: str) -> Iterator[tuple[str, Import 
 
 
 class _Scope(NamedTuple):
-    """The names of a function, a comprehension or a class; what they mean is known for imports alone."""
+    """The names of a function, a comprehension or a class, with the imported object, or None for others."""
 
     names: dict[str, Import | None]
     is_class: bool = False
@@ -118,15 +127,20 @@ Scopes = tuple[_Scope, ...]
 
 
 def spelled(node: ast.stmt, module: Module, own: str, read: Read, without: Collection[str] = ()) -> str:
-    """Return a top-level statement's syntax tree as a text; the name `own` that it defines is left out.
+    """Return the syntax tree of a top-level statement as a text.
 
-    A class's constructors by another name that are in `without` are left out as well.
+    Args:
+        node: The statement.
+        module: The module of the statement.
+        own: The name that the statement defines, which the text leaves out.
+        read: Resolves the names of the module's top level.
+        without: Alternative constructors of a class, which the text leaves out as well.
     """
     return _Speller(module, own, read, without).spell(node, ())
 
 
 def constructors(node: ast.stmt) -> set[str]:
-    """Return the names of a class's further constructors: its class methods `from_…`, called by their name alone."""
+    """Return the names of a class's alternative constructors: its class methods `from_…`."""
     body = node.body if isinstance(node, ast.ClassDef) else []
     return {one.name for one in body if _constructs(one)}  # type: ignore[attr-defined]
 
@@ -154,7 +168,7 @@ class _Speller:
             case ast.ListComp() | ast.SetComp() | ast.DictComp() | ast.GeneratorExp():
                 return self._comprehension(node, scopes)
             case ast.AnnAssign() if scopes and scopes[-1].is_class:
-                # The fields of a model or a dataclass: their types decide what they hold.
+                # In a model or a dataclass, the type of a field affects its values.
                 return f"{self._parts(node, scopes)}:{self.spell(node.annotation, scopes)}"
             case ast.Expr() if _is_docstring(node):
                 return ""
@@ -182,7 +196,7 @@ class _Speller:
 
     def _meaning(self, node: ast.Name, attributes: tuple[str, ...], scopes: Scopes) -> tuple[str, int]:
         for depth, scope in enumerate(reversed(scopes)):
-            # The names of a class are seen in its body, and not in its methods.
+            # The names of a class are visible in its body, but not in its methods.
             if node.id in scope.names and not (scope.is_class and depth):
                 what = scope.names[node.id]
                 return (node.id, 0) if what is None else self.read(what, attributes)
@@ -202,7 +216,7 @@ class _Speller:
         else:
             body = list(node.body)
             outside.append(self.spell(node.decorator_list, scopes))
-            # A name at the top is what others call it by; one in a class or a function is part of it.
+            # The name of a top-level definition is left out. The name of an inner one is part of the outer definition.
             name = node.name if scopes else ("(itself)" if node.name == self.own else "(another)")
         names = {one.arg: None for one in (*every, *stars)} | dict(bound(body, self.module.package))
         names |= {one.name: None for one in getattr(node, "type_params", ())}
@@ -235,7 +249,7 @@ class _Speller:
 
 
 def _declared(nodes: Iterable[ast.AST]) -> set[str]:
-    """Return the names that a function declares to be of an outer scope."""
+    """Return the names that a function declares as global or nonlocal."""
     return {
         name
         for node in nodes

@@ -1,4 +1,4 @@
-"""How a record stands: whether today's code made it, or a spot check has confirmed it, or neither."""
+"""Find the state of a record: made with today's code, confirmed by a spot check, contradicted by one, or stale."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ State = Literal["current", "confirmed", "differs", "stale"]
 
 
 def confirmed_by(record: Record) -> list[Summary]:
-    """Return what each machine has confirmed of a record with today's code."""
+    """Return a summary for each machine of what it has confirmed of a record with today's code."""
     path = confirmations_of(record)
     lines = confirmations.read(path)
     return confirmations.summaries(record, lines, _today(record)) if lines else []
@@ -26,16 +26,17 @@ def confirmations_of(record: Record) -> Path:
 
 
 def _today(record: Record) -> str:
-    """Return the digest of the code that a record's trials would run with now."""
+    """Return the digest of today's code of a record's trials."""
     return sources.of_trials(studies.load(record.study)).digest
 
 
 def state(record: Record) -> State:
-    """Return how a record's trials compare with what today's code computes.
+    """Return the state of a record, which is the first of these that applies.
 
-    `differs`: a trial run again with today's code gave other rows or changed a verdict, on any machine. Else `current`:
-    the record was made with today's code. Else `confirmed`: a trial of every part was run again with today's code and
-    gave the same rows. Else `stale`.
+    `differs`: on some machine, a trial that was run again with today's code gave other rows or changed a verdict.
+    `current`: the record was made with today's code.
+    `confirmed`: a trial of every part was run again with today's code and gave the same rows.
+    `stale`: none of these.
     """
     return _state(record, confirmed_by(record))
 
@@ -55,7 +56,7 @@ def made_today(record: Record) -> bool:
 
 
 def told(record: Record) -> str:
-    """Return a record's state in a sentence."""
+    """Return a record's state with its reason, in one sentence."""
     found = confirmed_by(record)
     now = _state(record, found)
     if now == "current":
@@ -73,6 +74,6 @@ def told(record: Record) -> str:
 
 
 def counted(states: Iterable[State]) -> str:
-    """Return how many records are in each state: "3 records: 1 current, …"."""
+    """Return the number of records in each state as a text: "3 records: 1 current, …"."""
     every = list(states)
     return f"{len(every)} records: " + ", ".join(f"{every.count(one)} {one}" for one in get_args(State))

@@ -1,4 +1,4 @@
-"""What stays on the CPU on a machine with a GPU, and why: declared here, shown on the pages and on the status page."""
+"""Declare the work that runs on the CPU even if there is a GPU, with reasons, for the pages and the status page."""
 
 from __future__ import annotations
 
@@ -11,10 +11,13 @@ from gradleak.runs.studies import Study
 
 @dataclass(frozen=True)
 class Stays:
-    """A piece of work that stays on the CPU, and the reason.
+    """A kind of work that runs on the CPU even if there is a GPU.
 
-    `by`: the definitions that do the work; it is part of the pages whose experiments reach one of them. Where none is
-    given, it may be part of any page.
+    Attributes:
+        what: The work.
+        reason: Why it runs on the CPU.
+        by: The definitions that do the work, which belongs to all pages whose experiments use one of them. Without any,
+            the work may be part of any page.
     """
 
     what: str
@@ -67,14 +70,14 @@ STAYS = (
 
 
 def on_page(study: Study) -> str:
-    """Return what is known to stay on the CPU on a page, in words."""
+    """Return a text that lists the work of a page that is known to run on the CPU, with reasons."""
     reached = sources.of_trials(study).definitions
     shared = [one for one in STAYS if one is OPEN or not reached.isdisjoint(one.by)]
     return "; ".join([f"{one.what} ({one.reason})" for one in shared] + _experiments(study))
 
 
 def text() -> str:
-    """Return the table of everything that stays on the CPU, for the book's status page."""
+    """Return the table of all work that runs on the CPU, in Markdown, for the book's status page."""
     pages = [(page, sources.of_trials(page).definitions) for page in map(studies.load, studies.names())]
     lines = ["| stays on the CPU | because | on |", "| --- | --- | --- |"]
     for one in STAYS:
@@ -91,7 +94,7 @@ def text() -> str:
 
 
 def _experiments(study: Study) -> list[str]:
-    """Return which experiments of a study stay on the CPU, with the reason."""
+    """Return the kinds of experiments of a study that run on the CPU, with their reasons."""
     found = []
     for reason in _reasons(study):
         parts = [part for part, kind in study.experiments.items() if kind.stays_on_cpu == reason]

@@ -1,4 +1,4 @@
-"""Finished trials, kept so that none runs twice: a JSON file each, written whole."""
+"""Cache finished trials, so that no trial runs twice; each is a JSON file that is written completely or not at all."""
 
 from __future__ import annotations
 
@@ -16,10 +16,15 @@ from gradleak.storage import storage_error, write_whole
 
 
 class Trials:
-    """The finished trials of a study, by their inputs and by `decides`, what else decides a result.
+    """The cache of a study's finished trials.
 
-    They are read and written here and not where they run: the cache may be somewhere that a cluster does not see, and
-    what goes wrong with it is said to the person who waits.
+    The main process reads and writes the cache, not the workers. A cluster may have no access to its folder, and
+    problems with the cache are reported to the user.
+
+    Attributes:
+        study: The name of the study.
+        decides: A hash of everything that determines a trial's result besides its inputs.
+        folder: The folder of the files.
     """
 
     def __init__(self, study: str, decides: str) -> None:
@@ -28,12 +33,12 @@ class Trials:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryFile(dir=self.folder):
-                pass  # said now, and not after an hour's work
+                pass  # check now, and not after an hour's work, that files can be written
         except OSError as error:
             raise storage_error(self.folder.parent / "trials", error) from error
 
     def get(self, inputs: Columns) -> Trial | None:
-        """Return a finished trial; a damaged or edited one counts as not run, and that is said."""
+        """Return a finished trial, or None; a damaged or edited file causes a warning and counts as missing."""
         file = self._file(inputs)
         try:
             stored = json.loads(file.read_text("utf-8"))
@@ -46,7 +51,7 @@ class Trials:
             return None
 
     def put(self, trial: Trial) -> None:
-        """Keep a finished trial. Where that fails the run goes on: what it finds is worth more than its cache."""
+        """Store a finished trial; a failure only causes a warning, since the run can continue without its cache."""
         text = json.dumps(sealing.sealed(worded(trial.model_dump()))).encode()
         try:
             write_whole(self._file(trial.inputs), lambda stream: stream.write(text))
@@ -61,11 +66,11 @@ class Trials:
 
 
 def known(inputs: Columns) -> str:
-    """Return the text by which a trial's inputs are told from others."""
+    """Return a trial's inputs as canonical JSON, by which they are compared."""
     return json.dumps(inputs, sort_keys=True)
 
 
 def short(inputs: Columns) -> str:
-    """Return the first inputs of a trial, for a message."""
+    """Return the first five inputs of a trial that are texts or numbers, for a message."""
     plain = [f"{name}={value}" for name, value in inputs.items() if isinstance(value, str | int | float)]
     return ", ".join(plain[:5])

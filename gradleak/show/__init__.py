@@ -1,1 +1,1 @@
-"""How results are shown: tables, figures, and the run that a page draws them from."""
+"""Show results as tables and figures, and choose the run that a page shows."""

@@ -1,4 +1,4 @@
-"""The house style of every figure: readable in grey, on a phone, and on a dark page."""
+"""The common style of all figures: readable in grey, on a phone, and on a dark page."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-# Ordered so that the lightness alone tells neighbours apart, in print and to colour-blind readers.
+# Neighbouring colours differ in lightness, so that they can be distinguished in grey and by colour-blind readers.
 COLOURS = ("#14405c", "#c8553d", "#4f9dc9", "#e0a458", "#7a9e7e", "#8d6a9f")
 DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1.5, 1.2)), (0, (6, 1.5, 1.5, 1.5)), (0, (3, 1)), "-")
 TRUTH = "#1a7f37"
 
 
 def style() -> None:
-    """Set the style for all figures drawn from here on."""
+    """Set the style of all figures that are drawn afterwards."""
     sns.set_theme(
         context="notebook",
         style="ticks",
         palette=COLOURS,
         rc={
             "figure.dpi": 130,
-            "figure.facecolor": "white",  # opaque on purpose: the page around it may be dark
+            "figure.facecolor": "white",  # opaque, because the page around the figure may be dark
             "savefig.facecolor": "white",
             "axes.spines.top": False,
             "axes.spines.right": False,
@@ -48,7 +48,15 @@ def style() -> None:
 
 
 def panels(rows: int, columns: int, *, height: float = 3.0, width: float = 8.4, **options: Any) -> tuple[Figure, Any]:
-    """Return a figure in the house style with a grid of axes (always a two-dimensional array)."""
+    """Return a figure in the common style and its axes as a two-dimensional array.
+
+    Args:
+        rows: The number of rows of axes.
+        columns: The number of columns of axes.
+        height: The height of a row in inches.
+        width: The width of the figure in inches.
+        options: Further arguments of `plt.subplots`.
+    """
     style()
     figure, axes = plt.subplots(
         rows, columns, figsize=(width, height * rows), squeeze=False, layout="constrained", **options
@@ -57,7 +65,7 @@ def panels(rows: int, columns: int, *, height: float = 3.0, width: float = 8.4, 
 
 
 def grid(count: int, columns: int, **options: Any) -> tuple[Figure, list[Axes]]:
-    """Return a figure with so many panels, at most `columns` side by side, as a list."""
+    """Return a figure and a list of `count` axes in it, at most `columns` side by side; `options` as in `panels`."""
     columns = min(columns, count)
     figure, axes = panels(-(-count // columns), columns, **options)
     for axis in axes.flat[count:]:
@@ -66,7 +74,7 @@ def grid(count: int, columns: int, **options: Any) -> tuple[Figure, list[Axes]]:
 
 
 def legend_below(figure: Figure, columns: int) -> None:
-    """Explain below all panels what is drawn in any of them."""
+    """Add one legend with this number of columns below all panels; it contains each label of any panel once."""
     pairs = (pair for axis in figure.axes for pair in zip(*axis.get_legend_handles_labels(), strict=True))
     handles: dict[str, Any] = {}
     for handle, name in pairs:
@@ -75,12 +83,12 @@ def legend_below(figure: Figure, columns: int) -> None:
 
 
 def swarms(axis: Axes, groups: Mapping[str, Any], *, size: float = 3.5) -> None:
-    """Draw every value of each group as a dot of its own, and beside them their median and middle half."""
+    """Draw every value of each group as a dot, with the group's median and the range of its middle half."""
     values = pd.concat([pd.DataFrame({"group": name, "value": list(own)}) for name, own in groups.items()])
     keys = {"data": values, "x": "group", "y": "value", "hue": "group", "order": list(groups), "ax": axis}
-    # A colour by name: a group may have no values.
+    # Colours are assigned by name, because seaborn would skip a group without values.
     keys |= {"palette": dict(zip(groups, COLOURS, strict=False)), "legend": False}
-    # What does not fit beside the others is drawn on top of them; the median tells.
+    # Dots that do not fit beside others may overlap without a warning, since the median is drawn as well.
     sns.swarmplot(**keys, size=size, warn_thresh=1)
     middle = {"estimator": "median", "errorbar": ("pi", 50), "linestyle": "none", "marker": "_", "markersize": 26}
     sns.pointplot(**keys, **middle, err_kws={"linewidth": 1.2}, zorder=4)
@@ -88,7 +96,7 @@ def swarms(axis: Axes, groups: Mapping[str, Any], *, size: float = 3.5) -> None:
 
 
 def nothing(text: str) -> Figure:
-    """Return a figure that says why there is none."""
+    """Return a figure that shows only a text, in place of a figure that cannot be drawn."""
     figure, axes = panels(1, 1, height=0.6)
     axes[0][0].axis("off")
     axes[0][0].text(0.5, 0.5, text, ha="center", va="center", color="0.4")
@@ -96,18 +104,18 @@ def nothing(text: str) -> Figure:
 
 
 def titled(figure: Figure, text: str) -> Figure:
-    """Say small above a figure what it is drawn from, as `shown.caption("")` puts it."""
+    """Add a small text above a figure that names the run it shows, such as `shown.caption("")`."""
     figure.suptitle(text.strip(), x=0.995, ha="right", fontsize=8.5, fontweight="normal", color="0.4")
     return figure
 
 
 def mark_truth(axis: Axes, value: float, label: str = "true scalar λ*") -> None:
-    """Mark the true value on the horizontal axis, the one thing on a figure that the server does not see."""
+    """Mark the true value, which the server does not see, by a dashed vertical line."""
     axis.axvline(value, color=TRUTH, linewidth=1.6, linestyle=(0, (4, 2)), label=label, zorder=1)
 
 
 def gray_table(figure: Figure) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """Return the figure as luminance (H, W) in [0, 1], for checks of contrast and blankness."""
+    """Return the luminance (H, W) in [0, 1] of a figure's pixels, so that tests can check contrast and blankness."""
     canvas = figure.canvas
     canvas.draw()
     pixels = np.asarray(canvas.buffer_rgba(), dtype=np.float64)[..., :3] / 255  # type: ignore[attr-defined]

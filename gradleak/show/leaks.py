@@ -1,4 +1,4 @@
-"""A page's row in the book's first table: what leaks, from what, how exactly, how fast, and what stops the attack."""
+"""A page's row in the book's first table: what leaks, from what, how exactly, how fast, and the defence against it."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from gradleak import defenses
 from gradleak.runs import records
 from gradleak.show.tables import MISSING, duration
 
-# Below these an attack counts as stopped: a tenth of the labels (beyond guessing where that gets some), and 20 dB.
+# An attack counts as stopped below these: 10 % of the labels (above guessing, where guessing gets some), and 20 dB.
 LABELS_STOPPED, PICTURES_STOPPED = 10.0, 20.0
-# The records' words for defences, where they are not the package's: a variance, and a share of the gradient's norm.
+# The records' names of defences, where they differ from the names in `gradleak.defenses`.
 WORDS = {"noise": "gaussian-variance", "clip": "clip-share"} | {
     "noise-coded": "gaussian",
     "dp-coded": "dp-tensors",
@@ -28,7 +28,15 @@ NAMES = {
 
 @dataclass(frozen=True)
 class Leaks:
-    """What an attack gets, from what, how exactly and in how many seconds, and which defence stops it."""
+    """A row of the table.
+
+    Attributes:
+        what: What the attack recovers.
+        source: From what: the network, the data and the batch size.
+        exactness: How exactly.
+        seconds: The run time (s); NaN if it is not recorded.
+        stopped: The defence that stops the attack.
+    """
 
     what: str
     source: str
@@ -38,18 +46,25 @@ class Leaks:
 
     @property
     def time(self) -> str:
-        """The seconds, as the table shows them."""
+        """The run time as a text with its unit."""
         return duration(self.seconds)
 
 
 def stopped_on(study: str, success: str, threshold: float, attack: str = "") -> str:
-    """Return which defence stops an attack, from the record of the page that tries defences on it."""
+    """Return the defence that stops an attack, from the record of the page that measures defences.
+
+    Args:
+        study: The study whose page measures defences.
+        success: The column that measures the attack's success.
+        threshold: The success below which the attack counts as stopped.
+        attack: Use only the rows of this attack.
+    """
     kept = records.recorded(study)
     return MISSING if kept is None else stopped(kept.frame(), success, threshold, attack)
 
 
 def stopped(rows: pd.DataFrame, success: str, threshold: float, attack: str = "") -> str:
-    """Return which of the defences in some rows stops an attack, by the column that tells its success."""
+    """Return the defence in some rows that stops an attack; arguments as in `stopped_on`."""
     if attack:
         rows = rows[rows["attack"] == attack]
     defended = rows[rows["defense"].notna() & (rows["defense"] != "none") & rows[success].notna()]
@@ -57,16 +72,18 @@ def stopped(rows: pd.DataFrame, success: str, threshold: float, attack: str = ""
 
 
 def least_stopping(rows: pd.DataFrame, threshold: float) -> str:
-    """Return the defence that stops the best attacker and changes the gradient's direction least.
+    """Return the defence that changes the gradient's direction least among those that stop even the best attacker.
 
-    `rows`: the columns defense, level, success and, where known, utility: the cosine with the true gradient.
+    Args:
+        rows: Columns defense, level, success and, if known, utility, which is the cosine with the true gradient.
+        threshold: The success below which an attacker counts as stopped.
     """
     attackers = [
         name for name in ("attacker", "attack", "reading", "place") if name in rows and rows[name].notna().any()
     ]
     if "utility" not in rows:
         rows = rows.assign(utility=float("nan"))
-    # The PSNR of a picture that failed is −∞ dB, of which there is no mean.
+    # The PSNR of a failed picture is −∞ dB, which would make the mean −∞. So pictures are summarised by the median.
     tried = rows.groupby(["defense", "level", *attackers])[["success", "utility"]].agg(
         "median" if threshold == PICTURES_STOPPED else "mean"
     )
@@ -80,9 +97,15 @@ def least_stopping(rows: pd.DataFrame, threshold: float) -> str:
 
 
 def largest_recovered(rows: pd.DataFrame, column: str, full: float) -> tuple[int, int]:
-    """Return the largest batch size, with its number of classes, of which every batch was recovered in full.
+    """Return the largest batch size at which every batch was recovered completely, with its number of classes.
 
-    Both are 0 where there is none.
+    Args:
+        rows: Columns size, classes and `column`.
+        column: The column that measures the recovery of a batch.
+        full: The value of a complete recovery.
+
+    Returns:
+        The batch size and the number of classes; both are 0 if there is no such batch size.
     """
     shares = rows.groupby(["size", "classes"])[column].mean().reset_index()
     whole = shares[shares[column] >= full].sort_values(["size", "classes"])
@@ -90,17 +113,17 @@ def largest_recovered(rows: pd.DataFrame, column: str, full: float) -> tuple[int
 
 
 def by_stage(rows: pd.DataFrame) -> str:
-    """Return the median PSNR for each stage of training."""
+    """Return the median PSNR (dB) for each stage of training as a text."""
     medians = rows.groupby("stage")["psnr"].median()
     return ", ".join(f"{value:.0f} dB {stage}" for stage, value in medians.items())
 
 
 def span(values: pd.Series[float], form: str = "g") -> str:
-    """Return the least and the greatest of some values: "1 to 8"."""
+    """Return the minimum and the maximum of some values as a text: "1 to 8"."""
     low, high = format(values.min(), form), format(values.max(), form)
     return low if low == high else f"{low} to {high}"
 
 
 def listed(names: pd.Series[str]) -> str:
-    """Return the networks that occur, by the names that papers give them."""
+    """Return a list of the networks that occur, with their names as papers write them."""
     return ", ".join(dict.fromkeys(NAMES.get(name, name) for name in names))

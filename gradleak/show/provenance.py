@@ -1,4 +1,4 @@
-"""The run that a page draws its tables and figures from, and where that run came from."""
+"""Choose the run that a page's tables and figures show, and describe its provenance."""
 
 from __future__ import annotations
 
@@ -10,9 +10,14 @@ from gradleak.show.tables import Table
 
 
 class Shown(Record):
-    """The run that a page's tables and figures are drawn from: the recorded one, or this one.
+    """The run that a page's tables and figures show: the recorded run, or the run of this page.
 
-    Shown by itself it says which, in a sentence or two.
+    As the output of a notebook's cell, it states in one or two sentences which run the page shows.
+
+    Attributes:
+        recorded: Whether this is the recorded run.
+        this: The run of this page.
+        about: The size of the shown run in a few words.
     """
 
     recorded: bool
@@ -20,7 +25,7 @@ class Shown(Record):
     about: str
 
     def caption(self, text: str) -> str:
-        """Return a caption that says what is shown: "…  Recorded: 45 images, CIFAR-10." """
+        """Return a caption with the run that is shown: "… Recorded: 45 images, CIFAR-10." """
         return f"{text} {'Recorded' if self.recorded else 'This run'}: {self.about}."
 
     def _repr_markdown_(self) -> str:
@@ -38,14 +43,14 @@ class Shown(Record):
 
 
 def shown(record: Record) -> Shown:
-    """Return what a page shows: the recorded run where the page stands at its own parameters, else this run."""
+    """Return the run that a page shows: the recorded run if the page ran with its quick parameters, else this run."""
     kept = records.recorded(record.study) if record.profile == "quick" else None
     own = kept or record
     return Shown.model_construct(**dict(own), recorded=kept is not None, this=record, about=records.about(own))
 
 
 def table(record: Record) -> Table:
-    """Return where a record came from, beside what is recorded, as a table for the foot of a page."""
+    """Return a table for the foot of a page, with the provenance of this run and of the recorded runs."""
 
     kept = records.recorded(record.study)
     columns = {"this run": _described(record)} | ({"recorded": _described(kept)} if kept else {})
@@ -82,7 +87,7 @@ def _described(record: Record) -> dict[str, str]:
 
 
 def _at_hand(source: str) -> str:
-    """Return where data came from, and what is to know of a copy that is a file: what it lacks, how it was made."""
+    """Return the origin of data, with the notes on the dataset if it was read from a local file."""
     from gradleak.data.files import FILES
 
     name = source.partition(":")[0]

@@ -1,4 +1,4 @@
-"""The one table renderer: HTML in a notebook, a numbered MyST table in the book."""
+"""Render all tables: as HTML in a notebook, and as numbered MyST tables in the book."""
 
 from __future__ import annotations
 
@@ -15,11 +15,17 @@ MISSING = "not recorded"
 
 @dataclass(frozen=True)
 class Table:
-    """A frame with a caption; `name` is what the book's cross-references point to.
+    """A table with a caption.
 
-    Cells are ready-made texts, or numbers to which `formats` gives a format by their column's name. `badges` names a
-    column whose cells are shown as coloured badges; `marks` gives single cells a badge, by a word a cell, the frame's
-    shape; `kind` is a further style class.
+    Attributes:
+        frame: The cells, which are texts or numbers.
+        caption: The caption.
+        name: The label to which cross-references in the book point.
+        notes: A text below the table.
+        formats: The format specifications of numbers, by column.
+        badges: A column whose cells are shown as coloured badges, or "".
+        kind: An additional style class.
+        marks: Words in the shape of the frame; a word other than "" colours its cell as the badge of that name.
     """
 
     frame: pd.DataFrame
@@ -33,7 +39,7 @@ class Table:
 
     def _cells(self) -> tuple[list[str], list[list[str]]]:
         names = [str(name) for name in self.frame.columns]
-        # Column by column: a frame's rows would turn its whole numbers into floats.
+        # Read the cells by column, because pandas would convert the whole numbers of a mixed row to floats.
         columns = [
             [_text(value, self.formats.get(name, "")) for value in self.frame.iloc[:, index].tolist()]
             for index, name in enumerate(names)
@@ -41,14 +47,14 @@ class Table:
         return names, [list(row) for row in zip(*columns, strict=True)]
 
     def _badges(self, head: list[str], rows: list[list[str]]) -> list[list[str]]:
-        """Return the style classes of every cell's badge; nothing where it has none."""
+        """Return the style classes of every cell's badge, or "" for a cell without a badge."""
         words = self.marks or [
             [cell if name == self.badges else "" for name, cell in zip(head, row, strict=True)] for row in rows
         ]
         return [[_badge(word) if word else "" for word in row] for row in words]
 
     def _right(self, head: list[str], rows: list[list[str]]) -> list[bool]:
-        """Return which columns are set to the right: numbers, and cells with marks."""
+        """Return for each column whether it is aligned to the right: if it holds numbers or marked cells."""
         marked = [any(column) for column in zip(*self.marks, strict=True)] or [False] * len(head)
         return [number or mark for number, mark in zip(_number_columns(head, rows), marked, strict=True)]
 
@@ -105,7 +111,12 @@ def _text(value: object, specification: str = "") -> str:
 
 
 def duration(seconds: float) -> str:
-    """Return a time in the unit that it is read in."""
+    """Return a time as a text in a suitable unit, from milliseconds to hours.
+
+    Examples:
+        >>> duration(0.0123), duration(90), duration(7200)
+        ('12 ms', '90 s', '2.0 h')
+    """
     if math.isnan(seconds):
         return MISSING
     if seconds < 1:
@@ -116,7 +127,7 @@ def duration(seconds: float) -> str:
 
 
 def _badge(text: str) -> str:
-    """Return the style classes of a badge: its words without what stands in brackets."""
+    """Return the style classes of a badge, which are made from its words outside brackets."""
     return "badge badge-" + "-".join(re.sub(r"\(.*|[^\w -]", "", text).lower().split())
 
 
@@ -129,5 +140,5 @@ def _is_number(text: str) -> bool:
 
 
 def _escaped(text: str) -> str:
-    # Markdown would read these as markup; a newline would end the row.
+    # Markdown would interpret these characters as markup, and a newline would end the row of the table.
     return re.sub(r"([\\|*_`$<~{}\[\]])", r"\\\1", text).replace("\n", " ")

@@ -91,7 +91,7 @@ def test_a_failing_page_says_where_and_keeps_what_ran(checkout: Toy, monkeypatch
     with pytest.raises(GradleakError) as error:
         pages.run_page(checkout.load(), checkout.parameters(), checkout.root / "out", jobs=1)
     assert str(error.value) == (
-        "page 'toy' failed in cell 2: ValueError: the toy broke (as far as it came it is in toy.ipynb)"
+        "page 'toy' failed in cell 2: ValueError: the toy broke (the cells up to there are in toy.ipynb)"
     )
     page = nbformat.read(checkout.root / "out" / "toy.ipynb", 4)
     assert any(output.output_type == "error" for cell in page.cells for output in cell.get("outputs", ()))
@@ -102,7 +102,7 @@ def test_a_failing_page_says_where_and_keeps_what_ran(checkout: Toy, monkeypatch
     ("cell", "message"),
     [
         ("x = 1", "page 'toy' ran, but its notebook made no record"),
-        ("import os; os._exit(1)", "page 'toy' ended without a word"),
+        ("import os; os._exit(1)", "the kernel of page 'toy' died"),
     ],
 )
 def test_pages_without_a_record(checkout: Toy, cell: str, message: str) -> None:
@@ -142,7 +142,7 @@ def test_a_page_overwrites_neither_a_record_nor_another_notebook(checkout: Toy) 
     source = checkout.load().notebook
     for file in (records.file_of("toy"), source):
         before = file.read_bytes()
-        with pytest.raises(InputError, match=rf"^{file.name} in the folder '{file.parent.name}' is not of a run: "):
+        with pytest.raises(InputError, match=rf"^{file.name} in '{file.parent.name}' does not come from a run: "):
             pages.run_page(checkout.load(), checkout.parameters(), file.parent, jobs=1, fresh=True)
         assert file.read_bytes() == before
 

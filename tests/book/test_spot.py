@@ -410,7 +410,7 @@ def test_a_check_needs_names_or_all_and_some_time(checkout: Toy, capsys: pytest.
     assert "unknown study 'tyo'" in call(capsys, "verify", "tyo", "--spot")[2]
     for minutes in ("0", "-1", "nan"):
         code, _, err = call(capsys, "verify", "--all", "--spot", "--minutes", minutes)
-        assert (code, err) == (2, f"gradleak: a spot check needs some minutes; got {minutes}\n")
+        assert (code, err) == (2, f"gradleak: the minutes of a spot check must be positive; got {minutes}\n")
     code, out, _ = call(capsys, "verify", "--all", "--spot")
     assert (code, out) == (0, "0 records: 0 current, 0 confirmed, 0 differs, 0 stale\n")
     assert checked.text([checkout.load()]) == "*No recorded trial was run again with today's code yet.*\n"

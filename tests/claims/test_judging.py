@@ -116,14 +116,14 @@ def test_verdicts(changes: dict[str, Any], verdict: str, agrees: bool) -> None:
     ("changes", "message"),
     [
         ({"better": "higher", "method": "published"}, "'better' is for a method of our own"),
-        ({"setting": {}}, "states its setting"),
+        ({"setting": {}}, "must state its setting"),
         ({"ours": "finding", "setting": {"net": "a"}}, "a claim of ours has no setting"),
         ({"ours": "prediction", "better": "higher"}, "a claim of ours has no better"),
         ({"ours": "prediction", "stand_in": "Less."}, "a claim of ours has no stand_in"),
-        ({"immaterial": {"net": {"value": "a", "why": "w"}}}, "has none that could be immaterial"),
+        ({"immaterial": {"net": {"value": "a", "why": "w"}}}, "cannot have immaterial differences"),
         (
             {"setting": {"net": "a"}, "immaterial": {"steps": {"value": 1, "why": "w"}}},
-            "neither setting nor needs ask for it",
+            "neither setting nor needs contain it",
         ),
         ({"immaterial": {"net": {"value": "a"}}, "setting": {"net": "b"}}, "why"),
         ({"changed": {"kind": "because", "why": "w"}}, "kind"),
