@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -155,22 +156,41 @@ def test_damaged_files_are_one_clear_line(folder: Path) -> None:
         assert "\n" not in str(caught.value)
 
 
-def test_files_of_the_wrong_shape_are_said_clearly(folder: Path) -> None:
-    np.savez(folder / "mnist.npz", train_images=np.zeros(1))
-    with pytest.raises(InputError, match=r"mnist.npz lacks train_labels, test_images, test_labels, class_names"):
-        data.load("mnist")
-    raw(folder / "mnist.npz", train_images=np.zeros((4, 28), dtype=np.uint8))
-    with pytest.raises(InputError, match="must be uint8"):
-        data.load("mnist")
-    packed(folder / "flowers17.npz", [0, 0], offsets=np.array([0, 5]))
-    with pytest.raises(InputError, match="offsets must be one longer"):
-        data.load("flowers17")
-    packed(folder / "flowers17.npz", [0, 0], jpeg=np.zeros(5000, dtype=np.uint8))
-    with pytest.raises(StorageError, match="an image that cannot be decoded"):
-        data.load("flowers17")
-    raw(folder / "mnist.npz", test_images=np.zeros((0, 28, 28), dtype=np.uint8), test_labels=np.zeros(0))
-    with pytest.raises(MissingData, match=r"mnist.npz holds no test images"):
-        data.load("mnist", "test")
+DAMAGED: dict[str, tuple[type[Exception], str, str, str, Callable[[Path], object]]] = {
+    "arrays missing": (
+        InputError, r"mnist.npz lacks train_labels, test_images, test_labels, class_names", "mnist", "train",
+        lambda folder: np.savez(folder / "mnist.npz", train_images=np.zeros(1)),
+    ),
+    "a dimension missing": (
+        InputError, "must be uint8", "mnist", "train",
+        lambda folder: raw(folder / "mnist.npz", train_images=np.zeros((4, 28), dtype=np.uint8)),
+    ),
+    "an offset missing": (
+        InputError, "offsets must be one longer", "flowers17", "train",
+        lambda folder: packed(folder / "flowers17.npz", [0, 0], offsets=np.array([0, 5])),
+    ),
+    "no image": (
+        StorageError, "an image that cannot be decoded", "flowers17", "train",
+        lambda folder: packed(folder / "flowers17.npz", [0, 0], jpeg=np.zeros(5000, dtype=np.uint8)),
+    ),
+    "an empty split": (
+        MissingData, r"mnist.npz holds no test images", "mnist", "test",
+        lambda folder: raw(
+            folder / "mnist.npz", test_images=np.zeros((0, 28, 28), dtype=np.uint8), test_labels=np.zeros(0)
+        ),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", DAMAGED)
+def test_files_of_the_wrong_shape_are_said_clearly(folder: Path, case: str) -> None:
+    error, message, name, split, damage = DAMAGED[case]
+    damage(folder)
+    with pytest.raises(error, match=message):
+        data.load(name, split)  # type: ignore[arg-type]
+
+
+def test_a_file_that_is_not_there_is_named(folder: Path) -> None:
     with pytest.raises(MissingData, match=r"cifar10.npz is not in \$GRADLEAK_DATA"):
         files.load("cifar10", "test")
 
@@ -234,19 +254,20 @@ def test_missing_data_names_both_ways_out(monkeypatch: pytest.MonkeyPatch) -> No
         data.load("flowers17")
 
 
-def test_bad_requests_are_said_clearly() -> None:
-    with pytest.raises(UnknownName, match="unknown dataset 'cifar': did you mean 'cifar10'"):
-        data.load("cifar")
-    with pytest.raises(UnknownName, match="unknown dataset 'digit': did you mean 'digits'"):
-        data.source("digit")
-    with pytest.raises(InputError, match="split must be 'train' or 'test'; got 'val'"):
-        data.load("photos", "val")  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="32 or 64 pixels; got size=48"):
-        data.load("photos", size=48)
-    with pytest.raises(InputError, match="8×8 pixels; got size=16"):
-        data.load("digits", size=16)
-    with pytest.raises(InputError, match="positive number of pixels; got 0"):
-        data.load("photos", size=0)
+@pytest.mark.parametrize(
+    ("error", "message", "request_"),
+    [
+        (UnknownName, "unknown dataset 'cifar': did you mean 'cifar10'", lambda: data.load("cifar")),
+        (UnknownName, "unknown dataset 'digit': did you mean 'digits'", lambda: data.source("digit")),
+        (InputError, "split must be 'train' or 'test'; got 'val'", lambda: data.load("photos", "val")),  # type: ignore[arg-type]
+        (InputError, "32 or 64 pixels; got size=48", lambda: data.load("photos", size=48)),
+        (InputError, "8×8 pixels; got size=16", lambda: data.load("digits", size=16)),
+        (InputError, "positive number of pixels; got 0", lambda: data.load("photos", size=0)),
+    ],
+)
+def test_bad_requests_are_said_clearly(error: type[Exception], message: str, request_: Callable[[], object]) -> None:
+    with pytest.raises(error, match=message):
+        request_()
 
 
 @pytest.mark.skipif(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -18,7 +18,7 @@ from gradleak.images import LBFGS, Adam, Distance, LevenbergMarquardt, Prior, ma
 from gradleak.images.matching.engine import _chunk
 from gradleak.images.matching.objective import Objective
 from gradleak.labels import recover_soft_labels
-from gradleak.leak import observe
+from gradleak.leak import Leak, observe
 from tests.images.matching.attacked import observed, small
 
 
@@ -156,38 +156,82 @@ def test_memory_decides_how_many_run_at_a_time(monkeypatch: pytest.MonkeyPatch) 
     assert _chunk(objective, LevenbergMarquardt()) == 1
 
 
-def test_bad_input_is_refused_before_the_first_step() -> None:
-    model = small(1, 3, nn.Sigmoid(), True, False)
-    leaks, _, labels = observed(model, 2, 1, 3, 0)
-    short = Adam(steps=1)
-    with pytest.raises(InputError, match="one label a private sample, 2; got 1"):
-        match(leaks, labels[:1], optimizer=short)
-    with pytest.raises(InputError, match="soft labels \\(N, 3\\)"):
-        match(leaks, torch.ones(2, 4) / 4, optimizer=short)
-    with pytest.raises(UnknownName, match="kind of label"):
-        match(leaks, "recoverd", optimizer=short)
-    with pytest.raises(UnknownName, match="distance"):
-        match(leaks, labels, distance="l1", optimizer=short)  # type: ignore[arg-type]
-    with pytest.raises(UnknownName, match="optimizer"):
-        match(leaks, labels, optimizer="sgd")
-    name = "0.weight"
-    nan = replace(leaks[1], gradients=leaks[1].gradients | {name: leaks[1].gradients[name] * torch.nan})
-    with pytest.raises(InputError, match=r"leak 1: the gradient of '0\.weight' holds NaN"):
-        match([leaks[0], nan], labels, optimizer=short)
-    wrong = replace(leaks[0], gradients=leaks[0].gradients | {name: torch.zeros(1)})
-    with pytest.raises(InputError, match=r"'0\.weight' has shape"):
-        match(wrong, labels[:1], optimizer=short)
-    other, _, _ = observed(small(2, 3, nn.Sigmoid(), True, False), 1, 1, 3, 0)
-    with pytest.raises(InputError, match="another model"):
-        match([leaks[0], *other], labels, optimizer=short)
-    with pytest.raises(InputError, match="start must be inputs"):
-        match(leaks, labels, optimizer=short, start=torch.zeros(1, 2, 8, 8))
-    with pytest.raises(InputError, match="plain L2"):
-        match(leaks, labels, distance="cosine", optimizer=LevenbergMarquardt())
-    batch, _, mixed = observed(model, 1, 2, 3, 0)
-    with pytest.raises(InputError, match="iDLG reads the label of one"):
-        match(batch, "idlg", optimizer=short)
-    assert len(mixed) == 2
+@dataclass(frozen=True)
+class Observed:
+    """Two gradients of single samples with their labels, and what stands beside them."""
+
+    leaks: list[Leak]
+    labels: torch.Tensor
+    short: Adam
+
+    def changed(self, gradient: torch.Tensor) -> Leak:
+        """Return the first leak with another gradient of its first weight."""
+        first = self.leaks[0]
+        return replace(first, gradients=first.gradients | {"0.weight": gradient})
+
+    @property
+    def of_another_model(self) -> list[Leak]:
+        """A gradient of another model."""
+        return observed(small(2, 3, nn.Sigmoid(), True, False), 1, 1, 3, 0)[0]
+
+    @property
+    def batch(self) -> list[Leak]:
+        """A gradient of two samples."""
+        return observed(small(1, 3, nn.Sigmoid(), True, False), 1, 2, 3, 0)[0]
+
+
+REFUSED: dict[str, tuple[type[Exception], str, Callable[[Observed], object]]] = {
+    "a label too few": (
+        InputError, "one entry per private sample, 2; got 1",
+        lambda it: match(it.leaks, it.labels[:1], optimizer=it.short),
+    ),
+    "labels of more classes": (
+        InputError, r"soft labels \(N, 3\)", lambda it: match(it.leaks, torch.ones(2, 4) / 4, optimizer=it.short),
+    ),
+    "an unknown kind of label": (
+        UnknownName, "kind of label", lambda it: match(it.leaks, "recoverd", optimizer=it.short),
+    ),
+    "an unknown distance": (
+        UnknownName, "distance",
+        lambda it: match(it.leaks, it.labels, distance="l1", optimizer=it.short),  # type: ignore[arg-type]
+    ),
+    "an unknown optimizer": (
+        UnknownName, "optimizer", lambda it: match(it.leaks, it.labels, optimizer="sgd"),
+    ),
+    "a gradient that is NaN": (
+        InputError, r"leak 1: the gradient of '0\.weight' holds NaN",
+        lambda it: match(
+            [it.leaks[1], it.changed(it.leaks[0].gradients["0.weight"] * torch.nan)], it.labels, optimizer=it.short
+        ),
+    ),
+    "a gradient of another shape": (
+        InputError, r"'0\.weight' has shape",
+        lambda it: match(it.changed(torch.zeros(1)), it.labels[:1], optimizer=it.short),
+    ),
+    "a gradient of another model": (
+        InputError, "another model",
+        lambda it: match([it.leaks[0], *it.of_another_model], it.labels, optimizer=it.short),
+    ),
+    "a start of another shape": (
+        InputError, "start must be inputs",
+        lambda it: match(it.leaks, it.labels, optimizer=it.short, start=torch.zeros(1, 2, 8, 8)),
+    ),
+    "Levenberg-Marquardt on a cosine": (
+        InputError, "plain L2",
+        lambda it: match(it.leaks, it.labels, distance="cosine", optimizer=LevenbergMarquardt()),
+    ),
+    "iDLG on a batch": (
+        InputError, "iDLG finds the label of a single", lambda it: match(it.batch, "idlg", optimizer=it.short),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_bad_input_is_refused_before_the_first_step(case: str) -> None:
+    leaks, _, labels = observed(small(1, 3, nn.Sigmoid(), True, False), 2, 1, 3, 0)
+    error, message, run = REFUSED[case]
+    with pytest.raises(error, match=message):
+        run(Observed(leaks, labels, Adam(steps=1)))
 
 
 def test_many_attacks_stay_within_two_gigabytes() -> None:
