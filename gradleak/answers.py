@@ -105,8 +105,8 @@ class Answer:
     @property
     def failed(self) -> bool:
         """Whether the attack has no answer."""
-        found = (
+        results = (
             self.labels, self.counts, self.classes, self.features, self.inputs, self.tokens, self.words,
             self.sentences,
         )  # fmt: skip
-        return self.status == "failed" or all(one is None for one in found)
+        return self.status == "failed" or all(result is None for result in results)

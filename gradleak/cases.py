@@ -121,11 +121,11 @@ class Reach:
         parameters = [f"{name}.weight" for names in self.layers for name in names.split("+")]
         if not self.layers or any(leak.withheld(name) for name in parameters):
             return []
-        last = f"; {self.refused}" if self.refused else "; the images are looked for in front of that"
-        many = (
+        ending = f"; {self.refused}" if self.refused else "; the images are looked for in front of that"
+        extent = (
             "the inputs of 1 layer follow" if len(self.layers) == 1 else f"inputs of {len(self.layers)} layers follow"
         )
-        return [f"B = {size}, layer by layer from the last: {many}, down to '{self.layers[-1]}'{last} (peeling)"]
+        return [f"B = {size}, layer by layer from the last: {extent}, down to '{self.layers[-1]}'{ending} (peeling)"]
 
 
 @dataclass(frozen=True)
@@ -189,12 +189,12 @@ class Case:
     def noise(self) -> float | None:
         """The standard deviation of the defence's noise on every entry; None if it has to be estimated."""
         name, _, level = self.defense.partition("/")
-        known = {
+        deviations = {
             "none": lambda: 0.0, "clip": lambda: 0.0, "clip-share": lambda: 0.0, "gaussian": lambda: float(level),
             "laplace": lambda: float(level), "gaussian-variance": lambda: math.sqrt(float(level)),
             "dp": lambda: math.sqrt(DP_VARIANCE), "dp-sgd": lambda: float(level),
         }  # fmt: skip
-        return known[name]() if name in known else None
+        return deviations[name]() if name in deviations else None
 
     @property
     def scale(self) -> float | None:
@@ -253,24 +253,24 @@ class Case:
         """Return the leak at its original scale, which an earlier attack has recovered if a defence rescales."""
         if self.scale is not None:
             return self.leak
-        known = [one.scale for one in self.found if one.scale and one.status in ("unique", "partial")]
-        if not known:
+        scales = [answer.scale for answer in self.found if answer.scale and answer.status in ("unique", "partial")]
+        if not scales:
             raise InputError("the defence rescales the gradient, and no attack before has found by how much")
-        own = {name: value / known[0] for name, value in self.leak.gradients.items()}
-        return replace(self.leak, gradients=own)
+        gradients = {name: value / scales[0] for name, value in self.leak.gradients.items()}
+        return replace(self.leak, gradients=gradients)
 
     def labels(self) -> Tensor:
         """Return the labels (B, C) that earlier attacks have recovered, preferring certain ones."""
-        whole = [one for one in self.found if one.labels is not None and not one.failed]
-        whole.sort(key=lambda one: one.status != "unique")
-        for one in whole:
-            assert one.labels is not None
-            if one.labels.isfinite().all():
-                return one.labels
-        for one in self.found:
-            if one.counts is not None and int(one.counts.sum()) == self.size:
-                classes = torch.arange(len(one.counts)).repeat_interleave(one.counts.cpu())
-                return F.one_hot(classes, len(one.counts)).to(self.leak.weight)
+        labelled = [answer for answer in self.found if answer.labels is not None and not answer.failed]
+        labelled.sort(key=lambda answer: answer.status != "unique")
+        for answer in labelled:
+            assert answer.labels is not None
+            if answer.labels.isfinite().all():
+                return answer.labels
+        for answer in self.found:
+            if answer.counts is not None and int(answer.counts.sum()) == self.size:
+                classes = torch.arange(len(answer.counts)).repeat_interleave(answer.counts.cpu())
+                return F.one_hot(classes, len(answer.counts)).to(self.leak.weight)
         raise InputError("no attack before this one has found labels to match with")
 
 
@@ -279,9 +279,9 @@ def made_up(leak: Leak, inputs_of: Kind, shape: tuple[int, ...], count: int) -> 
     generator = torch.Generator().manual_seed(0)
     if inputs_of == "tokens":
         # Each column of a table may have its own embedding, so try categories that all embeddings have.
-        sizes = [one.num_embeddings for one in leak.model.modules() if isinstance(one, nn.Embedding)]
-        for most in dict.fromkeys([*sizes[:1], min(sizes, default=2), 1]):
-            yield torch.randint(most, (count, *shape), generator=generator).to(leak.weight.device)
+        sizes = [module.num_embeddings for module in leak.model.modules() if isinstance(module, nn.Embedding)]
+        for bound in dict.fromkeys([*sizes[:1], min(sizes, default=2), 1]):
+            yield torch.randint(bound, (count, *shape), generator=generator).to(leak.weight.device)
         return
     yield torch.randn(count, *shape, generator=generator).to(leak.weight)
     yield (2 * torch.rand(count, *shape, generator=generator) - 1).to(leak.weight)

@@ -37,8 +37,8 @@ class Commands(TyperGroup):
         except BaseException as error:
             if interrupts.caused(error):
                 trials = "finished trials are kept, the next run goes on from there"
-                kept = "no report is written" if context.invoked_subcommand == "audit" else trials
-                raise Interrupted(kept) from error
+                message = "no report is written" if context.invoked_subcommand == "audit" else trials
+                raise Interrupted(message) from error
             # rich exits when the reader of the output has closed it, as in `gradleak list | head`.
             if isinstance(error, Exception) or isinstance(error.__context__, BrokenPipeError):
                 raise
@@ -97,7 +97,12 @@ def list_studies() -> None:
     from gradleak import studies
 
     loaded = [studies.load(name) for name in studies.names()]
-    _show([{"study": s.name, "paper": s.paper, "regenerates": s.place, "title": s.title} for s in loaded])
+    _show(
+        [
+            {"study": study.name, "paper": study.paper, "regenerates": study.place, "title": study.title}
+            for study in loaded
+        ]
+    )
 
 
 @app.command()
@@ -193,8 +198,8 @@ def verify(
         _list_stale(wanted)
         return
     fresh = latest_records()
-    kept = {name: records.recorded(name) for name in wanted}
-    states = {name: _state(one) if one else "none" for name, one in kept.items()}
+    recorded = {name: records.recorded(name) for name in wanted}
+    states = {name: _state(record) if record else "none" for name, record in recorded.items()}
     lines = [(states[name], line) for name in wanted for line in claims.lines(fresh, name)]
     rows = [
         {
@@ -220,24 +225,26 @@ def verify(
         typer.echo(json.dumps(values, indent=1, ensure_ascii=False))
     else:
         _show(rows)
-        for own, whose in ((claims.of_papers, "claims of the papers"), (claims.of_ours, "claims of our own")):
-            some = own(line for _, line in lines)
-            typer.echo(f"{len(some)} {whose}: {claims.in_words(some) or 'none'}")
-    drawn = [one for first in kept.values() if first for one in (first, records.beside(first)) if one]
-    looser = list(dict.fromkeys(said for one in drawn for said in claims.loosened(one)))
+        for select, description in ((claims.of_papers, "claims of the papers"), (claims.of_ours, "claims of our own")):
+            selected = select(line for _, line in lines)
+            typer.echo(f"{len(selected)} {description}: {claims.in_words(selected) or 'none'}")
+    all_records = [
+        record for first in recorded.values() if first for record in (first, records.beside(first)) if record
+    ]
+    loosened = list(dict.fromkeys(message for record in all_records for message in claims.loosened(record)))
     failing = [line for _, line in lines if line.failing]
     for line in failing:
         values_found = f"recorded {line.recorded.shown}, fresh {line.fresh.shown}"
         typer.echo(f"{line.claim.id}: {values_found}; holds if {line.claim.rule_text}", err=True)
-    for said in looser:
-        typer.echo(said, err=True)
+    for message in loosened:
+        typer.echo(message, err=True)
     if failing:
         theirs = len(claims.of_papers(failing))
         typer.echo(
             f"{theirs} of the papers' claims and {len(failing) - theirs} of ours fail at the scale they need",
             err=True,
         )
-    if failing or looser:
+    if failing or loosened:
         raise typer.Exit(1)
 
 
@@ -253,9 +260,9 @@ def _list_stale(wanted: Sequence[str]) -> None:
     from gradleak.book import checked
     from gradleak.runs import records, standing
 
-    kept = {checked.name_of(record): record for name in wanted for record in records.all_recorded(name)}
-    states = {name: standing.state(record) for name, record in kept.items()}
-    for name, record in kept.items():
+    recorded = {checked.name_of(record): record for name in wanted for record in records.all_recorded(name)}
+    states = {name: standing.state(record) for name, record in recorded.items()}
+    for name, record in recorded.items():
         if states[name] in UNCONFIRMED:
             typer.echo(f"{name}: {standing.told(record)}")
     typer.echo(standing.counted(states.values()))
@@ -268,11 +275,11 @@ def _spot_check(wanted: Sequence[str], minutes: float, jobs: int | None) -> None
     from gradleak.book import checked, spot
     from gradleak.runs import records, standing
 
-    kept = [record for name in wanted for record in records.all_recorded(name)]
-    checks = spot.check(kept, minutes, jobs=jobs, say=typer.echo, progress=lambda line: typer.echo(line, err=True))
-    for line in (*spot.untouched(checks), *spot.differences(checks), *checked.totals(kept)):
+    recorded = [record for name in wanted for record in records.all_recorded(name)]
+    checks = spot.check(recorded, minutes, jobs=jobs, say=typer.echo, progress=lambda line: typer.echo(line, err=True))
+    for line in (*spot.untouched(checks), *spot.differences(checks), *checked.totals(recorded)):
         typer.echo(line)
-    states = [standing.state(one.record) for one in checks]
+    states = [standing.state(check.record) for check in checks]
     typer.echo(standing.counted(states))
     if UNCONFIRMED & set(states):
         raise typer.Exit(1)
@@ -294,12 +301,14 @@ def record(
     from gradleak.runs import records, runner
 
     interrupts.listen()
-    loaded = [studies.load(name) for name in study]
-    chosen = [studies.parameters(one, profile, _settings(parameter)) for one in loaded]
-    for one, parameters in zip(loaded, chosen, strict=True):
-        result = runner.record(one, parameters, rules=claims.rules(one.name), part=part, jobs=jobs, cluster=cluster)
+    loaded_studies = [studies.load(name) for name in study]
+    parameter_sets = [studies.parameters(loaded, profile, _settings(parameter)) for loaded in loaded_studies]
+    for loaded, parameters in zip(loaded_studies, parameter_sets, strict=True):
+        result = runner.record(
+            loaded, parameters, rules=claims.rules(loaded.name), part=part, jobs=jobs, cluster=cluster
+        )
         seconds = sum(trial.seconds for trial in result.trials)
-        file = records.file_of(one.name, accelerated=result.accelerated)
+        file = records.file_of(loaded.name, accelerated=result.accelerated)
         typer.echo(f"record  {file}  ({len(result.trials)} trials, {seconds:.0f} s in all)")
 
 
@@ -355,29 +364,29 @@ def audit(
     """Run all applicable attacks on your own model's gradients, and write a report on what they reveal."""
     from gradleak.auditing import asked, folders, sentences
 
-    words = asked.Asked(
+    request = asked.Asked(
         model, samples, size, batch_size, labels, defense, loss, minutes, memory, not no_images, before, after,
         rate, local_steps, momentum, weight_decay, shape, seed, tuple(fail_above or ()), steps, precision,
     )  # fmt: skip
     interrupts.listen()
-    place = out.absolute()  # the model's code may change the working directory
-    with folders.held(place):  # fails now rather than after the audit
-        report = asked.report(words)
+    folder = out.absolute()  # the model's code may change the working directory
+    with folders.held(folder):  # fails now rather than after the audit
+        report = asked.report(request)
         with interrupts.finishing() as pressed:
-            _write(report, place)
+            _write(report, folder)
     _show(report.table())
     for line in (*sentences.of_outcomes(report), *report.proofs):
         typer.echo(line)
-    if told := sentences.of_haste(report):
-        typer.echo(told)
+    if message := sentences.of_haste(report):
+        typer.echo(message)
     typer.echo(f"report  {out / folders.PAGE}")
-    above = asked.limits(report, fail_above or [], allow_not_attacked=allow_not_attacked)
+    exceeded = asked.limits(report, fail_above or [], allow_not_attacked=allow_not_attacked)
     if report.broken:
-        more = f" (and {len(report.broken) - 1} more)" if len(report.broken) > 1 else ""
-        typer.echo(f"gradleak: the audit is not whole: {report.broken[0]}{more}", err=True)
-    for line in above:
+        suffix = f" (and {len(report.broken) - 1} more)" if len(report.broken) > 1 else ""
+        typer.echo(f"gradleak: the audit is not whole: {report.broken[0]}{suffix}", err=True)
+    for line in exceeded:
         typer.echo(line, err=True)
-    if above:
+    if exceeded:
         raise typer.Exit(1)
     if report.interrupted or pressed:
         raise Interrupted("the report has the results so far")
@@ -411,9 +420,9 @@ def claims(study: Annotated[str | None, typer.Argument(help="One study; default:
 
     name = studies.load(study).name if study else None
     rows: list[dict[str, Any]] = [
-        {"claim": c.id, "whose": c.ours or "the paper's", "place": c.place, "statement": c.statement}
-        | {"paper": c.published, "rule": c.rule_text}
-        for c in known.load(name)
+        {"claim": claim.id, "whose": claim.ours or "the paper's", "place": claim.place, "statement": claim.statement}
+        | {"paper": claim.published, "rule": claim.rule_text}
+        for claim in known.load(name)
     ]
     _show(rows)
 
@@ -436,11 +445,11 @@ def hunt(
     """Search for wrong certificates on random clients that meet all assumptions or violate one of them."""
     from gradleak import hunting
 
-    found = hunting.hunt(
+    tallies = hunting.hunt(
         minutes=None if rounds else minutes, rounds=rounds, seed=seed, families=family or (), kept=kept, say=typer.echo
     )
-    typer.echo(hunting.table(found))
-    wrong = sum(one.outcomes["wrong"] for one in found if one.broken == "none")
+    typer.echo(hunting.table(tallies))
+    wrong = sum(tally.outcomes["wrong"] for tally in tallies if tally.broken == "none")
     typer.echo(f"wrong certificates where every assumption holds: {wrong}; all that was found: {kept}")
     if strict and wrong:
         raise typer.Exit(1)
@@ -451,12 +460,12 @@ def latest_records() -> dict[str, Record]:
     from gradleak import paths, studies
     from gradleak.runs import records
 
-    found = {}
+    newest = {}
     for name in studies.names():
         files = [*paths.runs().glob(f"*/{name}.json"), *paths.executed().glob(f"*/{name}.json")]
         if files:
-            found[name] = records.read(max(files, key=lambda file: file.stat().st_mtime))
-    return found
+            newest[name] = records.read(max(files, key=lambda file: file.stat().st_mtime))
+    return newest
 
 
 def _settings(pairs: list[str] | None) -> dict[str, str]:
@@ -510,8 +519,8 @@ def main() -> None:
     except Exception as error:
         if debug:
             raise
-        told = printable(first_line(error))
-        typer.echo(f"gradleak: {type(error).__name__}: {told} (--debug shows where)", err=True)
+        message = printable(first_line(error))
+        typer.echo(f"gradleak: {type(error).__name__}: {message} (--debug shows where)", err=True)
         sys.exit(3)
 
 

@@ -130,10 +130,10 @@ def release_epsilon(noise_multiplier: float, *, delta: float = 1e-5) -> float:
 
     if beyond(0.0) <= 0:
         return 0.0
-    most = 1.0
-    while beyond(most) > 0:
-        most *= 2
-    return float(brentq(beyond, 0.0, most, rtol=1e-9))
+    upper = 1.0
+    while beyond(upper) > 0:
+        upper *= 2
+    return float(brentq(beyond, 0.0, upper, rtol=1e-9))
 
 
 def grad_drop(share: float) -> Each:
@@ -146,7 +146,7 @@ def average(clients: Sequence[Gradients]) -> Gradients:
     """Return the mean of the clients' gradients, which is all that a server sees under secure aggregation."""
     if not clients:
         raise InputError("average needs at least one client")
-    return {name: torch.stack([one[name] for one in clients]).mean(dim=0) for name in clients[0]}
+    return {name: torch.stack([client[name] for client in clients]).mean(dim=0) for name in clients[0]}
 
 
 def prune(share: float) -> Defense:
@@ -178,7 +178,7 @@ def prune_tensors(share: float) -> Defense:
     def change(gradients: Gradients) -> Gradients:
         sums = gradients[list(gradients)[-2]].sum(dim=1).abs()
         limit = sums.sort().values[max(0, int(share * len(sums)) - 1)]
-        small = [i < len(sums) and bool(sums[i] <= limit) for i in range(len(gradients))]
+        small = [index < len(sums) and bool(sums[index] <= limit) for index in range(len(gradients))]
         return {
             name: torch.zeros_like(value) if low and value.sum().abs() < limit else value
             for (name, value), low in zip(gradients.items(), small, strict=True)
@@ -300,8 +300,8 @@ def _read(text: str) -> tuple[Kind, float]:
     except ValueError:
         level = math.nan
     if not math.isfinite(level):
-        wanted = f"{name}/level, its {kind.level} a number" if kind.level else f"{name} alone, or {name}/0"
-        raise InputError(f"defence '{text}' is not right: it is written {wanted}")
+        form = f"{name}/level, its {kind.level} a number" if kind.level else f"{name} alone, or {name}/0"
+        raise InputError(f"defence '{text}' is not right: it is written {form}")
     return kind, level
 
 
@@ -311,8 +311,11 @@ def utility(clean: Gradients, sent: Gradients) -> float:
     The value is NaN if either gradient is zero.
     """
     product = sum(float((clean[name].double() * sent[name].double()).sum()) for name in clean)
-    sizes = [math.sqrt(sum(float(v.double().square().sum()) for v in one.values())) for one in (clean, sent)]
-    return product / (sizes[0] * sizes[1]) if all(sizes) else math.nan
+    norms = [
+        math.sqrt(sum(float(value.double().square().sum()) for value in gradients.values()))
+        for gradients in (clean, sent)
+    ]
+    return product / (norms[0] * norms[1]) if all(norms) else math.nan
 
 
 def _at_least(name: str, value: float, least: float) -> None:

@@ -90,10 +90,10 @@ def least_squares(matrix: Tensor, target: Tensor, driver: str | None = None) -> 
 
     CUDA's only driver needs matrices of full rank. Systems on a GPU are therefore solved on the CPU; they are small.
     """
-    here = not accelerated(matrix.device)
-    both = (matrix, target) if here else (matrix.cpu(), target.cpu())
-    found: Tensor = torch.linalg.lstsq(*both, driver=driver).solution
-    return found if here else found.to(matrix.device)
+    on_cpu = not accelerated(matrix.device)
+    operands = (matrix, target) if on_cpu else (matrix.cpu(), target.cpu())
+    solution: Tensor = torch.linalg.lstsq(*operands, driver=driver).solution
+    return solution if on_cpu else solution.to(matrix.device)
 
 
 @contextlib.contextmanager
@@ -103,8 +103,8 @@ def differentiable(model: nn.Module, *, twice: bool = False) -> Iterator[None]:
     cuDNN's recurrent layers have gradients only in train mode and no second derivatives, so cuDNN is switched off for
     models with recurrent layers. Fused attention has no second derivatives. The plain kernels compute the same values.
     """
-    before = torch.backends.cudnn.enabled
-    recurrent = before and any(isinstance(module, nn.RNNBase) for module in model.modules())
+    enabled = torch.backends.cudnn.enabled
+    recurrent = enabled and any(isinstance(module, nn.RNNBase) for module in model.modules())
     if recurrent:
         torch.backends.cudnn.enabled = False
     try:
@@ -112,7 +112,7 @@ def differentiable(model: nn.Module, *, twice: bool = False) -> Iterator[None]:
             yield
     finally:
         if recurrent:
-            torch.backends.cudnn.enabled = before
+            torch.backends.cudnn.enabled = enabled
 
 
 def _precisions() -> dict[str, Any]:
@@ -164,9 +164,9 @@ def ieee() -> Iterator[None]:
 
 def precision() -> str:
     """Return how float32 is computed now: "IEEE", or a list of the operations that differ from IEEE 754."""
-    odd = {name: owner.fp32_precision for name, owner in _precisions().items()}
-    told = [f"{name} {value}" for name, value in odd.items() if value not in ("ieee", "none")]
-    return ", ".join(told) or "IEEE"
+    settings = {name: owner.fp32_precision for name, owner in _precisions().items()}
+    deviations = [f"{name} {value}" for name, value in settings.items() if value not in ("ieee", "none")]
+    return ", ".join(deviations) or "IEEE"
 
 
 def described(device: str) -> str:
@@ -180,10 +180,10 @@ def _driver() -> str:
     """Return the version of NVIDIA's driver, which torch does not report."""
     command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
     try:
-        found = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout.split()
+        versions = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout.split()
     except (OSError, subprocess.SubprocessError):
-        found = []
-    return found[0] if found else "unknown"
+        versions = []
+    return versions[0] if versions else "unknown"
 
 
 @functools.cache

@@ -31,20 +31,20 @@ def finishing() -> Iterator[list[int]]:
     if threading.current_thread() is not threading.main_thread():
         yield pressed
         return
-    before = signal.signal(signal.SIGINT, lambda number, _: pressed.append(number))
+    handler = signal.signal(signal.SIGINT, lambda number, _: pressed.append(number))
     try:
         yield pressed
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.signal(signal.SIGINT, handler)
 
 
 def caused(error: BaseException) -> bool:
     """Return whether Ctrl-C caused an error, even if an interrupted import raised a different one."""
-    before: BaseException | None = error
-    while before is not None:
-        if type(before) is KeyboardInterrupt:
+    raised: BaseException | None = error
+    while raised is not None:
+        if type(raised) is KeyboardInterrupt:
             return True
-        before = before.__cause__ or before.__context__
+        raised = raised.__cause__ or raised.__context__
     return False
 
 

@@ -89,21 +89,21 @@ class Leak:
                 "rate must be above 0, momentum in 0 … 1 (1 excluded) and weight_decay at least 0; "
                 f"got {rate:g}, {momentum:g} and {weight_decay:g}"
             )
-        own = copy.deepcopy(model).eval()
-        for which, state in (("before", before), ("after", after)):
-            _check_state(own, which, state)
-        own.load_state_dict(dict(before))
-        head = head if head is not None else list(_linears(own, None))[-1]
-        _linears(own, head)
+        copied = copy.deepcopy(model).eval()
+        for moment, state in (("before", before), ("after", after)):
+            _check_state(copied, moment, state)
+        copied.load_state_dict(dict(before))
+        head = head if head is not None else list(_linears(copied, None))[-1]
+        _linears(copied, head)
         # Momentum repeats a step's gradient in all later updates. This is the mean number of times that it is counted.
-        counted = sum((1 - momentum ** (k + 1)) / (1 - momentum) for k in range(local_steps)) / local_steps
+        repeats = sum((1 - momentum ** (step + 1)) / (1 - momentum) for step in range(local_steps)) / local_steps
         gradients = {}
-        for name, parameter in own.named_parameters():
+        for name, parameter in copied.named_parameters():
             if parameter.requires_grad:
-                first, last = (state[name].detach().to(parameter.device).double() for state in (before, after))
-                decay = weight_decay * (first if local_steps == 1 else local_steps * (first + last) / 2)
-                gradients[name] = ((first - last) / (rate * counted) - decay).to(parameter.dtype)
-        return cls(own, gradients, head, batch_size, input_shape, local_steps)
+                start, end = (state[name].detach().to(parameter.device).double() for state in (before, after))
+                decay = weight_decay * (start if local_steps == 1 else local_steps * (start + end) / 2)
+                gradients[name] = ((start - end) / (rate * repeats) - decay).to(parameter.dtype)
+        return cls(copied, gradients, head, batch_size, input_shape, local_steps)
 
     def check_one_step(self, attack: str) -> None:
         """Raise an InputError if the gradients are a sum over several local steps, which `attack` cannot use."""
@@ -141,10 +141,10 @@ class Leak:
         "weight" and "bias" are the last layer's parameters; other parameters are given by their full names.
         """
         name = self.parameter(parameter) if parameter in ("weight", "bias") else parameter
-        held = dict(self.model.named_parameters(remove_duplicate=False))
-        others = [other for other, value in held.items() if value is held.get(name) and other != name]
-        if others:
-            return f"'{name}' is tied to '{others[0]}', and the gradient is the sum of both"
+        parameters = dict(self.model.named_parameters(remove_duplicate=False))
+        tied = [alias for alias, value in parameters.items() if value is parameters.get(name) and alias != name]
+        if tied:
+            return f"'{name}' is tied to '{tied[0]}', and the gradient is the sum of both"
         return "" if name in self.gradients else f"'{name}' is frozen"
 
     @property
@@ -185,25 +185,31 @@ class HeadLeaks:
 
     def defended(self, defense: Defense) -> HeadLeaks:
         """Return the gradients that the clients send under a defence that changes each tensor independently."""
-        sent = []
-        for n, weight in enumerate(self.weight_gradients):
-            own = {"weight": weight} | ({} if self.bias_gradients is None else {"bias": self.bias_gradients[n]})
-            sent.append(defense(own))
-        biases = None if self.bias_gradients is None else torch.stack([one["bias"] for one in sent])
-        return replace(self, weight_gradients=torch.stack([one["weight"] for one in sent]), bias_gradients=biases)
+        updates = []
+        for client, weight in enumerate(self.weight_gradients):
+            gradients = {"weight": weight} | (
+                {} if self.bias_gradients is None else {"bias": self.bias_gradients[client]}
+            )
+            updates.append(defense(gradients))
+        biases = None if self.bias_gradients is None else torch.stack([update["bias"] for update in updates])
+        return replace(
+            self, weight_gradients=torch.stack([update["weight"] for update in updates]), bias_gradients=biases
+        )
 
 
 def _check_state(model: nn.Module, which: str, state: Mapping[str, Tensor]) -> None:
     """Raise an InputError if a state dict does not fit the model or has values that are not finite."""
-    wanted = model.state_dict()
-    if odd := sorted(set(wanted) ^ set(state)):
-        raise InputError(f"the state {which} is not of {type(model).__name__}: it differs in {', '.join(odd[:5])}")
+    expected = model.state_dict()
+    if differing := sorted(set(expected) ^ set(state)):
+        raise InputError(
+            f"the state {which} is not of {type(model).__name__}: it differs in {', '.join(differing[:5])}"
+        )
     for name, value in state.items():
-        if not torch.is_tensor(value) or value.shape != wanted[name].shape:
+        if not torch.is_tensor(value) or value.shape != expected[name].shape:
             shape = tuple(value.shape) if torch.is_tensor(value) else type(value).__name__
-            raise InputError(f"the state {which}: '{name}' is {shape}, the model's {tuple(wanted[name].shape)}")
-        if value.is_floating_point() != wanted[name].is_floating_point() or value.is_complex():
-            raise InputError(f"the state {which}: '{name}' is of {value.dtype}, the model's of {wanted[name].dtype}")
+            raise InputError(f"the state {which}: '{name}' is {shape}, the model's {tuple(expected[name].shape)}")
+        if value.is_floating_point() != expected[name].is_floating_point() or value.is_complex():
+            raise InputError(f"the state {which}: '{name}' is of {value.dtype}, the model's of {expected[name].dtype}")
         if not torch.isfinite(value).all():
             raise InputError(f"the state {which}: '{name}' holds NaN or infinite values")
 
@@ -274,7 +280,7 @@ def _observed(
     _check_rows(logits, labels)
     if local_steps < 1 or len(inputs) % local_steps:
         raise InputError(f"{len(inputs)} samples cannot be cut into {local_steps} local steps of one batch size")
-    named = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    named = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     size = len(inputs) // local_steps
     if local_steps == 1:
         gradients = _gradients(loss(logits, labels).mean(), named, precision)
@@ -298,10 +304,12 @@ def _with_targets(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
 def _gradients(loss: Tensor, named: Mapping[str, Tensor], precision: str | Precision | None) -> Gradients:
     def take(factor: float) -> Gradients:
         # The graph is needed again if the gradients overflow and a smaller factor is tried.
-        scaled, again = (loss, False) if factor == 1 else (factor * loss, True)
-        values = torch.autograd.grad(scaled, list(named.values()), allow_unused=True, retain_graph=again)
-        both = zip(named.items(), values, strict=True)
-        return {name: torch.zeros_like(p) if g is None else g for (name, p), g in both}
+        scaled, retain = (loss, False) if factor == 1 else (factor * loss, True)
+        values = torch.autograd.grad(scaled, list(named.values()), allow_unused=True, retain_graph=retain)
+        pairs = zip(named.items(), values, strict=True)
+        return {
+            name: torch.zeros_like(parameter) if gradient is None else gradient for (name, parameter), gradient in pairs
+        }
 
     return scaled_gradients(precision, take)
 
@@ -316,14 +324,17 @@ def _updates(
     precision: str | Precision | None,
 ) -> Gradients:
     """Return the sum of the gradients over a client's local steps."""
-    own = {name: p.detach().clone().requires_grad_() for name, p in named.items()}
-    total = {name: torch.zeros_like(p) for name, p in named.items()}
+    weights = {name: parameter.detach().clone().requires_grad_() for name, parameter in named.items()}
+    total = {name: torch.zeros_like(parameter) for name, parameter in named.items()}
     with evaluating(model):
-        for some, targets in zip(inputs, labels, strict=True):
-            logits = functional_call(model, own, (some,)).to(targets.dtype)
-            step = _gradients(loss(logits, targets).mean(), own, precision)
-            total = {name: value + step[name] for name, value in total.items()}
-            own = {name: (p - rate * step[name]).detach().requires_grad_() for name, p in own.items()}
+        for samples, targets in zip(inputs, labels, strict=True):
+            logits = functional_call(model, weights, (samples,)).to(targets.dtype)
+            gradients = _gradients(loss(logits, targets).mean(), weights, precision)
+            total = {name: value + gradients[name] for name, value in total.items()}
+            weights = {
+                name: (parameter - rate * gradients[name]).detach().requires_grad_()
+                for name, parameter in weights.items()
+            }
     return total
 
 
@@ -377,11 +388,11 @@ def observe_heads(
         labels = as_probabilities(targets[part], logits.shape[-1], dtype=logits.dtype, device=logits.device)
         _check_rows(inputs[part], labels)
         (delta,) = torch.autograd.grad(loss(logits, labels).sum() / batch_size, [logits])
-        own, seen = (rows.unflatten(0, (-1, batch_size)) for rows in (delta, hidden))
-        return layer, own.mT @ seen, own.sum(dim=1)
+        deltas, features = (rows.unflatten(0, (-1, batch_size)) for rows in (delta, hidden))
+        return layer, deltas.mT @ features, deltas.sum(dim=1)
 
-    found = list(in_chunks(len(inputs) // batch_size, max(1, chunk // batch_size), heads))
-    layer, weights, biases = found[0][0], [one[1] for one in found], [one[2] for one in found]
+    results = list(in_chunks(len(inputs) // batch_size, max(1, chunk // batch_size), heads))
+    layer, weights, biases = results[0][0], [result[1] for result in results], [result[2] for result in results]
     bias = None if layer.bias is None else layer.bias.detach()
     return HeadLeaks(
         layer.weight.detach(), bias, torch.cat(weights), None if bias is None else torch.cat(biases), batch_size
@@ -407,10 +418,10 @@ def _forward(
     """
     _check_inputs(inputs)
     linears = _linears(model, head)
-    seen: dict[str, tuple[Tensor, Tensor]] = {}
+    recorded: dict[str, tuple[Tensor, Tensor]] = {}
 
     def watch(name: str) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], None]:
-        return lambda module, args, output: seen.__setitem__(name, (args[0], output))
+        return lambda module, args, output: recorded.__setitem__(name, (args[0], output))
 
     hooks = [layer.register_forward_hook(watch(name)) for name, layer in linears.items()]
     try:
@@ -426,7 +437,7 @@ def _forward(
     finally:
         for hook in hooks:
             hook.remove()
-    for name, (hidden, output) in seen.items():
+    for name, (hidden, output) in recorded.items():
         # Identify the final layer by its output, which equals the model's; layers may be declared in any order.
         if torch.is_tensor(logits) and output.shape == logits.shape and torch.equal(output, logits):
             if hidden.ndim not in features:

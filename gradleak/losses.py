@@ -61,14 +61,14 @@ class Focal(_Softmax):
 
     def __call__(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Return the loss of every sample (B,)."""
-        logs = F.log_softmax(logits / self.temperature, dim=-1)
-        return -(labels * self.alpha * _rest(logs.exp()).pow(self.gamma) * logs).sum(dim=-1)
+        log_probabilities = F.log_softmax(logits / self.temperature, dim=-1)
+        return -(labels * self.alpha * _rest(log_probabilities.exp()).pow(self.gamma) * log_probabilities).sum(dim=-1)
 
     def weight(self, probability: Tensor) -> Tensor:
         """Return Φ(α, p, γ)/τ."""
         rest = _rest(probability)
-        bend = 1 - self.gamma * torch.xlogy(probability, probability) / rest
-        return self.alpha * rest.pow(self.gamma) * bend / self.temperature
+        factor = 1 - self.gamma * torch.xlogy(probability, probability) / rest
+        return self.alpha * rest.pow(self.gamma) * factor / self.temperature
 
 
 def _rest(probability: Tensor) -> Tensor:

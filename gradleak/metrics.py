@@ -79,8 +79,8 @@ def ssim(recovered: Tensor, truth: Tensor) -> Tensor:
     if min(first.shape[-2:]) < SSIM_WINDOW:
         raise InputError(f"SSIM needs images of at least {SSIM_WINDOW}×{SSIM_WINDOW}; got {tuple(first.shape[-2:])}")
     values = [
-        structural_similarity(a, b, data_range=1.0, channel_axis=0) if ok else 0.0
-        for a, b, ok in zip(first.cpu().numpy(), second.cpu().numpy(), finite.tolist(), strict=True)
+        structural_similarity(image, true_image, data_range=1.0, channel_axis=0) if valid else 0.0
+        for image, true_image, valid in zip(first.cpu().numpy(), second.cpu().numpy(), finite.tolist(), strict=True)
     ]
     return torch.tensor(values, dtype=torch.float64, device=recovered.device)
 
@@ -100,7 +100,7 @@ def lpips(recovered: Tensor, truth: Tensor, trunk: str = "alex") -> Lpips:
     model = _lpips_model(trunk, str(file)).to(first.device)
     with torch.no_grad():
         parts = in_chunks(
-            len(first), 64, lambda p: model(first[p].float() * 2 - 1, second[p].float() * 2 - 1).flatten()
+            len(first), 64, lambda part: model(first[part].float() * 2 - 1, second[part].float() * 2 - 1).flatten()
         )
         values = torch.cat(list(parts)).double()
     return Lpips(torch.where(finite, values, torch.ones_like(values)))
@@ -174,7 +174,7 @@ def fft2d(recovered: Tensor, truth: Tensor) -> Tensor:
     whether it compares amplitudes; this function assumes so.
     """
     first, second, finite = _pair(recovered, truth)
-    ours, theirs = (torch.fft.fft2(side, norm="ortho").abs().flatten(1) for side in (first, second))
+    ours, theirs = (torch.fft.fft2(images, norm="ortho").abs().flatten(1) for images in (first, second))
     distance = 1 - torch.nn.functional.cosine_similarity(ours, theirs)
     return torch.where(finite, distance, torch.full_like(distance, math.inf))
 
@@ -201,9 +201,9 @@ def registered_psnr(recovered: Tensor, truth: Tensor, *, reach: int = 4) -> Tens
     least = torch.full((images,), math.inf, dtype=first.dtype, device=first.device)
     for down in range(-reach, reach + 1):
         for right in range(-reach, reach + 1):
-            mine = first[..., max(0, down) : height + min(0, down), max(0, right) : width + min(0, right)]
+            ours = first[..., max(0, down) : height + min(0, down), max(0, right) : width + min(0, right)]
             theirs = second[..., max(0, -down) : height - max(0, down), max(0, -right) : width - max(0, right)]
-            least = torch.minimum(least, (mine - theirs).square().flatten(1).mean(dim=1))
+            least = torch.minimum(least, (ours - theirs).square().flatten(1).mean(dim=1))
     return torch.where(finite, -10 * least.log10(), torch.full_like(least, -math.inf))
 
 
@@ -222,7 +222,7 @@ def identified(recovered: Tensor, gallery: Tensor, places: Tensor) -> Tensor:
     if len(places) != len(recovered) or not ((places >= 0) & (places < len(gallery))).all():
         raise InputError(f"each of {len(recovered)} images needs an index in the gallery of {len(gallery)}")
     finite = torch.isfinite(recovered).all(dim=1)
-    ours, theirs = (torch.nn.functional.normalize(side.double(), dim=1) for side in (recovered, gallery))
+    ours, theirs = (torch.nn.functional.normalize(features.double(), dim=1) for features in (recovered, gallery))
     return finite & ((ours.nan_to_num(0) @ theirs.T).argmax(dim=1) == places)
 
 
@@ -236,9 +236,9 @@ def _lpips_model(trunk: str, file: str) -> Any:
         model = package.LPIPS(net=trunk, pnet_rand=True, verbose=False)
     state = torch.load(file, weights_only=True)
     features = {key.removeprefix("features."): value for key, value in state.items() if key.startswith("features.")}
-    own = model.net.state_dict()
+    model_state = model.net.state_dict()
     # lpips splits the trunk into slices but keeps the layers' numbers: slice2.3.weight is features.3.weight.
-    model.net.load_state_dict({key: features[key.split(".", 1)[1]] for key in own})
+    model.net.load_state_dict({key: features[key.split(".", 1)[1]] for key in model_state})
     return model.eval()
 
 

@@ -15,13 +15,13 @@ def _named(variable: str) -> Path | None:
 
 def root() -> Path:
     """Return the folder of the checkout, which contains notebooks/, book/ and results/."""
-    here = _named("GRADLEAK_ROOT") or Path(__file__).resolve().parent.parent
-    if not (here / "notebooks").is_dir():
+    folder = _named("GRADLEAK_ROOT") or Path(__file__).resolve().parent.parent
+    if not (folder / "notebooks").is_dir():
         raise MissingData(
             "gradleak runs its pages from a checkout and found no notebooks/ folder beside the package: "
             "install it with `pip install -e .` in the checkout, or set $GRADLEAK_ROOT to the checkout"
         )
-    return here
+    return folder
 
 
 def cache() -> Path:

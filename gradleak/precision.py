@@ -90,12 +90,12 @@ def precision_of(name: str | Precision, dtype: torch.dtype | None = None) -> Pre
     Raises:
         InputError: If the precision is float64 but the gradients' type `dtype` is coarser.
     """
-    found = name if isinstance(name, Precision) else PRECISIONS.get(SHORT.get(name, name))
-    if found is None:
+    precision = name if isinstance(name, Precision) else PRECISIONS.get(SHORT.get(name, name))
+    if precision is None:
         raise unknown("precision", str(name), tuple(PRECISIONS))
-    if found.name == "float64" and dtype is not None and torch.finfo(dtype).bits < 64:
+    if precision.name == "float64" and dtype is not None and torch.finfo(dtype).bits < 64:
         raise InputError(f"gradients of type {dtype} cannot have been computed in float64")
-    return found
+    return precision
 
 
 def rounding_unit(precision: str | Precision | None, dtype: torch.dtype, *, convolutions: bool = False) -> float:
@@ -110,11 +110,11 @@ def rounding_unit(precision: str | Precision | None, dtype: torch.dtype, *, conv
         >>> rounding_unit("bf16", torch.float32) == 2.0**-9
         True
     """
-    own = torch.finfo(dtype).eps / 2
+    unit = torch.finfo(dtype).eps / 2
     if precision is None:
-        return own
-    told = precision_of(precision, dtype)
-    return max(own, told.convolutions if convolutions else told.products)
+        return unit
+    resolved = precision_of(precision, dtype)
+    return max(unit, resolved.convolutions if convolutions else resolved.products)
 
 
 def coarser(precision: str | Precision | None, dtype: torch.dtype, *, convolutions: bool = False) -> bool:
@@ -131,17 +131,17 @@ def shown_rounding(values: Tensor) -> Tensor:
     flat = values.flatten(1).contiguous()
     if values.dtype not in DIGITS:
         return flat.new_zeros(len(flat), dtype=torch.float64)
-    whole, digits = DIGITS[values.dtype]
+    integer, digits = DIGITS[values.dtype]
     leading = 2 ** (digits - 1)
-    bits = flat.view(whole) | leading
+    bits = flat.view(integer) | leading
     # The lowest bit that is set in any of the numbers.
     lowest = (bits & -bits).amin(dim=1)
-    found = torch.zeros(len(flat), dtype=torch.float64, device=flat.device)
+    units = torch.zeros(len(flat), dtype=torch.float64, device=flat.device)
     # The binary digits of a product of two TF32 or float16 numbers, of one such number, and of a bfloat16 number.
-    for kept, unit in ((22, 2.0**-11), (11, 2.0**-11), (8, 2.0**-9)):
-        if kept < digits:
-            found = found.masked_fill(lowest >= 2 ** (digits - kept), unit)
-    return found.masked_fill((flat != 0).sum(dim=1) < ENOUGH, 0)
+    for significant, unit in ((22, 2.0**-11), (11, 2.0**-11), (8, 2.0**-9)):
+        if significant < digits:
+            units = units.masked_fill(lowest >= 2 ** (digits - significant), unit)
+    return units.masked_fill((flat != 0).sum(dim=1) < ENOUGH, 0)
 
 
 def rounded(values: Tensor) -> Tensor:
@@ -164,7 +164,8 @@ class _TenBits(TorchDispatchMode):
             first = int(func in ADDED)
             count = 3 if func is aten.convolution_backward.default else first + 2
             args = tuple(
-                rounded(one) if first <= place < count and _is_single(one) else one for place, one in enumerate(args)
+                rounded(operand) if first <= index < count and _is_single(operand) else operand
+                for index, operand in enumerate(args)
             )
         return func(*args, **(kwargs or {}))
 
@@ -179,18 +180,18 @@ def computing(precision: str | Precision | None, model: nn.Module) -> Iterator[N
 
     TF32 is simulated by rounding operands, so a CPU and a GPU give the same. bfloat16 and float16 use torch's autocast.
     """
-    told = None if precision is None else precision_of(precision)
-    if told is None or not (told.autocast or told.rounds):
+    resolved = None if precision is None else precision_of(precision)
+    if resolved is None or not (resolved.autocast or resolved.rounds):
         yield
         return
     with contextlib.ExitStack() as stack:
         if any(isinstance(module, nn.RNNBase) for module in model.modules()):
             # oneDNN runs a recurrent layer as one operation, whose operands cannot be rounded; it also lacks float16.
             stack.enter_context(torch.backends.mkldnn.flags(enabled=False, allow_tf32=None, fp32_precision=None))
-        if told.autocast is not None:
-            stack.enter_context(torch.autocast(next(model.parameters()).device.type, dtype=told.autocast))
+        if resolved.autocast is not None:
+            stack.enter_context(torch.autocast(next(model.parameters()).device.type, dtype=resolved.autocast))
         else:
-            stack.enter_context(_TenBits(told.rounds))
+            stack.enter_context(_TenBits(resolved.rounds))
         yield
 
 
@@ -206,7 +207,7 @@ def scaled_gradients(
         return take(1.0)
     factor = LARGEST_SCALE
     while True:
-        found = take(factor)
-        if factor <= 1 or all(bool(value.isfinite().all()) for value in found.values()):
-            return {name: value / factor for name, value in found.items()}
+        gradients = take(factor)
+        if factor <= 1 or all(bool(value.isfinite().all()) for value in gradients.values()):
+            return {name: value / factor for name, value in gradients.items()}
         factor /= 2

@@ -53,8 +53,8 @@ def limit(gradient: Tensor) -> float:
 def _sizes(gradient: Tensor) -> Tensor:
     """Return the rows' lengths (C, 1), infinite for rows so small that their rounding is no longer relative."""
     sizes = torch.cat([_lengths(rows) for rows in gradient.split(ROWS)])
-    kind = torch.finfo(gradient.dtype)
-    return sizes.where(sizes > kind.tiny / kind.eps, torch.inf)
+    info = torch.finfo(gradient.dtype)
+    return sizes.where(sizes > info.tiny / info.eps, torch.inf)
 
 
 def _lengths(rows: Tensor) -> Tensor:

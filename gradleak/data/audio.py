@@ -37,12 +37,12 @@ def synthesised(text: str, *, voice: str = "en-us", rate: int = 175, pitch: int 
         raise InputError("an empty text makes no sound")
     if not can_speak():
         raise MissingData(f"speech is synthesised by {SPEAKER}, which is not installed: install it with your packages")
-    asked = [SPEAKER, "-v", voice, "-s", str(rate), "-p", str(pitch), "--stdout", "--", text]
-    said = subprocess.run(asked, capture_output=True, check=False)
-    if said.returncode or not said.stdout:
-        reason = said.stderr.decode(errors="replace").strip() or f"it ended with {said.returncode}"
+    command = [SPEAKER, "-v", voice, "-s", str(rate), "-p", str(pitch), "--stdout", "--", text]
+    completed = subprocess.run(command, capture_output=True, check=False)
+    if completed.returncode or not completed.stdout:
+        reason = completed.stderr.decode(errors="replace").strip() or f"it ended with {completed.returncode}"
         raise InputError(f"{SPEAKER} does not speak with voice '{voice}': {reason}")
-    with wave.open(io.BytesIO(said.stdout)) as stream:
+    with wave.open(io.BytesIO(completed.stdout)) as stream:
         sound = np.frombuffer(stream.readframes(stream.getnframes()), dtype="<i2")
         return log_mel(torch.from_numpy(sound / 32768.0), stream.getframerate())
 
@@ -62,11 +62,11 @@ def spoken_digits(text: str, take: int) -> Tensor:
         if unknown := [word for word in text.split() if word not in names]:
             raise InputError(f"'{unknown[0]}' is no digit; there are {', '.join(names)}")
         audio, offsets, rate = stored["audio"], stored["offsets"], int(stored["sample_rate"])
-        own = stored["speakers"] == people[take % len(people)]
+        by_speaker = stored["speakers"] == people[take % len(people)]
         sounds = []
-        for place, word in enumerate(text.split()):
-            clips = np.flatnonzero(own & (stored["labels"] == names.index(word)))
-            clip = clips[(take // len(people) + place) % len(clips)]
+        for position, word in enumerate(text.split()):
+            clips = np.flatnonzero(by_speaker & (stored["labels"] == names.index(word)))
+            clip = clips[(take // len(people) + position) % len(clips)]
             sounds.append(audio[offsets[clip] : offsets[clip + 1]])
     if not sounds:
         raise InputError("an empty text makes no sound")
@@ -79,8 +79,8 @@ def log_mel(sound: Tensor, rate: int) -> Tensor:
     if sound.ndim != 1 or len(sound) < window or window > POINTS:
         raise InputError(f"a wave must be (N,) with at least {window} points at {rate} Hz; got {tuple(sound.shape)}")
     padded = F.pad(sound.double(), (0, max(0, POINTS - len(sound))))
-    shape = torch.hann_window(window, dtype=torch.float64)
-    spectrum = torch.stft(padded, POINTS, round(STEP * rate), window, shape, center=False, return_complex=True)
+    taper = torch.hann_window(window, dtype=torch.float64)
+    spectrum = torch.stft(padded, POINTS, round(STEP * rate), window, taper, center=False, return_complex=True)
     bands = (mel_filters(rate) @ spectrum.abs().square() + FLOOR**2).log().T
     return ((bands - bands.mean()) / bands.std().clamp(min=1e-6)).float()
 

@@ -68,15 +68,15 @@ def photos(split: Split, size: int | None = None) -> Dataset:
 
 @functools.cache
 def _crops(split: Split, size: int) -> tuple[torch.Tensor, torch.Tensor]:
-    wanted = TRAIN_CROPS if split == "train" else TEST_CROPS
+    count = TRAIN_CROPS if split == "train" else TEST_CROPS
     images, labels = [], []
     for label, name in enumerate(PHOTOGRAPHS):
         photograph = resized(name, size)
         corners = corners_of(photograph, split, size)
         # Crops that are evenly spaced in the list are spread over the whole photograph.
-        chosen = corners[np.linspace(0, len(corners) - 1, wanted).round().astype(int)]
+        chosen = corners[np.linspace(0, len(corners) - 1, count).round().astype(int)]
         images += [photograph[top : top + size, left : left + size] for top, left in chosen]
-        labels += [label] * wanted
+        labels += [label] * count
     stacked = np.stack(images).astype(np.float32) / 255
     return torch.from_numpy(stacked).permute(0, 3, 1, 2).contiguous(), torch.tensor(labels)
 
@@ -99,7 +99,7 @@ def corners_of(photograph: np.ndarray, split: Split, size: int) -> np.ndarray:
         for column in range(columns)
         if ((row + 2 * column) % 5 == 0) == (split == "test")
     ]
-    corners = np.array([(top + a, left + b) for top, left in blocks for a in inner for b in inner])
+    corners = np.array([(top + down, left + right) for top, left in blocks for down in inner for right in inner])
     grey = photograph.mean(axis=2) / 255
     contrast = np.array([grey[top : top + size, left : left + size].std() for top, left in corners])
     return corners[contrast >= PLAIN]

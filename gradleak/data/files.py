@@ -53,11 +53,11 @@ def load(name: str, split: Split, size: int | None = None) -> Dataset:
     path = location(name)
     if path is None:
         raise MissingData(f"{FILES[name].file} is not in $GRADLEAK_DATA")
-    known = FILES[name]
+    file_set = FILES[name]
     archive = _read(path)
     names = tuple(str(value) for value in archive["class_names"])
     if "jpeg" in archive:
-        images, labels = _packed(path, archive, split, size or known.size)
+        images, labels = _packed(path, archive, split, size or file_set.size)
     else:
         images, labels = archive[f"{split}_images"], archive[f"{split}_labels"]
         if images.ndim not in (3, 4) or images.dtype != np.uint8 or len(images) != len(labels):
@@ -77,7 +77,7 @@ def load(name: str, split: Split, size: int | None = None) -> Dataset:
         torch.from_numpy(np.asarray(labels).astype(np.int64)),
         names,
         f"file {path.name} in $GRADLEAK_DATA",
-        known.notes,
+        file_set.notes,
     )
 
 
@@ -86,7 +86,7 @@ def state(name: str) -> DatasetState | None:
     path = location(name)
     if path is None:
         return None
-    known = FILES[name]
+    file_set = FILES[name]
     source = f"$GRADLEAK_DATA/{path.name}"
     try:
         shapes = _shapes(path)
@@ -94,8 +94,8 @@ def state(name: str) -> DatasetState | None:
         classes = shapes["class_names"][0]
     except (OSError, ValueError, KeyError, zipfile.BadZipFile):
         return DatasetState(name, "damaged", source, None, None, "", "cannot be read; copy it again")
-    shape = f"{known.size}×{known.size}" + ("" if name == "mnist" else "×3")
-    return DatasetState(name, "file", source, count, classes, shape, known.notes)
+    shape = f"{file_set.size}×{file_set.size}" + ("" if name == "mnist" else "×3")
+    return DatasetState(name, "file", source, count, classes, shape, file_set.notes)
 
 
 def _read(path: Path) -> dict[str, np.ndarray[Any, Any]]:
@@ -126,8 +126,8 @@ def _packed(
         raise InputError(f"{path.name}: offsets must be one longer than labels and split")
     try:
         images = [
-            _resize(Image.open(io.BytesIO(jpeg[offsets[i] : offsets[i + 1]].tobytes())).convert("RGB"), size)
-            for i in keep
+            _resize(Image.open(io.BytesIO(jpeg[offsets[index] : offsets[index + 1]].tobytes())).convert("RGB"), size)
+            for index in keep
         ]
     except OSError as error:
         raise StorageError(f"{path.name} in $GRADLEAK_DATA holds an image that cannot be decoded") from error

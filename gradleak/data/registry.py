@@ -92,8 +92,8 @@ def classes(name: str) -> int:
     """Return the number of a dataset's classes, or 0 if it is unknown before the images are loaded."""
     if name not in names():
         raise unknown("dataset", name, names())
-    known = {"cifar10": 10, "cifar10-jpeg": 10, "cifar100": 100, "mnist": 10, "svhn": 10}
-    return known.get(name) or next(state.classes or 0 for state in states() if state.name == name)
+    counts = {"cifar10": 10, "cifar10-jpeg": 10, "cifar100": 100, "mnist": 10, "svhn": 10}
+    return counts.get(name) or next(state.classes or 0 for state in states() if state.name == name)
 
 
 def source(name: str) -> str:

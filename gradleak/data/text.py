@@ -72,12 +72,12 @@ class Vocabulary:
     def _word(self, word: str) -> list[int]:
         parts = [SPACE, *word]
         while len(parts) > 1:
-            joined = [self.places.get(a + b, len(self)) for a, b in itertools.pairwise(parts)]
-            first = min(joined)
-            if first == len(self):
+            candidates = [self.places.get(left + right, len(self)) for left, right in itertools.pairwise(parts)]
+            earliest = min(candidates)
+            if earliest == len(self):
                 break
-            at = joined.index(first)
-            parts[at : at + 2] = [self.pieces[first]]
+            position = candidates.index(earliest)
+            parts[position : position + 2] = [self.pieces[earliest]]
         return [self.places.get(part, self.unknown) for part in parts]
 
     def decode(self, tokens: Iterable[int]) -> str:
@@ -111,25 +111,30 @@ def build_vocabulary(sentences: Sequence[str], size: int) -> Vocabulary:
         for letter in word:
             letters[letter] += count[word]
         tally(word, 1)
-    pieces = [UNKNOWN, START, END, *sorted(letters, key=lambda one: (one != SPACE, -letters[one], one))]
+    pieces = [
+        UNKNOWN,
+        START,
+        END,
+        *sorted(letters, key=lambda character: (character != SPACE, -letters[character], character)),
+    ]
     while len(pieces) < size:
-        pair, times = max(pairs.items(), key=lambda item: (item[1], item[0]), default=(("", ""), 0))
-        if times < 1:
+        pair, frequency = max(pairs.items(), key=lambda item: (item[1], item[0]), default=(("", ""), 0))
+        if frequency < 1:
             break
-        whole = "".join(pair)
+        merged = "".join(pair)
         for word in sorted(holders.pop(pair)):
             tally(word, -1)
             joined: list[str] = []
             for part in parts[word]:
                 if joined and (joined[-1], part) == pair:
-                    joined[-1] = whole
+                    joined[-1] = merged
                 else:
                     joined.append(part)
             parts[word] = joined
             tally(word, 1)
         del pairs[pair]
-        if whole not in pieces:
-            pieces.append(whole)
+        if merged not in pieces:
+            pieces.append(merged)
     return Vocabulary(tuple(pieces))
 
 
@@ -166,18 +171,18 @@ def source(name: str) -> str:
 
 def states() -> list[DatasetState]:
     """Return the state of every text."""
-    own = DatasetState(
+    sentences = DatasetState(
         "sentences", "embedded", "sentences of our own", len(SENTENCES), EMBEDDED_PIECES, "text", "classes: word pieces"
     )
     try:
         count, pieces = len(_lines(TRANSCRIPTS)), len(_lines(PIECES))
     except MissingData:
-        wanted = f"wants {TRANSCRIPTS} and {PIECES} in $GRADLEAK_TEXT"
-        return [own, DatasetState("librispeech", "missing", wanted, None, None, "text", "")]
+        needed = f"wants {TRANSCRIPTS} and {PIECES} in $GRADLEAK_TEXT"
+        return [sentences, DatasetState("librispeech", "missing", needed, None, None, "text", "")]
     except StorageError:
-        return [own, DatasetState("librispeech", "damaged", TRANSCRIPTS, None, None, "text", "cannot be read")]
+        return [sentences, DatasetState("librispeech", "damaged", TRANSCRIPTS, None, None, "text", "cannot be read")]
     source = f"$GRADLEAK_TEXT/{TRANSCRIPTS}"
-    return [own, DatasetState("librispeech", "file", source, count, pieces, "text", "classes: word pieces")]
+    return [sentences, DatasetState("librispeech", "file", source, count, pieces, "text", "classes: word pieces")]
 
 
 def _check(name: str) -> None:

@@ -96,10 +96,10 @@ def _half(value: Tensor, generator: torch.Generator) -> Tensor:
 
 def _one_entry(gradients: Gradients, head: str, generator: torch.Generator) -> Gradients:
     """Set the largest entry of one tensor to zero."""
-    chosen = list(gradients)[int(torch.randint(len(gradients), (1,), generator=generator))]
-    changed = gradients[chosen].clone().flatten()
+    name = list(gradients)[int(torch.randint(len(gradients), (1,), generator=generator))]
+    changed = gradients[name].clone().flatten()
     changed[changed.abs().argmax()] = 0
-    return gradients | {chosen: changed.view(gradients[chosen].shape)}
+    return gradients | {name: changed.view(gradients[name].shape)}
 
 
 BROKEN: dict[str, Broken] = {
@@ -107,7 +107,7 @@ BROKEN: dict[str, Broken] = {
     "clipped": Broken("the gradient is halved", _each(lambda value, _: value / 2)),
     "clipped by tensor": Broken("each tensor is scaled by a factor of its own", _each(_scaled)),
     "lower layers clipped": Broken(
-        "all tensors but the last layer's are halved", _each(lambda v, _: v / 2, lower=True)
+        "all tensors but the last layer's are halved", _each(lambda value, _: value / 2, lower=True)
     ),
     "signs": Broken("signs are sent, with one size a tensor", _each(_signs)),
     "signs of lower layers": Broken("the same, the last layer's gradient as it is", _each(_signs, lower=True)),

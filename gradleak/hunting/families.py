@@ -135,30 +135,30 @@ def _labels(seed: int, broken: Broken) -> list[Answer]:
     with torch.no_grad():
         model.get_parameter("weight").mul_(spread * math.sqrt(3))
     clients = [
-        _client(Draw(seed + 7919 * (place + 1)), broken, model, draw.inputs(1, width).abs(), kind, classes)
-        for place in range(TOGETHER)
+        _client(Draw(seed + 7919 * (index + 1)), broken, model, draw.inputs(1, width).abs(), kind, classes)
+        for index in range(TOGETHER)
     ]
-    gradients = torch.stack([one.leak.weight_gradient for one in clients])
+    gradients = torch.stack([client.leak.weight_gradient for client in clients])
     leak = clients[0].leak
-    knows: dict[str, Any] = {"prior": clients[0].prior, "bias": leak.bias}
-    how = draw.of(("plain", "plain", "scale", "proof", "bias", "bias"))
-    if how == "bias" and bias:
-        knows["bias_gradient"] = torch.stack([one.leak.gradients["bias"] for one in clients])
-        knows["prior"] = None if draw.chance() < 0.5 else clients[0].prior
-    elif how in ("scale", "proof"):
-        knows |= {"scale": None} if how == "scale" else {"certify": "proof"}
-    found = recover_soft_labels(gradients, leak.weight, **knows)
-    setting = f"{classes} classes, {width} features, {kind}, {how}, spread {spread:.2g}"
+    known: dict[str, Any] = {"prior": clients[0].prior, "bias": leak.bias}
+    variant = draw.of(("plain", "plain", "scale", "proof", "bias", "bias"))
+    if variant == "bias" and bias:
+        known["bias_gradient"] = torch.stack([client.leak.gradients["bias"] for client in clients])
+        known["prior"] = None if draw.chance() < 0.5 else clients[0].prior
+    elif variant in ("scale", "proof"):
+        known |= {"scale": None} if variant == "scale" else {"certify": "proof"}
+    result = recover_soft_labels(gradients, leak.weight, **known)
+    setting = f"{classes} classes, {width} features, {kind}, {variant}, spread {spread:.2g}"
     answers = []
-    for place, one in enumerate(clients):
-        off = float((found.labels[place] - one.labels[0]).abs().sum())
-        near = [float((other - one.labels[0]).abs().sum()) for other in found.candidates[place]]
-        status, left = found.status[place], float(found.open[place])
-        within = off if status != "ambiguous" else min([off, *near])
+    for index, client in enumerate(clients):
+        error = float((result.labels[index] - client.labels[0]).abs().sum())
+        distances = [float((candidate - client.labels[0]).abs().sum()) for candidate in result.candidates[index]]
+        status, bound = result.status[index], float(result.open[index])
+        least = error if status != "ambiguous" else min([error, *distances])
         answers.append(
             answer(
-                certain=status == "unique", failed=status == "failed", error=within if status != "unique" else off,
-                promised=KNOWN, open_=max(KNOWN, left), setting=setting,
+                certain=status == "unique", failed=status == "failed", error=least if status != "unique" else error,
+                promised=KNOWN, open_=max(KNOWN, bound), setting=setting,
             )
         )  # fmt: skip
     return answers
@@ -177,13 +177,13 @@ def _batches(seed: int, broken: Broken) -> list[Answer]:
     model = draw.network(lambda: nn.Linear(width, classes, bias=draw.chance() < 0.5))
     with torch.no_grad():
         model.get_parameter("weight").mul_(10 ** (1.5 * draw.chance() - 0.5))
-    one = _client(draw, broken, model, draw.inputs(size, width).abs(), kind, classes)
-    leak = one.leak
-    found = recover_batch(
-        leak.weight_gradient, leak.weight, batch_size=leak.batch_size, prior=one.prior, bias=leak.bias,
+    client = _client(draw, broken, model, draw.inputs(size, width).abs(), kind, classes)
+    leak = client.leak
+    result = recover_batch(
+        leak.weight_gradient, leak.weight, batch_size=leak.batch_size, prior=client.prior, bias=leak.bias,
         bias_gradient=leak.bias_gradient, seed=seed, rounds=40 if broken == BROKEN["none"] else STARTS,
     )  # fmt: skip
-    return [_of_batch(found.status, found.labels, found.open, one)]
+    return [_of_batch(result.status, result.labels, result.open, client)]
 
 
 def _of_batch(status: str, labels: Tensor, left: Tensor, one: Client) -> Answer:
@@ -199,12 +199,12 @@ def _joint(seed: int, broken: Broken) -> list[Answer]:
     kind, classes = draw.of(("smoothing", "onehot")), draw.of((5, 6))
     size = draw.number(2, classes - 2)
     model = draw.network(lambda: nn.Linear(32, classes, bias=False))
-    one = _client(draw, broken, model, draw.inputs(size, 32).abs(), kind, classes)
-    found = recover_jointly(
-        one.leak.weight_gradient, one.leak.weight, batch_size=one.leak.batch_size, prior=one.prior, seed=seed,
-        starts=16, multisets=40,
+    client = _client(draw, broken, model, draw.inputs(size, 32).abs(), kind, classes)
+    result = recover_jointly(
+        client.leak.weight_gradient, client.leak.weight, batch_size=client.leak.batch_size, prior=client.prior,
+        seed=seed, starts=16, multisets=40,
     )  # fmt: skip
-    return [_of_batch(found.status, found.labels, found.open, one)]
+    return [_of_batch(result.status, result.labels, result.open, client)]
 
 
 def _counts(seed: int, broken: Broken) -> list[Answer]:
@@ -212,18 +212,18 @@ def _counts(seed: int, broken: Broken) -> list[Answer]:
     draw = Draw(seed)
     classes, width, size = draw.of((5, 10, 40)), draw.of((16, 64)), draw.number(1, 6)
     model = draw.network(lambda: nn.Linear(width, classes, bias=draw.chance() < 0.5))
-    one = _client(draw, broken, model, draw.inputs(size, width).abs(), "onehot", classes)
-    truth = one.labels.sum(dim=0).long()
+    client = _client(draw, broken, model, draw.inputs(size, width).abs(), "onehot", classes)
+    truth = client.labels.sum(dim=0).long()
     method = draw.of(("classes", "idlg", "gradinversion", "row sums", "llg", "llg*", "ilrg", "rlg"))
     if method == "classes":
-        right = reveal_labels(one.leak.weight_gradient) == set(truth.nonzero()[:, 0].tolist())
+        right = reveal_labels(client.leak.weight_gradient) == set(truth.nonzero()[:, 0].tolist())
     else:
-        right = torch.equal(count_labels(one.leak, method, seed=seed), truth)
-    told = answer(
+        right = torch.equal(count_labels(client.leak, method, seed=seed), truth)
+    outcome = answer(
         certain=False, failed=False, error=0.0 if right else math.inf, promised=0.0, open_=0.0,
-        setting=f"{method}, {one.setting}",
+        setting=f"{method}, {client.setting}",
     )  # fmt: skip
-    return [told]
+    return [outcome]
 
 
 def _features(seed: int, broken: Broken) -> list[Answer]:
@@ -231,24 +231,24 @@ def _features(seed: int, broken: Broken) -> list[Answer]:
     draw = Draw(seed)
     kind, classes, width, size = draw.of(("smoothing", "onehot")), draw.of((8, 12, 20)), 60, draw.number(2, 4)
     model = draw.network(lambda: nn.Linear(width, classes, bias=draw.chance() < 0.5))
-    one = _client(draw, broken, model, draw.inputs(size, width).abs() ** 3, kind, classes, apart=draw.chance() < 0.7)
-    how = draw.of(("true", "mixed", "unmixed"))
-    proposed = one.inputs
-    if how == "mixed":
+    client = _client(draw, broken, model, draw.inputs(size, width).abs() ** 3, kind, classes, apart=draw.chance() < 0.7)
+    variant = draw.of(("true", "mixed", "unmixed"))
+    proposed = client.inputs
+    if variant == "mixed":
         share = 10 ** (-6 * draw.chance())
-        proposed = torch.cat([one.inputs[:1] + share * one.inputs[1:2], one.inputs[1:]])
-    if how == "unmixed":
-        proposed = unmix_features(one.leak.weight_gradient, one.leak.batch_size, seed=seed)
-    found = certify_features(
-        one.leak.weight_gradient, one.leak.weight, proposed, bias=one.leak.bias, prior=one.prior
+        proposed = torch.cat([client.inputs[:1] + share * client.inputs[1:2], client.inputs[1:]])
+    if variant == "unmixed":
+        proposed = unmix_features(client.leak.weight_gradient, client.leak.batch_size, seed=seed)
+    result = certify_features(
+        client.leak.weight_gradient, client.leak.weight, proposed, bias=client.leak.bias, prior=client.prior
     )  # fmt: skip
-    apart = torch.cdist(found.labels.nan_to_num(nan=9.0), one.labels, p=1).amin(dim=1)
+    distances = torch.cdist(result.labels.nan_to_num(nan=9.0), client.labels, p=1).amin(dim=1)
     return [
         answer(
-            certain=status == "unique", failed=status == "failed", error=float(off), promised=KNOWN,
-            open_=max(KNOWN, float(left)), setting=f"{how}, {one.setting}",
+            certain=status == "unique", failed=status == "failed", error=float(distance), promised=KNOWN,
+            open_=max(KNOWN, float(bound)), setting=f"{variant}, {client.setting}",
         )
-        for status, off, left in zip(found.status, apart, found.open, strict=True)
+        for status, distance, bound in zip(result.status, distances, result.open, strict=True)
     ]  # fmt: skip
 
 
@@ -258,17 +258,17 @@ def _relative(found: Tensor, truth: Tensor) -> float:
     found = found.flatten(1)
     if not found.isfinite().all() or len(found) != len(truth):
         return math.inf
-    own = truth.flatten(1)
-    return float(((found[metrics.match_batch(found, own)] - own).norm(dim=1) / own.norm(dim=1)).max())
+    expected = truth.flatten(1)
+    return float(((found[metrics.match_batch(found, expected)] - expected).norm(dim=1) / expected.norm(dim=1)).max())
 
 
 def _of_inversion(found: Inversion, one: Client) -> list[Answer]:
     error = _relative(found.inputs, one.inputs)
-    told = answer(
+    outcome = answer(
         certain=found.status == "exact", failed=found.status == "failed", error=error, promised=EXACT, open_=EXACT,
         setting=one.setting,
     )  # fmt: skip
-    return [told]
+    return [outcome]
 
 
 def _connected(seed: int, broken: Broken) -> list[Answer]:
@@ -277,7 +277,7 @@ def _connected(seed: int, broken: Broken) -> list[Answer]:
     size = draw.of((1, 1, 2, 4))
     rule: Rule = draw.of(("least-squares", "least-squares", "mean")) if size == 1 else "least-squares"
     activation, width = draw.of(tuple(ACTIVATIONS)), draw.of((6, 20, 64))
-    classes = draw.of(tuple(c for c in (3, 10, 40) if c > size + 1))
+    classes = draw.of(tuple(count for count in (3, 10, 40) if count > size + 1))
     widths = [width, *(draw.of((16, 60, 100)) for _ in range(draw.number(1, 3))), classes]
     bias = draw.chance() < 0.5 and rule != "mean"
 
@@ -287,9 +287,9 @@ def _connected(seed: int, broken: Broken) -> list[Answer]:
             layers += [nn.Linear(inputs, outputs, bias=bias), ACTIVATIONS[activation]()]
         return nn.Sequential(*layers[:-1])
 
-    one = _client(draw, broken, draw.network(build), draw.inputs(size, width), "smoothing", classes, apart=True)
-    labels = one.labels if draw.chance() < 0.3 and size == one.leak.batch_size and rule != "mean" else None
-    return _of_inversion(trace_fully_connected(one.leak, labels, prior=one.prior, rule=rule), one)
+    client = _client(draw, broken, draw.network(build), draw.inputs(size, width), "smoothing", classes, apart=True)
+    labels = client.labels if draw.chance() < 0.3 and size == client.leak.batch_size and rule != "mean" else None
+    return _of_inversion(trace_fully_connected(client.leak, labels, prior=client.prior, rule=rule), client)
 
 
 def _convolutional(seed: int, broken: Broken) -> list[Answer]:
@@ -305,8 +305,8 @@ def _convolutional(seed: int, broken: Broken) -> list[Answer]:
         return nn.Sequential(*layers, nn.Flatten(), nn.Linear(width * (side // stride) ** 2, classes))
 
     inputs = draw.inputs(1, channels, side, side)
-    one = _client(draw, broken, draw.network(build), inputs, "smoothing", classes)
-    return _of_inversion(trace_convolutional(one.leak, prior=one.prior), one)
+    client = _client(draw, broken, draw.network(build), inputs, "smoothing", classes)
+    return _of_inversion(trace_convolutional(client.leak, prior=client.prior), client)
 
 
 class _Block(nn.Module):
@@ -314,7 +314,9 @@ class _Block(nn.Module):
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
-        self.first, self.second = (nn.Conv2d(n, outputs, 3, s, 1, bias=False) for n, s in ((inputs, 2), (outputs, 1)))
+        self.first, self.second = (
+            nn.Conv2d(channels, outputs, 3, stride, 1, bias=False) for channels, stride in ((inputs, 2), (outputs, 1))
+        )
         self.norms = nn.ModuleList(nn.BatchNorm2d(outputs) for _ in range(2))
         self.shortcut = nn.Conv2d(inputs, outputs, 1, 2, bias=False)
 
@@ -346,25 +348,25 @@ def _peeled(seed: int, broken: Broken) -> list[Answer]:
         return network
 
     kind = draw.of(("smoothing", "onehot"))
-    one = _client(draw, broken, draw.network(build), draw.inputs(size, 3, 6, 6), kind, classes, apart=True)
-    found = peel(one.leak, prior=one.prior, steps=STEPS, seed=seed)
-    error = _relative(found.images, one.inputs)
-    told = answer(
-        certain=found.status == "unique", failed=found.status == "failed", error=error, promised=PEELED, open_=0.1,
-        setting=one.setting,
+    client = _client(draw, broken, draw.network(build), draw.inputs(size, 3, 6, 6), kind, classes, apart=True)
+    result = peel(client.leak, prior=client.prior, steps=STEPS, seed=seed)
+    error = _relative(result.images, client.inputs)
+    outcome = answer(
+        certain=result.status == "unique", failed=result.status == "failed", error=error, promised=PEELED, open_=0.1,
+        setting=client.setting,
     )  # fmt: skip
-    return [told]
+    return [outcome]
 
 
 # ---------------------------------------------------------------------------------------------------------- sequences
 def _said(draw: Draw, count: int, longest: int) -> list[list[int]]:
     """Return random sentences, some of which share a beginning or are repeated."""
-    said: list[list[int]] = []
+    sentences: list[list[int]] = []
     for _ in range(count):
-        begun = list(draw.of(tuple(map(tuple, said)))) if said and draw.chance() < 0.4 else []
-        begun = begun[: draw.number(0, len(begun))]
-        said.append([*begun, *(draw.number(3, WORDS - 1) for _ in range(draw.number(0, longest - len(begun))))])
-    return said
+        prefix = list(draw.of(tuple(map(tuple, sentences)))) if sentences and draw.chance() < 0.4 else []
+        prefix = prefix[: draw.number(0, len(prefix))]
+        sentences.append([*prefix, *(draw.number(3, WORDS - 1) for _ in range(draw.number(0, longest - len(prefix))))])
+    return sentences
 
 
 def _sentences(seed: int, broken: Broken) -> list[Answer]:
@@ -374,15 +376,15 @@ def _sentences(seed: int, broken: Broken) -> list[Answer]:
     layers = 2 if kind == "transformer" else layers
     model = build_language_model(kind, pieces=WORDS, width=32, layers=layers, tied=tied, seed=draw.number(0, 10**6))
     model = model.to(draw.of((torch.float32, torch.float64)))
-    said = _said(draw, draw.number(1, 4), 5)
-    leak = broken.sent(lambda own: observe(own, *batch_of(said), **options(broken)), model, draw.generator)
-    found = read_sentences(leak)
-    right = found.all() == sorted(said) if found.tokens else False
-    told = answer(
-        certain=found.status == "unique", failed=found.status == "failed", error=0.0 if right else math.inf,
-        promised=0.0, open_=0.0, setting=f"{kind}, {layers} layers, {len(said)} sentences",
+    sentences = _said(draw, draw.number(1, 4), 5)
+    leak = broken.sent(lambda network: observe(network, *batch_of(sentences), **options(broken)), model, draw.generator)
+    result = read_sentences(leak)
+    right = result.all() == sorted(sentences) if result.tokens else False
+    outcome = answer(
+        certain=result.status == "unique", failed=result.status == "failed", error=0.0 if right else math.inf,
+        promised=0.0, open_=0.0, setting=f"{kind}, {layers} layers, {len(sentences)} sentences",
     )  # fmt: skip
-    return [told]
+    return [outcome]
 
 
 def _transcripts(seed: int, broken: Broken) -> list[Answer]:
@@ -390,24 +392,26 @@ def _transcripts(seed: int, broken: Broken) -> list[Answer]:
     draw = Draw(seed)
     model = draw.network(lambda: Recogniser(HEARS, WORDS))
     reader = draw.of(("transcripts", "sharing", "output"))
-    said = _said(draw, 1 if reader == "output" else draw.number(1, 3), 6)
+    sentences = _said(draw, 1 if reader == "output" else draw.number(1, 3), 6)
     dtype = next(model.parameters()).dtype
-    sounds = [pseudo_speech("".join(chr(97 + word % 26) for word in one) or "a").to(dtype) for one in said]
-    tokens = [[*one, END] for one in said]
-    leak = broken.sent(lambda own: observe_speech(cast(Recogniser, own), sounds, tokens), model, draw.generator)
+    sounds = [
+        pseudo_speech("".join(chr(97 + word % 26) for word in sentence) or "a").to(dtype) for sentence in sentences
+    ]
+    tokens = [[*sentence, END] for sentence in sentences]
+    leak = broken.sent(lambda network: observe_speech(cast(Recogniser, network), sounds, tokens), model, draw.generator)
     if reader == "output":
-        ordered = read_output(leak)
-        status, right = ordered.status, ordered.tokens == tokens[0]
+        reading = read_output(leak)
+        status, right = reading.status, reading.tokens == tokens[0]
     else:
-        found = read_transcripts(leak) if reader == "transcripts" else read_sharing(leak)
-        right = sorted(found.tokens) == sorted(said)
-        statuses = set(found.status) or {"failed"}
+        result = read_transcripts(leak) if reader == "transcripts" else read_sharing(leak)
+        right = sorted(result.tokens) == sorted(sentences)
+        statuses = set(result.status) or {"failed"}
         status = "unique" if statuses == {"unique"} else "ambiguous" if "ambiguous" in statuses else "failed"
-    told = answer(
+    outcome = answer(
         certain=status == "unique", failed=status == "failed", error=0.0 if right else math.inf, promised=0.0,
-        open_=0.0, setting=f"{reader}, {len(said)} utterances",
+        open_=0.0, setting=f"{reader}, {len(sentences)} utterances",
     )  # fmt: skip
-    return [told]
+    return [outcome]
 
 
 class Family(NamedTuple):

@@ -38,10 +38,10 @@ class Tally:
 
     def add(self, seed: int, answers: Iterable[Answer]) -> None:
         """Count the answers for a seed."""
-        for one in answers:
-            self.outcomes[one.outcome] += 1
-            if one.outcome == "wrong":
-                self.wrong.append((seed, one.error, one.setting))
+        for answer in answers:
+            self.outcomes[answer.outcome] += 1
+            if answer.outcome == "wrong":
+                self.wrong.append((seed, answer.error, answer.setting))
 
     @property
     def line(self) -> dict[str, Any]:
@@ -54,15 +54,15 @@ def pairs(families: Sequence[str] = ()) -> list[tuple[str, str]]:
     for name in families:
         if name not in FAMILIES:
             raise unknown("family of attacks", name, tuple(FAMILIES))
-    chosen = families or tuple(FAMILIES)
-    return [(name, broken) for name in chosen for broken in BROKEN if broken not in FAMILIES[name].idle]
+    names = families or tuple(FAMILIES)
+    return [(name, broken) for name in names for broken in BROKEN if broken not in FAMILIES[name].idle]
 
 
 def block(family: str, broken: str, seed: int, seeds: int) -> Tally:
     """Run one attack with one assumption broken on `seeds` consecutive seeds, starting with `seed`."""
     tally = Tally(family, broken)
-    for own in range(seed, seed + seeds):
-        tally.add(own, FAMILIES[family].hunted(own, broken))
+    for trial_seed in range(seed, seed + seeds):
+        tally.add(trial_seed, FAMILIES[family].hunted(trial_seed, broken))
     return tally
 
 
@@ -93,31 +93,33 @@ def hunt(
         raise InputError("give either a number of minutes or a number of rounds")
     if (minutes is not None and not minutes > 0) or (rounds is not None and rounds < 1):
         raise InputError(f"minutes and rounds must be positive; got {minutes if rounds is None else rounds}")
-    every = pairs(families)
-    tallies = {pair: Tally(*pair) for pair in every}
-    done, first = _read(kept, tallies)
-    cut = kept is not None and kept.exists() and not kept.read_bytes().endswith(b"\n")
-    first = first if first is not None else secrets.randbelow(SEEDS) if seed is None else seed
-    if seed is not None and first != seed:
-        raise InputError(f"{kept} starts with the seed {first}, not with {seed}: choose another file")
-    say(f"seed {first}")
+    all_pairs = pairs(families)
+    tallies = {pair: Tally(*pair) for pair in all_pairs}
+    done, first_seed = _read(kept, tallies)
+    incomplete = kept is not None and kept.exists() and not kept.read_bytes().endswith(b"\n")
+    first_seed = first_seed if first_seed is not None else secrets.randbelow(SEEDS) if seed is None else seed
+    if seed is not None and first_seed != seed:
+        raise InputError(f"{kept} starts with the seed {first_seed}, not with {seed}: choose another file")
+    say(f"seed {first_seed}")
     end = None if minutes is None else time.monotonic() + 60 * minutes
     for number in _rounds(rounds):
-        for pair in every:
+        for pair in all_pairs:
             if end is not None and time.monotonic() > end:
                 return list(tallies.values())
             if (pair, number) in done:
                 continue
-            one = block(*pair, first + number, 1)
-            _merge(tallies[pair], one.line)
-            for own, error, setting in one.wrong:
-                say(f"wrong: {pair[0]}, {BROKEN[pair[1]].words}: off by {error:.1e} at seed {own} ({setting})")
+            tally = block(*pair, first_seed + number, 1)
+            _merge(tallies[pair], tally.line)
+            for wrong_seed, error, setting in tally.wrong:
+                say(f"wrong: {pair[0]}, {BROKEN[pair[1]].words}: off by {error:.1e} at seed {wrong_seed} ({setting})")
             if kept is not None:
                 kept.parent.mkdir(parents=True, exist_ok=True)
                 with kept.open("a", encoding="utf-8") as stream:
                     # Start a new line if an earlier process was killed in the middle of a line.
-                    stream.write("\n" * cut + json.dumps({"first": first, "round": number} | one.line) + "\n")
-                cut = False
+                    stream.write(
+                        "\n" * incomplete + json.dumps({"first": first_seed, "round": number} | tally.line) + "\n"
+                    )
+                incomplete = False
     return list(tallies.values())
 
 
@@ -138,29 +140,29 @@ def _read(
 ) -> tuple[set[tuple[tuple[str, str], int]], int | None]:
     """Add the outcomes in a file to the tallies; return the file's pairs and rounds, and its first seed."""
     done: set[tuple[tuple[str, str], int]] = set()
-    first: int | None = None
+    first_seed: int | None = None
     if kept is None or not kept.exists():
-        return done, first
+        return done, first_seed
     for text in kept.read_text("utf-8").splitlines():
         try:
             line = json.loads(text)
             pair, number = (line["family"], line["broken"]), int(line["round"])
-            first = int(line["first"])
+            first_seed = int(line["first"])
         except (ValueError, KeyError, TypeError):
             continue  # a killed process may leave an incomplete line, whose round is then repeated
         if pair in tallies:
             _merge(tallies[pair], line)
             done.add((pair, number))
-    return done, first
+    return done, first_seed
 
 
 def table(tallies: Iterable[Tally]) -> str:
     """Return the counts as text, with one line for each attack and assumption."""
     lines = [("attack", "broken", *OUTCOMES)]
     lines += [
-        (one.family, one.broken, *(str(one.outcomes[name]) for name in OUTCOMES))
-        for one in tallies
-        if one.outcomes.total()
+        (tally.family, tally.broken, *(str(tally.outcomes[name]) for name in OUTCOMES))
+        for tally in tallies
+        if tally.outcomes.total()
     ]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) for line in lines)

@@ -64,8 +64,8 @@ class Block(nn.Module):
     def forward(self, inputs: Tensor) -> Tensor:
         """Return the layer's outputs (B, T, E)."""
         inputs = inputs + self.attention(self.before_attention(inputs))
-        after: Tensor = inputs + self.narrow(F.gelu(self.wide(self.before_wide(inputs))))
-        return after
+        outputs: Tensor = inputs + self.narrow(F.gelu(self.wide(self.before_wide(inputs))))
+        return outputs
 
 
 class TransformerLanguageModel(nn.Module):

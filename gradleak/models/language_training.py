@@ -63,16 +63,16 @@ def train_language_model(recipe: LanguageRecipe) -> tuple[nn.Module, tuple[float
     file = paths.cache() / "networks" / f"language-{recipe.key()}.pt"
     model = recipe.build()
     with locked(file):
-        kept = cached_state(file)
-        if kept is None:
+        cached = cached_state(file)
+        if cached is None:
             started = time.perf_counter()
             losses = _fit(model, recipe)
             seconds = time.perf_counter() - started
-            kept = {"state": model.state_dict(), "losses": losses, "seconds": seconds}
-            content = kept
+            cached = {"state": model.state_dict(), "losses": losses, "seconds": seconds}
+            content = cached
             write_whole(file, lambda stream: torch.save(content, stream))
-    model.load_state_dict(kept["state"])
-    first, last, test = kept["losses"]
+    model.load_state_dict(cached["state"])
+    first, last, test = cached["losses"]
     return model.eval(), (first, last, test)
 
 
@@ -90,14 +90,14 @@ def _fit(model: nn.Module, recipe: LanguageRecipe) -> list[float]:
         description = f"training a language model ({recipe.kind}) on {recipe.text}"
         for _ in reporting.steps(range(recipe.epochs), recipe.epochs, description):
             total, count = 0.0, 0
-            for chosen in torch.randperm(len(sentences), generator=generator).split(recipe.batch_size):
-                tokens, targets = batch_of([sentences[one] for one in chosen.tolist()], pieces.start, pieces.end)
+            for indices in torch.randperm(len(sentences), generator=generator).split(recipe.batch_size):
+                tokens, targets = batch_of([sentences[one] for one in indices.tolist()], pieces.start, pieces.end)
                 optimizer.zero_grad(set_to_none=True)
                 loss = F.cross_entropy(model(tokens).flatten(0, 1), targets.flatten(), ignore_index=PADDING)
                 loss.backward()
                 optimizer.step()
-                own = int((targets != PADDING).sum())
-                total, count = total + float(loss.detach()) * own, count + own
+                target_count = int((targets != PADDING).sum())
+                total, count = total + float(loss.detach()) * target_count, count + target_count
             losses.append(total / count)
     finally:
         torch.set_num_threads(threads)

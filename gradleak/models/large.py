@@ -35,14 +35,14 @@ class VGG(nn.Module):
 
     def __init__(self, classes: int, in_channels: int, bias: bool, activation: str) -> None:
         super().__init__()
-        made = activation_of(activation)
+        activation_type = activation_of(activation)
         layers: list[nn.Module] = []
         for width in VGG16:
             if width == 0:
                 layers.append(nn.MaxPool2d(2))
                 continue
             convolution = nn.Conv2d(in_channels, width, 3, padding=1)
-            layers += [convolution, nn.BatchNorm2d(width), made()]
+            layers += [convolution, nn.BatchNorm2d(width), activation_type()]
             in_channels = width
         self.body = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1))
         self.head = nn.Linear(512, classes, bias=bias)
@@ -87,14 +87,21 @@ def plain_lite0() -> nn.Module:
 
     The paddings are fixed to those for images of 224 pixels.
     """
-    whole: Any = efficientnet_lite0()
-    for module in [*whole.modules()]:
+    network: Any = efficientnet_lite0()
+    for module in [*network.modules()]:
         for name, child in [*module.named_children()]:
             if isinstance(child, nn.Conv2d):
                 setattr(module, name, _plain(child))
-    ends = nn.AdaptiveAvgPool2d(1), nn.Flatten(), whole._fc
+    tail = nn.AdaptiveAvgPool2d(1), nn.Flatten(), network._fc
     return nn.Sequential(
-        whole._conv_stem, whole._bn0, whole._swish, *whole._blocks, whole._conv_head, whole._bn1, whole._swish, *ends
+        network._conv_stem,
+        network._bn0,
+        network._swish,
+        *network._blocks,
+        network._conv_head,
+        network._bn1,
+        network._swish,
+        *tail,
     ).eval()
 
 
@@ -102,10 +109,10 @@ def _plain(layer: Any) -> nn.Module:
     """Return a convolution with its separate padding module merged into it if the padding is symmetric."""
     padding = getattr(layer.static_padding, "padding", (0, 0, 0, 0))
     left, right, above, below = padding
-    even = (left, above) == (right, below)
+    symmetric = (left, above) == (right, below)
     plain = nn.Conv2d(
         layer.in_channels, layer.out_channels, layer.kernel_size, tuple(layer.stride),
-        padding=(above, left) if even else 0, groups=layer.groups, bias=False,
+        padding=(above, left) if symmetric else 0, groups=layer.groups, bias=False,
     )  # fmt: skip
     plain.weight = layer.weight
-    return plain if even else nn.Sequential(nn.ZeroPad2d(padding), plain)
+    return plain if symmetric else nn.Sequential(nn.ZeroPad2d(padding), plain)

@@ -72,17 +72,19 @@ class LeNet5(nn.Module):
 
     def __init__(self, classes: int, in_channels: int, image_size: int, bias: bool, activation: str) -> None:
         super().__init__()
-        made = activation_of(activation)
+        activation_type = activation_of(activation)
         self.body = nn.Sequential(
             nn.Conv2d(in_channels, 6, 5, padding=2),
-            made(),
+            activation_type(),
             nn.MaxPool2d(2),
             nn.Conv2d(6, 16, 5),
-            made(),
+            activation_type(),
             nn.MaxPool2d(2),
         )
         side = (image_size // 2 - 4) // 2
-        self.hidden = nn.Sequential(nn.Linear(16 * side * side, 120), made(), nn.Linear(120, 84), made())
+        self.hidden = nn.Sequential(
+            nn.Linear(16 * side * side, 120), activation_type(), nn.Linear(120, 84), activation_type()
+        )
         self.head = nn.Linear(84, classes, bias=bias)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -64,14 +64,14 @@ def learned(recipe: PictureRecipe) -> Autoencoder | Denoiser:
     model, learning = recipe.build(), data.load(recipe.dataset, "train")
     file = paths.cache() / "networks" / f"pictures-{recipe.key(f'{learning.source} {len(learning)}')}.pt"
     with locked(file):
-        kept = cached_state(file)
-        if kept is None:
+        cached = cached_state(file)
+        if cached is None:
             started = time.perf_counter()
             losses = _fit(model, data.normalise(learning.images), recipe)
-            kept = {"state": model.state_dict(), "losses": losses, "seconds": time.perf_counter() - started}
-            content = kept
+            cached = {"state": model.state_dict(), "losses": losses, "seconds": time.perf_counter() - started}
+            content = cached
             write_whole(file, lambda stream: torch.save(content, stream))
-    model.load_state_dict(kept["state"])
+    model.load_state_dict(cached["state"])
     return model.eval().requires_grad_(requires_grad=False)
 
 
@@ -87,8 +87,8 @@ def _fit(model: Autoencoder | Denoiser, images: Tensor, recipe: PictureRecipe) -
     try:
         for _ in reporting.steps(range(recipe.epochs), recipe.epochs, f"a {recipe.kind} learns {recipe.dataset}"):
             total = 0.0
-            for chosen in torch.randperm(len(images), generator=generator).split(recipe.batch_size):
-                batch = images[chosen]
+            for indices in torch.randperm(len(images), generator=generator).split(recipe.batch_size):
+                batch = images[indices]
                 mirrored = torch.rand(len(batch), generator=generator) < 0.5
                 batch[mirrored] = batch[mirrored].flip(3)
                 optimizer.zero_grad(set_to_none=True)
@@ -96,7 +96,7 @@ def _fit(model: Autoencoder | Denoiser, images: Tensor, recipe: PictureRecipe) -
                 loss.backward()
                 optimizer.step()
                 schedule.step()
-                total += float(loss.detach()) * len(chosen)
+                total += float(loss.detach()) * len(indices)
             losses.append(total / len(images))
     finally:
         torch.set_num_threads(threads)

@@ -65,9 +65,9 @@ class Autoencoder(nn.Module):
     def loss(self, images: Tensor, generator: torch.Generator) -> Tensor:
         """Return the negative evidence lower bound of the images, divided by the number of pixel values."""
         mean, logarithm = self.latents(images)
-        drawn = torch.randn(mean.shape, generator=generator).to(mean)
-        again: Tensor = self.generator(mean + (logarithm / 2).exp() * drawn)
-        misfit = (again - images).square().mean() / (2 * VARIANCE)
+        noise = torch.randn(mean.shape, generator=generator).to(mean)
+        reconstruction: Tensor = self.generator(mean + (logarithm / 2).exp() * noise)
+        misfit = (reconstruction - images).square().mean() / (2 * VARIANCE)
         divergence = (mean.square() + logarithm.exp() - logarithm - 1).sum() / 2
         return misfit + divergence / images.numel()
 

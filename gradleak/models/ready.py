@@ -49,10 +49,10 @@ def pretrained(name: str) -> nn.Module:
 def stored(file: str) -> dict[str, Tensor]:
     """Return the parameters in a file in $GRADLEAK_WEIGHTS, with a layer named `linear` renamed to `head`."""
     folder = paths.weights_folder()
-    place = folder / file if folder else None
-    if place is None or not place.is_file():
+    path = folder / file if folder else None
+    if path is None or not path.is_file():
         raise MissingData(
             f"pretrained network {file} is not at hand: put it into a folder and set $GRADLEAK_WEIGHTS to it"
         )
-    state: dict[str, Tensor] = torch.load(place, weights_only=True)
+    state: dict[str, Tensor] = torch.load(path, weights_only=True)
     return {key.replace("linear.", "head."): value for key, value in state.items()}

@@ -83,8 +83,8 @@ class Recogniser(nn.Module):
             raise InputError(f"speech must be (B, F, {BANDS}) with at least {LEAST} frames; got {tuple(speech.shape)}")
         maps = self.convolutions(speech.unsqueeze(1)).transpose(1, 2).flatten(2)
         if lengths is None:
-            found: Tensor = self.encoder(maps)[0]
-            return found
+            outputs: Tensor = self.encoder(maps)[0]
+            return outputs
         packed = pack_padded_sequence(maps, heard(lengths), batch_first=True, enforce_sorted=False)
         return pad_packed_sequence(self.encoder(packed)[0], batch_first=True)[0]
 
@@ -99,12 +99,12 @@ class Recogniser(nn.Module):
         silent = None
         if lengths is not None:
             silent = torch.arange(memory.shape[1], device=memory.device) >= lengths.to(memory.device)[:, None]
-        nothing = memory.new_zeros(len(memory), self.query.in_features)
-        states = [(nothing, nothing)] * len(self.cells)
+        zeros = memory.new_zeros(len(memory), self.query.in_features)
+        states = [(zeros, zeros)] * len(self.cells)
         context = memory.new_zeros(len(memory), memory.shape[2])
         features = []
-        for word in self.embedding(tokens).unbind(dim=1):
-            below = word
+        for token in self.embedding(tokens).unbind(dim=1):
+            below = token
             for layer, cell in enumerate(self.cells):
                 states[layer] = cell(torch.cat([below, context], dim=1), states[layer])
                 below = states[layer][0]

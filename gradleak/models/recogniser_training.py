@@ -42,7 +42,7 @@ def trained_recogniser(size: str, name: str, steps: int, *, seed: int = 0) -> tu
     with locked(file):
         stored = cached_state(file)
         if stored is None:
-            tokens = [[*words.encode(one), words.end] for one in sentences]
+            tokens = [[*words.encode(sentence), words.end] for sentence in sentences]
             loss = _fit(model, sentences, tokens, steps, seed)
             content = stored = {"state": model.state_dict(), "loss": loss}
             write_whole(file, lambda stream: torch.save(content, stream))
@@ -55,12 +55,12 @@ def loss_of(model: Recogniser, sentences: Sequence[str], tokens: Sequence[Sequen
     sounds = [pseudo_speech(one) for one in sentences]
     lengths = torch.tensor([len(one) for one in sounds])
     labels = pad_sequence([torch.tensor(one) for one in tokens], batch_first=True, padding_value=PADDING)
-    before = F.pad(labels[:, :-1].clamp(min=0), (1, 0), value=START)
+    previous = F.pad(labels[:, :-1].clamp(min=0), (1, 0), value=START)
     memory = model.listen(pad_sequence(sounds, batch_first=True), lengths)
-    read = model.steps(memory, before, heard(lengths))
+    features = model.steps(memory, previous, heard(lengths))
     # Skip padded positions before the last layer, to save their logits.
-    said = labels != PADDING
-    return F.cross_entropy(model.head(read[said]), labels[said])
+    present = labels != PADDING
+    return F.cross_entropy(model.head(features[present]), labels[present])
 
 
 def _fit(model: Recogniser, sentences: Sequence[str], tokens: Sequence[Sequence[int]], steps: int, seed: int) -> float:
@@ -72,13 +72,13 @@ def _fit(model: Recogniser, sentences: Sequence[str], tokens: Sequence[Sequence[
     losses: list[float] = []
     try:
         for _ in reporting.steps(range(steps), steps, "training a recogniser"):
-            chosen = torch.randint(len(sentences), (BATCH,), generator=generator).tolist()
+            indices = torch.randint(len(sentences), (BATCH,), generator=generator).tolist()
             optimizer.zero_grad(set_to_none=True)
-            loss = loss_of(model, [sentences[n] for n in chosen], [tokens[n] for n in chosen])
+            loss = loss_of(model, [sentences[index] for index in indices], [tokens[index] for index in indices])
             loss.backward()
             optimizer.step()
             losses.append(float(loss.detach()))
     finally:
         torch.set_num_threads(threads)
-    last = losses[-50:]
-    return sum(last) / len(last)
+    recent = losses[-50:]
+    return sum(recent) / len(recent)

@@ -140,8 +140,8 @@ def build(
     if name in ("alexnet", "efficientnet-b0") and in_channels != 3:
         raise InputError(f"'{name}' takes 3 input channels; got {in_channels}")
     if activation is not None and network.activation is None:
-        free = ", ".join(one for one, network in NETWORKS.items() if network.activation is not None)
-        raise InputError(f"the activation of '{name}' is fixed; there is a choice for {free}")
+        choices = ", ".join(candidate for candidate, network in NETWORKS.items() if network.activation is not None)
+        raise InputError(f"the activation of '{name}' is fixed; there is a choice for {choices}")
     options = Options(
         classes,
         network.bias if bias is None else bias,

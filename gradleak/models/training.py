@@ -96,19 +96,19 @@ def train(recipe: Recipe, *, device: str = "cpu", show_progress: bool = True) ->
         # A GPU rounds sums differently, so the trained network differs from that of a CPU.
         identity += f" {model_of(device)}"
     file = paths.cache() / "networks" / f"{recipe.key(identity)}.pt"
-    if (kept := _kept(model, recipe, file)) is not None:
-        return kept
+    if (cached := _kept(model, recipe, file)) is not None:
+        return cached
     # Several processes may need the same network: the first trains it while the rest wait.
     with locked(file):
         return _kept(model, recipe, file) or _trained(model, learning, testing, recipe, file, device, show_progress)
 
 
 def _kept(model: nn.Module, recipe: Recipe, file: Path) -> Trained | None:
-    found = cached_state(file)
-    if found is None:
+    content = cached_state(file)
+    if content is None:
         return None
-    model.load_state_dict(found["state"])
-    facts = found["accuracy"], tuple(found["losses"]), recipe, found["seconds"]
+    model.load_state_dict(content["state"])
+    facts = content["accuracy"], tuple(content["losses"]), recipe, content["seconds"]
     return Trained(model.eval(), *facts, cached=True)
 
 
@@ -160,17 +160,17 @@ def _fit(
     description = f"training {recipe.network} on {recipe.dataset}"
     for _ in reporting.steps(epochs, recipe.epochs, description) if show_progress else epochs:
         total = 0.0
-        for chosen in torch.randperm(len(labels), generator=generator).split(recipe.batch_size):
-            inputs = images[chosen.to(device)]
+        for indices in torch.randperm(len(labels), generator=generator).split(recipe.batch_size):
+            inputs = images[indices.to(device)]
             if recipe.flips_and_crops:
                 inputs = _flip_and_crop(inputs, generator)
-            inputs, targets = _with_labels(inputs, labels[chosen], dataset.classes, recipe, generator)
+            inputs, targets = _with_labels(inputs, labels[indices], dataset.classes, recipe, generator)
             optimizer.zero_grad(set_to_none=True)
             loss = F.cross_entropy(model(inputs), targets.to(device))
             loss.backward()
             optimizer.step()
             schedule.step()
-            total += float(loss.detach()) * len(chosen)
+            total += float(loss.detach()) * len(indices)
         losses.append(total / len(labels))
         if not math.isfinite(losses[-1]):
             raise GradleakError(
@@ -226,22 +226,22 @@ def cached_state(file: Path) -> dict[str, Any] | None:
     if not file.is_file():
         return None
     try:
-        found: dict[str, Any] = torch.load(file, weights_only=True)
+        content: dict[str, Any] = torch.load(file, weights_only=True)
     except Exception as error:  # torch raises various errors for a damaged archive
         reporting.warn(f"the cached network {file.name} is damaged ({type(error).__name__}) and is trained again")
         with contextlib.suppress(OSError):  # the lock reports a folder that is not writable
             file.unlink()  # so that the warning is given only once
         return None
-    return found
+    return content
 
 
 def _load_pretrained(model: nn.Module, name: str) -> None:
     """Load all layers that fit from a file in $GRADLEAK_WEIGHTS; only the last layer may be missing."""
-    own = model.state_dict()
-    fitting = {key: value for key, value in stored(name).items() if key in own and own[key].shape == value.shape}
+    state = model.state_dict()
+    fitting = {key: value for key, value in stored(name).items() if key in state and state[key].shape == value.shape}
     optional = ("head.", "num_batches_tracked")
-    missing = [key for key in own if key not in fitting and not any(part in key for part in optional)]
+    missing = [key for key in state if key not in fitting and not any(part in key for part in optional)]
     if missing:
         raise InputError(f"{name} does not fit this network: it lacks {missing[0]} and {len(missing) - 1} more")
-    own.update(fitting)
-    model.load_state_dict(own)
+    state.update(fitting)
+    model.load_state_dict(state)

@@ -74,12 +74,12 @@ class Knowledge:
             raise InputError("LLG* runs dummy inputs through the model: it needs the model and the shape of one input")
         if self.dummy not in DUMMIES:
             raise unknown("kind of dummy input", self.dummy, DUMMIES)
-        like = next(self.model.parameters())
+        parameter = next(self.model.parameters())
         shape = (RANDOM if self.dummy == "random" else 1, *self.input_shape)
-        made = torch.zeros(shape) if self.dummy == "zeros" else torch.ones(shape)
+        inputs = torch.zeros(shape) if self.dummy == "zeros" else torch.ones(shape)
         if self.dummy == "random":
-            made = torch.rand(shape, generator=torch.Generator().manual_seed(self.seed))
-        return head_inputs(self.model, made.to(like), chunk=self.chunk)
+            inputs = torch.rand(shape, generator=torch.Generator().manual_seed(self.seed))
+        return head_inputs(self.model, inputs.to(parameter), chunk=self.chunk)
 
 
 @dataclass(frozen=True)
@@ -94,8 +94,8 @@ class Method:
 def _idlg(heads: HeadLeaks, known: Knowledge) -> Tensor:
     if heads.batch_size * known.local_steps != 1:
         raise InputError(f"iDLG reads the label of one sample; these gradients hold {heads.batch_size}")
-    found = idlg(heads.weight_gradients)
-    return torch.nn.functional.one_hot(found, len(heads.weight))
+    classes = idlg(heads.weight_gradients)
+    return torch.nn.functional.one_hot(classes, len(heads.weight))
 
 
 def _llg(heads: HeadLeaks, known: Knowledge, estimate: Estimate | None = None) -> Tensor:
@@ -120,8 +120,8 @@ def _shadow(heads: HeadLeaks, known: Knowledge) -> Tensor:
     if known.model is None or known.auxiliary is None:
         raise InputError("the shadow attack needs samples of the same kind: auxiliary=(inputs, classes)")
     features, scores, labels = known.others
-    own = known.auxiliary[0], labels
-    return shadow(heads, known.model, own, (features, scores), defense=known.defense, seed=known.seed)
+    samples = known.auxiliary[0], labels
+    return shadow(heads, known.model, samples, (features, scores), defense=known.defense, seed=known.seed)
 
 
 def _ilrg(heads: HeadLeaks, known: Knowledge) -> Tensor:
@@ -261,10 +261,12 @@ def count_heads(
     if method not in METHODS:
         raise unknown("method", method, METHODS)
     if method in BY_SIGN and not whatever_holds:
-        without = ~(heads.weight_gradients.sum(dim=2) < 0).any(dim=1)
-        if without.any():
-            which = "the gradient" if len(without) == 1 else f"{int(without.sum())} of {len(without)} gradients"
-            raise InputError(f"no row of {which} sums to less than 0, as {method} assumes: features change sign")
+        unsuitable = ~(heads.weight_gradients.sum(dim=2) < 0).any(dim=1)
+        if unsuitable.any():
+            subject = (
+                "the gradient" if len(unsuitable) == 1 else f"{int(unsuitable.sum())} of {len(unsuitable)} gradients"
+            )
+            raise InputError(f"no row of {subject} sums to less than 0, as {method} assumes: features change sign")
     return METHODS[method].count(heads, known or Knowledge())
 
 
@@ -293,10 +295,12 @@ def reveal_labels(weight_gradient: Tensor, method: str = "rlg", rank: int | None
     check_count("rank", rank)
     if not weight_gradient.isfinite().all():
         raise InputError("the gradient holds NaN or infinite values")
-    found = rlg(weight_gradient, rank)
+    classes = rlg(weight_gradient, rank)
     if rank is None and weight_gradient.dtype == torch.float64:
         # In float64 the decomposition's own rounding may look like additional samples.
         samples = int((classes_span(weight_gradient).singular > DECOMPOSED * limit(weight_gradient)).sum())
-        if len(found) > samples:
-            raise InputError(f"{len(found)} classes were found in a gradient of {samples} samples: rounding hides them")
-    return found
+        if len(classes) > samples:
+            raise InputError(
+                f"{len(classes)} classes were found in a gradient of {samples} samples: rounding hides them"
+            )
+    return classes

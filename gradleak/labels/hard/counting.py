@@ -68,16 +68,16 @@ def _expected(case: Case, method: str) -> Expected:
     """Return the share of counts that is right on batches simulated behind the case's defence."""
     if case.defense.partition("/")[0] == "dp-sgd":
         raise InputError("samples that are clipped one by one are not simulated")
-    sends = None
+    defense = None
     if case.defense not in ("none", "update"):
-        sends = defenses.named(case.defense, generator=torch.Generator().manual_seed(case.seed))
+        defense = defenses.named(case.defense, generator=torch.Generator().manual_seed(case.seed))
     return expected_share(
         case.leak,
         method,
         standins=_standins(case),
         auxiliary=case.auxiliary,
         loss=case.loss,
-        defense=sends,
+        defense=defense,
         seed=case.seed,
     )
 
@@ -88,8 +88,8 @@ def _standins(case: Case) -> Standins:
         return case.simulated[0]
     count = min(MOST, max(LEAST, NUMBERS // max(1, case.subject.activations)))
     kind, shape = case.subject.kind, case.subject.input_shape
-    tried: list[Tensor | None] = [None] if kind == "images" else [*made_up(case.leak, kind, shape, count)]
-    for inputs in tried:
+    input_sets: list[Tensor | None] = [None] if kind == "images" else [*made_up(case.leak, kind, shape, count)]
+    for inputs in input_sets:
         with contextlib.suppress(Exception):
             case.simulated.append(standins_of(case.leak, auxiliary=case.auxiliary, inputs=inputs, count=count))
             return case.simulated[0]
@@ -97,8 +97,8 @@ def _standins(case: Case) -> Standins:
 
 
 def _classes(case: Case) -> Answer:
-    found = reveal_labels(case.leak.weight_gradient)
-    return Answer("counted", "which classes occur, not how often", classes=found)
+    classes = reveal_labels(case.leak.weight_gradient)
+    return Answer("counted", "which classes occur, not how often", classes=classes)
 
 
 SIGNS = "the last layer's gradient, and features that are never negative"

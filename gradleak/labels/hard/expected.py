@@ -60,10 +60,10 @@ def _noise(shape: tuple[int, ...], count: int, generator: torch.Generator) -> Te
     if len(shape) != 3:
         return torch.randn(count, *shape, generator=generator)
     channels, *sides = shape
-    each = -(-count // (len(SIDES) + 1))
-    coarse = [CONTRAST * torch.randn(each, channels, side, side, generator=generator) for side in SIDES]
+    share = -(-count // (len(SIDES) + 1))
+    coarse = [CONTRAST * torch.randn(share, channels, side, side, generator=generator) for side in SIDES]
     smooth = [F.interpolate(noise, size=tuple(sides), mode="bilinear") for noise in coarse]
-    return torch.cat([torch.randn(each, *shape, generator=generator), *smooth])
+    return torch.cat([torch.randn(share, *shape, generator=generator), *smooth])
 
 
 def expected_share(
@@ -112,17 +112,17 @@ def expected_share(
     standins = standins or standins_of(leak, auxiliary=auxiliary, seed=seed)
     generator = torch.Generator().manual_seed(seed)
     classes, size = len(leak.weight), leak.batch_size * leak.local_steps
-    there = torch.arange(classes) if standins.labels is None else standins.labels.unique()
-    labels = there[torch.randint(len(there), (batches * size,), generator=generator)]
+    present = torch.arange(classes) if standins.labels is None else standins.labels.unique()
+    labels = present[torch.randint(len(present), (batches * size,), generator=generator)]
     chosen = _drawn(standins, labels, generator)
     truth = F.one_hot(labels.view(batches, size), classes).sum(dim=1)
     right, guessed, at_once = 0, 0, max(1, ENTRIES // leak.weight.numel())
     for start in range(0, batches, at_once):
-        part, own = slice(start * size, (start + at_once) * size), truth[start : start + at_once]
+        part, batch_truth = slice(start * size, (start + at_once) * size), truth[start : start + at_once]
         heads = _observed(leak, standins, chosen[part], labels[part], known)
         sent = heads if defense is None else heads.defended(defense)
-        right += int(torch.minimum(count_heads(sent, method, known, whatever_holds=True).cpu(), own).sum())
-        guessed += int(torch.minimum(count_heads(sent, "guess", known).cpu(), own).sum())
+        right += int(torch.minimum(count_heads(sent, method, known, whatever_holds=True).cpu(), batch_truth).sum())
+        guessed += int(torch.minimum(count_heads(sent, "guess", known).cpu(), batch_truth).sum())
     return Expected(right / (batches * size), guessed / (batches * size), batches)
 
 
@@ -131,21 +131,21 @@ def _drawn(standins: Standins, labels: Tensor, generator: torch.Generator) -> Te
     chosen = torch.empty_like(labels)
     probabilities = standins.logits.double().softmax(dim=1)
     for label in labels.unique().tolist():
-        fits = probabilities[:, label] if standins.labels is None else (standins.labels == label).double()
-        places = (labels == label).nonzero()[:, 0]
+        weights = probabilities[:, label] if standins.labels is None else (standins.labels == label).double()
+        positions = (labels == label).nonzero()[:, 0]
         # If no stand-in fits a label, all are equally likely.
-        chosen[places] = torch.multinomial(fits + 1e-12, len(places), replacement=True, generator=generator)
+        chosen[positions] = torch.multinomial(weights + 1e-12, len(positions), replacement=True, generator=generator)
     return chosen
 
 
 def _observed(leak: Leak, standins: Standins, chosen: Tensor, labels: Tensor, known: Knowledge) -> HeadLeaks:
     """Return the last layer's gradients of batches of these stand-ins and labels (N·B,)."""
-    like, classes, size = leak.weight, len(leak.weight), leak.batch_size * leak.local_steps
-    hot = one_hot(labels, classes).to(like)
-    rows = (1 - known.epsilon) * hot + known.epsilon / max(1, classes - 1) * (1 - hot)
-    logits = standins.logits[chosen].to(like).requires_grad_()
-    values = (known.loss or CrossEntropy())(logits, rows)
-    (errors,) = torch.autograd.grad(values.sum() / leak.batch_size, [logits])
-    errors, seen = errors.unflatten(0, (-1, size)), standins.features[chosen].to(like).unflatten(0, (-1, size))
+    weight, classes, size = leak.weight, len(leak.weight), leak.batch_size * leak.local_steps
+    hot = one_hot(labels, classes).to(weight)
+    targets = (1 - known.epsilon) * hot + known.epsilon / max(1, classes - 1) * (1 - hot)
+    logits = standins.logits[chosen].to(weight).requires_grad_()
+    losses = (known.loss or CrossEntropy())(logits, targets)
+    (errors,) = torch.autograd.grad(losses.sum() / leak.batch_size, [logits])
+    errors, features = errors.unflatten(0, (-1, size)), standins.features[chosen].to(weight).unflatten(0, (-1, size))
     biases = None if leak.bias_gradient is None else errors.sum(dim=1)
-    return HeadLeaks(like, leak.bias, errors.mT @ seen, biases, leak.batch_size)
+    return HeadLeaks(weight, leak.bias, errors.mT @ features, biases, leak.batch_size)

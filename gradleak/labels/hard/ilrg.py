@@ -33,16 +33,16 @@ def ilrg(
     gradients, biases = weight_gradient.double(), bias_gradient.double()
     count, classes = biases.shape
     features = _features(gradients, biases)
-    known = loss or CrossEntropy()
-    predicted = known.probabilities(features @ weight.double().T + bias.double())
-    steep = known.weight(predicted.diagonal(dim1=1, dim2=2)).unsqueeze(2)
-    own = torch.eye(classes, dtype=biases.dtype, device=biases.device)
-    targets = (1 - epsilon) * own + epsilon / max(1, classes - 1) * (1 - own)
-    system = (steep * (predicted - targets)).mT
+    criterion = loss or CrossEntropy()
+    predicted = criterion.probabilities(features @ weight.double().T + bias.double())
+    slopes = criterion.weight(predicted.diagonal(dim1=1, dim2=2)).unsqueeze(2)
+    identity = torch.eye(classes, dtype=biases.dtype, device=biases.device)
+    targets = (1 - epsilon) * identity + epsilon / max(1, classes - 1) * (1 - identity)
+    system = (slopes * (predicted - targets)).mT
     system = torch.cat([system, system.new_ones(count, 1, classes)], dim=1)
     target = torch.cat([batch_size * biases, biases.new_full((count, 1), batch_size)], dim=1)
-    found = (torch.linalg.pinv(system) @ target.unsqueeze(2)).squeeze(2)
-    return rounded(found, batch_size)
+    counts = (torch.linalg.pinv(system) @ target.unsqueeze(2)).squeeze(2)
+    return rounded(counts, batch_size)
 
 
 def _features(gradients: Tensor, biases: Tensor) -> Tensor:
@@ -56,5 +56,5 @@ def _features(gradients: Tensor, biases: Tensor) -> Tensor:
     # The sum of sizes times quotients is the sum of rows, each with the sign of its bias entry.
     mean = (gradients * biases.sign().unsqueeze(2)).sum(dim=1, keepdim=True) / total
     lengths = gradients.norm(dim=2, keepdim=True)
-    sound = (sizes > 0) & (lengths * total <= LONGEST * lengths.sum(dim=1, keepdim=True) * sizes)
-    return torch.where(sound, gradients / torch.where(sound, biases.unsqueeze(2), 1.0), mean)
+    reliable = (sizes > 0) & (lengths * total <= LONGEST * lengths.sum(dim=1, keepdim=True) * sizes)
+    return torch.where(reliable, gradients / torch.where(reliable, biases.unsqueeze(2), 1.0), mean)

@@ -43,13 +43,13 @@ def llg(weight_gradient: Tensor, batch_size: int, estimate: Estimate | None = No
         offset = sums.new_zeros(classes)
     else:
         # Features with a negative sum reverse all signs, which the estimate shows.
-        turn = -1.0 if estimate.impact > 0 else 1.0
-        sums = turn * (sums - local_steps * estimate.shift)
-        impact = sums.new_full((len(sums),), turn * estimate.impact)
-        offset = turn * local_steps * estimate.offset.to(sums)
+        sign = -1.0 if estimate.impact > 0 else 1.0
+        sums = sign * (sums - local_steps * estimate.shift)
+        impact = sums.new_full((len(sums),), sign * estimate.impact)
+        offset = sign * local_steps * estimate.offset.to(sums)
     # A gradient has at most as many negative rows as samples, unless features change sign; then take the most negative.
-    place = sums.argsort(dim=1).argsort(dim=1)
-    present = (sums < 0) & (place < samples)
+    rank = sums.argsort(dim=1).argsort(dim=1)
+    present = (sums < 0) & (rank < samples)
     levels = sums - impact.unsqueeze(1) * present - offset
     return present + raised(levels, -impact, samples - present.sum(dim=1))
 
@@ -76,19 +76,19 @@ def llg_estimate(
         loss: The client's loss, with derivative φ (p − y) by the logits; cross-entropy by default.
         epsilon: The smoothing of the client's labels, ε/(C − 1) for each wrong class.
     """
-    known, classes = loss or CrossEntropy(), scores.shape[1]
-    predicted = known.probabilities(scores.double())
+    criterion, classes = loss or CrossEntropy(), scores.shape[1]
+    predicted = criterion.probabilities(scores.double())
     if labels is None:
         shares = torch.full_like(predicted, 1 / len(predicted))
     else:
-        own = torch.nn.functional.one_hot(labels, classes).to(predicted)
-        counts = own.sum(dim=0)
+        one_hot = torch.nn.functional.one_hot(labels, classes).to(predicted)
+        counts = one_hot.sum(dim=0)
         if (counts == 0).any():
             missing = ", ".join(map(str, (counts == 0).nonzero()[:5, 0].tolist()))
             raise InputError(f"auxiliary samples of every class are needed; there are none of {missing}")
-        shares = own / counts
+        shares = one_hot / counts
     # Weight of each sample in the batch of each class, by the sum of its feature and the slope of the loss.
-    weights = shares * known.weight(predicted) * features.double().sum(dim=1, keepdim=True)
+    weights = shares * criterion.weight(predicted) * features.double().sum(dim=1, keepdim=True)
     sizes = weights.sum(dim=0)
     # The row sums (C, C) of batches full of one class, one line for each class, with one-hot labels.
     sums = weights.mT @ predicted - sizes.diag()

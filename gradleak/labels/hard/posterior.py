@@ -23,14 +23,14 @@ def posteriors(scores: Tensor, labels: Tensor, loss: Loss | None = None) -> Post
     """Estimate posteriors from the logits (M, C) of auxiliary samples and their classes (M,)."""
     probabilities = (loss or CrossEntropy()).probabilities(scores.double())
     classes = scores.shape[1]
-    own = torch.nn.functional.one_hot(labels, classes).to(probabilities)
-    counts = own.sum(dim=0)
+    one_hot = torch.nn.functional.one_hot(labels, classes).to(probabilities)
+    counts = one_hot.sum(dim=0)
     if (counts == 0).any() or (counts == len(labels)).any():
         missing = ((counts == 0) | (counts == len(labels))).nonzero()[:5, 0].tolist()
         raise InputError(f"auxiliary samples of every class and of others are needed; they lack for classes {missing}")
     return Posteriors(
-        (own * probabilities).sum(dim=0) / counts,
-        ((1 - own) * probabilities).sum(dim=0) / (len(labels) - counts),
+        (one_hot * probabilities).sum(dim=0) / counts,
+        ((1 - one_hot) * probabilities).sum(dim=0) / (len(labels) - counts),
     )
 
 
@@ -52,5 +52,5 @@ def posterior_values(
     weights = (loss or CrossEntropy()).weight(positive)
     high, low = 1 - epsilon, epsilon / (biases.shape[1] - 1)
     missed = (negative - low) - biases / weights
-    found: Tensor = batch_size * missed / ((negative - low) - (positive - high))
-    return found
+    counts: Tensor = batch_size * missed / ((negative - low) - (positive - high))
+    return counts

@@ -54,11 +54,11 @@ def rlg(weight_gradient: Tensor, rank: int | None = None, seconds: float = SECON
     q = points.cpu().numpy()
     sizes = np.linalg.norm(q, axis=1)
     # Skip rows of zeros: their classes are neither in the batch nor predicted.
-    there = np.flatnonzero(sizes > np.finfo(np.float64).eps * sizes.max())
-    q = q[there] / sizes[there, None]
+    present = np.flatnonzero(sizes > np.finfo(np.float64).eps * sizes.max())
+    q = q[present] / sizes[present, None]
     margin = MARGIN.get(weight_gradient.dtype, 1e-2)
-    kept = _candidates(q, _largest_rows(weight_gradient, there), until)
-    return {int(there[row]) for row in kept if _distance_from_cone(q, int(row), until) > margin}
+    possible = _candidates(q, _largest_rows(weight_gradient, present), until)
+    return {int(present[row]) for row in possible if _distance_from_cone(q, int(row), until) > margin}
 
 
 def _points(gradient: Tensor, rank: int | None) -> Tensor:
@@ -113,17 +113,17 @@ def candidates(q: Array, until: float) -> NDArray[np.intp]:
     """
     generator = np.random.default_rng(0)
     direction = generator.standard_normal(q.shape[1])
-    found = []
-    for side in (direction, -direction):
+    supports = []
+    for target in (direction, -direction):
         options = {"time_limit": _seconds_left(q, until)}
-        answer = linprog(np.ones(len(q)), A_eq=q.T, b_eq=side, bounds=(0, None), method="highs-ds", options=options)
+        answer = linprog(np.ones(len(q)), A_eq=q.T, b_eq=target, bounds=(0, None), method="highs-ds", options=options)
         _seconds_left(q, until)
         if answer.status != 0:
             return np.arange(len(q))
-        found.append(np.flatnonzero(answer.x > 0))
-    chosen = np.unique(np.concatenate(found))
+        supports.append(np.flatnonzero(answer.x > 0))
+    rows = np.unique(np.concatenate(supports))
     # Fewer rows suffice for a direction only by chance; their cone is then not the whole space.
-    return chosen if min(map(len, found)) == q.shape[1] else np.arange(len(q))
+    return rows if min(map(len, supports)) == q.shape[1] else np.arange(len(q))
 
 
 def _seconds_left(q: Array, until: float) -> float:

@@ -42,12 +42,12 @@ def rlg_as_coded(weight_gradient: Tensor, rank: int) -> tuple[set[int], int]:
     q: Array = vectors.cpu().numpy()
     sizes = np.linalg.norm(q, axis=1)
     largest = np.argsort(-sizes, kind="stable")[: min(LARGEST, len(q))]
-    there = largest[sizes[largest] > 0]
-    chosen = candidates(q[there] / sizes[there, None], time.monotonic() + SCREENED)
-    if len(chosen) > MOST:
-        chosen = chosen[:MOST]
-    found = {int(there[row]) for row in chosen if _separated(q[there], int(row))}
-    return found, int((singular > COUNTED).sum())
+    nonzero = largest[sizes[largest] > 0]
+    rows = candidates(q[nonzero] / sizes[nonzero, None], time.monotonic() + SCREENED)
+    if len(rows) > MOST:
+        rows = rows[:MOST]
+    classes = {int(nonzero[row]) for row in rows if _separated(q[nonzero], int(row))}
+    return classes, int((singular > COUNTED).sum())
 
 
 def _separated(q: Array, row: int) -> bool:
@@ -57,14 +57,14 @@ def _separated(q: Array, row: int) -> bool:
     examined[np.argsort(-(q @ q[row]) / np.linalg.norm(q, axis=1))[: MORE + 1]] = True
     examined[row] = False
     while True:
-        found = _feasible(q, row, examined)
-        if found is None:
+        normal = _feasible(q, row, examined)
+        if normal is None:
             return False
-        sides = q @ found
-        wrong = others & ~examined & (sides < -TOLERANCE)
-        if not wrong.any():
+        projections = q @ normal
+        violated = others & ~examined & (projections < -TOLERANCE)
+        if not violated.any():
             return True
-        examined[np.argsort(np.where(wrong, sides, np.inf))[: min(MORE, int(wrong.sum()))]] = True
+        examined[np.argsort(np.where(violated, projections, np.inf))[: min(MORE, int(violated.sum()))]] = True
 
 
 def _feasible(q: Array, row: int, examined: Rows) -> Array | None:
@@ -97,8 +97,8 @@ def rlg_as_coded_on_images(weight_gradient: Tensor, rank: int) -> set[int]:
 def _accepted(others: Array, point: Array) -> bool:
     """Return whether a plane has `point` at −1 and none of the others further behind than allowed."""
     # A point outside the others' span is separated by a plane that contains all of them.
-    beside = point - others.T @ np.linalg.lstsq(others.T, point, rcond=None)[0]
-    if np.linalg.norm(beside) > 1e-6 * np.linalg.norm(point):
+    remainder = point - others.T @ np.linalg.lstsq(others.T, point, rcond=None)[0]
+    if np.linalg.norm(remainder) > 1e-6 * np.linalg.norm(point):
         return True
     # By duality, weights λ ≥ 0 for which the others sum to the point must not have a sum of 1 / LOOSE or less.
     options = {"time_limit": SECONDS}

@@ -21,15 +21,15 @@ def raised(levels: Tensor, step: Tensor, count: Tensor) -> Tensor:
         return counts
     size = max(1, ENTRIES // (levels.shape[1] * most))
     rungs = torch.arange(most, device=levels.device, dtype=levels.dtype)
-    for part in torch.arange(len(levels), device=levels.device).split(size):
-        ladders = levels[part].unsqueeze(2) + step[part].clamp(min=0)[:, None, None] * rungs
+    for rows in torch.arange(len(levels), device=levels.device).split(size):
+        ladders = levels[rows].unsqueeze(2) + step[rows].clamp(min=0)[:, None, None] * rungs
         lowest = ladders.flatten(1).topk(most, dim=1, largest=False, sorted=True).indices // most
-        taken = (rungs < count[part].unsqueeze(1)).long()
-        counts[part] = counts[part].scatter_add_(1, lowest, taken)
+        taken = (rungs < count[rows].unsqueeze(1)).long()
+        counts[rows] = counts[rows].scatter_add_(1, lowest, taken)
     return counts
 
 
 def rounded(values: Tensor, count: int) -> Tensor:
     """Return the whole numbers (N, C), none negative, that sum to `count` and are nearest to the values."""
-    one = values.new_ones(len(values))
-    return raised(-values, one, torch.full_like(one, count, dtype=torch.long))
+    step = values.new_ones(len(values))
+    return raised(-values, step, torch.full_like(step, count, dtype=torch.long))

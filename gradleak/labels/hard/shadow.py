@@ -47,20 +47,20 @@ def shadow(
     classes = len(heads.weight)
     # Draw uneven batches: class shares are proportional to squares of exponential variables.
     chances = torch.empty(MANY if head_alone else FEW, classes).exponential_(generator=generator) ** 2
-    chosen = torch.multinomial(chances[:, labels.cpu()], heads.batch_size, replacement=True, generator=generator)
-    chosen = chosen.to(labels.device)
-    counted = F.one_hot(labels[chosen], classes)
+    batches = torch.multinomial(chances[:, labels.cpu()], heads.batch_size, replacement=True, generator=generator)
+    batches = batches.to(labels.device)
+    one_hot = F.one_hot(labels[batches], classes)
     if head_alone:
         # The last layer's gradients are one product of its errors and inputs.
-        errors = seen[1].softmax(dim=1)[chosen] - counted
-        gradients = errors.mT @ seen[0][chosen] / heads.batch_size
+        errors = seen[1].softmax(dim=1)[batches] - one_hot
+        gradients = errors.mT @ seen[0][batches] / heads.batch_size
         biases = None if heads.bias_gradients is None else errors.mean(dim=1)
-        own = replace(heads, weight_gradients=gradients, bias_gradients=biases)
-        statistics = _statistics(own if defense is None else own.defended(defense))
+        simulated = replace(heads, weight_gradients=gradients, bias_gradients=biases)
+        statistics = _statistics(simulated if defense is None else simulated.defended(defense))
     else:
-        leaks = [observe(model, inputs[batch], labels[batch], defense=defense) for batch in chosen]
+        leaks = [observe(model, inputs[batch], labels[batch], defense=defense) for batch in batches]
         statistics = torch.cat([_statistics(leak.heads) for leak in leaks])
-    counts = counted.sum(dim=1).double()
+    counts = one_hot.sum(dim=1).double()
     middle, mean = statistics.mean(dim=0), counts.mean(dim=0)
     slopes = least_squares((statistics - middle).flatten(0, 1), (counts - mean).reshape(-1, 1), driver="gelsd")
     return rounded((_statistics(heads) - middle) @ slopes[:, 0] + mean, heads.batch_size)

@@ -56,18 +56,18 @@ class Families:
 
 def families_of(prior: str | LabelPrior, labels: Tensor | None, classes: int, device: torch.device) -> Families:
     """Return the families that a prior allows, or one family for each distinct known label (B, C)."""
-    everyone = torch.arange(classes, device=device)[:, None]
+    all_classes = torch.arange(classes, device=device)[:, None]
     if labels is not None:
         if labels.ndim != 2 or labels.shape[1] != classes:
             raise InputError(f"known labels must be (B, C) with C = {classes}; got {tuple(labels.shape)}")
         distinct = labels.to(device).double().unique(dim=0)
         return Families(torch.arange(len(distinct), device=device)[:, None], "known", classes, distinct)
-    wanted = named(prior) if isinstance(prior, str) else prior
-    if wanted == LabelPrior(1, "equal"):
-        return Families(everyone, "smoothing", classes)
-    if wanted == LabelPrior(1, "zero"):
-        return Families(everyone, "onehot", classes)
-    if wanted != LabelPrior(2, "zero"):
+    label_prior = named(prior) if isinstance(prior, str) else prior
+    if label_prior == LabelPrior(1, "equal"):
+        return Families(all_classes, "smoothing", classes)
+    if label_prior == LabelPrior(1, "zero"):
+        return Families(all_classes, "onehot", classes)
+    if label_prior != LabelPrior(2, "zero"):
         raise InputError("the labels of a batch are one-hot, smoothed, or mixtures of two classes")
     if classes * (classes - 1) // 2 > MOST_FAMILIES:
         raise InputError(f"{classes} classes have {classes * (classes - 1) // 2} pairs: too many to try in a batch")

@@ -113,15 +113,19 @@ def recover_jointly(
             "failed",
         )
         if not 1 <= size <= min(count - 2, gradient.shape[1]):
-            most = min(count - 2, gradient.shape[1])
-            return replace(empty, reason=f"{size} samples are not told of one another: {most} at most are")
+            limit = min(count - 2, gradient.shape[1])
+            return replace(empty, reason=f"{size} samples are not told of one another: {limit} at most are")
         problem = _Problem(gradient, matrix, size, prior, unit)
         sets = [classes] if classes is not None else likely_classes(gradient, size, multisets)
         generator = torch.Generator().manual_seed(seed)
-        own = max(LEAST_STARTS, starts // len(sets))
-        each = [own if len(sets) == 1 or place >= len(sets) // 10 else LIKELY * own for place in range(len(sets))]
-        answers = problem.answers(torch.stack([one.cpu() for one in sets]), each, steps, generator)
-        return _summarised(problem, answers, sum(each), empty)
+        per_set = max(LEAST_STARTS, starts // len(sets))
+        start_counts = [
+            per_set if len(sets) == 1 or index >= len(sets) // 10 else LIKELY * per_set for index in range(len(sets))
+        ]
+        answers = problem.answers(
+            torch.stack([combination.cpu() for combination in sets]), start_counts, steps, generator
+        )
+        return _summarised(problem, answers, sum(start_counts), empty)
 
 
 def _check_numbers(gradient: Tensor, weight: Tensor, classes: Tensor | None, batch_size: int | None) -> None:
@@ -143,35 +147,35 @@ def likely_classes(gradient: Tensor, size: int, most: int) -> list[Tensor]:
     sample.
     """
     sums = gradient.sum(dim=1)
-    each = -sums.clamp(max=0).sum() / size
+    impact = -sums.clamp(max=0).sum() / size
     counts = (sums < 0).long()
-    rest = sums + counts * each
+    rest = sums + counts * impact
     for sign in (1, -1):
         while sign * (size - int(counts.sum())) > 0:
-            place = int((sign * rest).masked_fill((counts == 0) & (sign < 0), math.inf).argmin())
-            counts[place] += sign
-            rest[place] += sign * each
+            index = int((sign * rest).masked_fill((counts == 0) & (sign < 0), math.inf).argmin())
+            counts[index] += sign
+            rest[index] += sign * impact
     # Without the labels' part, the sums are the classes' mean predictions, which are similar for all classes.
-    ways = {tuple(counts.tolist())}
+    combinations = {tuple(counts.tolist())}
     for _ in range(SWAPS):
-        ways |= {swapped for way in ways for swapped in _swapped(way)}
-    table = torch.tensor(sorted(ways))
-    spread = (sums + table.to(sums) * each).var(dim=1).cpu()
+        combinations |= {swapped for combination in combinations for swapped in _swapped(combination)}
+    table = torch.tensor(sorted(combinations))
+    spread = (sums + table.to(sums) * impact).var(dim=1).cpu()
     best = spread.argsort()[:most]
-    return [torch.arange(len(sums)).repeat_interleave(table[place]) for place in best]
+    return [torch.arange(len(sums)).repeat_interleave(table[index]) for index in best]
 
 
 def _swapped(way: tuple[int, ...]) -> list[tuple[int, ...]]:
     """Return the combinations in which one sample has another class; `way` counts the samples of each class."""
-    changed = []
-    for less, count in enumerate(way):
-        for more in range(len(way)):
-            if count and more != less:
-                one = list(way)
-                one[less] -= 1
-                one[more] += 1
-                changed.append(tuple(one))
-    return changed
+    combinations = []
+    for source, count in enumerate(way):
+        for target in range(len(way)):
+            if count and target != source:
+                swapped = list(way)
+                swapped[source] -= 1
+                swapped[target] += 1
+                combinations.append(tuple(swapped))
+    return combinations
 
 
 def _rank(gradient: Tensor, unit: float) -> int:
@@ -198,10 +202,10 @@ class _Problem:
         self, classes: Tensor, starts: list[int], steps: int, generator: torch.Generator
     ) -> list[tuple[Tensor, ...]]:
         """Return (q, labels) of every start that explains the gradient; row m of `classes` (M, B) has `starts[m]`."""
-        each = classes.repeat_interleave(torch.tensor(starts), dim=0).to(self.logits.device)
+        repeated = classes.repeat_interleave(torch.tensor(starts), dim=0).to(self.logits.device)
         chunk = max(1, CHUNK_ELEMENTS // (self.size * (self.size + self.shared)) ** 2)
-        found: list[tuple[Tensor, ...]] = []
-        for part in each.split(chunk):
+        results: list[tuple[Tensor, ...]] = []
+        for part in repeated.split(chunk):
             hot = torch.nn.functional.one_hot(part, len(self.rows)).double()
             if self.mixed:
                 hot, second = hot.unbind(dim=2)
@@ -210,14 +214,14 @@ class _Problem:
                 lift = (1 / len(self.rows) - hot) if self.shared else torch.zeros_like(hot)
             places, shares = self._starts(hot, lift, generator)
             places, shares, cost = self._descended(places, shares, hot, lift, steps)
-            good = cost.sqrt() <= self.enough
+            explained = cost.sqrt() <= self.enough
             if self.shared:
                 # A completely smoothed label is the same for every class, so its share is excluded.
-                most = 1 + KNOWN if self.mixed else 1 - KNOWN
-                good &= ((shares > -KNOWN) & (shares < most)).all(dim=1)
+                limit = 1 + KNOWN if self.mixed else 1 - KNOWN
+                explained &= ((shares > -KNOWN) & (shares < limit)).all(dim=1)
             labels = hot + shares.unsqueeze(2) * lift
-            found += [(places[n], labels[n]) for n in good.nonzero()[:, 0].tolist()]
-        return found
+            results += [(places[index], labels[index]) for index in explained.nonzero()[:, 0].tolist()]
+        return results
 
     def _starts(self, hot: Tensor, lift: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """Return coordinates (S, B, B) and shares (S, B): alternately from random predictions and random features."""
@@ -231,11 +235,11 @@ class _Problem:
         """Return random coordinates (S, B, B) around the mean of features that are not negative."""
         mean = self.basis.sum(dim=0)
         mean = mean / mean.norm()
-        usual = (self.logits @ mean).std().clamp(min=TINY)
-        centre = self._normal(generator, count, self.size, 1).exp() / usual * mean
-        apart = self._normal(generator, count, 1, 1).exp() * centre.norm(dim=2, keepdim=True) / math.sqrt(self.size)
-        drawn: Tensor = centre + 0.3 * apart * self._normal(generator, count, self.size, self.size)
-        return drawn
+        spread = (self.logits @ mean).std().clamp(min=TINY)
+        centre = self._normal(generator, count, self.size, 1).exp() / spread * mean
+        radius = self._normal(generator, count, 1, 1).exp() * centre.norm(dim=2, keepdim=True) / math.sqrt(self.size)
+        features: Tensor = centre + 0.3 * radius * self._normal(generator, count, self.size, self.size)
+        return features
 
     def _fitted(self, labels: Tensor, generator: torch.Generator) -> Tensor:
         """Return coordinates (S, B, B) that fit the gradient for random predictions, then for their own predictions."""
@@ -261,13 +265,13 @@ class _Problem:
         After every round the half of the starts with the larger misfits stops.
         """
         cost = torch.full_like(shares[:, 0], math.inf)
-        going = torch.arange(len(places), device=places.device)
+        active = torch.arange(len(places), device=places.device)
         for _ in range(math.ceil(steps / ROUND)):
-            own = self._round(places[going], shares[going], hot[going], lift[going])
-            places[going], shares[going], cost[going] = own
-            going = going[own[2].sqrt() > self.enough]
-            going = going[cost[going].argsort()[: max(FEWEST, len(going) // 2)]]
-            if len(going) == 0:
+            results = self._round(places[active], shares[active], hot[active], lift[active])
+            places[active], shares[active], cost[active] = results
+            active = active[results[2].sqrt() > self.enough]
+            active = active[cost[active].argsort()[: max(FEWEST, len(active) // 2)]]
+            if len(active) == 0:
                 break
         return places, shares, cost
 
@@ -290,13 +294,16 @@ class _Problem:
             change = torch.where(broken[:, None, None] > 0, 0, change).reshape(*places.shape[:2], -1)
             new_places = places + change[:, :, : self.size]
             new_shares = shares + change[:, :, self.size] if self.shared else shares
-            new = missed(new_places, new_shares)
-            new_cost = new[2].square().sum(dim=(1, 2))
+            new_state = missed(new_places, new_shares)
+            new_cost = new_state[2].square().sum(dim=(1, 2))
             better = new_cost < cost
             wide = better[:, None, None]
             places = torch.where(wide, new_places, places)
             shares = torch.where(better[:, None], new_shares, shares)
-            p, errors, rest = (torch.where(wide, a, b) for a, b in zip(new, (p, errors, rest), strict=True))
+            p, errors, rest = (
+                torch.where(wide, updated, current)
+                for updated, current in zip(new_state, (p, errors, rest), strict=True)
+            )
             # A start has converged if it explains the gradient and another step hardly improves it.
             ended = (cost.sqrt() <= self.enough) & (new_cost > cost / 2)
             cost = torch.where(better, new_cost, cost)
@@ -314,12 +321,12 @@ class _Problem:
         of two such matrices need only those of their factors, a B-th of the work.
         """
         count, size = places.shape[:2]
-        moved = (self.rows * p).unsqueeze(3) * (self.logits - (p @ self.logits).unsqueeze(2))
+        derivatives = (self.rows * p).unsqueeze(3) * (self.logits - (p @ self.logits).unsqueeze(2))
         if self.shared:
-            moved = torch.cat([moved, (-self.rows * lift).unsqueeze(3)], dim=3)
-        slope = (moved.mT @ (rest.unsqueeze(1) @ places.unsqueeze(3)))[:, :, :, 0]
+            derivatives = torch.cat([derivatives, (-self.rows * lift).unsqueeze(3)], dim=3)
+        slope = (derivatives.mT @ (rest.unsqueeze(1) @ places.unsqueeze(3)))[:, :, :, 0]
         slope[:, :, :size] += errors @ rest
-        flat = moved.permute(0, 2, 1, 3).flatten(2)
+        flat = derivatives.permute(0, 2, 1, 3).flatten(2)
         square = (flat.mT @ flat).reshape(count, size, -1, size, size + self.shared)
         square *= (places @ places.mT)[:, :, None, :, None]
         crossed = (flat.mT @ errors.mT).reshape(count, size, -1, size, 1) * places[:, :, None, None, :]
@@ -335,7 +342,7 @@ def _summarised(problem: _Problem, answers: list[tuple[Tensor, ...]], starts: in
         return replace(empty, reason=f"none of {starts} starts explains the gradient")
     distinct: list[tuple[Tensor, Tensor]] = []
     for places, labels in answers:
-        if not any(_same(places, labels, *one) for one in distinct):
+        if not any(_same(places, labels, *other) for other in distinct):
             distinct.append((places, labels))
     places, labels = distinct[0]
     features = places @ problem.basis.T
@@ -355,12 +362,12 @@ def _summarised(problem: _Problem, answers: list[tuple[Tensor, ...]], starts: in
 
 def _same(places: Tensor, labels: Tensor, others: Tensor, other_labels: Tensor) -> bool:
     """Return whether two answers agree up to the order of their samples."""
-    near = torch.cdist(places, others)
-    order = near.argmin(dim=1)
+    distances = torch.cdist(places, others)
+    order = distances.argmin(dim=1)
     if len(order.unique()) < len(order):
         return False
-    apart = near.gather(1, order[:, None])[:, 0] / others[order].norm(dim=1).clamp(min=TINY)
-    return bool((apart < SAME).all()) and float((labels - other_labels[order]).abs().sum(dim=1).max()) < KNOWN
+    relative = distances.gather(1, order[:, None])[:, 0] / others[order].norm(dim=1).clamp(min=TINY)
+    return bool((relative < SAME).all()) and float((labels - other_labels[order]).abs().sum(dim=1).max()) < KNOWN
 
 
 def _why_not(case: Case) -> str:
@@ -380,10 +387,10 @@ def _why_not(case: Case) -> str:
 
 def _attack(case: Case) -> Answer:
     leak = case.leak
-    found = recover_jointly(
+    result = recover_jointly(
         leak.weight_gradient, leak.weight, batch_size=case.size, prior=case.prior, seed=case.seed, starts=STARTS
     )
-    return replace(found.answers[0], scale=None)
+    return replace(result.answers[0], scale=None)
 
 
 ATTACK = Attack(

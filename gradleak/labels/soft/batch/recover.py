@@ -184,11 +184,11 @@ def recover_batch(
         raise InputError("known labels hold NaN or infinite values")
     sent = _sent(weight_gradient, weight, bias, bias_gradient, precision)
     with torch.no_grad():
-        found = _recover(sent, Settings(batch_size, prior, labels, nonnegative, noise, rounds, seed, scale))
-    if len(found) > 1 or found.status != "unique" or labels is not None:
-        return found
+        result = _recover(sent, Settings(batch_size, prior, labels, nonnegative, noise, rounds, seed, scale))
+    if len(result) > 1 or result.status != "unique" or labels is not None:
+        return result
     # For a single sample all explanations can be listed.
-    alone = recover_soft_labels(
+    single = recover_soft_labels(
         weight_gradient,
         weight,
         bias=bias,
@@ -199,9 +199,9 @@ def recover_batch(
         scale=scale,
         precision=precision,
     )
-    if alone.status[0] == "unique":
-        return found
-    return replace(found, status="ambiguous", reason=alone.reasons[0], open=torch.maximum(found.open, alone.open))
+    if single.status[0] == "unique":
+        return result
+    return replace(result, status="ambiguous", reason=single.reasons[0], open=torch.maximum(result.open, single.open))
 
 
 def _sent(
@@ -225,8 +225,8 @@ def _sent(
     if not gradient.isfinite().all() or not matrix.isfinite().all():
         raise InputError("weight and gradient must not hold NaN or infinite values")
     # Singular vectors are computed in float64, and are accurate to a few of its rounding units.
-    facts = torch.finfo(weight_gradient.dtype)
-    unit, grain = max(rounding_unit(precision, weight_gradient.dtype), FINEST), facts.smallest_normal * facts.eps
+    info = torch.finfo(weight_gradient.dtype)
+    unit, grain = max(rounding_unit(precision, weight_gradient.dtype), FINEST), info.smallest_normal * info.eps
     coarse = coarser(precision, weight_gradient.dtype)
     if precision is not None and coarse:
         grain = max(grain, precision_of(precision).least)
@@ -246,17 +246,17 @@ def _recover(sent: Sent, settings: Settings) -> BatchLabels:
     loudest = 1 + math.sqrt(classes / features) if noise else 0.0
     rank = int((values > unit * max(RANK * float(values[0]), 2 * loudest)).sum())
     count = rank if settings.batch_size is None else settings.batch_size
-    lost = _NotRecovered(max(count, 1), classes, sent.features, gradient)
+    not_recovered = _NotRecovered(max(count, 1), classes, sent.features, gradient)
     if count < 1:
-        return lost("the gradient is zero: nothing is known of the samples")
+        return not_recovered("the gradient is zero: nothing is known of the samples")
     if rank < count or (rank > count and not noise):
-        return lost(
+        return not_recovered(
             f"the gradient has rank {rank} where {count} samples with features and errors of their own give {count}"
         )
     families = families_of(settings.prior, settings.labels, classes, gradient.device)
     spare = classes - 1 - count - (count + families.free)
     if spare < 0:
-        return lost(
+        return not_recovered(
             f"{count} samples in {classes} classes have {count + families.free} unknowns each and "
             f"{max(0, classes - 1 - count)} equations each: too few to look for them one by one"
         )
@@ -266,13 +266,13 @@ def _recover(sent: Sent, settings: Settings) -> BatchLabels:
     search = Search(span, gradient @ basis, families, unit, loudest, generator, settings.nonnegative, settings.scale)
     search.run(settings.rounds, further=spare < MANY_SPARE)
     if len(search.found.shares) == 0:
-        return lost(f"none of the {count} samples was found in {settings.rounds} rounds")
-    return _certified(search, sent, basis, lost)
+        return not_recovered(f"none of the {count} samples was found in {settings.rounds} rounds")
+    return _certified(search, sent, basis, not_recovered)
 
 
 def _certified(search: Search, sent: Sent, basis: Tensor, lost: _NotRecovered) -> BatchLabels:
     """Recompute the gradient from the samples found, and assign a status."""
-    whole, count, found = fitted(search), search.span.rank, len(search.found.shares)
+    whole, count, found_count = fitted(search), search.span.rank, len(search.found.shares)
     hidden = whole.places @ basis.T
     logits = hidden @ sent.weight.T
     rest = sent.gradient - (logits.softmax(dim=1) - whole.labels).T @ hidden * whole.scale / count
@@ -280,13 +280,13 @@ def _certified(search: Search, sent: Sent, basis: Tensor, lost: _NotRecovered) -
     if sent.coarse and search.families.free:
         whole = replace(whole, open=whole.open + 2 * search.unit * _errors(whole, logits).sum(dim=1))
     fits = float((search.span.rows[:, None] * rest).norm()) <= allowed
-    residual = float(rest.norm() / sent.gradient.norm()) if found == count else math.inf
+    residual = float(rest.norm() / sent.gradient.norm()) if found_count == count else math.inf
     status: Status = "ambiguous"
     reason = ""
-    if found > count:
+    if found_count > count:
         reason = f"{count} samples have more explanations than that"
-    elif found < count:
-        status, reason = "failed", f"{found} of {count} samples were found"
+    elif found_count < count:
+        status, reason = "failed", f"{found_count} of {count} samples were found"
     elif not fits and (residual > UNDETERMINED_RESIDUAL or float(whole.open.max()) < KNOWN):
         status, reason = "failed", f"the samples found miss the gradient by {residual:.1e}, more than rounding"
     elif allowed > HIDDEN_SHARE * search.size:
@@ -296,11 +296,13 @@ def _certified(search: Search, sent: Sent, basis: Tensor, lost: _NotRecovered) -
         reason = f"the gradient's digits leave a label open by {float(whole.open.max()):.1g} (L1)"
     elif float(whole.loose.max()) > KNOWN_FEATURE:
         reason = f"the gradient's digits leave a feature open by {float(whole.loose.max()):.0%}"
-    elif strange := _no_bias(sent, hidden):
-        status, reason = "failed", strange
+    elif problem := _no_bias(sent, hidden):
+        status, reason = "failed", problem
     else:
         status = "unique"
-    order = sorted(range(found), key=lambda n: (int(whole.labels[n].argmax()), -float(whole.labels[n].max())))[:count]
+    order = sorted(
+        range(found_count), key=lambda index: (int(whole.labels[index].argmax()), -float(whole.labels[index].max()))
+    )[:count]
     result = lost(reason)
     # Leave out the feature of the bias, the last one, which is always 1.
     for empty, value in zip(
@@ -314,16 +316,16 @@ def _no_bias(sent: Sent, hidden: Tensor) -> str:
     """Return the reason for failure if the feature of the bias is not 1 as it should be, else ""."""
     if hidden.shape[1] == sent.features:
         return ""
-    last = hidden[:, -1]
-    wrong = (last - 1).abs() > KNOWN_FEATURE * hidden.norm(dim=1).clamp(min=1)
-    return f"a sample found has a bias of {float(last[wrong][0]):.1e} where it is 1" if wrong.any() else ""
+    bias_feature = hidden[:, -1]
+    wrong = (bias_feature - 1).abs() > KNOWN_FEATURE * hidden.norm(dim=1).clamp(min=1)
+    return f"a sample found has a bias of {float(bias_feature[wrong][0]):.1e} where it is 1" if wrong.any() else ""
 
 
 def _rounding(search: Search, whole: Whole, hidden: Tensor, logits: Tensor) -> float:
     """Return by how much rounding lets these samples miss the gradient, with weighted rows."""
     errors = _errors(whole, logits)
-    own = (errors * hidden.norm(dim=1, keepdim=True)).square().sum(dim=0).sqrt() * whole.scale / len(hidden)
-    return search.unit * float((search.span.rows * own).norm()) + search.unit * search.size
+    per_class = (errors * hidden.norm(dim=1, keepdim=True)).square().sum(dim=0).sqrt() * whole.scale / len(hidden)
+    return search.unit * float((search.span.rows * per_class).norm()) + search.unit * search.size
 
 
 def _errors(whole: Whole, logits: Tensor) -> Tensor:
@@ -333,8 +335,8 @@ def _errors(whole: Whole, logits: Tensor) -> Tensor:
     for a class that has all or none of the probability.
     """
     p = logits.softmax(dim=1)
-    steep = logits.abs().amax(dim=1, keepdim=True)
-    return p * (1 + (1 - p) * steep) + whole.labels.abs()
+    largest = logits.abs().amax(dim=1, keepdim=True)
+    return p * (1 + (1 - p) * largest) + whole.labels.abs()
 
 
 def _tail(gradient: Tensor, batch_size: int | None) -> float:
@@ -354,11 +356,11 @@ class _NotRecovered:
 
     def __call__(self, reason: str) -> BatchLabels:
         count, classes, features = self.shape
-        labels, hidden, whole = (
+        labels, hidden, bounds = (
             self.like.new_full(shape, value)
             for shape, value in (((count, classes), math.nan), ((count, features), math.nan), ((count,), math.inf))
         )
-        return BatchLabels(labels, hidden, whole, math.inf, "failed", reason)
+        return BatchLabels(labels, hidden, bounds, math.inf, "failed", reason)
 
 
 def _why_not(case: Case) -> str:
@@ -367,13 +369,13 @@ def _why_not(case: Case) -> str:
 
 def _attack(case: Case) -> Answer:
     """Search for all samples; if only some are found, search again from other starts."""
-    found = _started(case, case.seed)
+    result = _started(case, case.seed)
     for start in range(1, STARTS):
-        if found.status != "failed" or not bool(found.found.any()):
+        if result.status != "failed" or not bool(result.found.any()):
             break
-        again = _started(case, case.seed + start)
-        found = found if again.status == "failed" else again
-    return case.with_one_factor(found.answers[0])
+        retry = _started(case, case.seed + start)
+        result = result if retry.status == "failed" else retry
+    return case.with_one_factor(result.answers[0])
 
 
 def _started(case: Case, seed: int) -> BatchLabels:

@@ -76,8 +76,8 @@ class Search:
         self.span, self.reduced, self.families, self.unit = span, reduced, families, unit
         self.generator, self.nonnegative = generator, nonnegative
         self.size = max(loudest, float((span.rows[:, None] * reduced).norm()))
-        none = span.mean.new_zeros(0)
-        self.found = Found(none.reshape(0, span.rank), none, none.long())
+        empty = span.mean.new_zeros(0)
+        self.found = Found(empty.reshape(0, span.rank), empty, empty.long())
 
     def run(self, rounds: int, further: bool) -> None:
         """Search until all samples are found; with `further`, go on for more explanations than there are samples."""
@@ -85,9 +85,9 @@ class Search:
             missing = self.span.rank - len(self.found.shares)
             if missing <= 0 and (not further or index >= max(4, rounds // 4)):
                 return
-            turn, span = (None, self.span) if missing <= 0 else self._rest(missing)
+            rotation, span = (None, self.span) if missing <= 0 else self._rest(missing)
             places, shares, family = self._round(span, max(missing, 1), scan=span.rank == 1 and index % 2 == 0)
-            self._add(places if turn is None else places @ turn.T, shares, family)
+            self._add(places if rotation is None else places @ rotation.T, shares, family)
             if len(self.found.shares) > self.span.rank:
                 return
 
@@ -98,20 +98,20 @@ class Search:
         """
         errors = self._errors(self.found)
         if self.scale is None:
-            took = errors.T @ self._rank_reduction(errors) @ self.found.places
+            explained = errors.T @ self._rank_reduction(errors) @ self.found.places
         else:
-            took = errors.T @ self.found.places * self.scale / self.span.rank
-        rest = self.span.rows[:, None] * (self.reduced - took)
+            explained = errors.T @ self.found.places * self.scale / self.span.rank
+        rest = self.span.rows[:, None] * (self.reduced - explained)
         left, _, right = torch.linalg.svd(rest, full_matrices=False)
-        turn = right[:missing].T
-        span = Span(left[:, :missing], self.span.logits @ turn, self.span.mean @ turn, self.span.rows)
-        return turn, span
+        rotation = right[:missing].T
+        span = Span(left[:, :missing], self.span.logits @ rotation, self.span.mean @ rotation, self.span.rows)
+        return rotation, span
 
     def _rank_reduction(self, errors: Tensor) -> Tensor:
         """Return the matrix M (n, n) for which subtracting errorsᵀ M q of n samples lowers the gradient's rank by n."""
         inverse = torch.linalg.pinv(self.span.rows[:, None] * self.reduced)
-        joined: Tensor = torch.linalg.pinv(self.found.places @ inverse @ (self.span.rows * errors).T)
-        return joined
+        coupling: Tensor = torch.linalg.pinv(self.found.places @ inverse @ (self.span.rows * errors).T)
+        return coupling
 
     def estimated(self) -> float:
         """Return the gradient's scale, as the median of the scales that the samples found imply."""
@@ -130,26 +130,32 @@ class Search:
 
     def _round(self, span: Span, missing: int, *, scan: bool) -> tuple[Tensor, Tensor, Tensor]:
         """Start once from every family, continue the most promising starts, and return where these end."""
-        everyone = torch.arange(len(self.families), device=span.mean.device)
-        shares = torch.rand(len(everyone), generator=self.generator, dtype=torch.float64).to(span.mean) / 2
+        all_families = torch.arange(len(self.families), device=span.mean.device)
+        shares = torch.rand(len(all_families), generator=self.generator, dtype=torch.float64).to(span.mean) / 2
         if self.families.free == 0:
             shares = torch.zeros_like(shares)
         if scan:
-            places, shares = self._scanned(span, everyone, shares)
+            places, shares = self._scanned(span, all_families, shares)
         else:
-            places = self._starts(span, len(everyone))
+            places = self._starts(span, len(all_families))
         entries = entries_at_once(span.mean.device, CHUNK_ELEMENTS, 8 * COPIES)
         size = max(1, entries // (self.families.count * (span.rank + 1)))
 
         def descend(which: Tensor, places: Tensor, shares: Tensor, steps: int) -> tuple[Tensor, Tensor, Tensor]:
             parts = [
-                descended(span, *self.families.parts(own), places[part], shares[part], self.families.free, steps)
-                for part, own in ((slice(n, n + size), which[n : n + size]) for n in range(0, len(which), size))
+                descended(span, *self.families.parts(chunk), places[part], shares[part], self.families.free, steps)
+                for part, chunk in (
+                    (slice(start, start + size), which[start : start + size]) for start in range(0, len(which), size)
+                )
             ]
-            return torch.cat([p[0] for p in parts]), torch.cat([p[1] for p in parts]), torch.cat([p[2] for p in parts])
+            return (
+                torch.cat([result[0] for result in parts]),
+                torch.cat([result[1] for result in parts]),
+                torch.cat([result[2] for result in parts]),
+            )
 
-        places, shares, cost = descend(everyone, places, shares, FIRST_STEPS)
-        best = cost.argsort()[: max(4 * missing, len(everyone) // 8)]
+        places, shares, cost = descend(all_families, places, shares, FIRST_STEPS)
+        best = cost.argsort()[: max(4 * missing, len(all_families) // 8)]
         places, shares, cost = descend(best, places[best], shares[best], STEPS)
         good = cost < STICKS_OUT**2
         return places[good], shares[good], best[good]
@@ -157,26 +163,26 @@ class Search:
     def _scanned(self, span: Span, everyone: Tensor, shares: Tensor) -> tuple[Tensor, Tensor]:
         """Return coordinates (F, 1) where each family's error is nearest to the span, and the share: 0 or as given."""
         base, step = self.families.parts(everyone)
-        (up,), none = span.errors.T, torch.zeros_like(shares)
+        (axis,), zeros = span.errors.T, torch.zeros_like(shares)
         low, high = math.log(NARROW), math.log(WIDE)
-        drawn = torch.rand(SCANNED, generator=self.generator, dtype=torch.float64).to(up)
-        grid = (torch.arange(SCANNED, device=up.device) + drawn) / SCANNED
+        offsets = torch.rand(SCANNED, generator=self.generator, dtype=torch.float64).to(axis)
+        grid = (torch.arange(SCANNED, device=axis.device) + offsets) / SCANNED
         lengths = (low + (high - low) * grid).exp() / span.logits.std().clamp(min=TINY)
         # Features that are not negative have a positive sum, which fixes the sign.
         lengths = lengths * span.mean.sign() if self.nonnegative else torch.cat([lengths, -lengths])
         p = span.rows * (lengths[:, None] * span.logits[:, 0]).softmax(dim=1)
-        best, places, chosen = torch.full_like(shares, -1), none, none
-        for own in (none, shares):
-            labels = span.rows * (base + own[:, None] * step)
-            along = (p @ up)[:, None] - labels @ up
-            whole = p.square().sum(dim=1)[:, None] + labels.square().sum(dim=1)
+        best, places, best_shares = torch.full_like(shares, -1), zeros, zeros
+        for trial_shares in (zeros, shares):
+            labels = span.rows * (base + trial_shares[:, None] * step)
+            projection = (p @ axis)[:, None] - labels @ axis
+            squares = p.square().sum(dim=1)[:, None] + labels.square().sum(dim=1)
             # Where prediction and label nearly cancel, the direction of the error is not reliable.
-            size = torch.maximum(whole - 2 * p @ labels.T, VANISHED * whole)
-            near, which = (along.square() / size).max(dim=0)
-            better = near > best
-            best, chosen = torch.where(better, near, best), torch.where(better, own, chosen)
-            places = torch.where(better, lengths[which], places)
-        return places[:, None], chosen
+            size = torch.maximum(squares - 2 * p @ labels.T, VANISHED * squares)
+            closeness, nearest = (projection.square() / size).max(dim=0)
+            better = closeness > best
+            best, best_shares = torch.where(better, closeness, best), torch.where(better, trial_shares, best_shares)
+            places = torch.where(better, lengths[nearest], places)
+        return places[:, None], best_shares
 
     def _starts(self, span: Span, count: int) -> Tensor:
         """Return starting coordinates (count, B): around the mean for nonnegative features, else in any direction."""
@@ -187,9 +193,9 @@ class Search:
         direction = torch.randn(count, span.rank, generator=self.generator, dtype=torch.float64).to(span.mean.device)
         direction = direction / math.sqrt(span.rank)
         # Scale the logits to between a tenth of and ten times their usual size.
-        usual = (math.log(10) * (2 * drawn() - 1)).exp()
+        factor = (math.log(10) * (2 * drawn() - 1)).exp()
         entry = span.logits.norm() / math.sqrt(span.logits.numel())
-        anywhere: Tensor = usual / entry.clamp(min=TINY) * direction
+        anywhere: Tensor = factor / entry.clamp(min=TINY) * direction
         if not self.nonnegative:
             return anywhere
         mean = span.mean / span.mean.norm().clamp(min=TINY)
@@ -211,26 +217,28 @@ class Search:
         )
         if self.families.free:
             # A completely smoothed label is the same for every class, so its share is excluded.
-            most = 1 - KNOWN if self.families.kind == "smoothing" else 1 + KNOWN
-            good &= (shares > -KNOWN) & (shares < most)
+            limit = 1 - KNOWN if self.families.kind == "smoothing" else 1 + KNOWN
+            good &= (shares > -KNOWN) & (shares < limit)
         order = cost.argsort()
         order = order[good[order]]
-        new = Found(places[order], shares[order], family[order])
+        added = Found(places[order], shares[order], family[order])
         known = len(self.found.shares)
         self.found = Found(
-            torch.cat([self.found.places, new.places]),
-            torch.cat([self.found.shares, new.shares]),
-            torch.cat([self.found.family, new.family]),
+            torch.cat([self.found.places, added.places]),
+            torch.cat([self.found.shares, added.shares]),
+            torch.cat([self.found.family, added.family]),
         )
         # Compare all pairs on the device, read the result once, then choose explanations in order.
         labels = self._labels(self.found)
-        direct = "donot_use_mm_for_euclid_dist"
-        other = torch.cdist(new.places, self.found.places, compute_mode=direct) > SAME * new.places.norm(dim=1)[:, None]
-        other |= torch.cdist(labels[known:], labels, p=1) > ALIKE
+        mode = "donot_use_mm_for_euclid_dist"
+        distinct = (
+            torch.cdist(added.places, self.found.places, compute_mode=mode) > SAME * added.places.norm(dim=1)[:, None]
+        )
+        distinct |= torch.cdist(labels[known:], labels, p=1) > ALIKE
         kept = list(range(known))
-        for place, apart in enumerate(other.tolist(), start=known):
-            if all(apart[n] for n in kept):
-                kept.append(place)
+        for index, differs in enumerate(distinct.tolist(), start=known):
+            if all(differs[earlier] for earlier in kept):
+                kept.append(index)
         self.found = Found(self.found.places[kept], self.found.shares[kept], self.found.family[kept])
 
     def _rounding(self, places: Tensor, errors: Tensor) -> Tensor:
@@ -238,6 +246,8 @@ class Search:
         weighted = self.span.rows * errors
         scaled = least_squares(self.span.rows[:, None] * self.reduced, weighted.T).norm(dim=0)
         logits = places @ self.span.logits.T
-        own = self.span.rows * logits.softmax(dim=1) * (1 + logits.abs().amax(dim=1, keepdim=True))
-        allowed: Tensor = self.unit * (self.size * scaled + own.norm(dim=1)) / weighted.norm(dim=1).clamp(min=TINY)
+        softmax_error = self.span.rows * logits.softmax(dim=1) * (1 + logits.abs().amax(dim=1, keepdim=True))
+        allowed: Tensor = (
+            self.unit * (self.size * scaled + softmax_error.norm(dim=1)) / weighted.norm(dim=1).clamp(min=TINY)
+        )
         return allowed

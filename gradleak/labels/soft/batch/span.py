@@ -57,26 +57,26 @@ def descended(
     damping = torch.full_like(shares, 1e-3)
     easier, harder = damping.new_tensor([5.0, 0.25]).unbind()
     jacobian = places.new_empty(count, len(rows), rank + free)
-    against = -rows * step
+    share_slope = -rows * step
 
     def residual(q: Tensor, s: Tensor) -> tuple[Tensor, Tensor]:
         """Return p, e scaled to length 1, and its residual (3, P, C), and the length of e before (P, 1)."""
         state = q.new_empty(3, count, len(rows))
         p, e, r = state
         torch.softmax(q @ logits.T, dim=1, out=p)
-        whole = (p - base).sub_(s[:, None] * step).mul_(rows)
-        size = whole.norm(dim=1, keepdim=True).clamp_(min=TINY)
-        torch.div(whole, size, out=e)
+        unscaled = (p - base).sub_(s[:, None] * step).mul_(rows)
+        length = unscaled.norm(dim=1, keepdim=True).clamp_(min=TINY)
+        torch.div(unscaled, length, out=e)
         torch.sub(e, (e @ errors) @ errors.T, out=r)
-        return state, size
+        return state, length
 
-    state, size = residual(places, shares)
+    state, length = residual(places, shares)
     cost = state[2].square().sum(dim=1)
     for _ in range(steps):
         p, e, r = state
-        torch.mul((rows * p).div_(size).unsqueeze(2), logits - (p @ logits).unsqueeze(1), out=jacobian[:, :, :rank])
+        torch.mul((rows * p).div_(length).unsqueeze(2), logits - (p @ logits).unsqueeze(1), out=jacobian[:, :, :rank])
         if free:
-            torch.div(against, size, out=jacobian[:, :, rank])
+            torch.div(share_slope, length, out=jacobian[:, :, rank])
         along = (e.unsqueeze(1) @ jacobian)[:, 0]
         out = (r.unsqueeze(1) @ jacobian)[:, 0]
         inside = errors.T @ jacobian
@@ -92,12 +92,12 @@ def descended(
         change = torch.linalg.solve_ex(square, units * (out - pulled))[0].nan_to_num_(0, 0, 0).mul_(units)
         new_places = places - change[:, :rank]
         new_shares = shares - change[:, rank] if free else shares
-        new_state, new_size = residual(new_places, new_shares)
+        new_state, new_length = residual(new_places, new_shares)
         new_cost = new_state[2].square().sum(dim=1)
         better = new_cost < cost
         wide = better[:, None]
         places, shares = torch.where(wide, new_places, places), torch.where(better, new_shares, shares)
-        state, size = torch.where(wide, new_state, state), torch.where(wide, new_size, size)
+        state, length = torch.where(wide, new_state, state), torch.where(wide, new_length, length)
         cost = torch.where(better, new_cost, cost)
         damping = (damping / torch.where(better, easier, harder)).clamp_(1e-12, 1e12)
     return places, shares, cost

@@ -48,8 +48,8 @@ def fitted(search: Search) -> Whole:
     places, shares = search.found.places, search.found.shares
     base, step = search.families.parts(search.found.family)
     if len(shares) != search.span.rank:
-        nothing = torch.full_like(shares, math.inf)
-        return Whole(base + shares[:, None] * step, places, nothing, nothing)
+        unbounded = torch.full_like(shares, math.inf)
+        return Whole(base + shares[:, None] * step, places, unbounded, unbounded)
     scale = search.scale or search.estimated()
     best = _normal(search, places, shares, base, step, scale)
     damping = 1e-14
@@ -65,22 +65,22 @@ def fitted(search: Search) -> Whole:
         change = change.reshape(len(shares), -1)
         new_places = places - change[:, : search.span.rank]
         new_shares = shares - change[:, -1] if search.families.free else shares
-        new = _normal(search, new_places, new_shares, base, step, new_scale)
-        if new.misfit < best.misfit:
-            places, shares, scale, best = new_places, new_shares, new_scale, new
+        new_fit = _normal(search, new_places, new_shares, base, step, new_scale)
+        if new_fit.misfit < best.misfit:
+            places, shares, scale, best = new_places, new_shares, new_scale, new_fit
             damping = max(damping / 10, 1e-14)
         elif near:
             break
         else:
             damping = max(100 * damping, 1e-6)
-    opened = torch.zeros_like(shares)
+    uncertainty = torch.zeros_like(shares)
     if search.families.free and best.square.isfinite().all():
         spare = max(1, search.reduced.numel() - len(best.slope))
         variance = torch.linalg.pinv(best.square, hermitian=True).diagonal().clamp(min=0) * best.misfit**2 / spare
         variance = variance[: len(variance) - (search.scale is None)]
-        opened = 3 * variance.reshape(len(shares), -1)[:, -1].sqrt() * step.abs().sum(dim=1)
+        uncertainty = 3 * variance.reshape(len(shares), -1)[:, -1].sqrt() * step.abs().sum(dim=1)
     hidden, loose = _undetermined_by(search, places, shares, base, step, scale, best)
-    return Whole(base + shares[:, None] * step, places, torch.where(hidden > KNOWN, hidden, opened), loose, scale)
+    return Whole(base + shares[:, None] * step, places, torch.where(hidden > KNOWN, hidden, uncertainty), loose, scale)
 
 
 def _undetermined_by(
@@ -91,31 +91,31 @@ def _undetermined_by(
     The normal equations have lost the directions that move the gradient least, so these are computed from the samples.
     """
     count, rank = len(shares), search.span.rank
-    size = fit.square.diagonal().sqrt()
-    if not (fit.square.isfinite().all() and (size > LEAST).all()):
+    norms = fit.square.diagonal().sqrt()
+    if not (fit.square.isfinite().all() and (norms > LEAST).all()):
         return torch.full_like(shares, 2.0), torch.full_like(shares, math.inf)
-    values, directions = torch.linalg.eigh(fit.square / size / size[:, None])
+    values, directions = torch.linalg.eigh(fit.square / norms / norms[:, None])
     weak = values < WEAK * values[-1]
-    none = torch.zeros_like(shares)
+    zeros = torch.zeros_like(shares)
     if not weak.any():
-        return none, none
-    moves = (directions[:, weak] / size[:, None]).T
-    own = moves[:, : len(size) - (search.scale is None)].reshape(len(moves), count, -1)
-    errors, slopes, longer = _parts(search, places, shares, base, step)
-    away = torch.einsum("cbj,wbj->wcb", slopes, own) @ longer[:, :rank]
-    away = away + torch.einsum("bc,wbj->wcj", errors, own[:, :, :rank])
+        return zeros, zeros
+    moves = (directions[:, weak] / norms[:, None]).T
+    sample_moves = moves[:, : len(norms) - (search.scale is None)].reshape(len(moves), count, -1)
+    errors, slopes, extended = _parts(search, places, shares, base, step)
+    effects = torch.einsum("cbj,wbj->wcb", slopes, sample_moves) @ extended[:, :rank]
+    effects = effects + torch.einsum("bc,wbj->wcj", errors, sample_moves[:, :, :rank])
     if search.scale is None:
-        away = away + moves[:, -1, None, None] * (search.span.rows[:, None] * search.reduced * rank / scale)
-    left, held, _ = torch.linalg.svd(away.flatten(1), full_matrices=False)
+        effects = effects + moves[:, -1, None, None] * (search.span.rows[:, None] * search.reduced * rank / scale)
+    left, singular, _ = torch.linalg.svd(effects.flatten(1), full_matrices=False)
     # A change of the gradient is hidden below the misfit of the fit, and always below the gradient's rounding.
-    least = max(fit.misfit, search.unit * search.size * rank / scale)
-    turned = torch.einsum("wk,wbj->kbj", left, own)
-    far = HIDDEN * least / held.clamp(min=TINY)
-    moved = (far[:, None] * turned[:, :, :rank].norm(dim=2)).norm(dim=0) / places.norm(dim=1).clamp(min=TINY)
+    threshold = max(fit.misfit, search.unit * search.size * rank / scale)
+    rotated = torch.einsum("wk,wbj->kbj", left, sample_moves)
+    reach = HIDDEN * threshold / singular.clamp(min=TINY)
+    feature_moves = (reach[:, None] * rotated[:, :, :rank].norm(dim=2)).norm(dim=0) / places.norm(dim=1).clamp(min=TINY)
     if not search.families.free:
-        return none, moved
-    opened = (far[:, None] * turned[:, :, -1]).norm(dim=0) * step.abs().sum(dim=1)
-    return opened.clamp(max=2), moved
+        return zeros, feature_moves
+    label_moves = (reach[:, None] * rotated[:, :, -1]).norm(dim=0) * step.abs().sum(dim=1)
+    return label_moves.clamp(max=2), feature_moves
 
 
 @dataclass(frozen=True)
@@ -133,11 +133,11 @@ def _parts(search: Search, places: Tensor, shares: Tensor, base: Tensor, step: T
     p = (places @ span.logits.T).softmax(dim=1)
     errors = span.rows * (p - base - shares[:, None] * step)
     slopes = (span.rows * p).unsqueeze(2) * (span.logits - (p @ span.logits).unsqueeze(1))
-    longer = places
+    extended = places
     if search.families.free:
         slopes = torch.cat([slopes, (-span.rows * step).unsqueeze(2)], dim=2)
-        longer = torch.cat([places, torch.zeros_like(shares)[:, None]], dim=1)
-    return errors, slopes.transpose(0, 1), longer
+        extended = torch.cat([places, torch.zeros_like(shares)[:, None]], dim=1)
+    return errors, slopes.transpose(0, 1), extended
 
 
 def _normal(search: Search, places: Tensor, shares: Tensor, base: Tensor, step: Tensor, scale: float) -> _Fit:
@@ -147,16 +147,16 @@ def _normal(search: Search, places: Tensor, shares: Tensor, base: Tensor, step: 
     d_b and e_j is zero for s. Inner products of such matrices are computed from those of their factors.
     """
     span, count = search.span, len(shares)
-    errors, slopes, longer = _parts(search, places, shares, base, step)
+    errors, slopes, extended = _parts(search, places, shares, base, step)
     size = slopes.shape[2]
     flat = slopes.reshape(slopes.shape[0], -1)
-    unit = torch.diag((torch.arange(size) < span.rank).to(places))
+    selector = torch.diag((torch.arange(size) < span.rank).to(places))
     inner = (flat.T @ flat).reshape(count, size, count, size) * (places @ places.T)[:, None, :, None]
-    across = (flat.T @ errors.T).reshape(count, size, count)[:, :, :, None] * longer[:, None, None, :]
-    inner = inner + across + across.permute(2, 3, 0, 1)
-    inner = inner + (errors @ errors.T)[:, None, :, None] * unit[None, :, None, :]
-    given = span.rows[:, None] * search.reduced * span.rank / scale
-    rest = given - errors.T @ places
+    cross = (flat.T @ errors.T).reshape(count, size, count)[:, :, :, None] * extended[:, None, None, :]
+    inner = inner + cross + cross.permute(2, 3, 0, 1)
+    inner = inner + (errors @ errors.T)[:, None, :, None] * selector[None, :, None, :]
+    observed = span.rows[:, None] * search.reduced * span.rank / scale
+    rest = observed - errors.T @ places
 
     def along(matrix: Tensor) -> Tensor:
         product = torch.einsum("cbj,ck,bk->bj", slopes, matrix, places)
@@ -166,8 +166,8 @@ def _normal(search: Search, places: Tensor, shares: Tensor, base: Tensor, step: 
     total = count * size
     square, slope = inner.reshape(total, total), -along(rest)
     if search.scale is None:
-        more = along(given)[:, None]
-        corner = given.square().sum().reshape(1, 1)
-        square = torch.cat([torch.cat([square, more], dim=1), torch.cat([more.T, corner], dim=1)])
-        slope = torch.cat([slope, -(given * rest).sum().reshape(1)])
+        scale_column = along(observed)[:, None]
+        corner = observed.square().sum().reshape(1, 1)
+        square = torch.cat([torch.cat([square, scale_column], dim=1), torch.cat([scale_column.T, corner], dim=1)])
+        slope = torch.cat([slope, -(observed * rest).sum().reshape(1)])
     return _Fit(square, slope, float(rest.norm()))
