@@ -38,20 +38,20 @@ COLOURS = ("#e8eef3", "#f6e3de", "#dbe7ef", "#f5ecd9", "#e3ede4", "#ece6f0", "#e
 def parts() -> list[str]:
     """Return the package's parts: its subpackages and modules whose names do not start with an underscore."""
     folder = Path(gradleak.__file__).parent
-    found = [place.stem for place in folder.iterdir() if place.suffix == ".py" or (place / "__init__.py").is_file()]
-    return sorted(name for name in found if not name.startswith("_"))
+    names = [path.stem for path in folder.iterdir() if path.suffix == ".py" or (path / "__init__.py").is_file()]
+    return sorted(name for name in names if not name.startswith("_"))
 
 
 def imports() -> set[tuple[str, str]]:
     """Return the pairs (importing part, imported part), without imports that serve only for type checking."""
     known, folder = set(parts()), Path(gradleak.__file__).parent
-    found = set()
+    pairs = set()
     for part in known:
         base = folder / part
         for file in base.rglob("*.py") if base.is_dir() else [base.with_suffix(".py")]:
             for node in _executed(ast.parse(file.read_text("utf-8"))):
-                found |= {(part, other) for other in _named(node) if other in known and other != part}
-    return found
+                pairs |= {(part, other) for other in _named(node) if other in known and other != part}
+    return pairs
 
 
 def _executed(tree: ast.AST) -> Iterator[ast.AST]:
@@ -77,10 +77,10 @@ def _named(node: ast.AST) -> list[str]:
 
 def layers() -> list[tuple[str, list[str]]]:
     """Return the existing parts, by layer."""
-    there = parts()
+    existing = parts()
     named = {part for _, row in LAYERS for part in row}
-    rows = [(title, [part for part in row if part in there]) for title, row in LAYERS]
-    rows[-1][1].extend(part for part in there if part not in named)
+    rows = [(title, [part for part in row if part in existing]) for title, row in LAYERS]
+    rows[-1][1].extend(part for part in existing if part not in named)
     return [(title, row) for title, row in rows if row]
 
 
@@ -96,8 +96,8 @@ def draw() -> Figure:
         axis.text(0, low + height + 2, title, fontsize=9, color="#5a6570", va="bottom", zorder=5, bbox=ground)
         size = (width - 2 * (len(row) - 1)) / len(row) if len(row) > 3 else 26.0
         left = (width - size * len(row) - 2 * (len(row) - 1)) / 2
-        for place, part in enumerate(row):
-            x = left + place * (size + 2)
+        for column, part in enumerate(row):
+            x = left + column * (size + 2)
             boxes[part] = (x + size / 2, low, number)
             axis.add_patch(
                 FancyBboxPatch((x, low), size, height, boxstyle="round,pad=0,rounding_size=1.5",

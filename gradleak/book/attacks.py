@@ -17,10 +17,10 @@ def text() -> str:
 def _attacks() -> str:
     known = set(studies.names())
     lines = ["| attack | looks for | needs | stopped by |", "| --- | --- | --- | --- |"]
-    for one in catalogue.attacks():
-        place = f"executed/{studies.paper_of(one.page)}/{one.page}" if one.page in known else ""
-        name = f"{{doc}}`{one.name} <{place}>`" if place else one.name
-        lines.append(f"| {name} | {', '.join(one.finds)} | {one.needs} | {one.remedy} |")
+    for attack in catalogue.attacks():
+        place = f"executed/{studies.paper_of(attack.page)}/{attack.page}" if attack.page in known else ""
+        name = f"{{doc}}`{attack.name} <{place}>`" if place else attack.name
+        lines.append(f"| {name} | {', '.join(attack.finds)} | {attack.needs} | {attack.remedy} |")
     head = ":::{table} Every attack that `gradleak.attacks()` lists and `gradleak audit` runs.\n:name: tab-attacks\n"
     return f"{head}:class: gradleak-table\n\n" + "\n".join(lines) + "\n:::\n"
 

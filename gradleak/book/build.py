@@ -69,12 +69,16 @@ def build(profile: str = "quick", *, jobs: int | None = None, cluster: str | Non
 def _asked(profile: str) -> str:
     """Return a hash of all inputs of the build: files, data, versions and devices."""
     folders = [folder for folder in (paths.data_folder(), paths.weights_folder()) if folder]
-    datasets = [f"{f.name} {f.stat().st_size} {f.stat().st_mtime_ns}" for d in folders for f in sorted(d.glob("*.*"))]
+    datasets = [
+        f"{dataset.name} {dataset.stat().st_size} {dataset.stat().st_mtime_ns}"
+        for base in folders
+        for dataset in sorted(base.glob("*.*"))
+    ]
     installed = sorted(folder.name for folder in Path(sysconfig.get_path("purelib")).glob("*.dist-info"))
     accelerators = sorted(device.name for device in Path("/dev").glob("nvidia*"))
     digest = _hash(_files(SOURCES), lambda file: file.read_bytes())
-    told = "\n".join([profile, sys.version, digest, *datasets, *installed, *accelerators])
-    return hashlib.sha256(told.encode()).hexdigest()
+    text = "\n".join([profile, sys.version, digest, *datasets, *installed, *accelerators])
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _made() -> str:
@@ -132,14 +136,14 @@ def _run_pages(ordered: list[Study], profile: str, jobs: int | None, cluster: st
             _say(len(runs), len(ordered), study, "unchanged")
     waiting, failed = [study for study in ordered if study.name not in runs], []
     attempts = _attempts(waiting, profile, jobs, cluster)
-    for study, ended in progress.progress(attempts, len(waiting), "book: pages"):
-        if isinstance(ended, GradleakError):
+    for study, result in progress.progress(attempts, len(waiting), "book: pages"):
+        if isinstance(result, GradleakError):
             failed.append(study.name)
-            told = f"failed: {ended}"
+            outcome = f"failed: {result}"
         else:
-            runs[study.name] = ended
-            told = f"{ended.seconds:.0f} s"
-        _say(len(runs) + len(failed), len(ordered), study, told)
+            runs[study.name] = result
+            outcome = f"{result.seconds:.0f} s"
+        _say(len(runs) + len(failed), len(ordered), study, outcome)
     if failed:
         raise GradleakError(f"{len(failed)} of {len(ordered)} pages failed: {', '.join(failed)}; see the errors above")
     return {study.name: runs[study.name] for study in ordered}
@@ -158,7 +162,7 @@ def _attempts(
         return
     # The pages use all cores, so each gets a single thread.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    context = kernels.server([f"gradleak.studies.{s.paper}.{s.name.replace('-', '_')}" for s in waiting])
+    context = kernels.server([f"gradleak.studies.{page.paper}.{page.name.replace('-', '_')}" for page in waiting])
     pool = ProcessPoolExecutor(at_once, mp_context=context, initializer=kernels.use)
     try:
         shared = cards.visible(), cards.folder()
@@ -211,8 +215,8 @@ def _remove_stale(kept: set[Path]) -> None:
 
 def _render(index: Path) -> None:
     stamp = paths.root() / "_build" / "inputs.hash"
-    now = _hash(_files([*RENDERED, *MADE]), lambda file: file.read_bytes())
-    if index.is_file() and stamp.is_file() and stamp.read_text() == now:
+    inputs_hash = _hash(_files([*RENDERED, *MADE]), lambda file: file.read_bytes())
+    if index.is_file() and stamp.is_file() and stamp.read_text() == inputs_hash:
         return
     stamp.unlink(missing_ok=True)
     # jupyter-book cannot be run by `python -m`, and the first line of its script fails if Python's path has a space.
@@ -225,10 +229,10 @@ def _render(index: Path) -> None:
     environment = os.environ | {"NO_COLOR": "1", "PYTHONWARNINGS": "ignore"}
     result = subprocess.run(command, cwd=paths.root(), capture_output=True, text=True, env=environment, check=False)
     if result.returncode != 0:
-        said = [line for line in (result.stdout + result.stderr).splitlines() if _tells(line)]
-        print("\n".join(said[-40:]) or result.stdout[-4000:] + result.stderr[-4000:], file=sys.stderr)
-        raise GradleakError(f"the book was not built without warnings: {len(said)} lines above say why")
-    stamp.write_text(now)
+        messages = [line for line in (result.stdout + result.stderr).splitlines() if _tells(line)]
+        print("\n".join(messages[-40:]) or result.stdout[-4000:] + result.stderr[-4000:], file=sys.stderr)
+        raise GradleakError(f"the book was not built without warnings: {len(messages)} lines above say why")
+    stamp.write_text(inputs_hash)
 
 
 def _tells(line: str) -> bool:

@@ -20,12 +20,12 @@ KINDS = ("exact", "measured", "rounding")
 
 def text(ordered: Iterable[Study]) -> str:
     """Return the tables of all confirmations with today's code, and of the differences that they found, in Markdown."""
-    kept = [record for study in ordered for record in records.all_recorded(study.name)]
-    found = [(name_of(record), summary) for record in kept for summary in standing.confirmed_by(record)]
-    if not found:
+    recorded = [record for study in ordered for record in records.all_recorded(study.name)]
+    summaries = [(name_of(record), summary) for record in recorded for summary in standing.confirmed_by(record)]
+    if not summaries:
         return "*No recorded trial was run again with today's code yet.*\n"
-    sums = "\n".join(f"- {line}." for line in totals(kept))
-    parts = [sums, _machines(found), _beyond(found), _within(found)]
+    totals_text = "\n".join(f"- {line}." for line in totals(recorded))
+    parts = [totals_text, _machines(summaries), _beyond(summaries), _within(summaries)]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -38,14 +38,14 @@ def totals(kept: Sequence[Record]) -> list[str]:
     trials = sum(len(record.trials) for record in kept)
     seconds = sum(trial.seconds for record in kept for trial in record.trials)
     lines = []
-    for machine, found in by_machine.items():
-        ran, took = sum(len(one.trials) for one in found), sum(one.seconds for one in found)
-        parts = f"{sum(len(one.parts) for one in found)} of {sum(len(one.all_parts) for one in found)} parts"
-        claims = f"{sum(len(one.claims) for one in found)} of {sum(one.all_claims for one in found)} claims"
+    for machine, checks in by_machine.items():
+        ran, took = sum(len(check.trials) for check in checks), sum(check.seconds for check in checks)
+        parts = f"{sum(len(check.parts) for check in checks)} of {sum(len(check.all_parts) for check in checks)} parts"
+        claims = f"{sum(len(check.claims) for check in checks)} of {sum(check.all_claims for check in checks)} claims"
         share = 100 * took / seconds if seconds else 100
-        differ = sum(one.differs for one in found)
+        differ = sum(check.differs for check in checks)
         lines.append(
-            f"{machine}: {ran:,} of {trials:,} trials ({share:.2g}% of the time) of {len(found)} of {len(kept)} "
+            f"{machine}: {ran:,} of {trials:,} trials ({share:.2g}% of the time) of {len(checks)} of {len(kept)} "
             f"records, with {parts} and {claims} of theirs; {differ} of these records differ"
         )
     return lines
@@ -58,21 +58,21 @@ def name_of(record: Record) -> str:
 
 def _machines(found: Sequence[tuple[str, Summary]]) -> str:
     rows = []
-    for name, one in found:
-        outcomes = list(one.trials.values())
+    for name, summary in found:
+        outcomes = list(summary.trials.values())
         rows.append(
             {
                 "record": name,
-                "machine": one.machine.name,
-                "last check": one.date[:10],
-                "trials": f"{len(one.trials)} of {one.of}",
-                "share of the recorded time (%)": f"{one.share:.2g}",
-                "parts": f"{len(one.parts)} of {len(one.all_parts)}",
-                "claims touched": f"{len(one.claims)} of {one.all_claims}",
+                "machine": summary.machine.name,
+                "last check": summary.date[:10],
+                "trials": f"{len(summary.trials)} of {summary.of}",
+                "share of the recorded time (%)": f"{summary.share:.2g}",
+                "parts": f"{len(summary.parts)} of {len(summary.all_parts)}",
+                "claims touched": f"{len(summary.claims)} of {summary.all_claims}",
                 "the same": outcomes.count("same"),
                 "within tolerance": outcomes.count("within"),
                 "different": outcomes.count("differs"),
-                "verdicts changed": ", ".join(dict.fromkeys(verdict.claim for verdict in one.verdicts)) or "none",
+                "verdicts changed": ", ".join(dict.fromkeys(verdict.claim for verdict in summary.verdicts)) or "none",
             }
         )
     caption = "Recorded trials that were run again with today's code: a row for each record and machine."
@@ -84,17 +84,17 @@ def _beyond(found: Sequence[tuple[str, Summary]]) -> str:
         {
             "record": name,
             "machine": summary.machine.name,
-            "kind": one.kind,
-            "column": one.column,
-            "recorded": _value(one.recorded),
-            "run again": _value(one.found),
-            "difference": _apart(one),
-            "values": one.values,
+            "kind": difference.kind,
+            "column": difference.column,
+            "recorded": _value(difference.recorded),
+            "run again": _value(difference.found),
+            "difference": _apart(difference),
+            "values": difference.values,
         }
         for kind in KINDS
         for name, summary in found
-        for one in worst(summary.differences)
-        if (one.outcome, one.kind) == ("differs", kind)
+        for difference in worst(summary.differences)
+        if (difference.outcome, difference.kind) == ("differs", kind)
     ]
     rows += [
         {"record": name, "machine": summary.machine.name, "kind": "error", "column": "–", "run again": error}
@@ -111,10 +111,14 @@ def _within(found: Sequence[tuple[str, Summary]]) -> str:
     rows = []
     for kind in KINDS:
         for name, summary in found:
-            own = [one for one in worst(summary.differences) if (one.outcome, one.kind) == ("within", kind)]
-            if own:
-                largest = max(own, key=lambda one: one.apart or 0.0)
-                columns = ", ".join(dict.fromkeys(one.column.partition("[")[0] for one in own))
+            differences = [
+                difference
+                for difference in worst(summary.differences)
+                if (difference.outcome, difference.kind) == ("within", kind)
+            ]
+            if differences:
+                largest = max(differences, key=lambda difference: difference.apart or 0.0)
+                columns = ", ".join(dict.fromkeys(difference.column.partition("[")[0] for difference in differences))
                 rows.append(
                     {
                         "record": name,

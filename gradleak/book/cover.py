@@ -60,8 +60,8 @@ def expose(samples: int = 6, seed: int = 7) -> list[Exposure]:
         torch.manual_seed(seed)
         model = nn.Sequential(nn.Flatten(), nn.Linear(3 * 64 * 64, 64), nn.ReLU(), nn.Linear(64, photos.classes))
     return [
-        _attack(photos.images[n], label, observe(model, photos.images[n : n + 1], label[None]))
-        for n, label in zip(chosen.tolist(), labels, strict=True)
+        _attack(photos.images[index], label, observe(model, photos.images[index : index + 1], label[None]))
+        for index, label in zip(chosen.tolist(), labels, strict=True)
     ]
 
 

@@ -46,11 +46,11 @@ class Budget:
 
 def for_parts(record: Record, done: Collection[int]) -> list[int]:
     """Return the index of the cheapest trial of each part that contains none of the trials `done`, cheapest first."""
-    touched = {part_of(record.trials[place]) for place in done}
+    touched = {part_of(record.trials[index]) for index in done}
     cheapest: dict[str, int] = {}
-    for place in cheapest_first(record, range(len(record.trials))):
-        if (part := part_of(record.trials[place])) not in touched:
-            cheapest.setdefault(part, place)
+    for index in cheapest_first(record, range(len(record.trials))):
+        if (part := part_of(record.trials[index])) not in touched:
+            cheapest.setdefault(part, index)
     return list(cheapest.values())
 
 
@@ -70,15 +70,15 @@ def for_claims(record: Record, behind: Mapping[str, frozenset[int]], done: Colle
     missing = {name for name, places in behind.items() if not places & set(done)}
     touches: dict[int, set[str]] = {}
     for name in missing:
-        for place in behind[name]:
-            touches.setdefault(place, set()).add(name)
-    drawn = []
+        for index in behind[name]:
+            touches.setdefault(index, set()).add(name)
+    chosen = []
     while missing:
-        price, place = min((record.trials[place].seconds / len(names), place) for place, names in touches.items())
-        drawn.append((price, place))
-        missing -= touches[place]
-        touches = {other: left for other, names in touches.items() if (left := names & missing)}
-    return drawn
+        price, index = min((record.trials[index].seconds / len(names), index) for index, names in touches.items())
+        chosen.append((price, index))
+        missing -= touches[index]
+        touches = {other: remaining for other, names in touches.items() if (remaining := names & missing)}
+    return chosen
 
 
 def within(budget: Budget, wanted: Iterable[tuple[int, int]], records: Sequence[Record]) -> dict[int, list[int]]:
@@ -90,17 +90,17 @@ def within(budget: Budget, wanted: Iterable[tuple[int, int]], records: Sequence[
         records: The records.
     """
     chosen: dict[int, list[int]] = {}
-    for number, place in wanted:
-        if budget.plan(records[number].trials[place].seconds):
-            chosen.setdefault(number, []).append(place)
+    for number, index in wanted:
+        if budget.plan(records[number].trials[index].seconds):
+            chosen.setdefault(number, []).append(index)
     return chosen
 
 
 def merged(lists: Iterable[Iterable[tuple[float, int, int]]]) -> list[tuple[int, int]]:
     """Merge sorted lists of (price, index of the record, index of the trial) into one list, cheapest first."""
-    return [(number, place) for _, number, place in heapq.merge(*lists)]
+    return [(number, index) for _, number, index in heapq.merge(*lists)]
 
 
 def cheapest_first(record: Record, places: Iterable[int]) -> list[int]:
     """Sort the indices of a record's trials by their recorded run time."""
-    return sorted(places, key=lambda place: (record.trials[place].seconds, place))
+    return sorted(places, key=lambda index: (record.trials[index].seconds, index))

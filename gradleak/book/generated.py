@@ -54,10 +54,10 @@ def write(ordered: list[Study], papers: list[str], runs: dict[str, PageRun]) -> 
 
 def _sentence() -> Figure:
     """Draw how a recorded sentence is recovered, word by word."""
-    kept = records.recorded("sentences") if "sentences" in studies.names() else None
-    if kept is None:
+    record = records.recorded("sentences") if "sentences" in studies.names() else None
+    if record is None:
         return figures.nothing("no sentence is recorded")
-    figure: Figure = studies.load("sentences").module.figure_reading(kept)
+    figure: Figure = studies.load("sentences").module.figure_reading(record)
     return figure
 
 
@@ -77,13 +77,15 @@ def _put_figure(file: Path, figure: Figure) -> None:
 def _put_cover(folder: Path) -> None:
     """Draw the book's first picture again if its code or a record that it shows has changed."""
     picture, key = folder / "cover.png", folder / "cover.key"
-    known = [study for study in cover.SHOWN if study in studies.names()]
-    files = [file for study in known for file in records.files_of(study) if file.is_file()]
+    present = [study for study in cover.SHOWN if study in studies.names()]
+    files = [file for study in present for file in records.files_of(study) if file.is_file()]
     recorded = [file.read_bytes() for file in files]
-    now = hashlib.sha256(b"".join([sources.of_modules("gradleak.book.cover").digest.encode(), *recorded])).hexdigest()
-    if not picture.is_file() or not key.is_file() or key.read_text() != now:
+    digest = hashlib.sha256(
+        b"".join([sources.of_modules("gradleak.book.cover").digest.encode(), *recorded])
+    ).hexdigest()
+    if not picture.is_file() or not key.is_file() or key.read_text() != digest:
         cover.make_cover(picture)
-        key.write_text(now)
+        key.write_text(digest)
 
 
 def _link(study: Study, text: str) -> str:
@@ -99,10 +101,10 @@ def _pages(own: list[Study], judged: dict[str, list[Line]]) -> str:
 
 def _scores(lines: list[Line]) -> str:
     """Return the numbers of the papers' claims and of ours by verdict, as a list for the first page."""
-    theirs, own = claims.of_papers(lines), claims.of_ours(lines)
+    of_papers, of_ours = claims.of_papers(lines), claims.of_ours(lines)
     return (
-        f"- **The papers' claims, {len(theirs)}**: {claims.in_words(theirs) or 'none'}.\n"
-        f"- **Our own, {len(own)}**: {claims.in_words(own) or 'none'}.\n"
+        f"- **The papers' claims, {len(of_papers)}**: {claims.in_words(of_papers) or 'none'}.\n"
+        f"- **Our own, {len(of_ours)}**: {claims.in_words(of_ours) or 'none'}.\n"
     )
 
 
@@ -118,13 +120,13 @@ def _scoreboard(papers: list[str], ordered: list[Study], judged: dict[str, list[
         claims.changes_table(lines)._repr_markdown_(),
         "## What fails",
     ]
-    for whose, some in (("the papers'", claims.of_papers(lines)), ("our own", claims.of_ours(lines))):
-        failing = claims.failing_table(some, whose)
+    for whose, group in (("the papers'", claims.of_papers(lines)), ("our own", claims.of_ours(lines))):
+        failing = claims.failing_table(group, whose)
         parts.append(failing._repr_markdown_() if len(failing.frame) else f"*None of {whose} claims fails.*")
     for paper in papers:
-        own = [study for study in ordered if study.paper == paper]
-        parts += [f"## {paper}"] if own else []
-        for study in own:
+        paper_studies = [study for study in ordered if study.paper == paper]
+        parts += [f"## {paper}"] if paper_studies else []
+        for study in paper_studies:
             tables = claims.scoreboard(study, judged[study.name])._repr_markdown_()
             head = f"::::{{dropdown}} {study.title}: {claims.tally(judged[study.name])}"
             parts.append(f"{head}\n{_link(study, 'The page')}\n\n{tables}\n::::")
@@ -145,11 +147,14 @@ def _status(ordered: list[Study], runs: dict[str, PageRun], fresh: dict[str, Rec
         "| --- | --- | --- | --- | ---: | ---: | ---: | --- |",
     ]
     for study in ordered:
-        kept, facts = records.recorded(study.name), fresh[study.name].provenance
-        told = _told(kept) if kept else ["not recorded", "–", "–", "–", "–"]
-        this = [f"{runs[study.name].seconds:.0f} s", f"{facts.date}, {facts.device}, {facts.commit}"]
-        lines.append(f"| {_link(study, study.name)} | {' | '.join([*told, *this])} |")
-        if kept and (other := records.beside(kept)):
+        record, provenance = records.recorded(study.name), fresh[study.name].provenance
+        record_cells = _told(record) if record else ["not recorded", "–", "–", "–", "–"]
+        run_cells = [
+            f"{runs[study.name].seconds:.0f} s",
+            f"{provenance.date}, {provenance.device}, {provenance.commit}",
+        ]
+        lines.append(f"| {_link(study, study.name)} | {' | '.join([*record_cells, *run_cells])} |")
+        if record and (other := records.beside(record)):
             lines.append(f"| (also recorded, not shown) | {' | '.join([*_told(other), '–', '–'])} |")
     head = ":::{table} Every page: the state of its record, and when and where the page ran.\n:name: tab-status\n"
     return head + ":class: gradleak-table status\n\n" + "\n".join(lines) + "\n:::\n"

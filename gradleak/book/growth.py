@@ -48,25 +48,25 @@ def exponent(sizes: Sequence[float], values: Sequence[float]) -> float:
 def _series(rows: pd.DataFrame) -> list[tuple[tuple[str, str], pd.DataFrame]]:
     """Return the rows grouped by attack and by the size that grows, in the order of the rows."""
     groups = rows.groupby(["attack", "grows"], sort=False)
-    return [((str(name[0]), str(name[1])), own) for name, own in groups]
+    return [((str(name[0]), str(name[1])), group) for name, group in groups]
 
 
 def growth_table(rows: pd.DataFrame) -> Table:
     """Return a table with a row for each attack and size: range, time and memory at the largest size, exponents."""
     cells = []
-    for (attack, grows), own in _series(rows):
-        power, why = DERIVED[attack.partition(",")[0], grows]
-        taken = exponent(own["size"].tolist(), own["cpu seconds"].tolist())
-        last = own.iloc[-1]
+    for (attack, grows), group in _series(rows):
+        power, reason = DERIVED[attack.partition(",")[0], grows]
+        fitted = exponent(group["size"].tolist(), group["cpu seconds"].tolist())
+        last = group.iloc[-1]
         cells.append(
             {
                 "attack": attack,
-                "of": f"{grows}, {own['size'].iloc[0]:,} to {last['size']:,}",
+                "of": f"{grows}, {group['size'].iloc[0]:,} to {last['size']:,}",
                 "at the last": duration(float(last["cpu seconds"])),
                 "MiB": f"{last['MiB']:,.0f}" if pd.notna(last["MiB"]) else "–",
-                "power": f"{taken:.2f}" if math.isfinite(taken) else "–",
+                "power": f"{fitted:.2f}" if math.isfinite(fitted) else "–",
                 "derived": f"{power}",
-                "for": why,
+                "for": reason,
             }
         )
     caption = (
@@ -80,9 +80,9 @@ def draw(rows: pd.DataFrame) -> Figure:
     """Draw CPU time over size, one line for each attack, and beside it the published times per batch of wainakh2021."""
     figure, axes = figures.panels(1, 2, height=4.2)
     ours, theirs = axes[0]
-    for number, ((attack, grows), own) in enumerate(_series(rows)):
+    for number, ((attack, grows), group) in enumerate(_series(rows)):
         ours.plot(
-            own["size"], own["cpu seconds"], marker="o", markersize=3.5,
+            group["size"], group["cpu seconds"], marker="o", markersize=3.5,
             color=figures.COLOURS[number % len(figures.COLOURS)],
             linestyle=figures.DASHES[number // len(figures.COLOURS) + number % 2],
             label=f"{attack.partition(',')[0]} over {grows}",
@@ -91,8 +91,8 @@ def draw(rows: pd.DataFrame) -> Figure:
     llg = rows[rows["attack"].str.startswith("gradient and LLG")]
     theirs.plot(llg["size"], llg["cpu seconds"], marker="o", color=figures.COLOURS[0], label="LLG here, one batch")
     for number, (name, seconds) in enumerate(PUBLISHED.items(), 1):
-        each = seconds / (100 * len(SIZES))
-        theirs.plot(SIZES, [each] * len(SIZES), ":", color=figures.COLOURS[number], label=f"{name}, published mean")
+        mean = seconds / (100 * len(SIZES))
+        theirs.plot(SIZES, [mean] * len(SIZES), ":", color=figures.COLOURS[number], label=f"{name}, published mean")
     theirs.set(xscale="log", yscale="log", xlabel="batch size B", title="Beside wainakh2021, Figure 2(a)")
     figures.legend_below(figure, 3)
     return figure
@@ -118,25 +118,25 @@ def finish(seconds: Sequence[float], workers: int, each: float = 0.0) -> float:
 
 def overhead(scaling: pd.DataFrame) -> float:
     """Return the overhead (s) of a trial for its worker, from the measured run with one worker."""
-    one = scaling.iloc[0]
-    return max(0.0, (float(one["seconds"]) - float(one["in trials"])) / int(one["trials"]))
+    single = scaling.iloc[0]
+    return max(0.0, (float(single["seconds"]) - float(single["in trials"])) / int(single["trials"]))
 
 
 def clusters_text(scaling: pd.DataFrame) -> str:
     """Return a text on the gain of more workers: measured for one and two, and computed from the recorded trials."""
     # Run times on a GPU do not apply to workers with one core.
-    every = [record for name in studies.names() for record in records.all_recorded(name)]
-    kept = [record for record in every if not record.accelerated]
-    told, each = "From one worker to two nothing is measured yet: `make bench` does.\n", 0.0
+    all_records = [record for name in studies.names() for record in records.all_recorded(name)]
+    cpu_records = [record for record in all_records if not record.accelerated]
+    text, trial_overhead = "From one worker to two nothing is measured yet: `make bench` does.\n", 0.0
     if len(scaling):
-        first, last, each = scaling.iloc[0], scaling.iloc[-1], overhead(scaling)
-        told = (
+        first, last, trial_overhead = scaling.iloc[0], scaling.iloc[-1], overhead(scaling)
+        text = (
             f"Measured with {first['trials']:.0f} trials on the workers of one machine: {first['workers']:.0f} worker "
             f"took {first['seconds']:.1f} s, {last['workers']:.0f} took {last['seconds']:.1f} s, "
             f"{first['seconds'] / last['seconds']:.2f} times as fast. Beside its own work a trial cost its worker "
-            f"{1000 * each:.0f} ms.\n"
+            f"{1000 * trial_overhead:.0f} ms.\n"
         )
-    return f"{told}\n{hundred(kept, each)._repr_markdown_()}\n" if kept else told
+    return f"{text}\n{hundred(cpu_records, trial_overhead)._repr_markdown_()}\n" if cpu_records else text
 
 
 def hundred(kept: list[Record], each: float) -> Table:
@@ -147,7 +147,7 @@ def hundred(kept: list[Record], each: float) -> Table:
         each: The overhead (s) of a trial for its worker.
     """
     cells = []
-    for record in sorted(kept, key=lambda one: -sum(trial.seconds for trial in one.trials))[:8]:
+    for record in sorted(kept, key=lambda run: -sum(trial.seconds for trial in run.trials))[:8]:
         seconds = [trial.seconds for trial in record.trials]
         ends = [finish(seconds, count, each) for count in COUNTS]
         cells.append(

@@ -119,5 +119,5 @@ def _kernel(connection: str, folder: str | None, environment: dict[str, str]) ->
 
     # With a parent handle, the kernel ends with the server and prints no greeting. The backend for figures is normally
     # chosen when matplotlib is imported. That has already happened here, so it is set explicitly.
-    told = [f"--IPKernelApp.parent_handle={os.getppid()}", "--matplotlib=inline"]
-    IPKernelApp.launch_instance(argv=["-f", connection, *told])
+    arguments = [f"--IPKernelApp.parent_handle={os.getppid()}", "--matplotlib=inline"]
+    IPKernelApp.launch_instance(argv=["-f", connection, *arguments])

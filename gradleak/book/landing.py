@@ -23,11 +23,11 @@ def text(ordered: list[Study]) -> str:
 
 
 def _line(study: Study) -> str:
-    kept = records.recorded(study.name)
-    if kept is None:
+    record = records.recorded(study.name)
+    if record is None:
         leaks, time = Leaks(study.title, MISSING, MISSING), MISSING
     else:
-        leaks = study.module.leaks(kept)
-        time = leaks.time + " on a GPU" * kept.accelerated
+        leaks = study.module.leaks(record)
+        time = leaks.time + " on a GPU" * record.accelerated
     name = f"{{doc}}`{leaks.what} <executed/{study.paper}/{study.name}>`"
     return f"| {name} | {leaks.source} | {leaks.exactness} | {time} | {leaks.stopped} |"

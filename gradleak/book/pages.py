@@ -114,9 +114,9 @@ def run_page(
             "PYDEVD_DISABLE_FILE_VALIDATION": "1",
         }
         with tempfile.TemporaryDirectory() as scratch:
-            told = Path(scratch) / "progress"
-            settings |= {"GRADLEAK_PROGRESS": str(told), **_quiet_kernel(Path(scratch))}
-            with _watched(study.name, told) as count, _environment(settings):
+            progress_file = Path(scratch) / "progress"
+            settings |= {"GRADLEAK_PROGRESS": str(progress_file), **_quiet_kernel(Path(scratch))}
+            with _watched(study.name, progress_file) as count, _environment(settings):
                 page = _execute(study, parameters, notebook, Path(scratch), count)
         seconds = round(time.perf_counter() - started, 1)
         if not record.is_file():
@@ -180,11 +180,11 @@ def _execute(study: Study, parameters: Parameters, notebook: Path, folder: Path,
         def execute_managed_notebook(cls, manager: Any, kernel_name: str, **settings: Any) -> Any:
             complete = manager.cell_complete
 
-            def told(cell: Any, cell_index: int, **more: Any) -> None:
+            def complete_and_count(cell: Any, cell_index: int, **more: Any) -> None:
                 complete(cell, cell_index=cell_index, **more)
                 count(len(manager.nb.cells))
 
-            manager.cell_complete = told
+            manager.cell_complete = complete_and_count
             return super().execute_managed_notebook(manager, kernel_name, **settings)
 
     papermill_engines.register("gradleak", Engine)

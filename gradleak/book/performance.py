@@ -104,12 +104,12 @@ def _growth(rows: pd.DataFrame, folder: Path) -> list[str]:
     figure = growth.draw(rows)
     figure.savefig(folder / "growth.png")
     plt.close(figure)
-    told = (
+    caption = (
         "Left: processor time over what grows. Right: a batch's gradient and its labels by LLG here, beside the times "
         "that wainakh2021 states for its Figure 2(a), a hundred batches of every size on a V100: their means a batch."
     )
     alt = "Processor time over size, a line an attack"
-    return ["## How time grows\n", growth.growth_table(rows)._repr_markdown_(), _picture("growth", alt, told)]
+    return ["## How time grows\n", growth.growth_table(rows)._repr_markdown_(), _picture("growth", alt, caption)]
 
 
 def _launches(rows: pd.DataFrame) -> list[str]:
@@ -153,7 +153,8 @@ def solver_table(rows: pd.DataFrame) -> Table:
                 "solver": rows["solver"],
                 "C": rows["classes"],
                 "batch N": [
-                    f"{n}" if s == "exact" else "any" for s, n in zip(rows["solver"], rows["batch"], strict=True)
+                    f"{batch}" if solver == "exact" else "any"
+                    for solver, batch in zip(rows["solver"], rows["batch"], strict=True)
                 ],
                 "measured on": rows["measured on"],
                 "ms a sample": rows["ms a sample"].map("{:.3g}".format),
@@ -225,8 +226,8 @@ def draw(rows: pd.DataFrame) -> Figure:
     figure, axes = figures.panels(1, 1, height=3.4)
     axis = axes[0][0]
     for index, solver in enumerate(SOLVERS):
-        own = rows[rows["solver"] == solver]
-        for dash, (batch, group) in enumerate(own.groupby("batch")):
+        solver_rows = rows[rows["solver"] == solver]
+        for dash, (batch, group) in enumerate(solver_rows.groupby("batch")):
             axis.plot(
                 group["classes"],
                 group["ms a sample"],

@@ -37,7 +37,7 @@ def write_pdf(html: Path, file: Path) -> int:
     with browser.served(html) as address, browser.chromium() as view:
         page = view.new_page()
         page.set_default_timeout(120_000)
-        ordered = [f"{address}/{one}" for one in _reading_order(html)]
+        ordered = [f"{address}/{path}" for path in _reading_order(html)]
         for link in progress.progress(ordered, len(ordered), "book: pages printed"):
             page.goto(link, wait_until="networkidle")
             page.emulate_media(media="print", color_scheme="light")
@@ -76,5 +76,5 @@ def _link_inside(writer: Any, begins: dict[str, int], address: str) -> None:
                 continue
             del link["/A"]
             if target in begins:
-                there = writer.pages[begins[target]].indirect_reference
-                link[NameObject("/Dest")] = ArrayObject([there, NameObject("/FitH"), NumberObject(842)])
+                destination = writer.pages[begins[target]].indirect_reference
+                link[NameObject("/Dest")] = ArrayObject([destination, NameObject("/FitH"), NumberObject(842)])

@@ -51,7 +51,9 @@ class Check:
     @property
     def summary(self) -> Summary | None:
         """All that this machine has confirmed of the record, in this check and in earlier ones."""
-        return next((one for one in standing.confirmed_by(self.record) if one.machine == self.machine), None)
+        return next(
+            (summary for summary in standing.confirmed_by(self.record) if summary.machine == self.machine), None
+        )
 
     @property
     def _before(self) -> dict[str, Outcome]:
@@ -62,14 +64,14 @@ class Check:
     @property
     def done(self) -> set[int]:
         """The indices of the trials that this machine has run again with today's code, or that cannot be run here."""
-        known = {digest: place for place, digest in enumerate(self.record.digests)}
-        return {known[digest] for digest in self._before} | self.outcomes.keys() | self.unable.keys()
+        indices = {digest: index for index, digest in enumerate(self.record.digests)}
+        return {indices[digest] for digest in self._before} | self.outcomes.keys() | self.unable.keys()
 
     @property
     def differing(self) -> list[int]:
         """The indices of the trials that differed when this machine checked them before, cheapest first."""
         before = self._before
-        places = (place for place, digest in enumerate(self.record.digests) if before.get(digest) == "differs")
+        places = (index for index, digest in enumerate(self.record.digests) if before.get(digest) == "differs")
         return draws.cheapest_first(self.record, places)
 
     def run(self, places: Sequence[int], budget: Budget, jobs: int | None = None) -> int:
@@ -87,10 +89,10 @@ class Check:
         written = time.monotonic()
         try:
             with contextlib.closing(runner.try_trials(self.study, inputs, jobs=jobs)) as finished:
-                for number, found in finished:
-                    self._take(places[number], found)
+                for number, result in finished:
+                    self._take(places[number], result)
                     ended += 1
-                    budget.spent += found.seconds if isinstance(found, Trial) else 0.0
+                    budget.spent += result.seconds if isinstance(result, Trial) else 0.0
                     if time.monotonic() - written > SECONDS_A_LINE:
                         self._write()
                         written = time.monotonic()
@@ -125,10 +127,10 @@ class Check:
         verdicts = self._judged()
         if not self._new:
             return
-        named = self.record.digests
+        digests = self.record.digests
         trials: dict[Outcome, list[str]] = {}
         for place in sorted(self._new):
-            trials.setdefault(self.outcomes[place], []).append(named[place])
+            trials.setdefault(self.outcomes[place], []).append(digests[place])
         summary = self.summary
         touched = {name for name, places in self.behind.items() if places & self._new}
         errors = [place for place in sorted(self._new) if place in self.errors][:MOST_ERRORS]
@@ -145,7 +147,7 @@ class Check:
                 claims=sorted(touched - (summary.claims if summary else set())),
                 all_claims=len(self.behind),
                 verdicts=verdicts,
-                errors={named[place]: self.errors[place] for place in errors},
+                errors={digests[place]: self.errors[place] for place in errors},
             ),
             standing.confirmations_of(self.record),
         )
@@ -169,18 +171,20 @@ class Check:
         """A text on the parts of the study without a trial that this machine has run again, with reasons, or ""."""
         reasons = list(dict.fromkeys(self.unable.values()))
         summary = self.summary
-        parts = summary.untouched if summary else sorted({records.part_of(t) for t in self.record.trials})
+        parts = summary.untouched if summary else sorted({records.part_of(trial) for trial in self.record.trials})
         if not parts:
             return ""
-        named = ", ".join(part for part in parts if part) or "the whole study"
-        return f"; not run again: {named}" + (f" ({'; '.join(reasons)})" if reasons else " (the time was too short)")
+        part_names = ", ".join(part for part in parts if part) or "the whole study"
+        return f"; not run again: {part_names}" + (
+            f" ({'; '.join(reasons)})" if reasons else " (the time was too short)"
+        )
 
     @property
     def text(self) -> str:
         """The state of the record and the results of the check, in one line."""
         summary = self.summary
-        told = summary.text if summary else "no trial was run again"
-        return f"{self.name}: {standing.state(self.record)}: {told}{self.unchecked}"
+        result = summary.text if summary else "no trial was run again"
+        return f"{self.name}: {standing.state(self.record)}: {result}{self.unchecked}"
 
 
 def judged_again(
@@ -200,15 +204,15 @@ def judged_again(
     # Construct a new record, because a copy would keep the cached lines of the old record.
     fields = {name: getattr(record, name) for name in Record.model_fields}
     replaced = Record.model_construct(**fields | {"trials": trials})
-    found = []
+    verdicts = []
     study = studies.load(record.study)
     for name, places in behind.items():
         # Claims about run times are left out: times differ from run to run even if the code is the same.
         if places & rows.keys() and not tells_time(study, known[name].measure.column):
-            before, after = (_verdict(known[name], one) for one in (record, replaced))
+            before, after = (_verdict(known[name], version) for version in (record, replaced))
             if before != after:
-                found.append(Verdict(claim=name, recorded=before, found=after))
-    return found
+                verdicts.append(Verdict(claim=name, recorded=before, found=after))
+    return verdicts
 
 
 def _verdict(claim: Claim, record: Record) -> str:
@@ -244,8 +248,8 @@ def check(
     budget = Budget(60 * minutes)
     parts = [
         (checked[number].trials[place].seconds, number, place)
-        for number, one in enumerate(checks)
-        for place in dict.fromkeys([*one.differing, *draws.for_parts(one.record, one.done)])
+        for number, record_check in enumerate(checks)
+        for place in dict.fromkeys([*record_check.differing, *draws.for_parts(record_check.record, record_check.done)])
     ]
     chosen = draws.within(budget, [(number, place) for _, number, place in sorted(parts)], checked)
     for number in _cheapest_first(chosen, checked):
@@ -253,13 +257,16 @@ def check(
             ran = checks[number].run(chosen[number], budget, jobs)
             progress(f"{checks[number].name}: {_trials(ran)} of its parts; {budget.text}")
     behind = [
-        sorted((price, number, place) for price, place in draws.for_claims(one.record, one.behind, one.done))
-        for number, one in enumerate(checks)
+        sorted(
+            (price, number, place)
+            for price, place in draws.for_claims(record_check.record, record_check.behind, record_check.done)
+        )
+        for number, record_check in enumerate(checks)
     ]
-    more = draws.within(budget, draws.merged(behind), checked)
-    for number in _cheapest_first({number: more.get(number, []) for number in range(len(checks))}, checked):
-        if number in more and not budget.over:
-            ran = checks[number].run(more[number], budget, jobs)
+    further = draws.within(budget, draws.merged(behind), checked)
+    for number in _cheapest_first({number: further.get(number, []) for number in range(len(checks))}, checked):
+        if number in further and not budget.over:
+            ran = checks[number].run(further[number], budget, jobs)
             progress(f"{checks[number].name}: {_trials(ran)} for its claims; {budget.text}")
         say(checks[number].text)
     return checks
@@ -280,33 +287,33 @@ def _trials(number: int) -> str:
 def untouched(checks: Sequence[Check]) -> list[str]:
     """Return a line for each record with the claims of which this machine has run no trial again."""
     lines = []
-    for one in checks:
-        done = one.done - one.unable.keys()
-        missing = [name for name, places in one.behind.items() if not places & done]
+    for record_check in checks:
+        done = record_check.done - record_check.unable.keys()
+        missing = [name for name, places in record_check.behind.items() if not places & done]
         if missing:
-            more = f" and {len(missing) - MOST_CLAIMS} more" if len(missing) > MOST_CLAIMS else ""
-            lines.append(f"  {one.name}: {', '.join(missing[:MOST_CLAIMS])}{more}")
+            rest = f" and {len(missing) - MOST_CLAIMS} more" if len(missing) > MOST_CLAIMS else ""
+            lines.append(f"  {record_check.name}: {', '.join(missing[:MOST_CLAIMS])}{rest}")
     return [f"records with claims that are not touched yet: {len(lines)}", *lines] if lines else []
 
 
 def differences(checks: Sequence[Check]) -> list[str]:
     """Return lines on all differences on this machine: changed verdicts, errors, then columns by kind."""
-    found = [(one.name, summary) for one in checks if (summary := one.summary)]
+    summaries = [(one.name, summary) for one in checks if (summary := one.summary)]
     verdicts = [
         f"  {name}: {verdict.claim}: '{verdict.found}' where '{verdict.recorded}' is recorded"
-        for name, summary in found
+        for name, summary in summaries
         for verdict in dict.fromkeys(summary.verdicts)
     ]
-    errors = [f"  {name}: {text}" for name, summary in found for text in dict.fromkeys(summary.errors.values())]
+    errors = [f"  {name}: {text}" for name, summary in summaries for text in dict.fromkeys(summary.errors.values())]
     lines = [f"changed verdicts: {len(verdicts)}", *verdicts] if verdicts else []
     lines += [f"errors: {len(errors)}", *errors] if errors else []
     for outcome, where in (("differs", "beyond tolerance"), ("within", "within tolerance")):
         for kind in KINDS:
-            told = [
+            texts = [
                 f"  {name}: {one.text}"
-                for name, summary in found
+                for name, summary in summaries
                 for one in worst(summary.differences)
                 if (one.outcome, one.kind) == (outcome, kind)
             ]
-            lines += [f"{kind} columns that differ {where}: {len(told)}", *told] if told else []
+            lines += [f"{kind} columns that differ {where}: {len(texts)}", *texts] if texts else []
     return lines

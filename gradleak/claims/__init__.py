@@ -43,8 +43,8 @@ _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 def load(study: str | None = None) -> list[Claim]:
     """Return the claims of one study, or of all, in the order of their files."""
-    wanted = studies.names() if study is None else (study,)
-    return [claim for name in wanted for claim in _from_file(file_of(name), name)]
+    study_names = studies.names() if study is None else (study,)
+    return [claim for name in study_names for claim in _from_file(file_of(name), name)]
 
 
 def file_of(study: str) -> Path:
@@ -79,9 +79,9 @@ def _claim(entry: Mapping[str, Any]) -> Claim:
     try:
         return Claim.model_validate(entry)
     except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"]) or "the claim"
-        raise ValueError(f"claim '{entry.get('id', 'without id')}': {place}: {first['msg']}") from error
+        problem = error.errors()[0]
+        location = ".".join(str(part) for part in problem["loc"]) or "the claim"
+        raise ValueError(f"claim '{entry.get('id', 'without id')}': {location}: {problem['msg']}") from error
 
 
 def published(study: str, column: str, keys: Sequence[str]) -> dict[tuple[Any, ...], Any]:
@@ -95,14 +95,14 @@ def published(study: str, column: str, keys: Sequence[str]) -> dict[tuple[Any, .
     Returns:
         The published values, by the tuple of the values of `keys`.
     """
-    found = {}
+    by_keys = {}
     for claim in load(study):
         where = claim.measure.where
         if claim.measure.column == column and claim.published is not None and set(keys) <= set(where):
             values = tuple(where[key] for key in keys)
             if not any(isinstance(value, list) for value in values):
-                found[values] = claim.published
-    return found
+                by_keys[values] = claim.published
+    return by_keys
 
 
 def check(study: studies.Study) -> None:
@@ -111,12 +111,14 @@ def check(study: studies.Study) -> None:
     The `needs` of a claim must be parameters of the study with valid values. The rows that a claim selects must exist
     at the paper profile.
     """
-    wanted = studies.parameters(study, "paper")
-    offered, trials = wanted.model_dump(), study.trials(wanted)
+    parameters = studies.parameters(study, "paper")
+    offered, trials = parameters.model_dump(), study.trials(parameters)
     for claim in load(study.name):
         for name, values in claim.measure.where.items():
             allowed = values if isinstance(values, list) else [values]
-            if any(name in inputs for inputs in trials) and not any(among(t.get(name), allowed) for t in trials):
+            if any(name in inputs for inputs in trials) and not any(
+                among(trial_inputs.get(name), allowed) for trial_inputs in trials
+            ):
                 raise InputError(f"claim '{claim.id}' selects {name} = {values}, which no trial of '{study.name}' has")
         for name in claim.needs:
             if name not in offered:
@@ -124,17 +126,17 @@ def check(study: studies.Study) -> None:
         try:
             study.Parameters(**offered | {name: _with(offered[name], claim.needs[name]) for name in claim.needs})
         except ValidationError as error:
-            told = error.errors()[0]["msg"]
+            problem = error.errors()[0]["msg"]
             raise InputError(
-                f"claim '{claim.id}' needs {claim.needs}, and '{study.name}' refuses that: {told}"
+                f"claim '{claim.id}' needs {claim.needs}, and '{study.name}' refuses that: {problem}"
             ) from error
 
 
 def _with(offered: Any, needed: Any) -> Any:
     """Return a value of a parameter that meets what a claim needs, starting from the value `offered`."""
     if isinstance(offered, list):
-        more = needed if isinstance(needed, list) else [needed]
-        return offered + [one for one in more if one not in offered]
+        values = needed if isinstance(needed, list) else [needed]
+        return offered + [value for value in values if value not in offered]
     return offered if enough(offered, needed) else needed[0] if isinstance(needed, list) else needed
 
 

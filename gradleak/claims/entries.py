@@ -52,14 +52,14 @@ def _claims(entry: Entry) -> Iterator[Entry]:
         yield from _cells(entry)
     elif "claims" in entry:
         common = {name: value for name, value in entry.items() if name != "claims"}
-        for one in _mappings(entry["claims"], f"the claims of '{entry.get('place', 'a list')}'"):
-            yield _joined(common, one)
+        for claim in _mappings(entry["claims"], f"the claims of '{entry.get('place', 'a list')}'"):
+            yield _joined(common, claim)
     else:
         yield _joined(entry)
 
 
 def _mappings(value: Any, what: str) -> list[Entry]:
-    if not isinstance(value, list) or not all(isinstance(one, dict) for one in value):
+    if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
         raise ValueError(f"{what} must be a list of mappings")
     return value
 
@@ -74,11 +74,11 @@ def _cells(entry: Entry) -> Iterator[Entry]:
         cells = row.pop("cells", [{}] * len(columns))
         if not isinstance(cells, list) or len(cells) != len(columns):
             raise ValueError(f"{name}, row '{label}': expected a list of {len(columns)} cells, a column each")
-        for (column, about), cell in zip(columns.items(), cells, strict=True):
+        for (column, column_fields), cell in zip(columns.items(), cells, strict=True):
             if cell is None:
                 continue
-            own = cell if isinstance(cell, dict) else {"published": cell}
-            claim = _joined(common, about or {}, row, own)
+            cell_fields = cell if isinstance(cell, dict) else {"published": cell}
+            claim = _joined(common, column_fields or {}, row, cell_fields)
             names = {"group": group, "row": label, "column": str(column)}
             claim["id"] = "-".join(_slug(part) for part in (entry["id"], *names.values()) if part)
             claim["statement"] = _filled(str(claim.get("statement", "{column}, {row}")), names, name)
@@ -103,8 +103,8 @@ def _rows(rows: Entry, by: Any, name: str) -> Iterator[tuple[str, str, Entry]]:
         common = {key: value for key, value in row.items() if key not in ("rows", "by")}
         if not isinstance(row["rows"], dict):
             raise ValueError(f"{name}, group '{label}': its rows must be a mapping")
-        for inner, one in row["rows"].items():
-            yield str(label), str(inner), _joined(common, _by(row.get("by", by), inner), _row(one, inner, name))
+        for inner, inner_row in row["rows"].items():
+            yield str(label), str(inner), _joined(common, _by(row.get("by", by), inner), _row(inner_row, inner, name))
 
 
 def _by(by: Any, label: Any) -> Entry:
@@ -123,21 +123,21 @@ def _row(row: Any, label: Any, name: str) -> Entry:
 
 def _joined(*parts: Mapping[str, Any]) -> Entry:
     """Merge several mappings of fields; a later one overrides an earlier one."""
-    whole: Entry = {}
+    merged: Entry = {}
     for part in parts:
         measure = part.get("measure")
-        lifted = dict(part)
+        fields = dict(part)
         if isinstance(measure, dict) and "where" in measure:
-            lifted["measure"] = {key: value for key, value in measure.items() if key != "where"}
-            lifted["where"] = measure["where"]
-        for key, value in lifted.items():
+            fields["measure"] = {key: value for key, value in measure.items() if key != "where"}
+            fields["where"] = measure["where"]
+        for key, value in fields.items():
             if key == "changed":
-                whole[key] = [*whole.get(key, []), *(value if isinstance(value, list) else [value])]
-            elif key in JOINED and isinstance(value, dict) and isinstance(whole.get(key), dict):
-                whole[key] = whole[key] | value
+                merged[key] = [*merged.get(key, []), *(value if isinstance(value, list) else [value])]
+            elif key in JOINED and isinstance(value, dict) and isinstance(merged.get(key), dict):
+                merged[key] = merged[key] | value
             else:
-                whole[key] = value
-    return whole
+                merged[key] = value
+    return merged
 
 
 def _finished(entry: Entry) -> Entry:

@@ -81,8 +81,8 @@ class Line:
     @property
     def deciding(self) -> Judgement:
         """The judgement that counts: first one at the claim's scale, then one with a value, then the recorded one."""
-        ranked = [self.recorded, self.fresh]
-        return max(ranked, key=lambda j: (j.at_scale, j.value is not None))
+        judgements = [self.recorded, self.fresh]
+        return max(judgements, key=lambda judgement: (judgement.at_scale, judgement.value is not None))
 
     @property
     def verdict(self) -> Verdict:
@@ -165,8 +165,8 @@ def differences(claim: Claim, lines: Iterable[Columns], parameters: Columns) -> 
 
 
 def _allowed(claim: Claim, name: str, given: Any, wanted: Any) -> bool:
-    lifted = claim.immaterial.get(name)
-    return enough(given, wanted) or (lifted is not None and enough(given, lifted.value))
+    immaterial = claim.immaterial.get(name)
+    return enough(given, wanted) or (immaterial is not None and enough(given, immaterial.value))
 
 
 def enough(given: Any, needed: Any) -> bool:
@@ -181,7 +181,7 @@ def enough(given: Any, needed: Any) -> bool:
         (True, True, True)
     """
     if isinstance(given, list):
-        return all(among(one, given) for one in (needed if isinstance(needed, list) else [needed]))
+        return all(among(value, given) for value in (needed if isinstance(needed, list) else [needed]))
     if isinstance(needed, list):
         return among(given, needed)
     if isinstance(needed, int | float) and not isinstance(needed, bool):
@@ -192,7 +192,7 @@ def enough(given: Any, needed: Any) -> bool:
 def among(value: Any, wanted: list[Any]) -> bool:
     """Whether a row's value is one of the values that a claim selects."""
     # In Python True equals 1, but a claim that selects true must not select the number 1.
-    return any(value == one and isinstance(value, bool) == isinstance(one, bool) for one in wanted)
+    return any(value == candidate and isinstance(value, bool) == isinstance(candidate, bool) for candidate in wanted)
 
 
 def selected(claim: Claim, record: Record, *, may_lack: bool) -> list[dict[str, Any]]:
@@ -213,9 +213,13 @@ def selected(claim: Claim, record: Record, *, may_lack: bool) -> list[dict[str, 
             raise InputError(f"claim '{claim.id}' {verb} '{name}', which its study does not report: it has {known}")
     wanted = {name: value if isinstance(value, list) else [value] for name, value in where.items()}
     # Start from the condition that the fewest lines meet, so that few lines have to be compared.
-    few = min((record.places(name, values) for name, values in wanted.items()), key=len, default=range(len(lines)))
+    candidates = min(
+        (record.places(name, values) for name, values in wanted.items()), key=len, default=range(len(lines))
+    )
     chosen = [
-        lines[place] for place in few if all(among(lines[place].get(name), values) for name, values in wanted.items())
+        lines[index]
+        for index in candidates
+        if all(among(lines[index].get(name), values) for name, values in wanted.items())
     ]
     # Rows of other parts of the study may lack the column. Such a missing value is not a measured NaN.
     chosen = [line for line in chosen if line.get(column) is not None]
@@ -229,14 +233,14 @@ def selected(claim: Claim, record: Record, *, may_lack: bool) -> list[dict[str, 
 
 
 def _reduced(values: pd.Series[float], claim: Claim) -> float:
-    how = claim.measure.reduce
-    if how == "count":
+    statistic = claim.measure.reduce
+    if statistic == "count":
         return float(len(values))
-    if how == "share":
+    if statistic == "share":
         return 100 * float(values.mean())
-    if how == "only":
+    if statistic == "only":
         if len(values) != 1:
             raise InputError(f"claim '{claim.id}' selects {len(values)} rows where it needs one")
         return float(values.iloc[0])
     # A NaN comes from a failed trial, which a mean without it would hide.
-    return float(getattr(values, how)(skipna=False))
+    return float(getattr(values, statistic)(skipna=False))

@@ -43,39 +43,41 @@ def _kept(claim: Claim) -> Kept:
 
 def loosened(claims: Iterable[Claim], kept: Columns) -> list[str]:
     """Return a line for each rule that is looser now than the stored rule and whose claim does not state `changed`."""
-    now = list(claims)
-    said = []
+    current = list(claims)
+    messages = []
     for name, stated in kept.items():
-        then = Kept.model_validate(stated)
+        stored = Kept.model_validate(stated)
         # A claim that was only renamed is found by its measure.
-        same = (
-            [claim for claim in now if claim.id == name]
-            or [claim for claim in now if name in claim.replaces]
-            or [claim for claim in now if _kept(claim).measure == then.measure]
+        matches = (
+            [claim for claim in current if claim.id == name]
+            or [claim for claim in current if name in claim.replaces]
+            or [claim for claim in current if _kept(claim).measure == stored.measure]
         )
-        if not same:
-            said.append(f"claim '{name}' was measured and is gone")
-        elif not same[0].changed and (how := _how(same[0], then)):
-            said.append(f"claim '{same[0].id}' is looser than when it was measured, and does not say `changed`: {how}")
-    return said
+        if not matches:
+            messages.append(f"claim '{name}' was measured and is gone")
+        elif not matches[0].changed and (reason := _how(matches[0], stored)):
+            messages.append(
+                f"claim '{matches[0].id}' is looser than when it was measured, and does not say `changed`: {reason}"
+            )
+    return messages
 
 
 def _how(claim: Claim, then: Kept) -> str:
     """Return what is looser about a claim than in its stored rule, or "" if nothing is."""
-    now = _kept(claim)
-    if now.measure != then.measure:
+    current = _kept(claim)
+    if current.measure != then.measure:
         return "it measures something else"
-    if now.published != then.published:
-        return f"published was {then.published}, now {now.published}"
-    before = claim.model_copy(update={"rule": Rule.model_validate(then.rule), "better": then.better})
-    (least, most), (least_then, most_then) = claim.accepted(), before.accepted()
+    if current.published != then.published:
+        return f"published was {then.published}, now {current.published}"
+    former = claim.model_copy(update={"rule": Rule.model_validate(then.rule), "better": then.better})
+    (least, most), (least_then, most_then) = claim.accepted(), former.accepted()
     if least < least_then or most > most_then:
-        return f"its rule was {before.rule_text}, now {claim.rule_text}"
+        return f"its rule was {former.rule_text}, now {claim.rule_text}"
     for name, needed in then.needs.items():
         # A value that was required in `needs` may now be required in `setting`.
-        asked = [part[name] for part in (claim.needs, claim.setting) if isinstance(part, dict) and name in part]
-        if not _settled(needed, claim) and not any(_as_much(one, needed) for one in asked):
-            return f"it needed {name} = {needed}, now {now.needs.get(name, 'nothing')}"
+        needs = [part[name] for part in (claim.needs, claim.setting) if isinstance(part, dict) and name in part]
+        if not _settled(needed, claim) and not any(_as_much(need, needed) for need in needs):
+            return f"it needed {name} = {needed}, now {current.needs.get(name, 'nothing')}"
     return ""
 
 
@@ -91,8 +93,8 @@ def _as_much(now: Any, then: Any) -> bool:
         # All of these sizes are needed now, where one size was needed before.
         return then in now
     if isinstance(now, list) or isinstance(then, list):
-        both = [value if isinstance(value, list) else [value] for value in (now, then)]
-        return all(value in both[1] for value in both[0])
+        value_lists = [value if isinstance(value, list) else [value] for value in (now, then)]
+        return all(value in value_lists[1] for value in value_lists[0])
     if isinstance(then, int | float) and not isinstance(then, bool):
         return isinstance(now, int | float) and now >= then
     return bool(now == then)

@@ -282,9 +282,11 @@ class Claim(_Strict):
     @property
     def remarks(self) -> list[str]:
         """The texts shown beside the claim: the note, the stand-in, immaterial differences, and changes."""
-        lifted = [f"That {name} is {one.value} does not matter: {one.why}" for name, one in self.immaterial.items()]
-        changed = [f"Changed ({one.kind}): {one.why}" for one in self.changed]
-        return [text for text in (self.note, self.stand_in, *lifted, *changed) if text]
+        immaterial = [
+            f"That {name} is {entry.value} does not matter: {entry.why}" for name, entry in self.immaterial.items()
+        ]
+        changed = [f"Changed ({entry.kind}): {entry.why}" for entry in self.changed]
+        return [text for text in (self.note, self.stand_in, *immaterial, *changed) if text]
 
     def number(self, value: Any) -> str:
         """Return a value of this claim as text in its format, without its unit."""

@@ -62,17 +62,17 @@ def tables(judged: Sequence[Line], about: str, name: str) -> Tables:
         name: The start of the tables' labels.
     """
     parts: list[Table] = []
-    for own, caption, suffix in (
+    for lines, caption, suffix in (
         (of_papers(judged), f"The paper's claims{about}, and what was measured.", ""),
         (of_ours(judged), f"Our own claims{about}: predictions written before the run, findings after it.", "-ours"),
     ):
-        titles = dict.fromkeys(line.claim.table for line in own if line.claim.table)
+        titles = dict.fromkeys(line.claim.table for line in lines if line.claim.table)
         parts += [
-            _cells([line for line in own if line.claim.table == title], f"{name}{suffix}", number)
+            _cells([line for line in lines if line.claim.table == title], f"{name}{suffix}", number)
             for number, title in enumerate(titles)
         ]
-        others = [line for line in own if not line.claim.table]
-        parts += [_list(others, caption, f"{name}{suffix}")] if others else []
+        remaining = [line for line in lines if not line.claim.table]
+        parts += [_list(remaining, caption, f"{name}{suffix}")] if remaining else []
     return Tables(tuple(parts))
 
 
@@ -110,26 +110,30 @@ def _cells(judged: list[Line], name: str, number: int) -> Table:
 
     columns = {line.claim.column: line.claim.unit for line in judged}
     rows = dict.fromkeys((line.claim.group, line.claim.row) for line in judged)
-    found = {(line.claim.group, line.claim.row, line.claim.column): line for line in judged}
+    by_cell = {(line.claim.group, line.claim.row, line.claim.column): line for line in judged}
     grouped = any(group for group, _ in rows)
     texts, marks, last = [], [], ""
     for group, row in rows:
-        own = [found.get((group, row, column)) for column in columns]
+        row_lines = [by_cell.get((group, row, column)) for column in columns]
         # The name of a group is shown only in its first row.
         head = ([group if group != last else ""] if grouped else []) + [row]
-        texts.append(head + [_cell(line) for line in own])
-        marks.append([""] * len(head) + [line.verdict if line else "" for line in own])
+        texts.append(head + [_cell(line) for line in row_lines])
+        marks.append([""] * len(head) + [line.verdict if line else "" for line in row_lines])
         last = group
     heads = [f"{column}, {unit}" if unit else column for column, unit in columns.items()]
     frame = pd.DataFrame(texts, columns=([" "] if grouped else []) + [""] + heads)
-    run = [line.fresh for line in judged if line.fresh.value is not None]
-    kept = f" This run measures {len(run)} of them; {sum(bool(j.agrees) for j in run)} agree." if run else ""
-    given = {line.verdict for line in judged}
-    legend = ", ".join(f"{COLOURS[verdict][0]} {verdict}" for verdict in COLOURS if verdict in given)
+    measured = [line.fresh for line in judged if line.fresh.value is not None]
+    run_text = (
+        f" This run measures {len(measured)} of them; {sum(bool(judgement.agrees) for judgement in measured)} agree."
+        if measured
+        else ""
+    )
+    verdicts = {line.verdict for line in judged}
+    legend = ", ".join(f"{COLOURS[verdict][0]} {verdict}" for verdict in COLOURS if verdict in verdicts)
     title = f"{judged[0].claim.table}: {len(judged)} claims, {tally(judged)}."
     changed = dict.fromkeys(line.claim.protocol for line in judged if line.claim.protocol)
-    marked = f" {CHANGED}: with a changed method ({', '.join(changed)})." if changed else ""
-    caption = f"{title} Measured, and in brackets what the paper says; {legend}.{marked}{kept}"
+    protocol_text = f" {CHANGED}: with a changed method ({', '.join(changed)})." if changed else ""
+    caption = f"{title} Measured, and in brackets what the paper says; {legend}.{protocol_text}{run_text}"
     return Table(
         frame, caption, f"{name}-{number + 1}", f"{_rules(judged)}{_remarks(judged)}", kind="cells", marks=marks
     )
@@ -141,8 +145,8 @@ def _rules(judged: Iterable[Line]) -> str:
     for line in judged:
         if line.claim.rule.within:
             texts.setdefault(line.claim.column, {})[line.claim.rule_text] = None
-    holds = "; ".join(f"{column} {', '.join(own)}" for column, own in texts.items())
-    return f"Holds if {holds}. " if holds else ""
+    conditions = "; ".join(f"{column} {', '.join(rule_texts)}" for column, rule_texts in texts.items())
+    return f"Holds if {conditions}. " if conditions else ""
 
 
 def _cell(line: Line | None) -> str:
@@ -175,8 +179,8 @@ def _list(judged: list[Line], caption: str, name: str) -> Table:
 def _remarks(judged: Iterable[Line]) -> str:
     """Return all remarks on claims, each once, with the names of the rows or claims it is about if these are few."""
     claims = [line.claim for line in judged]
-    said = dict.fromkeys(text for claim in claims for text in claim.remarks)
-    return " ".join(_said_of(text, claims) + text for text in said)
+    remarks = dict.fromkeys(text for claim in claims for text in claim.remarks)
+    return " ".join(_said_of(text, claims) + text for text in remarks)
 
 
 def _said_of(text: str, claims: Sequence[Claim]) -> str:
@@ -188,13 +192,13 @@ def _said_of(text: str, claims: Sequence[Claim]) -> str:
     if all(text in claim.remarks for claim in claims):
         return ""
     levels = [list(zip(names, claims, strict=True)) for names in zip(*map(_names, claims), strict=True)]
-    of = [dict.fromkeys(name for name, claim in level if text in claim.remarks) for level in levels]
-    apart = (
-        own
-        for own, level in zip(of, levels, strict=True)
-        if len(own) < FEW and all(text in claim.remarks for name, claim in level if name in own)
+    subjects = [dict.fromkeys(name for name, claim in level if text in claim.remarks) for level in levels]
+    exclusive = (
+        subject
+        for subject, level in zip(subjects, levels, strict=True)
+        if len(subject) < FEW and all(text in claim.remarks for name, claim in level if name in subject)
     )
-    chosen = next(apart, of[0])
+    chosen = next(exclusive, subjects[0])
     return f"{'; '.join(chosen)}: " if len(chosen) < FEW else ""
 
 
@@ -214,10 +218,10 @@ def _published(claim: Claim) -> str:
 
 def _by_paper(judged: Iterable[Line]) -> dict[str, list[Line]]:
     """Group claims by paper, the paper with the most claims first."""
-    found: dict[str, list[Line]] = {}
+    by_paper: dict[str, list[Line]] = {}
     for line in judged:
-        found.setdefault(line.claim.paper, []).append(line)
-    return dict(sorted(found.items(), key=lambda item: -len(item[1])))
+        by_paper.setdefault(line.claim.paper, []).append(line)
+    return dict(sorted(by_paper.items(), key=lambda item: -len(item[1])))
 
 
 def matrix(judged: Iterable[Line]) -> Table:
@@ -231,11 +235,11 @@ def matrix(judged: Iterable[Line]) -> Table:
 
 def own_matrix(judged: Iterable[Line]) -> Table:
     """Return a table of the number of our own claims on each paper with each verdict."""
-    own = of_ours(judged)
-    predicted = sum(line.claim.ours == "prediction" for line in own)
+    ours = of_ours(judged)
+    predicted = sum(line.claim.ours == "prediction" for line in ours)
     return _matrix(
-        own, OF_OURS, "Our own claims, by paper and verdict.", "tab-scoreboard-own",
-        f"{predicted} are predictions, written before the run, and {len(own) - predicted} findings, written after it.",
+        ours, OF_OURS, "Our own claims, by paper and verdict.", "tab-scoreboard-own",
+        f"{predicted} are predictions, written before the run, and {len(ours) - predicted} findings, written after it.",
     )  # fmt: skip
 
 
@@ -244,12 +248,14 @@ def _matrix(judged: list[Line], verdicts: Sequence[Verdict], caption: str, name:
 
     from gradleak.show.tables import Table
 
-    counts = {paper: _counted(own) for paper, own in _by_paper(judged).items()}
+    counts = {paper: _counted(paper_claims) for paper, paper_claims in _by_paper(judged).items()}
     rows = [*counts.items(), ("all", sum(counts.values(), Counter()))]
     frame = pd.DataFrame(
         [
-            {"paper": paper} | {verdict: own[verdict] for verdict in verdicts} | {"claims": own.total()}
-            for paper, own in rows
+            {"paper": paper}
+            | {verdict: paper_claims[verdict] for verdict in verdicts}
+            | {"claims": paper_claims.total()}
+            for paper, paper_claims in rows
         ]
     )
     return Table(frame, caption, name, notes, kind="matrix")
@@ -262,15 +268,17 @@ def changes_table(judged: Iterable[Line]) -> Table:
     from gradleak.show.tables import Table
 
     lines = list(judged)
-    told = {
-        whose: [{change.kind for change in line.claim.changed} for line in some]
-        for whose, some in (("the papers' claims", of_papers(lines)), ("ours", of_ours(lines)))
+    changes = {
+        whose: [{change.kind for change in line.claim.changed} for line in group]
+        for whose, group in (("the papers' claims", of_papers(lines)), ("ours", of_ours(lines)))
     }
     rows: list[dict[str, str | int]] = [
-        {"what was changed": kind} | {whose: sum(kind in kinds for kinds in some) for whose, some in told.items()}
+        {"what was changed": kind} | {whose: sum(kind in kinds for kinds in group) for whose, group in changes.items()}
         for kind in KINDS
     ]
-    rows.append({"what was changed": "any of these"} | {whose: sum(map(bool, some)) for whose, some in told.items()})
+    rows.append(
+        {"what was changed": "any of these"} | {whose: sum(map(bool, group)) for whose, group in changes.items()}
+    )
     notes = (
         "A claim that was changed in two ways counts twice. A rule is corrected, and so made looser, only where it was "
         "stricter than the paper's sentence. Each claim says when it was changed and why."
@@ -285,35 +293,35 @@ def figure_matrix(judged: Iterable[Line]) -> Figure:
     lines = list(judged)
     papers = list(_by_paper(lines))
     figure, axes = figures.panels(1, 2, height=1.2 + 0.42 * len(papers), width_ratios=(2, 1))
-    given = _counted(lines)
-    for axis, title, own in (
+    totals = _counted(lines)
+    for axis, title, panel_lines in (
         (axes[0, 0], "the papers' claims", of_papers(lines)),
         (axes[0, 1], "ours", of_ours(lines)),
     ):
-        _bars(axis, {paper: _counted(line for line in own if line.claim.paper == paper) for paper in papers})
+        _bars(axis, {paper: _counted(line for line in panel_lines if line.claim.paper == paper) for paper in papers})
         axis.set_title(title)
     axes[0, 1].set_yticklabels([])
     # Both panels share their colours, so each colour appears in the legend only once.
     names: dict[str, list[str]] = {}
     for verdict, (_, colour) in COLOURS.items():
-        if given[verdict]:
+        if totals[verdict]:
             names.setdefault(colour, []).append(verdict)
-    for colour, own_names in names.items():
-        axes[0, 0].barh(0, 0, color=colour, label=" / ".join(own_names))
+    for colour, verdicts in names.items():
+        axes[0, 0].barh(0, 0, color=colour, label=" / ".join(verdicts))
     figures.legend_below(figure, 4)
     return figure
 
 
 def _bars(axis: Axes, counts: dict[str, Counter[Verdict]]) -> None:
     """Draw one bar for each paper, divided by verdict."""
-    for place, own in enumerate(counts.values()):
+    for place, paper_counts in enumerate(counts.values()):
         left = 0.0
         for verdict, (_, colour) in COLOURS.items():
-            share = own[verdict] / max(1, own.total())
+            share = paper_counts[verdict] / max(1, paper_counts.total())
             axis.barh(place, share, left=left, height=0.7, color=colour)
             if share > 0.045:
                 ink = "white" if verdict in DECIDED else "#23272d"
-                axis.text(left + share / 2, place, str(own[verdict]), ha="center", va="center", color=ink)
+                axis.text(left + share / 2, place, str(paper_counts[verdict]), ha="center", va="center", color=ink)
             left += share
     axis.set_yticks(range(len(counts)), list(counts))
     axis.set(xlim=(0, 1), xlabel="share of claims")
@@ -327,24 +335,26 @@ def failing_table(judged: Iterable[Line], whose: str = "the papers'") -> Table:
 
     from gradleak.show.tables import Table
 
-    bad = sorted((line for line in judged if line.failing), key=lambda line: (line.claim.paper, line.claim.study))
-    pages = [line.claim.study for line in bad]
-    reasons = [line.claim.note or UNEXPLAINED for line in bad]
+    failing = sorted((line for line in judged if line.failing), key=lambda line: (line.claim.paper, line.claim.study))
+    pages = [line.claim.study for line in failing]
+    reasons = [line.claim.note or UNEXPLAINED for line in failing]
     # "as above" refers only to a row of the same list or table of a page.
-    said = [(line.claim.study, line.claim.table, reason) for line, reason in zip(bad, reasons, strict=True)]
+    stated = [(line.claim.study, line.claim.table, reason) for line, reason in zip(failing, reasons, strict=True)]
     frame = pd.DataFrame(
         {
-            "page": [page if not n or page != pages[n - 1] else "" for n, page in enumerate(pages)],
-            "claim": [f"{line.claim.place}: {line.claim.statement}" for line in bad],
-            "paper": [_published(line.claim) for line in bad],
-            "holds if": [line.claim.rule_text for line in bad],
-            "measured": [_measured(line) for line in bad],
-            "reason": ["as above" if n and own == said[n - 1] else own[-1] for n, own in enumerate(said)],
+            "page": [page if not index or page != pages[index - 1] else "" for index, page in enumerate(pages)],
+            "claim": [f"{line.claim.place}: {line.claim.statement}" for line in failing],
+            "paper": [_published(line.claim) for line in failing],
+            "holds if": [line.claim.rule_text for line in failing],
+            "measured": [_measured(line) for line in failing],
+            "reason": [
+                "as above" if index and entry == stated[index - 1] else entry[-1] for index, entry in enumerate(stated)
+            ],
         }
     )
-    open_ones = reasons.count(UNEXPLAINED)
-    told = f"; {open_ones} of them are not explained." if open_ones else ", each with its reason."
-    caption = f"The {len(bad)} of {whose} claims that fail at the scale they need, by page{told}"
+    unexplained = reasons.count(UNEXPLAINED)
+    ending = f"; {unexplained} of them are not explained." if unexplained else ", each with its reason."
+    caption = f"The {len(failing)} of {whose} claims that fail at the scale they need, by page{ending}"
     name = "tab-scoreboard-failing" if whose == "the papers'" else "tab-scoreboard-failing-own"
     return Table(frame, caption, name, kind="failing")
 

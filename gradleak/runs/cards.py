@@ -43,7 +43,7 @@ def take(cards: Sequence[str], place: Path) -> None:
         return
     import torch
 
-    for layer, (number, card) in ((layer, one) for layer in itertools.count() for one in enumerate(cards)):
+    for layer, (number, card) in ((layer, numbered) for layer in itertools.count() for numbered in enumerate(cards)):
         if lock := _locked(place / f"{card.strip()}-{layer}.lock"):
             _own = lock
             if torch.cuda.is_initialized():

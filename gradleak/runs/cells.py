@@ -27,18 +27,18 @@ def cell(study: Study) -> str:
 
 def _stated(name: str, field: FieldInfo, value: Any) -> Iterator[str]:
     """Give the lines of one parameter, as ruff would format them."""
-    about = field.description or ""
+    description = field.description or ""
     # papermill reads every "=" as an assignment, also in a comment, and warns when it cannot parse the line.
-    if not about or "=" in about:
-        raise InputError(f"parameter '{name}' needs a description without '='; got '{about}'")
+    if not description or "=" in description:
+        raise InputError(f"parameter '{name}' needs a description without '='; got '{description}'")
     start = f"{name}: {written_types(field.annotation)[0]} = "
-    whole = f"{start}{_literal(value)}"
-    if len(whole) + len(about) + 4 <= WIDTH:
-        yield f"{whole}  # {about}"
+    assignment = f"{start}{_literal(value)}"
+    if len(assignment) + len(description) + 4 <= WIDTH:
+        yield f"{assignment}  # {description}"
         return
-    yield from (f"# {line}" for line in textwrap.wrap(about, WIDTH - 2))
-    if len(whole) <= WIDTH or not isinstance(value, list):
-        yield whole
+    yield from (f"# {line}" for line in textwrap.wrap(description, WIDTH - 2))
+    if len(assignment) <= WIDTH or not isinstance(value, list):
+        yield assignment
     else:
         yield from (f"{start}[", *(f"    {_literal(item)}," for item in value), "]")
 

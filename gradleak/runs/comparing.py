@@ -59,7 +59,7 @@ def compare(study: Study, recorded: Trial, again: Trial) -> Comparison:
     if len(recorded.rows) != len(again.rows):
         counts = len(recorded.rows), len(again.rows)
         return Comparison("differs", (difference("number of rows", kinds.Compared("differs", "exact"), *counts, 1),))
-    found = []
+    differences = []
     for number, (before, after) in enumerate(zip(recorded.rows, again.rows, strict=True), 1):
         for column in {**before, **after}:
             if tells_time(study, column):
@@ -68,22 +68,22 @@ def compare(study: Study, recorded: Trial, again: Trial) -> Comparison:
             for place, one, other in pairs(before.get(column, NOTHING), after.get(column, NOTHING)):
                 how = kinds.compared(kind, one, other, declared=column in declared)
                 if how.outcome != "same":
-                    found.append(difference(f"{column}{place}", how, one, other, number))
-    outcomes = {one.outcome for one in found}
+                    differences.append(difference(f"{column}{place}", how, one, other, number))
+    outcomes = {one.outcome for one in differences}
     outcome: Outcome = "differs" if "differs" in outcomes else "within" if outcomes else "same"
-    return Comparison(outcome, tuple(worst(found)))
+    return Comparison(outcome, tuple(worst(differences)))
 
 
 def worst(differences: Iterable[Difference]) -> list[Difference]:
     """Return each column's largest difference within its tolerance and beyond it, with the number of such values."""
-    kept: dict[tuple[str, Outcome], Difference] = {}
-    for one in differences:
-        key = one.column.partition("[")[0], one.outcome
-        other = kept.get(key)
-        first = other is None or _apart(one) > _apart(other)
-        larger = one if other is None or first else other
-        kept[key] = larger.model_copy(update={"values": one.values + (other.values if other else 0)})
-    return list(kept.values())
+    largest: dict[tuple[str, Outcome], Difference] = {}
+    for difference in differences:
+        key = difference.column.partition("[")[0], difference.outcome
+        previous = largest.get(key)
+        is_larger = previous is None or _apart(difference) > _apart(previous)
+        larger = difference if previous is None or is_larger else previous
+        largest[key] = larger.model_copy(update={"values": difference.values + (previous.values if previous else 0)})
+    return list(largest.values())
 
 
 def _apart(difference: Difference) -> float:
@@ -92,10 +92,10 @@ def _apart(difference: Difference) -> float:
 
 def columns(study: Study) -> Mapping[str, Kind]:
     """Return the kinds that a study declares for its columns in COLUMNS, by column."""
-    stated: Mapping[str, Kind] = getattr(study.module, "COLUMNS", {})
-    if wrong := [name for name, kind in stated.items() if not isinstance(kind, Kind)]:
+    declared: Mapping[str, Kind] = getattr(study.module, "COLUMNS", {})
+    if wrong := [name for name, kind in declared.items() if not isinstance(kind, Kind)]:
         raise InputError(f"COLUMNS of '{study.name}' must map columns to kinds; it does not for {', '.join(wrong)}")
-    return stated
+    return declared
 
 
 def tells_time(study: Study, column: str) -> bool:

@@ -55,8 +55,8 @@ class Machine(_Strict):
     @property
     def name(self) -> str:
         """The machine in a few words: "AMD EPYC, AVX512, torch 2.11.0"."""
-        where = "" if self.device == "cpu" else f", {self.device}"
-        return f"{self.processor}, {self.instructions}{where}, torch {self.torch}"
+        device = "" if self.device == "cpu" else f", {self.device}"
+        return f"{self.processor}, {self.instructions}{device}, torch {self.torch}"
 
 
 class Difference(_Strict):
@@ -92,9 +92,9 @@ class Difference(_Strict):
         apart = ""
         if self.apart is not None and math.isfinite(self.apart):
             apart = f", a factor of {self.apart:.3g}" if self.kind == "rounding" else f", {self.apart:.1e} of it"
-        more = f"; {self.values} values differ" if self.values > 1 else ""
+        count = f"; {self.values} values differ" if self.values > 1 else ""
         values = f"{self.found!r} where {self.recorded!r} is recorded{apart}"
-        return f"{self.column}: {values}, row {self.row} ({self.about}){more}"
+        return f"{self.column}: {values}, row {self.row} ({self.about}){count}"
 
 
 class Verdict(_Strict):
@@ -185,8 +185,10 @@ class Summary:
     def text(self) -> str:
         """The numbers of trials, parts and claims that were checked, with the outcomes, in one line."""
         outcomes = list(self.trials.values())
-        named: dict[Outcome, str] = {"same": "the same", "within": "within tolerance", "differs": "different"}
-        counts = ", ".join(f"{outcomes.count(one)} {word}" for one, word in named.items() if one in outcomes)
+        words: dict[Outcome, str] = {"same": "the same", "within": "within tolerance", "differs": "different"}
+        counts = ", ".join(
+            f"{outcomes.count(outcome)} {word}" for outcome, word in words.items() if outcome in outcomes
+        )
         parts, claims = f"{len(self.parts)} of {len(self.all_parts)}", f"{len(self.claims)} of {self.all_claims}"
         trials = f"{len(self.trials)} of {self.of} trials ({self.share:.2g}% of the time)"
         text = f"{trials}, {parts} parts and {claims} claims: {counts}"
@@ -221,20 +223,20 @@ def read(path: Path) -> list[Confirmation]:
         return []
     except OSError as error:
         raise StorageError(f"cannot read the confirmations {path.name}: {error.strerror or error}") from error
-    found = []
+    confirmations = []
     for number, line in enumerate(lines, 1):
         try:
             content = json.loads(line)
         except ValueError:
             continue
         try:
-            found.append(Confirmation.model_validate(restored(sealing.bare(content))))
+            confirmations.append(Confirmation.model_validate(restored(sealing.bare(content))))
         except ValidationError as error:
-            first = error.errors()[0]
-            place = ".".join(str(part) for part in first["loc"]) or "the whole"
-            raise InputError(f"{path.name}, line {number}, is no confirmation: {place}: {first['msg']}") from error
+            problem = error.errors()[0]
+            location = ".".join(str(part) for part in problem["loc"]) or "the whole"
+            raise InputError(f"{path.name}, line {number}, is no confirmation: {location}: {problem['msg']}") from error
         sealing.check(content, f"{path.name}, line {number},")
-    return found
+    return confirmations
 
 
 def append(confirmation: Confirmation, path: Path) -> None:
@@ -243,12 +245,12 @@ def append(confirmation: Confirmation, path: Path) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("a+b", buffering=0) as stream:
-            whole = not stream.tell()
-            if not whole:
+            complete = not stream.tell()
+            if not complete:
                 stream.seek(-1, os.SEEK_END)
-                whole = stream.read(1) == b"\n"
+                complete = stream.read(1) == b"\n"
             # The line is written in a single call, so that two simultaneous checks do not mix their lines.
-            line = ("" if whole else "\n").encode() + text.encode()
+            line = ("" if complete else "\n").encode() + text.encode()
             if stream.write(line) != len(line):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             os.fsync(stream.fileno())
@@ -267,32 +269,32 @@ def summaries(record: Record, lines: Sequence[Confirmation], sources: str) -> li
         sources: The digest of the code; confirmations with other code are left out.
     """
     machines = dict.fromkeys(line.machine for line in lines if line.sources == sources)
-    found = (
+    candidates = (
         _summary(record, [line for line in lines if (line.machine, line.sources) == (machine, sources)])
         for machine in machines
     )
-    return [summary for summary in found if summary is not None]
+    return [summary for summary in candidates if summary is not None]
 
 
 def _summary(record: Record, lines: Iterable[Confirmation]) -> Summary | None:
     """Summarise one machine's confirmations of a record."""
-    known = {digest: place for place, digest in enumerate(record.digests)}
+    indices = {digest: index for index, digest in enumerate(record.digests)}
     latest: dict[str, tuple[Outcome, Confirmation]] = {}
     claims: set[str] = set()
     last = None
     for line in lines:
         last = line
-        named = {digest: outcome for outcome, digests in line.trials.items() for digest in digests}
-        latest |= {digest: (outcome, line) for digest, outcome in named.items() if digest in known}
+        outcomes = {digest: outcome for outcome, digests in line.trials.items() for digest in digests}
+        latest |= {digest: (outcome, line) for digest, outcome in outcomes.items() if digest in indices}
         # A line does not say which of its trials touches a claim. So its claims count only if all its trials still
         # are in the record.
-        if named.keys() <= known.keys():
+        if outcomes.keys() <= indices.keys():
             claims.update(line.claims)
     if last is None or not latest:
         return None
-    trials = [record.trials[known[digest]] for digest in latest]
+    trials = [record.trials[indices[digest]] for digest in latest]
     seconds, total = sum(trial.seconds for trial in trials), sum(trial.seconds for trial in record.trials)
-    used = {id(line): line for _, line in latest.values()}.values()
+    used_lines = {id(line): line for _, line in latest.values()}.values()
     return Summary(
         machine=last.machine,
         date=last.date,
@@ -305,17 +307,20 @@ def _summary(record: Record, lines: Iterable[Confirmation]) -> Summary | None:
         claims=frozenset(claims),
         all_claims=last.all_claims,
         differences=tuple(
-            one for line in used for one in line.differences if one.trial in latest and latest[one.trial][1] is line
+            difference
+            for line in used_lines
+            for difference in line.differences
+            if difference.trial in latest and latest[difference.trial][1] is line
         ),
         verdicts=tuple(
             verdict
-            for line in used
-            if any(outcome == "differs" and own is line for outcome, own in latest.values())
+            for line in used_lines
+            if any(outcome == "differs" and latest_line is line for outcome, latest_line in latest.values())
             for verdict in line.verdicts
         ),
         errors={
             digest: text
-            for line in used
+            for line in used_lines
             for digest, text in line.errors.items()
             if digest in latest and latest[digest][1] is line
         },
@@ -324,7 +329,7 @@ def _summary(record: Record, lines: Iterable[Confirmation]) -> Summary | None:
 
 def confirmed_parts(record: Record, found: Iterable[Summary]) -> frozenset[str]:
     """Return the parts of a record with a confirmed trial: run again on any machine, with the recorded rows."""
-    good = {digest for summary in found for digest, outcome in summary.trials.items() if outcome in GOOD}
+    confirmed = {digest for summary in found for digest, outcome in summary.trials.items() if outcome in GOOD}
     return frozenset(
-        part_of(trial) for digest, trial in zip(record.digests, record.trials, strict=True) if digest in good
+        part_of(trial) for digest, trial in zip(record.digests, record.trials, strict=True) if digest in confirmed
     )

@@ -90,10 +90,10 @@ def inputs_of(experiment: Experiment) -> Columns:
 
     A field that was not set is left out. An input named like a method, such as `run`, is the alias of a field.
     """
-    own = experiment.model_dump(by_alias=True, exclude_unset=True)
+    inputs = experiment.model_dump(by_alias=True, exclude_unset=True)
     # The fields that all experiments share come last, since messages show only the first few inputs.
-    common = {name: own.pop(name) for name in Experiment.model_fields if name in own}
-    return ({"part": experiment.part} if experiment.part else {}) | own | common
+    common = {name: inputs.pop(name) for name in Experiment.model_fields if name in inputs}
+    return ({"part": experiment.part} if experiment.part else {}) | inputs | common
 
 
 def setting(quick: Any, *, about: str, paper: Any = None, smallest: Any = None, **limits: Any) -> Any:
@@ -122,7 +122,7 @@ class Parameters(BaseModel):
     def at(cls, scale: str) -> Columns:
         """Return the values that parameters declare for a scale, "paper" or "smallest", beside their quick values."""
         scales = {name: _scales(field.json_schema_extra) for name, field in cls.model_fields.items()}
-        return {name: own[scale] for name, own in scales.items() if scale in own}
+        return {name: values[scale] for name, values in scales.items() if scale in values}
 
     def sees(self) -> Iterable[Sees]:
         """Return the study's networks and their datasets, so that they can be checked before any work starts."""
@@ -139,8 +139,8 @@ class Parameters(BaseModel):
     @model_validator(mode="after")
     def _fits(self) -> Self:
         try:
-            for one in dict.fromkeys(self.sees()):
-                check(one)
+            for sees in dict.fromkeys(self.sees()):
+                check(sees)
         except GradleakError as error:
             raise ValueError(str(error)) from error
         return self

@@ -56,8 +56,8 @@ def check(sees: Sees) -> None:
     except UnknownName:
         raise
     except GradleakError as error:
-        others = [replace(sees, dataset=name, learns=_learned(sees, name)) for name in data.names()]
-        fitting = ", ".join(one.dataset for one in others if _fits(one))
+        candidates = [replace(sees, dataset=name, learns=_learned(sees, name)) for name in data.names()]
+        fitting = ", ".join(candidate.dataset for candidate in candidates if _fits(candidate))
         raise InputError(f"{error}; datasets that fit: {fitting or 'none'}") from error
 
 
@@ -109,8 +109,8 @@ def _check_fixed(sees: Fixed, side: int) -> None:
     name = sees.dataset
     if sees.side not in (0, side):
         raise InputError(f"network '{sees.network}' on this page takes {sees.side} pixels a side; '{name}' has {side}")
-    if sees.classes and (found := data.classes(name)) > sees.classes:
-        raise InputError(f"network '{sees.network}' on this page knows {sees.classes} classes; '{name}' has {found}")
+    if sees.classes and (classes := data.classes(name)) > sees.classes:
+        raise InputError(f"network '{sees.network}' on this page knows {sees.classes} classes; '{name}' has {classes}")
     if sees.lpips and sees.lpips * side < LPIPS_SIZE and _measured():
         raise InputError(
             f"this page measures LPIPS, which needs images of at least {-(-LPIPS_SIZE // sees.lpips)} pixels a side; "

@@ -57,19 +57,19 @@ class Form(BaseModel):
         if isinstance(value, cls):
             return value
         parts = value.split("/") if isinstance(value, str) else []
-        least = sum(field.is_required() for field in cls.model_fields.values())
-        if not least <= len(parts) <= len(cls.model_fields):
+        required = sum(field.is_required() for field in cls.model_fields.values())
+        if not required <= len(parts) <= len(cls.model_fields):
             raise ValueError(f"'{value}' is not written {cls.form()}")
         try:
-            found = handler(dict(zip(cls.model_fields, parts, strict=False)))
-            found.check()
+            parsed = handler(dict(zip(cls.model_fields, parts, strict=False)))
+            parsed.check()
         except ValidationError as error:
-            place = error.errors()[0]["loc"][0]
-            raise ValueError(f"'{value}' is not right as {cls.form()}: its {place}, {reason(error)}") from error
+            field_name = error.errors()[0]["loc"][0]
+            raise ValueError(f"'{value}' is not right as {cls.form()}: its {field_name}, {reason(error)}") from error
         except GradleakError as error:
             raise ValueError(f"'{value}' is not right: {error}") from error
-        found._text = value
-        return found
+        parsed._text = value
+        return parsed
 
     def check(self) -> None:
         """Raise an error if the values of the fields do not fit together; by default all combinations are valid."""

@@ -110,8 +110,8 @@ def compared(kind: Kind, recorded: Any, found: Any, *, declared: bool = False) -
     """
     numbers = isinstance(recorded, float) or (declared and _whole(recorded))
     if kind.name == "exact" or not numbers or not (isinstance(found, float) or _whole(found)):
-        alike = type(recorded) is type(found) and (recorded == found or (recorded != recorded and found != found))
-        return Compared("same" if alike else "differs", "exact")
+        equal = type(recorded) is type(found) and (recorded == found or (recorded != recorded and found != found))
+        return Compared("same" if equal else "differs", "exact")
     if recorded == found or (math.isnan(recorded) and math.isnan(found)):
         return Compared("same", kind.name)
     if math.isnan(recorded) or math.isnan(found):

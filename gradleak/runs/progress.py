@@ -103,9 +103,9 @@ def read(file: Path, position: int) -> tuple[list[dict[str, Any]], int]:
         return [], position
     with file.open("rb") as stream:
         stream.seek(position)
-        new = stream.read()
-    whole = new[: new.rfind(b"\n") + 1]
-    return [json.loads(line) for line in whole.splitlines()], position + len(whole)
+        content = stream.read()
+    complete = content[: content.rfind(b"\n") + 1]
+    return [json.loads(line) for line in complete.splitlines()], position + len(complete)
 
 
 def _reported(items: Iterable[T], total: int, description: str) -> Iterator[T]:

@@ -143,11 +143,11 @@ class Record(_Strict):
     def places(self, name: str, values: Iterable[Hashable]) -> list[int]:
         """Return the indices of the lines whose column `name` equals one of these values."""
         if name not in self._places:
-            own = self._places[name] = {}
-            for place, line in enumerate(self.lines):
+            indices = self._places[name] = {}
+            for index, line in enumerate(self.lines):
                 if isinstance(value := line.get(name), Hashable):
-                    own.setdefault(value, []).append(place)
-        return sorted({place for value in values for place in self._places[name].get(value, ())})
+                    indices.setdefault(value, []).append(index)
+        return sorted({index for value in values for index in self._places[name].get(value, ())})
 
     def frame(self) -> pd.DataFrame:
         """Return all rows, each joined with its trial's inputs, as a copy that may be changed."""
@@ -198,15 +198,15 @@ def write(record: Record, path: Path) -> None:
     content = {name: value for name, value in content.items() if value is not None}
     head = json.dumps(content, indent=1, ensure_ascii=False)
     body = ",\n".join(
-        f'  {{"inputs": {json.dumps(t["inputs"])}, "seconds": {t["seconds"]:.4g}, {_when(t)}"rows": [\n   '
-        + ",\n   ".join(json.dumps(row) for row in t["rows"])
+        f'  {{"inputs": {json.dumps(trial["inputs"])}, "seconds": {trial["seconds"]:.4g}, {_when(trial)}"rows": [\n   '
+        + ",\n   ".join(json.dumps(row) for row in trial["rows"])
         + "\n  ]}"
-        for t in trials
+        for trial in trials
     )
-    stood = ",\n".join(f"  {json.dumps(name)}: {json.dumps(rule)}" for name, rule in (rules or {}).items())
-    told = f' "rules": {{\n{stood}\n }},\n' if rules else ""
+    rule_lines = ",\n".join(f"  {json.dumps(name)}: {json.dumps(rule)}" for name, rule in (rules or {}).items())
+    rules_text = f' "rules": {{\n{rule_lines}\n }},\n' if rules else ""
     tail = f' "trials": [\n{body}\n ]\n}}\n'
-    start = f"{head[:-2]},\n{told}"
+    start = f"{head[:-2]},\n{rules_text}"
     sha256 = sealing.sealed(json.loads(start + tail))[sealing.FIELD]
     text = f'{start} "{sealing.FIELD}": "{sha256}",\n{tail}'
     write_whole(path, lambda stream: stream.write(text.encode()))
@@ -232,9 +232,9 @@ def read(path: Path) -> Record:
     except OSError as error:
         raise StorageError(f"cannot read the record {path.name}: {error.strerror or error}") from error
     except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"])
-        raise InputError(f"{path.name} is not a record: {place or 'the whole'}: {first['msg']}") from error
+        problem = error.errors()[0]
+        location = ".".join(str(part) for part in problem["loc"])
+        raise InputError(f"{path.name} is not a record: {location or 'the whole'}: {problem['msg']}") from error
     except ValueError as error:
         raise InputError(f"{path.name} is not a record: {str(error).splitlines()[0]}") from error
     sealing.check(content, path.name)
@@ -247,8 +247,12 @@ def recorded(study: str) -> Record | None:
     A study may have a record from a CPU and one from a GPU. The CPU's record is used, unless the GPU's run was larger:
     none of its parameters is smaller, and at least one is larger.
     """
-    kept = all_recorded(study)
-    return kept[-1] if len(kept) == 2 and _larger(kept[1].parameters, kept[0].parameters) else next(iter(kept), None)
+    existing = all_recorded(study)
+    return (
+        existing[-1]
+        if len(existing) == 2 and _larger(existing[1].parameters, existing[0].parameters)
+        else next(iter(existing), None)
+    )
 
 
 def beside(record: Record) -> Record | None:
@@ -264,10 +268,10 @@ def all_recorded(study: str) -> list[Record]:
 
 def _larger(one: Columns, other: Columns) -> bool:
     """Whether `one` holds the parameters of a larger run: none is smaller than in `other`, and some are larger."""
-    mine, others = (
+    left, right = (
         {name: parameters[name] for name in parameters if name not in ("device", "seed")} for parameters in (one, other)
     )
-    return mine != others and mine.keys() == others.keys() and all(_covers(mine[name], others[name]) for name in mine)
+    return left != right and left.keys() == right.keys() and all(_covers(left[name], right[name]) for name in left)
 
 
 def _covers(one: Any, other: Any) -> bool:

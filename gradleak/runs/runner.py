@@ -64,19 +64,22 @@ def run_study(
     device = experiments.resolve_device(parameters.device)
     data_sources = sources_of(study, parameters)
     code = sources.of_trials(study).digest
-    inputs = [plain(one, f"trial {number} of '{study.name}'") for number, one in enumerate(study.trials(parameters), 1)]
+    inputs = [
+        plain(trial_inputs, f"trial {number} of '{study.name}'")
+        for number, trial_inputs in enumerate(study.trials(parameters), 1)
+    ]
     if not inputs:
         raise InputError(f"study '{study.name}' has no trials with these parameters")
-    kept = Trials(study.name, decides(code, device, data_sources))
-    others = {known(trial.inputs): trial for trial in finished}
-    done = [kept.get(one) or others.get(known(one)) for one in inputs]
+    cache = Trials(study.name, decides(code, device, data_sources))
+    by_inputs = {known(trial.inputs): trial for trial in finished}
+    done = [cache.get(trial_inputs) or by_inputs.get(known(trial_inputs)) for trial_inputs in inputs]
     missing = [index for index, trial in enumerate(done) if trial is None]
     commit, profile = records.commit(), _profile(study, parameters)
     todo = [inputs[index] for index in missing]
-    for place, trial in run_trials(study, todo, jobs=jobs, cluster=cluster, quick=profile == "quick"):
+    for position, trial in run_trials(study, todo, jobs=jobs, cluster=cluster, quick=profile == "quick"):
         trial = trial.model_copy(update={"commit": commit})
-        kept.put(trial)
-        done[missing[place]] = trial
+        cache.put(trial)
+        done[missing[position]] = trial
     record = Record(
         study=study.name,
         profile=profile,
@@ -120,17 +123,17 @@ def record(
         cluster: The address of a Dask scheduler.
     """
     file = records.file_of(study.name, accelerated=any(map(records.on_gpu, study.trials(parameters))))
-    kept = records.read(file) if file.is_file() else None
-    now = sources_of(study, parameters)
-    valid = kept and (standing.made_today(kept) or standing.state(kept) == "confirmed")
-    same = kept and valid and kept.provenance.data == now
-    alike = kept and _alike(kept.provenance.versions, records.versions()) and _same_card(kept)
-    finished = kept.trials if kept and same and alike else []
+    existing = records.read(file) if file.is_file() else None
+    data_sources = sources_of(study, parameters)
+    valid = existing and (standing.made_today(existing) or standing.state(existing) == "confirmed")
+    same_data = existing and valid and existing.provenance.data == data_sources
+    same_setup = existing and _alike(existing.provenance.versions, records.versions()) and _same_card(existing)
+    finished = existing.trials if existing and same_data and same_setup else []
     if part is not None:
-        finished = _others(study, parameters, part, kept)
+        finished = _others(study, parameters, part, existing)
     result = run_study(study, parameters, jobs=jobs, cluster=cluster, finished=finished, rules=rules)
-    if kept and any(trial in finished for trial in result.trials):
-        result = result.model_copy(update={"sources": kept.sources})
+    if existing and any(trial in finished for trial in result.trials):
+        result = result.model_copy(update={"sources": existing.sources})
     records.write(result, file)
     return result
 
@@ -138,18 +141,22 @@ def record(
 def _others(study: Study, parameters: Parameters, part: str, kept: Record | None) -> list[Trial]:
     """Return the recorded trials of all parts except `part`; raise an InputError if one of them is not recorded."""
     inputs = study.trials(parameters)
-    parts = list(dict.fromkeys(str(own["part"]) for own in inputs if "part" in own))
+    parts = list(dict.fromkeys(str(trial_inputs["part"]) for trial_inputs in inputs if "part" in trial_inputs))
     if part not in parts:
         raise unknown("part", part, parts)
-    others = [trial for trial in (kept.trials if kept else []) if trial.inputs.get("part") != part]
-    recorded = {known(trial.inputs) for trial in others}
-    lacking = [own for own in inputs if own.get("part") != part and known(plain(own, study.name)) not in recorded]
-    if lacking:
+    reused = [trial for trial in (kept.trials if kept else []) if trial.inputs.get("part") != part]
+    recorded = {known(trial.inputs) for trial in reused}
+    missing = [
+        trial_inputs
+        for trial_inputs in inputs
+        if trial_inputs.get("part") != part and known(plain(trial_inputs, study.name)) not in recorded
+    ]
+    if missing:
         raise InputError(
             f"'{study.name}' has no record with these parameters that part '{part}' could be added to: "
-            f"{len(lacking)} trials of other parts are not recorded"
+            f"{len(missing)} trials of other parts are not recorded"
         )
-    return others
+    return reused
 
 
 def _alike(kept: dict[str, str], now: dict[str, str]) -> bool:
@@ -181,10 +188,10 @@ def run_trials(
     """
     cluster = cluster or os.environ.get("GRADLEAK_CLUSTER")
     with contextlib.closing(_results(study, inputs, jobs, cluster, quick=quick)) as results:
-        for place, found in results:
-            if isinstance(found, GradleakError):
-                raise found
-            yield place, found
+        for index, result in results:
+            if isinstance(result, GradleakError):
+                raise result
+            yield index, result
 
 
 def try_trials(
@@ -218,8 +225,8 @@ def _results(
     # A worker of a cluster looks for the GPUs of its own machine.
     shared = None if cluster else (cards.visible() if accelerated and not alone else [], cards.folder())
     work = (
-        joblib.delayed(_work)(study.name, place, one, threads, alone, shared, caught)
-        for place, one in enumerate(inputs)
+        joblib.delayed(_work)(study.name, index, trial_inputs, threads, alone, shared, caught)
+        for index, trial_inputs in enumerate(inputs)
     )
     with _backend(cluster, threads, alone), warnings.catch_warnings():
         # joblib replaces workers whose memory has grown. That is harmless, so the warning is hidden.
@@ -275,7 +282,7 @@ def _work(
     accelerated = records.on_gpu(inputs)
     if accelerated and not alone:
         cards.take(*(shared or (cards.visible(), cards.folder())))
-    own = studies.load(study)
+    loaded_study = studies.load(study)
     bars = contextlib.nullcontext() if alone else progress.quiet()
     with (
         bars,
@@ -289,7 +296,7 @@ def _work(
         torch.manual_seed(int.from_bytes(hashlib.sha256(known(inputs).encode()).digest()[:4]))
         started = time.perf_counter()
         try:
-            rows = own.run(inputs)
+            rows = loaded_study.run(inputs)
         except torch.OutOfMemoryError:
             return index, MemoryLack(
                 f"a trial of '{study}' needs more memory than the GPU has free, also in the smallest chunks "
@@ -299,8 +306,8 @@ def _work(
         except Exception as error:
             error.add_note(f"in a trial of '{study}': {short(inputs)}")
             if caught:
-                told = GradleakError(f"{type(error).__name__}: {first_line(error)}")
-                return index, error if isinstance(error, GradleakError) else told
+                wrapped = GradleakError(f"{type(error).__name__}: {first_line(error)}")
+                return index, error if isinstance(error, GradleakError) else wrapped
             raise
         seconds = time.perf_counter() - started
     # Convert the rows to plain values, so that a fresh trial equals one that was read from the cache.
@@ -363,16 +370,16 @@ def processes(jobs: int | None, trials: int, device: str, threads: int = 1, quic
         threads: The number of threads for each trial.
         quick: Whether this is a quick run. Its default is one process, since imports in others would take longer.
     """
-    asked = jobs
-    if asked is None and (text := os.environ.get("GRADLEAK_JOBS")):
+    requested = jobs
+    if requested is None and (text := os.environ.get("GRADLEAK_JOBS")):
         if not text.isdigit():
             raise InputError(f"$GRADLEAK_JOBS must be a positive number; it is '{text}'")
-        asked = int(text)
-    if asked is not None and asked < 1:
-        raise InputError(f"jobs must be a positive number; got {asked}")
+        requested = int(text)
+    if requested is not None and requested < 1:
+        raise InputError(f"jobs must be a positive number; got {requested}")
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    unasked = max(1, len(cards.visible())) if device == "cuda" else cores
-    workers = min(asked or (1 if quick else unasked), trials)
+    default = max(1, len(cards.visible())) if device == "cuda" else cores
+    workers = min(requested or (1 if quick else default), trials)
     return workers if threads == 1 else max(1, min(workers, cores // threads))
 
 
@@ -402,22 +409,22 @@ def _backend(cluster: str | None, threads: int, alone: bool) -> Iterator[None]:
             client.wait_for_workers(1, timeout=WAIT)
         except TimeoutError as error:
             raise InputError(f"no worker has come to the Dask scheduler at '{cluster}' in {WAIT} s") from error
-        if (most := max(client.nthreads().values())) > 1:
+        if (most_threads := max(client.nthreads().values())) > 1:
             # Trials seed torch's global generator, which all threads of a process share.
-            raise InputError(f"a worker of '{cluster}' has {most} threads: start it with `--nthreads 1`")
+            raise InputError(f"a worker of '{cluster}' has {most_threads} threads: start it with `--nthreads 1`")
         try:
             with joblib.parallel_config(backend="dask"):
                 yield
         except (CancelledError, OSError) as error:
             if client.status == "running":
                 raise
-            told = "finished trials are kept, and the same command goes on from there"
-            raise GradleakError(f"the Dask scheduler at '{cluster}' went away; {told}") from error
+            advice = "finished trials are kept, and the same command goes on from there"
+            raise GradleakError(f"the Dask scheduler at '{cluster}' went away; {advice}") from error
 
 
 def _profile(study: Study, parameters: Parameters) -> Any:
-    own = parameters.model_dump()
+    values = parameters.model_dump()
     for profile in ("quick", "paper"):
-        if own == studies.parameters(study, profile, {"device": own["device"]}).model_dump():
+        if values == studies.parameters(study, profile, {"device": values["device"]}).model_dump():
             return profile
     return "custom"

@@ -122,10 +122,10 @@ class Package:
 
     def trials(self, module: str) -> Sources:
         """Return the definitions with which the trials of a study's module are computed."""
-        found = self.module(module)
-        if found is None:
+        parsed = self.module(module)
+        if parsed is None:
             raise InputError(f"there is no module {module}")
-        kinds = sorted(name for name in found.bindings if any(map(_runs, found.definitions(name))))
+        kinds = sorted(name for name in parsed.bindings if any(map(_runs, parsed.definitions(name))))
         if not kinds:
             raise InputError(f"{module} has no experiment: a class with a method `run`")
         return self.closure([Definition(module, name) for name in kinds])
@@ -137,10 +137,10 @@ class Package:
         """
         roots, spare = list(roots), frozenset[str]()
         while True:
-            found, named, constructors = self._closed(roots, spare)
-            if constructors - named <= spare:
-                return found
-            spare |= constructors - named
+            result, named, constructor_names = self._closed(roots, spare)
+            if constructor_names - named <= spare:
+                return result
+            spare |= constructor_names - named
 
     def _closed(self, roots: list[Definition], spare: frozenset[str]) -> tuple[Sources, set[str], set[str]]:
         """Return the closure without the constructors in `spare`, the attributes it names, and its constructors."""
@@ -163,17 +163,17 @@ class Package:
         for definition in waiting:  # `number` appends to this list while it is read
             text, named = self._text(definition, spare)
             attributes |= set(ATTRIBUTE.findall(text))
-            first, *others = text.split("\0")
-            numbered = [f"#{number(one)} {part}" for one, part in zip(named, others, strict=True)]
+            first, *rest = text.split("\0")
+            numbered = [f"#{number(other)} {segment}" for other, segment in zip(named, rest, strict=True)]
             digest.update("".join([first, *numbered, "\n"]).encode())
-        constructors = set().union(*map(self._constructors, numbers))
-        return Sources(digest.hexdigest()[:16], frozenset(numbers)), attributes, constructors
+        constructor_names = set().union(*map(self._constructors, numbers))
+        return Sources(digest.hexdigest()[:16], frozenset(numbers)), attributes, constructor_names
 
     def _constructors(self, definition: Definition) -> set[str]:
         """Return the names of the alternative constructors if a definition is a class."""
-        found = self.module(definition.module)
-        assert found is not None
-        nodes = found.definitions(definition.name) if definition.name in found.bindings else []
+        parsed = self.module(definition.module)
+        assert parsed is not None
+        nodes = parsed.definitions(definition.name) if definition.name in parsed.bindings else []
         return set().union(*map(constructors, nodes))
 
     def _text(self, definition: Definition, spare: frozenset[str]) -> tuple[str, list[Definition]]:
@@ -184,8 +184,8 @@ class Package:
         return self.texts[definition, without]
 
     def _spelled(self, module: str, name: str, without: frozenset[str]) -> tuple[str, list[Definition]]:
-        found = self.module(module)
-        assert found is not None
+        parsed = self.module(module)
+        assert parsed is not None
         named: list[Definition] = []
 
         def named_by(meaning: Definition | str) -> str:
@@ -201,11 +201,11 @@ class Package:
             return named_by(meaning), used
 
         if name == WHOLE:
-            names = sorted(found.bindings)
-            parts = [f"{one}={read(one, ())[0]}" for one in names]
+            names = sorted(parsed.bindings)
+            parts = [f"{binding}={read(binding, ())[0]}" for binding in names]
             return f"module({' '.join(parts)})", named
-        nodes: list[ast.stmt] = found.effects if name == EFFECTS else found.definitions(name)
-        return " ".join(spelled(node, found, name, read, without) for node in nodes), named
+        nodes: list[ast.stmt] = parsed.effects if name == EFFECTS else parsed.definitions(name)
+        return " ".join(spelled(node, parsed, name, read, without) for node in nodes), named
 
     def _meaning(self, module: str, root: Import | str, attributes: tuple[str, ...]) -> tuple[Definition | str, int]:
         """Resolve a name and the attributes behind it, and return the number of attributes that the result includes.
@@ -225,22 +225,22 @@ class Package:
 
     def _bound(self, module: str, name: str) -> Definition | _Place | str | None:
         """Resolve a name in a module; return None if the module does not have the name."""
-        found = self.module(module)
-        assert found is not None
-        if name in found.bindings:
-            if found.definitions(name):
+        parsed = self.module(module)
+        assert parsed is not None
+        if name in parsed.bindings:
+            if parsed.definitions(name):
                 return Definition(module, name)
-            what = found.imported(name)
+            imported = parsed.imported(name)
             # A package may import one of its own modules by name. Following that import would lead back to this name,
             # so such a module is looked up below.
-            if (what.module, what.name) != (module, name):
-                return self._imported(what)
+            if (imported.module, imported.name) != (module, name):
+                return self._imported(imported)
         inner = f"{module}.{name}"
         if self.module(inner) is not None:
             return _Place(inner)
         # A module's __getattr__ returns the names that the module imports under `if TYPE_CHECKING`.
-        if "__getattr__" in found.bindings and name in found.types:
-            return self._imported(found.types[name])
+        if "__getattr__" in parsed.bindings and name in parsed.types:
+            return self._imported(parsed.types[name])
         return None
 
     def _imported(self, what: Import) -> Definition | _Place | str:
@@ -257,7 +257,7 @@ class Package:
 def _runs(node: ast.stmt) -> bool:
     """Whether a definition is an experiment: a class with a method `run`."""
     return isinstance(node, ast.ClassDef) and any(
-        isinstance(one, ast.FunctionDef) and one.name == "run" for one in node.body
+        isinstance(member, ast.FunctionDef) and member.name == "run" for member in node.body
     )
 
 

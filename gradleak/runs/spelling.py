@@ -62,8 +62,8 @@ class Module:
             for inner in node.orelse:
                 self._take(inner)
             return
-        for name, what in bound([node], self.package):
-            self.bindings.setdefault(name, []).append(what or node)
+        for name, imported in bound([node], self.package):
+            self.bindings.setdefault(name, []).append(imported or node)
         targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
         plain = isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign) and all(map(_binds_names, targets))
         if not plain and not isinstance(node, Function | ast.ClassDef | ast.Import | ast.ImportFrom):
@@ -71,11 +71,11 @@ class Module:
 
     def definitions(self, name: str) -> list[ast.stmt]:
         """Return the statements that define a name, in their order; an empty list if the name is imported."""
-        return [one for one in self.bindings[name] if isinstance(one, ast.stmt)]
+        return [binding for binding in self.bindings[name] if isinstance(binding, ast.stmt)]
 
     def imported(self, name: str) -> Import:
         """Return the last import that binds a name."""
-        return [one for one in self.bindings[name] if isinstance(one, Import)][-1]
+        return [binding for binding in self.bindings[name] if isinstance(binding, Import)][-1]
 
 
 def imports(node: ast.Import | ast.ImportFrom, package: str) -> Iterator[tuple[str, Import]]:
@@ -102,7 +102,7 @@ def bound(nodes: Iterable[ast.AST], package: str) -> Iterator[tuple[str, Import 
             case ast.Import() | ast.ImportFrom():
                 yield from imports(node, package)
             case ast.ListComp() | ast.SetComp() | ast.DictComp() | ast.GeneratorExp():
-                inner = (one.target for one in ast.walk(node) if isinstance(one, ast.NamedExpr))
+                inner = (expression.target for expression in ast.walk(node) if isinstance(expression, ast.NamedExpr))
                 yield from ((target.id, None) for target in inner)
             case ast.Name(id=name, ctx=ast.Store() | ast.Del()):
                 yield name, None
@@ -142,13 +142,13 @@ def spelled(node: ast.stmt, module: Module, own: str, read: Read, without: Colle
 def constructors(node: ast.stmt) -> set[str]:
     """Return the names of a class's alternative constructors: its class methods `from_…`."""
     body = node.body if isinstance(node, ast.ClassDef) else []
-    return {one.name for one in body if _constructs(one)}  # type: ignore[attr-defined]
+    return {member.name for member in body if _constructs(member)}  # type: ignore[attr-defined]
 
 
 def _constructs(node: ast.AST) -> bool:
     if not isinstance(node, ast.FunctionDef) or not node.name.startswith("from_"):
         return False
-    return [getattr(one, "id", None) for one in node.decorator_list] == ["classmethod"]
+    return [getattr(decorator, "id", None) for decorator in node.decorator_list] == ["classmethod"]
 
 
 class _Speller:
@@ -175,7 +175,7 @@ class _Speller:
             case ast.AST():
                 return self._parts(node, scopes)
             case list():
-                return f"[{' '.join(self.spell(one, scopes) for one in node)}]"
+                return f"[{' '.join(self.spell(item, scopes) for item in node)}]"
             case _:
                 return repr(node)
 
@@ -190,24 +190,24 @@ class _Speller:
             attributes.insert(0, root.attr)
             root = root.value
         if not isinstance(root, ast.Name):
-            return f"{self.spell(root, scopes)}{''.join(f'.{one}' for one in attributes)}"
+            return f"{self.spell(root, scopes)}{''.join(f'.{attribute}' for attribute in attributes)}"
         meaning, used = self._meaning(root, tuple(attributes), scopes)
-        return f"{meaning}{''.join(f'.{one}' for one in attributes[used:])}"
+        return f"{meaning}{''.join(f'.{attribute}' for attribute in attributes[used:])}"
 
     def _meaning(self, node: ast.Name, attributes: tuple[str, ...], scopes: Scopes) -> tuple[str, int]:
         for depth, scope in enumerate(reversed(scopes)):
             # The names of a class are visible in its body, but not in its methods.
             if node.id in scope.names and not (scope.is_class and depth):
-                what = scope.names[node.id]
-                return (node.id, 0) if what is None else self.read(what, attributes)
+                imported = scope.names[node.id]
+                return (node.id, 0) if imported is None else self.read(imported, attributes)
         if not scopes and not isinstance(node.ctx, ast.Load):
             return "(itself)" if node.id == self.own else "(another)", 0
         return self.read(node.id, attributes)
 
     def _function(self, node: Function | ast.Lambda, scopes: Scopes) -> str:
         arguments = node.args
-        every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
-        stars = [one for one in (arguments.vararg, arguments.kwarg) if one]
+        named_arguments = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
+        stars = [child for child in (arguments.vararg, arguments.kwarg) if child]
         outside = [self.spell(arguments.defaults, scopes), self.spell(arguments.kw_defaults, scopes)]
         shape = [len(arguments.posonlyargs), len(arguments.kwonlyargs), bool(arguments.vararg), bool(arguments.kwarg)]
         body: list[ast.AST]
@@ -218,34 +218,34 @@ class _Speller:
             outside.append(self.spell(node.decorator_list, scopes))
             # The name of a top-level definition is left out. The name of an inner one is part of the outer definition.
             name = node.name if scopes else ("(itself)" if node.name == self.own else "(another)")
-        names = {one.arg: None for one in (*every, *stars)} | dict(bound(body, self.module.package))
-        names |= {one.name: None for one in getattr(node, "type_params", ())}
-        for word in _declared(body):
-            names.pop(word, None)
+        names = {child.arg: None for child in (*named_arguments, *stars)} | dict(bound(body, self.module.package))
+        names |= {child.name: None for child in getattr(node, "type_params", ())}
+        for declared in _declared(body):
+            names.pop(declared, None)
         inner = (*scopes, _Scope(names))
-        given = " ".join(one.arg for one in (*every, *stars))
+        argument_names = " ".join(child.arg for child in (*named_arguments, *stars))
         return (
-            f"{type(node).__name__}({name} {shape} {given} {' '.join(outside)} "
-            f"{' '.join(self.spell(one, inner) for one in body)})"
+            f"{type(node).__name__}({name} {shape} {argument_names} {' '.join(outside)} "
+            f"{' '.join(self.spell(child, inner) for child in body)})"
         )
 
     def _class(self, node: ast.ClassDef, scopes: Scopes) -> str:
         name = node.name if scopes else ("(itself)" if node.name == self.own else "(another)")
-        kinds: dict[str, Import | None] = {one.name: None for one in getattr(node, "type_params", ())}
-        around = (*scopes, _Scope(kinds)) if kinds else scopes
-        outside = [self.spell(part, around) for part in (node.bases, node.keywords, node.decorator_list)]
-        inner = (*around, _Scope(dict(bound(node.body, self.module.package)), is_class=True))
-        body = [one for one in node.body if not (_constructs(one) and getattr(one, "name", "") in self.without)]
-        return f"class({name} {' '.join(outside)} {' '.join(self.spell(one, inner) for one in body)})"
+        type_parameters: dict[str, Import | None] = {child.name: None for child in getattr(node, "type_params", ())}
+        outer = (*scopes, _Scope(type_parameters)) if type_parameters else scopes
+        outside = [self.spell(part, outer) for part in (node.bases, node.keywords, node.decorator_list)]
+        inner = (*outer, _Scope(dict(bound(node.body, self.module.package)), is_class=True))
+        body = [child for child in node.body if not (_constructs(child) and getattr(child, "name", "") in self.without)]
+        return f"class({name} {' '.join(outside)} {' '.join(self.spell(child, inner) for child in body)})"
 
     def _comprehension(self, node: Comprehension, scopes: Scopes) -> str:
-        targets = [target for one in node.generators for target in bound([one.target], self.module.package)]
+        targets = [target for child in node.generators for target in bound([child.target], self.module.package)]
         inner = (*scopes, _Scope(dict(targets)))
-        first, *others = node.generators
+        first, *rest = node.generators
         parts = [self.spell(first.iter, scopes), self.spell(first.target, inner), self.spell(first.ifs, inner)]
-        parts += [self.spell(one, inner) for one in others]
+        parts += [self.spell(child, inner) for child in rest]
         values = [node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt]
-        return f"{type(node).__name__}({' '.join(parts)} {' '.join(self.spell(one, inner) for one in values)})"
+        return f"{type(node).__name__}({' '.join(parts)} {' '.join(self.spell(child, inner) for child in values)})"
 
 
 def _declared(nodes: Iterable[ast.AST]) -> set[str]:
@@ -253,9 +253,9 @@ def _declared(nodes: Iterable[ast.AST]) -> set[str]:
     return {
         name
         for node in nodes
-        for one in ast.walk(node)
-        if isinstance(one, ast.Global | ast.Nonlocal)
-        for name in one.names
+        for child in ast.walk(node)
+        if isinstance(child, ast.Global | ast.Nonlocal)
+        for name in child.names
     }
 
 

@@ -57,23 +57,23 @@ def made_today(record: Record) -> bool:
 
 def told(record: Record) -> str:
     """Return a record's state with its reason, in one sentence."""
-    found = confirmed_by(record)
-    now = _state(record, found)
-    if now == "current":
+    summaries = confirmed_by(record)
+    present = _state(record, summaries)
+    if present == "current":
         return "current: made with today's code"
-    if now == "confirmed":
-        trials = {digest for summary in found for digest in summary.trials}
+    if present == "confirmed":
+        trials = {digest for summary in summaries for digest in summary.trials}
         return f"confirmed: {len(trials)} of {len(record.trials)} trials, of every part, run again with the same rows"
-    if now == "differs":
-        names = ", ".join(dict.fromkeys(summary.machine.name for summary in found if summary.differs))
+    if present == "differs":
+        names = ", ".join(dict.fromkeys(summary.machine.name for summary in summaries if summary.differs))
         return f"differs: trials run again on {names} gave other rows"
     parts = set(map(part_of, record.trials))
-    missing = sorted(parts - confirmations.confirmed_parts(record, found))
-    which = "none of them" if missing == sorted(parts) else f"no trial of {', '.join(missing)}"
-    return f"stale: the code of its trials has changed since, and {which} was run again"
+    missing = sorted(parts - confirmations.confirmed_parts(record, summaries))
+    unchecked = "none of them" if missing == sorted(parts) else f"no trial of {', '.join(missing)}"
+    return f"stale: the code of its trials has changed since, and {unchecked} was run again"
 
 
 def counted(states: Iterable[State]) -> str:
     """Return the number of records in each state as a text: "3 records: 1 current, …"."""
-    every = list(states)
-    return f"{len(every)} records: " + ", ".join(f"{every.count(one)} {one}" for one in get_args(State))
+    all_states = list(states)
+    return f"{len(all_states)} records: " + ", ".join(f"{all_states.count(value)} {value}" for value in get_args(State))

@@ -71,36 +71,36 @@ STAYS = (
 
 def on_page(study: Study) -> str:
     """Return a text that lists the work of a page that is known to run on the CPU, with reasons."""
-    reached = sources.of_trials(study).definitions
-    shared = [one for one in STAYS if one is OPEN or not reached.isdisjoint(one.by)]
-    return "; ".join([f"{one.what} ({one.reason})" for one in shared] + _experiments(study))
+    definitions = sources.of_trials(study).definitions
+    shared = [work for work in STAYS if work is OPEN or not definitions.isdisjoint(work.by)]
+    return "; ".join([f"{work.what} ({work.reason})" for work in shared] + _experiments(study))
 
 
 def text() -> str:
     """Return the table of all work that runs on the CPU, in Markdown, for the book's status page."""
     pages = [(page, sources.of_trials(page).definitions) for page in map(studies.load, studies.names())]
     lines = ["| stays on the CPU | because | on |", "| --- | --- | --- |"]
-    for one in STAYS:
-        own = [_link(page) for page, reached in pages if not reached.isdisjoint(one.by)]
-        place = "every page" if one is OPEN else ", ".join(own) or "any page that needs it"
-        lines.append(f"| {one.what} | {one.reason} | {place} |")
+    for work in STAYS:
+        links = [_link(page) for page, definitions in pages if not definitions.isdisjoint(work.by)]
+        place = "every page" if work is OPEN else ", ".join(links) or "any page that needs it"
+        lines.append(f"| {work.what} | {work.reason} | {place} |")
     reasons: dict[str, list[str]] = {}
     for page, _ in pages:
         for reason in _reasons(page):
             reasons.setdefault(reason, []).append(_link(page))
-    lines += [f"| experiments of these pages | {reason} | {', '.join(own)} |" for reason, own in reasons.items()]
+    lines += [f"| experiments of these pages | {reason} | {', '.join(links)} |" for reason, links in reasons.items()]
     head = ":::{table} What stays on the CPU on a machine with a GPU.\n:name: tab-stays-on-cpu\n"
     return f"{head}:class: gradleak-table\n\n" + "\n".join(lines) + "\n:::\n"
 
 
 def _experiments(study: Study) -> list[str]:
     """Return the kinds of experiments of a study that run on the CPU, with their reasons."""
-    found = []
+    descriptions = []
     for reason in _reasons(study):
         parts = [part for part, kind in study.experiments.items() if kind.stays_on_cpu == reason]
-        which = "all experiments" if len(parts) == len(study.experiments) else f"experiments {', '.join(parts)}"
-        found.append(f"{which} ({reason})")
-    return found
+        subject = "all experiments" if len(parts) == len(study.experiments) else f"experiments {', '.join(parts)}"
+        descriptions.append(f"{subject} ({reason})")
+    return descriptions
 
 
 def _reasons(study: Study) -> list[str]:

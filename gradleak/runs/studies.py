@@ -55,8 +55,8 @@ class Study:
     @property
     def Parameters(self) -> type[Parameters]:
         """The class of the study's parameters."""
-        own: type[Parameters] = self.module.Parameters
-        return own
+        parameters_class: type[Parameters] = self.module.Parameters
+        return parameters_class
 
     @property
     def notebook(self) -> Path:
@@ -66,12 +66,14 @@ class Study:
     @cached_property
     def experiments(self) -> dict[str, type[Experiment]]:
         """The classes of experiments that the study's module defines, by their `part`."""
-        found = [one for one in vars(self.module).values() if isinstance(one, type) and issubclass(one, Experiment)]
-        return {one.part: one for one in found if one.__module__ == self.module.__name__ and "run" in vars(one)}
+        classes = [
+            kind for kind in vars(self.module).values() if isinstance(kind, type) and issubclass(kind, Experiment)
+        ]
+        return {kind.part: kind for kind in classes if kind.__module__ == self.module.__name__ and "run" in vars(kind)}
 
     def trials(self, parameters: BaseParameters) -> list[Columns]:
         """Return the inputs of every trial of a run."""
-        return [inputs_of(one) for one in parameters.experiments()]
+        return [inputs_of(experiment) for experiment in parameters.experiments()]
 
     def experiment(self, inputs: Columns) -> Experiment:
         """Return the experiment that a trial with these inputs runs."""
@@ -84,7 +86,7 @@ class Study:
 
     def datasets(self, parameters: BaseParameters) -> list[str]:
         """Return the names of the datasets that a run reads."""
-        return list(dict.fromkeys(name for one in parameters.experiments() for name in one.reads()))
+        return list(dict.fromkeys(name for experiment in parameters.experiments() for name in experiment.reads()))
 
     def about(self, parameters: BaseParameters) -> str:
         """Return the size of a run in a few words, such as "45 images, CIFAR-10"."""
@@ -98,7 +100,7 @@ class Study:
     @property
     def threads(self) -> int:
         """The largest number of threads that a trial of the study uses."""
-        return max((one.threads for one in self.experiments.values()), default=1)
+        return max((kind.threads for kind in self.experiments.values()), default=1)
 
 
 def package_path() -> list[str]:
@@ -175,22 +177,22 @@ def parameters(
 
 def _refused(study: Study, error: ValidationError, given: Mapping[str, JsonValue]) -> InputError:
     """Return an error that names the invalid parameter and describes valid values, in one line."""
-    first = error.errors()[0]
-    if not first["loc"]:
+    problem = error.errors()[0]
+    if not problem["loc"]:
         # The error has no location if a validator of several parameters raised it.
         return InputError(f"parameters of '{study.name}': {reason(error)}")
-    name = str(first["loc"][0])
+    name = str(problem["loc"][0])
     field = study.Parameters.model_fields[name]
-    told = f"parameter '{name}' of '{study.name}': "
-    form = next((one for one in get_args(field.annotation) if _is_form(one)), None)
-    if form is not None and first["type"] == "value_error":
-        listed: Any = field.default or study.Parameters.at(PAPER)[name]
-        example = listed[0]
-        return InputError(f"{told}{reason(error)} ({field.description}; such as '{example}')")
+    prefix = f"parameter '{name}' of '{study.name}': "
+    form = next((argument for argument in get_args(field.annotation) if _is_form(argument)), None)
+    if form is not None and problem["type"] == "value_error":
+        default: Any = field.default or study.Parameters.at(PAPER)[name]
+        example = default[0]
+        return InputError(f"{prefix}{reason(error)} ({field.description}; such as '{example}')")
     # Show a text from the command line as the user typed it, and only the invalid element of a list.
-    value = first["input"] if len(first["loc"]) > 1 else given.get(name, first["input"])
+    value = problem["input"] if len(problem["loc"]) > 1 else given.get(name, problem["input"])
     return InputError(
-        f"{told}{value!r} is not right, {reason(error)} "
+        f"{prefix}{value!r} is not right, {reason(error)} "
         f"({written_types(field.annotation)[-1]}: {field.description}; default {field.default!r})"
     )
 

@@ -57,8 +57,8 @@ class Trials:
             write_whole(self._file(trial.inputs), lambda stream: stream.write(text))
         except StorageError as error:
             reason = getattr(error.__cause__, "strerror", None) or error
-            told = f"a trial of '{self.study}' could not be stored in the cache ({short(trial.inputs)}): {reason}"
-            progress.warn(told)
+            message = f"a trial of '{self.study}' could not be stored in the cache ({short(trial.inputs)}): {reason}"
+            progress.warn(message)
 
     def _file(self, inputs: Columns) -> Path:
         key = hashlib.sha256(f"{known(inputs)} {self.decides}".encode()).hexdigest()[:20]

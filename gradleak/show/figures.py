@@ -77,21 +77,21 @@ def legend_below(figure: Figure, columns: int) -> None:
     """Add one legend with this number of columns below all panels; it contains each label of any panel once."""
     pairs = (pair for axis in figure.axes for pair in zip(*axis.get_legend_handles_labels(), strict=True))
     handles: dict[str, Any] = {}
-    for handle, name in pairs:
-        handles.setdefault(name, handle)
+    for handle, label in pairs:
+        handles.setdefault(label, handle)
     figure.legend(handles.values(), handles, loc="outside lower center", ncols=columns)
 
 
 def swarms(axis: Axes, groups: Mapping[str, Any], *, size: float = 3.5) -> None:
     """Draw every value of each group as a dot, with the group's median and the range of its middle half."""
-    values = pd.concat([pd.DataFrame({"group": name, "value": list(own)}) for name, own in groups.items()])
-    keys = {"data": values, "x": "group", "y": "value", "hue": "group", "order": list(groups), "ax": axis}
+    values = pd.concat([pd.DataFrame({"group": name, "value": list(members)}) for name, members in groups.items()])
+    options = {"data": values, "x": "group", "y": "value", "hue": "group", "order": list(groups), "ax": axis}
     # Colours are assigned by name, because seaborn would skip a group without values.
-    keys |= {"palette": dict(zip(groups, COLOURS, strict=False)), "legend": False}
+    options |= {"palette": dict(zip(groups, COLOURS, strict=False)), "legend": False}
     # Dots that do not fit beside others may overlap without a warning, since the median is drawn as well.
-    sns.swarmplot(**keys, size=size, warn_thresh=1)
+    sns.swarmplot(**options, size=size, warn_thresh=1)
     middle = {"estimator": "median", "errorbar": ("pi", 50), "linestyle": "none", "marker": "_", "markersize": 26}
-    sns.pointplot(**keys, **middle, err_kws={"linewidth": 1.2}, zorder=4)
+    sns.pointplot(**options, **middle, err_kws={"linewidth": 1.2}, zorder=4)
     axis.set(xlabel="", ylabel="")
 
 

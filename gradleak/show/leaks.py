@@ -59,8 +59,8 @@ def stopped_on(study: str, success: str, threshold: float, attack: str = "") -> 
         threshold: The success below which the attack counts as stopped.
         attack: Use only the rows of this attack.
     """
-    kept = records.recorded(study)
-    return MISSING if kept is None else stopped(kept.frame(), success, threshold, attack)
+    record = records.recorded(study)
+    return MISSING if record is None else stopped(record.frame(), success, threshold, attack)
 
 
 def stopped(rows: pd.DataFrame, success: str, threshold: float, attack: str = "") -> str:
@@ -108,8 +108,8 @@ def largest_recovered(rows: pd.DataFrame, column: str, full: float) -> tuple[int
         The batch size and the number of classes; both are 0 if there is no such batch size.
     """
     shares = rows.groupby(["size", "classes"])[column].mean().reset_index()
-    whole = shares[shares[column] >= full].sort_values(["size", "classes"])
-    return (0, 0) if whole.empty else (int(whole["size"].iloc[-1]), int(whole["classes"].iloc[-1]))
+    complete = shares[shares[column] >= full].sort_values(["size", "classes"])
+    return (0, 0) if complete.empty else (int(complete["size"].iloc[-1]), int(complete["classes"].iloc[-1]))
 
 
 def by_stage(rows: pd.DataFrame) -> str:

@@ -32,9 +32,9 @@ class Shown(Record):
         run = f"This run ({records.about(self.this)}) took {sum(trial.seconds for trial in self.this.trials):.0f} s"
         if self.recorded:
             other = records.beside(self)
-            told = f" A run recorded on {other.where} lies beside it and is not shown." if other else ""
+            note = f" A run recorded on {other.where} lies beside it and is not shown." if other else ""
             return (
-                f"Tables and figures below are drawn from the run recorded on {self.where}: {self.about}.{told} {run}; "
+                f"Tables and figures below are drawn from the run recorded on {self.where}: {self.about}.{note} {run}; "
                 "it shows that the code on this page works, and its values stand in the column *this run* of the "
                 "verdicts."
             )
@@ -44,17 +44,19 @@ class Shown(Record):
 
 def shown(record: Record) -> Shown:
     """Return the run that a page shows: the recorded run if the page ran with its quick parameters, else this run."""
-    kept = records.recorded(record.study) if record.profile == "quick" else None
-    own = kept or record
-    return Shown.model_construct(**dict(own), recorded=kept is not None, this=record, about=records.about(own))
+    recorded = records.recorded(record.study) if record.profile == "quick" else None
+    chosen = recorded or record
+    return Shown.model_construct(
+        **dict(chosen), recorded=recorded is not None, this=record, about=records.about(chosen)
+    )
 
 
 def table(record: Record) -> Table:
     """Return a table for the foot of a page, with the provenance of this run and of the recorded runs."""
 
-    kept = records.recorded(record.study)
-    columns = {"this run": _described(record)} | ({"recorded": _described(kept)} if kept else {})
-    if kept and (other := records.beside(kept)):
+    recorded = records.recorded(record.study)
+    columns = {"this run": _described(record)} | ({"recorded": _described(recorded)} if recorded else {})
+    if recorded and (other := records.beside(recorded)):
         columns["also recorded, not shown"] = _described(other)
     frame = pd.DataFrame(columns).rename_axis("").reset_index()
     return Table(
@@ -66,21 +68,21 @@ def table(record: Record) -> Table:
 
 
 def _described(record: Record) -> dict[str, str]:
-    facts = record.provenance
-    again = [f"{one.machine.name}: {one.text}" for one in standing.confirmed_by(record)]
+    provenance = record.provenance
+    checks = [f"{summary.machine.name}: {summary.text}" for summary in standing.confirmed_by(record)]
     return {
         "profile": record.profile,
-        "data": "; ".join(map(_at_hand, facts.data)) or "none",
-        "device": facts.device,
-        "processor": ", ".join(name for name in (facts.processor, facts.instructions) if name) or "not kept",
+        "data": "; ".join(map(_at_hand, provenance.data)) or "none",
+        "device": provenance.device,
+        "processor": ", ".join(name for name in (provenance.processor, provenance.instructions) if name) or "not kept",
         "stays on the CPU": staying.on_page(studies.load(record.study)),
         "trials": f"{len(record.trials)}, {sum(trial.seconds for trial in record.trials):.1f} s in all",
         "date": " to ".join(records.span(record)),
-        "commit": ", ".join(dict.fromkeys(trial.commit or facts.commit for trial in record.trials)),
+        "commit": ", ".join(dict.fromkeys(trial.commit or provenance.commit for trial in record.trials)),
         "state": standing.told(record),
-        "trials run again": "; ".join(again) or "none",
-        "seed": str(facts.seed),
-        "versions": ", ".join(f"{name} {version}" for name, version in facts.versions.items()),
+        "trials run again": "; ".join(checks) or "none",
+        "seed": str(provenance.seed),
+        "versions": ", ".join(f"{name} {version}" for name, version in provenance.versions.items()),
         "digest": record.digest()[:16],
         "parameters": ", ".join(f"{name} = {value}" for name, value in record.parameters.items()),
     }
