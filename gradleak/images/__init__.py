@@ -1,4 +1,4 @@
-"""From gradients to images."""
+"""Recover images from gradients."""
 
 from gradleak.images.cocktail import certify_features, unmix_features
 from gradleak.images.gradinversion.attack import restore_batches

@@ -1,4 +1,4 @@
-"""The cocktail-party attack (kariyappa2023): features of a batch as independent components of a layer's gradient."""
+"""Recover a batch's features as independent components of a layer's gradient: cocktail-party attack (kariyappa2023)."""
 
 from __future__ import annotations
 
@@ -17,28 +17,31 @@ from gradleak.labels.soft.single import SoftLabels, recover_soft_labels
 from gradleak.precision import Precision, rounding_unit
 
 ROUNDS, TOLERANCE = 500, 1e-6
-# How many rounding units a gradient's entry and the inverse of the features are off by, together.
+# Combined error of a gradient's entry and of the inverse of the features, in rounding units.
 ROUNDED = 8.0
 
 
 def unmix_features(weight_gradient: Tensor, batch_size: int, *, seed: int = 0) -> Tensor:
-    """Return a linear layer's inputs (B, I) of so many samples, in no order and each of length 1.
+    """Return the inputs (B, I) of a linear layer, in arbitrary order and scaled to length 1.
 
-    Threat model: gradients only. Known: batch size. Taken for granted: that inputs, position by position, are
-    statistically independent of each other, which nothing in the gradient confirms; and that each sums to more than
-    nothing. The gradient (C, I) is Σ_b (p_b − y_b) x_bᵀ / B, so that its rows mix the inputs.
+    Threat model: gradients only. Known: batch size. The gradient (C, I) is Σ_b (p_b − y_b) x_bᵀ / B, so its rows are
+    mixtures of the inputs. Two assumptions, which the gradient cannot confirm: the samples' inputs are statistically
+    independent of each other, and each sample's input has a positive sum.
     """
     if weight_gradient.ndim != 2 or not 1 <= batch_size <= min(weight_gradient.shape):
         shape = tuple(weight_gradient.shape)
-        raise InputError(f"{batch_size} inputs are not mixed in a gradient of shape {shape}: it has fewer rows")
+        raise InputError(
+            f"{batch_size} inputs cannot be unmixed from a gradient of shape {shape}: "
+            "it needs at least one input, and as many rows and columns as inputs"
+        )
     rows = torch.linalg.svd(weight_gradient.double(), full_matrices=False)[2][:batch_size]
     mixed = rows.T.cpu().numpy() * math.sqrt(rows.shape[1])
     analysis = FastICA(batch_size, whiten="unit-variance", random_state=seed, max_iter=ROUNDS, tol=TOLERANCE)
     with warnings.catch_warnings():
-        # Components that go on turning have no independent directions to settle in; they are returned as they are.
+        # Where the data have no independent directions FastICA does not converge; return its last components.
         warnings.simplefilter("ignore", ConvergenceWarning)
         analysis.fit(mixed)
-    # Means are unmixed as well: independence is about what is around them.
+    # FastICA subtracts the mean of each mixture; apply the components to the mixtures with their means.
     found = analysis.components_ @ mixed.T
     found *= np.where(found.sum(axis=1, keepdims=True) < 0, -1.0, 1.0)
     unmixed: Tensor = torch.from_numpy(found / np.linalg.norm(found, axis=1, keepdims=True)).to(weight_gradient)
@@ -54,12 +57,23 @@ def certify_features(
     prior: str | LabelPrior = "smoothing",
     precision: str | Precision | None = None,
 ) -> SoftLabels:
-    """Say of each of a last layer's unmixed features (B, I) whether a label explains its share of the gradient.
+    """Check for each unmixed feature of the last layer whether a label explains its share of the gradient.
 
-    `unmix_features` gives no certificate; this is one. The features divide the gradient (C, I) into one outer product a
-    sample. Where a feature is a sample's, its product is a gradient of that sample alone: `recover_soft_labels` finds a
-    label of the `prior`'s shape, and calls it "unique". No label explains the product of a mixture of samples: it is
-    "failed". As independent components hold to a few digits only, one that is nearly right fails as well.
+    The features divide the gradient into one outer product per sample. If a feature belongs to a single sample, its
+    product is the gradient of that sample, and `recover_soft_labels` finds a "unique" label. No label explains the
+    product of a mixture of samples, so its status is "failed". Independent components are accurate to a few digits
+    only, so a feature that is almost right may fail as well.
+
+    Args:
+        weight_gradient: Gradient of the last layer's weight (C, I).
+        weight: The last layer's weight (C, I).
+        features: The features (B, I) from `unmix_features`.
+        bias: The last layer's bias (C,).
+        prior: The shape of the labels: "smoothing", "onehot", "mixup" or a `LabelPrior`.
+        precision: The precision in which the client computes.
+
+    Returns:
+        The label and the status for each feature.
     """
     if features.ndim != 2 or features.shape[1:] != weight_gradient.shape[1:]:
         raise InputError(f"features must be (B, {weight_gradient.shape[1]}); got {tuple(features.shape)}")
@@ -67,7 +81,7 @@ def certify_features(
     inverse = torch.linalg.pinv(found)
     errors = len(found) * (weight_gradient.double() @ inverse).T
     alone = (errors.unsqueeze(2) * found.unsqueeze(1)).to(weight_gradient.dtype)
-    # Each product takes its share of the rounding of the whole gradient, and of its inverse.
+    # The rounding error of the whole gradient reaches each product, amplified by the inverse of the features.
     rounding = ROUNDED * rounding_unit(precision, weight_gradient.dtype) * float(weight_gradient.abs().max())
     taken = len(found) * float((inverse.norm(dim=0) * found.abs().amax(dim=1)).max())
     return recover_soft_labels(alone, weight, bias=bias, prior=prior, noise=rounding * taken, precision=precision)

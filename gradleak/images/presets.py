@@ -1,4 +1,4 @@
-"""The published attacks on images by their names, whatever engine runs them."""
+"""Run the published attacks on images by their names."""
 
 from __future__ import annotations
 
@@ -18,16 +18,21 @@ from gradleak.images.matching.objective import Distance, ImagePrior
 from gradleak.images.matching.optimizers import DECAY, LBFGS, Adam
 from gradleak.leak import Leak
 
-# Presets that the matching engine runs; those of `SETTINGS` are run by `restore_batches`.
+# `match` runs these presets; `restore_batches` runs those of `SETTINGS`.
 MATCHING = ("dlg", "idlg", "inverting-gradients", "wang2024-l2", "wang2024-cosine")
 PRESETS = (*MATCHING, *SETTINGS)
 
 
 @dataclass(frozen=True)
 class Preset(Mapping[str, Any]):
-    """A published attack: the function that runs it, and the options that this function is called with.
+    """A published attack.
 
     `preset("dlg").run(leak)` runs the attack; `match(leak, **preset("dlg"))` does the same.
+
+    Attributes:
+        name: The attack's name, one of `PRESETS`.
+        engine: The function that runs the attack, `match` or `restore_batches`.
+        options: The keyword arguments of this function.
     """
 
     name: str
@@ -35,7 +40,7 @@ class Preset(Mapping[str, Any]):
     options: dict[str, Any] = field(default_factory=dict)
 
     def run(self, leaks: Leak | Sequence[Leak], labels: Tensor | str | None = None, **changes: Any) -> Reconstruction:
-        """Run the attack on a leak or several, with known labels and with some options changed, if these are given."""
+        """Run the attack on one leak or several; `labels` and `changes` override the options of the attack."""
         known = {} if labels is None else {"labels": labels}
         return self.engine(leaks, **self.options | changes | known)
 
@@ -52,11 +57,19 @@ class Preset(Mapping[str, Any]):
 def preset(name: str, *, channels: int = 3) -> Preset:
     """Return a published attack by its name.
 
-    dlg (zhu2019) and idlg (zhao2020): L2, whole L-BFGS steps, 300 of 20; iDLG ends at a loss of 1e-6.
-    inverting-gradients (geiping2020): cosine, Adam on the gradient's sign, total variation, pixels kept in range;
-    `channels` of the images, for that range. wang2024-l2, wang2024-cosine: total variation of 1e-2 for an untrained
-    network; the paper's code takes 1e-3 for a trained one. gradinversion (yin2021) as printed; gradinversion+pyramid,
-    gradinversion+features: ours; deepinversion: without any gradient.
+    dlg (zhu2019), idlg (zhao2020): squared L2 distance, 300 steps of 20 L-BFGS iterations without a line search. iDLG
+        stops at a loss of 1e-6.
+    inverting-gradients (geiping2020): cosine distance, Adam on the gradient's sign, total variation, pixels clamped to
+        their range.
+    wang2024-l2, wang2024-cosine: total variation with a weight of 1e-2, as for an untrained network. The paper's code
+        uses 1e-3 for a trained network.
+    gradinversion (yin2021): as printed in the paper.
+    gradinversion+pyramid, gradinversion+features: our variants of it.
+    deepinversion: the same without any gradient.
+
+    Args:
+        name: One of `PRESETS`.
+        channels: The number of channels of the images, which sets the range of their pixels.
     """
     if name in SETTINGS:
         labels = "recovered" if SETTINGS[name].feature else "counted"

@@ -117,10 +117,24 @@ def bound(nodes: Iterable[ast.AST], package: str) -> Iterator[tuple[str, Import 
 
 
 class _Scope(NamedTuple):
-    """The names of a function, a comprehension or a class, with the imported object, or None for others."""
+    """The names of a function, a comprehension or a class, with the imported object, or None for others.
+
+    Attributes:
+        names: The names in the order in which they appear.
+        arguments: The names of arguments, which calls may state; all other local names may be renamed.
+        is_class: Whether the names are those of a class, which are attributes.
+    """
 
     names: dict[str, Import | None]
+    arguments: frozenset[str] = frozenset()
     is_class: bool = False
+
+    def spelled(self, name: str, level: int) -> str:
+        """Return the text of a name that is bound here, at this level of nesting."""
+        if self.is_class or name in self.arguments:
+            return name
+        renamed = [other for other, imported in self.names.items() if imported is None and other not in self.arguments]
+        return f"${level}.{renamed.index(name)}"
 
 
 Scopes = tuple[_Scope, ...]
@@ -199,7 +213,9 @@ class _Speller:
             # The names of a class are visible in its body, but not in its methods.
             if node.id in scope.names and not (scope.is_class and depth):
                 imported = scope.names[node.id]
-                return (node.id, 0) if imported is None else self.read(imported, attributes)
+                if imported is not None:
+                    return self.read(imported, attributes)
+                return scope.spelled(node.id, len(scopes) - depth), 0
         if not scopes and not isinstance(node.ctx, ast.Load):
             return "(itself)" if node.id == self.own else "(another)", 0
         return self.read(node.id, attributes)
@@ -216,13 +232,17 @@ class _Speller:
         else:
             body = list(node.body)
             outside.append(self.spell(node.decorator_list, scopes))
-            # The name of a top-level definition is left out. The name of an inner one is part of the outer definition.
-            name = node.name if scopes else ("(itself)" if node.name == self.own else "(another)")
+            # The name of a top-level definition is left out. The name of an inner one is a local name.
+            name = (
+                scopes[-1].spelled(node.name, len(scopes))
+                if scopes
+                else ("(itself)" if node.name == self.own else "(another)")
+            )
         names = {child.arg: None for child in (*named_arguments, *stars)} | dict(bound(body, self.module.package))
         names |= {child.name: None for child in getattr(node, "type_params", ())}
         for declared in _declared(body):
             names.pop(declared, None)
-        inner = (*scopes, _Scope(names))
+        inner = (*scopes, _Scope(names, frozenset(child.arg for child in (*named_arguments, *stars))))
         argument_names = " ".join(child.arg for child in (*named_arguments, *stars))
         return (
             f"{type(node).__name__}({name} {shape} {argument_names} {' '.join(outside)} "
@@ -230,7 +250,11 @@ class _Speller:
         )
 
     def _class(self, node: ast.ClassDef, scopes: Scopes) -> str:
-        name = node.name if scopes else ("(itself)" if node.name == self.own else "(another)")
+        name = (
+            scopes[-1].spelled(node.name, len(scopes))
+            if scopes
+            else ("(itself)" if node.name == self.own else "(another)")
+        )
         type_parameters: dict[str, Import | None] = {child.name: None for child in getattr(node, "type_params", ())}
         outer = (*scopes, _Scope(type_parameters)) if type_parameters else scopes
         outside = [self.spell(part, outer) for part in (node.bases, node.keywords, node.decorator_list)]

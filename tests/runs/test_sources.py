@@ -90,6 +90,8 @@ def test_names_are_followed_wherever_they_come_from(tmp_path: Path) -> None:
         ("import torch.nn.functional as F", "from torch.nn import functional as F"),
         ("hidden as found\n", "hidden as found, never\n"),
         ("def other(): return 1\ndef never(): return 2", "def never(): return 2\ndef other(): return 1"),
+        ("picture", "image"),
+        ("drawn for drawn in", "kind for kind in"),
     ],
 )
 def test_what_changes_no_result_changes_no_digest(tmp_path: Path, old: str, new: str) -> None:
@@ -116,6 +118,9 @@ def test_what_changes_no_result_changes_no_digest(tmp_path: Path, old: str, new:
         ("SIZE = 3", "SIZE = 3\nSIZE += 1"),
         ("def far", "@staticmethod\ndef far"),
         ("x - 1", "x - True"),
+        ("def hidden(x, y=1): return x + y", "def hidden(z, y=1): return z + y"),
+        ("[drawn for drawn in", "[picture for drawn in"),
+        ("(picture, [drawn", "(value, [drawn"),
     ],
 )
 def test_what_may_change_a_result_changes_the_digest(tmp_path: Path, old: str, new: str) -> None:
@@ -205,7 +210,7 @@ def naming(): return Kind.from_text("a")
 
 
 def test_an_import_of_nothing_is_told(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"there is no 'gone' in gradleak.deep.inner"):
+    with pytest.raises(InputError, match=r"an import needs 'gone' in gradleak.deep.inner"):
         found(tmp_path, "import hidden as found", "import gone as found")
     with pytest.raises(InputError, match=r"gradleak.deep has no experiment: a class with a method `run`"):
         package(tmp_path, FILES).trials("gradleak.deep")

@@ -1,1 +1,1 @@
-"""Batches of images from deep networks with batch norm (yin2021)."""
+"""Restore batches of images from deep networks with batch norm (yin2021)."""

@@ -1,4 +1,4 @@
-"""GradInversion: batches of images from averaged gradients, all batches and their seeds as one program."""
+"""Restore batches of images from averaged gradients by GradInversion (yin2021), all batches and seeds at once."""
 
 from __future__ import annotations
 
@@ -31,15 +31,19 @@ from gradleak.labels import recover_batch
 from gradleak.labels.hard.gradinversion import gradinversion as lowest_rows
 from gradleak.leak import Gradients, Leak
 
-# How the labels come about that are not given.
+# How labels are obtained if none are given.
 MODES = ("counted", "recovered")
 
 
 @dataclass(frozen=True)
 class Known:
-    """What is known of the samples of N batches: labels (N, B, C), errors p − y (N, B, C) and features (N, B, I).
+    """What the attacker knows about the samples of N batches.
 
-    `there` (N,): whether errors and features were recovered.
+    Attributes:
+        labels: (N, B, C).
+        errors: The errors p − y (N, B, C), zero where they were not recovered.
+        features: The last layer's inputs (N, B, I), zero where they were not recovered.
+        there: Whether errors and features were recovered, (N,).
     """
 
     labels: Tensor
@@ -58,20 +62,27 @@ def restore_batches(
     seed: int = 0,
     watch: Callable[[int, Tensor], None] | None = None,
 ) -> Reconstruction:
-    """Restore the batches of N leaks of one model, `seeds` times each, as one program (yin2021).
+    """Restore the batches of N leaks of one model, each from several random seeds, by GradInversion (yin2021).
 
-    `labels`: class indices (N·B,) or soft labels (N·B, C) that the attacker knows; "counted", by the paper's rule, or
-    "recovered", with every sample's error and feature, by `recover_batch`, and by the rule where that finds none;
-    classes in rising order then. `settings.feature` needs what is recovered.
-    `statistics`: each batch's own, where clients share them; by default the running ones of the model.
-    `watch` is shown the step and the best images so far (N·seeds, B, …), a hundred times.
-    The `images` of the result are those of the least loss among a leak's seeds; `attempts` holds all.
+    Args:
+        leaks: One leak or N leaks of the same model.
+        labels: Known class indices (N·B,) or soft labels (N·B, C). Or "counted": by the paper's rule. Or "recovered":
+            labels, errors and features by `recover_batch`, and the paper's rule where this fails. Labels that are not
+            given are sorted by class.
+        settings: The objective and the optimizer. A weight of `settings.feature` requires "recovered" labels.
+        statistics: The statistics of each batch, if clients send them; by default the model's running statistics.
+        seeds: The number of random starts for each leak.
+        seed: The seed of the random numbers.
+        watch: Called about a hundred times, with the step and the best images so far (N·seeds, B, …).
+
+    Returns:
+        The images with the least loss among each leak's seeds; `attempts` has the images of all seeds.
     """
     many = [leaks] if isinstance(leaks, Leak) else list(leaks)
     settings = settings or GradInversion()
     check_leaks(many, seeds, None)
     if settings.feature and not (isinstance(labels, str) and labels == "recovered"):
-        raise InputError("a weight of features needs the features: labels='recovered'")
+        raise InputError("a weight of features requires recovered features: use labels='recovered'")
     target = Target(many, known_of(many, labels), settings, _statistics(many, statistics, settings))
     like = next(iter(target.observed.values()))
     generator = torch.Generator().manual_seed(seed)
@@ -89,7 +100,7 @@ def restore_batches(
 
 
 def known_of(leaks: list[Leak], labels: Tensor | str) -> Known:
-    """Return what is known of the samples of N batches, by the labels given, or by how they come about."""
+    """Return what is known about the samples of N batches; `labels` as in `restore_batches`."""
     first = leaks[0]
     like, size = first.weight_gradient, first.batch_size
     classes, width = first.weight.shape
@@ -100,7 +111,7 @@ def known_of(leaks: list[Leak], labels: Tensor | str) -> Known:
         counts = lowest_rows(torch.stack([leak.weight_gradient for leak in leaks]), size)
         labels = one_hot(counts.nonzero()[:, 1], classes)
     if len(labels) != len(leaks) * size:
-        raise InputError(f"there must be one label a private sample, {len(leaks) * size}; got {len(labels)}")
+        raise InputError(f"labels must have one entry per private sample, {len(leaks) * size}; got {len(labels)}")
     given = as_probabilities(labels, classes, dtype=like.dtype, device=like.device).reshape(-1, size, classes).clone()
     errors, features = torch.zeros_like(given), like.new_zeros(len(leaks), size, width)
     there = torch.zeros(len(leaks), dtype=torch.bool, device=like.device)
@@ -113,7 +124,7 @@ def known_of(leaks: list[Leak], labels: Tensor | str) -> Known:
 
 
 def _samples(leak: Leak) -> tuple[Tensor, Tensor, Tensor] | None:
-    """Return a batch's labels, errors p − y (B, C) and features (B, I), classes rising, where all are found."""
+    """Return a batch's labels, errors p − y (B, C) and features (B, I), sorted by class; None if any is missing."""
     found = recover_batch(
         leak.weight_gradient, leak.weight, batch_size=leak.batch_size, prior="onehot", bias=leak.bias,
         bias_gradient=leak.bias_gradient,
@@ -129,7 +140,7 @@ def _samples(leak: Leak) -> tuple[Tensor, Tensor, Tensor] | None:
 def _statistics(
     leaks: list[Leak], statistics: Statistics | Sequence[Statistics] | None, settings: GradInversion
 ) -> Statistics | None:
-    """Return the statistics that the batches are held to, (N, C_l) each."""
+    """Return the statistics that the images should have, (N, C_l) each; None if they have no weight."""
     if not settings.statistics:
         return None
     if statistics is None:
@@ -139,12 +150,12 @@ def _statistics(
         return stacked([one] * len(leaks))
     many = [statistics] if isinstance(statistics, Statistics) else list(statistics)
     if len(many) != len(leaks):
-        raise InputError(f"there must be one batch's statistics a leak, {len(leaks)}; got {len(many)}")
+        raise InputError(f"statistics must have one entry per leak, {len(leaks)}; got {len(many)}")
     return stacked(many)
 
 
 class Target(Objective):
-    """The loss of A attacks on N batches: gradient, R_fid, R_group, features; its places are sums of resolutions."""
+    """GradInversion's loss for A attacks on N batches, as a function of each image's levels of resolution."""
 
     def __init__(self, leaks: list[Leak], known: Known, settings: GradInversion, statistics: Statistics | None) -> None:
         distance = Distance("cosine" if settings.distance == "cosine" else "l2")
@@ -157,11 +168,11 @@ class Target(Objective):
         self.sizes = [channels * tall * wide for tall, wide in self.sides]
         self.size = sum(self.sizes)
         self._into, _ = into_norms(self.model)
-        # (A, B, …): what the seeds of each leak agree on, or nothing yet.
+        # The consensus of the seeds of each leak (A, B, …), None before it is first computed.
         self.agreed: Tensor | None = None
 
     def inputs(self, places: Tensor) -> Tensor:
-        """Return the images (A, B, C, H, W): every resolution enlarged, and added up."""
+        """Return the images (A, B, C, H, W): the sum of all levels, enlarged to the size of the image."""
         total: Tensor | None = None
         for part, side in zip(places.split(self.sizes, dim=1), self.sides, strict=True):
             level = part.reshape(-1, *self.leading[1:], *side)
@@ -216,9 +227,9 @@ class Target(Objective):
     def _sent(
         self, parameters: Gradients, inputs: Tensor, labels: Tensor, errors: Tensor, there: Tensor
     ) -> tuple[Tensor, tuple[Tensor, Tensor, tuple[tuple[Tensor, ...], tuple[Tensor, ...]]]]:
-        """Return a scalar whose gradient is what a client would send, and cross-entropy, features and statistics.
+        """Return a scalar whose gradient is the client's, and the cross-entropy, features and statistics.
 
-        Known errors p − y take the place of the dummy's own, which are rounding where the network is sure of itself.
+        Known errors p − y replace those of the dummy inputs, which are mere rounding errors where p is almost y.
         """
         self._seen.clear()
         self._into.clear()
@@ -247,7 +258,7 @@ def descend(
     track: Track,
     generator: torch.Generator,
 ) -> None:
-    """Run Adam on A attacks, the seeds of each leak held together; an attack that is not finite stays where it is."""
+    """Run Adam on A attacks, with consensus between a leak's seeds; attacks with a non-finite loss are not updated."""
     moments = Moments(places)
     everyone = torch.arange(len(places), device=places.device)
     pixels = target.sizes[0]
@@ -269,7 +280,7 @@ def descend(
 
 
 def agreed(settings: GradInversion, target: Target, places: Tensor, seeds: int, step: int) -> Tensor | None:
-    """Return what the seeds of each leak agree on at a step (A, B, …), None where they are not held together."""
+    """Return the consensus of the seeds of each leak at a step (A, B, …), None if the settings use no consensus."""
     if settings.group == "none" or settings.consistency == 0 or seeds == 1:
         return None
     if settings.group == "registered" and step >= settings.steps // 4 and not settings.registers(step):
@@ -291,7 +302,7 @@ def _why_not(case: Case) -> str:
 
 def _attack(case: Case) -> Answer:
     found = restore_batches(case.leak, case.labels(), settings=replace(OURS, steps=case.steps))
-    # The labels were given, and are no answer of this attack.
+    # Another attack has recovered the labels, so do not report them here.
     return replace(found.answers[0], labels=None)
 
 

@@ -1,4 +1,4 @@
-"""What the seeds of one leak agree on: their mean, pixel by pixel or after each was laid onto it."""
+"""Compute the consensus of a leak's seeds: their pixel mean, with or without registration of the images."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-# A shift by more than this part of the side is no registration.
+# Shifts by more than this share of the image's side are rejected as failed registrations.
 FARTHEST = 0.25
 
 
 def pixel_mean(images: Tensor) -> Tensor:
-    """Return the mean over the seeds of images (N, R, …), for each of them: yin2021's lazy registration."""
+    """Return the mean over the R seeds of images (N, R, …), repeated for each seed: yin2021's lazy registration."""
     return images.mean(dim=1, keepdim=True).expand_as(images)
 
 
 def registered_mean(images: Tensor) -> Tensor:
-    """Return the mean over the seeds of images (N, R, B, C, H, W), each laid onto their pixel mean first.
+    """Register images (N, R, B, C, H, W) with the pixel mean over the R seeds, then return their mean.
 
-    In the role of yin2021's RANSAC-Flow stand scikit-image's phase correlation, for a shift of the whole, and TV-L1
-    optical flow, for what is left. A seed is moved only where that brings it nearer to the mean.
+    yin2021 uses RANSAC-Flow. Here scikit-image's phase correlation estimates the shift of the whole image, and TV-L1
+    optical flow the remaining displacement. An image is moved only if this brings it nearer to the mean.
     """
     moved = torch.empty_like(images)
     for n, group in enumerate(images):
@@ -31,10 +31,10 @@ def registered_mean(images: Tensor) -> Tensor:
 
 
 def registered(image: Tensor, onto: Tensor) -> Tensor:
-    """Return an image (C, H, W) laid onto another, or as it is where no move brings it nearer."""
+    """Return an image (C, H, W) registered with another, or unchanged if no registration brings it nearer."""
     own, other = (side.detach().cpu().double().numpy() for side in (image, onto))
     candidates = [own]
-    # What is flat, or not finite, has nothing to hold on to.
+    # Registration is undefined for images that are constant or not finite.
     if all(np.isfinite(side).all() and np.ptp(side.mean(axis=0)) > 0 for side in (own, other)):
         candidates.append(_shifted(own, other))
         candidates.append(_flowed(candidates[-1], other))

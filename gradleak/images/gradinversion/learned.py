@@ -1,7 +1,7 @@
-"""Batches that look like public images: those of a generator, or those that a denoiser leaves as they are.
+"""Restore batches with a learned prior: a generator or a denoiser that was trained on public images.
 
-What such a prior makes plausible was not leaked: whoever uses one should restore from the gradient of another batch as
-well, and believe only what that does not show.
+Such a prior adds plausible details that the gradient does not contain. As a control, restore also from the gradient of
+another batch, and trust only details that are absent from the control.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from gradleak.images.matching.engine import Reconstruction, check_leaks, gathere
 from gradleak.images.matching.optimizers import Track
 from gradleak.leak import Leak
 
-# Cosine distance alone, Adam on latents that begin as the generator knows them.
+# The cosine distance is the only term; Adam starts from latents of the distribution that the generator was trained on.
 PROJECTION = replace(OURS, variation=0.0, statistics=0.0, levels=1, signed=False, rate=0.3, spread=1.0)
 
 
 class Projection(Target):
-    """The loss of A attacks whose images are a generator's; their places are its latents, `normal` their weight."""
+    """The loss of A attacks as a function of a generator's latents, with `normal` times the latents' mean square."""
 
     def __init__(
         self, leaks: list[Leak], known: Known, settings: GradInversion, generator: nn.Module, width: int, normal: float
@@ -36,17 +36,17 @@ class Projection(Target):
         self.sizes = [self.size]
 
     def inputs(self, places: Tensor) -> Tensor:
-        """Return the images (A, B, C, H, W) of latents."""
+        """Return the images (A, B, C, H, W) that the generator makes of latents (A, B·width)."""
         images: Tensor = self.generator(places.reshape(-1, self.width))
         return images.reshape(-1, *self.shape)
 
     def losses(self, places: Tensor, owners: Tensor) -> Tensor:
-        """Return the loss (A,) at places."""
+        """Return the loss (A,) at latents (A, B·width)."""
         return super().losses(places, owners) + self.normal * places.square().mean(dim=1)
 
 
 class Denoised(Target):
-    """The loss of A attacks with half of what a denoiser takes off an image's pixels, squared, weighed by `weight`."""
+    """The loss of A attacks plus `weight` / 2 times the mean square of an image's difference from its denoised copy."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class Denoised(Target):
         self.denoiser, self.weight = denoiser, weight
 
     def losses(self, places: Tensor, owners: Tensor) -> Tensor:
-        """Return the loss (A,) at places; what the denoiser leaves is held fixed, so that its slope is x − D(x)."""
+        """Return the loss (A,); the denoised image D(x) counts as constant, so that the prior's slope is x − D(x)."""
         images = self.inputs(places)
         with torch.no_grad():
             left: Tensor = self.denoiser(images.flatten(0, 1)).reshape(images.shape)
@@ -79,15 +79,22 @@ def project_batches(
     seeds: int = 1,
     seed: int = 0,
 ) -> Reconstruction:
-    """Restore the batches of N leaks of one model, `seeds` times each, as images of a generator: latent projection.
+    """Restore the batches of N leaks of one model as images of a generator, by a search for latents.
 
-    `generator` makes images, in the space of the model's inputs, of latents (N, width) from N(0, I); `normal` weighs
-    how far from there they are. `labels` as in `restore_batches`.
+    Args:
+        leaks: One leak or N leaks of the same model.
+        labels: As in `restore_batches`.
+        generator: Maps latents (M, width) from N(0, I) to inputs of the model.
+        width: The length of a latent.
+        settings: The objective and the optimizer, without weights of statistics and features.
+        normal: The weight of the latents' mean square.
+        seeds: The number of random starts for each leak.
+        seed: The seed of the random numbers.
     """
     many = [leaks] if isinstance(leaks, Leak) else list(leaks)
     check_leaks(many, seeds, None)
     if settings.statistics or settings.feature:
-        raise InputError("latent projection looks at the gradient: statistics and features must weigh nothing")
+        raise InputError("latent projection uses the gradient alone: the weights of statistics and features must be 0")
     return _searched(Projection(many, known_of(many, labels), settings, generator, width, normal), seeds, seed)
 
 
@@ -102,14 +109,22 @@ def restore_denoised(
     seeds: int = 1,
     seed: int = 0,
 ) -> Reconstruction:
-    """Restore the batches of N leaks of one model, `seeds` times each, with a denoiser as a prior beside all others.
+    """Restore the batches of N leaks of one model with a denoiser as an additional prior.
 
-    `denoiser` takes noise off inputs of the model. `statistics` are each batch's own. `labels` as in `restore_batches`.
+    Args:
+        leaks: One leak or N leaks of the same model.
+        labels: As in `restore_batches`.
+        denoiser: Maps inputs of the model (M, …) to inputs without noise.
+        weight: The weight of the denoiser's prior.
+        settings: The objective and the optimizer.
+        statistics: The statistics of each batch, required if they have a weight in the settings.
+        seeds: The number of random starts for each leak.
+        seed: The seed of the random numbers.
     """
     many = [leaks] if isinstance(leaks, Leak) else list(leaks)
     check_leaks(many, seeds, None)
     if settings.statistics and (statistics is None or len(statistics) != len(many)):
-        raise InputError(f"a weight of statistics needs those of each batch, {len(many)}")
+        raise InputError(f"a weight of statistics requires the statistics of each batch, {len(many)}")
     held = stacked(statistics) if statistics and settings.statistics else None
     return _searched(Denoised(many, known_of(many, labels), settings, held, denoiser, weight), seeds, seed)
 

@@ -1,4 +1,4 @@
-"""GradInversion's parts and their weights, as published and as we run them."""
+"""Define the settings of GradInversion (yin2021): the published weights and our own."""
 
 from __future__ import annotations
 
@@ -15,20 +15,32 @@ Scale = Literal["published", "mean"]
 
 @dataclass(frozen=True)
 class GradInversion:
-    """The weights of yin2021's objective, and how it is made small; each part is left out where its weight is zero.
+    """The weights of yin2021's objective and the settings of its optimizer.
 
-    `gradient` weighs the distance of gradients: "norms", the L2 norm of the misfit added up over all tensors, as
-    printed; "l2", its square; "cosine". `classification` is the cross-entropy, which stands in its place in
-    DeepInversion. `variation` weighs total variation, `square` the L2 norm of the images, `statistics` R_BN, `feature`
-    the distance of every sample's feature from its own.
-    `scale`: "published", R_TV, R_ℓ2 and R_BN are L2 norms over everything, the last added up over layers; "mean", they
-    are means over pixels, and over layers of relative errors, so that a weight fits any size of image and network.
-    `consistency` weighs the distance of a seed from what its `group` agrees on: nothing, the pixel mean, or the mean
-    after registration, `registrations` of which are made, the first after a quarter of the way.
+    A term of the objective is left out if its weight is zero. Adam's rate rises linearly during the warm-up, then falls
+    to zero as a half cosine.
 
-    `levels`: the image is the sum of so many, each of half the resolution of the one before. Adam with `rate`, raw or
-    on the gradient's sign, a linear start of `warmup` steps and a cosine to zero; `noise`: what is added to every
-    pixel, as a part of the rate. `spread`: standard deviation of random starts.
+    Attributes:
+        distance: The distance of gradients: "norms", the sum over tensors of the L2 norms of their differences, as in
+            the paper; "l2", the squared L2 norm; or "cosine".
+        gradient: The weight of this distance.
+        classification: The weight of the cross-entropy, which replaces the gradient in DeepInversion.
+        variation: The weight of total variation R_TV.
+        square: The weight of the images' L2 norm R_ℓ2.
+        statistics: The weight of the batch norm statistics R_BN.
+        scale: "published": R_TV, R_ℓ2 and R_BN are L2 norms, R_BN summed over layers. "mean": R_TV and R_ℓ2 are means
+            over pixels and R_BN is the mean relative error over layers, so that weights fit any image and network size.
+        feature: The weight of the distance between each sample's feature and its recovered feature.
+        consistency: The weight of the distance between a seed's images and the consensus of all seeds.
+        group: The consensus: "none"; "mean", the pixel mean; or "registered", the mean after registration.
+        registrations: The number of registrations, the first after a quarter of the steps.
+        levels: The image is the sum of this many images, each of half the resolution of the one before.
+        steps: The number of steps of Adam.
+        rate: Adam's largest rate.
+        signed: Whether Adam gets the signs of the slopes.
+        warmup: The number of steps of the warm-up.
+        noise: The standard deviation of the noise added to every pixel at each step, as a multiple of the rate.
+        spread: The standard deviation of random starts.
     """
 
     distance: Distance = "norms"
@@ -58,21 +70,21 @@ class GradInversion:
         if self.steps < 1 or self.levels < 1 or self.warmup < 0 or self.registrations < 1:
             raise InputError("steps, levels and registrations must be at least 1, and warmup must not be negative")
         if self.gradient == 0 and self.classification == 0 and self.statistics == 0:
-            raise InputError("an attack needs a gradient, a classification or statistics to look at; all weigh nothing")
+            raise InputError("one of the weights `gradient`, `classification` and `statistics` must not be zero")
 
     def rate_at(self, step: int) -> float:
-        """Return the rate of a step: linear warm-up, then a half cosine to zero."""
+        """Return Adam's rate at a step."""
         if step < self.warmup:
             return self.rate * (step + 1) / self.warmup
         return self.rate * 0.5 * (1 + math.cos(math.pi * (step - self.warmup) / max(1, self.steps - self.warmup)))
 
     def registers(self, step: int) -> bool:
-        """Whether seeds are registered anew at a step: from a quarter of the way on, evenly."""
+        """Return whether the seeds are registered again at a step; registrations are evenly spaced."""
         first = self.steps // 4
         return step >= first and (step - first) % max(1, (self.steps - first) // self.registrations) == 0
 
 
-# Ours: fewer steps, a distance without a scale, and coarse structure before fine.
+# Our settings: fewer steps, a distance that ignores the gradient's scale, and images that are sums of resolutions.
 OURS = GradInversion(
     distance="cosine", gradient=1.0, variation=0.1, square=0.0, statistics=0.1, scale="mean", consistency=0.0,
     group="none", levels=4, steps=500, signed=True, warmup=0, noise=0.0, spread=0.1,

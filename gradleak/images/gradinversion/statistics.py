@@ -1,4 +1,4 @@
-"""What batch norm tells of a batch: the mean and the variance of every channel that goes into one."""
+"""Compute a batch's statistics: mean and variance of every channel at the input of each batch norm."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 @dataclass(frozen=True)
 class Statistics:
-    """Means and variances (C_l,) of a batch at each batch norm of a network, in the order in which it is run.
+    """Means and variances of the inputs of each batch norm, in the order in which the network runs them.
 
-    Of A batches together they are (A, C_l).
+    Each tensor is (C_l,) for one batch and (A, C_l) for A batches.
     """
 
     means: tuple[Tensor, ...]
@@ -28,15 +28,15 @@ class Statistics:
 
 
 def stacked(many: Sequence[Statistics]) -> Statistics:
-    """Return the statistics of several batches as those of all of them together."""
+    """Stack the statistics of A batches, from (C_l,) each to (A, C_l)."""
     means, variances = zip(*((one.means, one.variances) for one in many), strict=True)
     return Statistics(*(tuple(torch.stack(layer) for layer in zip(*side, strict=True)) for side in (means, variances)))
 
 
 def observe_statistics(model: nn.Module, inputs: Tensor) -> Statistics:
-    """Return the exact statistics of a private batch, for a client that shares them beside its gradient.
+    """Return the exact statistics of a private batch, for a client that sends them with its gradient.
 
-    The model is run in eval mode, as in `observe`. Variances are the biased ones, as batch norm takes them.
+    The model runs in eval mode, as in `observe`. Variances are biased (divided by n), as batch norm computes them.
     """
     with torch.no_grad(), evaluating(model), watched(model) as seen:
         model(inputs)
@@ -44,9 +44,9 @@ def observe_statistics(model: nn.Module, inputs: Tensor) -> Statistics:
 
 
 def running_statistics(model: nn.Module, inputs: Tensor) -> Statistics:
-    """Return the statistics that training left in the model itself; any `inputs` tell the order of its batch norms."""
+    """Return the model's running statistics; one run on any `inputs` gives the order of its batch norms."""
     if not batch_norms(model):
-        raise InputError(f"{type(model).__name__} has no batch norm, whose statistics could be a prior")
+        raise InputError(f"{type(model).__name__} has no batch norm, so it has no running statistics")
     order: list[nn.Module] = []
     hooks = [layer.register_forward_hook(lambda own, *_: order.append(own)) for layer in batch_norms(model)]
     with torch.no_grad(), evaluating(model):
@@ -65,7 +65,7 @@ def batch_norms(model: nn.Module) -> list[nn.Module]:
 
 @contextlib.contextmanager
 def watched(model: nn.Module) -> Iterator[list[Tensor]]:
-    """Give the list in which everything that goes into a batch norm is found after a run."""
+    """Yield a list to which every run of the model appends the inputs of its batch norms."""
     seen, hooks = into_norms(model)
     try:
         yield seen
@@ -75,7 +75,7 @@ def watched(model: nn.Module) -> Iterator[list[Tensor]]:
 
 
 def into_norms(model: nn.Module) -> tuple[list[Tensor], list[RemovableHandle]]:
-    """Return the list to which every run adds what goes into each batch norm, and the hooks that see to it."""
+    """Return a list to which every run of the model appends the inputs of its batch norms, and the hooks that do so."""
     seen: list[Tensor] = []
     hooks = [
         layer.register_forward_pre_hook(lambda _module, inputs: seen.append(inputs[0])) for layer in batch_norms(model)
@@ -84,7 +84,7 @@ def into_norms(model: nn.Module) -> tuple[list[Tensor], list[RemovableHandle]]:
 
 
 def statistics_of(seen: Sequence[Tensor]) -> Statistics:
-    """Return the statistics of what went into every batch norm, (B, C_l, …) each."""
+    """Return the statistics of the batch norms' inputs, (B, C_l, …) each."""
     own = [value.transpose(0, 1).flatten(1) for value in seen]
     return Statistics(
         tuple(value.mean(dim=1) for value in own), tuple(value.var(dim=1, unbiased=False) for value in own)
@@ -92,9 +92,9 @@ def statistics_of(seen: Sequence[Tensor]) -> Statistics:
 
 
 def statistics_distance(own: Statistics, known: Statistics, *, relative: bool = False) -> Tensor:
-    """Return R_BN (A,) of A batches: Σ_l ‖μ_l − μ*_l‖₂ + ‖σ²_l − σ*²_l‖₂.
+    """Return R_BN (A,) for A batches: Σ_l ‖μ_l − μ*_l‖₂ + ‖σ²_l − σ*²_l‖₂.
 
-    `relative`: each norm divided by that of what is known, and their mean instead of their sum.
+    With `relative`, divide each norm by the norm of the known value, and take the mean instead of the sum.
     """
     parts = []
     for ours, theirs in ((own.means, known.means), (own.variances, known.variances)):

@@ -1,1 +1,1 @@
-"""Images in closed form: networks run backwards, layer by layer."""
+"""Recover images in closed form: invert networks layer by layer."""

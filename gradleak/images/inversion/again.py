@@ -1,8 +1,8 @@
-"""What an attack found, observed again: the gradient that its inputs give, beside the one that was seen.
+"""Check an attack's result: compute the gradient of the inputs that were found, and compare it with the leak.
 
-No inversion is called exact without this. Equations that are solved one layer at a time can all be met by inputs that
-are wrong: where the gradient was changed, where the client's weights are not the attacker's, where the labels are
-others. The gradient of what was found is then another one.
+Every inversion must pass this check to be "exact". Wrong inputs can satisfy all equations that are solved one layer at
+a time. This happens if the gradient was changed, if the client's weights differ from the attacker's, or if the labels
+are wrong. The gradient of the inputs then differs from the leak.
 """
 
 from __future__ import annotations
@@ -18,16 +18,18 @@ from torch.func import functional_call
 from gradleak.leak import Leak, evaluating
 
 TINY = torch.finfo(torch.float64).tiny
-# The columns of a gradient's residual are compared in so many entries at a time.
+# Gradients are compared this many entries at a time, to save memory.
 PART = 2**18
 
 
 @dataclass(frozen=True)
 class Again:
-    """By how much the gradient of what was found misses the one that was seen, as a share of that, by parameter.
+    """The errors of the gradient that the found inputs give.
 
-    `unbalanced`: how far the errors p − y, where they were read from the gradient, are from summing to zero, as all
-    errors of labels do; 0 where labels were given.
+    Attributes:
+        misses: The relative error of the gradient of each parameter.
+        unbalanced: If the errors p − y were computed from the gradient, how far a sample's errors are from summing to
+            zero, relative to the sum of their absolute values. It is 0 if labels were given.
     """
 
     misses: Mapping[str, float]
@@ -35,11 +37,17 @@ class Again:
 
     @property
     def worst(self) -> float:
-        """The largest of all."""
+        """The largest of all errors."""
         return max([self.unbalanced, *self.misses.values()])
 
     def beyond(self, allowed: float, noise: float, leak: Leak) -> str:
-        """Return which parameter's gradient is missed by more than a share, noise on every entry aside, or nothing."""
+        """Return why the check fails, "" if it passes.
+
+        Args:
+            allowed: The largest relative error that passes.
+            noise: The standard deviation of the noise on every entry of the leak, which raises this limit.
+            leak: The leak.
+        """
         if not self.unbalanced <= allowed:
             return f"the errors p − y that the last layer's gradient gives do not sum to zero ({self.unbalanced:.1e})"
         for name, missed in self.misses.items():
@@ -51,10 +59,10 @@ class Again:
 
 
 def observed_again(leak: Leak, inputs: Tensor, labels: Tensor | None, *, dtype: torch.dtype = torch.float64) -> Again:
-    """Observe found inputs (B, …) again in float64, or in another `dtype`, and compare with the leak.
+    """Compute the gradient of found inputs (B, …) in the given `dtype`, and compare it with the leak.
 
-    `labels` (B, C); None for those that the inputs themselves imply: the last layer's gradient divided by the features
-    that they have gives the errors, in whatever scale they were sent.
+    Without `labels` (B, C), divide the last layer's gradient by the features of the inputs to get the errors p − y,
+    which are then at the scale of the leak.
     """
     if not inputs.isfinite().all():
         return Again(dict.fromkeys(leak.gradients, math.inf), math.inf)
@@ -83,7 +91,7 @@ def observed_again(leak: Leak, inputs: Tensor, labels: Tensor | None, *, dtype: 
 
 
 def _errors(leak: Leak, logits: Tensor, features: Tensor, labels: Tensor | None) -> Tensor:
-    """Return p − y (B, C), read from the last layer's gradient where no labels are given."""
+    """Return p − y (B, C), computed from the last layer's gradient if no labels are given."""
     if labels is not None:
         return logits.softmax(dim=1) - labels.to(logits)
     errors: Tensor = len(features) * (leak.weight_gradient.to(features) @ torch.linalg.pinv(features)).T
@@ -91,7 +99,7 @@ def _errors(leak: Leak, logits: Tensor, features: Tensor, labels: Tensor | None)
 
 
 def _missed(seen: Tensor, given: Tensor | None) -> float:
-    """Return how far a gradient is from the one that was seen, as a share of it."""
+    """Return the relative error of a computed gradient, with the leak's gradient as the reference."""
     size = float(torch.linalg.vector_norm(seen, dtype=torch.float64))
     if given is None:
         return 0.0 if size == 0 else 1.0

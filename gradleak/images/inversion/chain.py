@@ -1,4 +1,4 @@
-"""Networks as chains of linear layers and activations, which is what can be walked back in closed form."""
+"""Describe networks as chains of linear layers and activations, which can be inverted in closed form."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gradleak.errors import InputError
 
 @dataclass(frozen=True)
 class Activation:
-    """An activation x = σ(z) whose slope can be told from its output: σ′ at x, and σ⁻¹ where there is one."""
+    """An activation x = σ(z): its slope σ′ as a function of x, and its inverse σ⁻¹, None if there is none."""
 
     slope: Callable[[Tensor], Tensor]
     inverse: Callable[[Tensor], Tensor] | None
@@ -24,7 +24,7 @@ def _inverse_sigmoid(x: Tensor) -> Tensor:
 
 
 def activation_of(module: nn.Module) -> Activation | None:
-    """Return what is known of an activation module, or None where its slope cannot be told from its output."""
+    """Return the slope and inverse of an activation module, None if the module is not supported."""
     match module:
         case nn.ReLU():
             return Activation(lambda x: (x > 0).to(x), None)
@@ -63,18 +63,19 @@ class Layer:
 
     @property
     def bias(self) -> Tensor | None:
-        """The layer's bias, in float64, or None where it has none."""
+        """The layer's bias, in float64, None if it has none."""
         return None if self.module.bias is None else self.module.bias.detach().double()
 
 
-# Dropout is off in eval mode.
+# Modules without effect on the values. Dropout is inactive because the model runs in eval mode.
 PASSED = (nn.Flatten, nn.Dropout, nn.Identity)
 
 
 def layers(model: nn.Module, kinds: tuple[type[nn.Module], ...], shape: tuple[int, ...]) -> list[Layer]:
-    """Return the layers of a network that is a chain of `kinds` and known activations, or say why it is none.
+    """Return the layers of a network that is a chain of layers of these kinds and supported activations.
 
-    Their order is checked on a random input of this shape.
+    A random input of the given shape checks that the network applies the layers in this order. Raise `InputError` if
+    the network is not such a chain.
     """
     found: list[Layer] = []
     for name, module in model.named_modules(remove_duplicate=False):
@@ -109,5 +110,5 @@ def _check_order(model: nn.Module, found: list[Layer], shape: tuple[int, ...]) -
         expected = model(example)
     if value.shape != expected.shape or not torch.allclose(value, expected, rtol=1e-3, atol=1e-5, equal_nan=True):
         raise InputError(
-            f"{type(model).__name__} is not a plain chain: its layers, one after the other, give other logits"
+            f"{type(model).__name__} is not a plain chain: applying its layers one after the other gives other logits"
         )

@@ -1,13 +1,13 @@
-"""Chains of convolutions run backwards, for a single sample.
+"""Invert chains of convolutions for a single sample, layer by layer.
 
-The inputs a of a convolution obey two sets of linear equations, with δ the loss's gradient after it and z its outputs
-before the activation:
+Let a be the inputs of a convolution, z its outputs before the activation, and δ the loss's gradient with respect to z.
+The inputs satisfy two sets of linear equations:
 
     forward     conv(a, W) = z − b
     backward    correlation(δ, a) = ∇W
 
-Both δ and z come from the layer above, with the errors that it was found with. So every equation is weighed by its own
-error, and the layer's posterior standard deviation is what the next one below works with.
+Both δ and z follow from the layer above, with known standard deviations. Every equation is weighted by its error, and
+the posterior standard deviation of the inputs is passed on to the layer below.
 """
 
 from __future__ import annotations
@@ -40,23 +40,23 @@ from gradleak.labels.priors import LabelPrior
 from gradleak.leak import Leak
 from gradleak.precision import USUAL, Precision, coarser, precision_of, rounding_unit
 
-# How far off a gradient's entry is, in rounding units of the terms that it sums over positions.
+# Error of a gradient's entry, in rounding units of the sum of the absolute values of its terms.
 ROUNDING = 2.0
-# How far off a feature is, in rounding units of the largest: the client computed it in as many sums.
+# Error of a feature, in rounding units of the largest feature, because the client computes features as sums.
 FEATURE = 3.0
-# What is known of an activation's values and of normalised pixels before anything is seen: mean and deviation.
+# Prior mean and standard deviation of an activation's values, by default, and of normalised pixels.
 PRIORS: dict[type[nn.Module], tuple[float, float]] = {nn.Sigmoid: (0.5, 0.3), nn.Tanh: (0.0, 0.6)}
 BROAD, PIXELS = (0.0, 10.0), (0.0, 1.0)
-# Draws from a layer's posterior that its standard deviation is estimated from: to a tenth.
+# The number of draws from which a posterior's standard deviation is estimated, with a relative error of about 0.1.
 DRAWS = 64
 REFINEMENTS = 3
-# How many times more certain than the prior an equation may be.
+# Upper limits of an equation's inverse variance relative to the prior's, tried until the matrix is positive definite.
 CERTAINTY = (math.inf, 1e12, 1e10)
 
 
 @dataclass(frozen=True)
 class Known:
-    """Values with their standard deviations, entry by entry."""
+    """Values, and the standard deviation of each entry."""
 
     value: Tensor
     error: Tensor
@@ -65,10 +65,10 @@ class Known:
 def invert_convolutional(
     leak: Leak, labels: Tensor | None = None, *, precision: str | Precision | None = None
 ) -> Tensor:
-    """Return the private image (1, C, H, W), in float64, out of a convolutional network's gradients.
+    """Return the private image (1, C, H, W) in float64 from a convolutional network's gradients.
 
-    Warns where it is not certain, and holds NaN where it is lost; `trace_convolutional` says more, and what
-    `precision` means.
+    Warn if it is not exact; an image that could not be recovered is NaN. `trace_convolutional` takes the same
+    arguments and returns a full report.
     """
     return told(trace_convolutional(leak, labels, precision=precision)).inputs
 
@@ -84,15 +84,21 @@ def trace_convolutional(
 ) -> Inversion:
     """Invert a chain of convolutions layer by layer, and report on every layer.
 
-    `labels` (1, C), where the attacker knows them, are otherwise recovered with `prior`. `image_size`: the side of the
-    images that clients send, where the leak does not say. `noise`: the standard deviation of what was added to every
-    entry. `precision`: what the client is known to compute in. An image is "exact" where all its pixels are determined
-    and its claimed relative error is at most a hundredth.
+    Args:
+        leak: The gradient of a single sample, and the model that it is from.
+        labels: The labels (1, C) if the attacker knows them; otherwise they are recovered.
+        prior: The shape of labels that are recovered.
+        image_size: The side of the clients' square images; by default the leak's input shape is used.
+        noise: The standard deviation of the noise on every entry.
+        precision: The precision in which the client computes, if the attacker knows it.
+
+    Returns:
+        The image, "exact" if all pixels are determined and their claimed relative error is at most a hundredth.
     """
     leak.check_one_step("an inversion")
     first = next((module for module in leak.model.modules() if isinstance(module, nn.Conv2d)), None)
     if first is None:
-        raise InputError("this network has no convolution: `invert_fully_connected` is for those")
+        raise InputError("this network has no convolution; use `invert_fully_connected` for networks of Linear layers")
     shape = _image_shape(leak, first, image_size)
     layers = chain.layers(leak.model, (nn.Conv2d, nn.Linear), shape)
     for layer in layers[:-1]:
@@ -108,7 +114,7 @@ def _image_shape(leak: Leak, first: nn.Conv2d, image_size: int | None) -> tuple[
     if image_size is not None:
         return first.in_channels, image_size, image_size
     if leak.input_shape is None or len(leak.input_shape) != 3:
-        raise InputError("the leak does not say how large the clients' images are: give image_size")
+        raise InputError("the leak has no shape (C, H, W) of the clients' images: give image_size")
     return leak.input_shape[0], leak.input_shape[1], leak.input_shape[2]
 
 
@@ -117,7 +123,7 @@ def _check(layer: Layer) -> None:
         raise InputError(f"'{layer.name}': only the last layer of a convolutional chain may be Linear")
     if layer.activation.inverse is None:
         kind = type(layer.activation_module).__name__
-        raise InputError(f"the {kind} after '{layer.name}' cannot be inverted: what it sets to zero is lost")
+        raise InputError(f"the {kind} after '{layer.name}' cannot be inverted: different inputs have equal outputs")
     if layer.module.groups != 1 or layer.module.padding_mode != "zeros" or isinstance(layer.module.padding, str):
         raise InputError(f"'{layer.name}': grouped convolutions and padding other than zeros are not supported")
 
@@ -143,10 +149,10 @@ def _shapes(layers: list[Layer], shape: tuple[int, int, int]) -> list[tuple[int,
 
 
 def _refused(leak: Leak, layers: list[Layer], shapes: list[tuple[int, int, int]]) -> Inversion:
-    """Say which layer has too few equations for a batch; where none has, that batches are not solved here."""
+    """Return a failed inversion whose reason is the first layer with too few equations, if there is one."""
     reports, short = [], ""
     for layer, shape, above in reversed(list(zip(layers[:-1], shapes, shapes[1:], strict=False))):
-        # The forward equations are one sample's each, the backward ones are sums over the batch.
+        # Each sample has separate forward equations, but the backward equations are sums over the batch.
         equations = leak.batch_size * math.prod(above) + layer.module.weight.numel()
         wanted = leak.batch_size * math.prod(shape)
         missing = f"{wanted - equations} equations short" if equations < wanted else ""
@@ -169,7 +175,7 @@ def _inverted(
 ) -> Inversion:
     dtype = leak.weight_gradient.dtype
     unit = rounding_unit(precision, dtype, convolutions=True)
-    # What the client rounds more coarsely than the gradient's type, it rounds at every layer.
+    # A precision that is coarser than the gradient's type applies at every layer.
     coarse = None if precision is None or not coarser(precision, dtype, convolutions=True) else precision_of(precision)
     if coarse is not None:
         layers = [*(replace(layer, module=_as_used(_convolution(layer), coarse)) for layer in layers[:-1]), layers[-1]]
@@ -177,7 +183,7 @@ def _inverted(
     if not top.features.isfinite().all():
         nothing = top.features.new_full((1, *shapes[0]), math.nan)
         return Inversion(nothing, top.labels, (), "failed", f"last layer '{layers[-1].name}': {top.reason}")
-    # A feature is read from rows of the gradient that are good to rounding each.
+    # Features are computed from the gradient's rows, so the rounding and the noise of these determine their error.
     feature = FEATURE * unit * float(top.features.abs().max()) + noise / float(top.errors.norm())
     last = top.features.reshape(shapes[-1])
     outputs = Known(last, torch.full_like(last, feature))
@@ -189,7 +195,7 @@ def _inverted(
         prior_of = PIXELS if below is None else PRIORS.get(type(below.activation_module), BROAD)
         before, delta = _through(layer, outputs, back)
         if coarse is not None:
-            # The sums of a convolution are rounded by autocast alone.
+            # Only autocast rounds the output of a convolution.
             before = before if coarse.autocast is None else _relative(before, USUAL * unit)
             delta = _relative(delta, USUAL * unit)
         outputs, report = _solved(layer, shape, before, delta, gradient, prior_of, unit, noise, coarse is not None)
@@ -213,20 +219,20 @@ def _inverted(
 
 
 def _through(layer: Layer, outputs: Known, back: Known) -> tuple[Known, Known]:
-    """Return z − b and δ of a layer, from its outputs and the loss's gradient there."""
+    """Return z − b and δ of a layer, from its outputs and the loss's gradient with respect to them."""
     activation, inverse = layer.activation, layer.activation.inverse
     assert inverse is not None
     inside = _inside(layer, outputs)
     slope = activation.slope(inside)
     before = inverse(inside) if layer.bias is None else inverse(inside) - layer.bias[:, None, None]
-    # How much the slope is off, by its own difference quotient.
+    # The error of the slope, estimated by moving the outputs by their error.
     moved = (activation.slope(_inside(layer, Known(inside + outputs.error, outputs.error))) - slope).abs()
     error = ((back.error * slope).square() + (back.value * moved).square()).sqrt()
     return Known(before, outputs.error / slope), Known(back.value * slope, error)
 
 
 def _inside(layer: Layer, outputs: Known) -> Tensor:
-    """Return the outputs, those that no activation gives moved to the nearest that it does."""
+    """Return the outputs, clamped to the range of the activation."""
     if isinstance(layer.activation_module, nn.Sigmoid | nn.Tanh):
         low = 0.0 if isinstance(layer.activation_module, nn.Sigmoid) else -1.0
         margin = torch.maximum(outputs.error, torch.full_like(outputs.error, 1e-15)).clamp(max=0.1)
@@ -237,7 +243,7 @@ def _inside(layer: Layer, outputs: Known) -> Tensor:
 
 
 def _carried(layer: Layer, shape: tuple[int, int, int], delta: Known) -> Known:
-    """Return the loss's gradient at a layer's inputs, and its error."""
+    """Return the loss's gradient with respect to a layer's inputs, and its error."""
     module, size = _convolution(layer), (1, *shape)
     stride, padding, dilation = module.stride, _padding(module), module.dilation
     value = conv2d_input(size, layer.weight, delta.value[None], stride, padding, dilation)
@@ -246,7 +252,7 @@ def _carried(layer: Layer, shape: tuple[int, int, int], delta: Known) -> Known:
 
 
 def _relative(known: Known, unit: float) -> Known:
-    """Return values that the client has rounded once more."""
+    """Return the values with the error of another rounding by the client."""
     return Known(known.value, (known.error.square() + (unit * known.value).square()).sqrt())
 
 
@@ -271,15 +277,15 @@ def _solved(
     noise: float,
     coarse: bool,
 ) -> tuple[Known, LayerReport]:
-    """Return a layer's inputs with their posterior deviations, from all equations weighed by their errors."""
+    """Return a layer's inputs with their posterior standard deviations, from all equations weighted by their errors."""
     places = _places(layer, shape)
     forward = _forward(layer, shape, places)
     backward = _backward(delta.value, places, shape)
     mean, deviation = prior
     usual = math.hypot(mean, deviation)
-    # Each entry of ∇W sums δ times a over positions: it rounds with every term, and takes the errors of δ with it.
+    # Each entry of ∇W is a sum over positions of δ times a. Its error has two parts: rounding, and the errors of δ.
     if coarse:
-        # Its terms are rounded before they are summed, each by itself.
+        # The client rounds each term independently before the sum, so the squares of the errors add up.
         rounding = USUAL * unit * usual * delta.value.square().sum(dim=(1, 2)).sqrt()
     else:
         rounding = ROUNDING * unit * usual * delta.value.abs().sum(dim=(1, 2))
@@ -292,7 +298,7 @@ def _solved(
     wanted = gradient.permute(0, 2, 3, 1).reshape(-1, channels)
     known = before.value.reshape(-1)
     for most in CERTAINTY:
-        # Where hardly anything but the prior speaks for an input, numbers this far apart do not fit into one matrix.
+        # If the prior alone determines an input, the matrix may be too ill-conditioned for a Cholesky factorisation.
         column_weight, row_weight = (w.clamp(max=most / deviation**2) for w in (column_weight, row_weight))
         square = forward.T @ (column_weight[:, None] * forward)
         own = backward.T @ (row_weight[:, None] * backward)
@@ -317,7 +323,7 @@ def _solved(
     draws = torch.randn(len(inputs), DRAWS, generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(known)
     drawn = scale[:, None] * torch.linalg.solve_triangular(factor.T, draws, upper=True)
     error = drawn.square().mean(dim=1).sqrt()
-    # What the equations miss each other by tells how far their supposed errors were off.
+    # Rescale the errors by the root mean square of the weighted residuals, which is 1 if the assumed errors are right.
     ahead, behind = missed(inputs)
     squares = (column_weight * ahead.square()).sum() + (row_weight[:, None] * behind.square()).sum()
     said = (error**-2 - deviation**-2).clamp(min=0)
@@ -341,7 +347,7 @@ def _solved(
 
 
 def _places(layer: Layer, shape: tuple[int, int, int]) -> Tensor:
-    """Return, for every kernel entry and output position (k k, P), the input position that it reads; H W for none."""
+    """Return the input position that each kernel entry reads at each output position (k k, P); H W in the padding."""
     module = _convolution(layer)
     numbers = torch.arange(1, shape[1] * shape[2] + 1, dtype=torch.float64, device=module.weight.device)
     unfolded = F.unfold(
@@ -352,7 +358,7 @@ def _places(layer: Layer, shape: tuple[int, int, int]) -> Tensor:
 
 
 def _forward(layer: Layer, shape: tuple[int, int, int], places: Tensor) -> Tensor:
-    """Return the matrix (O P, I H W) of a convolution."""
+    """Return the matrix (O P, I H W) that maps a convolution's inputs to its outputs without the bias."""
     weight = layer.weight
     outputs, channels = weight.shape[:2]
     area, positions = shape[1] * shape[2], places.shape[1]
@@ -364,7 +370,7 @@ def _forward(layer: Layer, shape: tuple[int, int, int], places: Tensor) -> Tenso
 
 
 def _backward(delta: Tensor, places: Tensor, shape: tuple[int, int, int]) -> Tensor:
-    """Return the matrix (O k k, H W) that makes ∇W of every input channel out of that channel."""
+    """Return the matrix (O k k, H W) that maps an input channel to the entries of ∇W of that channel."""
     outputs, area = delta.shape[0], shape[1] * shape[2]
     matrix = delta.new_zeros(outputs, len(places), area + 1)
     matrix.scatter_(2, places.expand(outputs, -1, -1), delta.reshape(outputs, 1, -1).expand(-1, len(places), -1))
@@ -392,7 +398,7 @@ def _layers(case: Case) -> list[Layer]:
 
 
 def _memory(case: Case) -> int:
-    """Return what the largest layer's equations take: two matrices of all inputs, one of outputs by inputs."""
+    """Return the bytes for the largest layer's equations: matrices over all inputs, and outputs by inputs."""
     most, value = 0, torch.zeros(1, *case.subject.input_shape).to(case.leak.weight)
     with torch.no_grad():
         for layer in _layers(case)[:-1]:

@@ -1,8 +1,8 @@
-"""Fully connected networks run backwards: every layer's gradient is a linear equation for the layer's inputs.
+"""Invert fully connected networks: every layer's gradient is a linear equation for the layer's inputs.
 
-With δ (B, O) the gradient of the summed loss after a layer's linear map and A (B, I) the layer's inputs, the client
-sends ∇W = δᵀ A / B. The head's inputs and labels give δ there; each layer then gives A by least squares, and with it
-the δ of the layer below, (δ W) σ′(A). One averaged gradient holds a whole batch this way, as long as δ has rank B.
+Let δ (B, O) be the gradient of the summed loss after a layer's linear map, and A (B, I) the layer's inputs. The client
+sends ∇W = δᵀ A / B. The inputs and labels of the last layer give its δ. Each layer then gives A by least squares, and
+the δ of the layer below as (δ W) σ′(A). So one averaged gradient determines the whole batch if δ has rank B.
 """
 
 from __future__ import annotations
@@ -32,32 +32,39 @@ from gradleak.precision import Precision, coarser, rounding_unit
 
 Rule = Literal["least-squares", "mean", "published"]
 RULES: tuple[Rule, ...] = ("least-squares", "mean", "published")
-# A layer's gradient is brought to float64 this many entries at a time.
+# Convert this many entries of a layer's gradient to float64 at a time, to save memory.
 CHUNK_ELEMENTS = 2**21
-# The features of a batch come with errors: a rectified one below this share of the largest counts as zero (more where
-# the errors are larger) ...
+# The features of a batch have errors, so outputs of ReLU below this share of the largest count as zero. The threshold
+# is higher where the errors are larger.
 ZERO = 1e-5
-# ... and rows of the next gradient that miss by more than this say where that was wrong.
+# Rows of a gradient with a larger relative residual show where an output was wrongly taken for zero.
 MISSED = 1e-3
 REWEIGHTED = 30
-# δ has the rank that its singular values above this many rounding units of the largest show.
+# The rank of δ is the number of its singular values above this many rounding units of the largest.
 RANK = 32.0
-# The rows that a single sample's inputs are checked on.
+# The number of rows on which a single sample's inputs are checked.
 CHECKED = 256
-# A layer whose gradient is missed by more than this, relatively, was not explained.
+# A layer's equations are not solved if the relative error of its gradient is larger.
 FITS = 1e-3
-# The same of what was found as a whole, in rounding units of the client where that is more.
+# The largest relative error of the gradient of the whole result, in the client's rounding units, if above FITS.
 ALLOWED = 32.0
-# Inputs whose claimed relative error is larger are not called exact.
+# Inputs with a larger claimed relative error are not "exact".
 SURE = 1e-2
 
 
 @dataclass(frozen=True)
 class LayerReport:
-    """What one layer's equations gave: `misfit` is the relative error of the gradient that the found inputs give.
+    """The result of one layer's equations.
 
-    `claimed`: the relative error of the inputs themselves that the layer claims, where it makes a claim; `found`:
-    those inputs.
+    Attributes:
+        name: The layer's name.
+        equations: The number of equations.
+        unknowns: The number of unknowns.
+        rank: The rank of δ in Linear layers, the number of determined unknowns in convolutions.
+        misfit: The relative error of the gradient that the found inputs give.
+        reason: Why the inputs are not exact, "" if they are.
+        claimed: The estimated relative error of the inputs, None without an estimate.
+        found: The inputs.
     """
 
     name: str
@@ -72,12 +79,19 @@ class LayerReport:
 
 @dataclass(frozen=True)
 class Inversion:
-    """A batch out of its gradient: `inputs` (B, …) and `labels` (B, C) in float64, NaN where they are lost.
+    """A batch that was recovered from its gradient.
 
-    `status`: "exact" (every layer's inputs are determined, and have the gradient that was seen, observed again),
-    "partial" (the best that can be had), "failed". What is exact is right if the client sent the gradient of its mean
-    cross-entropy at the model's own weights; that of another loss may be another input's to the last digit.
-    `residual`: by which share of its size that gradient is missed, in the parameter where that is most.
+    An "exact" batch is the private batch if the client sent the gradient of the mean cross-entropy at the model's
+    weights. The gradient of another loss may equal that of other inputs exactly.
+
+    Attributes:
+        inputs: The inputs (B, …) in float64, NaN where they could not be recovered.
+        labels: The labels (B, C) in float64, NaN where they could not be recovered.
+        layers: A report for each layer below the last, from the top down.
+        status: "exact" if every layer's inputs are determined and the batch has the gradient that was sent; "partial"
+            if the batch is an estimate; or "failed".
+        reason: Why the batch is not exact, "" if it is.
+        residual: The largest relative error, over all parameters, of the gradient that the batch gives.
     """
 
     inputs: Tensor
@@ -98,16 +112,16 @@ class Inversion:
 def invert_fully_connected(
     leak: Leak, labels: Tensor | None = None, *, precision: str | Precision | None = None
 ) -> Tensor:
-    """Return the private inputs (B, D), in float64, out of a fully connected network's gradients.
+    """Return the private inputs (B, D) in float64 from a fully connected network's gradients.
 
-    Warns where they are not certain, and holds NaN where they are lost; `trace_fully_connected` says more, and what
-    `precision` means.
+    Warn if they are not exact; inputs that could not be recovered are NaN. `trace_fully_connected` takes the same
+    arguments and returns a full report.
     """
     return told(trace_fully_connected(leak, labels, precision=precision)).inputs
 
 
 def told(found: Inversion) -> Inversion:
-    """Warn of an inversion that is not exact."""
+    """Return the inversion, and warn if it is not exact."""
     if found.status != "exact":
         warnings.warn(f"inversion {found.status}: {found.reason}", GradleakWarning, stacklevel=3)
     return found
@@ -124,10 +138,15 @@ def trace_fully_connected(
 ) -> Inversion:
     """Invert a fully connected network layer by layer, and report on every layer.
 
-    `labels` (B, C), where the attacker knows them, are otherwise recovered with `prior`. `rule`: "least-squares" over
-    all rows, in float64; "mean", the recursion of wang2024 for single samples; "published", the same after the label
-    search of its code. `noise` on every entry: known, or None to estimate it. `precision`: what the client is known to
-    compute in; inputs are then "exact" where the relative error that follows from it is at most a hundredth.
+    Args:
+        leak: The gradient, and the model that it is from.
+        labels: The labels (B, C) if the attacker knows them; otherwise they are recovered.
+        prior: The shape of labels that are recovered.
+        rule: "least-squares" uses all rows, in float64; "mean" is wang2024's recursion for single samples; "published"
+            is the same recursion after the label search of the paper's code.
+        noise: The standard deviation of the noise on every entry; None to estimate it.
+        precision: The precision in which the client computes, if the attacker knows it. Inputs are "exact" only if
+            their claimed relative error is at most a hundredth.
     """
     if rule not in RULES:
         raise unknown("rule", rule, RULES)
@@ -145,7 +164,7 @@ def trace_fully_connected(
 
 @dataclass(frozen=True)
 class Top:
-    """What the last layer tells: `features` (B, I), `labels` (B, C), `errors` p − y (B, C), or why it does not."""
+    """The last layer's inputs (B, I), labels (B, C) and errors p − y (B, C); the reason if they are not certain."""
 
     features: Tensor
     labels: Tensor
@@ -162,7 +181,7 @@ def last_layer(
     noise: float | None = 0.0,
     precision: str | Precision | None = None,
 ) -> Top:
-    """Recover the labels, unless they are known, and the features that the last layer saw."""
+    """Recover the last layer's inputs, and the labels unless they are known."""
     nonnegative = len(layers) > 1 and isinstance(layers[-2].activation_module, nn.ReLU | nn.Sigmoid)
     if leak.batch_size == 1 and labels is None:
         single = recover_soft_labels(
@@ -213,14 +232,14 @@ def _least_squares(
         sloped = (errors @ above.weight) * _slopes(layer, inputs)
         bias_gradient = leak.gradients.get(f"{layer.name}.bias")
         if bias_gradient is not None and leak.batch_size == 1:
-            sloped = bias_gradient.double()[None]  # a single sample's δ is there to be read
+            sloped = bias_gradient.double()[None]  # a single sample's δ is the gradient of the bias
             doubt = 0.0
         inputs, errors, report = _solved(leak.gradients[f"{layer.name}.weight"], sloped, layer.name, unit)
         if coarse:
             report = _claimed(report, errors, unit, doubt)
         reports.append(report)
         troubles += [f"layer '{layer.name}': {report.reason}"] if report.reason else []
-    # A single sample's input follows from the first layer alone where that has a bias, and the layers above confirm it.
+    # The first layer, if it has a bias, gives a single sample's input without the other layers, which then confirm it.
     alone = leak.batch_size == 1 and len(layers) > 1 and f"{layers[0].name}.bias" in leak.gradients
     certain = top.certain or alone
     if not certain or any(report.reason for report in reports):
@@ -229,7 +248,7 @@ def _least_squares(
     again = observed_again(leak, inputs, top.labels if top.certain else None)
     reason = again.beyond(max(FITS, ALLOWED * unit), noise or 0.0, leak)
     if not coarse and reports and not reason:
-        # What is missed of the first layer's gradient tells how far off its inputs are, mixtures of samples too.
+        # The residual of the first layer's gradient shows the error of its inputs, even if these mix several samples.
         first = replace(reports[-1], misfit=again.misses[f"{layers[0].name}.weight"])
         reports[-1] = replace(_claimed(first, errors, unit, 0.0), misfit=reports[-1].misfit)
         reason = reports[-1].reason and f"layer '{layers[0].name}': {reports[-1].reason}"
@@ -237,7 +256,7 @@ def _least_squares(
 
 
 def _doubt(top: Top, leak: Leak, unit: float) -> float:
-    """Return how far the client's rounding lets the errors p − y be off, relatively."""
+    """Return the largest relative error of p − y that the client's rounding can cause."""
     logits = top.features @ leak.weight.double().T + (0 if leak.bias is None else leak.bias.double())
     p, steep = logits.softmax(dim=1), logits.abs().amax(dim=1, keepdim=True)
     off = unit * (p * (1 + (1 - p) * steep) + top.labels.abs())
@@ -247,11 +266,12 @@ def _doubt(top: Top, leak: Leak, unit: float) -> float:
 def _claimed(report: LayerReport, errors: Tensor, unit: float, doubt: float) -> LayerReport:
     """Return the report with the relative error of the inputs that follows from the client's rounding.
 
-    The rows of the gradient show what is wrong with δ, but for a factor on all of it, which the labels tell.
+    The residual of the gradient's rows shows the errors of δ, except for a common factor. `doubt` bounds the error of
+    this factor, which follows from the labels.
     """
     if report.reason or not errors.isfinite().all():
         return report
-    # By the way that has a derivative: the other one's last digit is not the same on every device.
+    # Unlike these, the values of `torch.linalg.svdvals` differ in the last digit between devices.
     values = torch.linalg.svd(errors, full_matrices=False).S
     claimed = float(values[0] / values[-1]) * max(unit, report.misfit) + doubt
     reason = f"its inputs are known to {claimed:.1e} only" if not claimed <= SURE else ""
@@ -259,7 +279,7 @@ def _claimed(report: LayerReport, errors: Tensor, unit: float, doubt: float) -> 
 
 
 def _mean(leak: Leak, layers: list[Layer], prior: str | LabelPrior, solver: Solver) -> Inversion:
-    """Run wang2024's recursion: in the gradient's own precision, the mean over all rows of what each row says."""
+    """Run wang2024's recursion in the gradient's precision: average the inputs that each row gives."""
     if leak.batch_size != 1:
         raise InputError(f"the paper's recursion is for single samples; got a batch of {leak.batch_size}")
     found = recover_soft_labels(leak.weight_gradient, leak.weight, prior=prior, solver=solver)
@@ -281,10 +301,10 @@ def _mean(leak: Leak, layers: list[Layer], prior: str | LabelPrior, solver: Solv
 
 
 def bias_attack(leak: Leak) -> Tensor:
-    """Return what every unit of the first layer says of the inputs, (O, D): its weight's gradient over its bias'.
+    """Return for every unit of the first layer the gradient of its weight divided by that of its bias, (O, D).
 
-    A unit that a single sample activates holds that sample; one that several activate holds a mixture. NaN for units
-    that none activates.
+    For a unit that is active for a single sample, the quotient is that sample. For several samples it is a weighted
+    mean of them, and for none it is NaN.
     """
     name = next((n.removesuffix(".weight") for n, g in leak.gradients.items() if g.ndim == 2), "")
     weight, bias = leak.gradients.get(f"{name}.weight"), leak.gradients.get(f"{name}.bias")
@@ -294,9 +314,10 @@ def bias_attack(leak: Leak) -> Tensor:
 
 
 def _slopes(layer: Layer, outputs: Tensor) -> Tensor:
-    """Return σ′ at a layer's outputs, rectified features that are zero but for their errors taken for zero."""
+    """Return σ′ at a layer's outputs; outputs of ReLU that are zero within their errors count as zero."""
     if isinstance(layer.activation_module, nn.ReLU):
-        # Nothing rectified is negative, so what is tells how far off the zeros are; a clean single sample's are exact.
+        # ReLU has no negative outputs, so negative values show the errors of the zeros. Those of a single sample
+        # without noise are exact.
         noise = -3 * outputs.amin(dim=1, keepdim=True)
         if len(outputs) > 1:
             noise = torch.maximum(noise, ZERO * outputs.amax(dim=1, keepdim=True))
@@ -305,7 +326,7 @@ def _slopes(layer: Layer, outputs: Tensor) -> Tensor:
 
 
 def _solved(gradient: Tensor, sloped: Tensor, name: str, unit: float) -> tuple[Tensor, Tensor, LayerReport]:
-    """Return a layer's inputs A (B, I), its δ (B, O) mended where the gradient contradicts it, and a report."""
+    """Return a layer's inputs A (B, I), its δ (B, O) corrected where it contradicts the gradient, and a report."""
     count, (outputs, width) = len(sloped), gradient.shape
     if not sloped.isfinite().all():
         nothing = sloped.new_full((count, width), torch.nan)
@@ -333,10 +354,10 @@ def _solved(gradient: Tensor, sloped: Tensor, name: str, unit: float) -> tuple[T
 
 
 def _mended(gradient: Tensor, sloped: Tensor) -> Tensor:
-    """Return δ with the rows set right that most rows of the gradient contradict, as do units wrongly taken for dead.
+    """Return δ with the units corrected that contradict the gradient, such as units wrongly taken for inactive.
 
-    The sum of what rows miss, not of its square, is made small: that passes over a few that are wrong. The gradient's
-    columns are mixed into a few more than there are samples, which tell as much.
+    Iteratively reweighted least squares minimises the sum of the residuals' norms, which is robust against a few wrong
+    units. For speed, the gradient's columns are replaced by B + 8 random mixtures of them.
     """
     count = len(sloped)
     generator = torch.Generator().manual_seed(0)
@@ -358,7 +379,7 @@ def _mended(gradient: Tensor, sloped: Tensor) -> Tensor:
 
 
 def _rows(gradient: Tensor) -> Iterator[tuple[slice, Tensor]]:
-    """Give a gradient's rows in float64, a few at a time, and which they are."""
+    """Yield slices of a gradient's rows, and those rows in float64."""
     step = max(1, CHUNK_ELEMENTS // gradient.shape[1])
     for start in range(0, len(gradient), step):
         which = slice(start, start + step)
@@ -366,7 +387,7 @@ def _rows(gradient: Tensor) -> Iterator[tuple[slice, Tensor]]:
 
 
 def _inputs(gradient: Tensor, sloped: Tensor, unit: float) -> tuple[Tensor, int]:
-    """Return A (B, I) with δᵀ A / B nearest to the gradient, the least where there are several; and δ's rank."""
+    """Return the minimum-norm least-squares solution A (B, I) of δᵀ A / B = gradient, and the rank of δ."""
     left, values, right = torch.linalg.svd(sloped, full_matrices=False)
     good = values > RANK * unit * values[0]
     inverse = torch.where(good, 1 / values.clamp(min=torch.finfo(values.dtype).tiny), 0)
@@ -378,7 +399,7 @@ def _inputs(gradient: Tensor, sloped: Tensor, unit: float) -> tuple[Tensor, int]
 
 
 def _missed(gradient: Tensor, sloped: Tensor, inputs: Tensor) -> Tensor:
-    """Return by how much the found inputs miss each row of the gradient, relative to a usual row, (O,)."""
+    """Return the norm of each row's residual, relative to the root mean square of the rows' norms, (O,)."""
     missed, sizes = [], []
     for which, rows in _rows(gradient):
         sizes.append(rows.norm(dim=1))
@@ -431,9 +452,9 @@ def _attack_first(case: Case) -> Answer:
         return Answer("partial", "there is no other layer that could confirm it", inputs=inputs)
     if case.coarse:
         return case.without_rounding(Answer("exact", inputs=inputs))
-    # What each unit says may agree and be wrong: where signs are sent, or weights and biases are clipped apart.
+    # All units may give the same wrong input, if signs are sent or weights and biases are clipped separately.
     again = observed_again(case.leak, inputs, None, dtype=case.leak.weight.dtype)
-    # Only the errors of a softmax sum to zero.
+    # Only the errors of cross-entropy with softmax sum to zero.
     again = again if case.plain else replace(again, unbalanced=0.0)
     reason = again.beyond(FITS, case.noise or 0.0, case.leak)
     return Answer("partial" if reason else "exact", reason, inputs=inputs)

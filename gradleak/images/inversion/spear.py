@@ -1,10 +1,12 @@
-"""SPEAR's core (dimitrov2024): a batch out of one Linear layer with a bias, by low rank and the zeros of ReLU.
+"""Recover a batch from one Linear layer with a bias by low rank and the zeros of ReLU: SPEAR's core (dimitrov2024).
 
-With δ (B, O) the gradient after the layer and X (B, I) its inputs, ∇W = δᵀ X has rank B, so that δᵀ = L Q for a known
-L (O, B) and an unknown Q (B, B). About half of each sample's δ is zero: a column q of Q is what B − 1 rows of L leave
-open, if the sample is off in all of them; about 2ᴮ⁻¹ draws of rows a sample. Of all that is drawn, the independent
-directions with the most zeros are the samples', for a mixture is zero only where all of its samples are. The bias'
-gradient, L Q 1, gives the lengths, and the layer itself says whether the inputs are off where δ is zero.
+Let δ (B, O) be the gradient after the layer and X (B, I) the layer's inputs. Then ∇W = δᵀ X has rank B, so δᵀ = L Q
+with a known L (O, B) and an unknown Q (B, B). About half of the entries of each sample's δ are zero. If a sample's δ is
+zero at B − 1 units, its column of Q is the null vector of these rows of L. Random choices of rows have this property
+once in about 2ᴮ⁻¹ draws per sample.
+Of all vectors drawn, the independent ones with the most zeros belong to the samples, because a mixture is zero only
+where all its samples are. The bias' gradient, L Q 1, gives the vectors' lengths. As a check, ReLU must be inactive for
+the recovered inputs where δ is zero.
 """
 
 from __future__ import annotations
@@ -17,15 +19,21 @@ from torch import Tensor
 from gradleak.devices import least_squares
 
 CHUNK = 4096
-# An entry is zero below this share of the largest, and a direction new if this share of it is outside of all others.
+# Entries below the share ZERO of the largest count as zero. A direction is independent of others if more than the share
+# NEW of its length is orthogonal to them.
 ZERO, NEW = 1e-4, 1e-3
-# Zeros and units that are off agree in this share of all.
+# The least share of units for which δ is zero exactly where ReLU is inactive.
 AGREE = 0.98
 
 
 @dataclass(frozen=True)
 class Spear:
-    """Inputs (B, I) in float64, in any order, or None where the draws did not meet all samples; the `draws` made."""
+    """The result of SPEAR.
+
+    Attributes:
+        inputs: The inputs (B, I) in float64, in arbitrary order; None if some samples were not found.
+        draws: The number of draws that were made.
+    """
 
     inputs: Tensor | None
     draws: int
@@ -41,11 +49,21 @@ def spear(
     draws: int = 1_000_000,
     seed: int = 0,
 ) -> Spear:
-    """Return the inputs of a Linear layer followed by ReLU, weight (O, I) and bias (O,), from both gradients."""
+    """Return the inputs of a Linear layer with a bias that is followed by ReLU.
+
+    Args:
+        weight: The layer's weight (O, I).
+        bias: The layer's bias (O,).
+        weight_gradient: The gradient of the weight (O, I).
+        bias_gradient: The gradient of the bias (O,).
+        batch_size: The number of samples B.
+        draws: The largest number of draws of rows.
+        seed: The seed of the draws.
+    """
     generator = torch.Generator().manual_seed(seed)
     left, values, right = torch.linalg.svd(weight_gradient.double(), full_matrices=False)
     factor, rest = left[:, :batch_size], values[:batch_size, None] * right[:batch_size]
-    # A unit that is off for all samples tells none of them apart.
+    # A unit that is inactive for all samples gives no equation.
     sizes = factor.norm(dim=1)
     alive = factor[sizes > ZERO * sizes.max()]
     found, counts = factor.new_zeros(0, batch_size), factor.new_zeros(0)
@@ -68,7 +86,7 @@ def spear(
 
 
 def _sparsest(directions: Tensor, zeros: Tensor) -> list[int]:
-    """Return which independent directions (N, B) have the most zeros, the sparsest first."""
+    """Return the indices of up to B independent directions (N, B) with the most zeros, the sparsest first."""
     outside, chosen = directions.clone(), list[int]()
     for _ in range(directions.shape[1]):
         sizes = outside.norm(dim=1)

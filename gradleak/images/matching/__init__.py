@@ -1,1 +1,1 @@
-"""Images by search: the engine of gradient matching."""
+"""Recover images by search: gradient matching."""

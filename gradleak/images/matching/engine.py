@@ -1,4 +1,4 @@
-"""Gradient matching: hundreds of attacks as one program, and never worse than the best iterate."""
+"""Recover inputs by gradient matching: run hundreds of attacks at once, and keep the best iterate of each."""
 
 from __future__ import annotations
 
@@ -29,24 +29,29 @@ OPTIMIZERS: dict[str, Callable[[], Optimizer]] = {
     "lbfgs": LBFGS,
     "levenberg-marquardt": LevenbergMarquardt,
 }
-# How the labels come about that are not given.
+# How labels are obtained if none are given.
 MODES = ("recovered", "idlg", "dlg", "recovered-start")
-# Bytes for one chunk of attacks on a CPU.
+# Memory (bytes) for one chunk of attacks on a CPU.
 CPU_MEMORY = 600 * 2**20
-# Copies of a gradient and of all activations that one step keeps, found by measuring.
+# The number of copies of a gradient and of all activations that one step keeps, measured.
 GRADIENT_COPIES, ACTIVATION_COPIES = 8, 40
 LEAST_LABEL = 1e-8
 
 
 @dataclass(frozen=True)
 class Reconstruction:
-    """The images of N leaks of B samples each, the best of R restarts, and how the search went.
+    """The best images of N leaks of B samples each from R restarts, and the course of the search.
 
-    `images` (N·B, …) in the space of the model's inputs and `labels` (N·B, C), leak after leak; `losses` (N, R) the
-    least loss of every restart, inf where none was finite; `chosen` (N,) the restart whose loss is least; `history`:
-    the steps (T,) at which `curves` (N, R, T) tell the least loss so far; `attempts` (N, R, B, …) every restart's
-    images; `bad` (N, R) how many losses were not finite, refused ones among them; `status` of each leak's restarts,
-    N × R.
+    Attributes:
+        images: The images (N·B, …) in the space of the model's inputs, leak after leak.
+        labels: The labels (N·B, C), leak after leak.
+        losses: The least loss of every restart (N, R), inf if no loss was finite.
+        chosen: The restart with the least loss (N,).
+        history: The steps (T,) of the curves.
+        curves: The least loss so far at these steps (N, R, T).
+        attempts: The images of all restarts (N, R, B, …).
+        bad: The number of losses that were not finite (N, R), including those of rejected steps.
+        status: How the search of each restart ended, N × R.
     """
 
     images: Tensor
@@ -61,7 +66,7 @@ class Reconstruction:
 
     @property
     def answers(self) -> tuple[Answer, ...]:
-        """The answer for each leak: the best of a search, with how the searches ended as its reason."""
+        """The answer for each leak; its reason says how the searches ended."""
         each = len(self.images) // len(self.status)
         return tuple(
             Answer(
@@ -91,16 +96,30 @@ def match(
     chunk: int | None = None,
     watch: Callable[[Tensor, int, Tensor], None] | None = None,
 ) -> Reconstruction:
-    """Search for inputs whose gradients are those observed: N leaks of one model and `restarts` starts, all together.
+    """Search for inputs whose gradients match the observed ones, for N leaks of one model at once.
 
-    `labels`: class indices (N·B,) or soft labels (N·B, C) that the attacker knows; or "recovered" (by this package's
-    solvers, for labels of the kind `label_prior`), "idlg", "dlg" (searched together with the inputs, from a random
-    start), "recovered-start" (the same from the recovered label). `trust`: which of the solvers' verdicts are taken; a
-    leak whose labels have another is not matched, and comes back without an image.
-    `start` (N·B, …): inputs to start from instead of random ones. An attack whose loss falls to `enough` is over.
-    `chunk`: how many attacks are run at a time; by default as many as memory allows. `watch` is called with the numbers
-    (a,) of a chunk's attacks, the step and their best inputs (a, B, …) whenever the history is written: attack
-    n·R + r is restart r of leak n. Ctrl-C ends the search; what was found comes back with the status "interrupted".
+    Ctrl-C ends the search; the best inputs so far are returned with the status "interrupted".
+
+    Args:
+        leaks: One leak or N leaks of the same model and batch size B.
+        labels: Known class indices (N·B,) or soft labels (N·B, C). Or "recovered": by this package's solvers. "idlg":
+            by iDLG. "dlg": searched together with the inputs, from a random start. "recovered-start": the same from
+            the recovered label.
+        distance: The distance between gradients.
+        prior: The prior of the images, by default none.
+        optimizer: "adam", "lbfgs", "levenberg-marquardt" or its settings.
+        restarts: The number R of starts for each leak.
+        seed: The seed of the random starts.
+        label_prior: The shape of labels that are recovered.
+        trust: The solvers' statuses to accept. A leak whose labels have another status gets no image (NaN).
+        start: Inputs (N·B, …) to start from instead of random ones.
+        enough: An attack ends when its loss falls to this value.
+        chunk: The number of attacks to run at a time; by default as many as fit into memory.
+        watch: Called about a hundred times for each chunk, with the numbers (a,) of its attacks, the step, and their
+            best inputs (a, B, …). Attack n·R + r is restart r of leak n.
+
+    Returns:
+        The inputs with the least loss among each leak's restarts.
     """
     many = [leaks] if isinstance(leaks, Leak) else list(leaks)
     distance = Distance(distance) if isinstance(distance, str) else distance
@@ -135,7 +154,7 @@ def match(
                 interrupted = True
         return part, track
 
-    # Where no leak has labels there is nothing to run.
+    # Without attacks to run the memory need not be estimated.
     size = (chunk or _chunk(objective, settings)) if len(able) else 1
     parts, count = in_chunks(len(able), size, run), math.ceil(len(able) / size)
     tracks = list(reporting.steps(parts, count, "matching, part by part") if count > 1 else parts)
@@ -175,7 +194,7 @@ def _run(
 
 def check_leaks(leaks: list[Leak], restarts: int, chunk: int | None) -> None:
     if not leaks:
-        raise InputError("there is no leak to match")
+        raise InputError("matching needs at least one leak")
     if restarts < 1 or (chunk is not None and chunk < 1):
         raise InputError(f"restarts and chunk must be at least 1; got {restarts} and {chunk}")
     first = leaks[0]
@@ -183,10 +202,12 @@ def check_leaks(leaks: list[Leak], restarts: int, chunk: int | None) -> None:
         leak.check_one_step("matching")
         if leak.model is not first.model or leak.batch_size != first.batch_size:
             raise InputError(
-                f"leak {number} is of another model or batch size than the first: match them by themselves"
+                f"leak {number} is of another model or batch size than the first: match such leaks separately"
             )
         if leak.input_shape is None or leak.input_shape != first.input_shape:
-            raise InputError(f"leak {number} must tell the shape of one input, {first.input_shape}: {leak.input_shape}")
+            raise InputError(
+                f"leak {number} must have the input shape of the first, {first.input_shape}; got {leak.input_shape}"
+            )
         own = dict(leak.model.named_parameters())
         if set(leak.gradients) - set(own) or set(leak.gradients) != set(first.gradients):
             wrong = ", ".join(sorted(set(leak.gradients) ^ set(own)))
@@ -203,12 +224,12 @@ def check_leaks(leaks: list[Leak], restarts: int, chunk: int | None) -> None:
 
 def _check_second_order(known: _Known, distance: Distance, prior: ImagePrior) -> None:
     if known.searched or distance != Distance("l2") or prior != ImagePrior():
-        raise InputError("Levenberg-Marquardt works on the plain L2 distance without a prior, and on fixed labels")
+        raise InputError("Levenberg-Marquardt needs fixed labels and the plain L2 distance without a prior")
 
 
 @dataclass(frozen=True)
 class _Known:
-    """The labels (N, B, C) an attack works with: fixed, or the start of a search; `there` (N,): whether it has any."""
+    """The labels (N, B, C), fixed or the start of a search; `there` (N,): whether each leak has labels."""
 
     labels: Tensor | None
     searched: bool
@@ -216,7 +237,7 @@ class _Known:
     recovered: Tensor | None = None
 
     def features(self, leaks: list[Leak], label_prior: str) -> Tensor:
-        """Return the last layer's inputs (N, B, I), as they come back with the labels."""
+        """Return the last layer's inputs (N, B, I), which are recovered together with the labels."""
         return self.recovered if self.recovered is not None else _recovered(leaks, label_prior)[1]
 
 
@@ -227,7 +248,7 @@ def _labels(leaks: list[Leak], labels: Tensor | str, label_prior: str, trust: tu
     everywhere = torch.ones(count, dtype=torch.bool, device=like.device)
     if isinstance(labels, Tensor):
         if len(labels) != count * size:
-            raise InputError(f"there must be one label a private sample, {count * size}; got {len(labels)}")
+            raise InputError(f"labels must have one entry per private sample, {count * size}; got {len(labels)}")
         given = as_probabilities(labels, classes, dtype=like.dtype, device=like.device)
         return _Known(given.reshape(count, size, classes), False, everywhere)
     if labels not in MODES:
@@ -236,7 +257,7 @@ def _labels(leaks: list[Leak], labels: Tensor | str, label_prior: str, trust: tu
         return _Known(None, True, everywhere)
     if labels == "idlg":
         if size != 1:
-            raise InputError(f"iDLG reads the label of one sample; these leaks hold {size}")
+            raise InputError(f"iDLG finds the label of a single sample; these leaks have {size}")
         hot = one_hot(idlg(torch.stack([leak.weight_gradient for leak in leaks])), classes)
         return _Known(hot.to(like).unsqueeze(1), False, everywhere)
     found, features, status = _recovered(leaks, label_prior)
@@ -246,7 +267,7 @@ def _labels(leaks: list[Leak], labels: Tensor | str, label_prior: str, trust: tu
 
 
 def _recovered(leaks: list[Leak], label_prior: str) -> tuple[Tensor, Tensor, list[Status]]:
-    """Return labels (N, B, C) and features (N, B, I) NaN where none is found, and each status."""
+    """Return labels (N, B, C) and features (N, B, I), NaN where none were found, and the status of each leak."""
     first = leaks[0]
     like = first.weight_gradient
     if first.batch_size == 1:
@@ -283,7 +304,7 @@ def _starts(
     start: Tensor | None,
     spread: float,
 ) -> Tensor:
-    """Return the attacks' starts (N·R, P): images first, so that one seed gives every kind of label the same ones."""
+    """Return the attacks' starts (N·R, P); images are drawn first, so they do not depend on the kind of labels."""
     generator = torch.Generator().manual_seed(seed)
     like = next(iter(objective.observed.values()))
     shape = (count * restarts, objective.size)
@@ -305,7 +326,7 @@ def _starts(
 
 
 def _chunk(objective: Objective, settings: Optimizer) -> int:
-    """Return how many attacks fit into memory at a time."""
+    """Return the number of attacks that fit into memory."""
     activations = 0
 
     def count(_module: Any, _inputs: Any, output: Any) -> None:
@@ -323,7 +344,7 @@ def _chunk(objective: Objective, settings: Optimizer) -> int:
     if isinstance(settings, LBFGS):
         numbers += 2 * settings.history * objective.size
     if isinstance(settings, LevenbergMarquardt):
-        # The Jacobian and two square matrices, in float64.
+        # The Jacobian and some square matrices, in float64.
         numbers += 2 * objective.size * (parameters + 3 * objective.size)
     memory = entries_at_once(like.device, CPU_MEMORY, bytes_each=1)
     return max(1, int(memory / (numbers * like.element_size())))
@@ -363,7 +384,7 @@ def gathered(
             line = curves.setdefault(step, torch.full_like(losses, torch.nan))
             line[part] = values
     steps = sorted(curves)
-    # A chunk that ended early stays where it was.
+    # A chunk that ended early keeps its last losses.
     drawn = torch.stack([curves[step] for step in steps], dim=1) if steps else losses.new_empty(attacks, 0)
     for column in range(1, len(steps)):
         drawn[:, column] = torch.where(drawn[:, column].isnan(), drawn[:, column - 1], drawn[:, column])
@@ -395,7 +416,7 @@ def _attack(case: Case) -> Answer:
     prior = ImagePrior(variation=1e-4, box=_box(case)) if case.subject.kind == "images" else ImagePrior()
     settings = Adam(steps=case.steps, signed=True)
     found = match(case.leak, case.labels(), distance="cosine", prior=prior, optimizer=settings, seed=case.seed)
-    # The labels were given, and are no answer of this attack.
+    # Another attack has recovered the labels, so do not report them here.
     return replace(found.answers[0], labels=None)
 
 
@@ -408,7 +429,7 @@ def _box(case: Case) -> tuple[Tensor, Tensor] | None:
 
 
 def memory_of(case: Case) -> int:
-    """Return the bytes that a search takes for one batch."""
+    """Return the memory (bytes) that a search needs for one batch."""
     activations = 4 * case.subject.activations * case.size
     return GRADIENT_COPIES * case.subject.bytes + ACTIVATION_COPIES * activations
 

@@ -1,8 +1,10 @@
-"""Gradients of single samples matched by their factors: what the engine does to a fully connected network, in vectors.
+"""Match gradients of single samples of fully connected networks by their factors, without computing any matrix.
 
-With one sample every layer's gradient is δ hᵀ, δ what arrives behind its linear map and h what went in. A distance of
-such matrices needs inner products of their factors alone, so that none of them is written out: with the observed one
-e h*ᵀ, e of length 1, and γ = e·δ, ‖δ hᵀ − e h*ᵀ‖² = ‖γ h − h*‖² + ‖δ − γ e‖² ‖h‖², a sum of what cannot be negative.
+The gradient of a layer for a single sample is δ hᵀ, where h is the layer's input and δ the loss's gradient after the
+linear map. Distances between such matrices need only inner products of the factors. If the observed gradient is e h*ᵀ
+with ‖e‖ = 1, and γ = e·δ, the squared distance is a sum of terms that are not negative:
+
+    ‖δ hᵀ − e h*ᵀ‖² = ‖γ h − h*‖² + ‖δ − γ e‖² ‖h‖²
 """
 
 from __future__ import annotations
@@ -22,15 +24,18 @@ from gradleak.images.matching.objective import Distance, ImagePrior, Objective
 from gradleak.images.matching.optimizers import LBFGS, Adam, Track, adam, lbfgs
 from gradleak.leak import Leak
 
-# A gradient that its factors miss by more rounding units than this is of no single sample, or was defended.
+# A gradient whose factors have a larger relative error, in rounding units, is not that of a single undefended sample.
 MISSED = 1000
 
 
 @dataclass(frozen=True)
 class Factors:
-    """The gradients of one leak as `errors` e (O,), of length 1, and `inputs` h* (I,), a pair a layer, in float64.
+    """The gradients of a leak as products of vectors.
 
-    A layer with a bias has one more input, which is 1. `leak` is the leak without its gradients.
+    Attributes:
+        leak: The leak without its gradients.
+        errors: The vector e (O,) of each layer, of length 1, in float64.
+        inputs: The vector h* (I,) of each layer in float64, with an additional entry for a bias.
     """
 
     leak: Leak
@@ -39,7 +44,7 @@ class Factors:
 
 
 def factored(leak: Leak) -> Factors:
-    """Take apart what a client with a single sample sent; refuses what is not of rank one, layer by layer."""
+    """Return the factors of each layer's gradient; raise `InputError` if a gradient does not have rank one."""
     leak.check_one_step("matching by factors")
     pairs = [_factors(leak, layer) for layer in _layers(leak.model)]
     return Factors(replace(leak, gradients={}), tuple(e for e, _ in pairs), tuple(h for _, h in pairs))
@@ -51,7 +56,7 @@ def _layers(model: nn.Module) -> list[Layer]:
 
 
 def _gradient(leak: Leak, layer: Layer) -> Tensor:
-    """Return a layer's gradient, that of its bias as one more column."""
+    """Return the gradient of a layer's weight, with the gradient of the bias as an additional column."""
     names = [f"{layer.name}.weight"] + ([] if layer.module.bias is None else [f"{layer.name}.bias"])
     missing = [name for name in names if name not in leak.gradients]
     if missing:
@@ -71,18 +76,18 @@ def _factors(leak: Leak, layer: Layer) -> tuple[Tensor, Tensor]:
     missed = float(torch.addr(gradient, error.to(gradient), inputs, alpha=-1).norm() / size)
     if not missed <= MISSED * torch.finfo(gradient.dtype).eps:
         raise InputError(
-            f"the gradient of '{layer.name}' is not of rank one, as that of a single undefended sample is: "
-            f"{leak.batch_size} samples, {missed:.1e} of it missed"
+            f"the gradient of '{layer.name}' is not of rank one, unlike that of a single undefended sample: "
+            f"{leak.batch_size} samples, relative error {missed:.1e}"
         )
     return error, inputs.double()
 
 
 class FactoredObjective(Objective):
-    """The loss of A attacks on N leaks of one fully connected network, and its gradient, from factors of gradients."""
+    """The loss of A attacks on N leaks of one fully connected network, computed from the factors of gradients."""
 
     def __init__(self, leaks: Sequence[Factors], labels: Tensor | None, distance: Distance, prior: ImagePrior) -> None:
         if distance not in (Distance("l2"), Distance("cosine")):
-            raise InputError(f"matching by factors knows the plain distances l2 and cosine; got {distance}")
+            raise InputError(f"matching by factors supports the plain distances l2 and cosine; got {distance}")
         super().__init__([each.leak for each in leaks], labels, None, distance, prior)
         self.layers = _layers(leaks[0].leak.model)
         self.errors, self.hidden = (
@@ -91,14 +96,14 @@ class FactoredObjective(Objective):
         )
 
     def labels_at(self, places: Tensor, owners: Tensor) -> Tensor:
-        """Return the labels (A, B, C) of places: known ones, or where those are NaN the softmax of the scores."""
+        """Return the labels (A, B, C) of places: the known labels, or the softmax of the scores where they are NaN."""
         if self.labels is None or places.shape[1] == self.size:
             return super().labels_at(places, owners)
         known, scores = self.labels[owners], places[:, self.size :].reshape(-1, 1, self.classes)
         return torch.where(known.isnan(), scores.softmax(dim=2), known)
 
     def factors(self, inputs: Tensor, labels: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """Return δ (A, O) and h (A, I) of every layer, for clients with inputs (A, D) and labels (A, C)."""
+        """Return δ (A, O) and h (A, I) of every layer for clients with inputs (A, D) and labels (A, C)."""
         hidden, value = [], inputs
         for layer in self.layers:
             hidden.append(value)
@@ -119,7 +124,7 @@ class FactoredObjective(Objective):
         """Return the loss (A,) at places."""
         inputs, labels = self.inputs(places), self.labels_at(places, owners)
         pairs = [
-            # Small beside the layers' products, and where gradients are nearly alike, digits count.
+            # float64 avoids cancellation where gradients are almost equal, and costs little compared to the layers.
             (error.double(), value.double(), seen[owners], held[owners])
             for (error, value), seen, held in zip(
                 self.factors(inputs.flatten(1), labels[:, 0]), self.errors, self.hidden, strict=True
@@ -168,11 +173,18 @@ def match_factored(
     start: Tensor | None = None,
     watch: Callable[[int, Tensor], None] | None = None,
 ) -> Reconstruction:
-    """Search as `match` does, all leaks and starts at once, for single samples of a fully connected network.
+    """Search as `match` does, for single samples of a fully connected network.
 
-    `labels` (N, C) as the attacker has them, NaN for a leak whose label is searched with the input; None to search all.
-    `start` (N, …): inputs to start from instead of random ones. `watch` is called with the step and the best inputs
-    (N·R, …) whenever the history is written.
+    Args:
+        leaks: The factors of N leaks of the same network.
+        labels: Known labels (N, C), NaN for leaks whose labels are searched with the inputs; None to search all.
+        distance: The distance between gradients, "l2" or "cosine" without further weights.
+        optimizer: The settings of the optimizer.
+        prior: The prior of the images, by default none.
+        restarts: The number R of starts for each leak.
+        seed: The seed of the random starts.
+        start: Inputs (N, …) to start from instead of random ones.
+        watch: Called about a hundred times with the step and the best inputs (N·R, …).
     """
     given = None if labels is None else labels.unsqueeze(1)
     objective = FactoredObjective(leaks, given, distance, prior or ImagePrior())
@@ -196,7 +208,7 @@ def match_factored(
 
 
 def _starts(objective: FactoredObjective, count: int, seed: int, spread: float) -> Tensor:
-    """Return random starts (A, P) as the engine draws them: inputs first, then the scores of searched labels."""
+    """Return random starts (A, P), drawn as in `match`: inputs first, then the scores of searched labels."""
     generator, like = torch.Generator().manual_seed(seed), objective.layers[0].module.weight.detach()
     places = (spread * torch.randn(count, objective.size, generator=generator)).to(like)
     if objective.labels is not None and not objective.labels.isnan().any():

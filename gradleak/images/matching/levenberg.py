@@ -1,4 +1,4 @@
-"""Second-order matching: Levenberg-Marquardt on what whole gradients miss, each tensor in units of its own rounding."""
+"""Match gradients by Levenberg-Marquardt, with the residuals of each tensor in units of its rounding."""
 
 from __future__ import annotations
 
@@ -16,30 +16,37 @@ from gradleak.devices import differentiable
 from gradleak.images.matching.optimizers import Track
 from gradleak.leak import Gradients, Leak
 
-# Columns of the Jacobians that are computed at a time, and those that a GPU takes.
+# The number of columns of the Jacobians that are computed at a time, on a CPU and on a GPU.
 CHUNK, GPU_CHUNK = 64, 4096
-# Strips of a symmetric product.
+# A symmetric product is computed in this many strips.
 BLOCKS = 8
 LEAST_SIZE = 1e-300
 LEAST_DAMPING = 1e-15
 TRIES = 12
-# Damping grows by this when a step does not help, and falls when it does: by more where it helped a lot.
+# A rejected step multiplies the damping by GROWS. An accepted step divides the damping by FALLS, or by FALLS_FAST if it
+# reduces the misfit to less than the share A_LOT.
 GROWS, FALLS, FALLS_FAST, A_LOT = 4.0, 3.0, 10.0, 0.7
-# Bent steps that leave this much of the misfit have found the gradient's own rounding; plain ones only after a few,
-# or where no more is missed than rounding explains.
+# A step that leaves more than the share SETTLED of the misfit is slow. Accelerated steps end after one slow step. Plain
+# steps end after PATIENCE slow steps in a row, or when the misfit is at the level of rounding.
 SETTLED, PATIENCE = 0.99, 3
-# A step with the Jacobian of a place nearby is worth its time where the one before left less than this.
+# Take another step with the same Jacobian while each step leaves at most this share of the misfit: for accelerated
+# steps, and for plain ones.
 REUSED, REUSED_PLAIN = 0.5, 0.1
 
 
 @dataclass(frozen=True)
 class LevenbergMarquardt:
-    """Levenberg-Marquardt: `steps` exact Jacobians in float64; `damping` of the first, by the Jacobian's own scale.
+    """Settings of Levenberg-Marquardt.
 
-    `bent`: steps follow the valley's bend to second order from the start (geodesic acceleration, transtrum2012). Near
-    the end this is what makes them long: the misfit is all but flat along a few hundred directions. From a random start
-    it leads astray, and is taken up only when plain steps no longer help. `spread`: standard deviation of random
-    starts; those of N(0, 1) saturate a network's activations, and most of its slopes are lost.
+    Geodesic acceleration (transtrum2012) corrects a step to second order. Near convergence it allows longer steps,
+    because the misfit is almost flat along a few hundred directions. From a random start it is misleading, so by
+    default it begins only when plain steps no longer help.
+
+    Attributes:
+        steps: The number of exact Jacobians, in float64.
+        damping: The damping of the first step, relative to the diagonal of JᵀJ.
+        bent: Whether to use geodesic acceleration from the start.
+        spread: The standard deviation of random starts. Starts from N(0, 1) saturate a network's activations.
     """
 
     steps: int = 30
@@ -50,18 +57,25 @@ class LevenbergMarquardt:
 
 @dataclass(frozen=True)
 class Polished:
-    """Inputs (1, …) in float64, and what of the gradient they miss at the start and after every Jacobian."""
+    """Inputs (1, …) in float64, and their misfit of the gradient at the start and after every Jacobian."""
 
     inputs: Tensor
     misfits: tuple[float, ...]
 
 
-# The damping and the number of steps where the start is nearly right.
+# The settings for a start that is almost right.
 POLISH = LevenbergMarquardt(steps=12, damping=1e-8, bent=True)
 
 
 def polished(leak: Leak, inputs: Tensor, labels: Tensor, *, steps: int = POLISH.steps) -> Polished:
-    """Move one sample's inputs (1, …) until its gradient is the one observed, as far as its digits go."""
+    """Refine one sample's inputs (1, …) until their gradient matches the observed gradient within rounding.
+
+    Args:
+        leak: The gradient of a single sample.
+        inputs: The inputs (1, …) to start from.
+        labels: The sample's label (1, C).
+        steps: The number of Jacobians.
+    """
     leak.check_one_step("matching")
     misfit = Misfit([leak], labels.double().unsqueeze(0), inputs.shape)
     places = inputs.double().reshape(1, -1)
@@ -72,9 +86,9 @@ def polished(leak: Leak, inputs: Tensor, labels: Tensor, *, steps: int = POLISH.
 
 
 class Misfit:
-    """What gradients at places miss of the observed ones of N leaks, in units of what those round by.
+    """The residuals of gradients with respect to the observed gradients of N leaks, in units of their rounding.
 
-    A single sample's last-layer gradient is d xᵀ: its products with one x and one d say all that it holds.
+    A single sample's last-layer gradient is d xᵀ, so its products with one vector from each side determine it.
     """
 
     def __init__(self, leaks: list[Leak], labels: Tensor, shape: torch.Size | tuple[int, ...]) -> None:
@@ -92,14 +106,15 @@ class Misfit:
         right = torch.einsum("nci,nc->ni", total, left)
         self.sides = (left, right / right.norm(dim=1, keepdim=True))
         self.targets = vmap(self._read)(observed, self.scales, self.sides)
-        # What the right inputs miss, too, for their gradient was rounded.
+        # The residual of the true inputs, which is not zero because the observed gradient is rounded.
         self.rounding = torch.finfo(first.weight_gradient.dtype).eps * self.targets.shape[1] ** 0.5
 
     @staticmethod
     def _scale(observed: Tensor) -> Tensor:
         """Return the unit of every row of a tensor's gradients (N, rows, 1).
 
-        A tensor's entries round alike, but for channels that hold hardly anything.
+        All entries of a tensor have similar rounding errors, except in channels with very small gradients. So the unit
+        is the geometric mean of the largest entry of the row and that of the tensor.
         """
         rows = observed.reshape(*observed.shape[:2], -1).abs().amax(dim=2, keepdim=True)
         return (rows * rows.amax(dim=1, keepdim=True)).sqrt().clamp(min=LEAST_SIZE)
@@ -132,7 +147,7 @@ class Misfit:
         return lambda places: vmap(self.one)(places, *known)
 
     def jacobian(self, places: Tensor, owners: Tensor) -> Tensor:
-        """Return Jᵀ of every attack (A, P, R), exact: forward mode over the gradient, a row an entry of the inputs."""
+        """Return the exact Jᵀ of every attack (A, P, R) by forward-mode derivatives, a row for each input entry."""
         units = torch.eye(places.shape[1], dtype=places.dtype, device=places.device)
         columns = max(1, (GPU_CHUNK if places.is_cuda else CHUNK) // len(places))
 
@@ -151,7 +166,7 @@ class Misfit:
 
 
 def levenberg(settings: LevenbergMarquardt, misfit: Misfit, places: Tensor, owners: Tensor, track: Track) -> None:
-    """Run Levenberg-Marquardt on A attacks from places (A, P); each has its own damping, and leaves when settled."""
+    """Run Levenberg-Marquardt on A attacks from places (A, P); each has its own damping and ends on convergence."""
     with differentiable(misfit.model, twice=True), warnings.catch_warnings():
         warnings.filterwarnings("ignore", category=FutureWarning, module="torch.*")
         _search(settings, misfit, places, owners, track)
@@ -173,7 +188,7 @@ def _search(settings: LevenbergMarquardt, misfit: Misfit, places: Tensor, owners
         factors, scales = torch.empty_like(square), places.new_empty(places.shape)
         moved = torch.zeros_like(active, dtype=torch.bool)
         for _ in range(TRIES):
-            # Those whose step does not help try a shorter one.
+            # Attacks whose last step was rejected try a shorter one.
             left = (~moved).nonzero()[:, 0]
             if len(left) == 0:
                 break
@@ -226,7 +241,7 @@ def _bend(residual: Callable[[Tensor], Tensor], at: Tensor, step: Tensor) -> Ten
 
 
 def _square(slopes: Tensor) -> Tensor:
-    """Return JᵀJ of every attack (A, P, P): the blocks below its diagonal, and those mirrored, for half the work."""
+    """Return JᵀJ of every attack (A, P, P); only the blocks up to the diagonal are computed, the others mirrored."""
     square = slopes.new_empty(*slopes.shape[:2], slopes.shape[1])
     size = -(-slopes.shape[1] // BLOCKS)
     for start in range(0, slopes.shape[1], size):
@@ -237,7 +252,7 @@ def _square(slopes: Tensor) -> Tensor:
 
 
 def _factored(square: Tensor, damping: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the Cholesky factors of JᵀJ + λ diag JᵀJ in units of its diagonal, and those units (A, P)."""
+    """Return the Cholesky factors of JᵀJ + λ diag JᵀJ, scaled to a unit diagonal of JᵀJ, and the scales (A, P)."""
     scale = square.diagonal(dim1=1, dim2=2).clamp(min=torch.finfo(square.dtype).tiny).rsqrt()
     damped = scale.unsqueeze(2) * square * scale.unsqueeze(1)
     damped.diagonal(dim1=1, dim2=2).add_(damping.unsqueeze(1))
@@ -245,5 +260,5 @@ def _factored(square: Tensor, damping: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _solver(factor: Tensor, scale: Tensor) -> Callable[[Tensor], Tensor]:
-    """Return the solver of (JᵀJ + λ diag JᵀJ) x = y for every attack (A, P)."""
+    """Return a function that solves (JᵀJ + λ diag JᵀJ) x = y for every attack (A, P)."""
     return lambda right: scale * torch.cholesky_solve((scale * right).unsqueeze(2), factor).squeeze(2)

@@ -1,4 +1,4 @@
-"""What gradient matching makes small: the distance between gradients, and what images are taken to look like."""
+"""Define the objective of gradient matching: the distance between gradients, and the prior of images."""
 
 from __future__ import annotations
 
@@ -23,11 +23,13 @@ Definition = Literal["sum", "mean"]
 
 @dataclass(frozen=True)
 class Distance:
-    """How far a gradient is from the observed one, and a feature from the recovered one (wang2024, Eqn. 8).
+    """The distance between gradients, and between last-layer inputs (wang2024, Eqn. 8).
 
-    "l2": the squared distance over all layers (zhu2019); "cosine": one minus the cosine over all parameters
-    (geiping2020); "layers": one minus the cosine, tensor by tensor, added up. `head` is α, the weight of the last
-    layer's gradient; `feature` is β, that of the last layer's input.
+    Attributes:
+        kind: "l2", the squared L2 distance over all layers (zhu2019); "cosine", one minus the cosine over all
+            parameters (geiping2020); or "layers", the sum over tensors of one minus the cosine.
+        head: The weight of the last layer's gradient, α.
+        feature: The weight of the distance of the last layer's input from the recovered one, β.
     """
 
     kind: Kind = "l2"
@@ -77,11 +79,14 @@ def _cosine(one: Tensor, other: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class ImagePrior:
-    """What private inputs are taken to look like: `variation` weighs total variation, `square` the mean square.
+    """The prior of private images, in the space of the network's inputs.
 
-    Total variation is anisotropic, in the space the network sees, and comes in two definitions: "sum", mean |∂x| + mean
-    |∂y|, in wang2024's and geiping2020's code; "mean", half of that, in breaching's. `box`: every iterate is clamped
-    between these two, each broadcast to the shape of one input.
+    Attributes:
+        variation: The weight of the anisotropic total variation.
+        definition: "sum", mean |∂x| + mean |∂y|, as in wang2024's and geiping2020's code; or "mean", half of that, as
+            in breaching's code.
+        square: The weight of the mean square of the pixels.
+        box: Lower and upper bounds to which every iterate is clamped, each broadcast to the shape of one input.
     """
 
     variation: float = 0.0
@@ -94,7 +99,7 @@ class ImagePrior:
             raise unknown("definition of total variation", self.definition, get_args(Definition))
 
     def of(self, images: Tensor) -> Tensor | float:
-        """Return what the prior says against images (A, B, C, H, W), (A,)."""
+        """Return the prior's penalty (A,) on images (A, B, C, H, W)."""
         value: Tensor | float = 0.0
         if self.variation:
             value = value + self.variation * total_variation(images, self.definition)
@@ -104,17 +109,22 @@ class ImagePrior:
 
 
 def total_variation(images: Tensor, definition: Definition = "sum") -> Tensor:
-    """Return the anisotropic total variation (A,) of images (A, …, H, W)."""
+    """Return the anisotropic total variation (A,) of images (A, …, H, W).
+
+    Examples:
+        >>> total_variation(torch.tensor([[[0.0, 1.0], [0.0, 1.0]]]))
+        tensor([1.])
+    """
     across = images.diff(dim=-1).abs().flatten(1).mean(dim=1)
     down = images.diff(dim=-2).abs().flatten(1).mean(dim=1)
     return (across + down) * (1.0 if definition == "sum" else 0.5)
 
 
 class Objective:
-    """The loss of A attacks on N leaks of one model, and its gradient; one program for all of them.
+    """The loss of A attacks on N leaks of one model, and its gradient, computed for all attacks at once.
 
-    A place (A, P) is an attack's B inputs and, where labels are searched as well, its B × C label scores. `owners` (A,)
-    says whose leak an attack looks at.
+    Throughout, `places` (A, P) has each attack's B inputs, followed by B × C label scores if labels are searched as
+    well. `owners` (A,) has the index of each attack's leak.
     """
 
     def __init__(
@@ -142,13 +152,13 @@ class Objective:
         return places[:, : self.size].reshape(-1, *self.shape)
 
     def labels_at(self, places: Tensor, owners: Tensor) -> Tensor:
-        """Return the labels (A, B, C) of places: known ones, or the softmax of the scores."""
+        """Return the labels (A, B, C) of places: the known labels, or the softmax of the scores."""
         if self.labels is not None:
             return self.labels[owners]
         return places[:, self.size :].reshape(-1, self.shape[0], self.classes).softmax(dim=2)
 
     def boxed(self, places: Tensor) -> Tensor:
-        """Return the places with every input within the prior's box."""
+        """Return the places with every input clamped to the prior's box."""
         if self.prior.box is None:
             return places
         low, high = (edge.to(places).expand(self.shape[1:]) for edge in self.prior.box)
@@ -156,7 +166,7 @@ class Objective:
         return torch.cat([inputs, places[:, self.size :]], dim=1)
 
     def gradients(self, inputs: Tensor, labels: Tensor) -> tuple[Gradients, Tensor]:
-        """Return what clients with inputs (A, B, …) and labels (A, B, C) would send, and their features (A, B, I)."""
+        """Return the gradients of clients with inputs (A, B, …) and labels (A, B, C), and their features (A, B, I)."""
         own, features = vmap(grad(self._loss, has_aux=True), (None, 0, 0))(self.parameters, inputs, labels)
         return own, features
 
@@ -177,9 +187,9 @@ class Objective:
         return value
 
     def _every_leak(self, owners: Tensor) -> bool:
-        """Return whether the owners are all leaks in order, as they most often are: nothing is copied then.
+        """Return whether the owners are all leaks in order; the observed gradients need no copy then.
 
-        The answer of the last tensor is kept, since on a GPU the host waits for each.
+        Cache the answer for the last tensor, because each comparison on a GPU makes the host wait.
         """
         if self._owners is None or self._owners[0] is not owners:
             ordered = len(owners) == self.count and torch.equal(owners, torch.arange(self.count, device=owners.device))
@@ -188,7 +198,7 @@ class Objective:
 
     @contextlib.contextmanager
     def kernels(self) -> Iterator[None]:
-        """Choose the kernels that `evaluate` needs for as long as the block lasts, rather than at every step."""
+        """Choose the kernels that `evaluate` needs once for the whole block, instead of at every step."""
         with differentiable(self.model, twice=True):
             self._chosen = True
             try:

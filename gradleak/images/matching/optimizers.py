@@ -1,4 +1,4 @@
-"""First-order searches over many attacks at once: Adam and L-BFGS, each attack with a state of its own."""
+"""Run Adam and L-BFGS on many attacks at once, with a separate optimizer state for each attack."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from gradleak.devices import steps_a_read
 from gradleak.errors import InputError
 
 Evaluate = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
-# The decay of geiping2020, which wang2024 took over: a tenth of the rate from each of these parts of the way on.
+# The schedule of geiping2020 and wang2024: the rate falls to a tenth after each of these shares of the steps.
 DECAY = (3 / 8, 5 / 8, 7 / 8)
-# torch's L-BFGS stops below these.
+# The tolerances of torch's L-BFGS.
 LEAST_SLOPE, LEAST_CHANGE = 1e-7, 1e-9
 LEAST_CURVATURE = 1e-10
-# The part of the descent that the slope promises which a step has to give (Armijo), and how often it is shortened.
+# The share of the decrease predicted by the slope that a step must achieve (Armijo), and the number of tries.
 ARMIJO = 1e-4
 TRIES = 20
 POINTS = 100
@@ -26,9 +26,14 @@ POINTS = 100
 
 @dataclass(frozen=True)
 class Adam:
-    """Adam, raw or on the gradient's sign; the rate falls to a tenth at each of `decay`, parts of all steps.
+    """Settings of Adam.
 
-    `spread`: standard deviation of random starts.
+    Attributes:
+        steps: The number of steps.
+        rate: The rate of the first step.
+        signed: Whether Adam gets the signs of the slopes.
+        decay: The shares of all steps after which the rate falls to a tenth.
+        spread: The standard deviation of random starts.
     """
 
     steps: int = 4800
@@ -40,11 +45,17 @@ class Adam:
 
 @dataclass(frozen=True)
 class LBFGS:
-    """L-BFGS, `inner` iterations a step, pairs of the last `history`.
+    """Settings of L-BFGS.
 
-    `search`: a step is shortened until the loss falls enough, so that no run can diverge; otherwise every step is
-    taken whole, as torch's optimiser and the published code do, with the rate decaying as Adam's. `spread`: standard
-    deviation of random starts.
+    Attributes:
+        steps: The number of steps.
+        rate: The length of a step relative to the quasi-Newton step.
+        inner: The number of iterations in a step.
+        history: The number of pairs of steps and gradient changes that are kept.
+        search: Whether a backtracking line search shortens a step until the loss falls enough, so that no run diverges.
+            Otherwise every step has its full length, as in torch's optimizer and in the published code.
+        decay: The shares of all steps after which the rate falls to a tenth.
+        spread: The standard deviation of random starts.
     """
 
     steps: int = 300
@@ -58,11 +69,18 @@ class LBFGS:
 
 @dataclass
 class Track:
-    """The best iterate of each of A attacks, and how their losses went.
+    """The best iterate of each of A attacks, and the course of their losses.
 
-    `best` (A, P), `losses` (A,) the least loss of each, `bad` (A,) how many losses were not finite, `lost` (A,) whether
-    one of those ended the search, `settled` (A,) whether it came to its end by itself; `history`: steps and, at each,
-    the least losses so far (A,), thinned. `watch` is shown the best iterates when the history is written.
+    Attributes:
+        best: The best iterates (A, P).
+        losses: The least losses (A,).
+        bad: The number of losses that were not finite (A,).
+        lost: Whether a loss or slope that was not finite ended the search (A,).
+        settled: Whether the search converged (A,).
+        steps: The number of steps of the whole search.
+        watch: Called with the step and the best iterates whenever the history is written.
+        history: About a hundred steps, each with the least losses so far (A,).
+        taken: The number of steps taken.
     """
 
     best: Tensor
@@ -74,25 +92,25 @@ class Track:
     watch: Callable[[int, Tensor], None] | None = None
     history: list[tuple[int, Tensor]] = field(default_factory=list)
     taken: int = 0
-    # After how many steps some attack went on.
+    # The number of steps after which some attack was still running.
     busy: Tensor | int = 0
 
     @classmethod
     def start(cls, places: Tensor, steps: int, watch: Callable[[int, Tensor], None] | None = None) -> Track:
-        """Begin at the attacks' starts."""
+        """Return a track that begins at the attacks' starts (A, P)."""
         count = len(places)
         losses = places.new_full((count,), torch.inf)
         zeros = torch.zeros(count, dtype=torch.long, device=places.device)
         return cls(places.clone(), losses, zeros, zeros.bool(), zeros.bool(), steps, watch)
 
     def rounds(self) -> Iterator[int]:
-        """Give the steps one by one, and show how far the search is."""
+        """Yield the numbers of the steps, and show the progress of the search."""
         return reporting.steps(range(self.steps), self.steps, f"matching, {len(self.best)} at once")
 
     def see(self, active: Tensor, places: Tensor, losses: Tensor, going: Tensor | None = None) -> None:
-        """Take note of iterates (a, P) of the attacks `active` (a,), and of their losses.
+        """Record iterates (a, P) of the attacks `active` (a,), which are in order, and their losses (a,).
 
-        `active` is in order. `going` (a,): which of them count, all by default.
+        Attacks where `going` (a,) is false are ignored.
         """
         best, least = self._of("best", active), self._of("losses", active)
         better, bad = losses < least, ~torch.isfinite(losses)
@@ -103,7 +121,7 @@ class Track:
         self._set("bad", active, self._of("bad", active) + bad)
 
     def end(self, active: Tensor, *, settled: Tensor, lost: Tensor | None = None) -> None:
-        """Take note of which of the attacks `active` (a,), in order, settled, and which were lost."""
+        """Record which of the attacks `active` (a,), which are in order, have converged, and which have diverged."""
         self._set("settled", active, self._of("settled", active) | settled)
         if lost is not None:
             self._set("lost", active, self._of("lost", active) | lost)
@@ -119,12 +137,12 @@ class Track:
             getattr(self, name)[active] = values
 
     def finish(self) -> None:
-        """Take back the steps since the last attack ended: on a GPU this is read some steps later."""
+        """Discard the steps after the last attack ended, because on a GPU the host reads this some steps later."""
         self.taken = int(self.busy) + 1
         self.history = [(step, losses) for step, losses in self.history if step <= self.taken]
 
     def stepped(self, step: int, going: Tensor | None = None) -> None:
-        """Write the history, at about a hundred steps of all; `going` (a,): which attacks have not ended."""
+        """Record the end of a step, at which the attacks `going` (a,) have not ended, and write the history if due."""
         self.taken = step
         if going is not None:
             self.busy = self.busy + going.any()
@@ -135,23 +153,23 @@ class Track:
 
 
 def schedule(rate: float, step: int, steps: int, decay: tuple[float, ...]) -> float:
-    """Return the rate of a step."""
+    """Return the rate at a step: a tenth of it after each of the shares `decay` of all steps."""
     return rate * 0.1 ** sum(step >= int(steps * part) for part in decay)
 
 
 class Moments:
-    """Adam's running means of the slopes of A attacks, and of their squares, (A, P) each."""
+    """Adam's running means of the slopes of A attacks and of their squares, (A, P) each."""
 
     def __init__(self, places: Tensor) -> None:
         self.mean, self.square = torch.zeros_like(places), torch.zeros_like(places)
         self.taken = 0
 
     def keep(self, stay: Tensor) -> None:
-        """Forget the attacks that left."""
+        """Keep only the attacks with the indices `stay`."""
         self.mean, self.square = self.mean[stay], self.square[stay]
 
     def move(self, slopes: Tensor, rate: float) -> Tensor:
-        """Return the step (A, P) against slopes, to be taken off the places."""
+        """Return the step (A, P) that is to be subtracted from the places."""
         self.taken += 1
         self.mean.lerp_(slopes, 0.1)
         self.square.mul_(0.999).addcmul_(slopes, slopes, value=0.001)
@@ -162,7 +180,7 @@ class Moments:
 def adam(
     settings: Adam, evaluate: Evaluate, places: Tensor, track: Track, boxed: Callable[[Tensor], Tensor], enough: float
 ) -> None:
-    """Run Adam on A attacks; an attack that is not finite, or near enough, leaves."""
+    """Run Adam on A attacks; an attack ends if it is not finite, or if its loss is at most `enough`."""
     active = torch.arange(len(places), device=places.device)
     going = torch.ones_like(active, dtype=torch.bool)
     moments, every = Moments(places), steps_a_read(places.device)
@@ -188,23 +206,23 @@ def adam(
 
 
 class _Memory:
-    """The last pairs of steps s and changes of the gradient y of A attacks, and the products that L-BFGS needs."""
+    """The last pairs of steps s and gradient changes y of A attacks, and the products that L-BFGS needs."""
 
     def __init__(self, places: Tensor, history: int, relative: bool) -> None:
         count, size = places.shape
         self.length, self.relative = history, relative
         self.s, self.y = (places.new_zeros(count, history, size) for _ in range(2))
-        # sᵢ·yⱼ and yᵢ·yⱼ by slots; a slot is used again when all are full.
+        # sᵢ·yⱼ and yᵢ·yⱼ by slots; when all slots are full, the oldest is overwritten.
         self.sy, self.yy = (places.new_zeros(count, history, history, dtype=torch.float64) for _ in range(2))
-        # sᵢ·g and yᵢ·g of the gradient where each attack is.
+        # sᵢ·g and yᵢ·g with each attack's current gradient g.
         self.sg, self.yg = (places.new_zeros(count, history, dtype=torch.float64) for _ in range(2))
         self.pushed = torch.zeros(count, dtype=torch.long, device=places.device)
         self.scale = places.new_ones(count, dtype=torch.float64)
-        # How many slots are in use at most, as far as is known without reading; on a CPU reading is free.
+        # An upper bound on the number of slots in use; only on a CPU the exact number can be read without delay.
         self.most, self.reads = 0, steps_a_read(places.device) == 1
 
     def keep(self, stay: Tensor) -> None:
-        """Forget the attacks that left."""
+        """Keep only the attacks with the indices `stay`."""
         for name in ("s", "y", "sy", "yy", "sg", "yg", "pushed", "scale"):
             setattr(self, name, getattr(self, name)[stay])
 
@@ -213,10 +231,10 @@ class _Memory:
         self.pushed, self.scale = self.pushed.masked_fill(lost, 0), self.scale.masked_fill(lost, 1)
 
     def push(self, which: Tensor, s: Tensor, y: Tensor, slopes: Tensor, taken: Tensor) -> None:
-        """Move the attacks `which` (a,) by s, which changed their gradient by y to `slopes`, (a, P) each.
+        """Record steps s of the attacks `which` (a,) that changed their gradient by y to `slopes`, (a, P) each.
 
-        Attacks where `taken` (a,) is false stay. A pair is kept unless its curvature is not positive. Whatever is
-        multiplied with the history is so in one go: reading it is what a step costs.
+        Attacks where `taken` (a,) is false did not move. A pair is kept only if its curvature is positive. All products
+        with the history are computed together, because reading the history dominates the cost of a step.
         """
         unit = s.norm(dim=1) * y.norm(dim=1) if self.relative else 1.0
         curved = taken & ((s * y).sum(dim=1) > LEAST_CURVATURE * unit)
@@ -230,7 +248,7 @@ class _Memory:
             return
         rows = torch.stack([s, y, slopes], dim=1)
         if len(which) < len(self.s):
-            # The others' products are of no use; taking their histories out would cost more.
+            # Compute unused products for the other attacks, because selecting histories would cost more.
             rows = rows.new_zeros(len(self.s), *rows.shape[1:]).index_copy_(0, which, rows)
         by_s = torch.bmm(rows[:, 1:], self.s[:, :held].mT).double()[which]
         by_y = torch.bmm(rows, self.y[:, :held].mT).double()[which]
@@ -243,15 +261,15 @@ class _Memory:
         self.scale[which] = torch.where(curved, scale, self.scale[which])
 
     def _held(self) -> int:
-        """Return how many slots are in use, or a few more where that was not read yet."""
+        """Return the number of slots in use, or an upper bound until the number is read."""
         if self.reads:
             self.most = int(self.pushed.max()) if len(self.pushed) else 0
         return min(self.length, self.most)
 
     def direction(self, slopes: Tensor) -> Tensor:
-        """Return −H g (A, P), H the inverse Hessian that the pairs tell (Byrd, Nocedal and Schnabel's compact form).
+        """Return −H g (A, P) for the L-BFGS inverse Hessian H, in Byrd, Nocedal and Schnabel's compact form.
 
-        `slopes` g are those of the last push.
+        The `slopes` g must be those of the last push.
         """
         held = self._held()
         if held == 0:
@@ -282,7 +300,7 @@ class _Memory:
 
 
 def lbfgs(settings: LBFGS, evaluate: Evaluate, places: Tensor, track: Track, enough: float) -> None:
-    """Run L-BFGS on A attacks, each with its own history and step; one that settled or is not finite leaves."""
+    """Run L-BFGS on A attacks, each with its own history; an attack ends if it has converged or is not finite."""
     if settings.history < 1 or settings.inner < 1:
         raise InputError(f"history and inner must be at least 1; got {settings.history} and {settings.inner}")
     run = _Searched if settings.search else _Plain
@@ -298,9 +316,9 @@ def lbfgs(settings: LBFGS, evaluate: Evaluate, places: Tensor, track: Track, eno
 
 
 class _Run:
-    """What both kinds of L-BFGS share: places, losses, slopes and pairs of the attacks that are still running.
+    """The state of L-BFGS with or without a line search: places, losses, slopes and pairs of the running attacks.
 
-    `going` (A,): which of these have not ended; those that have leave when this is read.
+    `going` (A,) says which attacks have not ended. The others are removed when the host next reads it.
     """
 
     def __init__(self, settings: LBFGS, evaluate: Evaluate, places: Tensor, track: Track, enough: float) -> None:
@@ -316,9 +334,9 @@ class _Run:
         self._leave(self._over())
 
     def _over(self) -> Tensor:
-        """Return which attacks are at an end: not finite, near enough, or flat."""
+        """Return which attacks end: those that are not finite, have a loss of at most `enough`, or no slope."""
         finite = torch.isfinite(self.losses) & torch.isfinite(self.slopes).all(dim=1)
-        # Whole steps end where torch's do; a search knows by itself when nothing is left to gain.
+        # Without a line search use torch's tolerance. A line search detects convergence when it finds no step.
         least = 0.0 if self.settings.search else LEAST_SLOPE
         flat = finite & ((self.slopes.abs().amax(dim=1) <= least) | (self.losses <= self.enough))
         self.track.end(self.active, lost=self.going & ~finite, settled=self.going & flat)
@@ -330,7 +348,7 @@ class _Run:
         if not self._due() or len(self.active) == 0:
             return
         self.unread = 0
-        # One read for both: whether all go on, and how many pairs there are.
+        # A single read for both values, because every read makes the host wait for a GPU.
         everyone, self.memory.most = torch.stack([self.going.all().long(), self.memory.pushed.max()]).tolist()
         if not everyone:
             stay = self.going.nonzero()[:, 0]
@@ -339,11 +357,11 @@ class _Run:
             self.memory.keep(stay)
 
     def _due(self) -> bool:
-        """Return whether so many steps were taken that what has ended is read."""
+        """Return whether to read now which attacks have ended."""
         return self.every == 1 or self.unread >= self.every
 
     def _first(self, rate: float) -> Tensor:
-        """Return the length of a first step, along the slope itself (A,)."""
+        """Return the length (A,) of a first step, which goes along the steepest descent."""
         return rate * (1 / self.slopes.abs().sum(dim=1)).clamp(max=1)
 
 
@@ -365,7 +383,7 @@ class _Searched(_Run):
             steepest = self.memory.pushed == 0
             length = torch.where(steepest, self._first(rate), torch.full_like(promised, rate))
             moved, losses, slopes, taken = self._searched(direction, promised, length)
-            # A search that finds nothing even along the slope is at an end: the loss is flat to its last digit.
+            # A search that fails even along the steepest descent has converged: the loss is flat within rounding.
             stuck = ~taken & steepest
             self.memory.forget(~taken)
             everyone = torch.arange(len(taken), device=taken.device)
@@ -388,11 +406,11 @@ class _Searched(_Run):
             for values, new in ((moved, tried), (slopes, slope)):
                 values[rows] = torch.where(good[:, None], new, values[rows])
             losses[rows], taken[rows] = torch.where(good, now, before), good
-            # The least of the parabola through what is known, within a tenth and a half of the step.
+            # The minimum of the parabola through both losses and the slope, limited to 0.1 to 0.5 of the step.
             least = -gain / (2 * (now - before - gain))
             shorter = torch.where(finite, least, torch.full_like(least, 0.1)).nan_to_num(0.5).clamp(0.1, 0.5)
             length[rows] *= shorter
-            # The one read of a try.
+            # The only point of a try at which the host waits for a GPU.
             rows = rows[(open_ & ~good).nonzero()[:, 0]]
             if len(rows) == 0:
                 break
@@ -401,10 +419,10 @@ class _Searched(_Run):
 
 
 class _Plain(_Run):
-    """L-BFGS as torch's optimiser runs it for one attack, with every step taken whole."""
+    """L-BFGS without a line search, as torch's optimizer runs it for a single attack."""
 
     def step(self, rate: float) -> None:
-        """Take `inner` steps; one that changes next to nothing ends an attack's own, as a whole call would."""
+        """Take up to `inner` steps; an attack stops early after a tiny change, as in a call of torch's optimizer."""
         inside, rows = self.going, torch.arange(len(self.active), device=self.active.device)
         for _ in range(self.settings.inner):
             direction = self.memory.direction(self.slopes)
@@ -430,7 +448,7 @@ class _Plain(_Run):
             self.fresh[rows] = self.fresh[rows] & ~own
             ended = (moves.abs().amax(dim=1) <= LEAST_CHANGE) | (change < LEAST_CHANGE) | ~torch.isfinite(losses)
             inside = inside.index_copy(0, rows, own & ~ended)
-        # An attack whose next step promises nothing would stay where it is for ever.
+        # An attack whose next step predicts no decrease would never move again.
         promised = (self.memory.direction(self.slopes) * self.slopes).sum(dim=1)
         flat = promised > -LEAST_CHANGE
         self.track.end(self.active, settled=self.going & flat)

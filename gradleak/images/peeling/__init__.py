@@ -1,1 +1,1 @@
-"""Whole batches out of convolutional networks, one layer after the other from the last to the first."""
+"""Recover whole batches from the gradients of convolutional networks, layer by layer from the last to the first."""

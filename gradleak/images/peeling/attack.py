@@ -1,13 +1,13 @@
-"""Peeling: a whole batch out of the averaged gradient of a convolutional network with residual joints.
+"""Recover a whole batch from the averaged gradient of a convolutional network with residual joints: peeling.
 
-1. The last layer gives every sample's features and errors p − y, and with them the gradient at the last map.
+1. The last layer gives each sample's features and errors p − y, and thus the loss's gradient at the last map.
 2. The last convolution's gradient gives the slopes of that map's units (`opening`).
-3. With the slopes known each convolution's inputs are a linear problem, channel by channel (`layer`); they give the
-   slopes of the layer above it, as far down as there are more equations than unknowns (`sweep`).
-4. At a joint x + f(x) what came out less f(x) is x wherever the unit is on: entries that no equation has to give
+3. With these slopes, each convolution's inputs solve a linear problem, channel by channel (`layer`). The inputs give
+   the slopes of the activation below. This goes on while there are more equations than unknowns (`sweep`).
+4. Behind a joint x + f(x), x is the output minus f(x) wherever the unit is active. These entries need no equations
    (`joints`).
-5. What is left in front is inverted by matching the deepest maps that were reached, sample by sample, and the gradients
-   of the layers in front of them (`front`).
+5. The remaining layers, from the image to the deepest recovered maps, are inverted by a search. The images must give
+   these maps and, for a single sample, the layers' gradients (`front`).
 """
 
 from __future__ import annotations
@@ -35,35 +35,41 @@ from gradleak.labels.soft.batch.recover import BatchLabels, recover_batch
 from gradleak.leak import Leak, observe
 from gradleak.precision import USUAL, Precision, coarser, rounding_unit
 
-# A client rounds the p of its p − y by about this share of a unit.
+# The client's rounding error of p in p − y, in rounding units of p.
 ROUNDED = 0.5
 TINY = 1e-300
-# A map that is known better than this is matched.
+# Maps with a smaller relative error can be matched.
 GOOD = 1e-4
-# Of a client that is known to round coarsely, one that is known to so many of its rounding units.
+# The same limit in rounding units, for clients that compute in a coarse precision.
 LOOSE = 30.0
-# Images and labels whose gradient misses by less explain it: a few units misread near zero miss by a thousandth or so,
-# an image that is another by far more.
+# Images and labels explain the gradient if its relative error is smaller. A few wrong slopes near zero cause errors of
+# about 1e-3, a wrong image much larger ones.
 EXPLAINS = 2e-2
-# "unique" promises images to this relative error: three standard deviations, which is what is claimed, lie below it.
+# A batch is "unique" only if three standard deviations of each image are below this relative error.
 SURE, DEVIATIONS = 1e-3, 3.0
-# An image is found if its map misses by this many times the map's own error.
+# An image is found if the misfit of its map is below this multiple of the map's error.
 FOUND = 10.0
-# Steps in front of the last map that was peeled are cheap: an audit makes so many times as many as of matching.
+# An audit makes this many times more steps than for gradient matching, because each step is cheap.
 STEPS = 5
 
 
 @dataclass(frozen=True)
 class Peeled:
-    """A batch out of its gradient: `images` (B, …) and `labels` (B, C) in float64, NaN where they are lost.
+    """A batch that was recovered from its gradient.
 
-    `nearest` (B, …): the images nearest to the deepest maps, whether or not they explain them; NaN where no map tells.
-    `layers`: from the last to the first, what each layer's equations gave: its inputs, and the relative error that is
-    claimed for them. `matched`: the steps whose values were matched for the images, `misfits` (B,) by how much each
-    sample misses it, relatively, and `errors` (B,) the claimed error of each image, root mean square, inf where it was
-    not found. `residual`: relative error of the gradient that images and labels give. `status`: "unique" where they
-    explain it and are known to a thousandth; "found" where not all images could be had so well; "failed"; and the
-    `reason`.
+    Attributes:
+        images: The images (B, …) in float64, NaN where they were not found.
+        nearest: The images (B, …) nearest to the deepest recovered maps, even if they do not explain these; NaN if no
+            map was recovered.
+        labels: The labels (B, C) in float64, NaN where they were not found.
+        layers: A report for each layer with its inputs and their claimed relative error, from the last to the first.
+        matched: The names of the steps whose values were matched by the images.
+        misfits: The relative error of these values for each sample (B,).
+        errors: The claimed root mean square error of each image (B,), inf if it was not found.
+        residual: The relative error of the gradient that images and labels give.
+        status: "unique" if the batch explains the gradient and has errors of at most 1e-3; "found" if some images are
+            missing or less accurate; or "failed".
+        reason: Why the batch is not "unique", "" if it is.
     """
 
     images: Tensor
@@ -79,7 +85,7 @@ class Peeled:
 
     @property
     def answers(self) -> tuple[Answer, ...]:
-        """The answer for the batch; its reason says as well how many layers were peeled."""
+        """The answer for the batch; its reason includes the number of layers that were peeled."""
         followed = f"the inputs of {len(self.layers)} layers follow" if self.layers else ""
         return (
             Answer(
@@ -94,7 +100,10 @@ class Peeled:
 
 @dataclass(frozen=True)
 class Count:
-    """A layer's equations and unknowns, a channel of its inputs, where they are scarcest, and what is wrong with it."""
+    """The numbers of a layer's equations and unknowns for an input channel, and why the layer cannot be peeled.
+
+    With a stride, positions fall into independent groups; the numbers are those of the least determined group.
+    """
 
     name: str
     equations: int
@@ -103,12 +112,18 @@ class Count:
 
 
 def counts(model: nn.Module, shape: tuple[int, ...], batch_size: int) -> tuple[Count, ...]:
-    """Return from the last layer to the first what the numbers alone say of peeling, before anything is tried."""
+    """Return the numbers of equations and unknowns from the last layer to the first, without any gradient.
+
+    Args:
+        model: The network.
+        shape: The shape of one input.
+        batch_size: The number of samples.
+    """
     return counts_of(Network(model, shape), batch_size)
 
 
 def counts_of(network: Network, batch_size: int) -> tuple[Count, ...]:
-    """Return the same of a network that has been traced."""
+    """Return the same for a network that has been traced."""
     found, opened = list[Count](), False
     told = network.source(network.steps[network.output].inputs[0]).name
     for step in reversed(network.steps.values()):
@@ -145,17 +160,23 @@ def peel(
     seed: int = 0,
     precision: str | Precision | None = None,
 ) -> Peeled:
-    """Take a batch of images out of a convolutional network's averaged gradient, layer by layer.
+    """Recover a batch of images from a convolutional network's averaged gradient, layer by layer.
 
-    `prior`: the shape of the labels. `noise`: the standard deviation of what was added to every entry, None to estimate
-    it. `scale`: the factor on the gradient, None to find it. `steps`: how many the search for the images in front of
-    the deepest maps may take, from random starts that `seed` decides. `precision`: what the client is known to compute
-    in. The network: convolutions, batch norm in eval
-    mode, activations, average pooling, residual sums and Linear layers, and factors and shifts of its own; what else it
-    holds ends the way down, and is named.
+    Supported operations are convolutions, batch norm in eval mode, activations, average pooling, residual sums, Linear
+    layers, and multiplication by or addition of constants. Peeling stops at any other operation, and the reason names
+    it.
+
+    Args:
+        leak: The gradient, and the model that it is from.
+        prior: The shape of the labels.
+        noise: The standard deviation of the noise on every entry; None to estimate it.
+        scale: The gradient scale; None to recover it.
+        steps: The largest number of steps of the search for the images that give the deepest recovered maps.
+        seed: The seed of this search's random starts.
+        precision: The precision in which the client computes, if the attacker knows it.
     """
     if leak.input_shape is None:
-        raise InputError("the leak does not say what shape the clients' inputs have")
+        raise InputError("peeling needs the shape of the clients' inputs, which the leak lacks")
     leak.check_one_step("peeling")
     with torch.no_grad():
         network = Network(leak.model, leak.input_shape)
@@ -170,7 +191,7 @@ def peel(
         errors, loose = errors_of(leak, top, rounding_unit(precision, dtype))
         unit = rounding_unit(precision, dtype, convolutions=True)
         if coarser(precision, dtype, convolutions=True):
-            # Of two operands that are rounded by themselves; residuals show the root mean square, not the bound.
+            # Both operands of a product are rounded independently. Residuals show root mean square errors, not bounds.
             unit *= USUAL * 2**0.5
         leak = replace(leak, gradients={name: value / top.scale for name, value in leak.gradients.items()})
         sweep = Sweep(network, leak, top.features, errors, loose, unit)
@@ -218,10 +239,10 @@ def _last_layer(
 
 
 def errors_of(leak: Leak, top: BatchLabels, unit: float) -> tuple[Tensor, Tensor]:
-    """Return every sample's error p − y (B, C) as the client has rounded it, and how far that may be off, relatively.
+    """Return every sample's error p − y (B, C) as the client rounded it, and its relative uncertainty (B,).
 
-    The features tell p and so the exact errors. They also divide the gradient into the errors that the client computed,
-    whose digits are fewer where p is nearly y. Of the two values of an entry the surer one counts more.
+    Each entry is the inverse-variance weighted mean of two estimates. The features give p and thus exact errors. Least
+    squares with the features and the gradient gives the errors that the client computed, rounded where p is almost y.
     """
     logits = top.features @ leak.weight.double().T + (0 if leak.bias is None else leak.bias.double())
     p, count, steep = logits.softmax(dim=1), len(top), logits.abs().amax(dim=1, keepdim=True)
@@ -234,20 +255,20 @@ def errors_of(leak: Leak, top: BatchLabels, unit: float) -> tuple[Tensor, Tensor
     loose = count * inverse.norm(dim=0)[:, None] * missed
     share = doubt.square() / (doubt.square() + loose.square()).clamp(min=TINY)
     errors = torch.lerp(exact, told, share)
-    # A longer feature with a shorter error gives the same gradient: p alone, rounded as it is, tells them apart.
+    # Scaling a feature up and its error down gives the same gradient. Only p, which is rounded, determines the scale.
     apart = (doubt / (1 + steep)).norm(dim=1)
     return errors, ((share.sqrt() * loose).norm(dim=1).square() + apart.square()).sqrt() / errors.norm(dim=1)
 
 
 def _in_front(leak: Leak, network: Network, sweep: Sweep, names: list[str], steps: int, seed: int) -> Fronts:
-    """Return the images in front of known values, which may be the images themselves."""
+    """Return the images that give the known values, which may be the images themselves."""
     shape = network.inputs.shape
     if names == [network.inputs.name]:
         known = sweep.values[names[0]]
         size = known.value.flatten(1).square().mean(dim=1).sqrt()
         return Fronts(known.value, torch.zeros_like(size), known.error * size)
     maps = [sweep.values[name].value.flatten(1) for name in names]
-    # A batch of one has the gradients of the layers in front to itself.
+    # For a single sample, the gradients of the remaining layers are not mixed with those of other samples.
     front = sweep.unsolved() if leak.batch_size == 1 else []
     sizes = [one.norm(dim=1).mean().clamp(min=TINY) for one in maps]
 
@@ -268,12 +289,12 @@ def _in_front(leak: Leak, network: Network, sweep: Sweep, names: list[str], step
 
 
 def _error_of(sweep: Sweep, names: list[str]) -> Tensor:
-    """Return how far some known values may be off, relatively (B,)."""
+    """Return the largest relative error of some known values for each sample (B,)."""
     return torch.stack([sweep.values[name].error for name in names]).amax(dim=0)
 
 
 def _deepest(network: Network, sweep: Sweep, most: float) -> list[str]:
-    """Return the steps known to `most` that the inputs reach first, if their values are enough to tell the images."""
+    """Return the first steps after the inputs with errors below `most`, if they have enough values for the images."""
     wanted = math.prod(network.inputs.shape)
     worst = torch.stack([known.error.max() for known in sweep.values.values()]).tolist()
     good = {name for name, error in zip(sweep.values, worst, strict=True) if error < most}

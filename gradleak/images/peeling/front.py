@@ -1,4 +1,4 @@
-"""The images in front of a known map: found by matching the map, first order, every sample by itself."""
+"""Search for the images that give a known map, separately for each sample."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ from torch.nn import functional as F
 
 from gradleak.images.matching.objective import total_variation
 
-# The maps (B, …) of some inputs, and by how much these miss all else that is known (B,).
+# Returns the maps (B, …) of some inputs, and their relative squared misfit (B,) of the known gradients.
 Run = Callable[[Tensor], tuple[Tensor, Tensor]]
 RATE, MEMORY, TINY, LEAST = 0.1, (0.9, 0.99), 1e-16, 1e-36
-# The rate falls with the misfit from here on, so that the last digits are reached in the time of the first.
+# Below this misfit the rate is proportional to the misfit, which gives fast convergence.
 NEAR = 0.1
-# A search ends at this misfit, and Gauss–Newton steps go on where it came as near as the other.
+# A search ends below the misfit GOAL. Gauss–Newton steps follow if the misfit is below FITS.
 GOAL, FITS = 3e-4, 1e-2
 PRODUCTS = 60
-# An image is a sum of so many resolutions, starts small, and is held smooth by so much for the first half of the steps.
+# An image is a sum of LEVELS resolutions and starts with the standard deviation SPREAD. VARIATION is the weight of
+# total variation at the first step; the weight falls to zero by half of the steps.
 LEVELS, SPREAD, VARIATION = 4, 0.1, 0.3
 
 
@@ -34,7 +35,7 @@ class Fronts:
 
 
 def matched(run: Run, precise: Run, maps: Tensor, shape: tuple[int, ...], steps: int, seed: int) -> Fronts:
-    """Search for inputs, of this shape, that `run` takes to the maps (B, …); `precise` does so in float64."""
+    """Search for inputs of the given shape for which `run` gives the maps (B, …); `precise` is `run` in float64."""
     generator = torch.Generator().manual_seed(seed)
     wanted = maps.float()
     best, misfit = _searched(run, wanted, shape, steps, generator)
@@ -51,7 +52,7 @@ def matched(run: Run, precise: Run, maps: Tensor, shape: tuple[int, ...], steps:
 def _searched(
     run: Run, wanted: Tensor, shape: tuple[int, ...], steps: int, generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
-    """Return the best images by Adam and their misfits (B,): sums of resolutions, smooth while they are far off."""
+    """Return the images with the least misfits (B,) that Adam finds, as sums of resolutions."""
     count, size = len(wanted), wanted.flatten(1).norm(dim=1)
     sides = [tuple(-(-side // 2**level) for side in shape[-2:]) for level in range(LEVELS)]
     channels = math.prod(shape[:-2])
@@ -93,7 +94,10 @@ def _searched(
 def _polished(
     run: Run, precise: Run, maps: Tensor, images: Tensor, generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
-    """Return the images after a Gauss–Newton step, and their errors: what the rest does with other signs."""
+    """Return the images after two Gauss–Newton steps, and their errors.
+
+    The errors are estimated by the step that the final residual gives with random signs.
+    """
     for _ in range(2):
         left = precise(images)[0] - maps
         images = images - _stepped(run, images, left)
@@ -104,13 +108,13 @@ def _polished(
 
 
 def _stepped(run: Run, images: Tensor, left: Tensor) -> Tensor:
-    """Return the least-squares step that takes `left` off the maps, by conjugate gradients."""
+    """Return the least-squares step that is to be subtracted to remove the residual `left`, by conjugate gradients."""
     wide = [1] * (images.ndim - 1)
     scale = left.flatten(1).norm(dim=1).clamp(min=TINY)
     with torch.enable_grad():
         at = images.float().requires_grad_()
         maps, _ = run(at)
-        # The gradient J ᵀu is linear in u, so that its own gradient gives J v.
+        # Jᵀu is linear in u, so the gradient of (Jᵀu)·v with respect to u is J v.
         dummy = torch.zeros_like(maps, requires_grad=True)
         (linear,) = torch.autograd.grad(maps, at, dummy, create_graph=True)
     scaled = (left / scale.view(-1, *[1] * (left.ndim - 1))).float()

@@ -1,4 +1,4 @@
-"""What a joint shows: behind x + f(x), wherever a unit is on, x is what came out less f(x)."""
+"""Use residual joints: where a unit after x + f(x) is active, x is the unit's output minus f(x)."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from torch.nn import functional as F
 from gradleak.images.peeling.network import Network, Step
 
 SUMS = (operator.add, operator.iadd, torch.add)
-# What takes some entries of one value as they are, so that its transpose puts them back.
+# Operations that copy some entries of a value, so that the transposed operation puts the entries back.
 PICKED = (operator.getitem, F.pad)
 
 
 @dataclass(frozen=True)
 class Seen:
-    """Entries of a step's value (B, …), and where they are known."""
+    """A step's value (B, …), and a mask (B, …) of the entries that are known."""
 
     value: Tensor
     there: Tensor
 
 
 def seen(network: Network, values: Mapping[str, Tensor], name: str) -> Seen | None:
-    """Return what the known values above a step tell of its own, None where that is nothing."""
+    """Return the entries of a step's value that follow from known values above, None if there are none."""
     found: Seen | None = None
     for user in network.steps[name].users:
         one = _below(network, values, network.steps[user], name)
@@ -37,7 +37,7 @@ def seen(network: Network, values: Mapping[str, Tensor], name: str) -> Seen | No
 
 
 def _below(network: Network, values: Mapping[str, Tensor], user: Step, name: str) -> Seen | None:
-    """Return what a user's value tells of the value of one of its inputs."""
+    """Return the entries of the input `name` of a step that follow from the step's value."""
     if user.rectifies:
         if user.name not in values or user.activation is None:
             return None
@@ -57,7 +57,7 @@ def _below(network: Network, values: Mapping[str, Tensor], user: Step, name: str
 
 
 def forward(network: Network, values: Mapping[str, Tensor], name: str) -> Tensor | None:
-    """Return a step's value, computed from known ones, None where they do not suffice."""
+    """Return a step's value computed from known values, None if these do not suffice."""
     if name in values:
         return values[name]
     step = network.steps[name]
@@ -69,7 +69,7 @@ def forward(network: Network, values: Mapping[str, Tensor], name: str) -> Tensor
 
 
 def shown(network: Network, name: str) -> bool:
-    """Return whether a joint above a step may show some of its value."""
+    """Return whether a joint above a step may give entries of the step's value."""
     for user in (network.steps[one] for one in network.steps[name].users):
         if user.operation in SUMS and len(user.inputs) == 2:
             return True

@@ -1,4 +1,4 @@
-"""The inputs of a convolution from its averaged gradient: one linear system for all channels."""
+"""Solve for the inputs of a convolution from its averaged gradient: one linear system for all channels."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from torch.nn import functional as F
 
 from gradleak.images.peeling.joints import Seen
 
-# A channel whose equations miss by this many times what a usual one misses has a gradient that is not its δ's.
+# An output channel has a wrong δ if its mean squared residual exceeds this multiple of the median channel's.
 OUTLIER = 30.0
-# And so has one that explains this share of all that is missed.
+# It also has a wrong δ if it explains more than this share of the sum of squared residuals.
 SHARE = 0.25
 LEAST_ROW = 1e-9
-# Outliers are looked for in so many mixtures of the inputs' channels.
+# Outliers are detected on this many random mixtures of the input channels, which is faster than on all channels.
 MIXED = 32
-# Smaller ones on the diagonal of the triangle are rounding.
+# The matrix is singular if the least diagonal entry of its triangular factor is below this share of the largest.
 SINGULAR = 1e-9
 TINY = 1e-100
-# Entries of the channels' systems that are solved together.
+# The number of entries of the channels' systems that are solved together.
 AT_ONCE = 16_000_000
 
 
@@ -35,19 +35,19 @@ class Equations:
     gradient: Tensor
 
     def missed(self, inputs: Tensor) -> Tensor:
-        """Return by what share, squared, the inputs (1, I, H, W) of a batch of one miss the gradient (1,)."""
+        """Return the squared relative error (1,) of the gradient that inputs (1, I, H, W) of a single sample give."""
         module = self.module
         assert isinstance(module, nn.Conv2d)
         assert not isinstance(module.padding, str)
         patches = F.unfold(inputs, module.kernel_size, padding=module.padding, stride=module.stride)
-        # δ is as small as the client was sure: in units of its own gradient.
+        # Scale by the gradient's size, because δ may be very small where p is almost y.
         size = self.gradient.norm().clamp(min=TINY)
         given = (self.delta[0].flatten(1) / size).to(inputs) @ patches[0].T
         missed: Tensor = (given - (self.gradient.flatten(1) / size).to(inputs)).square().sum()
         return missed[None]
 
     def matrix(self, shape: tuple[int, ...]) -> Tensor:
-        """Return them as a matrix (O, k·k, B·H·W), for inputs of shape (I, H, W)."""
+        """Return the equations as a matrix (O, k·k, B·H·W) for inputs of shape (I, H, W)."""
         if isinstance(self.module, nn.Linear):
             return self.delta.flatten(1).T[:, None]
         count, outputs, high, wide = self.delta.shape
@@ -67,9 +67,15 @@ class Equations:
 
 
 def counted(modules: list[nn.Conv2d | nn.Linear], shape: tuple[int, ...], count: int) -> tuple[int, int]:
-    """Return equations and unknowns of `count` samples a channel where they are scarcest, for layers of one input.
+    """Return the numbers of equations and unknowns per input channel for layers with the same inputs.
 
-    With a stride, positions of one remainder share no equation with those of another.
+    With a stride, positions with different remainders modulo the stride share no equations. The numbers are those of
+    the least determined remainder.
+
+    Args:
+        modules: The layers.
+        shape: The shape (I, H, W) of their inputs.
+        count: The number of samples.
     """
     if any(isinstance(module, nn.Linear) for module in modules):
         return sum(module.weight.shape[0] for module in modules), count
@@ -87,7 +93,7 @@ def counted(modules: list[nn.Conv2d | nn.Linear], shape: tuple[int, ...], count:
 
 
 def _reaching(module: nn.Conv2d, axis: int, places: range, side: int) -> int:
-    """Return how many of a kernel's offsets reach any of these places along an axis of so many."""
+    """Return how many of a kernel's offsets reach any of these places along an axis of length `side`."""
     assert not isinstance(module.padding, str)
     padding, stride, kernel = module.padding[axis], module.stride[axis], module.kernel_size[axis]
     starts = range(0, side + 2 * padding - kernel + 1, stride)
@@ -96,10 +102,14 @@ def _reaching(module: nn.Conv2d, axis: int, places: range, side: int) -> int:
 
 @dataclass(frozen=True)
 class Solution:
-    """A layer's inputs (B, I, H, W), every entry's standard deviation, and what is not explained.
+    """The solution of a layer's equations.
 
-    `misfit`: relative, of the equations that were kept; `dropped`: for each set of equations the output channels whose
-    own did not fit. `reason`: why there are no inputs.
+    Attributes:
+        value: The layer's inputs (B, I, H, W), None if they could not be determined.
+        deviation: The standard deviation of every entry.
+        misfit: The relative residual of the equations that were used.
+        dropped: For each set of equations, the output channels whose equations were dropped as outliers.
+        reason: Why there are no inputs.
     """
 
     value: Tensor | None
@@ -110,17 +120,17 @@ class Solution:
 
 
 def short(equations: int, unknowns: int) -> str:
-    """Say that a layer's equations do not suffice."""
+    """Return the reason for a layer with too few equations."""
     return f"{equations} equations for {unknowns} unknowns a channel"
 
 
 def lost(reason: str) -> Solution:
-    """Return that there are no inputs."""
+    """Return a solution without inputs."""
     return Solution(None, None, math.inf, (), reason)
 
 
 def solved(equations: list[Equations], shape: tuple[int, ...], unit: float) -> Solution:
-    """Return the inputs, of shape (I, H, W) each, that explain all gradients; `unit`: their rounding."""
+    """Return the least-squares inputs, of shape (I, H, W) each; `unit` is the relative rounding error of gradients."""
     matrix, side, kept = _stacked(equations, shape)
     equal, unknowns = matrix.shape
     if equal < unknowns:
@@ -133,7 +143,7 @@ def solved(equations: list[Equations], shape: tuple[int, ...], unit: float) -> S
     value = torch.linalg.solve_triangular(triangle, basis.T @ mended, upper=True)
     left = mended - basis @ (basis.T @ mended)
     freedom = equal - unknowns - sum(kept[n][2] for n in wrong)
-    # Noise is no smaller than the rounding of a usual entry.
+    # The noise is at least the rounding error of a typical entry.
     noise = torch.maximum(left.square().sum(dim=0) / max(freedom, 1), unit**2 * side.square().mean(dim=0))
     inverse = torch.linalg.solve_triangular(triangle, torch.eye(unknowns).to(triangle), upper=True)
     deviation = (inverse.square().sum(dim=1)[:, None] * noise).sqrt().clamp(min=TINY)
@@ -144,10 +154,10 @@ def solved(equations: list[Equations], shape: tuple[int, ...], unit: float) -> S
 
 
 def completed(equations: list[Equations], shape: tuple[int, ...], seen: Seen, unit: float) -> Solution:
-    """Return the inputs, of shape (I, H, W) each, that explain all gradients, some entries being seen already."""
+    """Return the least-squares inputs, of shape (I, H, W) each, given the entries that are known from joints."""
     matrix, side, _ = _stacked(equations, shape)
     equal, unknowns = matrix.shape
-    # (I, B·H·W): every channel has its own unknowns.
+    # The mask (I, B·H·W) differs between channels, so every channel has different unknowns.
     there = seen.there.movedim(1, 0).flatten(1)
     given = (seen.value * seen.there).movedim(1, 0).flatten(1)
     most = int((~there).sum(dim=1).max())
@@ -156,11 +166,11 @@ def completed(equations: list[Equations], shape: tuple[int, ...], seen: Seen, un
     size = float(matrix.norm()) / unknowns**0.5
     value, deviation, missed = given.clone(), torch.empty_like(given), side.new_zeros(())
     for part in torch.arange(len(there)).split(max(1, AT_ONCE // ((equal + most) * most))):
-        # As many places of every channel as the most open one has: its own open ones first.
+        # All channels get as many places as the channel with the most unknowns: first unknown, then known places.
         places = there[part].to(matrix).argsort(dim=1, stable=True)[:, :most]
         known = there[part].gather(1, places)
         rest = (side[:, part] - matrix @ given[part].T).T
-        # The column of a place that is seen is one of its own, so that all channels' systems have one shape.
+        # Each known place gets a separate equation with value 0, so that all channels' systems have the same shape.
         columns = matrix[:, places].transpose(0, 1) * ~known[:, None]
         basis, triangle = torch.linalg.qr(torch.cat([columns, size * torch.diag_embed(known.to(matrix))], dim=1))
         diagonal = triangle.diagonal(dim1=1, dim2=2).abs()
@@ -182,12 +192,15 @@ def completed(equations: list[Equations], shape: tuple[int, ...], seen: Seen, un
 
 
 def _stacked(equations: list[Equations], shape: tuple[int, ...]) -> tuple[Tensor, Tensor, list[tuple[int, int, int]]]:
-    """Return the equations as one matrix (E, B·H·W) and its right sides (E, I), and of whom how many are each row's."""
+    """Return the weighted equations as a matrix (E, B·H·W) and right sides (E, I), and a list of the rows' groups.
+
+    Each group of rows is (the index in `equations`, the output channel, the number of rows).
+    """
     kept, rows, sides = [], [], []
     for number, one in enumerate(equations):
         lengths = one.gradient.flatten(1).norm(dim=1)
         good = (lengths > LEAST_ROW * lengths.max()).nonzero()[:, 0]
-        # A channel's rounding is relative to its gradient; the errors of δ are alike for all channels.
+        # Rounding errors are relative to a channel's gradient, but the errors of δ have the same size in all channels.
         weights = (lengths[good].square() + lengths[good].square().mean()).rsqrt()
         rows.append((one.matrix(shape)[good] * weights[:, None, None]).flatten(0, 1))
         flat = one.gradient.flatten(2)[good] * weights[:, None, None]
@@ -202,9 +215,10 @@ def _folded(columns: Tensor, size: tuple[int, ...]) -> Tensor:
 
 
 def _outliers(basis: Tensor, side: Tensor, lengths: list[int]) -> tuple[list[int], Tensor]:
-    """Return the groups of rows that all others contradict, and the right side with what they contradict taken off.
+    """Return the groups of rows that are outliers, and the right side with their rows replaced by predictions.
 
-    `lengths`: the numbers of rows of the groups, one group after the other.
+    The predictions are those of the least-squares solution without the outliers. `lengths` has the numbers of rows of
+    consecutive groups.
     """
     wrong: list[int] = []
     starts = [0, *itertools.accumulate(lengths)]
@@ -212,7 +226,7 @@ def _outliers(basis: Tensor, side: Tensor, lengths: list[int]) -> tuple[list[int
     mixing = torch.randn(side.shape[1], min(MIXED, side.shape[1]), generator=generator, dtype=side.dtype)
     mixed = side @ mixing.to(side.device)
     original = residual = mixed - basis @ (basis.T @ mixed)
-    # The groups of a layer follow each other and have the same length: they are solved as one batch.
+    # Consecutive groups of the same length, such as those of a layer, are solved as one batch.
     alike = [(length, len([*some])) for length, some in itertools.groupby(lengths)]
     inverses = [
         _inverse(rows.unflatten(0, (-1, length)))
@@ -221,7 +235,7 @@ def _outliers(basis: Tensor, side: Tensor, lengths: list[int]) -> tuple[list[int
     sizes = torch.tensor(lengths).to(side)
     free, dropped = basis.shape[0] - basis.shape[1], torch.zeros(0, dtype=torch.long)
     while len(dropped) < free / 2:
-        # By how much each group lifts the sum of squares: what it misses once it is left out.
+        # The decrease of the sum of squared residuals if a group is left out.
         parts = residual.split([length * count for length, count in alike])
         own = [rows.unflatten(0, (-1, length)) for (length, _), rows in zip(alike, parts, strict=True)]
         missed = torch.cat(
@@ -230,7 +244,7 @@ def _outliers(basis: Tensor, side: Tensor, lengths: list[int]) -> tuple[list[int
         usual, whole = (missed / sizes).median(), residual.square().sum()
         missed[wrong] = 0
         most, worst = missed.max(dim=0)
-        # One read for all that decides.
+        # A single read for all values, because every read makes the host wait for a GPU.
         place, *told = torch.stack([worst.to(side), most, usual, whole]).tolist()
         share = SHARE + lengths[int(place)] / (free - len(dropped))
         if told[0] <= min(OUTLIER * told[1] * lengths[int(place)], share * told[2]):
@@ -248,6 +262,9 @@ def _outliers(basis: Tensor, side: Tensor, lengths: list[int]) -> tuple[list[int
 
 
 def _inverse(own: Tensor) -> Tensor:
-    """Return the inverse (…, r, r) of what of the errors of rows (…, r, U) is left in their residuals."""
+    """Return (I − Q Qᵀ)⁻¹ (…, r, r) for rows Q (…, r, U) of an orthonormal basis.
+
+    The matrix I − Q Qᵀ maps the rows' errors to their residuals.
+    """
     inverse: Tensor = torch.linalg.pinv(torch.eye(own.shape[-2]).to(own) - own @ own.mT, hermitian=True)
     return inverse

@@ -1,4 +1,4 @@
-"""A network as its operations in order: what passes a gradient on by itself, and what has to be known first."""
+"""Describe a network as a sequence of operations, and classify them by what is needed to propagate a gradient."""
 
 from __future__ import annotations
 
@@ -21,20 +21,31 @@ AFFINE: tuple[Any, ...] = (
     nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.Linear, operator.add, operator.iadd, torch.add, F.pad, F.avg_pool2d,
     F.adaptive_avg_pool2d, operator.getitem,
 )  # fmt: skip
-# What is affine where all but one factor are numbers of the network.
+# Products are affine if all factors but one are constants of the network.
 PRODUCTS: tuple[Any, ...] = (operator.mul, operator.imul, torch.mul)
-# The slope of ReLU6, whose upper corner is met up to this.
+# The slope of ReLU6 counts as zero from this distance below its upper corner.
 CORNER = 1e-3
 RELU6 = Activation(lambda x: ((x > 0) & (x < 6 - CORNER)).to(x), None)
-# What leaves every position and channel where it is.
+# Operations that do not move values between positions or channels.
 IN_PLACE: tuple[Any, ...] = (nn.BatchNorm2d, nn.Dropout, nn.Identity, operator.add, operator.iadd, torch.add)
 
 
 @dataclass(frozen=True)
 class Step:
-    """One operation: its `inputs` and `users` by name, the shape (C, …) of one sample's value, and its module.
+    """One operation of a network.
 
-    `operation`: the module's class, or the function. `run` takes the values of the inputs.
+    Attributes:
+        name: The operation's name.
+        kind: How a gradient passes the operation: "affine" and "reshaped" need nothing else, "activation" needs slopes,
+            "other" is not supported. "input" is the network's input.
+        inputs: The names of the steps whose values the operation takes.
+        users: The names of the steps that take its value.
+        shape: The shape (C, …) of its value for one sample.
+        operation: The module's class, the function, or the name of a method.
+        run: Computes the value from the values of the inputs.
+        parameter: The module's name, "" without a module.
+        module: The module, if there is one.
+        activation: The slope and inverse of an activation.
     """
 
     name: str
@@ -50,7 +61,7 @@ class Step:
 
     @property
     def layer(self) -> nn.Conv2d | nn.Linear | None:
-        """The convolution or Linear layer that this is, if its gradient is linear in its inputs."""
+        """The convolution or Linear layer, None for other modules and for convolutions that are not supported."""
         module = self.module
         if isinstance(module, nn.Linear):
             return module
@@ -60,12 +71,12 @@ class Step:
 
     @property
     def rectifies(self) -> bool:
-        """Whether this is an activation that gives zero for all that is below zero."""
+        """Whether the step is an activation that is zero for all negative values."""
         return self.activation is not None and (self.module is None or isinstance(self.module, nn.ReLU | nn.ReLU6))
 
     @property
     def levels(self) -> tuple[float, float] | None:
-        """The slopes of an activation that has just two, below zero and above."""
+        """The slopes below and above zero of a piecewise linear activation, None for other steps."""
         if self.activation is None or not (self.rectifies or isinstance(self.module, nn.LeakyReLU)):
             return None
         low, high = self.activation.slope(torch.tensor([-1.0, 1.0])).tolist()
@@ -73,25 +84,25 @@ class Step:
 
     @property
     def in_place(self) -> bool:
-        """Whether every position and channel stays where it is, and no slope comes in."""
+        """Whether the step is affine and does not move values between positions or channels."""
         return self.kind == "affine" and self.operation in IN_PLACE
 
     @property
     def says(self) -> str:
-        """What it is, in words."""
+        """The step in words, for messages."""
         what = self.operation.__name__ if callable(self.operation) else str(self.operation)
         return f"{what} '{self.parameter or self.name}'"
 
 
 class Network:
-    """The steps of a network, in the order in which they are run; a copy of the model in one precision."""
+    """The steps of a network in the order in which they run, with a copy of the model in the given precision."""
 
     def __init__(self, model: nn.Module, shape: tuple[int, ...], dtype: torch.dtype = torch.float64) -> None:
         self.model = copy.deepcopy(model).to(dtype).requires_grad_(False).eval()
         try:
             graph = fx.Tracer().trace(self.model)
         except Exception as error:  # tracing runs the model's own code
-            raise InputError(f"{type(model).__name__} is not a fixed chain of operations: {error}") from error
+            raise InputError(f"{type(model).__name__} is not a fixed sequence of operations: {error}") from error
         self.device = next(self.model.parameters()).device
         self.modules = dict(self.model.named_modules(remove_duplicate=False))
         self.steps: dict[str, Step] = {}
@@ -105,7 +116,7 @@ class Network:
             example = torch.zeros(1, *shape, dtype=dtype, device=self.device)
             values[node.name] = example if step.kind == "input" else step.run(*(values[one] for one in step.inputs))
             if not torch.is_tensor(values[node.name]):
-                raise InputError(f"{step.says} gives no tensor: peeling takes networks whose shapes are fixed")
+                raise InputError(f"{step.says} does not return a tensor; peeling supports only fixed shapes")
             self.steps[node.name] = replace(step, shape=tuple(values[node.name].shape[1:]))
 
     @property
@@ -149,21 +160,21 @@ class Network:
         return Step(node.name, kind, inputs, users, (), operation, run, parameter, module, activation)
 
     def _constant(self, node: fx.Node) -> Tensor:
-        """Return a number of the network itself."""
+        """Return a parameter or buffer that the network uses directly."""
         found: Any = self.model
         for part in str(node.target).split("."):
             found = getattr(found, part)
         if not torch.is_tensor(found):
-            raise InputError(f"'{node.target}' is no tensor: peeling takes networks of tensors")
+            raise InputError(f"'{node.target}' is not a tensor; peeling supports only tensors as constants")
         return found
 
     def source(self, name: str) -> Step:
-        """Return the step whose value this one is, but for its shape."""
+        """Return the nearest step below, or this step, that does more than reshape its input."""
         step = self.steps[name]
         return self.source(step.inputs[0]) if step.kind == "reshaped" else step
 
     def pushed(self, name: str, delta: Tensor) -> dict[str, Tensor]:
-        """Return the gradient at each input of an affine step, from the one at its output (B, …)."""
+        """Return the gradient at each input of an affine step from the gradient `delta` (B, …) at its output."""
         step = self.steps[name]
         zeros = [delta.new_zeros(len(delta), *self.steps[one].shape).requires_grad_() for one in step.inputs]
         with torch.enable_grad():
@@ -175,7 +186,7 @@ class Network:
         return self.values_at([name], inputs)[name]
 
     def values_at(self, names: Iterable[str], inputs: Tensor) -> dict[str, Tensor]:
-        """Return the values of the steps that some steps need, and their own, for a batch of the network's inputs."""
+        """Return the values of these steps and of all steps below them, for a batch of the network's inputs."""
         wanted = self._behind(set(names))
         values: dict[str, Tensor] = {}
         for step in self.steps.values():
@@ -193,7 +204,7 @@ class Network:
         return wanted
 
     def below(self, name: str) -> Iterable[list[str]]:
-        """Give, for each layer whose values go to an activation unmoved, the steps from there down to the layer."""
+        """Yield, for each layer whose outputs reach an activation in place, the steps from below it to the layer."""
         paths = [[one] for one in self.steps[name].inputs]
         while paths:
             path = paths.pop(0)

@@ -1,11 +1,11 @@
-"""The last map of a network opened: where every sample's units were on, from one convolution's averaged gradient.
+"""Find each sample's active units in the last map of a network from one convolution's averaged gradient.
 
-With δ (B·P, C) the gradient after the convolution, P its positions, the client sends G = Σ δᵀ patch, a product L·X of
-rank R = B·P whose right factor holds patches. Patches overlap. So a map Z of G's row space to the patches of one sample
-has to give neighbours the same values where they overlap, and zeros where they stick out of the image: linear equations
-for Z. Their solutions are the samples and every mixture of them, B in number. With them G falls into one factor a
-position, known but for an invertible B × B matrix. The gradient after the activation is known, so each entry of that
-factor is this gradient or nothing: with B entries guessed, 2ᴮ guesses, the rest has to follow.
+Let δ (B·P, C) be the gradient after the convolution, which has P output positions. The client sends G = Σ δᵀ patch, a
+product L·X of rank R = B·P whose right factor has the patches as rows. A map Z from the row space of G to the patches
+of one sample must satisfy linear equations: neighbouring patches agree where they overlap, and are zero in the padding.
+The solutions form a space of dimension B, the samples and their mixtures. These solutions split G into one factor per
+position, known up to an invertible B × B matrix. The gradient after the activation is known, so for ReLU each entry of
+the factor is either this gradient or zero. Trying all 2ᴮ choices for B entries determines all other entries.
 """
 
 from __future__ import annotations
@@ -18,24 +18,28 @@ from torch import Tensor, nn
 
 from gradleak.devices import least_squares
 
-# Mixtures whose equations fail by more than this share of the first that fail for sure are none.
+# The eigenvalues of the B solutions must be below this share of the next eigenvalue.
 GAP = 1e-3
-# Rows of the gradient smaller than this share of the largest do not tell.
+# Rows of the gradient smaller than this share of the largest are ignored.
 LEAST_ROW = 1e-6
-# An entry is on or off if it is that near.
+# The largest relative residual of an accepted choice of active units.
 NEAR = 0.25
-# Singular values below so many rounding units of the largest are rounding.
+# Singular values below this many rounding units of the largest count as zero.
 RANK = 8.0
+# Limits of the side of the quadratic form, and of the number of samples.
 LARGEST, MOST = 4608, 16
-# Of larger forms only the least eigenvalues are looked for, by rounds of inverse iteration with vectors to spare, the
-# form lifted by this share of its diagonal.
+# Forms with a side above SMALL use ROUNDS rounds of inverse iteration with SPARE additional vectors. LIFT is the shift
+# of the form relative to its mean diagonal.
 SMALL, ROUNDS, SPARE, LIFT = 256, 12, 8, 1e-13
 CHECKED, GUESSES = 512, 4096
 
 
 @dataclass(frozen=True)
 class Opened:
-    """The slopes (B, C, h, w) after a convolution, or why they could not be had; `off`: how far from two values."""
+    """The slopes (B, C, h, w) after a convolution, or the reason why there are none.
+
+    `off` is the relative residual of the factor with slopes of two levels.
+    """
 
     slopes: Tensor | None
     off: float = float("inf")
@@ -43,7 +47,13 @@ class Opened:
 
 
 def refused(module: nn.Conv2d | nn.Linear, shape: tuple[int, ...], size: int) -> str:
-    """Say why a layer with outputs of this shape cannot be opened for `size` samples, if the count says so."""
+    """Return why the slopes after a layer cannot be found, "" if they may be.
+
+    Args:
+        module: The layer.
+        shape: The shape (C, h, w) of its outputs.
+        size: The number of samples.
+    """
     if isinstance(module, nn.Linear):
         return "a Linear layer's gradient tells no samples apart"
     if module.groups > 1:
@@ -69,10 +79,15 @@ def opened(
     levels: tuple[float, float],
     unit: float,
 ) -> Opened:
-    """Return every unit's slope, one of two `levels`, from the gradient (O, I, k, k) of a convolution's weight.
+    """Return every unit's slope from the gradient of a convolution's weight.
 
-    `arrived` (B, O, h, w): the gradient after the convolution if every slope were one; `size`: its inputs' (H, W);
-    `unit`: the gradient's rounding.
+    Args:
+        module: The convolution.
+        gradient: The gradient of its weight (O, I, k, k).
+        arrived: The gradient after the convolution if every slope were one, (B, O, h, w).
+        size: The height and width of the convolution's inputs.
+        levels: The two possible slopes.
+        unit: The relative rounding error of the gradient.
     """
     count, outputs, *shape = arrived.shape
     positions = shape[0] * shape[1]
@@ -104,7 +119,7 @@ def opened(
 def _mixtures(
     module: nn.Conv2d, rows: Tensor, shape: tuple[int, int], size: tuple[int, ...], count: int
 ) -> tuple[Tensor, Tensor]:
-    """Return how much the `count` + 1 best combinations of the row space fail to overlap, and those (P·R, …)."""
+    """Return the `count` + 1 maps Z (P·R, …) that best satisfy the equations, after their sums of squared residuals."""
     rank = len(rows)
     assert not isinstance(module.padding, str)
     places: dict[tuple[int, int] | None, list[tuple[int, int]]] = {}
@@ -127,7 +142,7 @@ def _mixtures(
 
 
 def _least(form: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Return the `count` least eigenvalues of a form that is never negative, ascending, and their vectors."""
+    """Return the `count` least eigenvalues of a positive semidefinite matrix in ascending order, and their vectors."""
     side, several = len(form), count + SPARE
     if side <= SMALL or several >= side:
         values, vectors = torch.linalg.eigh(form)
@@ -143,7 +158,7 @@ def _least(form: Tensor, count: int) -> tuple[Tensor, Tensor]:
 
 
 def _told(known: Tensor, arrived: Tensor, levels: tuple[float, float]) -> tuple[Tensor, float]:
-    """Return the slopes (B, N) for which slope · arrived (B, N) is a combination of `known` (N, B), and how far off."""
+    """Return slopes (B, N) for which slope · arrived (B, N) is a combination of `known` (N, B), and the residual."""
     count, low, high = known.shape[1], *levels
     pivots, rest = [], known.clone()
     for _ in range(count):

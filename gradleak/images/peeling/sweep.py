@@ -1,4 +1,4 @@
-"""From the last layer of a network down: slopes give a gradient, the gradient gives inputs, inputs give slopes."""
+"""Peel a network from the last layer down: slopes give δ, δ gives a layer's inputs, and inputs give slopes."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ from gradleak.images.peeling.network import Network, Step
 from gradleak.images.peeling.opening import opened, refused
 from gradleak.leak import Leak
 
-# A rectified value this many deviations above zero is taken for one.
+# An output of ReLU counts as positive if it is this many standard deviations above zero.
 ABOVE = 8.0
-# So many values below zero tell the deviation, since nothing rectified is negative.
+# ReLU has no negative outputs, so negative values show the true deviation, if there are at least this many.
 BELOW = 8
-# Inputs whose claimed error is larger are lost.
+# Inputs with a larger claimed relative error are discarded.
 LOST = 0.03
-# A channel is explained when its gradient is missed by this many times what the others are missed by.
+# A channel is explained if the relative error of its gradient is below this multiple of the layer's.
 EXPLAINED = 10.0
-# A slope is flipped if that explains this share of what is missed.
+# A slope is changed only if this explains more than this share of the squared residual.
 FLIPS = 0.1
 
 
 @dataclass(frozen=True)
 class Known:
-    """The value of a step for every sample (B, …), and each one's error relative to its size (B,)."""
+    """The value of a step for every sample (B, …), and the relative error of each sample's value (B,)."""
 
     value: Tensor
     error: Tensor
 
 
 class Sweep:
-    """What is known so far of a network's private values: `values` by step, `slopes` by activation, `reports`."""
+    """The private values of a network found so far: `values` by step, `slopes` by activation, `reports` by layer."""
 
     def __init__(
         self, network: Network, leak: Leak, features: Tensor, errors: Tensor, loose: Tensor, unit: float
@@ -52,18 +52,18 @@ class Sweep:
         self.reason = ""
         self._told = {network.output: errors / self.count}
         self._deltas: dict[str, Tensor | None] = {}
-        # What no equation shows: values that the client has rounded, and how far the errors may be off.
+        # Errors that no residual shows: the client's rounding of values, and the uncertainty of p − y.
         self._least = (loose.square() + (FEATURE * unit) ** 2).sqrt()
         head = network.steps[network.output]
         self.values[head.inputs[0]] = Known(features, self._least)
 
     def run(self) -> None:
-        """Go down as far as the equations reach."""
+        """Visit all steps from the last to the first, and find their values and slopes where possible."""
         for step in reversed(self.network.steps.values()):
             self._visit(step)
 
     def delta(self, name: str) -> Tensor | None:
-        """Return the gradient of the sent loss at a step's value (B, …), or None where it is not known."""
+        """Return the gradient of the client's loss with respect to a step's value (B, …), None if it is not known."""
         if name in self._told:
             return self._told[name]
         if name not in self._deltas:
@@ -98,7 +98,7 @@ class Sweep:
             self.reason = f"{step.says} cannot be walked back"
 
     def _open(self, step: Step) -> None:
-        """Read the slopes of the first activation, whose values nothing tells, off the gradient of a layer below."""
+        """Find the slopes of the first activation, whose values are unknown, from the gradient of a layer below."""
         delta, levels = self.delta(step.name), step.levels
         if delta is None or step.activation is None:
             return
@@ -118,7 +118,7 @@ class Sweep:
         self.reason = self.reason or "; ".join(reasons) or f"{step.says} has no layer below"
 
     def _down(self, path: list[str], delta: Tensor) -> Tensor:
-        """Return a gradient taken down a path of steps that move nothing, to the value of the last."""
+        """Return the gradient at the value of the last step of a path, from the gradient at that of the first."""
         for upper, lower in itertools.pairwise(path):
             delta = self.network.pushed(upper, delta)[lower]
         return delta
@@ -128,7 +128,7 @@ class Sweep:
         return gradient if gradient.ndim == 4 else gradient[:, :, None, None]
 
     def _equations(self, above: list[Step]) -> list[tuple[Step, Equations]]:
-        """Return which layers of these, that all take one value, have a known δ, and so what their gradients say."""
+        """Return the layers among these steps that have a known δ, with their equations."""
         known = [(user, self.delta(user.name), user.layer) for user in above]
         return [
             (user, Equations(layer, delta, self._gradient(user)))
@@ -137,7 +137,7 @@ class Sweep:
         ]
 
     def unsolved(self) -> list[tuple[str, Equations]]:
-        """Return the convolutions with a known δ whose inputs did not follow: the inputs' step, and what is known."""
+        """Return the equations of convolutions with known δ but unknown inputs, with the name of the inputs' step."""
         return [
             (step.name, one)
             for step in self.network.steps.values()
@@ -185,7 +185,7 @@ class Sweep:
             self.reason = f"layer '{name}': {reason}"
 
     def _read(self, step: Step, value: Tensor, deviation: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the values, rectified ones that are zero but for their errors set to zero, and their errors (B,)."""
+        """Return the values, with outputs of ReLU set to zero if they are zero within errors, and their errors (B,)."""
         size = value.flatten(1).square().mean(dim=1).sqrt()
         if self.network.source(step.name).rectifies:
             deviation = deviation * _calibration(value / deviation)
@@ -195,7 +195,7 @@ class Sweep:
         return value, (error.square() + self._least.square()).sqrt()
 
     def _mend(self, layers: list[Step], equations: list[Equations], value: Tensor, found: Solution) -> None:
-        """Flip the slopes that the gradient of a channel contradicts, now that the layer's inputs are known."""
+        """Correct the slopes in channels that were dropped as outliers, now that the layer's inputs are known."""
         for layer, one, dropped in zip(layers, equations, found.dropped, strict=True):
             if not dropped or not isinstance(one.module, nn.Conv2d):
                 continue
@@ -218,7 +218,7 @@ class Sweep:
             self._deltas.clear()
 
     def _activation_above(self, layer: Step) -> tuple[str, list[str]]:
-        """Return the activation that a layer's outputs go to unmoved, and the steps on the way down, or nothing."""
+        """Return the activation that a layer's outputs reach in place, "" if none, and the steps between them."""
         for step in self.network.steps.values():
             if step.kind == "activation":
                 for path in self.network.below(step.name):
@@ -230,9 +230,9 @@ class Sweep:
 def _flipped(
     gradient: Tensor, patches: Tensor, whole: Tensor, slopes: Tensor, levels: tuple[float, float], misfit: float
 ) -> Tensor:
-    """Return the slopes (B, P) of one channel, as many flipped to the other level as it takes to explain its gradient.
+    """Return the slopes (B, P) of one channel, changed one by one until they explain the channel's gradient.
 
-    `patches` (B, K, P): the layer's inputs; `whole` (B, P): the gradient after the channel if every slope were one.
+    `patches` (B, K, P) has the layer's inputs, and `whole` (B, P) the channel's gradient δ if every slope were one.
     """
     flat, (low, high) = slopes.clone(), levels
     sizes = patches.square().sum(dim=1)
@@ -251,7 +251,10 @@ def _flipped(
 
 
 def _calibration(ratio: Tensor) -> Tensor:
-    """Return the true deviation over the claimed one, (B, 1, …), from values (B, C, …) that should not be negative."""
+    """Return the ratio (B, 1, …) of the true to the claimed deviation of values that cannot be negative.
+
+    `ratio` (B, C, …) has the values divided by their claimed deviations.
+    """
     negative, square = ratio < 0, ratio.clamp(max=0).square_()
     place, few = _below(negative, square, (1,))
     sample, scarce = _below(negative, square, tuple(range(1, ratio.ndim)))
@@ -261,9 +264,9 @@ def _calibration(ratio: Tensor) -> Tensor:
 
 
 def _below(negative: Tensor, square: Tensor, axes: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-    """Return the size of what is below zero, and where it is too little to tell.
+    """Return the root mean square of negative values, and where there are too few of them.
 
-    `negative`: where a value is below zero; `square`: the squares of those values, 0 for others.
+    `negative` says which values are negative; `square` has the squares of these values, and 0 for others.
     """
     number = negative.sum(dim=axes, keepdim=True)
     size = (square.sum(dim=axes, keepdim=True) / number.clamp(min=1)).sqrt()

@@ -99,7 +99,7 @@ def test_a_denoiser_that_leaves_all_as_it_is_changes_nothing() -> None:
 
 def test_wrong_settings_are_told() -> None:
     leaks, _, labels, generator, _ = in_range()
-    with pytest.raises(InputError, match="statistics and features must weigh nothing"):
+    with pytest.raises(InputError, match="weights of statistics and features must be 0"):
         project_batches(leaks, labels, generator=generator, width=WIDTH, settings=OURS)
-    with pytest.raises(InputError, match="those of each batch, 2"):
+    with pytest.raises(InputError, match="the statistics of each batch, 2"):
         restore_denoised(leaks, labels, denoiser=nn.Identity())

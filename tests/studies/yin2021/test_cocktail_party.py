@@ -32,7 +32,7 @@ def test_sparse_features_are_unmixed_whatever_mixes_them(size: int) -> None:
 
 
 def test_more_samples_than_rows_are_refused() -> None:
-    with pytest.raises(InputError, match=r"21 inputs are not mixed in a gradient of shape \(20, 50\)"):
+    with pytest.raises(InputError, match=r"21 inputs cannot be unmixed from a gradient of shape \(20, 50\)"):
         unmix_features(torch.randn(20, 50), 21)
 
 
