@@ -109,13 +109,13 @@ def _update(
         model, bringing.state_of(asked.before), bringing.state_of(asked.after), rate=asked.rate, batch_size=sizes[0],
         local_steps=asked.local_steps, momentum=asked.momentum, weight_decay=asked.weight_decay, input_shape=shape,
     )  # fmt: skip
-    own: dict[str, Any] = {"precision": precisions[0] if precisions else None}
+    options: dict[str, Any] = {"precision": precisions[0] if precisions else None}
     prior = asked.labels.partition("/")[0] if asked.labels else "onehot"
     if samples is not None:
         count = sizes[0] * asked.local_steps
         samples, _ = bringing.with_labels(samples, asked.labels, len(seen.weight))
-        own |= {"inputs": samples.inputs[:count], "targets": samples.targets[:count], "pixels": samples.pixels}
-    return audit_update(seen, labels=prior, minutes=_left(asked.minutes, started), **own, **common)
+        options |= {"inputs": samples.inputs[:count], "targets": samples.targets[:count], "pixels": samples.pixels}
+    return audit_update(seen, labels=prior, minutes=_left(asked.minutes, started), **options, **common)
 
 
 def _classes(model: torch.nn.Module, samples: bringing.Samples, source: str | None) -> int:
@@ -148,16 +148,16 @@ def precisions_of(text: str | None) -> list[str] | None:
 
 def limits_of(pairs: Sequence[str]) -> dict[str, float]:
     """Return the limits in texts such as labels=0.5."""
-    found = {}
+    parsed = {}
     for pair in pairs:
         name, _, value = pair.partition("=")
         if name not in MEASURES:
             raise unknown("measure", printable(name), MEASURES)
         try:
-            found[name] = float(value)
+            parsed[name] = float(value)
         except ValueError as error:
             raise InputError(f"--fail-above takes MEASURE=LIMIT, such as labels=0.5; got {pair!r}") from error
-    return found
+    return parsed
 
 
 def limits(report: Report, pairs: Sequence[str], *, allow_not_attacked: bool = False) -> list[str]:

@@ -66,13 +66,13 @@ def _named(text: str) -> Any:
     sys.path.insert(0, here)
     try:
         with foreign(f"'{text}' cannot be had"):
-            found: Any = importlib.import_module(module)
+            target: Any = importlib.import_module(module)
             for part in name.split("."):
-                found = getattr(found, part)
+                target = getattr(target, part)
     finally:
         with contextlib.suppress(ValueError):
             sys.path.remove(here)
-    return found
+    return target
 
 
 def _called(text: str, made: Any) -> Any:
@@ -99,18 +99,18 @@ def samples_of(text: str, *, size: int | None = None) -> Samples:
             f"'{printable(text)}' has a fixed size: --size is for datasets, and folders (4 … 2,048 pixels)"
         )
     if made:
-        found = _called(text, _named(text))
-        if not (isinstance(found, tuple | list) and len(found) == 2 and all(map(torch.is_tensor, found))):
+        result = _called(text, _named(text))
+        if not (isinstance(result, tuple | list) and len(result) == 2 and all(map(torch.is_tensor, result))):
             raise InputError(f"'{text}()' must return two tensors, inputs and targets")
-        return Samples(*found)
+        return Samples(*result)
     if place.is_dir():
         return _folder(place, 32 if size is None else size)
     if place.suffix == ".npz":
         return _archive(place)
     if place.is_file():
         raise InputError(f"'{place.name}' is neither a folder of images nor an .npz")
-    own = data.load(printable(text), "test", size=size)
-    return _shown(own.images, own.labels)
+    dataset = data.load(printable(text), "test", size=size)
+    return _shown(dataset.images, dataset.labels)
 
 
 def _shown(images: Tensor, labels: Tensor) -> Samples:
@@ -169,7 +169,7 @@ def _archive(place: Path) -> Samples:
 def _check_archive(place: Path) -> None:
     """Refuse an archive whose declared size is too large."""
     with zipfile.ZipFile(place) as archive:
-        declared = sum(one.file_size for one in archive.infolist())
+        declared = sum(member.file_size for member in archive.infolist())
     if declared > MOST_BYTES:
         raise InputError(f"'{place.name}' declares a size of {declared / 2**30:.0f} GB, which is too large to read")
 
@@ -212,8 +212,8 @@ def with_labels(samples: Samples, text: str | None, classes: int) -> tuple[Sampl
         targets = augment.smooth(samples.targets, classes, amount)
         return Samples(samples.inputs, targets, samples.pixels), kind
     if kind == "mixup":
-        hot = augment.one_hot(samples.targets, classes)
-        mixed, targets = augment.mixup(samples.inputs, hot, generator=0)
+        onehot = augment.one_hot(samples.targets, classes)
+        mixed, targets = augment.mixup(samples.inputs, onehot, generator=0)
         return Samples(mixed, targets, samples.pixels), kind
     return samples, kind
 
@@ -249,6 +249,6 @@ def _declared(place: Path) -> None:
         if not 2 <= length <= size - 8:
             raise InputError(f"'{place.name}' is truncated or is not a safetensors file")
         header = json.loads(stream.read(length))
-    ends = [one["data_offsets"][1] for name, one in header.items() if name != "__metadata__"]
+    ends = [entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"]
     if max(ends, default=0) != size - 8 - length:
         raise InputError(f"'{place.name}' is truncated: its header declares {max(ends, default=0):,} bytes of weights")

@@ -66,11 +66,11 @@ def undefended(leak: Leak, precision: str, batch: Private, loss: Loss, rate: flo
 
 def stepped(model: nn.Module, batch: Private, loss: Loss, step: Leak | None, rate: float) -> float:
     """Return a batch's mean loss after a step along a gradient, or without a step if `step` is None."""
-    own: Gradients = {name: p.detach() for name, p in model.named_parameters()}
+    parameters: Gradients = {name: parameter.detach() for name, parameter in model.named_parameters()}
     if step is not None:
-        own |= {name: own[name] - rate * value for name, value in step.gradients.items()}
+        parameters |= {name: parameters[name] - rate * value for name, value in step.gradients.items()}
     with torch.no_grad(), evaluating(model):
-        logits = functional_call(model, own, (batch.inputs,))
+        logits = functional_call(model, parameters, (batch.inputs,))
     targets = batch.targets
     if logits.ndim == 3:
         kept = targets != PADDING

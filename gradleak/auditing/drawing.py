@@ -23,10 +23,10 @@ LEAST_SIDE = 64
 def pair(truth: Truth, recovered: Tensor) -> str:
     """Return the private images above the recovered images, as a PNG in base64."""
     assert truth.pixels is not None
-    own = recovered.reshape(truth.inputs.shape).double()
-    own = own[truth.order(own)]
-    both = (truth.pixels(truth.inputs), truth.pixels(own))
-    rows = [torch.cat(list(images[:MOST].nan_to_num(0.5).clamp(0, 1).cpu()), dim=2) for images in both]
+    matched = recovered.reshape(truth.inputs.shape).double()
+    matched = matched[truth.order(matched)]
+    batches = (truth.pixels(truth.inputs), truth.pixels(matched))
+    rows = [torch.cat(list(images[:MOST].nan_to_num(0.5).clamp(0, 1).cpu()), dim=2) for images in batches]
     pixels = (torch.cat(rows, dim=1) * 255).round().to(torch.uint8).permute(1, 2, 0).numpy()
     side = truth.inputs.shape[-1]
     image = Image.fromarray(pixels.squeeze())
@@ -49,7 +49,7 @@ def frontier(report: Audited) -> str:
     """
     wanted = ("labels", "words", "inputs", "image-ssim")
     names: list[str] = [name for name in wanted if name in report.measured]
-    sizes = list(dict.fromkeys(one.batch_size for one in report.costs))
+    sizes = list(dict.fromkeys(cost.batch_size for cost in report.costs))
     panels = "".join(
         _panel(report, name, size, WIDTH * column, HEIGHT * row)
         for row, size in enumerate(sizes)
@@ -57,9 +57,10 @@ def frontier(report: Audited) -> str:
     )
     bottom = HEIGHT * len(sizes) + 12
     rows = [
-        f"<circle cx='{LEFT}' cy='{bottom + 20 * n}' r='6' fill='none' stroke-width='2.5' stroke='{COLOURS[n % 6]}'/>"
-        f"<text x='{LEFT + 14}' y='{bottom + 20 * n + 4}'>{escape(name)}</text>"
-        for n, name in enumerate(_rings(report))
+        f"<circle cx='{LEFT}' cy='{bottom + 20 * index}' r='6' fill='none' stroke-width='2.5' "
+        f"stroke='{COLOURS[index % 6]}'/>"
+        f"<text x='{LEFT + 14}' y='{bottom + 20 * index + 4}'>{escape(name)}</text>"
+        for index, name in enumerate(_rings(report))
     ]
     width, height = WIDTH * len(names), bottom + 20 * len(rows)
     return (
@@ -70,22 +71,22 @@ def frontier(report: Audited) -> str:
 
 
 def _rings(report: Audited) -> list[str]:
-    return list(dict.fromkeys(report.shown_place(one.place) for one in report.costs))
+    return list(dict.fromkeys(report.shown_place(cost.place) for cost in report.costs))
 
 
 def _panel(report: Audited, name: str, size: int, left: int, top: int) -> str:
     """Return the panel of a batch size and a measure."""
     across, up = left + LEFT, top + TOP
     lines = [_line(across, up, f"{name}, batch of {size}")]
-    for n, cost in enumerate(one for one in report.costs if one.batch_size == size):
-        own = [f for f in report.findings if f.place == cost.place]
-        values = [f.measures[name] for f in own if name in f.measures]
+    for index, cost in enumerate(entry for entry in report.costs if entry.batch_size == size):
+        findings = [finding for finding in report.findings if finding.place == cost.place]
+        values = [finding.measures[name] for finding in findings if name in finding.measures]
         cosine = cost.cosine
         if cosine is not None and values:
             x = across + round(SIDE * max(0.0, min(1.0, cosine)))
             y = up + round(SIDE * (1 - max(0.0, min(1.0, max(values)))))
-            ring = f"<circle cx='{x}' cy='{y}' r='{3 + 3 * n}' fill='none' stroke-width='2'"
-            lines.append(f"{ring} stroke='{COLOURS[n % 6]}'/>")
+            ring = f"<circle cx='{x}' cy='{y}' r='{3 + 3 * index}' fill='none' stroke-width='2'"
+            lines.append(f"{ring} stroke='{COLOURS[index % 6]}'/>")
     return "".join(lines)
 
 

@@ -230,7 +230,11 @@ class Audited(_Plain):
 
     def most(self, measure: str, place: Place) -> float | None:
         """Return the largest value of a measure in one case; None if no attack measured it there."""
-        values = [one.measures[measure] for one in self.findings if one.place == place and measure in one.measures]
+        values = [
+            finding.measures[measure]
+            for finding in self.findings
+            if finding.place == place and measure in finding.measures
+        ]
         if values:
             return max(values)
         state = self.outcome(TARGET_OF.get(measure, measure), place)
@@ -240,7 +244,7 @@ class Audited(_Plain):
 
     def outcome(self, target: str, place: Place) -> Outcome | None:
         """Return the outcome of a target in one case; None if this kind of inputs has no such target."""
-        return next((one for one in self.outcomes if one.target == target and one.place == place), None)
+        return next((outcome for outcome in self.outcomes if outcome.target == target and outcome.place == place), None)
 
     def not_attacked(self, measure: str, places: Sequence[Place] | None = None) -> str:
         """Return one line on the cases in which no attack measured a measure, with the reason; "" if there are none."""
@@ -254,20 +258,20 @@ class Audited(_Plain):
         if not reasons:
             return ""
         first, where = next(iter(reasons.items()))
-        more = sum(map(len, reasons.values())) - 1
-        rest = f" and in {more} more {'case' if more == 1 else 'cases'}" if more else ""
+        remaining = sum(map(len, reasons.values())) - 1
+        rest = f" and in {remaining} more {'case' if remaining == 1 else 'cases'}" if remaining else ""
         return f"no attack measured '{measure}' ({where[0]}{rest}): {first}"
 
     @property
     def measured(self) -> list[str]:
         """The measures that at least one finding has."""
-        return [name for name in MEASURES if any(name in one.measures for one in self.findings)]
+        return [name for name in MEASURES if any(name in finding.measures for finding in self.findings)]
 
     @property
     def cases(self) -> list[Place]:
         """The audited cases, in order."""
-        told: list[Cost | Finding | NotTried] = [*self.costs, *self.findings, *self.not_tried]
-        return list(dict.fromkeys(one.place for one in told))
+        entries: list[Cost | Finding | NotTried] = [*self.costs, *self.findings, *self.not_tried]
+        return list(dict.fromkeys(entry.place for entry in entries))
 
     @property
     def precisions(self) -> list[str]:
@@ -292,7 +296,9 @@ class Audited(_Plain):
             if name not in MEASURES:
                 raise unknown("measure", name, MEASURES)
         worst = {
-            name: max((v for place in self.cases if (v := self.most(name, place)) is not None), default=-math.inf)
+            name: max(
+                (value for place in self.cases if (value := self.most(name, place)) is not None), default=-math.inf
+            )
             for name in limits
         }
         lines = [
@@ -305,7 +311,7 @@ class Audited(_Plain):
 
     def table(self) -> list[dict[str, str]]:
         """Return one row per case, with the outcomes of targets and the largest values of other measures."""
-        targets = [name for name in TARGETS if any(one.target == name for one in self.outcomes)]
+        targets = [name for name in TARGETS if any(outcome.target == name for outcome in self.outcomes)]
         others = [name for name in self.measured if name not in targets]
         rows = []
         for place in self.cases:

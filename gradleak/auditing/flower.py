@@ -64,9 +64,9 @@ class AuditedStrategy(Strategy):
     def aggregate_fit(self, server_round: int, results: Any, failures: Any) -> Any:
         """Audit the clients' updates, and let the wrapped strategy aggregate them."""
         for client, answer in results:
-            seen = Leak.from_update(self.model, self.before, self._state(answer.parameters), **self.sent)
-            known = self.truth(client.cid, server_round) if self.truth else {}
-            report = audit_update(seen, **(self.options | known))
+            leak = Leak.from_update(self.model, self.before, self._state(answer.parameters), **self.sent)
+            truth = self.truth(client.cid, server_round) if self.truth else {}
+            report = audit_update(leak, **(self.options | truth))
             self.reports.setdefault(server_round, {})[client.cid] = report
         return self.strategy.aggregate_fit(server_round, results, failures)
 

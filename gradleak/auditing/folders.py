@@ -57,7 +57,7 @@ def replace(place: Path, files: dict[str, bytes], report: Callable[[list[Written
     earlier = _listed(place)
     _refuse_foreign(place, files, earlier)
     new = [Written(name=name, sha256=hashlib.sha256(data).hexdigest()) for name, data in files.items()]
-    old = [one for one in earlier if one not in new]
+    old = [written for written in earlier if written not in new]
     unfinished = place / UNFINISHED
     try:
         if unfinished.exists():  # an earlier audit was killed while it wrote its files
@@ -71,9 +71,9 @@ def replace(place: Path, files: dict[str, bytes], report: Callable[[list[Written
         (unfinished / both).replace(place / REPORT)
         for name in files:
             (unfinished / name).replace(place / name)
-        for one in old:
-            if one.name not in files and _sha256(place / one.name) == one.sha256:
-                (place / one.name).unlink()
+        for written in old:
+            if written.name not in files and _sha256(place / written.name) == written.sha256:
+                (place / written.name).unlink()
         (unfinished / alone).replace(place / REPORT)
     except OSError as error:
         raise storage_error(place / REPORT, error.__cause__ or error) from error
@@ -95,10 +95,10 @@ def _listed(place: Path) -> list[Written]:
         raise InputError(f"{where} is not the report of an audit: {ELSEWHERE}")
     files: Any = content.get("files")
     try:
-        listed = [Written.model_validate(one) for one in files]
+        listed = [Written.model_validate(entry) for entry in files]
     except (TypeError, ValueError) as error:
         raise InputError(f"{where} does not list its files, as in earlier versions: {ELSEWHERE}") from error
-    return [one for one in listed if re.fullmatch(rf"{PAGE}|{FIGURES}/[^/.\\][^/\\]*", one.name)]
+    return [entry for entry in listed if re.fullmatch(rf"{PAGE}|{FIGURES}/[^/.\\][^/\\]*", entry.name)]
 
 
 def _refuse_foreign(place: Path, names: Iterable[str], listed: list[Written]) -> None:

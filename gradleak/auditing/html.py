@@ -133,17 +133,17 @@ def _cases(report: Audited, link: Link) -> list[tuple[str, list[_Shown], list[_S
     """Return, for each case with findings, its title, the findings to show first, and the others."""
     cases = []
     for place in report.cases:
-        own = [one for one in report.findings if one.place == place]
-        if not own:
+        findings = [finding for finding in report.findings if finding.place == place]
+        if not findings:
             continue
         name = {"none": "no defence", "update": "the update as it was sent"}.get(place.defense, place.defense)
         inside = f" in {place.precision}" if len(report.precisions) > 1 else ""
-        first = _foremost(own)
+        foremost = _foremost(findings)
         cases.append(
             (
                 f"{name}, batch of {place.batch_size}{inside}",
-                [_finding(report, one, link) for one in own if one in first],
-                [_finding(report, one, link) for one in own if one not in first],
+                [_finding(report, finding, link) for finding in findings if finding in foremost],
+                [_finding(report, finding, link) for finding in findings if finding not in foremost],
             )
         )
     return cases
@@ -152,11 +152,11 @@ def _cases(report: Audited, link: Link) -> list[tuple[str, list[_Shown], list[_S
 def _foremost(findings: Sequence[Finding]) -> list[Finding]:
     """Return the worst finding for each main measure; if two are equal, the one with a certificate."""
     best: dict[str, Finding] = {}
-    for one in sorted(findings, key=lambda one: one.certificate not in ("unique", "exact")):
-        name = main_measure(one)
+    for finding in sorted(findings, key=lambda finding: finding.certificate not in ("unique", "exact")):
+        name = main_measure(finding)
         name = "inputs" if name == "image-ssim" else name
-        if name not in best or _badness(one) > _badness(best[name]):
-            best[name] = one
+        if name not in best or _badness(finding) > _badness(best[name]):
+            best[name] = finding
     return list(best.values())
 
 
@@ -170,27 +170,29 @@ def _finding(report: Audited, one: Finding, link: Link) -> _Shown:
     grade = _grade(name, one.measures[name]) if name else ""
     if name and one.measures[name] <= one.chance.get(name, -1.0):
         grade = "good"
-    own = [two.png for two in report.pictures if (two.place, two.attack) == (one.place, one.attack)]
-    return _Shown(one.attack, one.sentence, grade, one.cut, one.page, link(one.page), one.stops, own)
+    pngs = [picture.png for picture in report.pictures if (picture.place, picture.attack) == (one.place, one.attack)]
+    return _Shown(one.attack, one.sentence, grade, one.cut, one.page, link(one.page), one.stops, pngs)
 
 
 def _costs(report: Audited, *, several: bool) -> list[list[Cell]]:
     return [
         [
-            (one.defense, ""),
-            (str(one.batch_size), "number"),
-            *([(one.precision, "")] if several else []),
-            ("–" if one.cosine is None else f"{one.cosine:.3f}", "number"),
-            *((f"{loss:.4g}", "number") for loss in (one.loss_before, one.loss_after, one.loss_after_undefended)),
+            (cost.defense, ""),
+            (str(cost.batch_size), "number"),
+            *([(cost.precision, "")] if several else []),
+            ("–" if cost.cosine is None else f"{cost.cosine:.3f}", "number"),
+            *((f"{loss:.4g}", "number") for loss in (cost.loss_before, cost.loss_after, cost.loss_after_undefended)),
         ]
-        for one in report.costs
+        for cost in report.costs
     ]
 
 
 def _left(report: Audited) -> list[list[Cell]]:
     groups: dict[tuple[str, str], list[str]] = {}
-    for one in report.not_tried:
-        groups.setdefault((one.attack, one.why), []).append(f"{report.shown_place(one.place)}, {one.batch_size}")
+    for untried in report.not_tried:
+        groups.setdefault((untried.attack, untried.why), []).append(
+            f"{report.shown_place(untried.place)}, {untried.batch_size}"
+        )
     every = len(report.cases)
     return [
         [(attack, ""), (why, ""), ("everywhere" if len(where) == every else "; ".join(where), "")]
@@ -200,13 +202,13 @@ def _left(report: Audited) -> list[list[Cell]]:
 
 def figures(report: Audited) -> Iterator[tuple[str, bytes]]:
     """Yield the file names and contents of a report's figures."""
-    for one in report.pictures:
-        inside = one.precision if len(report.precisions) > 1 else ""
-        words = f"{one.attack} {one.defense} {inside} batch {one.batch_size}".replace("/", " ").split()
-        yield f"{'-'.join(words)}.png", base64.b64decode(one.png)
+    for picture in report.pictures:
+        inside = picture.precision if len(report.precisions) > 1 else ""
+        words = f"{picture.attack} {picture.defense} {inside} batch {picture.batch_size}".replace("/", " ").split()
+        yield f"{'-'.join(words)}.png", base64.b64decode(picture.png)
     if _compares(report):
         yield "frontier.svg", drawing.frontier(report).encode()
 
 
 def _compares(report: Audited) -> bool:
-    return bool(report.measured) and len({(one.defense, one.precision) for one in report.costs}) > 1
+    return bool(report.measured) and len({(cost.defense, cost.precision) for cost in report.costs}) > 1

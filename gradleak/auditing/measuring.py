@@ -68,24 +68,26 @@ class Truth:
 
     def measured(self, found: Answer) -> dict[str, float]:
         """Return the measures of an answer, by their names."""
-        told: dict[str, float] = {}
+        measures: dict[str, float] = {}
         if found.labels is not None and found.labels.shape == self.targets.shape:
-            told["labels"] = _labels(found.labels, self.targets)
+            measures["labels"] = _labels(found.labels, self.targets)
         if found.counts is not None:
-            told["labels"] = float(torch.minimum(found.counts.cpu(), self.counts()).sum() / len(self.targets))
+            measures["labels"] = float(torch.minimum(found.counts.cpu(), self.counts()).sum() / len(self.targets))
         if found.classes is not None:
-            told["classes"] = jaccard(found.classes, set(self.counts().nonzero()[:, 0].tolist()))
+            measures["classes"] = jaccard(found.classes, set(self.counts().nonzero()[:, 0].tolist()))
         if found.features is not None and self.features is not None and found.features.shape == self.features.shape:
-            told["features"] = _near(found.features, self.features)
+            measures["features"] = _near(found.features, self.features)
         if found.inputs is not None:
-            told |= self._inputs(found.inputs)
+            measures |= self._inputs(found.inputs)
         if found.words is not None:
-            told["words"] = jaccard(found.words, {word for word in self.targets.unique().tolist() if word != PADDING})
+            measures["words"] = jaccard(
+                found.words, {word for word in self.targets.unique().tolist() if word != PADDING}
+            )
         if found.tokens is not None:
-            told["words"] = jaccard(found.tokens, self.tokens())
+            measures["words"] = jaccard(found.tokens, self.tokens())
         if found.sentences is not None:
-            told["sentences"] = _sentences(found.sentences, self.spoken())
-        return {name: finite(value) for name, value in told.items()}
+            measures["sentences"] = _sentences(found.sentences, self.spoken())
+        return {name: finite(value) for name, value in measures.items()}
 
     def chance(self, case: Case) -> dict[str, float]:
         """Return the share of labels that a guess has."""
@@ -107,8 +109,8 @@ class Truth:
 
     def spoken(self) -> list[list[int]]:
         """Return the sentences without their marks."""
-        kept = [row[row != PADDING].tolist() for row in self.targets]
-        return sorted(row[:-1] for row in kept)
+        sentences = [row[row != PADDING].tolist() for row in self.targets]
+        return sorted(row[:-1] for row in sentences)
 
     def order(self, recovered: Tensor) -> Tensor:
         """Return the order in which recovered inputs match the private inputs best."""
@@ -117,22 +119,22 @@ class Truth:
     def _inputs(self, recovered: Tensor) -> dict[str, float]:
         if recovered.numel() != self.inputs.numel():
             return {}
-        own = recovered.reshape(self.inputs.shape).double()
-        if not bool(own.isfinite().any()):
+        inputs = recovered.reshape(self.inputs.shape).double()
+        if not bool(inputs.isfinite().any()):
             return {"inputs": 0.0}
-        own = own[self.order(own)]
+        inputs = inputs[self.order(inputs)]
         if self.kind != "images" or self.pixels is None:
-            return {"inputs": _near(own.flatten(1), self.inputs.flatten(1), ordered=True)}
+            return {"inputs": _near(inputs.flatten(1), self.inputs.flatten(1), ordered=True)}
         # Pixel ranges are rounded, so private pixels may lie slightly outside [0, 1].
-        found, truth = self.pixels(own), self.pixels(self.inputs).clamp(0, 1)
+        found, truth = self.pixels(inputs), self.pixels(self.inputs).clamp(0, 1)
         db = metrics.psnr(found, truth)
-        told = {"inputs": float((db >= FOUND_DB).double().mean()), "image-psnr": float(db.max())}
+        measures = {"inputs": float((db >= FOUND_DB).double().mean()), "image-psnr": float(db.max())}
         if min(truth.shape[-2:]) >= metrics.SSIM_WINDOW:
-            told["image-ssim"] = float(metrics.ssim(found, truth).max())
+            measures["image-ssim"] = float(metrics.ssim(found, truth).max())
         if truth.shape[1] == 3 and min(truth.shape[-2:]) >= 32:
             distances = metrics.lpips(found, truth).values
-            told |= {} if distances is None else {"lpips": float(distances.min())}
-        return told
+            measures |= {} if distances is None else {"lpips": float(distances.min())}
+        return measures
 
 
 def _labels(found: Tensor, truth: Tensor) -> float:
@@ -162,8 +164,8 @@ def jaccard(found: set[int], truth: set[int]) -> float:
 
 
 def _sentences(found: list[list[int]], truth: list[list[int]]) -> float:
-    left = list(truth)
-    for one in found:
-        if one in left:
-            left.remove(one)
-    return 1 - len(left) / max(1, len(truth))
+    missing = list(truth)
+    for sentence in found:
+        if sentence in missing:
+            missing.remove(sentence)
+    return 1 - len(missing) / max(1, len(truth))

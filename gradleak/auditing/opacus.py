@@ -98,8 +98,8 @@ def private_update(
         )
         drawn = torch.zeros(0, dtype=torch.long)
         while len(drawn) == 0:
-            some, wanted, drawn = next(iter(loader))
-        F.cross_entropy(private(some), wanted).backward()
+            batch, labels, drawn = next(iter(loader))
+        F.cross_entropy(private(batch), labels).backward()
         optimiser.step()
         epsilon = float(engine.get_epsilon(delta))
     leak = Leak.from_update(

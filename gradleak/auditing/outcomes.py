@@ -26,24 +26,24 @@ def outcome_of(target: str, told: Sequence[tuple[Attack, Finding | NotTried]], *
         told: The result of every attack in this case.
         compared: Whether there is a private batch to compare answers with.
     """
-    own = [one for attack, one in told if target in attack.finds]
-    answers = [one for one in own if isinstance(one, Finding)]
-    silent = [one for one in own if isinstance(one, NotTried)]
+    results = [result for attack, result in told if target in attack.finds]
+    answers = [result for result in results if isinstance(result, Finding)]
+    silent = [result for result in results if isinstance(result, NotTried)]
     place = {"target": target, **told[0][1].place._asdict()}
-    why = _reasons([one for one in silent if one.applies])
+    why = _reasons([result for result in silent if result.applies])
     if not answers:
         why = why or _reasons(silent) or "no attack here is after them"
         return Outcome.model_validate({**place, "outcome": NOT_ATTACKED, "why": why})
     if not compared:
-        certain = [one for one in answers if one.certificate in ("unique", "exact")]
+        certain = [result for result in answers if result.certificate in ("unique", "exact")]
         if certain:
             return Outcome.model_validate({**place, "outcome": RECOVERED, "attack": certain[0].attack, "why": why})
-        tried = [one for one in answers if one.certificate != "failed"]
+        tried = [result for result in answers if result.certificate != "failed"]
         state = NOT_COMPARED if tried else NOT_RECOVERED
         return Outcome.model_validate({**place, "outcome": state, "attack": (tried or answers)[0].attack, "why": why})
-    best = max(answers, key=lambda one: one.measures.get(target, -1.0))
+    best = max(answers, key=lambda result: result.measures.get(target, -1.0))
     share = best.measures.get(target, 0.0)
-    guess = max((one.chance[target] for one in answers if target in one.chance), default=None)
+    guess = max((result.chance[target] for result in answers if target in result.chance), default=None)
     # A guess may be right by luck, so a share of 1 or a certified answer counts as recovered whatever the guess has.
     sure = share == 1 or (share > 0 and best.certificate in ("unique", "exact"))
     state = RECOVERED if sure or share > (guess or 0.0) else NOT_RECOVERED
@@ -54,8 +54,8 @@ def outcome_of(target: str, told: Sequence[tuple[Attack, Finding | NotTried]], *
 def _reasons(silent: Sequence[NotTried]) -> str:
     """Return why attacks have no answer: each reason once, after the attacks with this reason."""
     groups: dict[str, list[str]] = {}
-    for one in silent:
-        groups.setdefault(one.why, []).append(one.attack)
+    for untried in silent:
+        groups.setdefault(untried.why, []).append(untried.attack)
     lines = [f"{', '.join(names)}: {why}" for why, names in groups.items()]
-    more = [f"{len(lines) - REASONS} more reasons"] if len(lines) > REASONS + 1 else []
-    return "; ".join([*lines[: REASONS if more else None], *more])
+    tail = [f"{len(lines) - REASONS} more reasons"] if len(lines) > REASONS + 1 else []
+    return "; ".join([*lines[: REASONS if tail else None], *tail])

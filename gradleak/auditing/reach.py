@@ -18,16 +18,16 @@ COPIES = 5
 
 def reach_of(leak: Leak) -> Reach:
     """Return the layers of a leak's network that can be peeled."""
-    if not any(isinstance(one, nn.Conv2d) for one in leak.model.modules()):
+    if not any(isinstance(layer, nn.Conv2d) for layer in leak.model.modules()):
         return Reach((), "the network has no convolutions")
     assert leak.input_shape is not None
     try:
         counts = peeling_counts(leak.model, leak.input_shape, leak.batch_size)
     except Exception as error:  # tracing runs the code of the user's network
         return Reach((), first_line(error))
-    ends = next((place for place, one in enumerate(counts) if one.reason), len(counts))
-    layers = tuple(one.name for one in counts[:ends])
-    why = f"'{counts[ends].name}': {counts[ends].reason}" if ends < len(counts) else ""
+    end = next((place for place, layer in enumerate(counts) if layer.reason), len(counts))
+    layers = tuple(layer.name for layer in counts[:end])
+    why = f"'{counts[end].name}': {counts[end].reason}" if end < len(counts) else ""
     if not layers:
         return Reach((), why or "it has no layers that can be peeled")
     modules = [leak.model.get_submodule(name.partition("+")[0]) for name in layers]
@@ -43,19 +43,19 @@ def reach_of(leak: Leak) -> Reach:
 
 def _maps(leak: Leak, modules: list[nn.Module]) -> dict[nn.Module, tuple[Tensor, Tensor]]:
     """Return each module's input and output for one made-up sample."""
-    told: dict[nn.Module, tuple[Tensor, Tensor]] = {}
+    maps: dict[nn.Module, tuple[Tensor, Tensor]] = {}
 
     def keep(module: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> None:
-        told[module] = args[0][0], output[0]
+        maps[module] = args[0][0], output[0]
 
-    hooks = [one.register_forward_hook(keep) for one in modules]
+    hooks = [watched.register_forward_hook(keep) for watched in modules]
     try:
         with torch.no_grad(), evaluating(leak.model):
             leak.model(torch.zeros(1, *(leak.input_shape or ())).to(leak.weight))
     finally:
         for hook in hooks:
             hook.remove()
-    return told
+    return maps
 
 
 def _bytes(module: nn.Module, inputs: Tensor, size: int) -> int:

@@ -120,6 +120,15 @@ def audit(
         steps: The number of steps of a search for inputs.
         images: Whether the report keeps images.
         seed: The seed of all random numbers.
+
+    Examples:
+        >>> _ = torch.manual_seed(0)
+        >>> inputs, classes = torch.rand(8, 6), torch.arange(8)
+        >>> report = audit(nn.Linear(6, 10), inputs, classes, batch_sizes=[1], steps=10, minutes=1)
+        >>> {outcome.outcome for outcome in report.outcomes}
+        {'recovered'}
+        >>> report.worst("labels")
+        1.0
     """
     started = time.monotonic()
     _check_settings(batch_sizes, defenses, minutes, memory, steps)
@@ -134,37 +143,37 @@ def audit(
     prior = labels or ("onehot" if not targets.is_floating_point() else "smoothing")
     if prior not in PRIORS:
         raise InputError(f"labels are {', '.join(PRIORS)}; got '{prior}'")
-    own = private(inputs, targets, pixels)
-    told, jobs, subject = _Told(), list[_Job](), None
+    samples = private(inputs, targets, pixels)
+    results, jobs, subject = _Told(), list[_Job](), None
     costs, proved = [], []
     simulated: list[Standins] = []
     for size in dict.fromkeys(batch_sizes):
-        batch = own.drawn(size, seed)
+        batch = samples.drawn(size, seed)
         try:
             leaks = {name: _computed(model, batch, loss, head, name) for name in dict.fromkeys((plain_in, *used))}
         except GradleakError as error:
             if not jobs:
                 raise
-            told.broken.append(f"batch of {size}, nothing is tried: {error}")
+            results.broken.append(f"batch of {size}, nothing is tried: {error}")
             continue
         clean = leaks[plain_in]
-        subject = subject or _subject(clean, own.kind, own.sequence, told)
-        reach = _reach(clean, told)
+        subject = subject or _subject(clean, samples.kind, samples.sequence, results)
+        reach = _reach(clean, results)
         if plain_in in used and "none" in defenses:
             proved += proofs(clean, subject, reach, prior, loss)
-        truth, plain = None, None
-        with _noted(model, told, f"batch of {size}, nothing is measured"):
+        truth, reference = None, None
+        with _noted(model, results, f"batch of {size}, nothing is measured"):
             truth = batch.truth(clean, subject)
-        with _noted(model, told, f"batch of {size}, no costs are measured"):
-            plain = undefended(clean, plain_in, batch, loss, rate)
+        with _noted(model, results, f"batch of {size}, no costs are measured"):
+            reference = undefended(clean, plain_in, batch, loss, rate)
         for precision, name in itertools.product(used, dict.fromkeys(defenses)):
             sent = _sent(leaks[precision], name, seed)
-            if plain is not None:
-                with _noted(model, told, f"batch of {size}, the cost of {name} is not measured"):
-                    costs.append(plain.cost(name, precision, sent))
+            if reference is not None:
+                with _noted(model, results, f"batch of {size}, the cost of {name} is not measured"):
+                    costs.append(reference.cost(name, precision, sent))
             case = Case(
                 sent, subject, name, prior, loss, seed, steps, reach, precision, auxiliary, marks or batch.marks,
-                own.box, simulated=simulated,
+                samples.box, simulated=simulated,
             )  # fmt: skip
             jobs += [_Job(attack, case, truth) for attack in ATTACKS]
     assert subject is not None
@@ -177,9 +186,9 @@ def audit(
         "loss": str(loss),
         "seed": str(seed),
     }
-    _run(jobs, told, started, 60 * minutes, memory, images)
-    notes = [own.shown.note] if own.shown is not None and own.shown.note else []
-    return _report(subject, settings, proved, costs, jobs, told, notes, time.monotonic() - started)
+    _run(jobs, results, started, 60 * minutes, memory, images)
+    notes = [samples.shown.note] if samples.shown is not None and samples.shown.note else []
+    return _report(subject, settings, proved, costs, jobs, results, notes, time.monotonic() - started)
 
 
 @devices.ieee()
@@ -222,6 +231,14 @@ def audit_update(
         steps: The number of steps of a search for inputs.
         images: Whether the report keeps images.
         seed: The seed of all random numbers.
+
+    Examples:
+        >>> from gradleak import observe
+        >>> _ = torch.manual_seed(0)
+        >>> leak = observe(nn.Linear(6, 10), torch.rand(1, 6), torch.tensor([3]))
+        >>> report = audit_update(leak, steps=10, minutes=1)
+        >>> {outcome.target: outcome.outcome for outcome in report.outcomes}
+        {'labels': 'recovered', 'classes': 'not compared', 'features': 'recovered', 'inputs': 'recovered'}
     """
     started = time.monotonic()
     if defense != "update" and not re.fullmatch(r"dp-sgd/\d+(\.\d*)?(e[+-]?\d+)?", defense):
@@ -234,24 +251,24 @@ def audit_update(
     if shape is None:
         raise InputError("the leak does not say what shape one input has: Leak.from_update(…, input_shape=…)")
     seen = replace(seen, input_shape=shape)
-    known = None
+    samples = None
     if inputs is not None and targets is not None:
         _check_batch(inputs, targets)
-        known = private(inputs, targets, pixels)
+        samples = private(inputs, targets, pixels)
     kind: Kind = "tokens" if tokens else "images" if len(shape) == 3 else "vectors"
     kind = kind if inputs is None else kind_of(inputs)
-    told, truth = _Told(), None
-    subject, reach = _subject(seen, kind, known is not None and known.sequence, told), _reach(seen, told)
-    if known is not None:
+    results, truth = _Told(), None
+    subject, reach = _subject(seen, kind, samples is not None and samples.sequence, results), _reach(seen, results)
+    if samples is not None:
         try:
             with _running(seen.model):
-                truth = known.truth(seen, subject)
+                truth = samples.truth(seen, subject)
         except ForeignError as error:
-            told.broken.append(f"nothing is measured: {error}")
-    box, marks = (None, marks) if known is None else (known.box, marks or known.marks)
+            results.broken.append(f"nothing is measured: {error}")
+    box, marks = (None, marks) if samples is None else (samples.box, marks or samples.marks)
     case = Case(seen, subject, defense, labels, loss, seed, steps, reach, used[0], auxiliary, marks, box)
     jobs = [_Job(attack, case, truth) for attack in ATTACKS]
-    _run(jobs, told, started, 60 * minutes, memory, images)
+    _run(jobs, results, started, 60 * minutes, memory, images)
     settings = {
         "batch size": str(seen.batch_size),
         "local steps": str(seen.local_steps),
@@ -263,7 +280,7 @@ def audit_update(
     as_computed = defense in ("none", "update") and used[0] == _own(seen.model)
     proved = proofs(seen, subject, reach, labels, loss) if as_computed else []
     proved += sentences.of_unproved([] if used[0] == _own(seen.model) else used, [defense])
-    return _report(subject, settings, proved, [], jobs, told, [], time.monotonic() - started)
+    return _report(subject, settings, proved, [], jobs, results, [], time.monotonic() - started)
 
 
 # ----------------------------------------------------------------------------------------------------------- the jobs
@@ -273,7 +290,7 @@ def _run(jobs: list[_Job], told: _Told, started: float, budget: float, memory: f
     An attack may exceed its share, because some operations cannot be interrupted and its answer is measured afterwards.
     So the largest excess so far is reserved.
     """
-    late = MARGIN * budget
+    reserved = MARGIN * budget
     order = sorted(range(len(jobs)), key=lambda number: ATTACKS.index(jobs[number].attack))
     waiting = []
     try:
@@ -282,16 +299,16 @@ def _run(jobs: list[_Job], told: _Told, started: float, budget: float, memory: f
                 told.not_tried[number] = refused
             else:
                 waiting.append(number)
-        left = len(waiting)
+        pending = len(waiting)
         for number in reporting.steps(waiting, len(waiting), "attacks"):
             begun = time.monotonic()
-            remaining = started + budget - late - begun
+            remaining = started + budget - reserved - begun
             # Searches use all their time. Other attacks end by themselves and may be given more.
-            most = remaining / left if jobs[number].attack.searches else max(remaining / left, remaining / 4)
-            left -= 1
-            seconds = max(most, min(LEAST_SECONDS, remaining))
+            share = remaining / pending if jobs[number].attack.searches else max(remaining / pending, remaining / 4)
+            pending -= 1
+            seconds = max(share, min(LEAST_SECONDS, remaining))
             _one(number, jobs[number], seconds, told, images)
-            late = max(late, time.monotonic() - begun - max(seconds, 0))
+            reserved = max(reserved, time.monotonic() - begun - max(seconds, 0))
     except KeyboardInterrupt:
         told.interrupted = True
     for number in order:
@@ -323,10 +340,10 @@ def _one(number: int, job: _Job, seconds: float, told: _Told, images: bool) -> N
     clock = _Clock(seconds)
     try:
         with clock, foreign("it broke down"):
-            found = _silenced(job)
-        job.case.found.append(found)
+            answer = _silenced(job)
+        job.case.found.append(answer)
         with foreign("what it found cannot be measured"):
-            told.findings[number] = _finding(job, found, clock.rang)
+            told.findings[number] = _finding(job, answer, clock.rang)
     except Overtime:
         told.not_tried[number] = _not_tried(job, f"stopped after {seconds:.0f} s, its share of the time", late=True)
         return
@@ -337,17 +354,17 @@ def _one(number: int, job: _Job, seconds: float, told: _Told, images: bool) -> N
     except GradleakError as error:
         told.not_tried[number] = _not_tried(job, first_line(error))
         return
-    if images and job.truth is not None and found.inputs is not None and job.case.subject.kind == "images":
+    if images and job.truth is not None and answer.inputs is not None and job.case.subject.kind == "images":
         try:
             with foreign("its images cannot be drawn"):
-                png = drawing.pair(job.truth, found.inputs)
+                png = drawing.pair(job.truth, answer.inputs)
             told.pictures[number] = Picture(
                 defense=job.case.defense, batch_size=job.case.size, precision=job.case.precision,
                 attack=job.attack.name, png=png,
             )  # fmt: skip
         except ForeignError as error:
             told.broken.append(f"{job.attack.name}: {error}")
-    if found.interrupted and not clock.rang:
+    if answer.interrupted and not clock.rang:
         raise KeyboardInterrupt
 
 
@@ -440,19 +457,19 @@ def _own(model: nn.Module) -> str:
 
 def _precisions(names: Sequence[str] | None, model: nn.Module) -> list[str]:
     """Return the full names of precisions, each once; refuse those in which the model cannot be computed."""
-    own = _own(model)
+    native = _own(model)
     if names is None:
-        return [own]
+        return [native]
     if not names:
         raise InputError(f"at least one precision is needed; known: {', '.join(PRECISIONS)}")
-    found = list(dict.fromkeys(precision_of(name).name for name in names))
-    for name in found:
-        if "float64" in (own, name) and name != own:
+    full_names = list(dict.fromkeys(precision_of(name).name for name in names))
+    for name in full_names:
+        if "float64" in (native, name) and name != native:
             raise InputError(
-                f"the model's parameters are {own}: its client cannot compute in {name}"
-                + (", which needs float32 parameters" if own == "float64" else "")
+                f"the model's parameters are {native}: its client cannot compute in {name}"
+                + (", which needs float32 parameters" if native == "float64" else "")
             )
-    return found
+    return full_names
 
 
 def _setting(given: Sequence[str] | None, names: list[str]) -> dict[str, str]:
@@ -564,8 +581,8 @@ def _reach(leak: Leak, told: _Told) -> Reach:
 def _sent(clean: Leak, name: str, seed: int) -> Leak:
     """Return the leak of a client with a defence, in the type of the parameters."""
     defense = defenses.named(name, generator=torch.Generator().manual_seed(seed))
-    own = {key: value.to(clean.gradients[key].dtype) for key, value in defense(clean.gradients).items()}
-    return replace(clean, gradients=own)
+    gradients = {key: value.to(clean.gradients[key].dtype) for key, value in defense(clean.gradients).items()}
+    return replace(clean, gradients=gradients)
 
 
 def _report(
@@ -579,7 +596,7 @@ def _report(
     seconds: float,
 ) -> Report:
     ordered = [told.findings[number] for number in sorted(told.findings)]
-    findings = [one.model_copy(update={"stops": sentences.stopped(one, ordered, costs)}) for one in ordered]
+    findings = [entry.model_copy(update={"stops": sentences.stopped(entry, ordered, costs)}) for entry in ordered]
     return made(
         facts=dict(subject.facts),
         settings=settings,
@@ -588,7 +605,7 @@ def _report(
         not_tried=[told.not_tried[number] for number in sorted(told.not_tried)],
         outcomes=_outcomes(jobs, told),
         costs=costs,
-        notes=[*notes, *(f"Not whole: {one}" for one in told.broken)],
+        notes=[*notes, *(f"Not whole: {entry}" for entry in told.broken)],
         broken=told.broken,
         interrupted=told.interrupted,
         seconds=round(seconds, 1),

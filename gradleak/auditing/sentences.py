@@ -41,8 +41,8 @@ def of_finding(found: Answer, measures: Mapping[str, float], chance: Mapping[str
         parts[0] += f", where guessing gets {shown('labels', chance['labels'])}"
     if "image-psnr" in measures:
         best = "the image" if case.size == 1 else "the best image"
-        like = f", SSIM {measures['image-ssim']:.2f}" if "image-ssim" in measures else ""
-        parts.append(f"{best} at {shown('image-psnr', measures['image-psnr'])}{like}")
+        ssim = f", SSIM {measures['image-ssim']:.2f}" if "image-ssim" in measures else ""
+        parts.append(f"{best} at {shown('image-psnr', measures['image-psnr'])}{ssim}")
     return _begun(f"{'; '.join(parts)}: {certain}{remark}.", case)
 
 
@@ -51,8 +51,8 @@ def _simulated(found: Answer) -> str:
     if found.expected is None:
         return ", and how sure it is was not simulated"
     share, guess = found.expected.share, found.expected.guess
-    told = f"; on simulated batches {shown('labels', share)} of such counts are right, and {shown('labels', guess)} of"
-    return f"{told} even guesses" + (": a guess is the better answer" if share <= guess else "")
+    text = f"; on simulated batches {shown('labels', share)} of such counts are right, and {shown('labels', guess)} of"
+    return f"{text} even guesses" + (": a guess is the better answer" if share <= guess else "")
 
 
 def _begun(text: str, case: Case) -> str:
@@ -92,26 +92,26 @@ def stopped(finding: Finding, others: Sequence[Finding], costs: Sequence[Cost]) 
     name = main_measure(finding)
     if not name or finding.measures[name] < max(WORTH, finding.chance.get(name, 0.0) + 1e-9):
         return ""
-    remedy = next(one.remedy for one in ATTACKS if one.name == finding.attack)
-    bar = max(STOPPED * finding.measures[name], finding.chance.get(name, 0.0))
-    cosines = {one.place: one.cosine for one in costs}
-    told, tried = [], False
-    for defense in dict.fromkeys(one.defense for one in costs):
+    remedy = next(entry.remedy for entry in ATTACKS if entry.name == finding.attack)
+    threshold = max(STOPPED * finding.measures[name], finding.chance.get(name, 0.0))
+    cosines = {entry.place: entry.cosine for entry in costs}
+    stopping, tried = [], False
+    for defense in dict.fromkeys(entry.defense for entry in costs):
         place = finding.place._replace(defense=defense)
-        rivals = [one for one in others if one.place == place]
+        rivals = [entry for entry in others if entry.place == place]
         if defense in ("none", finding.defense):
             continue
         # The labels determine the classes.
         names = {name, "labels"} if name == "classes" else {name}
-        values = [one.measures[own] for one in rivals for own in names if own in one.measures]
+        values = [entry.measures[measure] for entry in rivals for measure in names if measure in entry.measures]
         if not values:
             continue  # without a measure it is unknown whether the defence stops the attack
         tried = True
-        if max(values) <= bar:
+        if max(values) <= threshold:
             cosine = cosines.get(place)
-            told.append(f"{defense} (cosine {cosine:.2f})" if cosine is not None else defense)
-    if told:
-        return f"Stopped here by {', '.join(told)}."
+            stopping.append(f"{defense} (cosine {cosine:.2f})" if cosine is not None else defense)
+    if stopping:
+        return f"Stopped here by {', '.join(stopping)}."
     tail = "None of the other defences tried here stops it. " if tried else ""
     return f"{tail}In principle: {remedy}."
 
@@ -119,30 +119,32 @@ def stopped(finding: Finding, others: Sequence[Finding], costs: Sequence[Cost]) 
 def of_unproved(rounded: Sequence[str], defenses: Sequence[str]) -> list[str]:
     """Return lines on the defences and precisions for which nothing is proved, because they change the gradient."""
     changed = [name for name in dict.fromkeys(defenses) if name not in ("none", "update")]
-    told = (
+    lines = (
         [f"Nothing is proved behind {', '.join(changed)}: the gradient is changed before it is sent"] if changed else []
     )
-    return told + ([f"Nothing is proved in {', '.join(rounded)}: the gradient is rounded"] if rounded else [])
+    return lines + ([f"Nothing is proved in {', '.join(rounded)}: the gradient is rounded"] if rounded else [])
 
 
 def of_outcomes(report: Audited) -> list[str]:
     """Return a line for each target that was not attacked, or not by all applicable attacks, with the reason."""
     groups: dict[tuple[str, str, str], list[str]] = {}
-    for one in report.outcomes:
-        if one.why or one.outcome == NOT_COMPARED:
-            why = one.why or f"nothing certifies {one.attack}'s answer, and there is no private batch"
+    for outcome in report.outcomes:
+        if outcome.why or outcome.outcome == NOT_COMPARED:
+            why = outcome.why or f"nothing certifies {outcome.attack}'s answer, and there is no private batch"
             state = (
-                one.outcome if one.outcome in (NOT_ATTACKED, NOT_COMPARED) else f"{one.outcome}, but not by all attacks"
+                outcome.outcome
+                if outcome.outcome in (NOT_ATTACKED, NOT_COMPARED)
+                else f"{outcome.outcome}, but not by all attacks"
             )
-            place = f"{report.shown_place(one.place)}, batch of {one.batch_size}"
-            groups.setdefault((one.target, state, why), []).append(place)
-    every = len(report.cases)
-    places = {key: "" if len(where) == every else f" ({'; '.join(where)})" for key, where in groups.items()}
+            place = f"{report.shown_place(outcome.place)}, batch of {outcome.batch_size}"
+            groups.setdefault((outcome.target, state, why), []).append(place)
+    total = len(report.cases)
+    places = {key: "" if len(where) == total else f" ({'; '.join(where)})" for key, where in groups.items()}
     return [f"{target} {state}{places[target, state, why]}: {why}" for target, state, why in groups]
 
 
 def of_haste(report: Audited) -> str:
     """Return a sentence on the attacks that had too little time, "" if there are none."""
-    stopped_early = [one.attack for one in report.not_tried if one.late]
-    names = dict.fromkeys([*stopped_early, *(one.attack for one in report.findings if one.cut)])
+    stopped_early = [attempt.attack for attempt in report.not_tried if attempt.late]
+    names = dict.fromkeys([*stopped_early, *(attempt.attack for attempt in report.findings if attempt.cut)])
     return f"Cut short by the time: {', '.join(names)}. More minutes may find more." if names else ""

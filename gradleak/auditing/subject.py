@@ -41,8 +41,8 @@ def subject_of(leak: Leak, inputs_of: Kind, sequence: bool, *, runs: bool = True
         raise InputError("the leak does not say what shape one input has: give input_shape")
     sizes = [p.numel() * p.element_size() for p in model.parameters()]
     kind, reason, layers = _chain(model, inputs_of, shape) if runs else ("", BROKEN, {})
-    norms = [one for one in model.modules() if isinstance(one, NORMS)]
-    embeddings = [name for name, one in model.named_modules() if isinstance(one, nn.Embedding)]
+    norms = [module for module in model.modules() if isinstance(module, NORMS)]
+    embeddings = [name for name, module in model.named_modules() if isinstance(module, nn.Embedding)]
     activations, rectified = _tried(leak, inputs_of, shape) if runs else (0, False)
     return Subject(
         network=type(model).__name__,
@@ -60,7 +60,7 @@ def subject_of(leak: Leak, inputs_of: Kind, sequence: bool, *, runs: bool = True
         chain_reason=reason,
         layers=layers,
         norms=len(norms),
-        trained=any(int(one.num_batches_tracked or 0) > 0 for one in norms),
+        trained=any(int(module.num_batches_tracked or 0) > 0 for module in norms),
         embedding=f"{embeddings[0]}.weight".lstrip(".") if embeddings else "",
         activations=activations,
         bytes=sum(sizes),
@@ -73,17 +73,17 @@ def _chain(
     """Return the kind of chain that a network is, or why it is not a chain, and each layer's number of outputs."""
     if inputs_of == "tokens":
         return "", "tokens are looked up, not multiplied", {}
-    if any(isinstance(one, nn.Conv2d) for one in model.modules()):
+    if any(isinstance(module, nn.Conv2d) for module in model.modules()):
         kinds: tuple[type[nn.Module], ...] = (nn.Conv2d, nn.Linear)
         kind: Literal["", "linear", "convolutional"] = "convolutional"
     else:
         kinds, kind = (nn.Linear,), "linear"
     try:
         with evaluating(model):
-            found = chain.layers(model, kinds, shape if kind == "convolutional" else (math.prod(shape),))
+            layers = chain.layers(model, kinds, shape if kind == "convolutional" else (math.prod(shape),))
     except Exception as error:  # from the code of the user's network
         return "", first_line(error), {}
-    return kind, "", {layer.name: len(layer.module.weight) for layer in found}
+    return kind, "", {layer.name: len(layer.module.weight) for layer in layers}
 
 
 def _tried(leak: Leak, inputs_of: Kind, shape: tuple[int, ...]) -> tuple[int, bool]:
@@ -101,7 +101,7 @@ def _tried(leak: Leak, inputs_of: Kind, shape: tuple[int, ...]) -> tuple[int, bo
             least[0] = min(least[0], float(args[0].min()))
 
     head = model.get_submodule(leak.head)
-    hooks = [one.register_forward_hook(count) for one in model.modules() if next(one.children(), None) is None]
+    hooks = [leaf.register_forward_hook(count) for leaf in model.modules() if next(leaf.children(), None) is None]
     try:
         for inputs in made_up(leak, inputs_of, shape, TRIED):
             counted[0], least[0] = 0, math.inf
@@ -137,34 +137,34 @@ def proofs(leak: Leak, subject: Subject, reach: Reach, prior: str, loss: Loss) -
             f"B = {size}: the gradient of the last layer is a sum over all places; as long as fewer than "
             f"{min(classes, features)} of them have a target, their words are told apart (RLG)"
         ]
-    told = []
+    lines = []
     free = PRIORS[prior].free - 1 + (PRIORS[prior].rest == "equal")
     spare = classes - 1 - size - (size + free)
     if size == 1 and subject.bias_sent:
-        told.append("B = 1 and a bias: the bias's gradient is the error p − y, and label and feature follow from it")
+        lines.append("B = 1 and a bias: the bias's gradient is the error p − y, and label and feature follow from it")
     elif size == 1 and PRIORS[prior].equations(classes) >= 2:
-        told.append(
+        lines.append(
             f"B = 1 of C = {classes}: one scalar is unknown, and {PRIORS[prior].equations(classes)} equations say what "
             "it is: label and feature are determined"
         )
     elif spare >= 0 and size <= features:
-        told.append(
+        lines.append(
             f"B = {size} of C = {classes}: labels and features are determined, sample by sample (equations to spare: "
             f"{spare})"
         )
     elif size <= min(classes - 2, features):
-        told.append(
+        lines.append(
             f"B = {size} of C = {classes}: labels and features are determined all together (equations to spare: "
             f"{size * (classes - 2 - size)})"
         )
     else:
-        told.append(
+        lines.append(
             f"B = {size} of C = {classes}: the last layer has fewer equations than unknowns; its classes can be "
             "estimated, its labels and features do not follow from it"
         )
     if size < min(classes, features):
-        told.append(f"B = {size} is less than C and I: which classes are in the batch is told (RLG)")
-    return [*told, *_backwards(leak, subject), *reach.told(leak)]
+        lines.append(f"B = {size} is less than C and I: which classes are in the batch is told (RLG)")
+    return [*lines, *_backwards(leak, subject), *reach.told(leak)]
 
 
 def _backwards(leak: Leak, subject: Subject) -> list[str]:

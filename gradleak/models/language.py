@@ -126,6 +126,13 @@ def batch_of(
         start: The token before a sentence.
         end: The token after a sentence.
         device: The device of the results.
+
+    Examples:
+        >>> tokens, targets = batch_of([[7, 8, 9], [7, 12]])
+        >>> tokens.tolist()
+        [[1, 7, 8, 9], [1, 7, 12, 2]]
+        >>> targets.tolist()
+        [[7, 8, 9, 2], [7, 12, 2, -100]]
     """
     longest = max(map(len, sentences), default=0) + 1
     tokens = torch.full((len(sentences), longest), end)

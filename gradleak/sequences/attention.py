@@ -67,21 +67,21 @@ def _watched(layers: Sequence[nn.Linear], seen: dict[nn.Linear, Tensor], *, stop
 
 def network(model: nn.Module, head: str, classes: int) -> Network:
     """Return the Linear layers of a model; refuse a model that is not causal, or whose first layer mixes positions."""
-    own = copy.deepcopy(model).double().eval()
-    names: dict[Tensor, str] = {parameter: name for name, parameter in own.named_parameters()}
-    linears = {module: name for name, module in own.named_modules() if isinstance(module, nn.Linear)}
-    last = own.get_submodule(head)
+    copied = copy.deepcopy(model).double().eval()
+    names: dict[Tensor, str] = {parameter: name for name, parameter in copied.named_parameters()}
+    linears = {module: name for name, module in copied.named_modules() if isinstance(module, nn.Linear)}
+    last = copied.get_submodule(head)
     assert isinstance(last, nn.Linear)
     generator = torch.Generator().manual_seed(0)
     tokens = torch.randint(classes, (1, 4), generator=generator).to(last.weight.device)
     changed = tokens.clone()
     changed[0, 2] = (changed[0, 2] + 1) % classes
-    seen, other = dict[nn.Linear, Tensor](), dict[nn.Linear, Tensor]()
+    seen, seen_changed = dict[nn.Linear, Tensor](), dict[nn.Linear, Tensor]()
     with _watched(list(linears), seen):
-        own(tokens)
-    with _watched(list(linears), other):
-        own(changed)
-    if not torch.equal(seen[last][:, :2], other[last][:, :2]):
+        copied(tokens)
+    with _watched(list(linears), seen_changed):
+        copied(changed)
+    if not torch.equal(seen[last][:, :2], seen_changed[last][:, :2]):
         raise InputError(f"{type(model).__name__} is not causal: its output at a position depends on later tokens")
     groups: list[list[nn.Linear]] = []
     for layer in [layer for layer in seen if layer is not last]:
@@ -93,7 +93,7 @@ def network(model: nn.Module, head: str, classes: int) -> Network:
     if not groups:
         raise InputError(f"{type(model).__name__} has no Linear layer before its last one, '{head}'")
     first = groups[0][0]
-    if not torch.equal(seen[first][:, 3], other[first][:, 3]):
+    if not torch.equal(seen[first][:, 3], seen_changed[first][:, 3]):
         raise InputError(f"the first Linear layer '{linears[first]}' reads more than one word and its position")
     # Layers with wider inputs add no information, and their spans are expensive to compute.
     groups = [group for group in groups if group[0].in_features <= first.in_features]
@@ -105,7 +105,7 @@ def network(model: nn.Module, head: str, classes: int) -> Network:
         )
         for group in groups
     ]
-    return Network(own, last, tuple(with_names))
+    return Network(copied, last, tuple(with_names))
 
 
 def stacked(gradients: Gradients, group: Group) -> Tensor:
@@ -138,10 +138,10 @@ def grow(own: Network, first: Span, later: Sequence[Span], words: Tensor, start:
     while len(prefixes):
         fits, features = _later(own, later, prefixes)
         if prefixes.shape[1] == 1:
-            with_first: dict[nn.Linear, Tensor] = {}
-            with _watched([own.groups[0].layer], with_first, stop=True):
+            seen: dict[nn.Linear, Tensor] = {}
+            with _watched([own.groups[0].layer], seen, stop=True):
                 own.model(prefixes)
-            fits &= first.inside(with_first[own.groups[0].layer][:, -1])
+            fits &= first.inside(seen[own.groups[0].layer][:, -1])
         before = len(tree)
         tree = Tree(
             torch.cat([tree.parents, nodes[fits]]),
@@ -169,17 +169,17 @@ def _later(own: Network, spans: Sequence[Span], prefixes: Tensor) -> tuple[Tenso
     fits = torch.zeros(len(prefixes), dtype=torch.bool, device=prefixes.device)
     features = own.head.weight.new_zeros(len(prefixes), own.head.in_features)
     for chosen in torch.arange(len(prefixes), device=prefixes.device).split(PREFIXES):
-        for some in (layers[:1], layers[1:]):
-            if not len(chosen) or not some:
+        for stage in (layers[:1], layers[1:]):
+            if not len(chosen) or not stage:
                 continue
             seen: dict[nn.Linear, Tensor] = {}
-            with _watched(some, seen, stop=True):
+            with _watched(stage, seen, stop=True):
                 own.model(prefixes[chosen])
             inside = torch.ones(len(chosen), dtype=torch.bool, device=prefixes.device)
-            for layer in some:
+            for layer in stage:
                 inside &= spans[layers.index(layer)].inside(seen[layer][:, -1])
             chosen = chosen[inside]
-            if some[-1] is own.head:
+            if stage[-1] is own.head:
                 fits[chosen] = True
                 features[chosen] = seen[own.head][inside, -1]
     return fits, features

@@ -93,11 +93,11 @@ def count(tree: Tree, head: Head, end: int, *, equalise: bool = True) -> Counts 
     shares = shares / factor
     leaves = torch.ones(len(tree), dtype=torch.bool, device=shares.device)
     leaves[tree.parents.clamp(min=0)] = False
-    found = _total(shares, leaves)
-    if found is None:
+    total = _total(shares, leaves)
+    if total is None:
         return None
-    passes = shares * found
-    return Counts(passes.round().long(), float((passes - passes.round()).abs().max()), known, found)
+    passes = shares * total
+    return Counts(passes.round().long(), float((passes - passes.round()).abs().max()), known, total)
 
 
 def _normal_equations(tree: Tree, head: Head, end: int, equalise: bool) -> tuple[Tensor, Tensor]:
@@ -106,10 +106,10 @@ def _normal_equations(tree: Tree, head: Head, end: int, equalise: bool) -> tuple
     if not 0 <= end < classes:
         raise InputError(f"the end mark must be one of the {classes} words; got {end}")
     used = torch.cat([words, torch.tensor([end], device=device)]).unique()
-    others = torch.ones(classes, dtype=torch.bool, device=device)
-    others[used] = False
-    rest = others.nonzero()[:, 0]
-    rows = torch.cat([used, rest[:: max(1, len(rest) // OTHERS)]])
+    unused = torch.ones(classes, dtype=torch.bool, device=device)
+    unused[used] = False
+    other_words = unused.nonzero()[:, 0]
+    rows = torch.cat([used, other_words[:: max(1, len(other_words) // OTHERS)]])
     gradient = head.block(rows)
     features = tree.features
     if head.bias_gradient is not None:
@@ -121,9 +121,9 @@ def _normal_equations(tree: Tree, head: Head, end: int, equalise: bool) -> tuple
 
     place = torch.full((classes,), -1, device=device)
     place[rows] = torch.arange(len(rows), device=device)
-    passed = predicted - F.one_hot(place[torch.tensor(end, device=device)], len(rows)).double()
-    went = F.one_hot(place[end], len(rows)).double() - F.one_hot(place[words], len(rows)).double()
-    went = torch.where((tree.parents < 0)[:, None], 0.0, went)
+    ending = predicted - F.one_hot(place[torch.tensor(end, device=device)], len(rows)).double()
+    continuing = F.one_hot(place[end], len(rows)).double() - F.one_hot(place[words], len(rows)).double()
+    continuing = torch.where((tree.parents < 0)[:, None], 0.0, continuing)
 
     system, right = features.new_zeros(len(tree), len(tree)), features.new_zeros(len(tree))
     mixed = torch.isin(rows, words) & head.tied
@@ -131,16 +131,21 @@ def _normal_equations(tree: Tree, head: Head, end: int, equalise: bool) -> tuple
     if bool(mixed.any()) and head.bias_gradient is not None:
         blocks.append((mixed, slice(-1, None)))
     for chosen, columns in blocks:
-        own, seen = features[:, columns], gradient[chosen][:, columns]
-        weights = torch.ones(len(seen)).to(seen)
+        inputs, block = features[:, columns], gradient[chosen][:, columns]
+        weights = torch.ones(len(block)).to(block)
         if equalise:
-            size = seen.norm(dim=1)
+            size = block.norm(dim=1)
             weights = torch.where(size > 0, 1 / size.clamp(min=1e-300), 0.0)
-        at, to = passed[:, chosen] * weights, went[:, chosen] * weights
-        above, seen = own[parents], seen * weights[:, None]
-        cross = (at @ to.T) * (own @ above.T)
-        system += (at @ at.T) * (own @ own.T) + cross + cross.T + (to @ to.T) * (above @ above.T)
-        right += ((at @ seen) * own).sum(dim=1) + ((to @ seen) * above).sum(dim=1)
+        ends, nexts = ending[:, chosen] * weights, continuing[:, chosen] * weights
+        parent_inputs, block = inputs[parents], block * weights[:, None]
+        cross = (ends @ nexts.T) * (inputs @ parent_inputs.T)
+        system += (
+            (ends @ ends.T) * (inputs @ inputs.T)
+            + cross
+            + cross.T
+            + (nexts @ nexts.T) * (parent_inputs @ parent_inputs.T)
+        )
+        right += ((ends @ block) * inputs).sum(dim=1) + ((nexts @ block) * parent_inputs).sum(dim=1)
     return system, right
 
 
@@ -177,13 +182,13 @@ def _total(shares: Tensor, leaves: Tensor) -> int | None:
     """
     most = 1000 + 10 * len(shares)
     totals = torch.arange(1, most + 1, dtype=shares.dtype, device=shares.device)
-    for index, near in enumerate(WHOLE):
+    for index, tolerance in enumerate(WHOLE):
         may_vanish = shares < 1 / most if index == 0 else leaves
-        left = torch.ones_like(totals, dtype=torch.bool)
+        possible = torch.ones_like(totals, dtype=torch.bool)
         for part, vanishing in zip(shares.split(64), may_vanish.split(64), strict=True):
-            products = totals[left, None] * part
-            whole = (products - products.round()).abs() < near
-            left[left.clone()] = (whole & ((products.round() > 0) | vanishing)).all(dim=1)
-        if left.any():
-            return int(totals[left][0])
+            products = totals[possible, None] * part
+            whole = (products - products.round()).abs() < tolerance
+            possible[possible.clone()] = (whole & ((products.round() > 0) | vanishing)).all(dim=1)
+        if possible.any():
+            return int(totals[possible][0])
     return None

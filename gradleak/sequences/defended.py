@@ -62,6 +62,16 @@ def read_defended(
         steps: The number of the decoder's steps, with that of the end mark. If unknown, the number is that of the best
             transcript.
         vocabulary: Turns tokens into texts.
+
+    Examples:
+        >>> from gradleak import defenses
+        >>> from gradleak.models.recogniser import recogniser
+        >>> from gradleak.sequences import observe_speech
+        >>> speech = torch.randn(16, 80, generator=torch.Generator().manual_seed(0))
+        >>> noise = defenses.gaussian(1e-5, torch.Generator().manual_seed(0))
+        >>> leak = observe_speech(recogniser("small", 40), [speech], [[7, 12, 9, 2]], defense=noise)
+        >>> read_defended(leak).tokens
+        [[7, 12, 9]]
     """
     if steps is not None and steps < 1:
         raise InputError(f"the decoder makes at least one step; got {steps}")
@@ -72,16 +82,16 @@ def read_defended(
     energies, directions = values.flip(0).clamp(min=0), vectors.flip(1)
     least = steps or 1
     sizes = range(least, min(max(MOST, least), len(energies)) + 1)
-    found: dict[tuple[int, ...], _Read] = {}
-    for first in range(0, len(sizes), TOGETHER):
-        decoders = [_Decoder(leak, directions[:, :size]) for size in sizes[first : first + TOGETHER]]
-        for read in _chained(decoders, energies, directions, start):
-            known = found.get(read.words)
-            if steps in (None, len(read.words) + 1) and (known is None or read.fit > known.fit):
-                found[read.words] = read
-        if max(read.fit for read in found.values()) > PLAIN:
+    candidates: dict[tuple[int, ...], _Read] = {}
+    for offset in range(0, len(sizes), TOGETHER):
+        decoders = [_Decoder(leak, directions[:, :size]) for size in sizes[offset : offset + TOGETHER]]
+        for candidate in _chained(decoders, energies, directions, start):
+            earlier = candidates.get(candidate.words)
+            if steps in (None, len(candidate.words) + 1) and (earlier is None or candidate.fit > earlier.fit):
+                candidates[candidate.words] = candidate
+        if max(candidate.fit for candidate in candidates.values()) > PLAIN:
             break
-    best, *others = sorted(found.values(), key=lambda read: -read.fit)
+    best, *others = sorted(candidates.values(), key=lambda candidate: -candidate.fit)
     failed = bool(others) and best.fit < CLEAR * others[0].fit
     reason = "other words fit nearly as well" if failed else "the gradient was changed: the nearest words are read"
     tokens = list(best.words)
@@ -100,15 +110,15 @@ def _chained(decoders: Sequence[_Decoder], energies: Tensor, directions: Tensor,
 
     The squared singular values `energies` (K,) belong to the `directions` (K, K), in descending order.
     """
-    one, spans = decoders[0], _Spans(decoders)
-    weights = [value.detach().double() for value in one.cell.parameters()]
-    state = cell = one.words.new_zeros(len(decoders), one.cell.hidden_size)
+    first, spans = decoders[0], _Spans(decoders)
+    weights = [value.detach().double() for value in first.cell.parameters()]
+    state = cell = first.words.new_zeros(len(decoders), first.cell.hidden_size)
     words = torch.full((len(decoders),), start)
-    context = one.words.new_zeros(len(decoders), len(one.context))
-    read, chosen, misses = [], [], [spans.missed(words[:, None], state).expand(-1, 2)]
+    context = first.words.new_zeros(len(decoders), len(first.context))
+    vectors, chosen, misses = [], [], [spans.missed(words[:, None], state).expand(-1, 2)]
     for _ in range(max(decoder.rank for decoder in decoders)):
-        inputs = torch.cat([one.words[words], context], dim=1)
-        read.append(torch.cat([inputs, state, torch.ones_like(state[:, :1])], dim=1))
+        inputs = torch.cat([first.words[words], context], dim=1)
+        vectors.append(torch.cat([inputs, state, torch.ones_like(state[:, :1])], dim=1))
         gates = inputs @ weights[0].T + weights[2] + state @ weights[1].T + weights[3]
         state, cell = cell_after(gates, (state, cell))
         near, missed = spans.nearest(state)
@@ -118,16 +128,16 @@ def _chained(decoders: Sequence[_Decoder], energies: Tensor, directions: Tensor,
         misses.append(missed)
     # The misses after the last word of each prefix, and the largest ones up to this word.
     behind = torch.stack(misses[1:], dim=1)[..., 0]
-    worst = torch.stack(misses[:-1], dim=1)[..., 0].cummax(dim=1).values.clamp(min=one.rounding)
+    worst = torch.stack(misses[:-1], dim=1)[..., 0].cummax(dim=1).values.clamp(min=first.rounding)
     others = torch.stack(misses[1:], dim=1)[..., 1].cummin(dim=1).values
-    basis = torch.linalg.qr(torch.stack(read, dim=2))[0]
-    most = energies[: basis.shape[2]].cumsum(0).clamp(min=torch.finfo(energies.dtype).tiny)
-    explained = (energies @ (directions.T @ basis).square()).cumsum(1) / most
-    fits = behind / worst / (1 - explained).clamp(min=one.rounding)
-    said = torch.stack(chosen, dim=1).tolist()
+    basis = torch.linalg.qr(torch.stack(vectors, dim=2))[0]
+    explainable = energies[: basis.shape[2]].cumsum(0).clamp(min=torch.finfo(energies.dtype).tiny)
+    explained = (energies @ (directions.T @ basis).square()).cumsum(1) / explainable
+    fits = behind / worst / (1 - explained).clamp(min=first.rounding)
+    transcripts = torch.stack(chosen, dim=1).tolist()
     return [
         _Read(
-            tuple(said[number][:length]),
+            tuple(transcripts[number][:length]),
             float(worst[number, length]),
             float(others[number, length - 1]) if length else float("inf"),
             float(fits[number, length]),
@@ -141,12 +151,12 @@ class _Spans:
     """The spans of several decoders, padded with zeros to the same dimension."""
 
     def __init__(self, decoders: Sequence[_Decoder]) -> None:
-        one, most = decoders[0], max(decoder.rank for decoder in decoders)
+        first, rank = decoders[0], max(decoder.rank for decoder in decoders)
 
         def padded(parts: list[Tensor]) -> Tensor:
-            return torch.stack([torch.nn.functional.pad(part, (0, most - part.shape[1])) for part in parts])
+            return torch.stack([torch.nn.functional.pad(part, (0, rank - part.shape[1])) for part in parts])
 
-        self.words, self.width = one.words, one.width
+        self.words, self.width = first.words, first.width
         self.left = padded([decoder.left for decoder in decoders])
         self.solve = padded([decoder.context @ decoder.solve for decoder in decoders])
         self.of_words = torch.stack([decoder.of_words for decoder in decoders])

@@ -30,8 +30,8 @@ def ended(gradient: Tensor, states: Tensor, last: Sequence[int], end: int) -> li
     inverse = torch.linalg.pinv(states)[:, list(last)]
     errors = _values(gradient) @ inverse.to(_values(gradient).dtype)
     rounding = _rounding(gradient) * gradient[end].double().norm() * inverse.norm(dim=0)
-    told = (errors.argmin(dim=0) == end) & (errors[end] < -rounding)
-    return [bool(one) for one in told]
+    is_end = (errors.argmin(dim=0) == end) & (errors[end] < -rounding)
+    return [bool(flag) for flag in is_end]
 
 
 def ended_behind(gradient: Tensor, states: Tensor, end: int) -> bool:
@@ -43,11 +43,11 @@ def ended_behind(gradient: Tensor, states: Tensor, end: int) -> bool:
     """
     row, rounding = gradient[end].double(), _rounding(gradient)
     basis = torch.linalg.qr(states.T).Q
-    left = row - basis @ (basis.T @ row)
-    if not left.norm() > rounding * row.norm():
+    outside = row - basis @ (basis.T @ row)
+    if not outside.norm() > rounding * row.norm():
         return False
     values = _values(gradient)
-    along = values @ (left / left.norm()).to(values.dtype)
+    along = values @ (outside / outside.norm()).to(values.dtype)
     # The errors of a step sum to zero, so the target's entry is the largest.
     if int(along.abs().argmax()) != end:
         return False
@@ -60,12 +60,12 @@ def top_states(cells: Iterable[nn.Module], states: Tensor, contexts: Tensor) -> 
     """Return the last layer's states (T, H), from the first layer's states (T, H) and the contexts (T, K)."""
     for cell in cells:
         weights = [value.detach().double() for value in cell.parameters()]
-        nothing = states.new_zeros(weights[1].shape[1])
-        before = (nothing, nothing)
+        zeros = states.new_zeros(weights[1].shape[1])
+        before = (zeros, zeros)
         above = []
         for below, context in zip(states, contexts, strict=True):
-            read = torch.cat([below, context])
-            before = cell_after(weights[0] @ read + weights[2] + weights[1] @ before[0] + weights[3], before)
+            inputs = torch.cat([below, context])
+            before = cell_after(weights[0] @ inputs + weights[2] + weights[1] @ before[0] + weights[3], before)
             above.append(before[0])
         states = torch.stack(above) if above else states
     return states

@@ -113,6 +113,14 @@ def match_transcript(
         start: The token that the decoder reads first.
         seed: The seed of the starts.
         vocabulary: Turns tokens into texts.
+
+    Examples:
+        >>> from gradleak.models.recogniser import recogniser
+        >>> from gradleak.sequences import observe_speech
+        >>> speech = torch.randn(16, 80, generator=torch.Generator().manual_seed(0))
+        >>> leak = observe_speech(recogniser("small", 40), [speech], [[7, 12, 2]])
+        >>> match_transcript(leak, Search("softmax", contexts=0.1, steps=60, rate=0.05)).tokens
+        [7, 12, 2]
     """
     if starts < 1 or search.steps < 1:
         raise InputError(f"a search needs at least one start and one step; got {starts} and {search.steps}")
@@ -129,7 +137,7 @@ def match_transcript(
         rate = search.rate * FALLS ** (step / search.steps)
         adam.step(torch.autograd.grad(loss.sum(), adam.places), rate)
     distances = _loss(decoder, search, adam.places)[1].detach()
-    attempts = [decoder.tokens(one) for one in adam.places[1].argmax(dim=2)]
+    attempts = [decoder.tokens(places) for places in adam.places[1].argmax(dim=2)]
     best = attempts[int(distances.nan_to_num(torch.inf).argmin())]
     text = None if vocabulary is None else vocabulary.decode(best)
     return Matched(best, text, attempts, distances / decoder.size, variables, words)
@@ -177,9 +185,9 @@ class _Factors:
     def away(self, deltas: Tensor, inputs: Tensor) -> Tensor:
         """Return the squared distance (R,) of Σ_t δ_t v_tᵀ, for δ (R, T, N) and v (R, T, K)."""
         deltas, inputs = deltas.double(), inputs.double()
-        own = ((deltas @ deltas.mT) * (inputs @ inputs.mT)).sum(dim=(1, 2))
-        both = ((deltas @ self.left) * (inputs @ self.right)).sum(dim=(1, 2))
-        return own - 2 * both + self.square
+        square = ((deltas @ deltas.mT) * (inputs @ inputs.mT)).sum(dim=(1, 2))
+        cross = ((deltas @ self.left) * (inputs @ self.right)).sum(dim=(1, 2))
+        return square - 2 * cross + self.square
 
 
 class _Decoder:
@@ -203,7 +211,7 @@ class _Decoder:
             _Factors(_joined(leak, f"cells.{layer}", MATCHED), self.count) for layer in range(len(self.layers))
         ]
         self.last = _Factors(_joined(leak, leak.head, LAST), self.count)
-        self.size = sum(one.square for one in (*self.observed, self.last)) ** 0.5
+        self.size = sum(factors.square for factors in (*self.observed, self.last)) ** 0.5
 
     def drawn(self, search: Search, starts: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """Return initial contexts (R, T, K) and labels (R, T, |bag|)."""
@@ -245,15 +253,15 @@ class _Decoder:
         gates: list[Tensor] = []
         for from_below, from_before, *biases in self.layers:
             inputs = torch.cat([below, contexts if read else heard], dim=2)
-            given = (inputs @ from_below.T + biases[0] + biases[1]).unbind(dim=1)
-            kept = inputs.new_zeros(len(inputs), from_before.shape[1])
-            states = [kept]
+            contributions = (inputs @ from_below.T + biases[0] + biases[1]).unbind(dim=1)
+            cell = inputs.new_zeros(len(inputs), from_before.shape[1])
+            states = [cell]
             for step in range(self.count):
-                gates.append(given[step] + states[-1] @ from_before.T)
-                let_in, forget, _, let_out = gates[-1].sigmoid().chunk(4, dim=1)
-                new = gates[-1].chunk(4, dim=1)[2].tanh()
-                kept = forget * kept + let_in * new
-                states.append(let_out * kept.tanh())
+                gates.append(contributions[step] + states[-1] @ from_before.T)
+                input_gate, forget_gate, _, output_gate = gates[-1].sigmoid().chunk(4, dim=1)
+                candidate = gates[-1].chunk(4, dim=1)[2].tanh()
+                cell = forget_gate * cell + input_gate * candidate
+                states.append(output_gate * cell.tanh())
             read.append(_with_one(torch.cat([inputs, torch.stack(states[:-1], dim=1)], dim=2)))
             below = torch.stack(states[1:], dim=1)
         return read, gates, torch.cat([below, contexts], dim=2)

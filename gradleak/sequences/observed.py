@@ -46,8 +46,15 @@ def observe_speech(
             summed.
         rate: The learning rate of these steps.
         difference: Whether the client sends (W₀ − W_K) / rate, computed from rounded weights, instead of the sum.
+
+    Examples:
+        >>> from gradleak.models.recogniser import recogniser
+        >>> speech = torch.randn(16, 80, generator=torch.Generator().manual_seed(0))
+        >>> leak = observe_speech(recogniser("small", 40), [speech], [[7, 12, 2]], only=["head.weight"])
+        >>> {name: tuple(gradient.shape) for name, gradient in leak.gradients.items()}
+        {'head.weight': (40, 512)}
     """
-    if len(speech) != len(tokens) or not speech or not all(len(one) for one in tokens):
+    if len(speech) != len(tokens) or not speech or not all(len(transcript) for transcript in tokens):
         raise InputError(
             f"{len(speech)} utterances and {len(tokens)} transcripts: each needs its own, of at least one token"
         )
@@ -59,20 +66,20 @@ def observe_speech(
     wanted = list(named) if only is None else list(only)
     size = len(speech) // local_steps
     # Over several steps all parameters are updated, even if the gradients of only some are sent.
-    own = {name: named[name].detach() for name in named}
+    weights = {name: named[name].detach() for name in named}
     total: Gradients = {}
     with evaluating(model):
         for step in range(local_steps):
             learned = list(named) if local_steps > 1 else wanted
             part = slice(step * size, (step + 1) * size)
-            gradients = _step(model, own, learned, speech[part], tokens[part], start)
+            gradients = _step(model, weights, learned, speech[part], tokens[part], start)
             total = {name: total[name] + gradients[name] if total else gradients[name] for name in wanted}
             if local_steps > 1:
-                own = {name: own[name] - rate * gradients[name] for name in own}
+                weights = {name: weights[name] - rate * gradients[name] for name in weights}
     if difference:
         if local_steps == 1:
-            own = own | {name: own[name] - rate * total[name] for name in wanted}
-        total = {name: (named[name].detach() - own[name]) / rate for name in wanted}
+            weights = weights | {name: weights[name] - rate * total[name] for name in wanted}
+        total = {name: (named[name].detach() - weights[name]) / rate for name in wanted}
     sent = defense(total) if defense else total
     return Leak(model, sent, HEAD, size, None, local_steps)
 
@@ -94,7 +101,7 @@ def _step(
         before = torch.cat([labels.new_tensor([start]), labels[:-1]])
         logits = functional_call(model, values, (sound.unsqueeze(0), before.unsqueeze(0)))
         loss = F.cross_entropy(logits[0], labels, reduction="sum") / count
-        found = torch.autograd.grad(loss, [values[name] for name in learned])
-        for name, value in zip(learned, found, strict=True):
+        gradients = torch.autograd.grad(loss, [values[name] for name in learned])
+        for name, value in zip(learned, gradients, strict=True):
             total[name] = total[name] + value if name in total else value
     return total

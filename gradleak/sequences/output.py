@@ -130,7 +130,7 @@ class _Followed:
 
     def one(self, place: int) -> list[tuple[Tensor, Tensor]]:
         """Return the states and cells (1, H) of one of the words."""
-        return [(state[place][None], kept[place][None]) for state, kept in self.states]
+        return [(state[place][None], cell[place][None]) for state, cell in self.states]
 
 
 class _Decoder:
@@ -146,8 +146,8 @@ class _Decoder:
 
     def chained(self, bag: Tensor, start: int) -> tuple[list[int], Tensor, tuple[float, float]]:
         """Return the words that fit one after another, the features (T, I) of their steps, and the misses."""
-        nothing = self.tops.new_zeros(1, len(self.tops))
-        states = [(nothing, nothing)] * len(self.layers)
+        zeros = self.tops.new_zeros(1, len(self.tops))
+        states = [(zeros, zeros)] * len(self.layers)
         context = self.contexts.new_zeros(len(self.contexts))
         words: list[int] = []
         features: list[Tensor] = []
@@ -159,20 +159,20 @@ class _Decoder:
             miss = float(followed.misses[place])
             if not miss < FITS:
                 break
-            others = torch.cat([followed.misses[:place], followed.misses[place + 1 :]])
-            worst, nearest = max(worst, miss), min([nearest, *others.tolist()])
+            other_misses = torch.cat([followed.misses[:place], followed.misses[place + 1 :]])
+            worst, nearest = max(worst, miss), min([nearest, *other_misses.tolist()])
             words.append(int(tried[place]))
             features.append(self.span @ followed.inside[place])
             states, context = followed.one(place), features[-1][len(self.tops) :]
             tried = bag
-        found = torch.stack(features) if features else self.span.new_zeros(0, len(self.span))
-        return words[1:], found, (worst, nearest)
+        stacked = torch.stack(features) if features else self.span.new_zeros(0, len(self.span))
+        return words[1:], stacked, (worst, nearest)
 
     def _following(self, words: Tensor, context: Tensor, before: Sequence[tuple[Tensor, Tensor]]) -> _Followed:
         """Return the steps that read each of the `words` (K,) after a context and states."""
-        read = torch.cat([self.embedding[words], context.expand(len(words), -1)], dim=1)
+        inputs = torch.cat([self.embedding[words], context.expand(len(words), -1)], dim=1)
         weight, *rest = self.layers[0]
-        first = cell_after(read @ weight.T + _own(rest, before[0]), before[0])
+        first = cell_after(inputs @ weight.T + _own(rest, before[0]), before[0])
         inside = self.tops.new_zeros(len(words), self.tops.shape[1])
         for _ in range(ROUNDS if self.heard else 1):
             states, slope = self._above(first, inside, before)
@@ -188,14 +188,14 @@ class _Decoder:
         """Return all layers' states at coordinates `inside` (K, S), and the top state's Jacobian there (K, H, S)."""
         states, slope = [first], self.tops.new_zeros(len(inside), *self.tops.shape)
         width = len(self.tops)
-        for (weight, *rest), heard, own in zip(self.layers[1:], self.heard, before[1:], strict=True):
-            below = weight[:, :width]
-            gates = states[-1][0] @ below.T + inside @ heard.T + _own(rest, own)
+        for (weight, *rest), heard, previous in zip(self.layers[1:], self.heard, before[1:], strict=True):
+            from_below = weight[:, :width]
+            gates = states[-1][0] @ from_below.T + inside @ heard.T + _own(rest, previous)
             gates = gates.requires_grad_()
-            after = cell_after(gates, own)
+            after = cell_after(gates, previous)
             # Each entry of a state depends only on its own four gates, so one backward pass gives all derivatives.
             by_gate = torch.autograd.grad(after[0].sum(), gates)[0].unflatten(1, (4, width))
-            along = (below @ slope + heard) if len(states) > 1 else heard.expand(len(inside), -1, -1)
+            along = (from_below @ slope + heard) if len(states) > 1 else heard.expand(len(inside), -1, -1)
             slope = torch.einsum("kgh,kghs->khs", by_gate, along.unflatten(1, (4, width)))
             states.append((after[0].detach(), after[1].detach()))
         return states, slope
@@ -203,15 +203,15 @@ class _Decoder:
 
 def _own(layer: Sequence[Tensor], before: tuple[Tensor, Tensor]) -> Tensor:
     """Return the contribution of a layer's previous state and its biases to its gates."""
-    own: Tensor = before[0] @ layer[0].T + layer[1] + layer[2]
-    return own
+    contribution: Tensor = before[0] @ layer[0].T + layer[1] + layer[2]
+    return contribution
 
 
 def cell_after(gates: Tensor, before: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
     """Return the state and the cell (…, H), as nn.LSTMCell computes them from its gates (…, 4H)."""
-    let_in, forget, new, let_out = gates.chunk(4, dim=-1)
-    kept = forget.sigmoid() * before[1] + let_in.sigmoid() * new.tanh()
-    return let_out.sigmoid() * kept.tanh(), kept
+    input_gate, forget_gate, candidate, output_gate = gates.chunk(4, dim=-1)
+    cell = forget_gate.sigmoid() * before[1] + input_gate.sigmoid() * candidate.tanh()
+    return output_gate.sigmoid() * cell.tanh(), cell
 
 
 def _explained(leak: Leak, features: Tensor) -> tuple[list[int], float]:
@@ -222,8 +222,8 @@ def _explained(leak: Leak, features: Tensor) -> tuple[list[int], float]:
     weight, gradient = leak.weight.detach().double(), leak.weight_gradient.double()
     bias = 0 if leak.bias is None else leak.bias.detach().double()
     predicted = (features @ weight.T + bias).softmax(dim=1)
-    left = predicted - len(features) * least_squares(features.T, gradient.T)
-    words = left.argmax(dim=1)
+    targets = predicted - len(features) * least_squares(features.T, gradient.T)
+    words = targets.argmax(dim=1)
     predicted[torch.arange(len(words)), words] -= 1
-    own = predicted.T @ features / len(features)
-    return words.tolist(), float((gradient - own).norm() / gradient.norm())
+    explained = predicted.T @ features / len(features)
+    return words.tolist(), float((gradient - explained).norm() / gradient.norm())

@@ -30,6 +30,13 @@ def read_prefixes(
         start: The token before every sentence.
         words: The tokens to try; all by default.
         most: The number of prefixes at which the search gives up.
+
+    Examples:
+        >>> from gradleak import observe
+        >>> from gradleak.models.language import batch_of, build_language_model
+        >>> model = build_language_model("lstm", pieces=50, width=32)
+        >>> read_prefixes(observe(model, *batch_of([[7, 8, 9], [7, 12]]), head="head"))
+        [[7, 8, 9], [7, 12]]
     """
     leak.check_one_step("reading sentences")
     model = recognise(leak.model, leak.head)

@@ -69,7 +69,7 @@ class Sentences:
 
     def all(self) -> list[list[int]]:
         """Return all sentences of the batch, sorted, with repeated sentences repeated."""
-        return sorted(own for own, times in zip(self.tokens, self.counts, strict=True) for _ in range(times))
+        return sorted(sentence for sentence, times in zip(self.tokens, self.counts, strict=True) for _ in range(times))
 
 
 def read_sentences(
@@ -112,10 +112,10 @@ def read_sentences(
     for mark, name in ((start, "start"), (end, "end")):
         if not 0 <= mark < pieces:
             raise InputError(f"{name} must be one of the model's {pieces} tokens; got {mark}")
-    for counted in (model.head_weight, model.head_bias):
-        if counted is not None and counted not in leak.gradients:
+    for parameter in (model.head_weight, model.head_bias):
+        if parameter is not None and parameter not in leak.gradients:
             raise InputError(
-                f"the gradient of '{counted}' is not sent: counts are read from it (read_prefixes asks none)"
+                f"the gradient of '{parameter}' is not sent: counts are read from it (read_prefixes asks none)"
             )
     for name, gradient in leak.gradients.items():
         if gradient.numel() and not torch.stack(gradient.aminmax()).isfinite().all():
@@ -124,10 +124,13 @@ def read_sentences(
     for tried in _tried(leak, model, words):
         # Rounding errors are proportional to a row's length; added noise is not.
         for equalise in (True, False):
-            read = _read(leak, model, tried, start, end, equalise, most)
-            if read.status != "failed":
-                return replace(read, texts=[vocabulary.decode(own) for own in read.tokens] if vocabulary else None)
-            failed = failed if failed.reason else read
+            sentences = _read(leak, model, tried, start, end, equalise, most)
+            if sentences.status != "failed":
+                return replace(
+                    sentences,
+                    texts=[vocabulary.decode(sentence) for sentence in sentences.tokens] if vocabulary else None,
+                )
+            failed = failed if failed.reason else sentences
     return failed
 
 
@@ -158,22 +161,22 @@ def _read(leak: Leak, model: Model, words: Tensor, start: int, end: int, equalis
     if bool((ended < 0).any()):
         return replace(failed, reason="more sentences go on behind a prefix than reach it")
     nodes = (ended > 0).nonzero()[:, 0].tolist()
-    found = sorted((tree.path(node), int(ended[node])) for node in nodes)
-    if not found:
+    sentences = sorted((tree.path(node), int(ended[node])) for node in nodes)
+    if not sentences:
         return replace(failed, reason="no sentence ends")
-    tokens, times = [own for own, _ in found], [number for _, number in found]
+    tokens, times = [sentence for sentence, _ in sentences], [number for _, number in sentences]
     factor, misfit = _compared(leak, tokens, times, start, end)
     # The public batch size tells a batch from the same batch twice. But a sentence that the model predicts with
     # certainty has no gradient, and it lowers the mean over tokens. So the counts are multiplied only if the observed
     # scale shows that no token is missing.
-    again = max(1, leak.batch_size // sum(times)) if leak.batch_size % sum(times) == 0 else 1
-    again = again if abs(factor - 1) * (again * counts.total + 1) < 0.5 else 1
-    times = [again * number for number in times]
-    read = replace(
+    multiple = max(1, leak.batch_size // sum(times)) if leak.batch_size % sum(times) == 0 else 1
+    multiple = multiple if abs(factor - 1) * (multiple * counts.total + 1) < 0.5 else 1
+    times = [multiple * number for number in times]
+    result = replace(
         failed,
         tokens=tokens,
         counts=times,
-        total=again * counts.total,
+        total=multiple * counts.total,
         factor=factor,
         misfit=misfit,
         status="ambiguous",
@@ -181,25 +184,25 @@ def _read(leak: Leak, model: Model, words: Tensor, start: int, end: int, equalis
     if not misfit < 1:
         return replace(failed, reason=f"the sentences' own gradient is another: it misses by {misfit:.1g} of its size")
     if not misfit < SAME:
-        return replace(read, reason=f"the sentences' own gradient is the one seen but for {misfit:.1g} of its size")
+        return replace(result, reason=f"the sentences' own gradient is the one seen but for {misfit:.1g} of its size")
     if sum(times) != leak.batch_size:
         reason = (
             f"the counts make {sum(times)} sentences of a batch of {leak.batch_size}: "
             "each has a weight of its own, or others leave no trace"
         )
-        return replace(read, reason=reason)
+        return replace(result, reason=reason)
     if not counts.known:
-        return replace(read, reason="other counts of the same prefixes give the same gradient")
+        return replace(result, reason="other counts of the same prefixes give the same gradient")
     if not grown.sure:
-        return replace(read, reason=grown.reason)
-    return replace(read, status="unique", reason="no other prefixes and counts give this gradient")
+        return replace(result, reason=grown.reason)
+    return replace(result, status="unique", reason="no other prefixes and counts give this gradient")
 
 
 def _ended(tree: Tree, counts: Counts) -> Tensor:
     """Return how many sentences end at each prefix (N,)."""
-    went = torch.zeros_like(counts.passes)
-    went.index_add_(0, tree.parents[1:], counts.passes[1:])
-    return counts.passes - went
+    continuing = torch.zeros_like(counts.passes)
+    continuing.index_add_(0, tree.parents[1:], counts.passes[1:])
+    return counts.passes - continuing
 
 
 def _head(leak: Leak, model: Model) -> Head:
@@ -216,9 +219,9 @@ def _head(leak: Leak, model: Model) -> Head:
 
 def _compared(leak: Leak, tokens: list[list[int]], times: list[int], start: int, end: int) -> tuple[float, float]:
     """Return the best scale of the gradient of these sentences, and its largest relative error in any tensor."""
-    whole = [own for own, number in zip(tokens, times, strict=True) for _ in range(number)]
+    sentences = [own for own, number in zip(tokens, times, strict=True) for _ in range(number)]
     device = next(leak.model.parameters()).device
-    own = observe(leak.model, *batch_of(whole, start, end, device=device), head=leak.head).gradients
+    own = observe(leak.model, *batch_of(sentences, start, end, device=device), head=leak.head).gradients
     pairs = [(seen, own[name]) for name, seen in leak.gradients.items()]
     products = torch.stack([_products(seen, mine) for seen, mine in pairs])
     power = float(products[:, 1, 1].sum())
@@ -234,8 +237,8 @@ def _products(seen: Tensor, mine: Tensor) -> Tensor:
     """Return the inner products (2, 2) of two tensors with themselves and each other."""
     total = torch.zeros(2, 2, dtype=torch.float64, device=seen.device)
     for parts in _parts(seen, mine):
-        both = torch.stack(parts)
-        total += both @ both.T
+        pair = torch.stack(parts)
+        total += pair @ pair.T
     return total
 
 
@@ -246,8 +249,8 @@ def _missed(seen: Tensor, mine: Tensor, factor: float) -> float:
 
 def _parts(seen: Tensor, mine: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield two tensors in float64 part by part, because copies of a whole large layer are slow."""
-    for one, other in zip(seen.flatten().split(PART), mine.flatten().split(PART), strict=True):
-        yield one.double(), other.double()
+    for seen_part, mine_part in zip(seen.flatten().split(PART), mine.flatten().split(PART), strict=True):
+        yield seen_part.double(), mine_part.double()
 
 
 def _why_not(case: Case) -> str:

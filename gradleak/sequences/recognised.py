@@ -138,9 +138,9 @@ def recognise(model: nn.Module, head: str) -> Model:
     last = owners.get(head)
     if not isinstance(last, nn.Linear):
         raise InputError(f"the model's last layer '{head}' is not a Linear layer")
-    known = nn.Embedding | nn.LSTM | nn.GRU if layers else nn.Embedding | nn.Linear | nn.LayerNorm
+    supported = nn.Embedding | nn.LSTM | nn.GRU if layers else nn.Embedding | nn.Linear | nn.LayerNorm
     for name, module in owners.items():
-        if not isinstance(module, known) and module is not last:
+        if not isinstance(module, supported) and module is not last:
             kinds = "Embedding, LSTM, GRU and a last Linear" if layers else "Embedding, LSTM, GRU, Linear and LayerNorm"
             raise InputError(f"module '{name}' is a {type(module).__name__}, but supported are {kinds}")
     names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
@@ -162,9 +162,9 @@ def recognise(model: nn.Module, head: str) -> Model:
     )
     if layers:
         ((name, module),) = layers.items()
-        own = Recurrent(*facts, recurrent.layers_of(name, module))
-        _check(model, own, last)
-        return own
+        recognised = Recurrent(*facts, recurrent.layers_of(name, module))
+        _check(model, recognised, last)
+        return recognised
     return Attention(*facts, attention.network(model, head, last.out_features))
 
 
@@ -175,8 +175,8 @@ def _check(model: nn.Module, own: Recurrent, last: nn.Linear) -> None:
     states = recurrent.run(own.layers, own.embedding[tokens].double())
     with torch.no_grad(), evaluating(model):
         logits = model(tokens)
-        mine = nn.functional.linear(states.to(last.weight.dtype), last.weight, last.bias)
-    if logits.shape != mine.shape or float((logits - mine).norm()) > ALIKE * float(logits.norm()):
+        expected = nn.functional.linear(states.to(last.weight.dtype), last.weight, last.bias)
+    if logits.shape != expected.shape or float((logits - expected).norm()) > ALIKE * float(logits.norm()):
         raise InputError(
             f"{type(model).__name__} does more than its Embedding, recurrent layers and Linear layer one after the "
             "other; such a model is not supported"

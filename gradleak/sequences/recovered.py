@@ -66,29 +66,32 @@ def _chained(model: Recogniser, features: Tensor, words: Tensor, start: int) -> 
     layers = [[value.detach().double() for value in cell.parameters()] for cell in model.cells]
     embedding = model.embedding.weight.detach().double()
     tops, contexts = features.split([model.cells[0].hidden_size, model.keys.in_features], dim=1)
-    nothing = tops.new_zeros(1, tops.shape[1])
-    states = [(nothing, nothing)] * len(layers)
+    zeros = tops.new_zeros(1, tops.shape[1])
+    states = [(zeros, zeros)] * len(layers)
     word, context = embedding[start], contexts.new_zeros(contexts.shape[1])
-    left = torch.arange(len(features))
+    remaining = torch.arange(len(features))
     tokens: list[int] = []
     worst, nearest = 0.0, float("inf")
-    while len(left):
+    while len(remaining):
         first = _step(layers[0], torch.cat([word, context])[None], states[0])
         following = [first]
         # A higher layer reads the step's own context, so each remaining step gives a different state.
         for layer, before in zip(layers[1:], states[1:], strict=True):
-            below = following[-1][0].expand(len(left), -1)
-            following.append(_step(layer, torch.cat([below, contexts[left]], dim=1), before))
-        miss = (following[-1][0] - tops[left]).norm(dim=1) / tops[left].norm(dim=1)
+            below = following[-1][0].expand(len(remaining), -1)
+            following.append(_step(layer, torch.cat([below, contexts[remaining]], dim=1), before))
+        miss = (following[-1][0] - tops[remaining]).norm(dim=1) / tops[remaining].norm(dim=1)
         place = int(miss.argmin())
         if not miss[place] < FITS:
             break
-        others = torch.cat([miss[:place], miss[place + 1 :]])
-        worst, nearest = max(worst, float(miss[place])), min([nearest, *others.tolist()])
-        states = [(a[min(place, len(a) - 1)][None], b[min(place, len(b) - 1)][None]) for a, b in following]
-        tokens.append(int(words[left[place]]))
-        word, context = embedding[tokens[-1]], contexts[left[place]]
-        left = torch.cat([left[:place], left[place + 1 :]])
+        other_misses = torch.cat([miss[:place], miss[place + 1 :]])
+        worst, nearest = max(worst, float(miss[place])), min([nearest, *other_misses.tolist()])
+        states = [
+            (state[min(place, len(state) - 1)][None], kept_cell[min(place, len(kept_cell) - 1)][None])
+            for state, kept_cell in following
+        ]
+        tokens.append(int(words[remaining[place]]))
+        word, context = embedding[tokens[-1]], contexts[remaining[place]]
+        remaining = torch.cat([remaining[:place], remaining[place + 1 :]])
     return tokens, (worst, nearest)
 
 

@@ -60,12 +60,12 @@ class Layer:
     def after(self, new: Tensor, old: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """Return the states after a step, from the contributions of the inputs and of the previous states."""
         if self.kind is nn.LSTM:
-            write, forget, cell, show = (new + old).chunk(4, dim=1)
-            kept = forget.sigmoid() * state[1] + write.sigmoid() * cell.tanh()
-            return show.sigmoid() * kept.tanh(), kept
-        (r, z, n), (r_old, z_old, n_old) = new.chunk(3, dim=1), old.chunk(3, dim=1)
-        hold = (z + z_old).sigmoid()
-        return ((1 - hold) * (n + (r + r_old).sigmoid() * n_old).tanh() + hold * state[0],)
+            input_gate, forget_gate, candidate, output_gate = (new + old).chunk(4, dim=1)
+            cell = forget_gate.sigmoid() * state[1] + input_gate.sigmoid() * candidate.tanh()
+            return output_gate.sigmoid() * cell.tanh(), cell
+        (reset, update, proposal), (reset_old, update_old, proposal_old) = new.chunk(3, dim=1), old.chunk(3, dim=1)
+        hold = (update + update_old).sigmoid()
+        return ((1 - hold) * (proposal + (reset + reset_old).sigmoid() * proposal_old).tanh() + hold * state[0],)
 
     def gradient(self, gradients: Gradients) -> Tensor:
         """Return the gradient (R, E + H [+ 1]) whose rows are sums of [e; h; 1]; of a GRU, only its two gates' rows."""
@@ -88,11 +88,11 @@ def layers_of(name: str, module: nn.RNNBase) -> list[Layer]:
     layers = []
     for index in range(module.num_layers):
         kinds = ["weight_ih", "weight_hh"] + ["bias_ih", "bias_hh"] * bool(module.bias)
-        own = [f"{kind}_l{index}" for kind in kinds]
-        weights = [getattr(module, one).detach().double() for one in own]
+        names = [f"{kind}_l{index}" for kind in kinds]
+        weights = [getattr(module, parameter).detach().double() for parameter in names]
         weights += [weights[0].new_zeros(len(weights[0]))] * (4 - len(weights))
         prefix = f"{name}." if name else ""
-        layers.append(Layer(type(module), tuple(prefix + one for one in own), *weights))
+        layers.append(Layer(type(module), tuple(prefix + parameter for parameter in names), *weights))
     return layers
 
 
@@ -132,7 +132,7 @@ def grow(
     first = _Trial(layers[0], spans[0], embedding, words)
     states = [layer.start() for layer in layers]
     tree = Tree(words.new_empty(0), words.new_empty(0), states[0][0].new_empty(0, 0))
-    parents, own, chosen = words.new_tensor([-1]), words.new_tensor([0]), words.new_tensor([start])
+    parents, prefix_indices, chosen = words.new_tensor([-1]), words.new_tensor([0]), words.new_tensor([start])
     before = 0
     while True:
         # Many candidates share a prefix or a word, so their contributions to the gates are computed once.
@@ -142,10 +142,12 @@ def grow(
         inputs = inputs[place]
         stepped: list[tuple[Tensor, ...]] = []
         for index, (layer, state) in enumerate(zip(layers, states, strict=True)):
-            followed = tuple(part[own] for part in state)
+            followed = tuple(part[prefix_indices] for part in state)
             if index or before == 0:
                 fits &= spans[index].inside(layer.inputs(inputs, followed[0]))
-            stepped.append(layer.after(new if index == 0 else layer.read(inputs), layer.carried(state)[own], followed))
+            stepped.append(
+                layer.after(new if index == 0 else layer.read(inputs), layer.carried(state)[prefix_indices], followed)
+            )
             inputs = stepped[-1][0]
         fits &= head.inside(inputs)
         tree = Tree(
@@ -161,8 +163,8 @@ def grow(
         fitting = first.fitting(states[0][0])
         if fitting is None or len(fitting[0]) > most:
             return None
-        own, found = fitting
-        parents, chosen = before + own, words[found]
+        prefix_indices, word_indices = fitting
+        parents, chosen = before + prefix_indices, words[word_indices]
         before = len(tree)
 
 
@@ -179,7 +181,7 @@ class _Trial:
         units = (span.units / span.units.mean()).float()
         basis = span.basis.float()
         self.units, self.basis = units[width:], basis[width:]
-        parts = [embedding[some].float() / units[:width] for some in words.split(WORDS)]
+        parts = [embedding[chunk].float() / units[:width] for chunk in words.split(WORDS)]
         self.along = torch.cat([part @ basis[:width] for part in parts])
         self.lengths = torch.cat([part.square().sum(dim=1) for part in parts])
         # The squared misses of the words' parts alone. The products of both parts are subtracted later.
@@ -193,11 +195,11 @@ class _Trial:
             near = self._near(part)
             if len(near[0]) > NEAR:
                 return None
-            for own, found in zip(near[0].split(LOOKED), near[1].split(LOOKED), strict=True):
-                inputs = self.embedding[self.words[found]].double()
-                fits = self.span.inside(self.layer.inputs(inputs, part[own]))
-                owners.append(own[fits] + index * step)
-                words.append(found[fits])
+            for state_indices, word_indices in zip(near[0].split(LOOKED), near[1].split(LOOKED), strict=True):
+                inputs = self.embedding[self.words[word_indices]].double()
+                fits = self.span.inside(self.layer.inputs(inputs, part[state_indices]))
+                owners.append(state_indices[fits] + index * step)
+                words.append(word_indices[fits])
         return torch.cat(owners), torch.cat(words)
 
     def _near(self, states: Tensor) -> tuple[Tensor, Tensor]:
@@ -209,5 +211,5 @@ class _Trial:
         own_missed = own_length - along.square().sum(dim=1, keepdim=True)
         near = min(self.span.worst, 1.0) ** 2 + ROUGH
         beyond = torch.addmm(self.missed - near * self.lengths, along, self.along.T, alpha=-2)
-        own, found = (beyond < near * own_length - own_missed).nonzero(as_tuple=True)
-        return own, found
+        state_indices, word_indices = (beyond < near * own_length - own_missed).nonzero(as_tuple=True)
+        return state_indices, word_indices

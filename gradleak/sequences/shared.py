@@ -63,6 +63,15 @@ def read_sharing(
         start: The token that the decoder reads first.
         end: The token after a transcript.
         vocabulary: Turns tokens into texts.
+
+    Examples:
+        >>> from gradleak.models.recogniser import recogniser
+        >>> from gradleak.sequences import observe_speech
+        >>> speech = torch.randn(16, 80, generator=torch.Generator().manual_seed(0))
+        >>> transcripts = [[7, 12, 9, 2], [7, 5, 8, 2]]
+        >>> leak = observe_speech(recogniser("small", 40), [speech, speech.flip(0)], transcripts)
+        >>> read_transcripts(leak).status, read_sharing(leak).tokens
+        (['ambiguous'], [[7, 5, 8], [7, 12, 9]])
     """
     plain = read_transcripts(leak, start, end=end, vocabulary=vocabulary)
     if plain.inputs == 0 or all(status == "unique" for status in plain.status):
@@ -73,14 +82,16 @@ def read_sharing(
         return plain
     search = _Search(decoder, decoder.context @ right[-1])
     going, ends = search.run(start)
-    sure = all(one.other >= APART * max(one.miss, decoder.rounding) for one in ends) and _both(decoder, going, ends)
+    sure = all(prefix.other >= APART * max(prefix.miss, decoder.rounding) for prefix in ends) and _both(
+        decoder, going, ends
+    )
     if len(going) + len(ends) != decoder.rank or not sure or decoder.utterances not in (None, len(ends)):
         return plain
     reason = "" if _ended(decoder, going, ends, end) else "more words may follow"
-    ends = sorted(ends, key=lambda one: one.words)
-    tokens = [list(one.words) for one in ends]
+    ends = sorted(ends, key=lambda prefix: prefix.words)
+    tokens = [list(prefix.words) for prefix in ends]
     texts = None if vocabulary is None else [vocabulary.decode(words) for words in tokens]
-    misses = [(one.miss, one.other) for one in ends]
+    misses = [(prefix.miss, prefix.other) for prefix in ends]
     status: Status = "ambiguous" if reason else "unique"
     return Transcripts(tokens, texts, [status] * len(ends), [reason] * len(ends), decoder.rank, misses)
 
@@ -91,7 +102,7 @@ def _both(decoder: _Decoder, going: Sequence[_Prefix], ends: Sequence[_Prefix]) 
     A step with no word after it is not found, and a false last word may then make up the expected number of steps.
     """
     context = slice(decoder.width, decoder.width + len(decoder.context))
-    reads = torch.stack([one.read for one in (*going, *ends)])
+    reads = torch.stack([prefix.read for prefix in (*going, *ends)])
     reads[:, context] = 0
     return len(reads.unique(dim=0)) == len(reads) - 1
 
@@ -101,7 +112,7 @@ def _ended(decoder: _Decoder, going: Sequence[_Prefix], ends: Sequence[_Prefix],
     gradient = decoder.gradients.get("head.weight")
     if gradient is None or len(decoder.model.cells) > 1 or decoder.passed_on is None:
         return False
-    states = torch.stack([one.state[0] for one in (*going, *ends)])
+    states = torch.stack([prefix.state[0] for prefix in (*going, *ends)])
     return all(ended(gradient[:, : states.shape[1]], states, range(len(going), len(states)), end))
 
 
@@ -129,20 +140,20 @@ class _Search:
 
     def run(self, start: int) -> tuple[list[_Prefix], list[_Prefix]]:
         """Return the prefixes after which a word fits, the empty one first, and those after which none fits."""
-        nothing = self.decoder.words.new_zeros(self.decoder.cell.hidden_size)
-        unheard = self.decoder.words.new_zeros(len(self.decoder.context))
-        before = _Prefix((), unheard, (nothing, nothing), 0.0, float("inf"))
-        first = replace(self._made(_Step(before, start, unheard), unheard, 0.0), words=())
+        zeros = self.decoder.words.new_zeros(self.decoder.cell.hidden_size)
+        no_context = self.decoder.words.new_zeros(len(self.decoder.context))
+        before = _Prefix((), no_context, (zeros, zeros), 0.0, float("inf"))
+        first = replace(self._made(_Step(before, start, no_context), no_context, 0.0), words=())
         misses = self.decoder.missed(first.state[0], torch.arange(len(self.decoder.words)))
-        left = [(first, int(word)) for word in (misses < FITS[0]).nonzero()[:, 0]]
+        queue = [(first, int(word)) for word in (misses < FITS[0]).nonzero()[:, 0]]
         going = [first]
         ends: list[_Step] = []
-        while left and len(going) + len(ends) <= MOST * self.decoder.rank:
-            prefix, word = left.pop(0)
+        while queue and len(going) + len(ends) <= MOST * self.decoder.rank:
+            prefix, word = queue.pop(0)
             step = _Step(prefix, word, self.decoder.context_of(prefix.state[0], word))
             following = self._following(step)
             going += [longer for longer, _ in following]
-            left += [(longer, follower) for longer, followers in following for follower in followers]
+            queue += [(longer, follower) for longer, followers in following for follower in followers]
             if not following:
                 ends.append(step)
         return going, [self._last(step) for step in self._without_false(going, ends)]
@@ -155,23 +166,23 @@ class _Search:
         if len(going) + len(ends) <= self.decoder.rank:
             return ends
         width, rest = self.decoder.width, self.decoder.cell.hidden_size + 1
-        alike = torch.nn.functional.pad(self.direction, (width, rest))
-        reads = [*(one.read for one in going), alike]
+        difference = torch.nn.functional.pad(self.direction, (width, rest))
+        reads = [*(node.read for node in going), difference]
         basis = torch.linalg.svd(torch.stack(reads).T, full_matrices=False)
-        kept = basis.U[:, KNOWN * basis.S[0] < basis.S]
-        apart = [one for one in ends if _outside(self._made(one, one.context, 0.0).read, kept) > FITS[0]]
-        if len(going) + len(apart) <= self.decoder.rank:
-            return apart
+        columns = basis.U[:, KNOWN * basis.S[0] < basis.S]
+        independent = [node for node in ends if _outside(self._made(node, node.context, 0.0).read, columns) > FITS[0]]
+        if len(going) + len(independent) <= self.decoder.rank:
+            return independent
         # False ends that are combinations of other ends have states that the next layer has not read.
-        return [one for one in apart if self._passed_on(one)]
+        return [node for node in independent if self._passed_on(node)]
 
     def _following(self, step: _Step) -> list[tuple[_Prefix, list[int]]]:
         """Return the prefixes after a step, one for each possible context, with the words that fit next."""
         misses = self._misses(self._states(step, self.multiples)[0])
         inner = misses[:, 1:-1]
-        low = (inner <= misses[:, :-2]) & (inner <= misses[:, 2:]) & (inner < NEAR)
+        minima = (inner <= misses[:, :-2]) & (inner <= misses[:, 2:]) & (inner < NEAR)
         roots: list[tuple[float, float, list[int]]] = []
-        for follower, place in low.nonzero().tolist():
+        for follower, place in minima.nonzero().tolist():
             multiple, miss = self._root(step, self._behind(follower), float(self.multiples[place + 1]))
             if miss > ROOT:
                 continue
@@ -184,18 +195,18 @@ class _Search:
 
     def _longer(self, step: _Step, multiple: float, miss: float, followers: list[int]) -> tuple[_Prefix, list[int]]:
         longer = self._made(step, step.context + multiple * self.direction, miss)
-        others = self.decoder.missed(longer.state[0], torch.arange(len(self.decoder.words)))
-        others[followers] = torch.inf
-        return replace(longer, other=min(longer.other, float(others.min()))), followers
+        other_misses = self.decoder.missed(longer.state[0], torch.arange(len(self.decoder.words)))
+        other_misses[followers] = torch.inf
+        return replace(longer, other=min(longer.other, float(other_misses.min()))), followers
 
     def _made(self, step: _Step, context: Tensor, miss: float) -> _Prefix:
         """Return the prefix after a step with a context."""
         before, word = step.prefix.state, self.decoder.words[step.word]
-        state, kept = self._after(step.word, context[None], before)
+        state, cell = self._after(step.word, context[None], before)
         return _Prefix(
             (*step.prefix.words, step.word),
             torch.cat([word, context, before[0], word.new_ones(1)]),
-            (state[0], kept[0]),
+            (state[0], cell[0]),
             max(step.prefix.miss, miss),
             step.prefix.other,
         )
@@ -213,8 +224,8 @@ class _Search:
         """Return the function that gives the part of [word; state; 1] outside the span, for states (N, H)."""
 
         def outside(states: Tensor) -> Tensor:
-            one = states.new_ones(len(states), 1)
-            vectors = torch.cat([self.decoder.words[word].expand(len(states), -1), states, one], dim=1)
+            ones = states.new_ones(len(states), 1)
+            vectors = torch.cat([self.decoder.words[word].expand(len(states), -1), states, ones], dim=1)
             vectors = vectors / vectors.norm(dim=1, keepdim=True)
             rest: Tensor = vectors - (vectors @ self.decoder.left) @ self.decoder.left.T
             return rest
@@ -223,13 +234,13 @@ class _Search:
 
     def _passed_on(self, step: _Step) -> bool:
         """Whether the next layer has read the state after a last word, for some multiple; True if unknown."""
-        found = self._read_on(step)
-        return found is None or found[1] < FITS[0]
+        root = self._read_on(step)
+        return root is None or root[1] < FITS[0]
 
     def _last(self, step: _Step) -> _Prefix:
         """Return the prefix after a last word, with the multiple that the next layer has read if that is known."""
-        found = self._read_on(step)
-        return self._made(step, step.context if found is None else step.context + found[0] * self.direction, 0.0)
+        root = self._read_on(step)
+        return self._made(step, step.context if root is None else step.context + root[0] * self.direction, 0.0)
 
     def _read_on(self, step: _Step) -> tuple[float, float] | None:
         """Return the multiple whose state is nearest to the next layer's inputs, and its distance; None if unknown."""
@@ -252,8 +263,8 @@ class _Search:
         cross = decoder.words @ (decoder.left[: decoder.width] @ along.T)
         sizes = rest.square().sum(dim=1)
         squares = decoder.of_words[:, None] - 2 * cross + (sizes - along.square().sum(dim=1))
-        whole = decoder.words.square().sum(dim=1)[:, None] + sizes
-        missed: Tensor = (squares.clamp(min=0) / whole).sqrt()
+        lengths = decoder.words.square().sum(dim=1)[:, None] + sizes
+        missed: Tensor = (squares.clamp(min=0) / lengths).sqrt()
         return missed
 
     def _states(self, step: _Step, multiples: Tensor) -> tuple[Tensor, Tensor]:
@@ -262,6 +273,6 @@ class _Search:
         return self._after(step.word, contexts, step.prefix.state)
 
     def _after(self, word: int, contexts: Tensor, before: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-        read = torch.cat([self.decoder.words[word].expand(len(contexts), -1), contexts], dim=1)
-        gates = read @ self.weights[0].T + self.weights[2] + self.weights[1] @ before[0] + self.weights[3]
+        inputs = torch.cat([self.decoder.words[word].expand(len(contexts), -1), contexts], dim=1)
+        gates = inputs @ self.weights[0].T + self.weights[2] + self.weights[1] @ before[0] + self.weights[3]
         return cell_after(gates, before)

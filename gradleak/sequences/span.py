@@ -83,8 +83,8 @@ class Span:
 
     def _allowed(self, rows: Tensor) -> Tensor:
         """Return the largest misses (N,) that noise explains, for sums of rows with weights of these lengths (N,)."""
-        left = len(self.basis) - self.rank
-        expected = rows * self.noise * math.sqrt(left) + self.rounding
+        outside = len(self.basis) - self.rank
+        expected = rows * self.noise * math.sqrt(outside) + self.rounding
         # Noise and above all rounding errors are uneven. So the limit is up to 20 times the expected miss, if that is
         # far below the miss of a random vector.
         return (expected * (self.power / expected).pow(0.25).clamp(min=1.3, max=20)).clamp(min=self.slack)
@@ -110,8 +110,8 @@ def span_of(gradient: Tensor, *, equalise: bool = True, least: int = 0) -> Span:
     rounding = 4 * torch.finfo(gradient.dtype).eps
     rows, width = _folded(gradient, equalise), gradient.shape[1]
     if len(rows) == 0:
-        nothing = rows.new_zeros(width, 0), rows.new_zeros(0), rows.new_ones(width)
-        return Span(*nothing, noise=0.0, rounding=rounding)
+        empty = rows.new_zeros(width, 0), rows.new_zeros(0), rows.new_ones(width)
+        return Span(*empty, noise=0.0, rounding=rounding)
     units = rows.square().mean(dim=0).sqrt()
     units = units.where(units > 0, units.max())
     if not equalise:
@@ -141,10 +141,10 @@ def _folded(gradient: Tensor, equalise: bool) -> Tensor:
     signs = torch.randint(2, (len(rows), 1), generator=torch.Generator().manual_seed(0)).to(rows.device) * 2 - 1
     total = torch.zeros(min(len(rows), most), gradient.shape[1], dtype=torch.float64, device=rows.device)
     for part, sign in zip(rows.split(most), signs.split(most), strict=True):
-        own = part.double()
+        scaled = part.double()
         if equalise:
-            own = own / own.norm(dim=1, keepdim=True)
-        total[: len(own)] += sign * own
+            scaled = scaled / scaled.norm(dim=1, keepdim=True)
+        total[: len(scaled)] += sign * scaled
     return total
 
 
@@ -156,11 +156,11 @@ def _noise(sizes: Tensor, rank: int, rows: int) -> float:
 
 def _rank(sizes: Tensor, most: int) -> int:
     """Return the number of singular values before the widest gap; all D if there is no gap."""
-    whole, largest = len(sizes), float(sizes[0])
-    end = min(most, whole - 1)
-    steps = sizes[:end] / sizes[1 : end + 1].clamp(min=1e-12 * largest)
-    steps[sizes[:end] < ROUNDED * largest] = 0
-    last = steps[int(INNER * most) :]
+    count, largest = len(sizes), float(sizes[0])
+    end = min(most, count - 1)
+    ratios = sizes[:end] / sizes[1 : end + 1].clamp(min=1e-12 * largest)
+    ratios[sizes[:end] < ROUNDED * largest] = 0
+    last = ratios[int(INNER * most) :]
     last[last < WIDE] = 0
-    widest = int(steps.argmax())
-    return widest + 1 if float(steps[widest]) > LEAST_GAP else whole
+    widest = int(ratios.argmax())
+    return widest + 1 if float(ratios[widest]) > LEAST_GAP else count

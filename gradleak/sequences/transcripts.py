@@ -58,8 +58,8 @@ class Transcripts:
     @property
     def answers(self) -> tuple[Answer, ...]:
         """The answer for each utterance."""
-        told = zip(self.tokens, self.status, self.reasons, strict=True)
-        return tuple(Answer(status, reason, sentences=[tokens]) for tokens, status, reason in told)
+        facts = zip(self.tokens, self.status, self.reasons, strict=True)
+        return tuple(Answer(status, reason, sentences=[tokens]) for tokens, status, reason in facts)
 
     @property
     def counts(self) -> list[int]:
@@ -108,13 +108,13 @@ def read_transcripts(
         return _nothing("the start token does not lie in the gradient's span", decoder.rank, vocabulary)
     searches = []
     for fits in FITS:
-        nodes, whole = _searched(decoder, first, fits)
-        searches.append((nodes, whole))
-        if whole and len(nodes) == decoder.rank:
+        nodes, completed = _searched(decoder, first, fits)
+        searches.append((nodes, completed))
+        if completed and len(nodes) == decoder.rank:
             break
     else:
-        nodes, whole = searches[0]
-    return _told(nodes, whole, decoder, end, vocabulary)
+        nodes, completed = searches[0]
+    return _told(nodes, completed, decoder, end, vocabulary)
 
 
 def step_misses(leak: Leak, tokens: Sequence[int], start: int = START) -> list[Tensor]:
@@ -159,16 +159,16 @@ class _Decoder:
         gradient = first_layer(leak)
         span = inputs_span(gradient).vectors if span is None else span
         self.rank = span.shape[1]
-        word = self.words.shape[1]
-        context = cell.input_size - word
-        self.context = span[word : word + context]
-        self.known = torch.cat([span[:word], span[word + context :]])
+        word_width = self.words.shape[1]
+        context_width = cell.input_size - word_width
+        self.context = span[word_width : word_width + context_width]
+        self.known = torch.cat([span[:word_width], span[word_width + context_width :]])
         # The known part of a step, [word; state; 1], determines the step if these singular values are not small.
         left, self.sizes, right = torch.linalg.svd(self.known, full_matrices=False)
         kept = self.sizes > KNOWN
         self.left, self.solve = left[:, kept], right[kept].T / self.sizes[kept]
         self.told = bool(kept.all())
-        self.width = word
+        self.width = word_width
         self.rounding = limit(gradient)
 
     @cached_property
@@ -189,10 +189,10 @@ class _Decoder:
 
     def start(self, start: int) -> _Node:
         """Return the node after the start token, before which state and context are zero."""
-        nothing = self.words.new_zeros(self.cell.hidden_size)
-        miss = float(self.missed(nothing, torch.tensor([start]))[0])
+        zeros = self.words.new_zeros(self.cell.hidden_size)
+        miss = float(self.missed(zeros, torch.tensor([start]))[0])
         context = self.words.new_zeros(len(self.context))
-        return self.node((), start, context, (nothing, nothing), miss, float("inf"))
+        return self.node((), start, context, (zeros, zeros), miss, float("inf"))
 
     def following(self, node: _Node, most: float) -> tuple[list[_Node], float]:
         """Return the nodes of the words that fit after a node, and the miss of the nearest other word."""
@@ -247,9 +247,9 @@ class _Decoder:
     ) -> _Node:
         """Return the prefix after a step that reads a word and a context."""
         weights = [value.detach().double() for value in self.cell.parameters()]
-        read = torch.cat([self.words[word], context])
-        gates = weights[0] @ read + weights[2] + weights[1] @ state[0] + weights[3]
-        return _Node(words, torch.cat([read, state[0], read.new_ones(1)]), cell_after(gates, state), miss, other)
+        inputs = torch.cat([self.words[word], context])
+        gates = weights[0] @ inputs + weights[2] + weights[1] @ state[0] + weights[3]
+        return _Node(words, torch.cat([inputs, state[0], inputs.new_ones(1)]), cell_after(gates, state), miss, other)
 
 
 def _searched(decoder: _Decoder, first: _Node, fits: float) -> tuple[list[_Node], bool]:
@@ -263,8 +263,8 @@ def _searched(decoder: _Decoder, first: _Node, fits: float) -> tuple[list[_Node]
             following = [node for node in following if _outside(node.state[0], decoder.passed_on) < FITS[0]]
         nodes += following
         place += 1
-    whole = place == len(nodes)
-    return _without_false(nodes, decoder), whole
+    completed = place == len(nodes)
+    return _without_false(nodes, decoder), completed
 
 
 def _without_false(nodes: list[_Node], decoder: _Decoder) -> list[_Node]:
@@ -291,7 +291,7 @@ def _outside(vector: Tensor, basis: Tensor) -> float:
 def _told(nodes: list[_Node], whole: bool, decoder: _Decoder, end: int, vocabulary: Vocabulary | None) -> Transcripts:
     """Return the transcripts that were read, with their statuses and reasons."""
     goes_on = {node.words[:-1] for node in nodes[1:]}
-    ends = sorted((one for one in nodes if one.words not in goes_on), key=lambda one: one.words)
+    ends = sorted((leaf for leaf in nodes if leaf.words not in goes_on), key=lambda leaf: leaf.words)
     general = ""
     if not decoder.told:
         general = "several steps share word and state, so that their contexts mix: utterances begin with one word"
@@ -325,7 +325,7 @@ def _open(nodes: list[_Node], ends: list[_Node], decoder: _Decoder, end: int) ->
     if len(decoder.model.cells) == 1:
         places = {node.words: place for place, node in enumerate(nodes)}
         states = torch.stack([node.state[0] for node in nodes])
-        told = ended(gradient, states, [places[one.words] for one in ends], end)
+        are_last = ended(gradient, states, [places[last.words] for last in ends], end)
     elif len(ends) == 1:
         # A single utterance has its steps in order. No step reads the context after the last word.
         context = slice(decoder.width, decoder.width + len(decoder.context))
@@ -333,10 +333,10 @@ def _open(nodes: list[_Node], ends: list[_Node], decoder: _Decoder, end: int) ->
         contexts = decoder.words.new_zeros(len(nodes) - 1, len(decoder.context))
         for place, (node, following) in enumerate(pairwise(nodes)):
             states[place], contexts[place] = node.state[0], following.read[context]
-        told = [ended_behind(gradient, top_states(list(decoder.model.cells)[1:], states, contexts), end)]
+        are_last = [ended_behind(gradient, top_states(list(decoder.model.cells)[1:], states, contexts), end)]
     else:
         return ["there are several utterances and layers: whether another word follows is not told"] * len(ends)
-    return ["" if one else "words may follow of which the recogniser is sure" for one in told]
+    return ["" if last else "words may follow of which the recogniser is sure" for last in are_last]
 
 
 def _nothing(reason: str, inputs: int, vocabulary: Vocabulary | None) -> Transcripts:

@@ -59,6 +59,14 @@ def reveal_words(leak: Leak, start: int = 1, *, vocabulary: Vocabulary | None = 
         leak: The client's gradients, of which the last layer's weight is used.
         start: Not used, since the start mark is never predicted; the other readers need it.
         vocabulary: Turns tokens into texts.
+
+    Examples:
+        >>> from gradleak import observe
+        >>> from gradleak.models.language import batch_of, build_language_model
+        >>> model = build_language_model("lstm", pieces=50, width=32)
+        >>> words = reveal_words(observe(model, *batch_of([[7, 8, 9, 7]]), head="head"))
+        >>> words.tokens, words.count
+        ([[2, 7, 8, 9]], 5)
     """
     del start
     gradient = leak.weight_gradient
@@ -120,9 +128,9 @@ def outlying_words(gradient: Tensor) -> set[int]:
     if gradient.ndim != 2:
         raise InputError(f"the gradient must be of shape (C, I); got {tuple(gradient.shape)}")
     rows = torch.nn.functional.normalize(gradient, dim=1)
-    alike = rows @ torch.nn.functional.normalize(rows.sum(dim=0), dim=0)
-    order = alike.argsort(stable=True)[: APART + 1]
-    gaps = alike[order].diff()
+    cosines = rows @ torch.nn.functional.normalize(rows.sum(dim=0), dim=0)
+    order = cosines.argsort(stable=True)[: APART + 1]
+    gaps = cosines[order].diff()
     return set(order[: int(gaps.argmax()) + 1].tolist()) if len(gaps) else set()
 
 
