@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
+import numpy as np
 import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
@@ -142,6 +143,36 @@ def bars(x: str, y: str, by: str) -> Mark:
         if legend := axis.get_legend():
             legend.remove()  # the figure has one for all panels
         axis.grid(visible=False, axis="x")
+
+    return draw
+
+
+def stacked(
+    names: str, columns: Mapping[str, str], colours: Sequence[str] = figures.COLOURS, *, upright: bool = False
+) -> Mark:
+    """Draw stacked bars of shares (%), one bar for each value of `names`.
+
+    Args:
+        names: The column whose values name the bars.
+        columns: The columns whose sums are the parts of a bar, by their labels. Together they are 100 %.
+        colours: The colours of the parts.
+        upright: Whether the bars are vertical.
+    """
+
+    def draw(axis: Axes, rows: pd.DataFrame) -> None:
+        sums = rows.groupby(names, sort=False)[list(columns.values())].sum().astype(float)
+        shares = 100 * sums.div(sums.sum(axis=1), axis=0).fillna(0)
+        start = np.zeros(len(shares))
+        for (label, column), colour in zip(columns.items(), colours, strict=False):
+            part = shares[column].to_numpy()
+            if upright:
+                axis.bar(shares.index, part, bottom=start, color=colour, label=label)
+            else:
+                axis.barh(shares.index, part, left=start, color=colour, label=label, height=0.7)
+            start = start + part
+        axis.set(**{"ylim" if upright else "xlim": (0, 100)})
+        axis.yaxis.set_inverted(not upright)
+        axis.grid(visible=False, axis="x" if upright else "y")
 
     return draw
 

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from gradleak.show import figures
-from gradleak.show.drawn import bars, drawn, level, lines, points, powers_of_two
+from gradleak.show.drawn import bars, drawn, level, lines, points, powers_of_two, stacked
 
 ROWS = pd.DataFrame(
     [
@@ -74,3 +74,15 @@ def test_other_marks_show_the_rows_of_their_panel() -> None:
 def test_without_rows_the_figure_says_so() -> None:
     figure = drawn(ROWS[:0], lines("size", "right"), empty="no batches")
     assert figure.axes[0].texts[0].get_text() == "no batches"
+
+
+def test_stacked_bars_are_shares_of_their_sum() -> None:
+    rows = pd.DataFrame({"attack": ["b", "a", "b"], "right": [1, 0, 2], "failed": [1, 0, 0]})
+    parts = {"labels found": "right", "none found": "failed"}
+    flat = drawn(rows, stacked("attack", parts, ["0.2", "0.7"])).axes[0]
+    assert [label.get_text() for label in flat.get_yticklabels()] == ["b", "a"], "in the order of the rows"
+    assert flat.yaxis_inverted(), "from top to bottom"
+    assert [(bar.get_x(), bar.get_width()) for bar in flat.patches] == [(0, 75), (0, 0), (75, 25), (0, 0)]
+    upright = drawn(rows, stacked("attack", parts, upright=True)).axes[0]
+    assert [(bar.get_y(), bar.get_height()) for bar in upright.patches] == [(0, 75), (0, 0), (75, 25), (0, 0)]
+    assert upright.get_ylim() == (0, 100)

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Iterator
 from statistics import median
 from typing import Annotated, Any, ClassVar
 
-import numpy as np
 import pandas as pd
 import torch
 from matplotlib.figure import Figure
@@ -26,7 +25,7 @@ from gradleak.leak import Leak, observe
 from gradleak.models.language import batch_of, build_language_model
 from gradleak.runs.records import Record
 from gradleak.sequences import read_sentences
-from gradleak.show import figures
+from gradleak.show.drawn import drawn, stacked
 from gradleak.show.summaries import among, only, percent, select, summary, total
 from gradleak.studies import Experiment, Row, setting
 
@@ -354,21 +353,18 @@ def figure_outcomes(record: Record) -> Figure:
     Left: one bar for each attack if every assumption holds. Right: one bar for each broken assumption, all attacks
     together.
     """
-    frame = record.rows(Hunt)
-    figure, axes = figures.panels(1, 2, height=5.2)
-    kept, rest = frame[frame["broken"] == "none"], frame[frame["broken"] != "none"]
-    for axis, own, key, words, title in (
-        (axes[0][0], kept, "family", list(FAMILIES), "every assumption holds"),
-        (axes[0][1], rest, "broken", [name for name in BROKEN if name != "none"], "one is broken, all attacks"),
-    ):
-        totals = own.groupby(key)[list(COUNTS.values())].sum().reindex(words).fillna(0)
-        shares = 100 * totals.div(totals.sum(axis=1).clip(lower=1), axis=0)
-        left, places = np.zeros(len(words)), np.arange(len(words))
-        for (outcome, column), colour in zip(COUNTS.items(), COLOURS, strict=True):
-            axis.barh(places, shares[column], left=left, color=colour, label=outcome, height=0.7)
-            left += shares[column].to_numpy()
-        axis.set_yticks(places, words, fontsize=8)
-        axis.invert_yaxis()
-        axis.set(xlabel="share of cases (%)", title=title, xlim=(0, 100))
-    figures.legend_below(figure, 6)
-    return figure
+    rows = record.rows(Hunt)
+    kept = _ordered(select(rows, broken="none"), "family", FAMILIES)
+    rest = _ordered(rows[rows["broken"] != "none"], "broken", BROKEN)
+    kept = kept.assign(bar=kept["family"], holds="every assumption holds")
+    rest = rest.assign(bar=rest["broken"], holds="one is broken, all attacks")
+    return drawn(
+        pd.concat([kept, rest]),
+        stacked("bar", COUNTS, COLOURS),
+        lambda axis, _: axis.tick_params(axis="y", labelsize=8),
+        panels="holds",
+        height=5.2,
+        legend=6,
+        sharey=False,
+        xlabel="share of cases (%)",
+    )

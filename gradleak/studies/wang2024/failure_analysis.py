@@ -21,6 +21,7 @@ from gradleak.devices import least_squares
 from gradleak.labels import idlg, recover_soft_labels
 from gradleak.runs.records import Record
 from gradleak.show import figures
+from gradleak.show.drawn import drawn, lines
 from gradleak.show.summaries import greatest, least, percent, summary, total
 from gradleak.studies import Experiment, setting
 from gradleak.studies.shared.samples import DTYPES, LABELS, random_layer, soft_labels
@@ -285,20 +286,18 @@ def _last_whole(group: pd.DataFrame) -> str:
 
 def figure_frontier(record: Record) -> Figure:
     """Plot the shares of recovered and of ambiguous labels (%) against the scale of the logits, for each precision."""
-    frame = record.rows(Point)
-    figure, axes = figures.panels(1, len(LABELS), height=3.5, sharey=True)
-    for axis, labels in zip(axes[0], LABELS, strict=True):
-        for index, dtype in enumerate(DTYPES):
-            own = frame[(frame["labels"] == labels) & (frame["dtype"] == dtype)].sort_values("scale")
-            colour = figures.COLOURS[2 * index]
-            axis.plot(own["scale"], own["accuracy"], "o-", color=colour, markersize=4, label=f"{dtype}, recovered")
-            axis.plot(
-                own["scale"], own["ambiguous"], "--", color=colour, linewidth=1.3, label=f"{dtype}, ambiguous"
-            )  # fmt: skip
-        axis.set(title=labels, xscale="log", xlabel="scale of the logits", ylim=(-3, 103))
-    axes[0][0].set_ylabel("percent of gradients")
-    figures.legend_below(figure, 4)
-    return figure
+    return drawn(
+        record.rows(Point),
+        lines("scale", "accuracy", by="dtype", label="{}, recovered".format, linestyle="-"),
+        lines("scale", "ambiguous", by="dtype", label="{}, ambiguous".format, linestyle="--", marker=""),
+        panels="labels",
+        height=3.5,
+        legend=4,
+        xscale="log",
+        xlabel="scale of the logits",
+        ylabel="percent of gradients",
+        ylim=(-3, 103),
+    )
 
 
 def figure_open(scale: float = 40.0, seed: int = 0) -> Figure:

@@ -24,7 +24,7 @@ from gradleak.leak import observe_heads
 from gradleak.runs.fitting import Sees
 from gradleak.runs.forms import Form, Whole
 from gradleak.runs.records import Record
-from gradleak.show import figures
+from gradleak.show.drawn import drawn, stacked
 from gradleak.studies import Experiment, Row, setting
 from gradleak.studies.shared.attacked_networks import built
 from gradleak.studies.shared.samples import LABELS, private_samples
@@ -327,22 +327,13 @@ def figure_statuses(record: Record) -> Figure:
     One bar for each dataset and kind of label.
     """
     frame = _frame(record)
-    figure, axes = figures.panels(1, 1, height=0.38 * len(frame) + 1.1)
-    axis = axes[0][0]
-    names = frame["dataset"].map(data.title) + ", " + frame["labels"]
-    parts = {
-        "recovered": frame["accuracy"],
-        "ambiguous": frame["ambiguous"],
-        "zero gradient": frame["zero"],
-        "no label found": frame["failed"] - frame["zero"],
-    }
-    start = pd.Series(0.0, index=frame.index)
-    for index, (name, values) in enumerate(parts.items()):
-        axis.barh(range(len(frame)), values, left=start, color=figures.COLOURS[index], label=name, height=0.6)
-        start = start + values
-    axis.set_yticks(range(len(frame)), names)
-    axis.set(xlabel="percent of samples", xlim=(0, 100))
-    axis.invert_yaxis()
-    axis.grid(axis="y", visible=False)
-    axis.legend(ncols=4, loc="lower center", bbox_to_anchor=(0.45, 1.0), fontsize=9.5)
-    return figure
+    parts = {"recovered": "accuracy", "ambiguous": "ambiguous", "zero gradient": "zero", "no label found": "missed"}
+    return drawn(
+        frame.assign(
+            name=frame["dataset"].map(data.title) + ", " + frame["labels"], missed=frame["failed"] - frame["zero"]
+        ),
+        stacked("name", parts),
+        height=0.38 * len(frame) + 1.1,
+        legend=4,
+        xlabel="percent of samples",
+    )

@@ -23,7 +23,8 @@ from gradleak.labels.soft.path import LabelPath, label_path
 from gradleak.runs.fitting import Sees
 from gradleak.runs.records import Record
 from gradleak.show import figures
-from gradleak.show.summaries import NOTHING, among, only, percent, summary
+from gradleak.show.drawn import drawn, lines
+from gradleak.show.summaries import NOTHING, among, only, percent, select, summary
 from gradleak.studies import Experiment, Row, setting
 from gradleak.studies.shared import defended
 from gradleak.studies.shared.attacked_networks import built
@@ -359,19 +360,13 @@ def figure_utility(record: Record) -> Figure:
 
     One line for each defence; the attacker expects the defence.
     """
-    frame = _with_aware(record.rows(Disturbed))
-    frame = frame[frame["aware"] & (frame["place"] == "layer")]
-    figure, axes = figures.panels(1, 1, height=3.6)
-    axis = axes[0][0]
-    for index, (defense, own) in enumerate(frame.groupby("defense", sort=False)):
-        own = own.sort_values("utility")
-        axis.plot(
-            1 - own["utility"].clip(upper=1 - 1e-8),
-            own["within_tenth"],
-            color=figures.COLOURS[index % len(figures.COLOURS)],
-            marker="osD^vP"[index],
-            label=defense,
-        )
-    axis.set(xscale="log", xlabel="1 − cosine to the clean gradient", ylabel="labels within 0.1 (L1), %")
-    figures.legend_below(figure, 6)
-    return figure
+    rows = select(_with_aware(record.rows(Disturbed)), aware=True, place="layer")
+    return drawn(
+        rows.assign(lost=1 - rows["utility"].clip(upper=1 - 1e-8)),
+        lines("lost", "within_tenth", by="defense", markersize=6),
+        height=3.6,
+        legend=6,
+        xscale="log",
+        xlabel="1 − cosine to the clean gradient",
+        ylabel="labels within 0.1 (L1), %",
+    )

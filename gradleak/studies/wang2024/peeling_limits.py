@@ -33,6 +33,7 @@ from gradleak.runs.fitting import Sees
 from gradleak.runs.forms import Form, Whole
 from gradleak.runs.records import Record
 from gradleak.show import figures
+from gradleak.show.drawn import drawn, lines
 from gradleak.show.summaries import NOTHING, Measure, among, count, greatest, least, median, only, select, summary
 from gradleak.studies import Experiment, Row, setting
 from gradleak.studies.shared.mosaics import packed, show
@@ -706,23 +707,16 @@ def figure_layers(record: Record) -> Figure:
 
     One line (median) and range for each noise level, which the attacker knows.
     """
-    frame = select(record.rows(Defended), defense="gaussian", attacker="aware", what="layer", reason="")
-    figure, axes = figures.panels(1, 1, height=3.4)
-    axis = axes[0][0]
-    for index, (level, group) in enumerate(frame.groupby("level")):
-        off = group.groupby("number")["off"]
-        axis.plot(
-            off.median().index + 1,
-            off.median(),
-            color=figures.COLOURS[index],
-            marker="o",
-            markersize=3,
-            label=f"noise {level:.0e}",
-        )
-        axis.fill_between(off.median().index + 1, off.min(), off.max(), color=figures.COLOURS[index], alpha=0.2)
-    axis.set(yscale="log", xlabel="layer, from the last", ylabel="true error of its inputs")
-    figures.legend_below(figure, 4)
-    return figure
+    rows = select(record.rows(Defended), defense="gaussian", attacker="aware", what="layer", reason="")
+    return drawn(
+        rows.assign(place=rows["number"] + 1).sort_values("level"),
+        lines("place", "off", by="level", middle="median", band="range", label="noise {:.0e}".format),
+        height=3.4,
+        legend=4,
+        yscale="log",
+        xlabel="layer, from the last",
+        ylabel="true error of its inputs",
+    )
 
 
 def sinks(record: Record, dtype: str) -> float:

@@ -33,6 +33,7 @@ from gradleak.runs.forms import Form, Whole
 from gradleak.runs.records import Record
 from gradleak.sequences import batch_of, read_sentences
 from gradleak.show import figures
+from gradleak.show.drawn import drawn, stacked
 from gradleak.show.summaries import (
     NOTHING,
     Measure,
@@ -767,22 +768,17 @@ def figure_certificates(record: Record) -> Figure:
 
     Left: attackers who know the precision. Right: attackers who do not.
     """
-    names = list(record.stated(Parameters).precisions)
-    frame = record.rows(NetworkLabels)
-    figure, axes = figures.panels(1, 2, height=3.2, sharey=True)
-    for axis, attacker in zip(axes[0], ("told", "not told"), strict=True):
-        # In float32 and float64, knowledge of the precision makes no difference.
-        own = frame[frame["attacker"] == attacker]
-        plain = frame[(frame["attacker"] == "not told") & frame["precision"].isin(("float32", "float64"))]
-        own = pd.concat([own, plain]) if attacker == "told" else own
-        sums = own.groupby("precision")[[*STATUSES, "cases"]].sum().reindex(names)
-        bottom = torch.zeros(len(names), dtype=torch.float64).numpy()
-        for place, status in enumerate(STATUSES):
-            share = (100 * sums[status] / sums["cases"]).to_numpy()
-            axis.bar(names, share, bottom=bottom, label=status, color=figures.COLOURS[2 * place])
-            bottom = bottom + share
-        axis.set(title=f"attacker {ATTACKERS[attacker]}", ylim=(0, 100))
-        axis.tick_params(axis="x", rotation=30)
-    axes[0][0].set_ylabel("share of single labels (%)")
-    figures.legend_below(figure, 3)
-    return figure
+    rows = _in_words(record, NetworkLabels)
+    # In float32 and float64, knowledge of the precision makes no difference.
+    plain = rows[rows["attacker"].eq(ATTACKERS["not told"]) & rows["precision"].isin(("float32", "float64"))]
+    rows = pd.concat([plain.assign(attacker=ATTACKERS["told"]), rows])
+    return drawn(
+        rows[rows["attacker"].isin([ATTACKERS["told"], ATTACKERS["not told"]])],
+        stacked("precision", dict(zip(STATUSES, STATUSES, strict=True)), figures.COLOURS[::2], upright=True),
+        lambda axis, _: axis.tick_params(axis="x", rotation=30),
+        panels="attacker",
+        title="attacker {}".format,
+        height=3.2,
+        legend=3,
+        ylabel="share of single labels (%)",
+    )
