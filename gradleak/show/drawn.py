@@ -254,7 +254,8 @@ def dots(x: str, y: str, colour: Callable[[str], str]) -> Mark:
     def draw(axis: Axes, rows: pd.DataFrame) -> None:
         named_lines(axis, list(rows[y].unique()))
         for place, (name, group) in enumerate(rows.groupby(y, sort=False)):
-            values, look = group[x].dropna().astype(float), {"color": colour(str(name))}
+            values = group[x].dropna().astype(float)
+            look: dict[str, Any] = {"color": colour(str(name))}
             axis.scatter(values, np.full(len(values), place), s=9, alpha=0.55, **look)
             if len(values):
                 axis.scatter(values.mean(), place, s=170, marker="|", linewidth=2.4, **look)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import product
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pandas as pd
 import torch
@@ -216,7 +216,7 @@ def figure_defenses(record: Record) -> Figure:
     frame = frame.assign(line=[SHORT.get(defense, "no defence").format(level) for defense, level in names])
     guess = select(frame, attack=GUESS, defense=frame["defense"].iloc[0]).assign(line="a guess", error=0.0)
     families = {title: own for title, own in FAMILIES.items() if frame["defense"].isin(own).any()} or {"": ()}
-    looks = {
+    looks: dict[str, dict[str, Any]] = {
         "no defence": {"color": "0.2"},
         "a guess": {"color": "0.6", "linestyle": "-", "marker": "", "linewidth": 1.2},
     }
