@@ -11,7 +11,7 @@ panels show different things, `arranged` draws a list of them:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -77,7 +77,7 @@ def lines(
     band: str = "",
     aside: float = 0.0,
     label: Named = lambda *values: ", ".join(map(str, values)),
-    order: Iterable[str] = (),
+    order: Collection[str] = (),
     looks: Mapping[str, Mapping[str, Any]] | None = None,
     **style: Any,
 ) -> Mark:
@@ -270,7 +270,7 @@ def proportions(
     *,
     interval: Callable[[pd.Series[Any]], tuple[float, float]],
     aside: float = 0.0,
-    order: Sequence[str] = (),
+    order: Collection[str] = (),
     looks: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Mark:
     """Draw the mean of a column with its confidence interval, on a line for each value of `y`, from top to bottom.
@@ -290,7 +290,7 @@ def proportions(
         names = list(rows[y].unique())
         named_lines(axis, names)
         groups = {", ".join(map(str, values)): group for values, group in rows.groupby(keys, sort=False)}
-        for number, label in enumerate(order or groups):
+        for number, label in enumerate([name for name in order or groups if name in groups]):
             look = look_of(number) | {"linestyle": "", "markersize": 7} | dict((looks or {}).get(label, {}))
             for name, group in groups[label].groupby(y, sort=False):
                 place = names.index(name) + aside * (number - (len(groups) - 1) / 2)

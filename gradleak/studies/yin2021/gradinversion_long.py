@@ -234,7 +234,8 @@ def peeled_table(record: Record) -> pd.DataFrame:
 
 def layer_table(record: Record) -> pd.DataFrame:
     """Return how often the inputs of each layer were recovered, and their errors; one row for each layer."""
-    return peeled.layer_table(select(record.frame(), part="one"))
+    rows = select(record.frame(), what="layer", part="one")
+    return peeled.layer_table(rows) if len(rows) else pd.DataFrame(columns=["layer", *peeled.LAYERS])
 
 
 def reasons(record: Record) -> pd.DataFrame:
