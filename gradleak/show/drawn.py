@@ -3,12 +3,16 @@
     drawn(rows, lines("size", "accuracy", by="attack"), panels="network", xlabel="batch size", ylabel="labels found, %")
 
 draws a panel for each `network`, and in it the mean `accuracy` against `size`, a line for each `attack`. A figure that
-needs something else combines these marks with a function of its own, which takes the axes and the panel's rows.
+needs something else combines these marks with a function of its own, which takes the axes and the panel's rows. If the
+panels show different things, `arranged` draws a list of them:
+
+    arranged([panel(rows, lines("size", name, by="attack"), ylabel=name) for name in ("psnr", "ssim")], across=2)
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -18,6 +22,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from gradleak.show import figures
+from gradleak.show.summaries import select
 
 # Draws some columns of a panel's rows.
 Mark = Callable[[Axes, pd.DataFrame], None]
@@ -49,7 +54,7 @@ def drawn(
         title: Makes the panel's title of these values.
         across: The most panels side by side.
         height: The height of a panel (inches).
-        ylabel: What the vertical axis shows; it stands at the first panel of each row.
+        ylabel: What the vertical axis shows.
         legend: The number of columns of the legend below the figure; 0 for no legend.
         empty: What the figure says where there are no rows.
         sharey: Whether all panels have one vertical scale.
@@ -58,16 +63,9 @@ def drawn(
     if rows.empty:
         return figures.nothing(empty)
     keys = [panels] if isinstance(panels, str) else list(panels)
-    groups = list(rows.groupby(keys, sort=False)) if keys else [((), rows)]
-    figure, axes = figures.grid(len(groups), across, height=height, sharey=sharey)
-    for place, (axis, (values, group)) in enumerate(zip(axes, groups, strict=True)):
-        for mark in marks:
-            mark(axis, group)
-        axis.set(**{"xlabel": "", "title": title(*values)} | settings)
-        axis.set_ylabel("" if place % across else ylabel)
-    if legend:
-        figures.legend_below(figure, legend)
-    return figure
+    groups = rows.groupby(keys, sort=False) if keys else [((), rows)]
+    shown = [panel(group, *marks, **{"title": title(*values), "ylabel": ylabel} | settings) for values, group in groups]
+    return arranged(shown, across, height=height, legend=legend, sharey=sharey)
 
 
 def lines(
@@ -76,9 +74,10 @@ def lines(
     by: str | Sequence[str] = (),
     *,
     middle: Literal["mean", "median"] = "mean",
-    band: Literal["", "range"] = "",
+    band: str = "",
+    aside: float = 0.0,
     label: Named = lambda *values: ", ".join(map(str, values)),
-    order: Sequence[str] = (),
+    order: Collection[str] = (),
     looks: Mapping[str, Mapping[str, Any]] | None = None,
     **style: Any,
 ) -> Mark:
@@ -89,7 +88,10 @@ def lines(
         y: The column whose mean is drawn at each value of `x`.
         by: The columns whose values make the groups.
         middle: Whether the mean or the median is drawn.
-        band: "range" for a band from the least to the greatest value.
+        band: "range" for a band from the least to the greatest value, "deviation" for ± one standard deviation, or the
+            column whose mean is the half height of the band.
+        aside: If it is not 0, the values of `x` are placed at 0, 1, 2 …, and lines are shifted sideways, this far from
+            each other, so that none hides another. `places` labels these places.
         label: Makes the label of a line of its group's values.
         order: The groups that are drawn, by their label, in this order; all of them if it is empty.
         looks: The style of a line by its label, where the house's order of colours and dashes will not do.
@@ -100,16 +102,26 @@ def lines(
     def draw(axis: Axes, rows: pd.DataFrame) -> None:
         groups = rows.groupby(keys, sort=False) if keys else [((), rows)]
         named = {label(*values): group for values, group in groups}
+        every = sorted(rows[x].unique())
         for number, name in enumerate(order or named):
             if name not in named:
                 continue
-            values = named[name].groupby(x)[y]
-            shown = values.agg(middle).astype(float)
+            values = named[name].groupby(x)
+            shown = values[y].agg(middle).astype(float)
             look = look_of(number) | style | dict((looks or {}).get(name, {}))
-            axis.plot(shown.index, shown.to_numpy(), label=name, **look)
-            if band:
-                low, high = values.min().astype(float), values.max().astype(float)
-                axis.fill_between(shown.index, low, high, color=look["color"], alpha=0.15, linewidth=0)
+            at = shown.index.to_numpy()
+            if aside:
+                at = np.array([every.index(value) for value in at]) + aside * (number - (len(named) - 1) / 2)
+            axis.plot(at, shown.to_numpy(), label=name, **look)
+            if band == "range":
+                low, high = values[y].min(), values[y].max()
+            elif band:
+                half = values[y].std() if band == "deviation" else values[band].mean()
+                low, high = shown - half, shown + half
+            else:
+                continue
+            low, high = low.astype(float), high.astype(float)
+            axis.fill_between(at, low, high, color=look["color"], alpha=0.15, linewidth=0)
 
     return draw
 
@@ -177,13 +189,14 @@ def stacked(
     return draw
 
 
-def level(value: float | str, label: str = "", **style: Any) -> Mark:
-    """Draw a dashed horizontal line at a value, or at the mean of a column."""
+def level(value: float | str, label: str = "", *, upright: bool = False, **style: Any) -> Mark:
+    """Draw a dashed horizontal (or upright) line at a value, or at the mean of a column."""
 
     look: dict[str, Any] = {"color": figures.TRUTH, "linestyle": DASHED, "linewidth": 1.4, "label": label} | style
 
     def draw(axis: Axes, rows: pd.DataFrame) -> None:
-        axis.axhline(float(rows[value].mean()) if isinstance(value, str) else value, **look)
+        place = float(rows[value].mean()) if isinstance(value, str) else value
+        (axis.axvline if upright else axis.axhline)(place, **look)
 
     return draw
 
@@ -198,3 +211,127 @@ def powers_of_two(column: str) -> Mark:
         axis.minorticks_off()
 
     return draw
+
+
+@dataclass(frozen=True)
+class Panel:
+    """The rows of a panel, the marks that show them, and what `Axes.set` takes."""
+
+    rows: pd.DataFrame
+    marks: Sequence[Mark]
+    settings: Mapping[str, Any]
+
+
+def panel(rows: pd.DataFrame, *marks: Mark, **settings: Any) -> Panel:
+    """Return a panel for `arranged`; `settings` is what `Axes.set` takes, such as title, xlabel and ylim."""
+    return Panel(rows, marks, settings)
+
+
+def arranged(
+    panels: Sequence[Panel], across: int, *, height: float = 3.0, legend: int = 0, sharey: bool = True, **options: Any
+) -> Figure:
+    """Draw panels in rows. A title or label that neighbours have in common is drawn once.
+
+    Args:
+        panels: The panels, row by row.
+        across: The number of panels side by side.
+        height: The height of a panel (inches).
+        legend: The number of columns of the legend below the figure; 0 for no legend.
+        sharey: Whether all panels have one vertical scale.
+        options: What `plt.subplots` takes: sharex, width_ratios and the like.
+    """
+    figure, axes = figures.grid(len(panels), across, height=height, sharey=sharey, **options)
+    names = [{"title": "", "xlabel": "", "ylabel": ""} | dict(own.settings) for own in panels]
+    for place, (axis, own) in enumerate(zip(axes, panels, strict=True)):
+        for mark in own.marks:
+            mark(axis, own.rows)
+        beside = {"title": place - across, "xlabel": place + across, "ylabel": place - 1 if place % across else -1}
+        same = {
+            name: ""
+            for name, other in beside.items()
+            if 0 <= other < len(names) and names[other][name] == names[place][name]
+        }
+        axis.set(**names[place] | same)
+    if legend:
+        figures.legend_below(figure, legend)
+    return figure
+
+
+def only_rows(mark: Mark, **where: Hashable) -> Mark:
+    """Apply a mark only to the rows in which columns have these values."""
+    return lambda axis, rows: mark(axis, select(rows, **where))
+
+
+def places(column: str, text: Callable[[Any], str]) -> Mark:
+    """Label the places 0, 1, 2 … of the horizontal axis with the values of a column in order."""
+
+    def draw(axis: Axes, rows: pd.DataFrame) -> None:
+        values = sorted(rows[column].unique())
+        axis.set_xticks(range(len(values)), list(map(text, values)))
+
+    return draw
+
+
+def dots(x: str, y: str, colour: Callable[[str], str]) -> Mark:
+    """Draw a dot for each row and a tick at their mean, on a line for each value of `y`, from top to bottom.
+
+    Args:
+        x: The column on the horizontal axis.
+        y: The column whose values name the lines.
+        colour: Returns the colour of a line by its name.
+    """
+
+    def draw(axis: Axes, rows: pd.DataFrame) -> None:
+        named_lines(axis, list(rows[y].unique()))
+        for place, (name, group) in enumerate(rows.groupby(y, sort=False)):
+            values = group[x].dropna().astype(float)
+            look: dict[str, Any] = {"color": colour(str(name))}
+            axis.scatter(values, np.full(len(values), place), s=9, alpha=0.55, **look)
+            if len(values):
+                axis.scatter(values.mean(), place, s=170, marker="|", linewidth=2.4, **look)
+
+    return draw
+
+
+def proportions(
+    x: str,
+    y: str,
+    by: str | Sequence[str] = (),
+    *,
+    interval: Callable[[pd.Series[Any]], tuple[float, float]],
+    aside: float = 0.0,
+    order: Collection[str] = (),
+    looks: Mapping[str, Mapping[str, Any]] | None = None,
+) -> Mark:
+    """Draw the mean of a column with its confidence interval, on a line for each value of `y`, from top to bottom.
+
+    Args:
+        x: The column whose mean is drawn, such as whether an attack succeeded.
+        y: The column whose values name the lines.
+        by: The columns whose values make groups, each with a colour and marker, within a line.
+        interval: Returns the ends of the confidence interval.
+        aside: How far the groups are drawn from each other within a line.
+        order: The groups that are drawn, by their label, in this order; all of them if it is empty.
+        looks: The style of a group by its label, where the house's order of colours and markers will not do.
+    """
+    keys = [by] if isinstance(by, str) else list(by)
+
+    def draw(axis: Axes, rows: pd.DataFrame) -> None:
+        names = list(rows[y].unique())
+        named_lines(axis, names)
+        groups = {", ".join(map(str, values)): group for values, group in rows.groupby(keys, sort=False)}
+        for number, label in enumerate([name for name in order or groups if name in groups]):
+            look = look_of(number) | {"linestyle": "", "markersize": 7} | dict((looks or {}).get(label, {}))
+            for name, group in groups[label].groupby(y, sort=False):
+                place = names.index(name) + aside * (number - (len(groups) - 1) / 2)
+                axis.plot(interval(group[x]), [place, place], color=look["color"], linewidth=1.8)
+                axis.plot([group[x].mean()], [place], label=label, **look)
+        axis.grid(visible=False, axis="y")
+
+    return draw
+
+
+def named_lines(axis: Axes, names: Sequence[str]) -> None:
+    """Label the places 0, 1, 2 … of the vertical axis, from top to bottom."""
+    axis.set_yticks(range(len(names)), names)
+    axis.set_ylim(len(names) - 0.4, -0.6)

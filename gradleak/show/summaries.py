@@ -37,7 +37,7 @@ def summary(rows: pd.DataFrame, keys: Mapping[str, str], measures: Mapping[str, 
         0  1       2      31.0
         1  8       1      20.0
     """
-    groups = rows.groupby(list(keys.values()), sort=False)
+    groups = rows.groupby(list(keys.values()), sort=False) if len(rows) else ()
     lines = [
         dict(zip(keys, map(str, values), strict=True)) | {head: measure(group) for head, measure in measures.items()}
         for values, group in groups

@@ -22,11 +22,10 @@ from gradleak.leak import Gradients, Leak, observe
 from gradleak.models.language import batch_of
 from gradleak.runs.records import Record
 from gradleak.sequences import read_prefixes, read_sentences
-from gradleak.show import figures
 from gradleak.show.drawn import drawn, lines
-from gradleak.show.summaries import Measure, count, mean, median, summary, total
+from gradleak.show.summaries import Measure, count, mean, median, select, summary, total
 from gradleak.studies import Experiment, Row, setting
-from gradleak.studies.shared.private_noise import noise_axis, private_level
+from gradleak.studies.shared.private_noise import draw_noise, private_level
 from gradleak.studies.shared.read import private_of, reading_of
 from gradleak.studies.shared.sentence_clients import SHOWN, Cell, OnLanguageModel
 
@@ -285,30 +284,9 @@ def layers_table(record: Record) -> pd.DataFrame:
 
 def figure_frontier(record: Record) -> Figure:
     """Draw the share of sentences found against the noise and its ε, a line for each model and stage of training."""
-    frame = record.rows(BehindDpSgd)
-    frame = frame[frame["reader"] == "prefixes"]
-    levels = sorted(frame["level"].unique())
-    figure, axes = figures.panels(1, 1, height=3.4)
-    axis = axes[0][0]
-    groups = frame.groupby(["kind", "stage"], sort=False)
-    for number, (((kind, stage), group), colour, dashes, marker) in enumerate(
-        zip(groups, figures.COLOURS, figures.DASHES, "osDv^x", strict=False)
-    ):
-        shares = group.groupby("level")["right"].mean()
-        # Shift the curves sideways, so that none hides another.
-        places = [levels.index(level) + 0.05 * (number - 1.5) for level in shares.index]
-        axis.plot(
-            places,
-            shares.to_numpy(),
-            marker=marker,
-            color=colour,
-            linestyle=dashes,
-            label=f"{SHOWN[str(kind)]}, {stage}",
-        )
-    noise_axis(axis, levels)
-    axis.set(ylim=(-0.03, 1.05), ylabel="sentences exact")
-    figures.legend_below(figure, 4)
-    return figure
+    frame = select(record.rows(BehindDpSgd), reader="prefixes")
+    frame = frame.assign(noise=frame["level"], line=frame["kind"].map(SHOWN) + ", " + frame["stage"])
+    return draw_noise(frame, "right", legend=4, ylabel="sentences exact")
 
 
 def figure_sizes(record: Record) -> Figure:

@@ -29,10 +29,10 @@ from gradleak.runs.forms import Form, Whole
 from gradleak.runs.records import Record
 from gradleak.sequences import Transcripts, observe_speech, read_defended, read_output, read_sharing, read_transcripts
 from gradleak.sequences.observed import FIRST
-from gradleak.show import figures
+from gradleak.show.drawn import drawn, proportions
 from gradleak.show.summaries import among, greatest, least, mean, median, only, summary, total
 from gradleak.studies import Experiment, Row, setting
-from gradleak.studies.shared.private_noise import noise_axis, private_level
+from gradleak.studies.shared.private_noise import draw_noise, private_level
 from gradleak.studies.shared.proportions import successes, successes_with_interval, wilson_interval
 from gradleak.studies.shared.recognisers import (
     RATE,
@@ -562,48 +562,30 @@ def withheld_table(record: Record) -> pd.DataFrame:
 def figure_defenses(record: Record) -> Figure:
     """Draw the share of exact transcripts behind each defence, with its 95 % interval, a panel per stage."""
     frame = record.rows(ReadBehindDefense)
-    stages = list(frame.groupby("trained", sort=False))
-    forms = list(dict.fromkeys(frame["form"]))
-    figure, axes = figures.panels(1, len(stages), height=1.0 + 0.4 * len(forms), sharey=True)
-    for axis, (trained, group) in zip(axes[0], stages, strict=True):
-        for number, (reader, mark) in enumerate((("nearest words", "o"), ("length told", "s"), ("closed form", "x"))):
-            own = group[group["reader"] == reader].groupby("form")["exact"]
-            for place, form in enumerate(forms):
-                values = own.get_group(form)
-                height = place + 0.2 * (number - 1)
-                colour = figures.COLOURS[number]
-                axis.plot(wilson_interval(values), [height] * 2, color=colour, linewidth=1.5)
-                label = reader if place == 0 else None
-                axis.plot([values.mean()], [height], marker=mark, color=colour, linestyle="", label=label)
-        axis.set(title=stage_of(trained), xlabel="transcripts exact", xlim=(-0.04, 1.04))
-        axis.grid(visible=False, axis="y")
-    axes[0][0].set_yticks(range(len(forms)), [_named(form) for form in forms])
-    axes[0][0].invert_yaxis()
-    figures.legend_below(figure, 3)
-    return figure
+    readers = ("nearest words", "length told", "closed form")
+    return drawn(
+        frame.assign(defence=frame["form"].map(_named)),
+        proportions("exact", "defence", by="reader", interval=wilson_interval, aside=0.2, order=readers),
+        panels="trained",
+        title=stage_of,
+        height=1.0 + 0.4 * frame["form"].nunique(),
+        legend=3,
+        xlabel="transcripts exact",
+        xlim=(-0.04, 1.04),
+    )
 
 
 def figure_frontier(record: Record) -> Figure:
     """Draw the share of exact transcripts against the noise of a release and its ε, a line per stage and method."""
-    frame = record.rows(ReadRelease)
-    frame = frame.assign(noise=[Release.of(form).noise for form in frame["form"]])
-    levels = sorted(frame["noise"].unique())
-    figure, axes = figures.panels(1, 1, height=3.4)
-    axis = axes[0][0]
     readers = {"nearest words": "nothing told", "length told": "length told"}
-    groups = frame[frame["reader"].isin(list(readers))].groupby(["trained", "reader"], sort=False)
-    for number, ((trained, reader), group) in enumerate(groups):
-        shares = group.groupby("noise")["exact"].mean()
-        # Shift the curves sideways, so that none hides another.
-        axis.plot(
-            [levels.index(level) + 0.05 * (number - (len(groups) - 1) / 2) for level in shares.index],
-            shares.astype(float),
-            marker="osDv^x"[number % 6],
-            color=figures.COLOURS[number % 6],
-            linestyle=figures.DASHES[number % 6],
-            label=f"{stage_of(trained)}, {readers[str(reader)]}",
-        )
-    noise_axis(axis, levels)
-    axis.set(ylim=(-0.03, 1.05), ylabel="transcripts exact")
-    figures.legend_below(figure, 2)
-    return figure
+    frame = record.rows(ReadRelease)
+    frame = frame[frame["reader"].isin(list(readers))]
+    return draw_noise(
+        frame.assign(
+            noise=[Release.of(form).noise for form in frame["form"]],
+            line=frame["trained"].map(stage_of) + ", " + frame["reader"].map(readers),
+        ),
+        "exact",
+        legend=2,
+        ylabel="transcripts exact",
+    )

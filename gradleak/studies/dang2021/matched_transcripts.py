@@ -26,6 +26,7 @@ from gradleak.sequences.observed import observe_speech
 from gradleak.sequences.recovered import read_recovered
 from gradleak.sequences.transcripts import read_transcripts
 from gradleak.show import figures
+from gradleak.show.drawn import arranged, drawn, lines, panel, places, proportions
 from gradleak.show.summaries import mean, median, select, summary, total
 from gradleak.studies import Experiment, Row, setting
 from gradleak.studies.shared.proportions import successes, successes_with_interval, wilson_interval
@@ -394,24 +395,21 @@ def last_table(record: Record) -> pd.DataFrame:
 
 def figure_ways(record: Record) -> Figure:
     """Draw the share of exact transcripts of each kind of matching, untrained, with its 95 % confidence interval."""
-    frame = _searches(record)
-    frame = frame[frame["trained"] == 0]
-    keys = ["source", "search", "bag", "best_of"]
-    groups = [(list(map(str, key)), group) for key, group in frame.groupby(keys, sort=False)][::-1]
-    figure, axes = figures.panels(1, 1, height=0.8 + 0.36 * len(groups))
-    axis = axes[0][0]
-    names = []
-    for place, ((source, search, bag, best), group) in enumerate(groups):
-        low, high = wilson_interval(group["exact"])
-        colour = figures.COLOURS[list(SEARCHES).index(search)]
-        axis.plot([low, high], [place, place], color=colour, linewidth=2)
-        axis.plot([group["exact"].mean()], [place], marker="o" if bag == "with" else "s", markersize=8, color=colour)
-        runs = "" if best == "1" else f", best of {best}"
-        names.append(f"{TITLES[search]}, {bag} the bag{runs}\n{text.TITLES[source]}")
-    axis.set_yticks(range(len(names)), names, fontsize=8.5)
-    axis.set(xlim=(-0.03, 1.03), xlabel="transcripts exact", ylim=(-0.6, len(names) - 0.4))
-    axis.grid(visible=False, axis="y")
-    return figure
+    frame = select(_searches(record), trained=0)
+    runs = frame["best_of"].map(lambda best: "" if best == 1 else f", best of {best}")
+    names = frame["way"] + ", " + frame["bag"] + " the bag" + runs + "\n" + frame["texts"]
+    looks = {
+        f"{search}, {bag}": {"color": colour, "marker": marker, "markersize": 8}
+        for search, colour in zip(SEARCHES, figures.COLOURS, strict=False)
+        for bag, marker in (("with", "o"), ("without", "s"))
+    }
+    return drawn(
+        frame.assign(name=names),
+        proportions("exact", "name", by=["search", "bag"], interval=wilson_interval, looks=looks),
+        height=0.8 + 0.4 * names.nunique(),
+        xlabel="transcripts exact",
+        xlim=(-0.03, 1.03),
+    )
 
 
 def curves(record: Record) -> dict[str, pd.Series[Any]]:
@@ -431,29 +429,25 @@ def curves(record: Record) -> dict[str, pd.Series[Any]]:
 
 def figure_stages(record: Record) -> Figure:
     """Draw Figure 2: the quality of bags and transcripts against the steps of training."""
-    figure, axes = figures.panels(1, 1, height=3.2)
-    axis = axes[0][0]
-    every = curves(record)
-    stages = sorted({stage for curve in every.values() for stage in curve.index})
-    marks = zip(every.items(), figures.COLOURS, figures.DASHES, "osDv^", strict=False)
-    for number, ((name, curve), colour, dashes, marker) in enumerate(marks):
-        # Shift the curves sideways, so that none hides another.
-        places = [stages.index(stage) + 0.04 * (number - 2) for stage in curve.index]
-        axis.plot(places, curve.to_numpy(), marker=marker, color=colour, linestyle=dashes, label=name)
-    axis.set_xticks(range(len(stages)), [stage_of(stage) for stage in stages])
-    axis.set(ylim=(-0.05, 1.05), ylabel="share")
-    axis.margins(x=0.1)
-    figures.legend_below(figure, 2)
-    return figure
+    shown = pd.concat(curves(record), names=["curve", "trained"]).rename("share").reset_index()
+    return drawn(
+        shown,
+        lines("trained", "share", by="curve", aside=0.04),
+        places("trained", stage_of),
+        height=3.2,
+        legend=2,
+        ylabel="share",
+        ylim=(-0.05, 1.05),
+        xmargin=0.1,
+    )
 
 
 def figure_last(record: Record) -> Figure:
     """Draw the share of exact transcripts from the last layer, and the CPU time (s), against the number of tokens."""
-    frame = record.rows(ReadLastLayer).astype({"exact": float}).groupby("length")
-    figure, axes = figures.panels(1, 2, height=2.6)
-    shares, seconds = frame["exact"].mean(), frame["seconds"].median()
-    axes[0][0].plot(shares.index, shares.to_numpy(), marker="o")
-    axes[0][0].set(ylim=(-0.05, 1.05), xlabel="tokens", ylabel="transcripts exact")
-    axes[0][1].plot(seconds.index, seconds.to_numpy(), marker="o", color=figures.COLOURS[1])
-    axes[0][1].set(ylim=(0, None), xlabel="tokens", ylabel="CPU-seconds")
-    return figure
+    rows = record.rows(ReadLastLayer)
+    seconds = lines("length", "seconds", middle="median", color=figures.COLOURS[1])
+    panels = [
+        panel(rows, lines("length", "exact"), xlabel="tokens", ylabel="transcripts exact", ylim=(-0.05, 1.05)),
+        panel(rows, seconds, xlabel="tokens", ylabel="CPU-seconds", ylim=(0, None)),
+    ]
+    return arranged(panels, 2, height=2.6, sharey=False)

@@ -12,7 +12,6 @@ from typing import ClassVar, Literal
 
 import numpy as np
 import pandas as pd
-import seaborn as sns
 import torch
 from matplotlib.figure import Figure
 from torch import Tensor
@@ -24,7 +23,7 @@ from gradleak.labels import reveal_labels
 from gradleak.labels.hard.rlg_as_coded import rlg_as_coded_on_images
 from gradleak.runs.fitting import Sees
 from gradleak.runs.records import Record
-from gradleak.show import figures
+from gradleak.show.drawn import arranged, bars, panel
 from gradleak.show.leaks import LABELS_STOPPED, Leaks, least_stopping, listed
 from gradleak.show.summaries import Measure, count, mean, median, summary
 from gradleak.studies import Experiment, Row, setting
@@ -249,23 +248,14 @@ def _title(words: Iterable[object]) -> str:
 
 def figure_exact(record: Record) -> Figure:
     """Draw precision, recall and the share of exact sets against the batch size, a row of panels for each network."""
-    frame = record.rows(Table1).astype({"exact": float})
-    groups = list(frame.groupby(NETWORK, sort=False))
     columns = {"precision": "precision", "recall": "recall", "exact": "exact match"}
-    figure, axes = figures.panels(len(groups), len(columns), height=1.9, sharex=True, sharey=True)
-    for row, (network, group) in zip(axes, groups, strict=True):
-        for axis, column in zip(row, columns, strict=True):
-            sns.barplot(group, x="size", y=column, hue="attack", errorbar=None, width=0.7, ax=axis)
-            axis.get_legend().remove()
-            axis.set(xlabel="", ylabel="", ylim=(0, 1.03))
-            axis.grid(visible=False, axis="x")
-        row[0].set_ylabel(_title(network))
-    for axis, title in zip(axes[0], columns.values(), strict=True):
-        axis.set_title(title)
-    for axis in axes[-1]:
-        axis.set_xlabel("samples in a batch")
-    figures.legend_below(figure, 2)
-    return figure
+    shown = {"xlabel": "samples in a batch", "ylim": (0, 1.03)}
+    panels = [
+        panel(rows, bars("size", column, by="attack"), title=title, ylabel=_title(network), **shown)
+        for network, rows in record.rows(Table1).groupby(NETWORK, sort=False)
+        for column, title in columns.items()
+    ]
+    return arranged(panels, len(columns), height=1.9, legend=2, sharex=True)
 
 
 def leaks(record: Record) -> Leaks:

@@ -25,8 +25,9 @@ from gradleak.sequences import read_sentences
 from gradleak.sequences.recurrent import layers_of
 from gradleak.sequences.span import span_of
 from gradleak.show import figures
+from gradleak.show.drawn import drawn, lines
 from gradleak.show.leaks import LABELS_STOPPED, Leaks, stopped
-from gradleak.show.summaries import count, mean, median, summary, total
+from gradleak.show.summaries import count, mean, median, only, select, summary, total
 from gradleak.studies import Experiment, Row, setting
 from gradleak.studies.shared.read import Reading, private_of, reading_of
 from gradleak.studies.shared.sentence_clients import (
@@ -390,16 +391,10 @@ def training_table(record: Record) -> pd.DataFrame:
     rows = with_models(record.rows(ReadBatches))
     if "loss_last" not in rows:
         return pd.DataFrame({"model": []})
-    rows = rows[rows["loss_last"].notna()].drop_duplicates(["model", "width"])
-    return pd.DataFrame(
-        {
-            "model": rows["model"],
-            "width": rows["width"],
-            "first epoch": rows["loss_first"].map("{:.2f}".format),
-            "last epoch": rows["loss_last"].map("{:.2f}".format),
-            "attacked sentences": rows["loss_test"].map("{:.2f}".format),
-        }
-    )
+    rows = rows[rows["loss_last"].notna()]
+    first, last, attacked = (only(column, ".2f") for column in ("loss_first", "loss_last", "loss_test"))
+    measures = {"first epoch": first, "last epoch": last, "attacked sentences": attacked}
+    return summary(rows, {"model": "model", "width": "width"}, measures)
 
 
 def figure_reading(record: Record) -> Figure:
@@ -428,25 +423,23 @@ def figure_reading(record: Record) -> Figure:
 
 def figure_noise(record: Record) -> Figure:
     """Draw the share of sentences read, the share of certified batches and the cosine against the noise."""
-    frame = record.rows(ReadBehindDefense)
-    frame = frame[frame["defense"] == "noise"]
-    if frame.empty:
-        return figures.nothing("no noise was tried")
-    figure, axes = figures.panels(1, 1, height=2.8)
-    axis = axes[0][0]
-    groups = frame.groupby("level")
-    for column, label, mark, colour in (
-        ("right", "sentences that are right", "o", figures.COLOURS[0]),
-        ("unique", "batches said to be unique", "s", figures.COLOURS[1]),
-        ("utility", "cosine to the clean gradient", "x", figures.COLOURS[2]),
-    ):
-        means = groups[column].mean().astype(float)
-        axis.plot(means.index, means, marker=mark, color=colour, label=label)
-    axis.set(
-        xscale="log", xlabel="noise, in parts of each tensor's root mean square", ylabel="share", ylim=(-0.03, 1.05)
+    columns = {
+        "right": "sentences that are right",
+        "unique": "batches said to be unique",
+        "utility": "cosine to the clean gradient",
+    }
+    rows = select(record.rows(ReadBehindDefense), defense="noise").rename(columns=columns)
+    return drawn(
+        rows.melt("level", list(columns.values()), value_name="share"),
+        lines("level", "share", by="variable"),
+        height=2.8,
+        legend=3,
+        xscale="log",
+        xlabel="noise, in parts of each tensor's root mean square",
+        ylabel="share",
+        ylim=(-0.03, 1.05),
+        empty="no noise was tried",
     )
-    figures.legend_below(figure, 3)
-    return figure
 
 
 def leaks(record: Record) -> Leaks:

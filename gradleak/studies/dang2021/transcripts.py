@@ -26,6 +26,7 @@ from gradleak.runs.records import Record
 from gradleak.sequences.observed import FIRST, observe_speech
 from gradleak.sequences.transcripts import Transcripts, read_transcripts, step_misses
 from gradleak.show import figures
+from gradleak.show.drawn import drawn, points
 from gradleak.show.leaks import Leaks
 from gradleak.show.summaries import count, greatest, joined, least, mean, median, share, spread, summary, total
 from gradleak.studies import Experiment, Row, setting
@@ -348,19 +349,20 @@ def figure_misses(record: Record) -> Figure:
 
     For every utterance they are those of the worst word of the transcript and of the nearest other word.
     """
-    groups = list(record.rows(SingleUtterances).groupby(["size", "trained"], sort=False))
-    figure, axes = figures.panels(1, len(groups), height=2.8, sharey=True)
-    for axis, ((size, trained), group) in zip(axes[0], groups, strict=True):
-        jitter = np.random.default_rng(0).uniform(-0.3, 0.3, len(group))
-        for name, label, colour in (
-            ("worst", "worst word read", figures.COLOURS[1]),
-            ("other", "nearest other word", figures.COLOURS[2]),
-        ):
-            axis.scatter(group["length"] + jitter, group[name], s=9, alpha=0.7, color=colour, label=label, linewidth=0)
-        axis.set(yscale="log", title=f"{size}\n{stage_of(trained)}", xlabel="tokens", ylabel="")
-    axes[0][0].set_ylabel("share outside the span")
-    figures.legend_below(figure, 2)
-    return figure
+    frame = record.rows(SingleUtterances)
+    return drawn(
+        frame.assign(tokens=frame["length"] + np.random.default_rng(0).uniform(-0.3, 0.3, len(frame))),
+        points("tokens", "worst", "worst word read", figures.COLOURS[1], alpha=0.7),
+        points("tokens", "other", "nearest other word", figures.COLOURS[2], alpha=0.7),
+        panels=["size", "trained"],
+        title=lambda size, trained: f"{size}\n{stage_of(trained)}",
+        across=5,
+        height=2.8,
+        legend=2,
+        yscale="log",
+        xlabel="tokens",
+        ylabel="share outside the span",
+    )
 
 
 def leaks(record: Record) -> Leaks:

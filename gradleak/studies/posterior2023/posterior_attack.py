@@ -12,7 +12,6 @@ from typing import ClassVar, Literal, get_args
 
 import pandas as pd
 import torch
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from pydantic import Field
 from torch import Tensor, nn
@@ -25,7 +24,7 @@ from gradleak.models import training
 from gradleak.runs.fitting import Sees
 from gradleak.runs.forms import Form, Whole
 from gradleak.runs.records import Record
-from gradleak.show import figures
+from gradleak.show.drawn import arranged, lines, panel, powers_of_two
 from gradleak.show.leaks import LABELS_STOPPED, Leaks, listed, span, stopped_on
 from gradleak.show.summaries import among, joined, only, summary
 from gradleak.studies import Experiment, setting
@@ -390,32 +389,19 @@ def figure_settings(record: Record) -> Figure:
 
     Bands are ± one standard deviation over batches.
     """
-    figure, axes = figures.panels(1, 3, height=3.0, sharey=True)
-    panels = (
+    shown = (
         (OfSize, "size", "samples in a batch", "trained"),
         (OfShare, "share", "share of one class", "trained"),
         (OfScale, "auxiliary", "auxiliary samples of a class", "untrained"),
     )
-    for axis, (kind, column, label, title) in zip(axes[0], panels, strict=True):
+    panels = []
+    for kind, column, label, title in shown:
         rows = record.rows(kind)
-        _draw(axis, rows, column)
-        if column != "share":
-            axis.set_xscale("log", base=2)
-            axis.xaxis.set_major_formatter("{x:g}")
-            axis.minorticks_off()
-        axis.set(title=title, xlabel=label, ylim=(0, 1.05), xticks=sorted(rows[column].unique()))
-    axes[0][0].set_ylabel("instance accuracy")
-    figures.legend_below(figure, len(ATTACKS))
-    return figure
-
-
-def _draw(axis: Axes, frame: pd.DataFrame, column: str) -> None:
-    for name in ATTACKS:
-        own = frame[frame["attack"] == name].sort_values(column)
-        colour, dash = LOOKS[name]
-        middle, spread = own["instances"].astype(float), own["spread"].astype(float)
-        axis.plot(own[column], middle, color=colour, linestyle=dash, marker="o", markersize=4, label=name)
-        axis.fill_between(own[column], middle - spread, middle + spread, color=colour, alpha=0.15, linewidth=0)
+        accuracy = lines(column, "instances", by="attack", band="spread", order=ATTACKS, looks=LOOKS)
+        scale = [powers_of_two(column)] if column != "share" else []
+        settings = {"title": title, "xlabel": label, "ylabel": "instance accuracy", "ylim": (0, 1.05)}
+        panels.append(panel(rows, accuracy, *scale, **settings, xticks=sorted(rows[column].unique())))
+    return arranged(panels, 3, legend=len(ATTACKS))
 
 
 def leaks(record: Record) -> Leaks:

@@ -21,7 +21,7 @@ from gradleak.leak import head_inputs, observe_heads
 from gradleak.models import training
 from gradleak.runs.fitting import Sees
 from gradleak.runs.records import Record
-from gradleak.show import figures
+from gradleak.show.drawn import arranged, lines, panel, powers_of_two
 from gradleak.show.summaries import among, joined, only, select, summary
 from gradleak.studies import Experiment, setting
 from gradleak.studies.shared.counted_batches import Accuracy, accuracies, accuracy, skewed
@@ -199,25 +199,16 @@ def scale_table(record: Record) -> pd.DataFrame:
 
 def figure_trained(record: Record) -> Figure:
     """Draw instance accuracy against batch size, imbalance and auxiliary samples per class, a row per optimizer."""
-    frame = record.rows(TrainedModel)
-    optimizers = list(dict.fromkeys(frame["optimizer"]))
-    figure, axes = figures.panels(len(optimizers), 3, height=2.6, sharey=True)
-    for row, optimizer in zip(axes, optimizers, strict=True):
-        part = frame[frame["optimizer"] == optimizer]
-        settings, amounts = part[part["part"] == "settings"], part[part["part"] == "scale"]
-        even = settings[settings["share"] == settings["share"].min()]
-        middle = settings[settings["size"] == settings["size"].min()]
-        for axis, own, column in zip(row, (even, middle, amounts), ("size", "share", "given"), strict=True):
-            for name in ATTACKS:
-                line, (colour, dash) = own[own["attack"] == name].sort_values(column), LOOKS[name]
-                axis.plot(line[column], line["instances"], color=colour, linestyle=dash, marker="o", label=name)
-            axis.set(ylim=(0, 1.05))
-            if column != "share":
-                axis.set_xscale("log", base=2)
-                axis.xaxis.set_major_formatter("{x:g}")
-                axis.minorticks_off()
-        row[0].set_ylabel(f"instance accuracy, {NAMES[optimizer]}")
-    for axis, label in zip(axes[-1], ("samples in a batch", "share of one class", "auxiliary of a class"), strict=True):
-        axis.set_xlabel(label)
-    figures.legend_below(figure, len(ATTACKS))
-    return figure
+    panels = []
+    for optimizer, rows in record.rows(TrainedModel).groupby("optimizer", sort=False):
+        settings = select(rows, part="settings")
+        for own, column, label in (
+            (select(settings, share=settings["share"].min()), "size", "samples in a batch"),
+            (select(settings, size=settings["size"].min()), "share", "share of one class"),
+            (select(rows, part="scale"), "given", "auxiliary of a class"),
+        ):
+            accuracy = lines(column, "instances", by="attack", order=ATTACKS, looks=LOOKS)
+            scale = [powers_of_two(column)] if column != "share" else []
+            ylabel = f"instance accuracy, {NAMES[str(optimizer)]}"
+            panels.append(panel(own, accuracy, *scale, xlabel=label, ylabel=ylabel, ylim=(0, 1.05)))
+    return arranged(panels, 3, height=2.6, legend=len(ATTACKS))

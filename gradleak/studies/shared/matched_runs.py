@@ -23,7 +23,8 @@ from gradleak.leak import observe
 from gradleak.runs.fitting import Fixed, Sees
 from gradleak.runs.records import Record
 from gradleak.show import figures
-from gradleak.show.summaries import least, mean, spread, summary, total
+from gradleak.show.drawn import drawn, lines
+from gradleak.show.summaries import joined, least, mean, only, spread, summary, total
 from gradleak.studies import Experiment, Row, setting
 from gradleak.studies.shared import attacked_networks
 from gradleak.studies.shared.attacked_networks import STAGES, AttackedNetwork, Stage
@@ -452,19 +453,15 @@ def paired_table(record: Record) -> pd.DataFrame:
 
     One row for each pair and table row. Columns: the difference, its 95 % bootstrap interval and the number of images.
     """
-    lines = [
+    return summary(
+        rows_of(record, "paired"),
+        {"labels": "labels", "distance": "distance", "LeNet": "stage", "compared": "run"},
         {
-            "labels": row["labels"],
-            "distance": row["distance"],
-            "LeNet": row["stage"],
-            "compared": row["run"],
-            "difference, dB": f"{row['difference']:+.2f}",
-            "95 %": f"{row['low']:+.2f} … {row['high']:+.2f}",
-            "n": int(row["images"]),
-        }
-        for row in rows_of(record, "paired").to_dict("records")
-    ]
-    return pd.DataFrame(lines)
+            "difference, dB": only("difference", "+.2f"),
+            "95 %": joined(" … ", only("low", "+.2f"), only("high", "+.2f")),
+            "n": only("images", ".0f"),
+        },
+    )
 
 
 def draw_strips(record: Record, runs: Sequence[str]) -> Figure:
@@ -482,22 +479,18 @@ def draw_strips(record: Record, runs: Sequence[str]) -> Figure:
 
 def draw_curves(record: Record, runs: Sequence[str], column: str = "psnr") -> Figure:
     """Draw the best iterates' mean PSNR (dB) or median loss against the step, a panel per table row, a line per run."""
-    groups = list(rows_of(record, "curve").groupby(["labels", "distance", "stage"], sort=False))
-    figure, axes = figures.grid(len(groups), 2, height=2.1)
-    for axis, (keys, group) in zip(axes, groups, strict=True):
-        for index, run in enumerate(runs):
-            own = group[group["run"] == run].sort_values("step")
-            style = {"color": figures.COLOURS[index], "linestyle": figures.DASHES[index]}
-            axis.plot(own["step"], own[column].astype(float), label=run, **style)
-        axis.set_title(", ".join(map(str, keys)))
-        if column == "loss":
-            axis.set_yscale("log")
-    for axis in axes[::2]:
-        axis.set_ylabel("PSNR, dB" if column == "psnr" else "loss")
-    for axis in axes[-2:]:
-        axis.set_xlabel("step")
-    figures.legend_below(figure, len(runs))
-    return figure
+    return drawn(
+        rows_of(record, "curve"),
+        lines("step", column, by="run", order=runs, marker=""),
+        panels=["labels", "distance", "stage"],
+        across=2,
+        height=2.1,
+        legend=len(runs),
+        sharey=False,
+        xlabel="step",
+        ylabel="PSNR, dB" if column == "psnr" else "loss",
+        yscale="log" if column == "loss" else "linear",
+    )
 
 
 def prior(stage: str) -> Prior:

@@ -187,8 +187,3 @@ def layer_table(rows: pd.DataFrame, **keys: str) -> pd.DataFrame:
     own = select(rows, what="layer").sort_values([*keys.values(), "number", "layer"], kind="stable")
     own = own.assign(layer=own["layer"].map(short))
     return summary(own, {**keys, "number": "number", "layer": "layer"}, LAYERS).drop(columns="number")
-
-
-def layer_line(layer: str, group: pd.DataFrame) -> dict[str, str]:
-    """Return the table row of one layer."""
-    return {"layer": short(layer)} | {head: measure(group) for head, measure in LAYERS.items()}

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from typing import Any
 
-from matplotlib.axes import Axes
+import pandas as pd
+from matplotlib.figure import Figure
 
 from gradleak.defenses import release_epsilon
+from gradleak.show.drawn import drawn, lines, places
 
 # The δ of (ε, δ)-differential privacy.
 DELTA = 1e-5
@@ -19,7 +21,15 @@ def private_level(level: float) -> str:
     return "∞" if math.isinf(epsilon) else f"{epsilon:.2g}"
 
 
-def noise_axis(axis: Axes, levels: Sequence[float]) -> None:
-    """Label the places 0, 1, 2 … of the horizontal axis with levels of noise and the ε of each."""
-    axis.set_xticks(range(len(levels)), [f"{level:g}\nε {private_level(float(level))}" for level in levels])
-    axis.set_xlabel("noise, in parts of the clipping norm; its ε")
+def draw_noise(rows: pd.DataFrame, column: str, **settings: Any) -> Figure:
+    """Draw the mean of a column against the level of noise and its ε, a line for each value of the column "line".
+
+    Args:
+        rows: The rows, with their level of noise in the column "noise".
+        column: A column of shares.
+        settings: What else `drawn` takes.
+    """
+    curves = lines("noise", column, by="line", aside=0.05)
+    levels = places("noise", lambda level: f"{level:g}\nε {private_level(float(level))}")
+    xlabel = "noise, in parts of the clipping norm; its ε"
+    return drawn(rows, curves, levels, height=3.4, xlabel=xlabel, ylim=(-0.03, 1.05), **settings)

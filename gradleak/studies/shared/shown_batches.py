@@ -6,14 +6,17 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from gradleak.runs.records import Record
 from gradleak.show import figures
+from gradleak.show.drawn import Mark, arranged, level, look_of, panel
+from gradleak.show.summaries import NOTHING, Measure, count, mean, median
 from gradleak.studies.shared.mosaics import show
-from gradleak.studies.shared.restored_batches import interval_of, values_of
+from gradleak.studies.shared.restored_batches import FLOORS, interval_of, values_of
 
 # The measures whose gains are shown: name, unit, factor from a difference to a gain in this unit, and digits.
 MEASURES = {
@@ -34,32 +37,51 @@ def rows_of(record: Record, what: str, part: str) -> pd.DataFrame:
     return own[~((own["run"] == "unrelated") & (own["psnr"].astype(float) == math.inf))] if what == "image" else own
 
 
-def quality_line(images: pd.DataFrame, size: int, seed: int) -> dict[str, str]:
-    """Return the cells of one run's table row: every measure, the 95 % interval of PSNR, and the number of images.
+def quality(images: pd.DataFrame, size: int, seed: int) -> dict[str, Measure]:
+    """Return the measures of a run's images by their heads in a table; the PSNR has its 95 % bootstrap interval.
 
     Args:
-        images: The rows of the run's images.
+        images: The rows that are measured.
         size: The number of images in each group that the bootstrap resamples.
         seed: Seed of the bootstrap.
     """
-    rows: list[Any] = images.to_dict("records")
-    run = rows[0]["run"]
-    psnr = values_of(rows, run, "psnr")
-    lpips = values_of(rows, run, "lpips")
-    assert psnr is not None
-    low, high = interval_of(psnr, size, seed)
+
+    def psnr(rows: pd.DataFrame) -> str:
+        values = measured(rows, "psnr")
+        assert values is not None
+        low, high = interval_of(values, size, seed)
+        return f"{values.mean():.1f} ({low:.1f} … {high:.1f})"
+
+    def lpips(rows: pd.DataFrame) -> str:
+        values = measured(rows, "lpips")
+        return "n/a" if values is None else f"{values.mean():.3f}"
+
+    def measured(rows: pd.DataFrame, measure: str) -> np.ndarray | None:
+        lines: list[Any] = rows.to_dict("records")
+        return values_of(lines, lines[0]["run"], measure)
+
     # Records from before 2026-11-25 have only the relative L2 distance, under the name FFT2D.
-    told = {"FFT2D": f"{images['frequencies'].astype(float).median():.2f}"} if "frequencies" in images else {}
-    apart = images["relative_l2" if told else "fft2d"].astype(float).median()
-    return told | {
-        "relative L2": f"{apart:.2f}",
-        "PSNR, dB": f"{psnr.mean():.1f} ({low:.1f} … {high:.1f})",
-        "SSIM": f"{images['ssim'].astype(float).mean():.3f}",
-        "LPIPS": "n/a" if lpips is None else f"{lpips.mean():.3f}",
-        "IIP, %": f"{100 * images['identified'].astype(float).mean():.0f}",
-        "by the attacked network, %": f"{100 * images['identified_by_own'].astype(float).mean():.0f}",
-        "n": f"{len(images)}",
+    new = "frequencies" in images
+    measures = {"FFT2D": median("frequencies", ".2f")} if new else {}
+    return measures | {
+        "relative L2": median("relative_l2" if new else "fft2d", ".2f"),
+        "PSNR, dB": psnr,
+        "SSIM": mean("ssim", ".3f"),
+        "LPIPS": lpips,
+        "IIP, %": mean("identified", hundredths),
+        "by the attacked network, %": mean("identified_by_own", hundredths),
+        "n": count(),
     }
+
+
+def hundredths(share: float) -> str:
+    """Return a share in percent, without the sign."""
+    return f"{100 * share:.0f}"
+
+
+def restored(measure: Measure) -> Measure:
+    """Apply a measure to an attack's images; show a dash for a baseline."""
+    return lambda rows: NOTHING if rows["run"].iloc[0] in FLOORS else measure(rows)
 
 
 def gain_table(
@@ -118,39 +140,47 @@ def strips(record: Record, part: str, **where: object) -> Figure:
 
 
 def draw_sizes(
-    axis: Axes,
     images: pd.DataFrame,
-    lines: Mapping[str, tuple[str, Callable[[int], str]]],
-    column: str,
+    runs: Mapping[str, tuple[str, Callable[[int], str]]],
+    shown: Mapping[str, tuple[str, float]],
+    *,
+    floor: str,
     sizes: Sequence[int],
     most: int,
     seed: int,
-) -> None:
-    """Draw the mean of a measure against the batch size, with its 95 % bootstrap interval over groups of images.
+) -> Figure:
+    """Draw the means of measures against the batch size, with 95 % bootstrap intervals over groups of images.
 
     Args:
-        axis: The axes to draw on.
         images: The rows of all images.
-        lines: For each line, by its label: the kind of images, and the name of its run at every batch size.
-        column: The measure.
+        runs: For each line, by its label: the kind of images, and the name of its run at every batch size.
+        shown: For each measure, its label and its floor, the value of a baseline.
+        floor: What the floor is called.
         sizes: The batch sizes.
         most: The number of images in each group that the bootstrap resamples.
         seed: Seed of the bootstrap.
     """
-    scale = MEASURES[column][2]
-    for number, (label, (kind, run_of)) in enumerate(lines.items()):
-        rows: list[Any] = images[images["kind"] == kind].to_dict("records")
-        told = [(size, values_of(rows, run_of(size), column)) for size in sizes]
-        known = [(size, scale * values) for size, values in told if values is not None]
-        means = [values.mean() for _, values in known]
-        ends = [interval_of(values, most, seed) for _, values in known]
-        apart = [[mean - low for mean, (low, _) in zip(means, ends, strict=True)]]
-        apart += [[high - mean for mean, (_, high) in zip(means, ends, strict=True)]]
-        # Shift the lines sideways, so that no interval hides another.
-        where = [size * (1 + 0.12 * ((number + 0.5) / len(lines) - 0.5)) for size, _ in known]
-        style: dict[str, Any] = {"color": figures.COLOURS[number], "marker": "osD^"[number], "capsize": 3}
-        axis.errorbar(where, means, apart, label=label, linestyle=figures.DASHES[number], **style)
-    axis.set_xscale("log", base=2)
-    axis.set_xticks(sizes, [str(size) for size in sizes])
-    axis.minorticks_off()
-    axis.set_xlabel("images in a batch, B")
+
+    def against_size(column: str) -> Mark:
+        def draw(axis: Axes, images: pd.DataFrame) -> None:
+            for number, (label, (kind, run_of)) in enumerate(runs.items()):
+                rows: list[Any] = images[images["kind"] == kind].to_dict("records")
+                told = [(size, values_of(rows, run_of(size), column)) for size in sizes]
+                known = [(size, MEASURES[column][2] * values) for size, values in told if values is not None]
+                means = np.array([values.mean() for _, values in known])
+                ends = np.array([interval_of(values, most, seed) for _, values in known]).reshape(-1, 2).T
+                # Shift the lines sideways, so that no interval hides another.
+                where = [size * (1 + 0.12 * ((number + 0.5) / len(runs) - 0.5)) for size, _ in known]
+                look = look_of(number) | {"markersize": 6, "capsize": 3}
+                axis.errorbar(where, means, abs(ends - means), label=label, **look)
+            axis.set_xscale("log", base=2)
+            axis.set_xticks(sizes, [str(size) for size in sizes])
+            axis.minorticks_off()
+
+        return draw
+
+    panels = [
+        panel(images, against_size(column), level(value, floor), xlabel="images in a batch, B", ylabel=label)
+        for column, (label, value) in shown.items()
+    ]
+    return arranged(panels, len(panels), height=3.2, legend=3, sharey=False)

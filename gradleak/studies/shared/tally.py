@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 import pandas as pd
 import torch
-from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 from gradleak import augment, data, metrics
@@ -18,6 +18,7 @@ from gradleak.defenses import Each
 from gradleak.errors import InputError, unknown
 from gradleak.labels import Knowledge, count_heads
 from gradleak.leak import Defense, observe, observe_heads
+from gradleak.show import drawn as show
 from gradleak.show import figures
 from gradleak.studies import Row
 
@@ -45,8 +46,8 @@ GUESS = "guess"
 # The guess of wainakh2021's code draws every label independently.
 DRAWN = "guess, drawn"
 # Each attack's colour and dashes are the same on every page; guesses are grey.
-LOOKS: dict[str, tuple[str, Any]] = {
-    name: (figures.COLOURS[colour], figures.DASHES[dash])
+LOOKS: dict[str, dict[str, Any]] = {
+    name: {"color": (*figures.COLOURS, "0.55", "0.7")[colour], "linestyle": figures.DASHES[dash], "marker": "o"}
     for name, colour, dash in (
         ("LLG", 0, 0),
         ("LLG*", 1, 0),
@@ -57,8 +58,10 @@ LOOKS: dict[str, tuple[str, Any]] = {
         ("iLRG", 4, 3),
         ("shadow", 5, 4),
         ("DLG", 5, 0),
+        (GUESS, 6, 2),
+        (DRAWN, 7, 1),
     )
-} | {GUESS: ("0.55", figures.DASHES[2]), DRAWN: ("0.7", figures.DASHES[1])}
+}
 # The side, in pixels, to which the images of some datasets are reduced.
 SMALLER = {"flowers17": 64}
 
@@ -206,29 +209,20 @@ def milliseconds(rows: pd.DataFrame) -> str:
     return f"{1000 * rows['seconds'].sum() / rows['count'].sum():.2g}"
 
 
-def draw_line(axis: Axes, own: pd.DataFrame, label: str, colour: str, dash: Any) -> None:
-    """Draw the share of labels found (%) against the batch size as a line, with a band of ± one standard error."""
-    own = own.sort_values("size")
-    middle, spread = own["success"].astype(float), own["spread"].astype(float)
-    error = spread / own["count"].astype(float) ** 0.5
-    axis.plot(own["size"], middle, color=colour, linestyle=dash, marker="o", markersize=3.5, label=label)
-    axis.fill_between(own["size"], middle - error, middle + error, color=colour, alpha=0.15, linewidth=0)
+def with_errors(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return rows with the standard error of their success."""
+    return rows.assign(error=rows["spread"].astype(float) / rows["count"].astype(float) ** 0.5)
 
 
-def scale_sizes(axis: Axes, sizes: Iterable[int]) -> None:
-    """Show batch sizes on a logarithmic horizontal axis with base 2."""
-    axis.set_xscale("log", base=2)
-    axis.set_xticks(sorted(set(sizes)))
-    axis.xaxis.set_major_formatter("{x:g}")
-    axis.minorticks_off()
-    axis.set_xlabel("batch size")
+def draw_success(rows: pd.DataFrame, attacks: Sequence[str], panels: str, **settings: Any) -> Figure:
+    """Draw the share of labels found (%) against the batch size, a line for each attack, with bands of ± one error.
 
-
-def draw_success(axis: Axes, frame: pd.DataFrame, attacks: Sequence[str]) -> None:
-    """Draw the share of labels found (%) against the batch size, one line for each attack."""
-    for name in attacks:
-        own = frame[frame["attack"] == name]
-        if len(own):
-            draw_line(axis, own, name, *LOOKS[name])
-    scale_sizes(axis, frame["size"])
-    axis.set_ylim(0, 105)
+    Args:
+        rows: The rows of all attacks.
+        attacks: The attacks that are drawn.
+        panels: The column whose values make the panels.
+        settings: What else `drawn` takes.
+    """
+    success = show.lines("size", "success", by="attack", band="error", order=attacks, looks=LOOKS)
+    usual = {"xlabel": "batch size", "ylabel": "labels found, %", "ylim": (0, 105)}
+    return show.drawn(with_errors(rows), success, show.powers_of_two("size"), panels=panels, **usual | settings)

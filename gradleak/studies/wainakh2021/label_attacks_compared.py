@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 import pandas as pd
 import seaborn as sns
 import torch
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from pydantic import model_validator
 from torch import nn
@@ -23,7 +24,7 @@ from gradleak.models import training
 from gradleak.runs.fitting import Sees
 from gradleak.runs.forms import Form
 from gradleak.runs.records import Record
-from gradleak.show import figures
+from gradleak.show.drawn import drawn
 from gradleak.show.summaries import among, mean, only, percent, select, summary, where_least
 from gradleak.studies import Experiment, setting
 from gradleak.studies.shared.attacked_networks import OnPixels, built
@@ -235,26 +236,15 @@ def _by_network(record: Record, column: str) -> Figure:
 
 def _heat(frame: pd.DataFrame, panel: str, across: str, column: str, label: str) -> Figure:
     """Draw heat maps of means: a panel for each value of the column `panel`, a row for each attack."""
-    titles = list(dict.fromkeys(frame[panel]))
-    figure, axes = figures.panels(1, len(titles), height=3.9, sharey=True)
-    for axis, title in zip(axes[0], titles, strict=True):
-        means = frame[frame[panel] == title].pivot_table(index="attack", columns=across, values=column, sort=False)
-        sns.heatmap(
-            means.reindex(list(ATTACKS)).sort_index(axis=1),
-            ax=axis,
-            vmin=0,
-            vmax=100,
-            cmap="cividis",
-            annot=True,
-            fmt=".0f",
-            annot_kws={"size": 9.5},
-            cbar=False,
-            linewidths=0.6,
-        )
-        axis.set(title=title, xlabel=label, ylabel="")
+    looks = {"vmin": 0, "vmax": 100, "cmap": "cividis", "annot": True, "fmt": ".0f", "annot_kws": {"size": 9.5}}
+
+    def heat(axis: Axes, rows: pd.DataFrame) -> None:
+        means = rows.pivot_table(index="attack", columns=across, values=column, sort=False)
+        sns.heatmap(means.reindex(list(ATTACKS)).sort_index(axis=1), ax=axis, cbar=False, linewidths=0.6, **looks)
         axis.tick_params(length=0)
         axis.tick_params("y", labelrotation=0)
-    return figure
+
+    return drawn(frame, heat, panels=panel, across=frame[panel].nunique(), height=3.9, xlabel=label)
 
 
 def table(record: Record) -> pd.DataFrame:

@@ -14,7 +14,6 @@ from matplotlib.figure import Figure
 from gradleak import data, studies
 from gradleak.runs.fitting import Sees
 from gradleak.runs.records import Record
-from gradleak.show import figures
 from gradleak.show.summaries import joined, mean, only, summary, where_least
 from gradleak.studies import Experiment, setting
 from gradleak.studies.shared.attacked_networks import built
@@ -127,13 +126,5 @@ def table(record: Record) -> pd.DataFrame:
 
 def figure_architectures(record: Record) -> Figure:
     """Draw the share of labels found (%) against the batch size, a panel per network and a line per attack."""
-    frame = record.rows(AttackedArchitecture)
-    names = list(dict.fromkeys(frame["network"]))
-    figure, axes = figures.grid(len(names), 3, height=2.7, sharey=True)
-    for axis, name in zip(axes, names, strict=False):
-        draw_success(axis, frame[frame["network"] == name], list(SHOWN))
-        axis.set_title(name)
-    for axis in axes[::3]:
-        axis.set_ylabel("labels found, %")
-    figures.legend_below(figure, len(SHOWN))
-    return figure
+    rows = record.rows(AttackedArchitecture)
+    return draw_success(rows, list(SHOWN), "network", across=3, height=2.7, legend=len(SHOWN))

@@ -24,7 +24,7 @@ from gradleak.runs.fitting import Sees
 from gradleak.runs.records import Record
 from gradleak.show import figures
 from gradleak.show.leaks import LABELS_STOPPED, Leaks, stopped_on
-from gradleak.show.summaries import among, joined, least, mean, summary
+from gradleak.show.summaries import among, joined, least, mean, select, summary
 from gradleak.studies import Experiment, Row, setting
 from gradleak.studies.shared.attacked_networks import built
 from gradleak.studies.shared.tally import (
@@ -239,20 +239,14 @@ def _success(record: Record, balance: str) -> Figure:
     frame = frame[frame["balance"] == balance]
     if frame.empty:
         return figures.nothing(f"This run has no {balance} batches.")
-    names = list(dict.fromkeys(frame["dataset"]))
     # All attacks are near 100 %, so the axis starts just below the worst of them. The guess may lie below the axis.
     bottom = 10 * math.floor(frame[frame["attack"] != GUESS]["success"].min() / 10)
-    figure, axes = figures.grid(len(names), 2, height=2.6, sharey=True)
-    for axis, name in zip(axes, names, strict=False):
-        own = frame[frame["dataset"] == name]
-        draw_success(axis, own, SHOWN)
-        axis.set_title(data.title(name))
-        best = own[own["attack"] == GUESS]["success"].max()
+    figure = draw_success(
+        frame, SHOWN, "dataset", title=data.title, across=2, height=2.6, legend=4, ylim=(bottom - 5, 101)
+    )
+    guesses = select(frame, attack=GUESS).groupby("dataset", sort=False)["success"].max()
+    for axis, best in zip(figure.axes, guesses, strict=True):
         axis.text(0.02, 0.05, f"a guess finds {best:.0f} % at most", transform=axis.transAxes, color="0.35", fontsize=9)
-        axis.set_ylim(bottom - 5, 101)
-    for axis in axes[::2]:
-        axis.set_ylabel("labels found, %")
-    figures.legend_below(figure, 4)
     return figure
 
 

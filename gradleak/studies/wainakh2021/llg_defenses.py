@@ -6,7 +6,8 @@ wainakh2021, section 6.5: Figure 5.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import ClassVar
+from itertools import product
+from typing import Any, ClassVar
 
 import pandas as pd
 import torch
@@ -16,8 +17,8 @@ from gradleak import data, defenses, studies
 from gradleak.leak import Gradients, observe
 from gradleak.runs.fitting import Sees
 from gradleak.runs.records import Record
-from gradleak.show import figures
-from gradleak.show.summaries import Measure, among, greatest, mean, only, summary
+from gradleak.show.drawn import arranged, lines, panel, powers_of_two
+from gradleak.show.summaries import Measure, among, greatest, mean, only, select, summary
 from gradleak.studies import Experiment, setting
 from gradleak.studies.shared.attacked_networks import built
 from gradleak.studies.shared.defended import Defended, named
@@ -29,11 +30,10 @@ from gradleak.studies.shared.tally import (
     Success,
     Tally,
     attack,
-    draw_line,
     drawn,
     load,
     others,
-    scale_sizes,
+    with_errors,
 )
 
 PLACE = "Section 6.5, Figure 5"
@@ -211,27 +211,23 @@ def figure_defenses(record: Record) -> Figure:
 
     One row of panels for each attack, one column for each kind of defence, one line for each strength.
     """
-    frame = record.rows(AttackedBehind)
-    plain, guessed = frame[frame["defense"] == "none"], frame[frame["attack"] == GUESS]
-    shown = {title: own for title, own in FAMILIES.items() if frame["defense"].isin(own).any()} or {"": ()}
-    attackers = [name for name in SHOWN if name != GUESS]
-    figure, axes = figures.panels(len(attackers), len(shown), height=2.0, sharex=True, sharey=True)
-    for row, name in zip(axes, attackers, strict=True):
-        for axis, family in zip(row, shown.values(), strict=True):
-            if len(plain):
-                draw_line(axis, plain[plain["attack"] == name], "no defence", "0.2", figures.DASHES[0])
-            behind = frame[(frame["attack"] == name) & frame["defense"].isin(family)]
-            for index, ((defense, level), own) in enumerate(behind.groupby(["defense", "level"], sort=False)):
-                label = SHORT[str(defense)].format(level)
-                draw_line(axis, own, label, figures.COLOURS[1 + index % 5], figures.DASHES[1 + index % 4])
-            some = guessed[guessed["defense"] == guessed["defense"].iloc[0]]
-            axis.plot(some["size"], some["success"], color="0.6", linewidth=1.2, label="a guess")
-            axis.set(xlabel="", ylim=(0, 105))
-        row[0].set_ylabel(f"{name}, %")
-    for axis, title in zip(axes[0], shown, strict=True):
-        axis.set_title(title)
-    for axis in axes[-1]:
-        scale_sizes(axis, frame["size"])
+    frame = with_errors(record.rows(AttackedBehind))
+    names = zip(frame["defense"], frame["level"], strict=True)
+    frame = frame.assign(line=[SHORT.get(defense, "no defence").format(level) for defense, level in names])
+    guess = select(frame, attack=GUESS, defense=frame["defense"].iloc[0]).assign(line="a guess", error=0.0)
+    families = {title: own for title, own in FAMILIES.items() if frame["defense"].isin(own).any()} or {"": ()}
+    looks: dict[str, dict[str, Any]] = {
+        "no defence": {"color": "0.2"},
+        "a guess": {"color": "0.6", "linestyle": "-", "marker": "", "linewidth": 1.2},
+    }
+    success = lines("size", "success", by="line", band="error", looks=looks, marker="o")
+    panels = []
+    for name, (title, family) in product([name for name in SHOWN if name != GUESS], families.items()):
+        rows = pd.concat([select(frame[frame["defense"].isin(["none", *family])], attack=name), guess])
+        settings = {"title": title, "ylabel": f"{name}, %", "xlabel": "batch size", "ylim": (0, 105)}
+        panels.append(panel(rows, success, powers_of_two("size"), **settings))
+    figure = arranged(panels, len(families), height=2.0, sharex=True)
+    for axis in figure.axes[-len(families) :]:
         axis.tick_params("x", labelsize=8.5)
         axis.legend(loc="upper center", bbox_to_anchor=(0.5, -0.36), fontsize=9, handlelength=2.6)
     return figure

@@ -10,7 +10,6 @@ from itertools import product
 from typing import Literal, get_args
 
 import pandas as pd
-import seaborn as sns
 import torch
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
@@ -22,7 +21,7 @@ from gradleak import augment, data, studies
 from gradleak.leak import evaluating
 from gradleak.runs.fitting import Sees
 from gradleak.runs.records import Record
-from gradleak.show import figures
+from gradleak.show.drawn import arranged, lines, panel
 from gradleak.show.summaries import among, joined, mean, only, select, summary
 from gradleak.studies import Experiment, setting
 from gradleak.studies.shared.attacked_networks import built
@@ -225,23 +224,20 @@ def figure_training(record: Record) -> Figure:
 
     One row of panels for each kind of client: the attacks on the left, the model on the right.
     """
-    frame = record.rows(AttackedTraining)
-    kinds = list(dict.fromkeys(frame["clients"]))
-    figure, axes = figures.panels(len(kinds), 2, height=2.8, width_ratios=(2.4, 1), sharex=True)
-    for (left, right), kind in zip(axes, kinds, strict=True):
-        part = frame[frame["clients"] == kind]
-        for name in SHOWN:
-            own, (colour, dash) = part[part["attack"] == name], LOOKS[name]
-            sns.lineplot(own, x="step", y="success", errorbar="sd", color=colour, linestyle=dash, label=name, ax=left)
-        left.get_legend().remove()
-        left.set(title=f"the attacks, {kind} clients", ylabel="labels found, %", ylim=(0, 105))
-        one = part[part["attack"] == GUESS]
-        for column, dash, label in (("accuracy", "-", "test images"), ("own_accuracy", ":", "such batches")):
-            sns.lineplot(one, x="step", y=column, errorbar="sd", color="0.2", linestyle=dash, label=label, ax=right)
-        right.set(title="the model", ylabel="accuracy, %", ylim=(0, 105))
-        right.get_legend().remove()
-    for axis in axes[-1]:
-        axis.set_xlabel("steps of training")
+    shown = {"xlabel": "steps of training", "ylim": (0, 105)}
+    accuracies = {"accuracy": "test images", "own_accuracy": "such batches"}
+    looks = {"test images": {"linestyle": "-"}, "such batches": {"linestyle": ":"}}
+    panels = []
+    for clients, rows in record.rows(AttackedTraining).groupby("clients", sort=False):
+        attacks = lines("step", "success", by="attack", band="deviation", order=SHOWN, looks=LOOKS)
+        model = select(rows, attack=GUESS).rename(columns=accuracies)
+        model = model.melt("step", list(accuracies.values()), value_name="share")
+        accuracy = lines("step", "share", by="variable", band="deviation", looks=looks, color="0.2", marker="")
+        panels += [
+            panel(rows, attacks, title=f"the attacks, {clients} clients", ylabel="labels found, %", **shown),
+            panel(model, accuracy, title="the model", ylabel="accuracy, %", **shown),
+        ]
+    figure = arranged(panels, 2, height=2.8, legend=4, sharey=False, sharex=True, width_ratios=(2.4, 1))
+    for axis in figure.axes:
         axis.xaxis.set_major_locator(MaxNLocator(3, integer=True))
-    figures.legend_below(figure, 4)
     return figure

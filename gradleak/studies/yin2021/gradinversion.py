@@ -9,7 +9,7 @@ import copy
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
@@ -24,6 +24,8 @@ from gradleak.images import GradInversion
 from gradleak.images.gradinversion.settings import SETTINGS
 from gradleak.runs.records import Record
 from gradleak.show import figures
+from gradleak.show.drawn import dots, drawn, level, only_rows, points
+from gradleak.show.summaries import NOTHING, joined, only, select, summary
 from gradleak.studies import Experiment, setting
 from gradleak.studies.shared import restored_batches
 from gradleak.studies.shared.restored_batches import (
@@ -38,7 +40,7 @@ from gradleak.studies.shared.restored_batches import (
     gained,
     scaled,
 )
-from gradleak.studies.shared.shown_batches import gain_table, quality_line, rows_of, strips
+from gradleak.studies.shared.shown_batches import gain_table, quality, rows_of, strips
 
 PLACE = "Section 4, Tables 2 and 4"
 OURS = SETTINGS["gradinversion+pyramid"]
@@ -356,16 +358,15 @@ def definitions(images: Tensor, noise: Tensor) -> dict[tuple[str, str], Tensor]:
 def table(record: Record, part: str = "rows") -> pd.DataFrame:
     """Return Tables 2 and 4: the quality of the restored images, beside the paper's values.
 
-    One row for each part of the attack and each baseline. The columns are those of `quality_line`.
+    One row for each part of the attack and each baseline. The columns are those of `quality`.
     """
-    seed = record.stated(Parameters).seed
-    lines = []
-    for run, images in rows_of(record, "image", part).groupby("run", sort=False):
-        line = {"attack": run} | quality_line(images, int(images["size"].iloc[0]), seed)
-        if part == "rows":
-            line["paper: FFT2D / PSNR / LPIPS"] = PUBLISHED.get(str(run), "–")
-        lines.append(line)
-    return pd.DataFrame(lines)
+    images = rows_of(record, "image", part)
+    if images.empty:
+        return pd.DataFrame()
+    measures = quality(images, int(images["size"].iloc[0]), record.stated(Parameters).seed)
+    if part == "rows":
+        measures["paper: FFT2D / PSNR / LPIPS"] = only("run", lambda run: PUBLISHED.get(run, NOTHING))
+    return summary(images, {"attack": "run"}, measures)
 
 
 def not_run() -> pd.DataFrame:
@@ -408,19 +409,15 @@ def noise_table(record: Record) -> pd.DataFrame:
     One row for each measure and definition. Columns: the mean ± standard error, the paper's value, the standard error
     for a batch of 8, and the number n of pictures.
     """
-    return pd.DataFrame(
-        [
-            {
-                "measure": row["measure"],
-                "definition": row["definition"],
-                "here": f"{row['value']:.3f} ± {row['error']:.3f}",
-                "paper": f"{row['published']:.3f}",
-                "spread of a batch of 8": f"± {row['of_eight']:.3f}",
-                "n": int(row["count"]),
-            }
-            for row in rows_of(record, "noise", "noise").to_dict("records")
-        ],
-        columns=["measure", "definition", "here", "paper", "spread of a batch of 8", "n"],
+    return summary(
+        rows_of(record, "noise", "noise"),
+        {"measure": "measure", "definition": "definition"},
+        {
+            "here": joined(" ± ", only("value", ".3f"), only("error", ".3f")),
+            "paper": only("published", ".3f"),
+            "spread of a batch of 8": only("of_eight", "± {:.3f}"),
+            "n": only("count", ".0f"),
+        },
     )
 
 
@@ -435,35 +432,29 @@ def figure_quality(record: Record) -> Figure:
     # A lost image has a PSNR of minus infinity, and is drawn at the least finite value.
     psnr = images["psnr"].astype(float)
     images = images.assign(psnr=psnr.clip(lower=psnr[np.isfinite(psnr)].min()))
-    groups = {str(run): group["psnr"] for run, group in images.groupby("run", sort=False)}
-    floor = groups["mean colour"].mean()
-    figure, axes = figures.panels(1, 1, height=0.33 * len(groups) + 0.8)
-    axis = axes[0][0]
-    for place, (run, values) in enumerate(groups.items()):
-        colour = "0.6" if run in FLOORS else figures.COLOURS[1 if run in BASELINES else 0]
-        axis.scatter(values, np.full(len(values), place), s=9, color=colour, alpha=0.55)
-        axis.scatter(values.mean(), place, s=190, marker="|", color=colour, linewidth=2.4)
-    style = {"color": figures.TRUTH, "linestyle": (0, (4, 2)), "linewidth": 1.4}
-    axis.axvline(floor, label="mean colour: no reconstruction below", **style)
-    axis.set_yticks(range(len(groups)), list(groups))
-    axis.invert_yaxis()
-    axis.set_xlabel("PSNR, dB")
-    figures.legend_below(figure, 1)
-    return figure
+    return drawn(
+        images,
+        dots("psnr", "run", lambda run: "0.6" if run in FLOORS else figures.COLOURS[1 if run in BASELINES else 0]),
+        only_rows(level("psnr", "mean colour: no reconstruction below", upright=True), run="mean colour"),
+        height=0.33 * images["run"].nunique() + 0.8,
+        legend=1,
+        xlabel="PSNR, dB",
+    )
 
 
 def figure_loudness(record: Record) -> Figure:
     """Draw the PSNR (dB) of every image against the norm of its error ‖p − y‖, marked by whether it was identified."""
-    drawn = [(part, rows_of(record, "image", part)) for part in ("alone", "few")]
-    drawn = [(part, images[images["run"] == LOUD]) for part, images in drawn if len(images)]
-    figure, axes = figures.panels(1, len(drawn), height=3.2, sharey=True)
-    for axis, (_, images) in zip(axes[0], drawn, strict=True):
-        for named, group in images.groupby("identified"):
-            style = {"color": figures.COLOURS[0 if named else 1], "marker": "o" if named else "x"}
-            axis.scatter(group["loud"], group["psnr"], s=24, label="identified" if named else "not identified", **style)
-        axis.set_xscale("log")
-        axis.set_xlabel("length of its error p − y")
-        axis.set_title(f"batches of {images['size'].iloc[0]:.0f}")
-    axes[0][0].set_ylabel("PSNR, dB")
-    figures.legend_below(figure, 2)
-    return figure
+    images = pd.concat([rows_of(record, "image", part) for part in ("alone", "few")])
+    look: dict[str, Any] = {"s": 24, "linewidth": 1.5}
+    return drawn(
+        select(images, run=LOUD),
+        only_rows(points("loud", "psnr", "identified", **look), identified=True),
+        only_rows(points("loud", "psnr", "not identified", figures.COLOURS[1], marker="x", **look), identified=False),
+        panels=["part", "size"],
+        title=lambda _, size: f"batches of {size:.0f}",
+        height=3.2,
+        legend=2,
+        xscale="log",
+        xlabel="length of its error p − y",
+        ylabel="PSNR, dB",
+    )

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import ClassVar, Self
 
-import numpy as np
 import pandas as pd
 import torch
 from matplotlib.figure import Figure
@@ -22,11 +21,13 @@ from gradleak.images.gradinversion.settings import SETTINGS
 from gradleak.models.picture_training import PictureRecipe, learned, trained_generator
 from gradleak.runs.records import Record
 from gradleak.show import figures
+from gradleak.show.drawn import arranged, dots, level, only_rows, panel
+from gradleak.show.summaries import NOTHING, only, summary
 from gradleak.studies import Experiment, setting
 from gradleak.studies.shared import restored_batches
 from gradleak.studies.shared.deep_networks import NAMES, SMALL
 from gradleak.studies.shared.restored_batches import FLOORS, CaseRow, OnBatches, gained, marked, scaled
-from gradleak.studies.shared.shown_batches import gain_table, quality_line, rows_of, strips
+from gradleak.studies.shared.shown_batches import gain_table, quality, rows_of, strips
 
 PLACE = "Table 4, Figure 4"
 PYRAMID = SETTINGS["gradinversion+pyramid"]
@@ -147,17 +148,11 @@ class RowsOfTable4(OnBatches):
 def table(record: Record) -> pd.DataFrame:
     """Return Table 4: the quality of the restored images, beside the paper's values.
 
-    One row for each attack, baseline and control. The columns are those of `quality_line`.
+    One row for each attack, baseline and control. The columns are those of `quality`.
     """
-    stated = record.stated(Parameters)
-    return pd.DataFrame(
-        [
-            {"attack": run}
-            | quality_line(images, stated.size, stated.seed)
-            | {"paper: FFT2D / PSNR / LPIPS": PUBLISHED.get(str(run), "–")}
-            for run, images in rows_of(record, "image", "rows").groupby("run", sort=False)
-        ]
-    )
+    images, stated = rows_of(record, "image", "rows"), record.stated(Parameters)
+    paper = {"paper: FFT2D / PSNR / LPIPS": only("run", lambda run: PUBLISHED.get(run, NOTHING))}
+    return summary(images, {"attack": "run"}, quality(images, stated.size, stated.seed) | paper)
 
 
 def gains(record: Record) -> pd.DataFrame:
@@ -178,23 +173,21 @@ def figure_images(record: Record) -> Figure:
 
 def figure_quality(record: Record) -> Figure:
     """Draw the PSNR (dB) and LPIPS of every image for each attack, with means; baselines and controls are grey."""
-    images = rows_of(record, "image", "rows")
-    figure, axes = figures.panels(1, 2, height=0.3 * images["run"].nunique() + 0.9, sharey=True)
-    names = list(dict.fromkeys(images["run"]))
-    for axis, column, label in zip(axes[0], ("psnr", "lpips"), ("PSNR, dB", "LPIPS"), strict=True):
-        for place, name in enumerate(names):
-            values = images[images["run"] == name][column].dropna().astype(float).clip(0, 200)
-            known = name in (*FLOORS, GREY) or name.endswith(OF_ANOTHER)
-            colour = "0.6" if known else figures.COLOURS[0 if "BN" in name else 1]
-            axis.scatter(values, np.full(len(values), place), s=9, color=colour, alpha=0.55)
-            if len(values):
-                axis.scatter(values.mean(), place, s=150, marker="|", color=colour, linewidth=2.4)
-        floor = images[images["run"] == "mean colour"][column].dropna().astype(float)
-        if len(floor):
-            style = {"color": figures.TRUTH, "linestyle": (0, (4, 2)), "linewidth": 1.4}
-            axis.axvline(floor.mean(), label="mean colour", **style)
-        axis.set_xlabel(label)
-    axes[0][0].set_yticks(range(len(names)), names)
-    axes[0][0].invert_yaxis()
-    figures.legend_below(figure, 1)
-    return figure
+    images = rows_of(record, "image", "rows").astype({"psnr": float, "lpips": float})
+    images = images.assign(psnr=images["psnr"].clip(0, 200))
+    panels = [
+        panel(
+            images,
+            dots(column, "run", _colour),
+            only_rows(level(column, "mean colour", upright=True), run="mean colour"),
+            xlabel=label,
+        )
+        for column, label in (("psnr", "PSNR, dB"), ("lpips", "LPIPS"))
+    ]
+    return arranged(panels, 2, height=0.3 * images["run"].nunique() + 0.9, legend=1)
+
+
+def _colour(run: str) -> str:
+    if run in (*FLOORS, GREY) or run.endswith(OF_ANOTHER):
+        return "0.6"
+    return figures.COLOURS[0 if "BN" in run else 1]

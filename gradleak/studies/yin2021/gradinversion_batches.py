@@ -18,7 +18,7 @@ from pydantic import model_validator
 from gradleak import data
 from gradleak.images.gradinversion.settings import SETTINGS
 from gradleak.runs.records import Record
-from gradleak.show import figures
+from gradleak.show.summaries import NOTHING, mean, only, select, summary
 from gradleak.studies import Experiment, setting
 from gradleak.studies.shared import restored_batches
 from gradleak.studies.shared.deep_networks import SMALL
@@ -34,7 +34,7 @@ from gradleak.studies.shared.restored_batches import (
     marked,
     scaled,
 )
-from gradleak.studies.shared.shown_batches import draw_sizes, gain_table, quality_line, rows_of, strips
+from gradleak.studies.shared.shown_batches import draw_sizes, gain_table, hundredths, quality, restored, rows_of, strips
 
 PLACE = "Section 4, Table 3 and Figures 5 to 8"
 # The attack of this page, which has the batch norm statistics of each batch.
@@ -175,13 +175,11 @@ def sizes_table(record: Record) -> pd.DataFrame:
     One row for each kind of image and batch size B, and for each baseline. The last column is the share of labels found
     by the paper's rule (%).
     """
-    most, seed = max(record.stated(Parameters).sizes), record.stated(Parameters).seed
-    lines = []
-    for (kind, run), images in rows_of(record, "image", "sizes").groupby(["kind", "run"], sort=False):
-        size = run if run in FLOORS else f"{images['batch_size'].iloc[0]:.0f}"
-        labels = "–" if run in FLOORS else f"{100 * images['labels'].astype(float).mean():.0f}"
-        lines.append({"images": kind, "B, or floor": size} | quality_line(images, most, seed) | {"labels, %": labels})
-    return pd.DataFrame(lines)
+    images = rows_of(record, "image", "sizes")
+    sizes = images["batch_size"].map("{:.0f}".format).where(~images["run"].isin(FLOORS), images["run"])
+    measures = quality(images, max(record.stated(Parameters).sizes), record.stated(Parameters).seed)
+    measures["labels, %"] = restored(mean("labels", hundredths))
+    return summary(images.assign(shown=sizes), {"images": "kind", "B, or floor": "shown"}, measures)
 
 
 def networks_table(record: Record) -> pd.DataFrame:
@@ -190,16 +188,14 @@ def networks_table(record: Record) -> pd.DataFrame:
     One row for each network, the best features first, and for each baseline.
     """
     parameters = record.stated(Parameters)
-    names = parameters.networks
-    lines = []
-    for run, images in rows_of(record, "image", "networks").groupby("run", sort=False):
-        own = quality_line(images, parameters.network_size, parameters.seed)
-        known = run in names
-        stated = dict(zip(names, PUBLISHED, strict=False)).get(str(run), "–") if len(names) == len(PUBLISHED) else "–"
-        accuracy = f"{images['accuracy'].iloc[0]:.1f}" if known else "–"
-        del own["IIP, %"], own["by the attacked network, %"]
-        lines.append({"network": run, "accuracy, %": accuracy} | own | {"paper: FFT2D / PSNR / LPIPS": stated})
-    return pd.DataFrame(lines)
+    images, names = rows_of(record, "image", "networks"), parameters.networks
+    published = dict(zip(names, PUBLISHED, strict=True)) if len(names) == len(PUBLISHED) else {}
+    measures = quality(images, parameters.network_size, parameters.seed)
+    del measures["IIP, %"], measures["by the attacked network, %"]
+    accuracy = restored(only("accuracy", ".1f"))
+    paper = only("run", lambda run: published.get(run, NOTHING))
+    keys = {"network": "run"}
+    return summary(images, keys, {"accuracy, %": accuracy, **measures, "paper: FFT2D / PSNR / LPIPS": paper})
 
 
 def gains(record: Record, part: str = "sizes") -> pd.DataFrame:
@@ -228,21 +224,11 @@ def figure_sizes(record: Record) -> Figure:
     most, seed = max(record.stated(Parameters).sizes), record.stated(Parameters).seed
     images = rows_of(record, "image", "sizes")
     sizes = sorted(record.stated(Parameters).sizes)
-    lines = {kind: (kind, partial(named, kind)) for kind in KINDS}
-    columns = {
-        "identified": "IIP by another network, %",
-        "identified_by_own": "IIP by the attacked network, %",
-        "psnr": "PSNR, dB",
+    runs = {kind: (kind, partial(named, kind)) for kind in KINDS}
+    chance = rows_of(record, "batches", "sizes")["chance"].astype(float).iloc[0]
+    shown = {
+        "identified": ("IIP by another network, %", chance),
+        "identified_by_own": ("IIP by the attacked network, %", chance),
+        "psnr": ("PSNR, dB", select(images, run="mean colour")["psnr"].astype(float).mean()),
     }
-    figure, axes = figures.panels(1, 3, height=3.2)
-    for axis, (column, label) in zip(axes[0], columns.items(), strict=True):
-        draw_sizes(axis, images, lines, column, sizes, most, seed)
-        axis.set_ylabel(label)
-    style = {"color": figures.TRUTH, "linestyle": (0, (4, 2)), "linewidth": 1.4}
-    gallery = rows_of(record, "batches", "sizes")["chance"].astype(float)
-    for axis in axes[0][:2]:
-        axis.axhline(gallery.iloc[0], label="chance, and mean colour", **style)
-    floor = images[images["run"] == "mean colour"]["psnr"].astype(float)
-    axes[0][2].axhline(floor.mean(), label="chance, and mean colour", **style)
-    figures.legend_below(figure, 3)
-    return figure
+    return draw_sizes(images, runs, shown, floor="chance, and mean colour", sizes=sizes, most=most, seed=seed)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import pandas as pd
@@ -18,13 +18,14 @@ from gradleak import data
 from gradleak.images import peel, restore_batches
 from gradleak.images.gradinversion.settings import SETTINGS
 from gradleak.runs.records import Record
-from gradleak.show import figures
+from gradleak.show import figures, summaries
+from gradleak.show.summaries import among, median, ranged, select, summary, total
 from gradleak.studies import Experiment, setting
-from gradleak.studies.shared import restored_batches
+from gradleak.studies.shared import peeled, restored_batches
 from gradleak.studies.shared.deep_networks import SMALL
-from gradleak.studies.shared.peeled import PeeledLayer, layer_line, layers_of
+from gradleak.studies.shared.peeled import PeeledLayer, layers_of
 from gradleak.studies.shared.restored_batches import Case, CaseRow, OnBatches, drawn, few, scaled
-from gradleak.studies.shared.shown_batches import gain_table, quality_line, rows_of, strips
+from gradleak.studies.shared.shown_batches import gain_table, quality, rows_of, strips
 
 PLACE = "Beyond section 4"
 MATCHED, PEELED, EITHER = "matched", "peeled", "peeled, else matched"
@@ -190,11 +191,11 @@ def _peeled(case: Case, front: int) -> tuple[list[CaseRow], torch.Tensor]:
 
 def table(record: Record) -> pd.DataFrame:
     """Return the quality of the restored images; one row for each batch size B and each attack or baseline."""
-    lines, stated = [], record.stated(Parameters)
+    stated, parts = record.stated(Parameters), []
     for part, size in (("one", 1), ("many", stated.size)):
-        for run, images in rows_of(record, "image", part).groupby("run", sort=False):
-            lines.append({"B": f"{size}", "attack": run} | quality_line(images, size, stated.seed))
-    return pd.DataFrame(lines)
+        images = rows_of(record, "image", part).assign(B=size)
+        parts.append(summary(images, {"B": "B", "attack": "run"}, quality(images, size, stated.seed)))
+    return pd.concat(parts, ignore_index=True)
 
 
 def gains(record: Record) -> pd.DataFrame:
@@ -214,44 +215,34 @@ def peeled_table(record: Record) -> pd.DataFrame:
     median number of layers in this case, the number of restored images, their PSNR (dB) as median (min … max), and the
     median CPU time (s).
     """
-    frame, lines = record.frame(), []
-    for network, group in frame[frame["what"] == "peeled"].groupby("network", sort=False):
-        images = frame[(frame["what"] == "image") & (frame["run"] == PEELED) & (frame["network"] == network)]
-        psnr = images["psnr"].astype(float)
-        psnr = psnr[np.isfinite(psnr)]
-        opened = group[group["opened"].astype(bool)]
-        lines.append(
-            {
-                "network": network,
-                "n": f"{len(group)}",
-                "last map opened": f"{len(opened)}",
-                "layers then": f"{opened['layers'].astype(float).median():.0f}" if len(opened) else "–",
-                "images had": f"{len(psnr)}",
-                "their PSNR, dB": f"{psnr.median():.1f} ({psnr.min():.1f} … {psnr.max():.1f})" if len(psnr) else "–",
-                "CPU s": f"{group['cpu_seconds'].astype(float).median():.1f}",
-            }
-        )
-    return pd.DataFrame(lines)
+    frame = record.frame()
+    frame = frame[frame["what"].eq("peeled") | (frame["what"].eq("image") & frame["run"].eq(PEELED))]
+    frame = frame.assign(had=frame["what"].eq("image") & np.isfinite(frame["psnr"].astype(float)))
+    return summary(
+        frame.assign(peeled=frame["what"].eq("peeled"), opened=frame["opened"].eq(True)),
+        {"network": "network"},
+        {
+            "n": total("peeled"),
+            "last map opened": total("opened"),
+            "layers then": among(median("layers", ".0f"), opened=True),
+            "images had": total("had"),
+            "their PSNR, dB": among(ranged(median("psnr", ".1f"), "psnr", ".1f"), had=True),
+            "CPU s": among(median("cpu_seconds", ".1f"), peeled=True),
+        },
+    )
 
 
 def layer_table(record: Record) -> pd.DataFrame:
     """Return how often the inputs of each layer were recovered, and their errors; one row for each layer."""
-    frame = record.frame()
-    frame = frame[(frame["what"] == "layer") & (frame["part"] == "one")]
-    if frame.empty:
-        return pd.DataFrame(columns=["layer", "equations", "unknowns", "reached", "claimed", "true"])
-    lines = []
-    for (_, layer), group in frame.groupby(["number", "layer"]):
-        lines.append(layer_line(str(layer), group))
-    return pd.DataFrame(lines)
+    rows = select(record.frame(), what="layer", part="one")
+    return peeled.layer_table(rows) if len(rows) else pd.DataFrame(columns=["layer", *peeled.LAYERS])
 
 
 def reasons(record: Record) -> pd.DataFrame:
     """Return the reasons why images were not peeled completely, with the number of images."""
     frame = record.frame()
     frame = frame[(frame["what"] == "peeled") & (frame["reason"] != "")]
-    rows: list[Any] = frame.groupby(["network", "reason"], sort=False, as_index=False).size().to_dict("records")
-    return pd.DataFrame([{"network": row["network"], "why": row["reason"], "images": f"{row['size']}"} for row in rows])
+    return summary(frame, {"network": "network", "why": "reason"}, {"images": summaries.count()})
 
 
 def figure_images(record: Record, part: str = "one") -> Figure:

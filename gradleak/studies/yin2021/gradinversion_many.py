@@ -21,7 +21,7 @@ from gradleak.images import GradInversion
 from gradleak.images.gradinversion.settings import SETTINGS
 from gradleak.runs.fitting import Sees
 from gradleak.runs.records import Record
-from gradleak.show import figures
+from gradleak.show.summaries import mean, select, summary
 from gradleak.studies import Experiment, setting
 from gradleak.studies.shared.deep_networks import SMALL, made, pooled
 from gradleak.studies.shared.last_layers import MEAN, STD
@@ -36,7 +36,7 @@ from gradleak.studies.shared.restored_batches import (
     marked,
     scaled,
 )
-from gradleak.studies.shared.shown_batches import draw_sizes, gain_table, quality_line, rows_of, strips
+from gradleak.studies.shared.shown_batches import draw_sizes, gain_table, hundredths, quality, restored, rows_of, strips
 
 PLACE = "Figures 6 to 8, and beyond"
 KINDS = ("random", "vulnerable")
@@ -238,14 +238,14 @@ def table(record: Record, part: str = "batches") -> pd.DataFrame:
     One row for each kind of image, batch size B and attack, and for each baseline. The last column is the share of
     images whose feature was recovered (%).
     """
-    most, seed = _most(record, part), record.stated(Parameters).seed
-    lines = []
-    for (kind, run), images in rows_of(record, "image", part).groupby(["kind", "run"], sort=False):
-        floor = run in FLOORS
-        known = "–" if floor else f"{100 * images['known_feature'].astype(float).mean():.0f}"
-        line = {"images": kind, "B, attack, or floor": run if floor else str(run).removeprefix(f"{kind}, ")}
-        lines.append(line | quality_line(images, most, seed) | {"features found, %": known})
-    return pd.DataFrame(lines)
+    images = rows_of(record, "image", part)
+    runs = [run.removeprefix(f"{kind}, ") for kind, run in zip(images["kind"], images["run"], strict=True)]
+    return summary(
+        images.assign(shown=runs),
+        {"images": "kind", "B, attack, or floor": "shown"},
+        quality(images, _most(record, part), record.stated(Parameters).seed)
+        | {"features found, %": restored(mean("known_feature", hundredths))},
+    )
 
 
 def _most(record: Record, part: str) -> int:
@@ -275,18 +275,11 @@ def figure_sizes(record: Record) -> Figure:
     most, seed = _most(record, "batches"), record.stated(Parameters).seed
     images = rows_of(record, "image", "batches")
     sizes = sorted(record.stated(Parameters).sizes)
-    lines = {f"{kind}, {attack}": (kind, partial(named, kind, attack=attack)) for attack in ATTACKS for kind in KINDS}
-    columns = {"identified": "IIP by another network, %", "psnr": "PSNR, dB"}
-    figure, axes = figures.panels(1, 2, height=3.3)
-    for axis, (column, label) in zip(axes[0], columns.items(), strict=True):
-        draw_sizes(axis, images, lines, column, sizes, most, seed)
-        axis.set_ylabel(label)
-    style = {"color": figures.TRUTH, "linestyle": (0, (4, 2)), "linewidth": 1.4}
-    axes[0][0].axhline(rows_of(record, "batches", "batches")["chance"].astype(float).iloc[0], label="floor", **style)
-    floor = images[(images["run"] == "mean colour") & (images["kind"] == KINDS[0])]["psnr"].astype(float)
-    axes[0][1].axhline(floor.mean(), label="floor", **style)
-    figures.legend_below(figure, 3)
-    return figure
+    runs = {f"{kind}, {attack}": (kind, partial(named, kind, attack=attack)) for attack in ATTACKS for kind in KINDS}
+    chance = rows_of(record, "batches", "batches")["chance"].astype(float).iloc[0]
+    colour = select(images, run="mean colour", kind=KINDS[0])["psnr"].astype(float).mean()
+    shown = {"identified": ("IIP by another network, %", chance), "psnr": ("PSNR, dB", colour)}
+    return draw_sizes(images, runs, shown, floor="floor", sizes=sizes, most=most, seed=seed)
 
 
 def sharing(record: Record) -> pd.DataFrame:
