@@ -172,7 +172,7 @@ def test_identification_by_chance_is_one_in_the_gallery() -> None:
     assert metrics.identified(3 * gallery[places], gallery, places).all()
     assert not metrics.identified(gallery[places] * math.nan, gallery, places).any()
     assert not metrics.identified(gallery[places], gallery, (places + 1) % 50).any()
-    with pytest.raises(InputError, match="its place in the gallery of 50"):
+    with pytest.raises(InputError, match="an index in the gallery of 50"):
         metrics.identified(gallery[:2], gallery, torch.tensor([0, 50]))
     with pytest.raises(InputError, match=r"\(N, I\) and \(M, I\)"):
         metrics.identified(gallery[:2, :3], gallery, torch.tensor([0, 1]))

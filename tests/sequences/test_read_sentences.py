@@ -271,7 +271,7 @@ def test_targets_of_sequences() -> None:
     for wrong in (targets[:, :2], targets.float(), torch.full_like(targets, -100)):
         with pytest.raises(InputError, match="target"):
             observe(model, tokens, wrong)
-    with pytest.raises(InputError, match="local steps"):
+    with pytest.raises(InputError, match="only one local step"):
         observe(model, tokens, targets, local_steps=2)
 
 
