@@ -41,8 +41,8 @@ class Preset(Mapping[str, Any]):
 
     def run(self, leaks: Leak | Sequence[Leak], labels: Tensor | str | None = None, **changes: Any) -> Reconstruction:
         """Run the attack on one leak or several; `labels` and `changes` override the options of the attack."""
-        known = {} if labels is None else {"labels": labels}
-        return self.engine(leaks, **self.options | changes | known)
+        given = {} if labels is None else {"labels": labels}
+        return self.engine(leaks, **self.options | changes | given)
 
     def __getitem__(self, name: str) -> Any:
         return self.options[name]
@@ -80,11 +80,11 @@ def preset(name: str, *, channels: int = 3) -> Preset:
 
 
 def _matching(name: str, channels: int) -> dict[str, Any]:
-    whole = LBFGS(steps=300, search=False)
+    plain_lbfgs = LBFGS(steps=300, search=False)
     if name == "dlg":
-        return {"labels": "dlg", "distance": Distance("l2"), "optimizer": whole}
+        return {"labels": "dlg", "distance": Distance("l2"), "optimizer": plain_lbfgs}
     if name == "idlg":
-        return {"labels": "idlg", "distance": Distance("l2"), "optimizer": whole, "enough": 1e-6}
+        return {"labels": "idlg", "distance": Distance("l2"), "optimizer": plain_lbfgs, "enough": 1e-6}
     if name == "inverting-gradients":
         low, high = (normalise(torch.full((1, channels, 1, 1), edge))[0] for edge in (0.0, 1.0))
         return {

@@ -77,19 +77,28 @@ def restore_batches(
 
     Returns:
         The images with the least loss among each leak's seeds; `attempts` has the images of all seeds.
+
+    Examples:
+        >>> from gradleak import observe
+        >>> from torch import nn
+        >>> model = nn.Sequential(nn.Conv2d(1, 6, 3), nn.BatchNorm2d(6), nn.ReLU(), nn.Flatten(), nn.Linear(24, 4))
+        >>> leak = observe(model, torch.rand(2, 1, 4, 4), torch.tensor([0, 2]))
+        >>> restored = restore_batches(leak, torch.tensor([0, 2]), settings=GradInversion(steps=2), seeds=3)
+        >>> tuple(restored.images.shape), tuple(restored.attempts.shape)
+        ((2, 1, 4, 4), (1, 3, 2, 1, 4, 4))
     """
-    many = [leaks] if isinstance(leaks, Leak) else list(leaks)
+    all_leaks = [leaks] if isinstance(leaks, Leak) else list(leaks)
     settings = settings or GradInversion()
-    check_leaks(many, seeds, None)
+    check_leaks(all_leaks, seeds, None)
     if settings.feature and not (isinstance(labels, str) and labels == "recovered"):
         raise InputError("a weight of features requires recovered features: use labels='recovered'")
-    target = Target(many, known_of(many, labels), settings, _statistics(many, statistics, settings))
+    target = Target(all_leaks, known_of(all_leaks, labels), settings, _statistics(all_leaks, statistics, settings))
     like = next(iter(target.observed.values()))
     generator = torch.Generator().manual_seed(seed)
-    places = settings.spread * torch.randn(len(many) * seeds, target.size, generator=generator).to(like)
-    owners = torch.arange(len(many), device=places.device).repeat_interleave(seeds)
-    shown = None if watch is None else lambda step, best: watch(step, target.inputs(best))
-    track = Track.start(places, settings.steps, shown)
+    places = settings.spread * torch.randn(len(all_leaks) * seeds, target.size, generator=generator).to(like)
+    owners = torch.arange(len(all_leaks), device=places.device).repeat_interleave(seeds)
+    watcher = None if watch is None else lambda step, best: watch(step, target.inputs(best))
+    track = Track.start(places, settings.steps, watcher)
     interrupted = False
     try:
         descend(settings, target, places, owners, seeds, track, generator)
@@ -112,29 +121,31 @@ def known_of(leaks: list[Leak], labels: Tensor | str) -> Known:
         labels = one_hot(counts.nonzero()[:, 1], classes)
     if len(labels) != len(leaks) * size:
         raise InputError(f"labels must have one entry per private sample, {len(leaks) * size}; got {len(labels)}")
-    given = as_probabilities(labels, classes, dtype=like.dtype, device=like.device).reshape(-1, size, classes).clone()
-    errors, features = torch.zeros_like(given), like.new_zeros(len(leaks), size, width)
-    there = torch.zeros(len(leaks), dtype=torch.bool, device=like.device)
+    given_labels = (
+        as_probabilities(labels, classes, dtype=like.dtype, device=like.device).reshape(-1, size, classes).clone()
+    )
+    errors, features = torch.zeros_like(given_labels), like.new_zeros(len(leaks), size, width)
+    recovered = torch.zeros(len(leaks), dtype=torch.bool, device=like.device)
     for n, leak in enumerate(leaks if recovering else []):
-        found = _samples(leak)
-        if found is not None:
-            there[n] = True
-            given[n], errors[n], features[n] = (side.to(like) for side in found)
-    return Known(given, errors, features, there)
+        samples = _samples(leak)
+        if samples is not None:
+            recovered[n] = True
+            given_labels[n], errors[n], features[n] = (part.to(like) for part in samples)
+    return Known(given_labels, errors, features, recovered)
 
 
 def _samples(leak: Leak) -> tuple[Tensor, Tensor, Tensor] | None:
     """Return a batch's labels, errors p − y (B, C) and features (B, I), sorted by class; None if any is missing."""
-    found = recover_batch(
+    batch = recover_batch(
         leak.weight_gradient, leak.weight, batch_size=leak.batch_size, prior="onehot", bias=leak.bias,
         bias_gradient=leak.bias_gradient,
     )  # fmt: skip
-    if found.status == "failed" or not torch.isfinite(found.features).all():
+    if batch.status == "failed" or not torch.isfinite(batch.features).all():
         return None
     bias = 0.0 if leak.bias is None else leak.bias.double()
-    predicted = (found.features @ leak.weight.double().T + bias).softmax(dim=1)
-    order = found.labels.argmax(dim=1).argsort()
-    return found.labels[order], (predicted - found.labels)[order], found.features[order]
+    predicted = (batch.features @ leak.weight.double().T + bias).softmax(dim=1)
+    order = batch.labels.argmax(dim=1).argsort()
+    return batch.labels[order], (predicted - batch.labels)[order], batch.features[order]
 
 
 def _statistics(
@@ -146,12 +157,12 @@ def _statistics(
     if statistics is None:
         shape = leaks[0].input_shape
         assert shape is not None
-        one = running_statistics(leaks[0].model, leaks[0].weight.new_zeros(1, *shape))
-        return stacked([one] * len(leaks))
-    many = [statistics] if isinstance(statistics, Statistics) else list(statistics)
-    if len(many) != len(leaks):
-        raise InputError(f"statistics must have one entry per leak, {len(leaks)}; got {len(many)}")
-    return stacked(many)
+        running = running_statistics(leaks[0].model, leaks[0].weight.new_zeros(1, *shape))
+        return stacked([running] * len(leaks))
+    sent = [statistics] if isinstance(statistics, Statistics) else list(statistics)
+    if len(sent) != len(leaks):
+        raise InputError(f"statistics must have one entry per leak, {len(leaks)}; got {len(sent)}")
+    return stacked(sent)
 
 
 class Target(Objective):
@@ -186,31 +197,31 @@ class Target(Objective):
         """Return the loss (A,) at places."""
         settings, images = self.settings, self.inputs(places)
         known = (self.known.labels, self.known.errors, self.known.there.to(images))
-        mine = [side[owners] for side in known]
+        attack_known = [part[owners] for part in known]
         value = images.new_zeros(len(images))
         if settings.gradient:
-            own, (entropy, features, seen) = vmap(grad(self._sent, has_aux=True), (None, 0, 0, 0, 0))(
-                self.parameters, images, *mine
+            gradients, (entropy, features, seen) = vmap(grad(self._sent, has_aux=True), (None, 0, 0, 0, 0))(
+                self.parameters, images, *attack_known
             )
-            value = value + settings.gradient * self._between(own, owners)
+            value = value + settings.gradient * self._between(gradients, owners)
         else:
-            _, (entropy, features, seen) = vmap(self._sent, (None, 0, 0, 0, 0))(self.parameters, images, *mine)
+            _, (entropy, features, seen) = vmap(self._sent, (None, 0, 0, 0, 0))(self.parameters, images, *attack_known)
         if settings.classification:
             value = value + settings.classification * entropy
         if self.statistics is not None:
-            theirs = Statistics(
-                *(tuple(v[owners] for v in side) for side in (self.statistics.means, self.statistics.variances))
+            target_statistics = Statistics(
+                *(tuple(layer[owners] for layer in part) for part in (self.statistics.means, self.statistics.variances))
             )
             value = value + settings.statistics * statistics_distance(
-                Statistics(*seen), theirs, relative=settings.scale == "mean"
+                Statistics(*seen), target_statistics, relative=settings.scale == "mean"
             )
         if settings.feature:
-            truth = self.known.features[owners]
-            misfit = (features - truth).square().sum(dim=2) / truth.square().sum(dim=2).clamp(min=1e-12)
+            expected = self.known.features[owners]
+            misfit = (features - expected).square().sum(dim=2) / expected.square().sum(dim=2).clamp(min=1e-12)
             value = value + settings.feature * self.known.there[owners] * misfit.mean(dim=1)
         if self.agreed is not None:
-            apart = torch.linalg.vector_norm((images - self.agreed).flatten(1), dim=1)
-            value = value + settings.consistency * apart
+            distance = torch.linalg.vector_norm((images - self.agreed).flatten(1), dim=1)
+            value = value + settings.consistency * distance
         return value + self._fidelity(images)
 
     def _fidelity(self, images: Tensor) -> Tensor:
@@ -219,9 +230,9 @@ class Target(Objective):
         if settings.scale == "mean":
             square = images.square().flatten(1).mean(dim=1)
             return settings.variation * total_variation(images) + settings.square * square
-        sizes = [torch.linalg.vector_norm(images.diff(dim=side).flatten(1), dim=1) for side in (-1, -2)]
+        variations = [torch.linalg.vector_norm(images.diff(dim=axis).flatten(1), dim=1) for axis in (-1, -2)]
         square = torch.linalg.vector_norm(images.flatten(1), dim=1)
-        value: Tensor = settings.variation * (sizes[0] + sizes[1]) + settings.square * square
+        value: Tensor = settings.variation * (variations[0] + variations[1]) + settings.square * square
         return value
 
     def _sent(
@@ -301,9 +312,9 @@ def _why_not(case: Case) -> str:
 
 
 def _attack(case: Case) -> Answer:
-    found = restore_batches(case.leak, case.labels(), settings=replace(OURS, steps=case.steps))
+    reconstruction = restore_batches(case.leak, case.labels(), settings=replace(OURS, steps=case.steps))
     # Another attack has recovered the labels, so do not report them here.
-    return replace(found.answers[0], labels=None)
+    return replace(reconstruction.answers[0], labels=None)
 
 
 ATTACK = Attack(

@@ -32,13 +32,13 @@ def registered_mean(images: Tensor) -> Tensor:
 
 def registered(image: Tensor, onto: Tensor) -> Tensor:
     """Return an image (C, H, W) registered with another, or unchanged if no registration brings it nearer."""
-    own, other = (side.detach().cpu().double().numpy() for side in (image, onto))
-    candidates = [own]
+    source, reference = (array.detach().cpu().double().numpy() for array in (image, onto))
+    candidates = [source]
     # Registration is undefined for images that are constant or not finite.
-    if all(np.isfinite(side).all() and np.ptp(side.mean(axis=0)) > 0 for side in (own, other)):
-        candidates.append(_shifted(own, other))
-        candidates.append(_flowed(candidates[-1], other))
-    nearest = min(candidates, key=lambda moved: float(np.square(moved - other).sum()))
+    if all(np.isfinite(array).all() and np.ptp(array.mean(axis=0)) > 0 for array in (source, reference)):
+        candidates.append(_shifted(source, reference))
+        candidates.append(_flowed(candidates[-1], reference))
+    nearest = min(candidates, key=lambda moved: float(np.square(moved - reference).sum()))
     return torch.from_numpy(nearest).to(image)
 
 
@@ -46,17 +46,17 @@ def _shifted(image: np.ndarray, onto: np.ndarray) -> np.ndarray:
     from scipy.ndimage import shift
     from skimage.registration import phase_cross_correlation
 
-    found = phase_cross_correlation(onto.mean(axis=0), image.mean(axis=0), upsample_factor=4)[0]
-    if np.abs(found).max() > FARTHEST * min(image.shape[1:]):
+    offset = phase_cross_correlation(onto.mean(axis=0), image.mean(axis=0), upsample_factor=4)[0]
+    if np.abs(offset).max() > FARTHEST * min(image.shape[1:]):
         return image
-    return np.asarray(shift(image, (0, *found), order=1, mode="nearest"))
+    return np.asarray(shift(image, (0, *offset), order=1, mode="nearest"))
 
 
 def _flowed(image: np.ndarray, onto: np.ndarray) -> np.ndarray:
     from skimage.registration import optical_flow_tvl1
     from skimage.transform import warp
 
-    reference, moving = (_unit(side.mean(axis=0)) for side in (onto, image))
+    reference, moving = (_unit(array.mean(axis=0)) for array in (onto, image))
     flow = optical_flow_tvl1(reference, moving, num_warp=3, num_iter=5)
     places = np.stack(np.meshgrid(*map(np.arange, reference.shape), indexing="ij")) + flow
     return np.stack([warp(channel, places, order=1, mode="edge", preserve_range=True) for channel in image])

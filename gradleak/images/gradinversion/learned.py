@@ -64,8 +64,8 @@ class Denoised(Target):
         """Return the loss (A,); the denoised image D(x) counts as constant, so that the prior's slope is x − D(x)."""
         images = self.inputs(places)
         with torch.no_grad():
-            left: Tensor = self.denoiser(images.flatten(0, 1)).reshape(images.shape)
-        return super().losses(places, owners) + self.weight / 2 * (images - left).square().flatten(1).mean(dim=1)
+            denoised: Tensor = self.denoiser(images.flatten(0, 1)).reshape(images.shape)
+        return super().losses(places, owners) + self.weight / 2 * (images - denoised).square().flatten(1).mean(dim=1)
 
 
 def project_batches(
@@ -91,11 +91,13 @@ def project_batches(
         seeds: The number of random starts for each leak.
         seed: The seed of the random numbers.
     """
-    many = [leaks] if isinstance(leaks, Leak) else list(leaks)
-    check_leaks(many, seeds, None)
+    all_leaks = [leaks] if isinstance(leaks, Leak) else list(leaks)
+    check_leaks(all_leaks, seeds, None)
     if settings.statistics or settings.feature:
         raise InputError("latent projection uses the gradient alone: the weights of statistics and features must be 0")
-    return _searched(Projection(many, known_of(many, labels), settings, generator, width, normal), seeds, seed)
+    return _searched(
+        Projection(all_leaks, known_of(all_leaks, labels), settings, generator, width, normal), seeds, seed
+    )
 
 
 def restore_denoised(
@@ -121,12 +123,14 @@ def restore_denoised(
         seeds: The number of random starts for each leak.
         seed: The seed of the random numbers.
     """
-    many = [leaks] if isinstance(leaks, Leak) else list(leaks)
-    check_leaks(many, seeds, None)
-    if settings.statistics and (statistics is None or len(statistics) != len(many)):
-        raise InputError(f"a weight of statistics requires the statistics of each batch, {len(many)}")
-    held = stacked(statistics) if statistics and settings.statistics else None
-    return _searched(Denoised(many, known_of(many, labels), settings, held, denoiser, weight), seeds, seed)
+    all_leaks = [leaks] if isinstance(leaks, Leak) else list(leaks)
+    check_leaks(all_leaks, seeds, None)
+    if settings.statistics and (statistics is None or len(statistics) != len(all_leaks)):
+        raise InputError(f"a weight of statistics requires the statistics of each batch, {len(all_leaks)}")
+    target_statistics = stacked(statistics) if statistics and settings.statistics else None
+    return _searched(
+        Denoised(all_leaks, known_of(all_leaks, labels), settings, target_statistics, denoiser, weight), seeds, seed
+    )
 
 
 def _searched(target: Projection | Denoised, seeds: int, seed: int) -> Reconstruction:

@@ -29,8 +29,10 @@ class Statistics:
 
 def stacked(many: Sequence[Statistics]) -> Statistics:
     """Stack the statistics of A batches, from (C_l,) each to (A, C_l)."""
-    means, variances = zip(*((one.means, one.variances) for one in many), strict=True)
-    return Statistics(*(tuple(torch.stack(layer) for layer in zip(*side, strict=True)) for side in (means, variances)))
+    means, variances = zip(*((batch.means, batch.variances) for batch in many), strict=True)
+    return Statistics(
+        *(tuple(torch.stack(layer) for layer in zip(*layers, strict=True)) for layers in (means, variances))
+    )
 
 
 def observe_statistics(model: nn.Module, inputs: Tensor) -> Statistics:
@@ -48,7 +50,7 @@ def running_statistics(model: nn.Module, inputs: Tensor) -> Statistics:
     if not batch_norms(model):
         raise InputError(f"{type(model).__name__} has no batch norm, so it has no running statistics")
     order: list[nn.Module] = []
-    hooks = [layer.register_forward_hook(lambda own, *_: order.append(own)) for layer in batch_norms(model)]
+    hooks = [layer.register_forward_hook(lambda module, *_: order.append(module)) for layer in batch_norms(model)]
     with torch.no_grad(), evaluating(model):
         model(inputs)
     for hook in hooks:
@@ -85,9 +87,9 @@ def into_norms(model: nn.Module) -> tuple[list[Tensor], list[RemovableHandle]]:
 
 def statistics_of(seen: Sequence[Tensor]) -> Statistics:
     """Return the statistics of the batch norms' inputs, (B, C_l, …) each."""
-    own = [value.transpose(0, 1).flatten(1) for value in seen]
+    channels = [value.transpose(0, 1).flatten(1) for value in seen]
     return Statistics(
-        tuple(value.mean(dim=1) for value in own), tuple(value.var(dim=1, unbiased=False) for value in own)
+        tuple(value.mean(dim=1) for value in channels), tuple(value.var(dim=1, unbiased=False) for value in channels)
     )
 
 
@@ -97,10 +99,10 @@ def statistics_distance(own: Statistics, known: Statistics, *, relative: bool = 
     With `relative`, divide each norm by the norm of the known value, and take the mean instead of the sum.
     """
     parts = []
-    for ours, theirs in ((own.means, known.means), (own.variances, known.variances)):
-        for one, other in zip(ours, theirs, strict=True):
-            misfit = torch.linalg.vector_norm(one - other, dim=-1)
-            size = torch.linalg.vector_norm(other, dim=-1).clamp(min=torch.finfo(other.dtype).tiny)
+    for computed, expected in ((own.means, known.means), (own.variances, known.variances)):
+        for value, target in zip(computed, expected, strict=True):
+            misfit = torch.linalg.vector_norm(value - target, dim=-1)
+            size = torch.linalg.vector_norm(target, dim=-1).clamp(min=torch.finfo(target.dtype).tiny)
             parts.append(misfit / size if relative else misfit)
-    together = torch.stack(parts)
-    return together.mean(dim=0) if relative else together.sum(dim=0)
+    distances = torch.stack(parts)
+    return distances.mean(dim=0) if relative else distances.sum(dim=0)

@@ -67,23 +67,23 @@ def observed_again(leak: Leak, inputs: Tensor, labels: Tensor | None, *, dtype: 
     if not inputs.isfinite().all():
         return Again(dict.fromkeys(leak.gradients, math.inf), math.inf)
     values = {name: own.detach().to(dtype) for name, own in leak.model.named_parameters()}
-    values |= {n: own.to(dtype) if own.is_floating_point() else own for n, own in leak.model.named_buffers()}
+    values |= {key: own.to(dtype) if own.is_floating_point() else own for key, own in leak.model.named_buffers()}
     own = {name: values[name].requires_grad_() for name in leak.gradients}
-    seen: list[Tensor] = []
+    head_inputs: list[Tensor] = []
     head = leak.model.get_submodule(leak.head)
 
     def keep(module: nn.Module, args: tuple[Tensor, ...]) -> None:
-        seen.append(args[0].detach())
+        head_inputs.append(args[0].detach())
 
     hook = head.register_forward_pre_hook(keep)
     try:
         with torch.enable_grad(), evaluating(leak.model):
             logits = functional_call(leak.model, values, (inputs.to(dtype),))
-            errors = _errors(leak, logits.detach(), seen[-1], labels)
-            given = torch.autograd.grad(logits, list(own.values()), errors / len(inputs), allow_unused=True)
+            errors = _errors(leak, logits.detach(), head_inputs[-1], labels)
+            gradients = torch.autograd.grad(logits, list(own.values()), errors / len(inputs), allow_unused=True)
     finally:
         hook.remove()
-    misses = {name: _missed(leak.gradients[name], gradient) for name, gradient in zip(own, given, strict=True)}
+    misses = {name: _missed(leak.gradients[name], gradient) for name, gradient in zip(own, gradients, strict=True)}
     unbalanced = 0.0
     if labels is None:
         unbalanced = float((errors.sum(dim=1).abs() / errors.abs().sum(dim=1).clamp(min=TINY)).max())
@@ -104,5 +104,5 @@ def _missed(seen: Tensor, given: Tensor | None) -> float:
     if given is None:
         return 0.0 if size == 0 else 1.0
     parts = zip(seen.flatten().split(PART), given.flatten().split(PART), strict=True)
-    missed = math.sqrt(sum(float((one - other).square().sum()) for one, other in parts))
+    missed = math.sqrt(sum(float((sent - computed).square().sum()) for sent, computed in parts))
     return missed / size if size else (0.0 if missed == 0 else math.inf)

@@ -77,25 +77,25 @@ def layers(model: nn.Module, kinds: tuple[type[nn.Module], ...], shape: tuple[in
     A random input of the given shape checks that the network applies the layers in this order. Raise `InputError` if
     the network is not such a chain.
     """
-    found: list[Layer] = []
+    chain: list[Layer] = []
     for name, module in model.named_modules(remove_duplicate=False):
         if next(module.children(), None) is not None or isinstance(module, PASSED):
             continue
         if isinstance(module, nn.Linear | nn.Conv2d) and isinstance(module, kinds):
-            found.append(Layer(name, module, LINEAR_ACTIVATION, nn.Identity()))
+            chain.append(Layer(name, module, LINEAR_ACTIVATION, nn.Identity()))
             continue
         activation = activation_of(module)
-        if activation is None or not found or not isinstance(found[-1].activation_module, nn.Identity):
-            wanted = " and ".join(kind.__name__ for kind in kinds)
+        if activation is None or not chain or not isinstance(chain[-1].activation_module, nn.Identity):
+            expected = " and ".join(kind.__name__ for kind in kinds)
             raise InputError(
-                f"'{name}' is {type(module).__name__}: closed-form inversion needs {wanted} layers, each followed by "
+                f"'{name}' is {type(module).__name__}: closed-form inversion needs {expected} layers, each followed by "
                 "ReLU, LeakyReLU, ELU, Sigmoid, Tanh or nothing"
             )
-        found[-1] = Layer(found[-1].name, found[-1].module, activation, module)
-    if not found or not isinstance(found[-1].module, nn.Linear) or found[-1].activation is not LINEAR_ACTIVATION:
+        chain[-1] = Layer(chain[-1].name, chain[-1].module, activation, module)
+    if not chain or not isinstance(chain[-1].module, nn.Linear) or chain[-1].activation is not LINEAR_ACTIVATION:
         raise InputError("closed-form inversion needs a network that ends in a Linear layer, its outputs the logits")
-    _check_order(model, found, shape)
-    return found
+    _check_order(model, chain, shape)
+    return chain
 
 
 def _check_order(model: nn.Module, found: list[Layer], shape: tuple[int, ...]) -> None:

@@ -94,6 +94,15 @@ def trace_convolutional(
 
     Returns:
         The image, "exact" if all pixels are determined and their claimed relative error is at most a hundredth.
+
+    Examples:
+        >>> from gradleak import observe
+        >>> _ = torch.manual_seed(0)
+        >>> model = nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.Sigmoid(), nn.Flatten(), nn.Linear(64, 3))
+        >>> image = torch.rand(1, 1, 4, 4)
+        >>> inversion = trace_convolutional(observe(model, image, torch.tensor([1])))
+        >>> inversion.status, torch.allclose(inversion.inputs.float(), image, atol=1e-4)
+        ('exact', True)
     """
     leak.check_one_step("an inversion")
     first = next((module for module in leak.model.modules() if isinstance(module, nn.Conv2d)), None)
@@ -150,18 +159,20 @@ def _shapes(layers: list[Layer], shape: tuple[int, int, int]) -> list[tuple[int,
 
 def _refused(leak: Leak, layers: list[Layer], shapes: list[tuple[int, int, int]]) -> Inversion:
     """Return a failed inversion whose reason is the first layer with too few equations, if there is one."""
-    reports, short = [], ""
-    for layer, shape, above in reversed(list(zip(layers[:-1], shapes, shapes[1:], strict=False))):
+    reports, first_shortfall = [], ""
+    for layer, shape, output_shape in reversed(list(zip(layers[:-1], shapes, shapes[1:], strict=False))):
         # Each sample has separate forward equations, but the backward equations are sums over the batch.
-        equations = leak.batch_size * math.prod(above) + layer.module.weight.numel()
-        wanted = leak.batch_size * math.prod(shape)
-        missing = f"{wanted - equations} equations short" if equations < wanted else ""
-        reports.append(LayerReport(layer.name, equations, wanted, 0, math.inf, missing))
-        short = short or (missing and f"layer '{layer.name}' is {missing} for {leak.batch_size} samples")
-    lost = leak.weight.new_full((leak.batch_size, 1), math.nan, dtype=torch.float64)
-    nothing, labels = lost[:, :, None, None].expand(-1, *shapes[0]), lost.expand(-1, leak.weight.shape[0])
-    reason = short or f"convolutions are inverted for single samples, not for {leak.batch_size}"
-    return Inversion(nothing, labels, tuple(reports), "failed", reason)
+        equations = leak.batch_size * math.prod(output_shape) + layer.module.weight.numel()
+        unknowns = leak.batch_size * math.prod(shape)
+        shortfall = f"{unknowns - equations} equations short" if equations < unknowns else ""
+        reports.append(LayerReport(layer.name, equations, unknowns, 0, math.inf, shortfall))
+        first_shortfall = first_shortfall or (
+            shortfall and f"layer '{layer.name}' is {shortfall} for {leak.batch_size} samples"
+        )
+    blank = leak.weight.new_full((leak.batch_size, 1), math.nan, dtype=torch.float64)
+    images, labels = blank[:, :, None, None].expand(-1, *shapes[0]), blank.expand(-1, leak.weight.shape[0])
+    reason = first_shortfall or f"convolutions are inverted for single samples, not for {leak.batch_size}"
+    return Inversion(images, labels, tuple(reports), "failed", reason)
 
 
 def _inverted(
@@ -181,54 +192,61 @@ def _inverted(
         layers = [*(replace(layer, module=_as_used(_convolution(layer), coarse)) for layer in layers[:-1]), layers[-1]]
     top = last_layer(leak, layers, labels, prior, noise, precision)
     if not top.features.isfinite().all():
-        nothing = top.features.new_full((1, *shapes[0]), math.nan)
-        return Inversion(nothing, top.labels, (), "failed", f"last layer '{layers[-1].name}': {top.reason}")
+        blank = top.features.new_full((1, *shapes[0]), math.nan)
+        return Inversion(blank, top.labels, (), "failed", f"last layer '{layers[-1].name}': {top.reason}")
     # Features are computed from the gradient's rows, so the rounding and the noise of these determine their error.
-    feature = FEATURE * unit * float(top.features.abs().max()) + noise / float(top.errors.norm())
-    last = top.features.reshape(shapes[-1])
-    outputs = Known(last, torch.full_like(last, feature))
-    arrived = (top.errors @ layers[-1].weight).reshape(shapes[-1])
-    back = Known(arrived, torch.full_like(arrived, 2 * unit * float(arrived.abs().max())))
+    feature_error = FEATURE * unit * float(top.features.abs().max()) + noise / float(top.errors.norm())
+    features = top.features.reshape(shapes[-1])
+    outputs = Known(features, torch.full_like(features, feature_error))
+    feature_gradient = (top.errors @ layers[-1].weight).reshape(shapes[-1])
+    output_gradient = Known(
+        feature_gradient, torch.full_like(feature_gradient, 2 * unit * float(feature_gradient.abs().max()))
+    )
     reports = []
     for layer, shape, below in reversed(list(zip(layers[:-1], shapes, [None, *layers], strict=False))):
         gradient = leak.gradients[f"{layer.name}.weight"].double()
-        prior_of = PIXELS if below is None else PRIORS.get(type(below.activation_module), BROAD)
-        before, delta = _through(layer, outputs, back)
+        input_prior = PIXELS if below is None else PRIORS.get(type(below.activation_module), BROAD)
+        preactivation, delta = _through(layer, outputs, output_gradient)
         if coarse is not None:
             # Only autocast rounds the output of a convolution.
-            before = before if coarse.autocast is None else _relative(before, USUAL * unit)
+            preactivation = preactivation if coarse.autocast is None else _relative(preactivation, USUAL * unit)
             delta = _relative(delta, USUAL * unit)
-        outputs, report = _solved(layer, shape, before, delta, gradient, prior_of, unit, noise, coarse is not None)
-        back = _carried(layer, shape, delta)
+        outputs, report = _solved(
+            layer, shape, preactivation, delta, gradient, input_prior, unit, noise, coarse is not None
+        )
+        output_gradient = _carried(layer, shape, delta)
         if coarse is not None:
             outputs = _relative(outputs, USUAL * unit)
-            back = back if coarse.autocast is None else _relative(back, USUAL * unit)
+            output_gradient = output_gradient if coarse.autocast is None else _relative(output_gradient, USUAL * unit)
             report = replace(report, claimed=float(outputs.error.norm() / outputs.value.norm()))
         reports.append(report)
-    image = reports[-1]
-    if not image.reason and image.claimed is not None and not image.claimed <= SURE:
-        reports[-1] = replace(image, reason=f"its inputs are known to {image.claimed:.1e} only")
+    image_report = reports[-1]
+    if not image_report.reason and image_report.claimed is not None and not image_report.claimed <= SURE:
+        reports[-1] = replace(image_report, reason=f"its inputs are known to {image_report.claimed:.1e} only")
     reason = "" if top.certain else f"last layer '{layers[-1].name}': {top.reason}"
-    reason = "; ".join([reason] * bool(reason) + [f"layer '{r.name}': {r.reason}" for r in reports if r.reason])
+    reason = "; ".join(
+        [reason] * bool(reason)
+        + [f"layer '{layer_report.name}': {layer_report.reason}" for layer_report in reports if layer_report.reason]
+    )
     if reason:
         return Inversion(outputs.value[None], top.labels, tuple(reports), "partial", reason)
-    again = observed_again(leak, outputs.value[None], top.labels)
-    reason = again.beyond(max(FITS, ALLOWED * unit), noise, leak)
+    check = observed_again(leak, outputs.value[None], top.labels)
+    reason = check.beyond(max(FITS, ALLOWED * unit), noise, leak)
     status: InversionStatus = "partial" if reason else "exact"
-    return Inversion(outputs.value[None], top.labels, tuple(reports), status, reason, again.worst)
+    return Inversion(outputs.value[None], top.labels, tuple(reports), status, reason, check.worst)
 
 
 def _through(layer: Layer, outputs: Known, back: Known) -> tuple[Known, Known]:
     """Return z − b and δ of a layer, from its outputs and the loss's gradient with respect to them."""
     activation, inverse = layer.activation, layer.activation.inverse
     assert inverse is not None
-    inside = _inside(layer, outputs)
-    slope = activation.slope(inside)
-    before = inverse(inside) if layer.bias is None else inverse(inside) - layer.bias[:, None, None]
+    clamped = _inside(layer, outputs)
+    slope = activation.slope(clamped)
+    preactivation = inverse(clamped) if layer.bias is None else inverse(clamped) - layer.bias[:, None, None]
     # The error of the slope, estimated by moving the outputs by their error.
-    moved = (activation.slope(_inside(layer, Known(inside + outputs.error, outputs.error))) - slope).abs()
-    error = ((back.error * slope).square() + (back.value * moved).square()).sqrt()
-    return Known(before, outputs.error / slope), Known(back.value * slope, error)
+    slope_error = (activation.slope(_inside(layer, Known(clamped + outputs.error, outputs.error))) - slope).abs()
+    error = ((back.error * slope).square() + (back.value * slope_error).square()).sqrt()
+    return Known(preactivation, outputs.error / slope), Known(back.value * slope, error)
 
 
 def _inside(layer: Layer, outputs: Known) -> Tensor:
@@ -282,62 +300,66 @@ def _solved(
     forward = _forward(layer, shape, places)
     backward = _backward(delta.value, places, shape)
     mean, deviation = prior
-    usual = math.hypot(mean, deviation)
+    magnitude = math.hypot(mean, deviation)
     # Each entry of ∇W is a sum over positions of δ times a. Its error has two parts: rounding, and the errors of δ.
     if coarse:
         # The client rounds each term independently before the sum, so the squares of the errors add up.
-        rounding = USUAL * unit * usual * delta.value.square().sum(dim=(1, 2)).sqrt()
+        rounding = USUAL * unit * magnitude * delta.value.square().sum(dim=(1, 2)).sqrt()
     else:
-        rounding = ROUNDING * unit * usual * delta.value.abs().sum(dim=(1, 2))
-    heard = usual * delta.error.square().sum(dim=(1, 2)).sqrt()
-    variance = (rounding.square() + heard.square() + noise**2).clamp(min=torch.finfo(torch.float64).tiny)
+        rounding = ROUNDING * unit * magnitude * delta.value.abs().sum(dim=(1, 2))
+    propagated = magnitude * delta.error.square().sum(dim=(1, 2)).sqrt()
+    variance = (rounding.square() + propagated.square() + noise**2).clamp(min=torch.finfo(torch.float64).tiny)
     row_weight = (1 / variance).repeat_interleave(gradient[0, 0].numel())
     column_weight = 1 / before.error.clamp(min=torch.finfo(torch.float64).tiny).square().reshape(-1)
     channels, area = shape[0], shape[1] * shape[2]
     # ∇W (O, I, k, k) as equations (O k k, I).
-    wanted = gradient.permute(0, 2, 3, 1).reshape(-1, channels)
-    known = before.value.reshape(-1)
-    for most in CERTAINTY:
+    backward_target = gradient.permute(0, 2, 3, 1).reshape(-1, channels)
+    forward_target = before.value.reshape(-1)
+    for limit in CERTAINTY:
         # If the prior alone determines an input, the matrix may be too ill-conditioned for a Cholesky factorisation.
-        column_weight, row_weight = (w.clamp(max=most / deviation**2) for w in (column_weight, row_weight))
+        column_weight, row_weight = (weights.clamp(max=limit / deviation**2) for weights in (column_weight, row_weight))
         square = forward.T @ (column_weight[:, None] * forward)
-        own = backward.T @ (row_weight[:, None] * backward)
+        block = backward.T @ (row_weight[:, None] * backward)
         blocks = square.view(channels, area, channels, area)
         for channel in range(channels):
-            blocks[channel, :, channel, :] += own
+            blocks[channel, :, channel, :] += block
         square.diagonal().add_(deviation**-2)
         scale = square.diagonal().rsqrt()
-        factor, trouble = torch.linalg.cholesky_ex(scale[:, None] * square * scale)
-        if not trouble:
+        factor, failed = torch.linalg.cholesky_ex(scale[:, None] * square * scale)
+        if not failed:
             break
 
     def missed(inputs: Tensor) -> tuple[Tensor, Tensor]:
-        return known - forward @ inputs, wanted - backward @ inputs.view(channels, area).T
+        return forward_target - forward @ inputs, backward_target - backward @ inputs.view(channels, area).T
 
-    inputs = known.new_full((channels * area,), mean)
+    inputs = forward_target.new_full((channels * area,), mean)
     for _ in range(REFINEMENTS):
-        ahead, behind = missed(inputs)
-        pull = forward.T @ (column_weight * ahead) + (backward.T @ (row_weight[:, None] * behind)).T.reshape(-1)
-        pull += (mean - inputs) / deviation**2
-        inputs = inputs + scale * torch.cholesky_solve((scale * pull)[:, None], factor)[:, 0]
-    draws = torch.randn(len(inputs), DRAWS, generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(known)
-    drawn = scale[:, None] * torch.linalg.solve_triangular(factor.T, draws, upper=True)
-    error = drawn.square().mean(dim=1).sqrt()
+        forward_misses, backward_misses = missed(inputs)
+        residual = forward.T @ (column_weight * forward_misses) + (
+            backward.T @ (row_weight[:, None] * backward_misses)
+        ).T.reshape(-1)
+        residual += (mean - inputs) / deviation**2
+        inputs = inputs + scale * torch.cholesky_solve((scale * residual)[:, None], factor)[:, 0]
+    draws = torch.randn(len(inputs), DRAWS, generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(
+        forward_target
+    )
+    deviations = scale[:, None] * torch.linalg.solve_triangular(factor.T, draws, upper=True)
+    error = deviations.square().mean(dim=1).sqrt()
     # Rescale the errors by the root mean square of the weighted residuals, which is 1 if the assumed errors are right.
-    ahead, behind = missed(inputs)
-    squares = (column_weight * ahead.square()).sum() + (row_weight[:, None] * behind.square()).sum()
-    said = (error**-2 - deviation**-2).clamp(min=0)
-    spare = (len(known) + gradient.numel() - (said * error.square()).sum()).clamp(min=1)
-    error = (said * spare / squares.clamp(min=torch.finfo(torch.float64).tiny) + deviation**-2).rsqrt()
-    misfit = float(behind.norm() / gradient.norm())
-    open_ended = int((error > 0.5 * deviation).sum())
-    equations, unknowns = len(known) + gradient.numel(), len(inputs)
-    reason = f"{open_ended} of its {unknowns} inputs are not determined" if open_ended else ""
+    forward_misses, backward_misses = missed(inputs)
+    squares = (column_weight * forward_misses.square()).sum() + (row_weight[:, None] * backward_misses.square()).sum()
+    information = (error**-2 - deviation**-2).clamp(min=0)
+    freedom = (len(forward_target) + gradient.numel() - (information * error.square()).sum()).clamp(min=1)
+    error = (information * freedom / squares.clamp(min=torch.finfo(torch.float64).tiny) + deviation**-2).rsqrt()
+    misfit = float(backward_misses.norm() / gradient.norm())
+    undetermined = int((error > 0.5 * deviation).sum())
+    equations, unknowns = len(forward_target) + gradient.numel(), len(inputs)
+    reason = f"{undetermined} of its {unknowns} inputs are not determined" if undetermined else ""
     report = LayerReport(
         layer.name,
         equations,
         unknowns,
-        unknowns - open_ended,
+        unknowns - undetermined,
         misfit,
         reason,
         float(error.norm() / inputs.norm()),
@@ -389,8 +411,10 @@ def _why_not(case: Case) -> str:
 
 
 def _attack(case: Case) -> Answer:
-    found = trace_convolutional(case.rescaled(), prior=case.prior, noise=case.noise or 0.0, precision=case.precision)
-    return case.with_one_factor(replace(found.answers[0], labels=None))
+    inversion = trace_convolutional(
+        case.rescaled(), prior=case.prior, noise=case.noise or 0.0, precision=case.precision
+    )
+    return case.with_one_factor(replace(inversion.answers[0], labels=None))
 
 
 def _layers(case: Case) -> list[Layer]:
@@ -399,13 +423,13 @@ def _layers(case: Case) -> list[Layer]:
 
 def _memory(case: Case) -> int:
     """Return the bytes for the largest layer's equations: matrices over all inputs, and outputs by inputs."""
-    most, value = 0, torch.zeros(1, *case.subject.input_shape).to(case.leak.weight)
+    largest, value = 0, torch.zeros(1, *case.subject.input_shape).to(case.leak.weight)
     with torch.no_grad():
         for layer in _layers(case)[:-1]:
             inputs = value.numel()
             value = layer.activation_module(layer.module(value))
-            most = max(most, DOUBLE * (3 * inputs * inputs + 2 * value.numel() * inputs))
-    return most
+            largest = max(largest, DOUBLE * (3 * inputs * inputs + 2 * value.numel() * inputs))
+    return largest
 
 
 ATTACK = Attack(

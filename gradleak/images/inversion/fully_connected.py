@@ -147,6 +147,15 @@ def trace_fully_connected(
         noise: The standard deviation of the noise on every entry; None to estimate it.
         precision: The precision in which the client computes, if the attacker knows it. Inputs are "exact" only if
             their claimed relative error is at most a hundredth.
+
+    Examples:
+        >>> from gradleak import observe
+        >>> _ = torch.manual_seed(0)
+        >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+        >>> leak = observe(model, torch.tensor([[0.1, 0.2, 0.3, 0.4]]), torch.tensor([1]))
+        >>> inversion = trace_fully_connected(leak)
+        >>> inversion.status, inversion.inputs
+        ('exact', tensor([[0.1000, 0.2000, 0.3000, 0.4000]], dtype=torch.float64))
     """
     if rule not in RULES:
         raise unknown("rule", rule, RULES)
@@ -224,43 +233,43 @@ def _least_squares(
     top = last_layer(leak, layers, labels, prior, noise, precision)
     inputs, errors = top.features, top.errors
     reports: list[LayerReport] = []
-    troubles = [] if top.certain else [f"last layer '{layers[-1].name}': {top.reason}"]
+    reasons = [] if top.certain else [f"last layer '{layers[-1].name}': {top.reason}"]
     unit = rounding_unit(precision, leak.weight_gradient.dtype)
     coarse = coarser(precision, leak.weight_gradient.dtype)
     doubt = _doubt(top, leak, unit) if coarse else 0.0
     for above, layer in zip(reversed(layers), reversed(layers[:-1]), strict=False):
-        sloped = (errors @ above.weight) * _slopes(layer, inputs)
+        delta = (errors @ above.weight) * _slopes(layer, inputs)
         bias_gradient = leak.gradients.get(f"{layer.name}.bias")
         if bias_gradient is not None and leak.batch_size == 1:
-            sloped = bias_gradient.double()[None]  # a single sample's δ is the gradient of the bias
+            delta = bias_gradient.double()[None]  # a single sample's δ is the gradient of the bias
             doubt = 0.0
-        inputs, errors, report = _solved(leak.gradients[f"{layer.name}.weight"], sloped, layer.name, unit)
+        inputs, errors, report = _solved(leak.gradients[f"{layer.name}.weight"], delta, layer.name, unit)
         if coarse:
             report = _claimed(report, errors, unit, doubt)
         reports.append(report)
-        troubles += [f"layer '{layer.name}': {report.reason}"] if report.reason else []
+        reasons += [f"layer '{layer.name}': {report.reason}"] if report.reason else []
     # The first layer, if it has a bias, gives a single sample's input without the other layers, which then confirm it.
-    alone = leak.batch_size == 1 and len(layers) > 1 and f"{layers[0].name}.bias" in leak.gradients
-    certain = top.certain or alone
+    bias_suffices = leak.batch_size == 1 and len(layers) > 1 and f"{layers[0].name}.bias" in leak.gradients
+    certain = top.certain or bias_suffices
     if not certain or any(report.reason for report in reports):
-        lost = bool(inputs.isnan().any())
-        return Inversion(inputs, top.labels, tuple(reports), "failed" if lost else "partial", "; ".join(troubles))
-    again = observed_again(leak, inputs, top.labels if top.certain else None)
-    reason = again.beyond(max(FITS, ALLOWED * unit), noise or 0.0, leak)
+        incomplete = bool(inputs.isnan().any())
+        return Inversion(inputs, top.labels, tuple(reports), "failed" if incomplete else "partial", "; ".join(reasons))
+    check = observed_again(leak, inputs, top.labels if top.certain else None)
+    reason = check.beyond(max(FITS, ALLOWED * unit), noise or 0.0, leak)
     if not coarse and reports and not reason:
         # The residual of the first layer's gradient shows the error of its inputs, even if these mix several samples.
-        first = replace(reports[-1], misfit=again.misses[f"{layers[0].name}.weight"])
-        reports[-1] = replace(_claimed(first, errors, unit, 0.0), misfit=reports[-1].misfit)
+        first_report = replace(reports[-1], misfit=check.misses[f"{layers[0].name}.weight"])
+        reports[-1] = replace(_claimed(first_report, errors, unit, 0.0), misfit=reports[-1].misfit)
         reason = reports[-1].reason and f"layer '{layers[0].name}': {reports[-1].reason}"
-    return Inversion(inputs, top.labels, tuple(reports), "partial" if reason else "exact", reason, again.worst)
+    return Inversion(inputs, top.labels, tuple(reports), "partial" if reason else "exact", reason, check.worst)
 
 
 def _doubt(top: Top, leak: Leak, unit: float) -> float:
     """Return the largest relative error of p − y that the client's rounding can cause."""
     logits = top.features @ leak.weight.double().T + (0 if leak.bias is None else leak.bias.double())
-    p, steep = logits.softmax(dim=1), logits.abs().amax(dim=1, keepdim=True)
-    off = unit * (p * (1 + (1 - p) * steep) + top.labels.abs())
-    return float((off.norm(dim=1) / top.errors.norm(dim=1)).max())
+    p, largest = logits.softmax(dim=1), logits.abs().amax(dim=1, keepdim=True)
+    deviations = unit * (p * (1 + (1 - p) * largest) + top.labels.abs())
+    return float((deviations.norm(dim=1) / top.errors.norm(dim=1)).max())
 
 
 def _claimed(report: LayerReport, errors: Tensor, unit: float, doubt: float) -> LayerReport:
@@ -282,22 +291,24 @@ def _mean(leak: Leak, layers: list[Layer], prior: str | LabelPrior, solver: Solv
     """Run wang2024's recursion in the gradient's precision: average the inputs that each row gives."""
     if leak.batch_size != 1:
         raise InputError(f"the paper's recursion is for single samples; got a batch of {leak.batch_size}")
-    found = recover_soft_labels(leak.weight_gradient, leak.weight, prior=prior, solver=solver)
-    inputs = found.features[0].to(leak.weight_gradient)
+    soft_labels = recover_soft_labels(leak.weight_gradient, leak.weight, prior=prior, solver=solver)
+    inputs = soft_labels.features[0].to(leak.weight_gradient)
     errors = (leak.weight_gradient / inputs).nanmean(dim=1)
     for above, layer in zip(reversed(layers), reversed(layers[:-1]), strict=False):
         errors = torch.where(inputs == 0, 0, errors @ above.module.weight.detach())
         gradient = leak.gradients[f"{layer.name}.weight"]
         rows = gradient.sum(dim=1) != 0
         inputs = (gradient[rows] / errors[rows, None]).mean(dim=0)
-    sure = "unique" if solver == "exact" else "found"
-    if found.status[0] != sure or not inputs.isfinite().all():
-        reason = found.reasons[0] if found.status[0] != sure else "a row without a δ"
+    expected = "unique" if solver == "exact" else "found"
+    if soft_labels.status[0] != expected or not inputs.isfinite().all():
+        reason = soft_labels.reasons[0] if soft_labels.status[0] != expected else "a row without a δ"
         status: InversionStatus = "partial" if inputs.isfinite().all() else "failed"
-        return Inversion(inputs.double()[None], found.labels, (), status, reason)
-    again = observed_again(leak, inputs.double()[None], found.labels)
-    reason = again.beyond(FITS, 0.0, leak)
-    return Inversion(inputs.double()[None], found.labels, (), "partial" if reason else "exact", reason, again.worst)
+        return Inversion(inputs.double()[None], soft_labels.labels, (), status, reason)
+    check = observed_again(leak, inputs.double()[None], soft_labels.labels)
+    reason = check.beyond(FITS, 0.0, leak)
+    return Inversion(
+        inputs.double()[None], soft_labels.labels, (), "partial" if reason else "exact", reason, check.worst
+    )
 
 
 def bias_attack(leak: Leak) -> Tensor:
@@ -305,8 +316,18 @@ def bias_attack(leak: Leak) -> Tensor:
 
     For a unit that is active for a single sample, the quotient is that sample. For several samples it is a weighted
     mean of them, and for none it is NaN.
+
+    Examples:
+        >>> from gradleak import observe
+        >>> _ = torch.manual_seed(0)
+        >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+        >>> leak = observe(model, torch.tensor([[0.1, 0.2, 0.3, 0.4]]), torch.tensor([1]))
+        >>> bias_attack(leak).nanmean(dim=0)
+        tensor([0.1000, 0.2000, 0.3000, 0.4000], dtype=torch.float64)
     """
-    name = next((n.removesuffix(".weight") for n, g in leak.gradients.items() if g.ndim == 2), "")
+    name = next(
+        (parameter.removesuffix(".weight") for parameter, gradient in leak.gradients.items() if gradient.ndim == 2), ""
+    )
     weight, bias = leak.gradients.get(f"{name}.weight"), leak.gradients.get(f"{name}.bias")
     if weight is None or bias is None:
         raise InputError("the bias attack needs a first Linear layer with a bias")
@@ -329,19 +350,19 @@ def _solved(gradient: Tensor, sloped: Tensor, name: str, unit: float) -> tuple[T
     """Return a layer's inputs A (B, I), its δ (B, O) corrected where it contradicts the gradient, and a report."""
     count, (outputs, width) = len(sloped), gradient.shape
     if not sloped.isfinite().all():
-        nothing = sloped.new_full((count, width), torch.nan)
-        return nothing, sloped, LayerReport(name, outputs * width, count * width, 0, torch.inf, "its δ is not known")
+        blank = sloped.new_full((count, width), torch.nan)
+        return blank, sloped, LayerReport(name, outputs * width, count * width, 0, torch.inf, "its δ is not known")
     dead = (sloped == 0).all(dim=1)
     inputs, rank = _inputs(gradient, sloped, unit)
-    missed = _missed(gradient, sloped, inputs) if count > 1 else None
-    if missed is not None and float(missed.max()) > MISSED:
+    misses = _missed(gradient, sloped, inputs) if count > 1 else None
+    if misses is not None and float(misses.max()) > MISSED:
         sloped = _mended(gradient, sloped)
         inputs, rank = _inputs(gradient, sloped, unit)
-        missed = _missed(gradient, sloped, inputs)
-    if missed is None:
-        some = slice(None, None, max(1, outputs // CHECKED))
-        missed = _missed(gradient[some], sloped[:, some], inputs)
-    misfit = float(missed.square().mean().sqrt())
+        misses = _missed(gradient, sloped, inputs)
+    if misses is None:
+        rows = slice(None, None, max(1, outputs // CHECKED))
+        misses = _missed(gradient[rows], sloped[:, rows], inputs)
+    misfit = float(misses.square().mean().sqrt())
     reason = ""
     if dead.any():
         reason = f"dead for {int(dead.sum())} of {count} samples: no unit passes anything on"
@@ -362,19 +383,19 @@ def _mended(gradient: Tensor, sloped: Tensor) -> Tensor:
     count = len(sloped)
     generator = torch.Generator().manual_seed(0)
     mixing = torch.randn(gradient.shape[1], count + 8, generator=generator, dtype=torch.float64).to(sloped.device)
-    mixed = count * torch.cat([rows @ mixing for _, rows in _rows(gradient)])
-    size = mixed.norm(dim=1).square().mean().sqrt()
-    weights = torch.ones_like(size).expand(len(mixed))
+    mixtures = count * torch.cat([rows @ mixing for _, rows in _rows(gradient)])
+    size = mixtures.norm(dim=1).square().mean().sqrt()
+    weights = torch.ones_like(size).expand(len(mixtures))
     for _ in range(REWEIGHTED):
-        held = least_squares(weights[:, None] * sloped.T, weights[:, None] * mixed)
-        missed = (mixed - sloped.T @ held).norm(dim=1) / size
-        weights = missed.clamp(min=MISSED / 100).rsqrt()
-    wrong = missed > MISSED
+        inputs = least_squares(weights[:, None] * sloped.T, weights[:, None] * mixtures)
+        misses = (mixtures - sloped.T @ inputs).norm(dim=1) / size
+        weights = misses.clamp(min=MISSED / 100).rsqrt()
+    wrong = misses > MISSED
     if wrong.all() or (~wrong).sum() < count:
         return sloped
-    held = least_squares(sloped.T[~wrong], mixed[~wrong])
+    inputs = least_squares(sloped.T[~wrong], mixtures[~wrong])
     mended = sloped.clone()
-    mended[:, wrong] = least_squares(held.T, mixed[wrong].T)
+    mended[:, wrong] = least_squares(inputs.T, mixtures[wrong].T)
     return mended
 
 
@@ -382,30 +403,30 @@ def _rows(gradient: Tensor) -> Iterator[tuple[slice, Tensor]]:
     """Yield slices of a gradient's rows, and those rows in float64."""
     step = max(1, CHUNK_ELEMENTS // gradient.shape[1])
     for start in range(0, len(gradient), step):
-        which = slice(start, start + step)
-        yield which, gradient[which].double()
+        part = slice(start, start + step)
+        yield part, gradient[part].double()
 
 
 def _inputs(gradient: Tensor, sloped: Tensor, unit: float) -> tuple[Tensor, int]:
     """Return the minimum-norm least-squares solution A (B, I) of δᵀ A / B = gradient, and the rank of δ."""
     left, values, right = torch.linalg.svd(sloped, full_matrices=False)
-    good = values > RANK * unit * values[0]
-    inverse = torch.where(good, 1 / values.clamp(min=torch.finfo(values.dtype).tiny), 0)
-    solve = len(sloped) * (left * inverse) @ right
+    significant = values > RANK * unit * values[0]
+    inverse = torch.where(significant, 1 / values.clamp(min=torch.finfo(values.dtype).tiny), 0)
+    pseudoinverse = len(sloped) * (left * inverse) @ right
     inputs = gradient.new_zeros(len(sloped), gradient.shape[1], dtype=torch.float64)
-    for which, rows in _rows(gradient):
-        inputs += solve[:, which] @ rows
-    return inputs, int(good.sum())
+    for part, rows in _rows(gradient):
+        inputs += pseudoinverse[:, part] @ rows
+    return inputs, int(significant.sum())
 
 
 def _missed(gradient: Tensor, sloped: Tensor, inputs: Tensor) -> Tensor:
     """Return the norm of each row's residual, relative to the root mean square of the rows' norms, (O,)."""
-    missed, sizes = [], []
-    for which, rows in _rows(gradient):
+    misses, sizes = [], []
+    for part, rows in _rows(gradient):
         sizes.append(rows.norm(dim=1))
-        missed.append((rows - sloped[:, which].T @ inputs / len(sloped)).norm(dim=1))
+        misses.append((rows - sloped[:, part].T @ inputs / len(sloped)).norm(dim=1))
     size = torch.cat(sizes).square().mean().sqrt()
-    return torch.cat(missed) / size.clamp(min=torch.finfo(torch.float64).tiny)
+    return torch.cat(misses) / size.clamp(min=torch.finfo(torch.float64).tiny)
 
 
 def _why_not(case: Case) -> str:
@@ -415,8 +436,8 @@ def _why_not(case: Case) -> str:
 
 
 def _attack(case: Case) -> Answer:
-    found = trace_fully_connected(case.rescaled(), prior=case.prior, noise=case.noise, precision=case.precision)
-    return case.with_one_factor(replace(found.answers[0], labels=None))
+    inversion = trace_fully_connected(case.rescaled(), prior=case.prior, noise=case.noise, precision=case.precision)
+    return case.with_one_factor(replace(inversion.answers[0], labels=None))
 
 
 ATTACK = Attack(
@@ -432,10 +453,13 @@ ATTACK = Attack(
 
 
 def _why_not_first(case: Case) -> str:
-    first = next((m for m in case.leak.model.modules() if isinstance(m, nn.Linear | nn.Conv2d | nn.Embedding)), None)
-    if not isinstance(first, nn.Linear) or first.in_features != math.prod(case.subject.input_shape):
+    layer = next(
+        (module for module in case.leak.model.modules() if isinstance(module, nn.Linear | nn.Conv2d | nn.Embedding)),
+        None,
+    )
+    if not isinstance(layer, nn.Linear) or layer.in_features != math.prod(case.subject.input_shape):
         return "the first layer is not a Linear one that sees the whole input"
-    if getattr(first, "bias", None) is None:
+    if getattr(layer, "bias", None) is None:
         return "the first layer has no bias"
     if case.size * case.leak.local_steps > 1:
         return "with several samples each unit holds a mixture"
@@ -453,10 +477,10 @@ def _attack_first(case: Case) -> Answer:
     if case.coarse:
         return case.without_rounding(Answer("exact", inputs=inputs))
     # All units may give the same wrong input, if signs are sent or weights and biases are clipped separately.
-    again = observed_again(case.leak, inputs, None, dtype=case.leak.weight.dtype)
+    check = observed_again(case.leak, inputs, None, dtype=case.leak.weight.dtype)
     # Only the errors of cross-entropy with softmax sum to zero.
-    again = again if case.plain else replace(again, unbalanced=0.0)
-    reason = again.beyond(FITS, case.noise or 0.0, case.leak)
+    check = check if case.plain else replace(check, unbalanced=0.0)
+    reason = check.beyond(FITS, case.noise or 0.0, case.leak)
     return Answer("partial" if reason else "exact", reason, inputs=inputs)
 
 

@@ -62,27 +62,27 @@ def spear(
     """
     generator = torch.Generator().manual_seed(seed)
     left, values, right = torch.linalg.svd(weight_gradient.double(), full_matrices=False)
-    factor, rest = left[:, :batch_size], values[:batch_size, None] * right[:batch_size]
+    factor, remainder = left[:, :batch_size], values[:batch_size, None] * right[:batch_size]
     # A unit that is inactive for all samples gives no equation.
     sizes = factor.norm(dim=1)
     alive = factor[sizes > ZERO * sizes.max()]
-    found, counts = factor.new_zeros(0, batch_size), factor.new_zeros(0)
-    for made in range(CHUNK, draws + CHUNK, CHUNK):
+    candidates, counts = factor.new_zeros(0, batch_size), factor.new_zeros(0)
+    for draws_made in range(CHUNK, draws + CHUNK, CHUNK):
         rows = torch.randint(len(alive), (CHUNK, batch_size - 1), generator=generator).to(factor.device)
-        drawn = torch.linalg.svd(alive[rows])[2][:, -1]
-        said = (factor @ drawn.T).abs()
-        zeros = (said < ZERO * said.amax(dim=0)).sum(dim=0)
-        found, counts = torch.cat([found, drawn]), torch.cat([counts, zeros])
-        chosen = _sparsest(found, counts)
-        found, counts = found[chosen], counts[chosen]
-        if len(found) == batch_size:
-            lengths = least_squares(factor @ found.T, bias_gradient.double()[:, None])[:, 0]
-            inputs = torch.linalg.solve(found.T * lengths, rest)
-            delta = (factor @ found.T).abs()
-            off = inputs @ weight.detach().double().T + bias.detach().double() <= 0
-            if float(((delta < ZERO * delta.amax(dim=0)) == off.T).double().mean()) > AGREE:
-                return Spear(inputs, made)
-    return Spear(None, made)
+        directions = torch.linalg.svd(alive[rows])[2][:, -1]
+        entries = (factor @ directions.T).abs()
+        zeros = (entries < ZERO * entries.amax(dim=0)).sum(dim=0)
+        candidates, counts = torch.cat([candidates, directions]), torch.cat([counts, zeros])
+        chosen = _sparsest(candidates, counts)
+        candidates, counts = candidates[chosen], counts[chosen]
+        if len(candidates) == batch_size:
+            lengths = least_squares(factor @ candidates.T, bias_gradient.double()[:, None])[:, 0]
+            inputs = torch.linalg.solve(candidates.T * lengths, remainder)
+            delta = (factor @ candidates.T).abs()
+            inactive = inputs @ weight.detach().double().T + bias.detach().double() <= 0
+            if float(((delta < ZERO * delta.amax(dim=0)) == inactive.T).double().mean()) > AGREE:
+                return Spear(inputs, draws_made)
+    return Spear(None, draws_made)
 
 
 def _sparsest(directions: Tensor, zeros: Tensor) -> list[int]:

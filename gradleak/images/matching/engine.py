@@ -67,13 +67,13 @@ class Reconstruction:
     @property
     def answers(self) -> tuple[Answer, ...]:
         """The answer for each leak; its reason says how the searches ended."""
-        each = len(self.images) // len(self.status)
+        batch_size = len(self.images) // len(self.status)
         return tuple(
             Answer(
                 "searched",
                 f"the search {', '.join(sorted(set(words)))}: nothing certifies it",
-                labels=self.labels[n * each : (n + 1) * each],
-                inputs=self.images[n * each : (n + 1) * each],
+                labels=self.labels[n * batch_size : (n + 1) * batch_size],
+                inputs=self.images[n * batch_size : (n + 1) * batch_size],
                 interrupted="interrupted" in words,
             )
             for n, words in enumerate(self.status)
@@ -120,43 +120,51 @@ def match(
 
     Returns:
         The inputs with the least loss among each leak's restarts.
+
+    Examples:
+        >>> from gradleak import observe
+        >>> _ = torch.manual_seed(0)
+        >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Sigmoid(), torch.nn.Linear(8, 3))
+        >>> leak = observe(model, torch.tensor([[0.1, 0.2, 0.3, 0.4]]), torch.tensor([1]))
+        >>> match(leak, torch.tensor([1])).images
+        tensor([[0.1000, 0.2000, 0.3000, 0.4000]])
     """
-    many = [leaks] if isinstance(leaks, Leak) else list(leaks)
+    all_leaks = [leaks] if isinstance(leaks, Leak) else list(leaks)
     distance = Distance(distance) if isinstance(distance, str) else distance
     prior = prior or ImagePrior()
     settings = _optimizer(optimizer)
-    check_leaks(many, restarts, chunk)
-    known = _labels(many, labels, label_prior, trust)
+    check_leaks(all_leaks, restarts, chunk)
+    known = _labels(all_leaks, labels, label_prior, trust)
     if isinstance(settings, LevenbergMarquardt):
         _check_second_order(known, distance, prior)
     target = None if known.searched else known.labels
-    features = known.features(many, label_prior) if distance.feature else None
-    objective = Objective(many, target, features, distance, prior)
-    places = _starts(objective, known, len(many), restarts, seed, start, settings.spread)
+    features = known.features(all_leaks, label_prior) if distance.feature else None
+    objective = Objective(all_leaks, target, features, distance, prior)
+    places = _starts(objective, known, len(all_leaks), restarts, seed, start, settings.spread)
     misfit = None
     if isinstance(settings, LevenbergMarquardt):
         assert known.labels is not None
-        places, misfit = places.double(), Misfit(many, known.labels, objective.shape)
-    owners = torch.arange(len(many), device=places.device).repeat_interleave(restarts)
-    able = known.there[owners].nonzero()[:, 0]
+        places, misfit = places.double(), Misfit(all_leaks, known.labels, objective.shape)
+    owners = torch.arange(len(all_leaks), device=places.device).repeat_interleave(restarts)
+    runnable = known.there[owners].nonzero()[:, 0]
     interrupted = False
 
     def run(chosen: slice) -> tuple[Tensor, Track]:
         nonlocal interrupted
-        part = able[chosen]
-        shown = None if watch is None else _watcher(watch, objective, part)
-        track = Track.start(places[part], settings.steps, shown)
+        attacks = runnable[chosen]
+        watcher = None if watch is None else _watcher(watch, objective, attacks)
+        track = Track.start(places[attacks], settings.steps, watcher)
         if not interrupted:
             try:
                 with objective.kernels():
-                    _run(settings, objective, misfit, places[part], owners[part], track, enough)
+                    _run(settings, objective, misfit, places[attacks], owners[attacks], track, enough)
             except KeyboardInterrupt:
                 interrupted = True
-        return part, track
+        return attacks, track
 
     # Without attacks to run the memory need not be estimated.
-    size = (chunk or _chunk(objective, settings)) if len(able) else 1
-    parts, count = in_chunks(len(able), size, run), math.ceil(len(able) / size)
+    chunk_size = (chunk or _chunk(objective, settings)) if len(runnable) else 1
+    parts, count = in_chunks(len(runnable), chunk_size, run), math.ceil(len(runnable) / chunk_size)
     tracks = list(reporting.steps(parts, count, "matching, part by part") if count > 1 else parts)
     return gathered(objective, places, owners, tracks, interrupted, restarts)
 
@@ -208,15 +216,15 @@ def check_leaks(leaks: list[Leak], restarts: int, chunk: int | None) -> None:
             raise InputError(
                 f"leak {number} must have the input shape of the first, {first.input_shape}; got {leak.input_shape}"
             )
-        own = dict(leak.model.named_parameters())
-        if set(leak.gradients) - set(own) or set(leak.gradients) != set(first.gradients):
-            wrong = ", ".join(sorted(set(leak.gradients) ^ set(own)))
+        parameters = dict(leak.model.named_parameters())
+        if set(leak.gradients) - set(parameters) or set(leak.gradients) != set(first.gradients):
+            wrong = ", ".join(sorted(set(leak.gradients) ^ set(parameters)))
             raise InputError(f"leak {number} holds gradients that do not fit the model's parameters: {wrong}")
         for name, value in leak.gradients.items():
-            if value.shape != own[name].shape:
+            if value.shape != parameters[name].shape:
                 raise InputError(
                     f"leak {number}: the gradient of '{name}' has shape {tuple(value.shape)}, "
-                    f"the model's parameter {tuple(own[name].shape)}"
+                    f"the model's parameter {tuple(parameters[name].shape)}"
                 )
             if not torch.isfinite(value).all():
                 raise InputError(f"leak {number}: the gradient of '{name}' holds NaN or infinite values")
@@ -258,12 +266,12 @@ def _labels(leaks: list[Leak], labels: Tensor | str, label_prior: str, trust: tu
     if labels == "idlg":
         if size != 1:
             raise InputError(f"iDLG finds the label of a single sample; these leaks have {size}")
-        hot = one_hot(idlg(torch.stack([leak.weight_gradient for leak in leaks])), classes)
-        return _Known(hot.to(like).unsqueeze(1), False, everywhere)
-    found, features, status = _recovered(leaks, label_prior)
-    there = torch.isfinite(found).flatten(1).all(dim=1)
-    there &= torch.tensor([one in trust for one in status], device=there.device)
-    return _Known(found, labels == "recovered-start", there, features)
+        one_hot_labels = one_hot(idlg(torch.stack([leak.weight_gradient for leak in leaks])), classes)
+        return _Known(one_hot_labels.to(like).unsqueeze(1), False, everywhere)
+    recovered, features, status = _recovered(leaks, label_prior)
+    labelled = torch.isfinite(recovered).flatten(1).all(dim=1)
+    labelled &= torch.tensor([label_status in trust for label_status in status], device=labelled.device)
+    return _Known(recovered, labels == "recovered-start", labelled, features)
 
 
 def _recovered(leaks: list[Leak], label_prior: str) -> tuple[Tensor, Tensor, list[Status]]:
@@ -272,14 +280,14 @@ def _recovered(leaks: list[Leak], label_prior: str) -> tuple[Tensor, Tensor, lis
     like = first.weight_gradient
     if first.batch_size == 1:
         biases = [leak.bias_gradient for leak in leaks]
-        found = recover_soft_labels(
+        single = recover_soft_labels(
             torch.stack([leak.weight_gradient for leak in leaks]),
             first.weight,
             bias=first.bias,
             bias_gradient=None if biases[0] is None else torch.stack([bias for bias in biases if bias is not None]),
             prior=label_prior,
         )
-        return found.labels.to(like).unsqueeze(1), found.features.to(like).unsqueeze(1), list(found.status)
+        return single.labels.to(like).unsqueeze(1), single.features.to(like).unsqueeze(1), list(single.status)
     batches = [
         recover_batch(
             leak.weight_gradient,
@@ -291,8 +299,8 @@ def _recovered(leaks: list[Leak], label_prior: str) -> tuple[Tensor, Tensor, lis
         )
         for leak in leaks
     ]
-    labels, features = (torch.stack([getattr(one, name) for one in batches]) for name in ("labels", "features"))
-    return labels.to(like), features.to(like), [one.status for one in batches]
+    labels, features = (torch.stack([getattr(batch, name) for batch in batches]) for name in ("labels", "features"))
+    return labels.to(like), features.to(like), [batch.status for batch in batches]
 
 
 def _starts(
@@ -311,9 +319,9 @@ def _starts(
     if start is None:
         inputs = spread * torch.randn(shape, generator=generator).to(like)
     else:
-        wanted = (count * objective.shape[0], *objective.shape[1:])
-        if start.shape != wanted:
-            raise InputError(f"start must be inputs of shape {wanted}; got {tuple(start.shape)}")
+        start_shape = (count * objective.shape[0], *objective.shape[1:])
+        if start.shape != start_shape:
+            raise InputError(f"start must be inputs of shape {start_shape}; got {tuple(start.shape)}")
         inputs = start.to(like).reshape(count, -1).repeat_interleave(restarts, dim=0)
     if not known.searched:
         return inputs
@@ -381,28 +389,28 @@ def gathered(
             else:
                 status[number] = "interrupted" if interrupted and track.taken < track.steps else "stopped"
         for step, values in track.history:
-            line = curves.setdefault(step, torch.full_like(losses, torch.nan))
-            line[part] = values
+            curve = curves.setdefault(step, torch.full_like(losses, torch.nan))
+            curve[part] = values
     steps = sorted(curves)
     # A chunk that ended early keeps its last losses.
-    drawn = torch.stack([curves[step] for step in steps], dim=1) if steps else losses.new_empty(attacks, 0)
+    table = torch.stack([curves[step] for step in steps], dim=1) if steps else losses.new_empty(attacks, 0)
     for column in range(1, len(steps)):
-        drawn[:, column] = torch.where(drawn[:, column].isnan(), drawn[:, column - 1], drawn[:, column])
-    count = attacks // restarts
-    grid = losses.reshape(count, restarts)
+        table[:, column] = torch.where(table[:, column].isnan(), table[:, column - 1], table[:, column])
+    leak_count = attacks // restarts
+    grid = losses.reshape(leak_count, restarts)
     chosen = grid.argmin(dim=1)
-    winners = torch.arange(count, device=places.device) * restarts + chosen
-    final = objective.labels_at(best[winners], owners[winners])
+    winners = torch.arange(leak_count, device=places.device) * restarts + chosen
+    labels = objective.labels_at(best[winners], owners[winners])
     return Reconstruction(
         images=objective.inputs(best[winners]).flatten(0, 1),
-        labels=final.flatten(0, 1),
+        labels=labels.flatten(0, 1),
         losses=grid,
         chosen=chosen,
         history=torch.tensor(steps),
-        curves=drawn.reshape(count, restarts, -1),
-        attempts=objective.inputs(best).reshape(count, restarts, *objective.shape),
-        bad=bad.reshape(count, restarts),
-        status=tuple(tuple(status[n * restarts : (n + 1) * restarts]) for n in range(count)),
+        curves=table.reshape(leak_count, restarts, -1),
+        attempts=objective.inputs(best).reshape(leak_count, restarts, *objective.shape),
+        bad=bad.reshape(leak_count, restarts),
+        status=tuple(tuple(status[n * restarts : (n + 1) * restarts]) for n in range(leak_count)),
     )
 
 
@@ -415,9 +423,9 @@ def _why_not(case: Case) -> str:
 def _attack(case: Case) -> Answer:
     prior = ImagePrior(variation=1e-4, box=_box(case)) if case.subject.kind == "images" else ImagePrior()
     settings = Adam(steps=case.steps, signed=True)
-    found = match(case.leak, case.labels(), distance="cosine", prior=prior, optimizer=settings, seed=case.seed)
+    reconstruction = match(case.leak, case.labels(), distance="cosine", prior=prior, optimizer=settings, seed=case.seed)
     # Another attack has recovered the labels, so do not report them here.
-    return replace(found.answers[0], labels=None)
+    return replace(reconstruction.answers[0], labels=None)
 
 
 def _box(case: Case) -> tuple[Tensor, Tensor] | None:

@@ -47,7 +47,9 @@ def factored(leak: Leak) -> Factors:
     """Return the factors of each layer's gradient; raise `InputError` if a gradient does not have rank one."""
     leak.check_one_step("matching by factors")
     pairs = [_factors(leak, layer) for layer in _layers(leak.model)]
-    return Factors(replace(leak, gradients={}), tuple(e for e, _ in pairs), tuple(h for _, h in pairs))
+    return Factors(
+        replace(leak, gradients={}), tuple(error for error, _ in pairs), tuple(inputs for _, inputs in pairs)
+    )
 
 
 def _layers(model: nn.Module) -> list[Layer]:
@@ -88,10 +90,10 @@ class FactoredObjective(Objective):
     def __init__(self, leaks: Sequence[Factors], labels: Tensor | None, distance: Distance, prior: ImagePrior) -> None:
         if distance not in (Distance("l2"), Distance("cosine")):
             raise InputError(f"matching by factors supports the plain distances l2 and cosine; got {distance}")
-        super().__init__([each.leak for each in leaks], labels, None, distance, prior)
+        super().__init__([factors.leak for factors in leaks], labels, None, distance, prior)
         self.layers = _layers(leaks[0].leak.model)
         self.errors, self.hidden = (
-            [torch.stack(parts) for parts in zip(*(getattr(each, name) for each in leaks), strict=True)]
+            [torch.stack(parts) for parts in zip(*(getattr(factors, name) for factors in leaks), strict=True)]
             for name in ("errors", "inputs")
         )
 
@@ -125,8 +127,8 @@ class FactoredObjective(Objective):
         inputs, labels = self.inputs(places), self.labels_at(places, owners)
         pairs = [
             # float64 avoids cancellation where gradients are almost equal, and costs little compared to the layers.
-            (error.double(), value.double(), seen[owners], held[owners])
-            for (error, value), seen, held in zip(
+            (error.double(), value.double(), observed_error[owners], observed_input[owners])
+            for (error, value), observed_error, observed_input in zip(
                 self.factors(inputs.flatten(1), labels[:, 0]), self.errors, self.hidden, strict=True
             )
         ]
@@ -148,8 +150,12 @@ def _one_minus_cosine(pairs: list[tuple[Tensor, Tensor, Tensor, Tensor]]) -> Ten
         torch.stack(parts).sum(dim=0)
         for parts in zip(
             *(
-                (_dot(error, seen) * _dot(value, held), _dot(error, error) * _dot(value, value), _dot(held, held))
-                for error, value, seen, held in pairs
+                (
+                    _dot(error, observed_error) * _dot(value, observed_input),
+                    _dot(error, error) * _dot(value, value),
+                    _dot(observed_input, observed_input),
+                )
+                for error, value, observed_error, observed_input in pairs
             ),
             strict=True,
         )
@@ -192,8 +198,8 @@ def match_factored(
     if start is not None:
         places[:, : objective.size] = start.to(places).flatten(1).repeat_interleave(restarts, dim=0)
     owners = torch.arange(len(leaks), device=places.device).repeat_interleave(restarts)
-    shown = None if watch is None else lambda step, best: watch(step, objective.inputs(best)[:, 0].clone())
-    track = Track.start(places, optimizer.steps, shown)
+    watcher = None if watch is None else lambda step, best: watch(step, objective.inputs(best)[:, 0].clone())
+    track = Track.start(places, optimizer.steps, watcher)
 
     def evaluate(at: Tensor, which: Tensor) -> tuple[Tensor, Tensor]:
         return objective.evaluate(at, owners if len(which) == len(owners) else owners[which])

@@ -100,10 +100,10 @@ class Misfit:
         self.single = first.batch_size == 1
         observed = {name: torch.stack([leak.gradients[name] for leak in leaks]).double() for name in first.gradients}
         self.scales = {name: self._scale(value) for name, value in observed.items()}
-        total = observed[self.weight]
-        left = torch.einsum("nci,ni->nc", total, total.sum(dim=1))
+        head_gradients = observed[self.weight]
+        left = torch.einsum("nci,ni->nc", head_gradients, head_gradients.sum(dim=1))
         left = left / left.norm(dim=1, keepdim=True)
-        right = torch.einsum("nci,nc->ni", total, left)
+        right = torch.einsum("nci,nc->ni", head_gradients, left)
         self.sides = (left, right / right.norm(dim=1, keepdim=True))
         self.targets = vmap(self._read)(observed, self.scales, self.sides)
         # The residual of the true inputs, which is not zero because the observed gradient is rounded.
@@ -156,8 +156,8 @@ class Misfit:
                 units
             )
 
-        found: Tensor = vmap(rows)(places, *self._known(owners))
-        return found
+        jacobians: Tensor = vmap(rows)(places, *self._known(owners))
+        return jacobians
 
     def _known(self, owners: Tensor) -> tuple[Any, ...]:
         scales = {name: value[owners] for name, value in self.scales.items()}
@@ -175,62 +175,66 @@ def levenberg(settings: LevenbergMarquardt, misfit: Misfit, places: Tensor, owne
 def _search(settings: LevenbergMarquardt, misfit: Misfit, places: Tensor, owners: Tensor, track: Track) -> None:
     active = torch.arange(len(places), device=places.device)
     places = places.double().clone()
-    missed = misfit.of(owners)(places)
+    residuals = misfit.of(owners)(places)
     damping = places.new_full((len(places),), settings.damping)
     bent = torch.full_like(active, settings.bent, dtype=torch.bool)
     slow = torch.zeros_like(active)
-    track.see(active, places, missed.norm(dim=1))
+    track.see(active, places, residuals.norm(dim=1))
     track.stepped(0)
     for number in track.rounds():
-        before = missed.norm(dim=1)
+        before = residuals.norm(dim=1)
         slopes = misfit.jacobian(places, owners)
         square = _square(slopes)
         factors, scales = torch.empty_like(square), places.new_empty(places.shape)
         moved = torch.zeros_like(active, dtype=torch.bool)
         for _ in range(TRIES):
             # Attacks whose last step was rejected try a shorter one.
-            left = (~moved).nonzero()[:, 0]
-            if len(left) == 0:
+            pending = (~moved).nonzero()[:, 0]
+            if len(pending) == 0:
                 break
-            factors[left], scales[left] = _factored(square[left], damping[left])
-            solve = _solver(factors[left], scales[left])
-            residual = misfit.of(owners[left])
-            at = places[left]
-            step = -solve(torch.einsum("apr,ar->ap", slopes[left], missed[left]))
-            if bent[left].any():
-                bend = _bend(residual, at, step)
-                step = step - bent[left, None] * solve(torch.einsum("apr,ar->ap", slopes[left], bend)) / 2
-            tried = at + step
-            now = residual(tried)
-            good = now.norm(dim=1) < missed[left].norm(dim=1)
-            places[left[good]], missed[left[good]], moved[left[good]] = tried[good], now[good], True
-            damping[left[~good]] *= GROWS
-        worth = torch.where(bent, REUSED, REUSED_PLAIN)
-        going = (moved & (missed.norm(dim=1) <= worth * before)).nonzero()[:, 0]
-        while len(going):
-            held = missed[going].norm(dim=1)
-            solve = _solver(factors[going], scales[going])
-            tried = places[going] - solve(torch.einsum("apr,ar->ap", slopes[going], missed[going]))
-            now = misfit.of(owners[going])(tried)
-            good = now.norm(dim=1) < held
-            places[going[good]], missed[going[good]] = tried[good], now[good]
-            going = going[good & (now.norm(dim=1) <= worth[going] * held)]
-        after = missed.norm(dim=1)
-        falls = torch.where(after < A_LOT * before, FALLS_FAST, FALLS)
-        damping = (damping / falls).clamp(min=LEAST_DAMPING)
+            factors[pending], scales[pending] = _factored(square[pending], damping[pending])
+            solve = _solver(factors[pending], scales[pending])
+            residual = misfit.of(owners[pending])
+            origin = places[pending]
+            step = -solve(torch.einsum("apr,ar->ap", slopes[pending], residuals[pending]))
+            if bent[pending].any():
+                curvature = _bend(residual, origin, step)
+                step = step - bent[pending, None] * solve(torch.einsum("apr,ar->ap", slopes[pending], curvature)) / 2
+            tried = origin + step
+            new_residuals = residual(tried)
+            good = new_residuals.norm(dim=1) < residuals[pending].norm(dim=1)
+            places[pending[good]], residuals[pending[good]], moved[pending[good]] = (
+                tried[good],
+                new_residuals[good],
+                True,
+            )
+            damping[pending[~good]] *= GROWS
+        reuse_share = torch.where(bent, REUSED, REUSED_PLAIN)
+        repeated = (moved & (residuals.norm(dim=1) <= reuse_share * before)).nonzero()[:, 0]
+        while len(repeated):
+            previous = residuals[repeated].norm(dim=1)
+            solve = _solver(factors[repeated], scales[repeated])
+            tried = places[repeated] - solve(torch.einsum("apr,ar->ap", slopes[repeated], residuals[repeated]))
+            new_residuals = misfit.of(owners[repeated])(tried)
+            good = new_residuals.norm(dim=1) < previous
+            places[repeated[good]], residuals[repeated[good]] = tried[good], new_residuals[good]
+            repeated = repeated[good & (new_residuals.norm(dim=1) <= reuse_share[repeated] * previous)]
+        after = residuals.norm(dim=1)
+        divisors = torch.where(after < A_LOT * before, FALLS_FAST, FALLS)
+        damping = (damping / divisors).clamp(min=LEAST_DAMPING)
         track.see(active, places, after)
         track.stepped(number + 1)
         slow = torch.where(after > SETTLED * before, slow + 1, 0)
-        arrived = ~bent & (after <= misfit.rounding)
-        stuck = ~moved | arrived | (slow >= torch.where(bent, 1, PATIENCE))
+        converged = ~bent & (after <= misfit.rounding)
+        stuck = ~moved | converged | (slow >= torch.where(bent, 1, PATIENCE))
         ended = stuck & bent
         damping[stuck], slow[stuck] = POLISH.damping, 0
         bent |= stuck
         track.settled[active[ended]] = True
         if ended.all():
             return
-        active, places, missed, damping, bent, slow, owners = (
-            value[~ended] for value in (active, places, missed, damping, bent, slow, owners)
+        active, places, residuals, damping, bent, slow, owners = (
+            value[~ended] for value in (active, places, residuals, damping, bent, slow, owners)
         )
 
 

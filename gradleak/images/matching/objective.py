@@ -51,9 +51,13 @@ class Distance:
             if weights[name] > 0
         ]
         if self.kind == "l2":
-            return torch.stack([weight * (one - other).square().sum(dim=1) for weight, one, other in pairs]).sum(dim=0)
+            return torch.stack(
+                [weight * (computed - target).square().sum(dim=1) for weight, computed, target in pairs]
+            ).sum(dim=0)
         if self.kind == "layers":
-            return torch.stack([weight * (1 - _cosine(one, other)) for weight, one, other in pairs]).sum(dim=0)
+            return torch.stack([weight * (1 - _cosine(computed, target)) for weight, computed, target in pairs]).sum(
+                dim=0
+            )
         product, ours, theirs = (
             torch.stack(parts).sum(dim=0)
             for parts in zip(
@@ -178,10 +182,10 @@ class Objective:
     def losses(self, places: Tensor, owners: Tensor) -> Tensor:
         """Return the loss (A,) at places."""
         inputs = self.inputs(places)
-        own, features = self.gradients(inputs, self.labels_at(places, owners))
-        every = self._every_leak(owners)
-        observed = self.observed if every else {name: value[owners] for name, value in self.observed.items()}
-        value = self.distance.between(own, observed, self.head) + self.prior.of(inputs)
+        computed, features = self.gradients(inputs, self.labels_at(places, owners))
+        in_order = self._every_leak(owners)
+        observed = self.observed if in_order else {name: value[owners] for name, value in self.observed.items()}
+        value = self.distance.between(computed, observed, self.head) + self.prior.of(inputs)
         if self.features is not None and self.distance.feature:
             value = value + self.distance.feature * self.distance.of_features(features, self.features[owners])
         return value

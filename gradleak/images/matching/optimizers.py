@@ -238,25 +238,25 @@ class _Memory:
         """
         unit = s.norm(dim=1) * y.norm(dim=1) if self.relative else 1.0
         curved = taken & ((s * y).sum(dim=1) > LEAST_CURVATURE * unit)
-        slot, wide = self.pushed[which] % self.length, curved[:, None]
-        self.s[which, slot] = torch.where(wide, s, self.s[which, slot])
-        self.y[which, slot] = torch.where(wide, y, self.y[which, slot])
+        slot, mask = self.pushed[which] % self.length, curved[:, None]
+        self.s[which, slot] = torch.where(mask, s, self.s[which, slot])
+        self.y[which, slot] = torch.where(mask, y, self.y[which, slot])
         self.pushed[which] += curved
         self.most += 1
-        held = self._held()
-        if held == 0:
+        used = self._held()
+        if used == 0:
             return
         rows = torch.stack([s, y, slopes], dim=1)
         if len(which) < len(self.s):
             # Compute unused products for the other attacks, because selecting histories would cost more.
             rows = rows.new_zeros(len(self.s), *rows.shape[1:]).index_copy_(0, which, rows)
-        by_s = torch.bmm(rows[:, 1:], self.s[:, :held].mT).double()[which]
-        by_y = torch.bmm(rows, self.y[:, :held].mT).double()[which]
-        for products, new in ((self.sg, by_s[:, 1]), (self.yg, by_y[:, 2])):
-            products[which, :held] = torch.where(taken[:, None], new, products[which, :held])
+        by_s = torch.bmm(rows[:, 1:], self.s[:, :used].mT).double()[which]
+        by_y = torch.bmm(rows, self.y[:, :used].mT).double()[which]
+        for products, update in ((self.sg, by_s[:, 1]), (self.yg, by_y[:, 2])):
+            products[which, :used] = torch.where(taken[:, None], update, products[which, :used])
         for products, row, column in ((self.sy, by_y[:, 0], by_s[:, 0]), (self.yy, by_y[:, 1], by_y[:, 1])):
-            products[which, slot, :held] = torch.where(wide, row, products[which, slot, :held])
-            products[which, :held, slot] = torch.where(wide, column, products[which, :held, slot])
+            products[which, slot, :used] = torch.where(mask, row, products[which, slot, :used])
+            products[which, :used, slot] = torch.where(mask, column, products[which, :used, slot])
         scale = self.sy[which, slot, slot] / self.yy[which, slot, slot]
         self.scale[which] = torch.where(curved, scale, self.scale[which])
 
@@ -271,32 +271,34 @@ class _Memory:
 
         The `slopes` g must be those of the last push.
         """
-        held = self._held()
-        if held == 0:
+        used = self._held()
+        if used == 0:
             return -slopes
         count = self.pushed.clamp(max=self.length).unsqueeze(1)
-        place = torch.arange(held, device=slopes.device).unsqueeze(0)
-        there = place < count
-        order = torch.where(there, (self.pushed.unsqueeze(1) - count + place) % self.length, place)
-        s, y = self.s[:, :held], self.y[:, :held]
-        along, across = (products[:, :held].gather(1, order) * there for products in (self.sg, self.yg))
-        rows = order.unsqueeze(2).expand(-1, -1, held)
-        both = there.unsqueeze(2) & there.unsqueeze(1)
-        sy, yy = (matrix[:, :held, :held].gather(1, rows).gather(2, rows.mT) * both for matrix in (self.sy, self.yy))
-        blank = torch.diag_embed((~there).double())
-        upper = sy.triu() + blank
+        position = torch.arange(used, device=slopes.device).unsqueeze(0)
+        filled = position < count
+        order = torch.where(filled, (self.pushed.unsqueeze(1) - count + position) % self.length, position)
+        s, y = self.s[:, :used], self.y[:, :used]
+        along, across = (products[:, :used].gather(1, order) * filled for products in (self.sg, self.yg))
+        rows = order.unsqueeze(2).expand(-1, -1, used)
+        filled_pairs = filled.unsqueeze(2) & filled.unsqueeze(1)
+        sy, yy = (
+            matrix[:, :used, :used].gather(1, rows).gather(2, rows.mT) * filled_pairs for matrix in (self.sy, self.yy)
+        )
+        padding = torch.diag_embed((~filled).double())
+        upper = sy.triu() + padding
         scale = self.scale.unsqueeze(1)
         first = torch.linalg.solve_triangular(upper, along.unsqueeze(2), upper=True).squeeze(2)
         middle = sy.diagonal(dim1=1, dim2=2) * first + scale * torch.bmm(yy, first.unsqueeze(2)).squeeze(2)
-        middle = (middle - scale * across) * there
+        middle = (middle - scale * across) * filled
         second = torch.linalg.solve_triangular(upper.mT, middle.unsqueeze(2), upper=False).squeeze(2)
-        into = torch.empty_like(order).scatter_(1, order, place.expand_as(order))
-        weights = torch.stack([second * there, -scale * first * there], dim=1).gather(
-            2, into.unsqueeze(1).expand(-1, 2, -1)
+        inverse_order = torch.empty_like(order).scatter_(1, order, position.expand_as(order))
+        weights = torch.stack([second * filled, -scale * first * filled], dim=1).gather(
+            2, inverse_order.unsqueeze(1).expand(-1, 2, -1)
         )
         weights = weights.to(slopes)
-        found = torch.baddbmm(torch.bmm(weights[:, :1], s), weights[:, 1:], y).squeeze(1)
-        return -(scale.to(slopes) * slopes + found)
+        correction = torch.baddbmm(torch.bmm(weights[:, :1], s), weights[:, 1:], y).squeeze(1)
+        return -(scale.to(slopes) * slopes + correction)
 
 
 def lbfgs(settings: LBFGS, evaluate: Evaluate, places: Tensor, track: Track, enough: float) -> None:
@@ -349,8 +351,8 @@ class _Run:
             return
         self.unread = 0
         # A single read for both values, because every read makes the host wait for a GPU.
-        everyone, self.memory.most = torch.stack([self.going.all().long(), self.memory.pushed.max()]).tolist()
-        if not everyone:
+        all_going, self.memory.most = torch.stack([self.going.all().long(), self.memory.pushed.max()]).tolist()
+        if not all_going:
             stay = self.going.nonzero()[:, 0]
             for name in ("places", "active", "losses", "slopes", "fresh", "going"):
                 setattr(self, name, getattr(self, name)[stay])
@@ -376,18 +378,18 @@ class _Searched(_Run):
             self.unread += 1
             direction = self.memory.direction(self.slopes)
             promised = (direction * self.slopes).sum(dim=1)
-            lost = ~(promised < 0) | ~torch.isfinite(direction).all(dim=1)
-            self.memory.forget(lost)
-            direction = torch.where(lost[:, None], -self.slopes, direction)
-            promised = torch.where(lost, -self.slopes.square().sum(dim=1), promised)
+            invalid = ~(promised < 0) | ~torch.isfinite(direction).all(dim=1)
+            self.memory.forget(invalid)
+            direction = torch.where(invalid[:, None], -self.slopes, direction)
+            promised = torch.where(invalid, -self.slopes.square().sum(dim=1), promised)
             steepest = self.memory.pushed == 0
             length = torch.where(steepest, self._first(rate), torch.full_like(promised, rate))
             moved, losses, slopes, taken = self._searched(direction, promised, length)
             # A search that fails even along the steepest descent has converged: the loss is flat within rounding.
             stuck = ~taken & steepest
             self.memory.forget(~taken)
-            everyone = torch.arange(len(taken), device=taken.device)
-            self.memory.push(everyone, moved - self.places, slopes - self.slopes, slopes, taken)
+            all_rows = torch.arange(len(taken), device=taken.device)
+            self.memory.push(all_rows, moved - self.places, slopes - self.slopes, slopes, taken)
             self.places, self.losses, self.slopes = moved, losses, slopes
             self.track.end(self.active, settled=self.going & stuck)
             self._leave(self._over() | stuck)
@@ -395,26 +397,26 @@ class _Searched(_Run):
     def _searched(self, direction: Tensor, promised: Tensor, length: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         moved, losses, slopes = self.places.clone(), self.losses.clone(), self.slopes.clone()
         taken = torch.zeros_like(self.going)
-        rows, active, open_ = torch.arange(len(self.active), device=self.active.device), self.active, self.going
+        rows, active, searching = torch.arange(len(self.active), device=self.active.device), self.active, self.going
         for _ in range(TRIES):
-            tried = self.places[rows] + length[rows, None] * direction[rows]
-            now, slope = self.evaluate(tried, active)
-            self.track.see(active, tried, now, open_)
-            before, gain = self.losses[rows], length[rows] * promised[rows]
-            finite = torch.isfinite(now) & torch.isfinite(slope).all(dim=1)
-            good = open_ & finite & (now < before) & (now <= before + ARMIJO * gain)
-            for values, new in ((moved, tried), (slopes, slope)):
-                values[rows] = torch.where(good[:, None], new, values[rows])
-            losses[rows], taken[rows] = torch.where(good, now, before), good
+            trial = self.places[rows] + length[rows, None] * direction[rows]
+            trial_losses, trial_slopes = self.evaluate(trial, active)
+            self.track.see(active, trial, trial_losses, searching)
+            old_losses, gain = self.losses[rows], length[rows] * promised[rows]
+            finite = torch.isfinite(trial_losses) & torch.isfinite(trial_slopes).all(dim=1)
+            accepted = searching & finite & (trial_losses < old_losses) & (trial_losses <= old_losses + ARMIJO * gain)
+            for values, update in ((moved, trial), (slopes, trial_slopes)):
+                values[rows] = torch.where(accepted[:, None], update, values[rows])
+            losses[rows], taken[rows] = torch.where(accepted, trial_losses, old_losses), accepted
             # The minimum of the parabola through both losses and the slope, limited to 0.1 to 0.5 of the step.
-            least = -gain / (2 * (now - before - gain))
-            shorter = torch.where(finite, least, torch.full_like(least, 0.1)).nan_to_num(0.5).clamp(0.1, 0.5)
-            length[rows] *= shorter
+            minimum = -gain / (2 * (trial_losses - old_losses - gain))
+            shrink = torch.where(finite, minimum, torch.full_like(minimum, 0.1)).nan_to_num(0.5).clamp(0.1, 0.5)
+            length[rows] *= shrink
             # The only point of a try at which the host waits for a GPU.
-            rows = rows[(open_ & ~good).nonzero()[:, 0]]
+            rows = rows[(searching & ~accepted).nonzero()[:, 0]]
             if len(rows) == 0:
                 break
-            active, open_ = self.active[rows], torch.ones_like(rows, dtype=torch.bool)
+            active, searching = self.active[rows], torch.ones_like(rows, dtype=torch.bool)
         return moved, losses, slopes, taken
 
 
@@ -434,20 +436,20 @@ class _Plain(_Run):
                 if len(rows) == 0:
                     break
             self.unread += 1
-            own = inside[rows]
+            moving = inside[rows]
             active = self.active if len(rows) == len(self.active) else self.active[rows]
             moves = (length[:, None] * direction)[rows]
             moved = self.places[rows] + moves
             losses, slopes = self.evaluate(moved, active)
-            self.track.see(active, moved, losses, own)
-            self.memory.push(rows, moves, slopes - self.slopes[rows], slopes, own)
+            self.track.see(active, moved, losses, moving)
+            self.memory.push(rows, moves, slopes - self.slopes[rows], slopes, moving)
             change = (losses - self.losses[rows]).abs()
-            self.places[rows] = torch.where(own[:, None], moved, self.places[rows])
-            self.slopes[rows] = torch.where(own[:, None], slopes, self.slopes[rows])
-            self.losses[rows] = torch.where(own, losses, self.losses[rows])
-            self.fresh[rows] = self.fresh[rows] & ~own
+            self.places[rows] = torch.where(moving[:, None], moved, self.places[rows])
+            self.slopes[rows] = torch.where(moving[:, None], slopes, self.slopes[rows])
+            self.losses[rows] = torch.where(moving, losses, self.losses[rows])
+            self.fresh[rows] = self.fresh[rows] & ~moving
             ended = (moves.abs().amax(dim=1) <= LEAST_CHANGE) | (change < LEAST_CHANGE) | ~torch.isfinite(losses)
-            inside = inside.index_copy(0, rows, own & ~ended)
+            inside = inside.index_copy(0, rows, moving & ~ended)
         # An attack whose next step predicts no decrease would never move again.
         promised = (self.memory.direction(self.slopes) * self.slopes).sum(dim=1)
         flat = promised > -LEAST_CHANGE

@@ -124,30 +124,30 @@ def counts(model: nn.Module, shape: tuple[int, ...], batch_size: int) -> tuple[C
 
 def counts_of(network: Network, batch_size: int) -> tuple[Count, ...]:
     """Return the same for a network that has been traced."""
-    found, opened = list[Count](), False
-    told = network.source(network.steps[network.output].inputs[0]).name
+    layer_counts, opened = list[Count](), False
+    feature_step = network.source(network.steps[network.output].inputs[0]).name
     for step in reversed(network.steps.values()):
         users = [network.steps[user] for user in step.users]
         layers = [user.layer for user in users if user.layer is not None and user.name != network.output]
         if layers:
-            size = step.shape if len(step.shape) == 3 else (*step.shape, 1, 1)
-            equations, unknowns = counted(layers, size, batch_size)
+            map_shape = step.shape if len(step.shape) == 3 else (*step.shape, 1, 1)
+            equations, unknowns = counted(layers, map_shape, batch_size)
             reason = "" if equations > unknowns else short(equations, unknowns)
             if reason and shown(network, step.name):
                 reason = f"{reason}, joints aside"
             name = "+".join(user.parameter for user in users if user.layer is not None)
-            found.append(Count(name, equations, unknowns, reason))
-        elif step.kind == "activation" and not opened and step.name != told and len(step.shape) == 3:
+            layer_counts.append(Count(name, equations, unknowns, reason))
+        elif step.kind == "activation" and not opened and step.name != feature_step and len(step.shape) == 3:
             for path in network.below(step.name):
                 layer = network.steps[path[-1]]
                 assert layer.layer is not None
                 if reason := refused(layer.layer, layer.shape, batch_size):
-                    found.append(Count(layer.parameter, 0, 0, reason))
+                    layer_counts.append(Count(layer.parameter, 0, 0, reason))
                 break
         if step.kind == "other":
-            found.append(Count(step.parameter or step.name, 0, 0, f"{step.says} cannot be walked back"))
+            layer_counts.append(Count(step.parameter or step.name, 0, 0, f"{step.says} cannot be walked back"))
         opened = opened or step.kind == "activation"
-    return tuple(found)
+    return tuple(layer_counts)
 
 
 def peel(
@@ -174,6 +174,15 @@ def peel(
         steps: The largest number of steps of the search for the images that give the deepest recovered maps.
         seed: The seed of this search's random starts.
         precision: The precision in which the client computes, if the attacker knows it.
+
+    Examples:
+        >>> _ = torch.manual_seed(0)
+        >>> first, second = nn.Conv2d(1, 16, 3, padding=1), nn.Conv2d(16, 32, 3, padding=1)
+        >>> model = nn.Sequential(first, nn.ReLU(), second, nn.ReLU(), nn.Flatten(), nn.Linear(512, 10))
+        >>> image = torch.rand(1, 1, 4, 4)
+        >>> peeled = peel(observe(model, image, torch.tensor([3])))
+        >>> peeled.status, torch.allclose(peeled.images.float(), image, atol=1e-4)
+        ('unique', True)
     """
     if leak.input_shape is None:
         raise InputError("peeling needs the shape of the clients' inputs, which the leak lacks")
@@ -181,39 +190,39 @@ def peel(
     with torch.no_grad():
         network = Network(leak.model, leak.input_shape)
         top = _last_layer(leak, prior, noise, scale, precision)
-        nothing = top.labels.new_full((leak.batch_size, *leak.input_shape), torch.nan)
-        lost = top.labels.new_full((leak.batch_size,), torch.inf)
+        blank = top.labels.new_full((leak.batch_size, *leak.input_shape), torch.nan)
+        infinite = top.labels.new_full((leak.batch_size,), torch.inf)
         if top.status == "failed":
             return Peeled(
-                nothing, nothing, top.labels, (), "", lost, lost, torch.inf, "failed", f"labels: {top.reason}"
+                blank, blank, top.labels, (), "", infinite, infinite, torch.inf, "failed", f"labels: {top.reason}"
             )
         dtype = leak.weight_gradient.dtype
-        errors, loose = errors_of(leak, top, rounding_unit(precision, dtype))
+        errors, uncertainty = errors_of(leak, top, rounding_unit(precision, dtype))
         unit = rounding_unit(precision, dtype, convolutions=True)
         if coarser(precision, dtype, convolutions=True):
             # Both operands of a product are rounded independently. Residuals show root mean square errors, not bounds.
             unit *= USUAL * 2**0.5
         leak = replace(leak, gradients={name: value / top.scale for name, value in leak.gradients.items()})
-        sweep = Sweep(network, leak, top.features, errors, loose, unit)
+        sweep = Sweep(network, leak, top.features, errors, uncertainty, unit)
         sweep.run()
         layers, names = tuple(sweep.reports), _deepest(network, sweep, max(GOOD, LOOSE * unit))
         if not names:
-            return Peeled(nothing, nothing, top.labels, layers, "", lost, lost, torch.inf, "failed", sweep.reason)
+            return Peeled(blank, blank, top.labels, layers, "", infinite, infinite, torch.inf, "failed", sweep.reason)
         name = "+".join(names)
-        found = _in_front(leak, network, sweep, names, steps, seed)
-        good = found.misfit < FOUND * _error_of(sweep, names)
-        images = torch.where(good.view(-1, *[1] * (nothing.ndim - 1)), found.images, nothing)
-        claimed = torch.where(good, found.error, lost)
-        whole = bool(good.all())
-        residual = _residual(leak, network, images, top.labels) if whole else torch.inf
-    status: Status = "unique" if whole and residual < EXPLAINS and top.status == "unique" else "found"
+        fronts = _in_front(leak, network, sweep, names, steps, seed)
+        good = fronts.misfit < FOUND * _error_of(sweep, names)
+        images = torch.where(good.view(-1, *[1] * (blank.ndim - 1)), fronts.images, blank)
+        claimed = torch.where(good, fronts.error, infinite)
+        complete = bool(good.all())
+        residual = _residual(leak, network, images, top.labels) if complete else torch.inf
+    status: Status = "unique" if complete and residual < EXPLAINS and top.status == "unique" else "found"
     reason = "" if status == "unique" else top.reason or f"images and labels miss the gradient by {residual:.0e}"
     if status == "unique" and DEVIATIONS * float(claimed.max()) > SURE:
         status, reason = "found", f"an image is known to {float(claimed.max()):.0e} only"
-    if not whole:
+    if not complete:
         status = "found" if bool(good.any()) else "failed"
         reason = f"{int((~good).sum())} of {len(good)} samples' maps were not matched at '{name}'"
-    return Peeled(images, found.images, top.labels, layers, name, found.misfit, claimed, residual, status, reason)
+    return Peeled(images, fronts.images, top.labels, layers, name, fronts.misfit, claimed, residual, status, reason)
 
 
 def _last_layer(
@@ -245,19 +254,19 @@ def errors_of(leak: Leak, top: BatchLabels, unit: float) -> tuple[Tensor, Tensor
     squares with the features and the gradient gives the errors that the client computed, rounded where p is almost y.
     """
     logits = top.features @ leak.weight.double().T + (0 if leak.bias is None else leak.bias.double())
-    p, count, steep = logits.softmax(dim=1), len(top), logits.abs().amax(dim=1, keepdim=True)
-    exact, doubt = p - top.labels, unit * p * (ROUNDED + (1 - p) * steep)
+    p, count, largest = logits.softmax(dim=1), len(top), logits.abs().amax(dim=1, keepdim=True)
+    exact, exact_error = p - top.labels, unit * p * (ROUNDED + (1 - p) * largest)
     gradient, inverse = leak.weight_gradient.double() / top.scale, torch.linalg.pinv(top.features)
-    told = count * (gradient @ inverse).T
-    left = gradient - told.T @ top.features / count
+    solved = count * (gradient @ inverse).T
+    residual = gradient - solved.T @ top.features / count
     freedom = max(1, gradient.shape[1] - count)
-    missed = (left.square().sum(dim=1) / freedom).sqrt() + unit * gradient.square().mean(dim=1).sqrt()
-    loose = count * inverse.norm(dim=0)[:, None] * missed
-    share = doubt.square() / (doubt.square() + loose.square()).clamp(min=TINY)
-    errors = torch.lerp(exact, told, share)
+    noise = (residual.square().sum(dim=1) / freedom).sqrt() + unit * gradient.square().mean(dim=1).sqrt()
+    solved_error = count * inverse.norm(dim=0)[:, None] * noise
+    share = exact_error.square() / (exact_error.square() + solved_error.square()).clamp(min=TINY)
+    errors = torch.lerp(exact, solved, share)
     # Scaling a feature up and its error down gives the same gradient. Only p, which is rounded, determines the scale.
-    apart = (doubt / (1 + steep)).norm(dim=1)
-    return errors, ((share.sqrt() * loose).norm(dim=1).square() + apart.square()).sqrt() / errors.norm(dim=1)
+    scaling = (exact_error / (1 + largest)).norm(dim=1)
+    return errors, ((share.sqrt() * solved_error).norm(dim=1).square() + scaling.square()).sqrt() / errors.norm(dim=1)
 
 
 def _in_front(leak: Leak, network: Network, sweep: Sweep, names: list[str], steps: int, seed: int) -> Fronts:
@@ -275,17 +284,17 @@ def _in_front(leak: Leak, network: Network, sweep: Sweep, names: list[str], step
     def run_by(own: Network) -> Callable[[Tensor], tuple[Tensor, Tensor]]:
         def run(inputs: Tensor) -> tuple[Tensor, Tensor]:
             values = own.values_at([*names, *(name for name, _ in front)], inputs)
-            given = [values[name].flatten(1) / size.to(inputs) for name, size in zip(names, sizes, strict=True)]
+            parts = [values[name].flatten(1) / size.to(inputs) for name, size in zip(names, sizes, strict=True)]
             missed = inputs.new_zeros(len(inputs))
             for name, one in front:
                 missed = missed + one.missed(values[name])
-            return torch.cat(given, dim=1), missed
+            return torch.cat(parts, dim=1), missed
 
         return run
 
-    wanted = torch.cat([one / size for one, size in zip(maps, sizes, strict=True)], dim=1)
+    targets = torch.cat([one / size for one, size in zip(maps, sizes, strict=True)], dim=1)
     single = Network(leak.model, shape, torch.float32)
-    return matched(run_by(single), run_by(network), wanted, shape, steps, seed)
+    return matched(run_by(single), run_by(network), targets, shape, steps, seed)
 
 
 def _error_of(sweep: Sweep, names: list[str]) -> Tensor:
@@ -298,19 +307,19 @@ def _deepest(network: Network, sweep: Sweep, most: float) -> list[str]:
     wanted = math.prod(network.inputs.shape)
     worst = torch.stack([known.error.max() for known in sweep.values.values()]).tolist()
     good = {name for name, error in zip(sweep.values, worst, strict=True) if error < most}
-    open_, passed, found = [network.inputs.name], set[str](), list[str]()
-    while open_:
-        name = open_.pop(0)
-        if name in passed:
+    queue, visited, names = [network.inputs.name], set[str](), list[str]()
+    while queue:
+        name = queue.pop(0)
+        if name in visited:
             continue
-        passed.add(name)
+        visited.add(name)
         if name in good:
-            found.append(name)
+            names.append(name)
         else:
-            open_ += network.steps[name].users
-    told = sum((sweep.values[name].value != 0).flatten(1).sum(dim=1) for name in found)
-    enough = torch.is_tensor(told) and int(told.min()) >= wanted
-    return found if found == [network.inputs.name] or enough else []
+            queue += network.steps[name].users
+    value_counts = sum((sweep.values[name].value != 0).flatten(1).sum(dim=1) for name in names)
+    enough = torch.is_tensor(value_counts) and int(value_counts.min()) >= wanted
+    return names if names == [network.inputs.name] or enough else []
 
 
 def _residual(leak: Leak, network: Network, images: Tensor, labels: Tensor) -> float:
@@ -318,13 +327,13 @@ def _residual(leak: Leak, network: Network, images: Tensor, labels: Tensor) -> f
     labels = labels.clamp(min=0)
     network.model.requires_grad_(True)
     with torch.enable_grad():
-        given = observe(network.model, images, labels / labels.sum(dim=1, keepdim=True), head=leak.head).gradients
+        gradients = observe(network.model, images, labels / labels.sum(dim=1, keepdim=True), head=leak.head).gradients
     network.model.requires_grad_(False)
     sent = {name: gradient.double() for name, gradient in leak.gradients.items()}
-    missed = [(given[name] - gradient).square().sum() for name, gradient in sent.items()]
-    whole = [gradient.square().sum() for gradient in sent.values()]
-    both = torch.stack([*missed, *whole]).tolist()
-    return float((sum(both[: len(missed)]) / sum(both[len(missed) :])) ** 0.5)
+    error_squares = [(gradients[name] - gradient).square().sum() for name, gradient in sent.items()]
+    squares = [gradient.square().sum() for gradient in sent.values()]
+    sums = torch.stack([*error_squares, *squares]).tolist()
+    return float((sum(sums[: len(error_squares)]) / sum(sums[len(error_squares) :])) ** 0.5)
 
 
 def _why_not(case: Case) -> str:
@@ -334,7 +343,7 @@ def _why_not(case: Case) -> str:
 
 
 def _attack(case: Case) -> Answer:
-    found = peel(
+    peeled = peel(
         case.rescaled(),
         prior=case.prior,
         noise=case.noise,
@@ -342,9 +351,9 @@ def _attack(case: Case) -> Answer:
         seed=case.seed,
         precision=case.precision,
     )
-    answer = found.answers[0]
-    if found.status == "failed":
-        return replace(answer, status="partial" if found.layers else "failed", inputs=None)
+    answer = peeled.answers[0]
+    if peeled.status == "failed":
+        return replace(answer, status="partial" if peeled.layers else "failed", inputs=None)
     return case.with_one_factor(answer)
 
 

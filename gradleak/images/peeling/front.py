@@ -39,14 +39,14 @@ def matched(run: Run, precise: Run, maps: Tensor, shape: tuple[int, ...], steps:
     generator = torch.Generator().manual_seed(seed)
     wanted = maps.float()
     best, misfit = _searched(run, wanted, shape, steps, generator)
-    done = misfit < FITS
+    converged = misfit < FITS
     images = best.double()
     error = torch.full_like(misfit, torch.inf, dtype=torch.float64)
-    if done.any():
-        images[done], error[done] = _polished(run, precise, maps[done], images[done], generator)
+    if converged.any():
+        images[converged], error[converged] = _polished(run, precise, maps[converged], images[converged], generator)
     size = maps.flatten(1).norm(dim=1)
-    final = (precise(images)[0] - maps).flatten(1).norm(dim=1) / size
-    return Fronts(images, final, error)
+    final_misfit = (precise(images)[0] - maps).flatten(1).norm(dim=1) / size
+    return Fronts(images, final_misfit, error)
 
 
 def _searched(
@@ -63,30 +63,30 @@ def _searched(
         coarse = [F.interpolate(part, size=sides[0], mode="bilinear") for part in parts[1:]]
         return sum(coarse, parts[0]).view(-1, *shape)
 
-    place = (SPREAD * torch.randn(count, sum(sizes), generator=generator)).to(wanted.device)
-    first, second = torch.zeros_like(place), torch.zeros_like(place)
-    best, least = images(place), wanted.new_full((count,), torch.inf)
+    places = (SPREAD * torch.randn(count, sum(sizes), generator=generator)).to(wanted.device)
+    first_moment, second_moment = torch.zeros_like(places), torch.zeros_like(places)
+    best, least = images(places), wanted.new_full((count,), torch.inf)
     active = torch.ones(count, dtype=torch.bool, device=wanted.device)
     for step in range(steps):
         rows = active.nonzero()[:, 0]
         if not len(rows):
             break
-        some = place[rows].requires_grad_()
+        batch = places[rows].requires_grad_()
         with torch.enable_grad():
-            seen = images(some)
-            own, others = run(seen)
-            missed = (own - wanted[rows]).flatten(1).square().sum(dim=1) / size[rows].square()
-            held = VARIATION * max(0, 1 - 2 * step / steps) * missed.detach().clamp(max=1)
-            smooth = held * total_variation(seen[:, None])
-            (slope,) = torch.autograd.grad((missed + others + smooth).sum(), some)
+            current = images(batch)
+            maps, gradient_misfit = run(current)
+            missed = (maps - wanted[rows]).flatten(1).square().sum(dim=1) / size[rows].square()
+            weight = VARIATION * max(0, 1 - 2 * step / steps) * missed.detach().clamp(max=1)
+            smooth = weight * total_variation(current[:, None])
+            (slope,) = torch.autograd.grad((missed + gradient_misfit + smooth).sum(), batch)
         misfit = missed.detach().sqrt()
         better = misfit < least[rows]
-        least[rows[better]], best[rows[better]] = misfit[better], seen.detach()[better]
-        first[rows] += (1 - MEMORY[0]) * (slope - first[rows])
-        second[rows] += (1 - MEMORY[1]) * (slope.square() - second[rows])
+        least[rows[better]], best[rows[better]] = misfit[better], current.detach()[better]
+        first_moment[rows] += (1 - MEMORY[0]) * (slope - first_moment[rows])
+        second_moment[rows] += (1 - MEMORY[1]) * (slope.square() - second_moment[rows])
         rate = RATE * (misfit / NEAR).clamp(max=1)[:, None] * (0.5 + 0.5 * math.cos(math.pi * step / steps))
         bias = [1 - memory ** (step + 1) for memory in MEMORY]
-        place[rows] -= rate * (first[rows] / bias[0]) / ((second[rows] / bias[1]).sqrt() + TINY)
+        places[rows] -= rate * (first_moment[rows] / bias[0]) / ((second_moment[rows] / bias[1]).sqrt() + TINY)
         active[rows[misfit < GOAL]] = False
     return best, least
 
@@ -99,35 +99,35 @@ def _polished(
     The errors are estimated by the step that the final residual gives with random signs.
     """
     for _ in range(2):
-        left = precise(images)[0] - maps
-        images = images - _stepped(run, images, left)
-    left = precise(images)[0] - maps
-    signs = torch.randint(2, left.shape, generator=generator).to(left) * 2 - 1
-    error = _stepped(run, images, left * signs)
+        residual = precise(images)[0] - maps
+        images = images - _stepped(run, images, residual)
+    residual = precise(images)[0] - maps
+    signs = torch.randint(2, residual.shape, generator=generator).to(residual) * 2 - 1
+    error = _stepped(run, images, residual * signs)
     return images, error.flatten(1).square().mean(dim=1).sqrt()
 
 
 def _stepped(run: Run, images: Tensor, left: Tensor) -> Tensor:
     """Return the least-squares step that is to be subtracted to remove the residual `left`, by conjugate gradients."""
-    wide = [1] * (images.ndim - 1)
+    ones = [1] * (images.ndim - 1)
     scale = left.flatten(1).norm(dim=1).clamp(min=TINY)
     with torch.enable_grad():
-        at = images.float().requires_grad_()
-        maps, _ = run(at)
+        point = images.float().requires_grad_()
+        maps, _ = run(point)
         # Jᵀu is linear in u, so the gradient of (Jᵀu)·v with respect to u is J v.
         dummy = torch.zeros_like(maps, requires_grad=True)
-        (linear,) = torch.autograd.grad(maps, at, dummy, create_graph=True)
+        (pullback,) = torch.autograd.grad(maps, point, dummy, create_graph=True)
     scaled = (left / scale.view(-1, *[1] * (left.ndim - 1))).float()
-    (rest,) = torch.autograd.grad(maps, at, scaled, retain_graph=True)
-    step, along = torch.zeros_like(rest), rest.clone()
-    power = rest.flatten(1).square().sum(dim=1)
+    (residual,) = torch.autograd.grad(maps, point, scaled, retain_graph=True)
+    step, direction = torch.zeros_like(residual), residual.clone()
+    power = residual.flatten(1).square().sum(dim=1)
     for _ in range(PRODUCTS):
-        (moved,) = torch.autograd.grad(linear, dummy, along, retain_graph=True)
-        share = (power / moved.flatten(1).square().sum(dim=1).clamp(min=LEAST)).view(-1, *wide)
-        step += share * along
-        rest = rest - share * torch.autograd.grad(maps, at, moved, retain_graph=True)[0]
-        new = rest.flatten(1).square().sum(dim=1)
-        along = rest + (new / power.clamp(min=LEAST)).view(-1, *wide) * along
-        power = new
-    found: Tensor = step.double() * scale.view(-1, *wide)
-    return found
+        (product,) = torch.autograd.grad(pullback, dummy, direction, retain_graph=True)
+        length = (power / product.flatten(1).square().sum(dim=1).clamp(min=LEAST)).view(-1, *ones)
+        step += length * direction
+        residual = residual - length * torch.autograd.grad(maps, point, product, retain_graph=True)[0]
+        new_power = residual.flatten(1).square().sum(dim=1)
+        direction = residual + (new_power / power.clamp(min=LEAST)).view(-1, *ones) * direction
+        power = new_power
+    result: Tensor = step.double() * scale.view(-1, *ones)
+    return result

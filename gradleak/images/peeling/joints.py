@@ -27,13 +27,13 @@ class Seen:
 
 def seen(network: Network, values: Mapping[str, Tensor], name: str) -> Seen | None:
     """Return the entries of a step's value that follow from known values above, None if there are none."""
-    found: Seen | None = None
+    known: Seen | None = None
     for user in network.steps[name].users:
-        one = _below(network, values, network.steps[user], name)
-        if one is not None and found is not None:
-            one = Seen(torch.where(one.there, one.value, found.value), one.there | found.there)
-        found = one or found
-    return found if found is not None and bool(found.there.any()) else None
+        part = _below(network, values, network.steps[user], name)
+        if part is not None and known is not None:
+            part = Seen(torch.where(part.there, part.value, known.value), part.there | known.there)
+        known = part or known
+    return known if known is not None and bool(known.there.any()) else None
 
 
 def _below(network: Network, values: Mapping[str, Tensor], user: Step, name: str) -> Seen | None:
@@ -45,15 +45,17 @@ def _below(network: Network, values: Mapping[str, Tensor], user: Step, name: str
         return Seen(value, user.activation.slope(value) == 1)
     if user.kind != "reshaped" and user.operation not in (*SUMS, *PICKED):
         return None
-    whole = seen(network, values, user.name)
-    if whole is None:
+    output = seen(network, values, user.name)
+    if output is None:
         return None
     if user.operation in SUMS:
-        others = [one for one in user.inputs if one != name]
-        other = forward(network, values, others[0]) if len(others) == 1 and len(user.inputs) == 2 else None
-        return None if other is None else Seen(whole.value - other, whole.there)
-    back = [network.pushed(user.name, one)[name] for one in (whole.value * whole.there, whole.there.to(whole.value))]
-    return Seen(back[0], back[1] > 0)
+        other_names = [one for one in user.inputs if one != name]
+        other = forward(network, values, other_names[0]) if len(other_names) == 1 and len(user.inputs) == 2 else None
+        return None if other is None else Seen(output.value - other, output.there)
+    moved = [
+        network.pushed(user.name, one)[name] for one in (output.value * output.there, output.there.to(output.value))
+    ]
+    return Seen(moved[0], moved[1] > 0)
 
 
 def forward(network: Network, values: Mapping[str, Tensor], name: str) -> Tensor | None:
@@ -70,7 +72,7 @@ def forward(network: Network, values: Mapping[str, Tensor], name: str) -> Tensor
 
 def shown(network: Network, name: str) -> bool:
     """Return whether a joint above a step may give entries of the step's value."""
-    for user in (network.steps[one] for one in network.steps[name].users):
+    for user in (network.steps[user_name] for user_name in network.steps[name].users):
         if user.operation in SUMS and len(user.inputs) == 2:
             return True
         if (user.kind == "reshaped" or user.operation in PICKED) and shown(network, user.name):

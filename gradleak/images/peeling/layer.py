@@ -42,28 +42,28 @@ class Equations:
         patches = F.unfold(inputs, module.kernel_size, padding=module.padding, stride=module.stride)
         # Scale by the gradient's size, because δ may be very small where p is almost y.
         size = self.gradient.norm().clamp(min=TINY)
-        given = (self.delta[0].flatten(1) / size).to(inputs) @ patches[0].T
-        missed: Tensor = (given - (self.gradient.flatten(1) / size).to(inputs)).square().sum()
+        computed = (self.delta[0].flatten(1) / size).to(inputs) @ patches[0].T
+        missed: Tensor = (computed - (self.gradient.flatten(1) / size).to(inputs)).square().sum()
         return missed[None]
 
     def matrix(self, shape: tuple[int, ...]) -> Tensor:
         """Return the equations as a matrix (O, k·k, B·H·W) for inputs of shape (I, H, W)."""
         if isinstance(self.module, nn.Linear):
             return self.delta.flatten(1).T[:, None]
-        count, outputs, high, wide = self.delta.shape
+        count, outputs, rows, columns = self.delta.shape
         stride, padding = self.module.stride, self.module.padding
         assert not isinstance(padding, str)
         height, width = shape[1], shape[2]
         kernel = self.module.kernel_size
-        tall, broad = max(height + 2 * padding[0], 1), max(width + 2 * padding[1], 1)
-        moved = self.delta.new_zeros(kernel[0] * kernel[1], outputs, count, tall, broad)
-        for o, one in enumerate(moved):
-            i, j = divmod(o, kernel[1])
-            one[:, :, i : i + stride[0] * high : stride[0], j : j + stride[1] * wide : stride[1]] = (
+        padded_height, padded_width = max(height + 2 * padding[0], 1), max(width + 2 * padding[1], 1)
+        shifted = self.delta.new_zeros(kernel[0] * kernel[1], outputs, count, padded_height, padded_width)
+        for offset, plane in enumerate(shifted):
+            i, j = divmod(offset, kernel[1])
+            plane[:, :, i : i + stride[0] * rows : stride[0], j : j + stride[1] * columns : stride[1]] = (
                 self.delta.transpose(0, 1)
             )
-        inside = moved[..., padding[0] : padding[0] + height, padding[1] : padding[1] + width]
-        return inside.permute(1, 0, 2, 3, 4).reshape(outputs, len(moved), -1)
+        inside = shifted[..., padding[0] : padding[0] + height, padding[1] : padding[1] + width]
+        return inside.permute(1, 0, 2, 3, 4).reshape(outputs, len(shifted), -1)
 
 
 def counted(modules: list[nn.Conv2d | nn.Linear], shape: tuple[int, ...], count: int) -> tuple[int, int]:
@@ -81,15 +81,15 @@ def counted(modules: list[nn.Conv2d | nn.Linear], shape: tuple[int, ...], count:
         return sum(module.weight.shape[0] for module in modules), count
     convolutions = [module for module in modules if isinstance(module, nn.Conv2d)]
     period = [math.lcm(*(module.stride[axis] for module in convolutions)) for axis in (0, 1)]
-    found = []
+    numbers = []
     for remainder in itertools.product(*(range(min(period[axis], shape[1 + axis])) for axis in (0, 1))):
         places = [range(remainder[axis], shape[1 + axis], period[axis]) for axis in (0, 1)]
         equations = 0
         for module in convolutions:
             offsets = math.prod(_reaching(module, axis, places[axis], shape[1 + axis]) for axis in (0, 1))
             equations += module.out_channels // module.groups * offsets
-        found.append((equations, count * len(places[0]) * len(places[1])))
-    return min(found, key=lambda pair: pair[0] - pair[1])
+        numbers.append((equations, count * len(places[0]) * len(places[1])))
+    return min(numbers, key=lambda pair: pair[0] - pair[1])
 
 
 def _reaching(module: nn.Conv2d, axis: int, places: range, side: int) -> int:
@@ -131,64 +131,66 @@ def lost(reason: str) -> Solution:
 
 def solved(equations: list[Equations], shape: tuple[int, ...], unit: float) -> Solution:
     """Return the least-squares inputs, of shape (I, H, W) each; `unit` is the relative rounding error of gradients."""
-    matrix, side, kept = _stacked(equations, shape)
-    equal, unknowns = matrix.shape
-    if equal < unknowns:
-        return lost(short(equal, unknowns))
+    matrix, side, groups = _stacked(equations, shape)
+    rows, unknowns = matrix.shape
+    if rows < unknowns:
+        return lost(short(rows, unknowns))
     basis, triangle = torch.linalg.qr(matrix)
     least, largest = torch.stack(triangle.diagonal().abs().aminmax()).tolist()
     if least <= SINGULAR * largest:
         return lost("its δ leave a mixture of positions open")
-    wrong, mended = _outliers(basis, side, [size for *_, size in kept])
+    outliers, mended = _outliers(basis, side, [size for *_, size in groups])
     value = torch.linalg.solve_triangular(triangle, basis.T @ mended, upper=True)
-    left = mended - basis @ (basis.T @ mended)
-    freedom = equal - unknowns - sum(kept[n][2] for n in wrong)
+    residual = mended - basis @ (basis.T @ mended)
+    freedom = rows - unknowns - sum(groups[n][2] for n in outliers)
     # The noise is at least the rounding error of a typical entry.
-    noise = torch.maximum(left.square().sum(dim=0) / max(freedom, 1), unit**2 * side.square().mean(dim=0))
+    noise = torch.maximum(residual.square().sum(dim=0) / max(freedom, 1), unit**2 * side.square().mean(dim=0))
     inverse = torch.linalg.solve_triangular(triangle, torch.eye(unknowns).to(triangle), upper=True)
     deviation = (inverse.square().sum(dim=1)[:, None] * noise).sqrt().clamp(min=TINY)
     size = (len(equations[0].delta), *shape[1:])
-    dropped = tuple(tuple(kept[n][1] for n in wrong if kept[n][0] == number) for number in range(len(equations)))
-    misfit = float(left.norm() / mended.norm())
+    dropped = tuple(tuple(groups[n][1] for n in outliers if groups[n][0] == number) for number in range(len(equations)))
+    misfit = float(residual.norm() / mended.norm())
     return Solution(_folded(value, size), _folded(deviation, size), misfit, dropped)
 
 
 def completed(equations: list[Equations], shape: tuple[int, ...], seen: Seen, unit: float) -> Solution:
     """Return the least-squares inputs, of shape (I, H, W) each, given the entries that are known from joints."""
     matrix, side, _ = _stacked(equations, shape)
-    equal, unknowns = matrix.shape
+    rows, unknowns = matrix.shape
     # The mask (I, B·H·W) differs between channels, so every channel has different unknowns.
-    there = seen.there.movedim(1, 0).flatten(1)
-    given = (seen.value * seen.there).movedim(1, 0).flatten(1)
-    most = int((~there).sum(dim=1).max())
-    if equal <= most:
-        return lost(short(equal, most))
+    mask = seen.there.movedim(1, 0).flatten(1)
+    known_values = (seen.value * seen.there).movedim(1, 0).flatten(1)
+    largest = int((~mask).sum(dim=1).max())
+    if rows <= largest:
+        return lost(short(rows, largest))
     size = float(matrix.norm()) / unknowns**0.5
-    value, deviation, missed = given.clone(), torch.empty_like(given), side.new_zeros(())
-    for part in torch.arange(len(there)).split(max(1, AT_ONCE // ((equal + most) * most))):
+    value, deviation, squares = known_values.clone(), torch.empty_like(known_values), side.new_zeros(())
+    for part in torch.arange(len(mask)).split(max(1, AT_ONCE // ((rows + largest) * largest))):
         # All channels get as many places as the channel with the most unknowns: first unknown, then known places.
-        places = there[part].to(matrix).argsort(dim=1, stable=True)[:, :most]
-        known = there[part].gather(1, places)
-        rest = (side[:, part] - matrix @ given[part].T).T
+        places = mask[part].to(matrix).argsort(dim=1, stable=True)[:, :largest]
+        known = mask[part].gather(1, places)
+        target = (side[:, part] - matrix @ known_values[part].T).T
         # Each known place gets a separate equation with value 0, so that all channels' systems have the same shape.
         columns = matrix[:, places].transpose(0, 1) * ~known[:, None]
         basis, triangle = torch.linalg.qr(torch.cat([columns, size * torch.diag_embed(known.to(matrix))], dim=1))
         diagonal = triangle.diagonal(dim1=1, dim2=2).abs()
         if float((diagonal.amin(dim=1) / diagonal.amax(dim=1)).min()) <= SINGULAR:
             return lost("its δ leave a mixture of positions open")
-        along = basis[:, :equal].mT @ rest[..., None]
-        found = torch.linalg.solve_triangular(triangle, along, upper=True)[..., 0]
-        left = rest - (basis[:, :equal] @ along)[..., 0]
-        freedom = equal - (~known).sum(dim=1)
-        noise = torch.maximum(left.square().sum(dim=1) / freedom, unit**2 * side[:, part].square().mean(dim=0))
-        inverse = torch.linalg.solve_triangular(triangle, torch.eye(most).to(triangle), upper=True)
+        projected = basis[:, :rows].mT @ target[..., None]
+        solution = torch.linalg.solve_triangular(triangle, projected, upper=True)[..., 0]
+        residual = target - (basis[:, :rows] @ projected)[..., 0]
+        freedom = rows - (~known).sum(dim=1)
+        noise = torch.maximum(residual.square().sum(dim=1) / freedom, unit**2 * side[:, part].square().mean(dim=0))
+        inverse = torch.linalg.solve_triangular(triangle, torch.eye(largest).to(triangle), upper=True)
         spread = (inverse.square().sum(dim=2) * noise[:, None]).sqrt()
-        value[part] = given[part].scatter(1, places, torch.where(known, given[part].gather(1, places), found))
-        deviation[part] = (noise.sqrt() / size)[:, None].expand_as(given[part]).scatter(1, places, spread)
-        missed = missed + left.square().sum()
-    folded, deviation = (len(seen.value), *shape[1:]), deviation.clamp(min=TINY)
-    misfit, empty = float(missed.sqrt() / side.norm()), ((),) * len(equations)
-    return Solution(_folded(value.T, folded), _folded(deviation.T, folded), misfit, empty)
+        value[part] = known_values[part].scatter(
+            1, places, torch.where(known, known_values[part].gather(1, places), solution)
+        )
+        deviation[part] = (noise.sqrt() / size)[:, None].expand_as(known_values[part]).scatter(1, places, spread)
+        squares = squares + residual.square().sum()
+    input_shape, deviation = (len(seen.value), *shape[1:]), deviation.clamp(min=TINY)
+    misfit, empty = float(squares.sqrt() / side.norm()), ((),) * len(equations)
+    return Solution(_folded(value.T, input_shape), _folded(deviation.T, input_shape), misfit, empty)
 
 
 def _stacked(equations: list[Equations], shape: tuple[int, ...]) -> tuple[Tensor, Tensor, list[tuple[int, int, int]]]:
@@ -196,17 +198,17 @@ def _stacked(equations: list[Equations], shape: tuple[int, ...]) -> tuple[Tensor
 
     Each group of rows is (the index in `equations`, the output channel, the number of rows).
     """
-    kept, rows, sides = [], [], []
-    for number, one in enumerate(equations):
-        lengths = one.gradient.flatten(1).norm(dim=1)
-        good = (lengths > LEAST_ROW * lengths.max()).nonzero()[:, 0]
+    groups, rows, sides = [], [], []
+    for number, layer in enumerate(equations):
+        lengths = layer.gradient.flatten(1).norm(dim=1)
+        used = (lengths > LEAST_ROW * lengths.max()).nonzero()[:, 0]
         # Rounding errors are relative to a channel's gradient, but the errors of δ have the same size in all channels.
-        weights = (lengths[good].square() + lengths[good].square().mean()).rsqrt()
-        rows.append((one.matrix(shape)[good] * weights[:, None, None]).flatten(0, 1))
-        flat = one.gradient.flatten(2)[good] * weights[:, None, None]
+        weights = (lengths[used].square() + lengths[used].square().mean()).rsqrt()
+        rows.append((layer.matrix(shape)[used] * weights[:, None, None]).flatten(0, 1))
+        flat = layer.gradient.flatten(2)[used] * weights[:, None, None]
         sides.append(flat.transpose(1, 2).flatten(0, 1))
-        kept += [(number, channel, flat.shape[2]) for channel in good.tolist()]
-    return torch.cat(rows), torch.cat(sides), kept
+        groups += [(number, channel, flat.shape[2]) for channel in used.tolist()]
+    return torch.cat(rows), torch.cat(sides), groups
 
 
 def _folded(columns: Tensor, size: tuple[int, ...]) -> Tensor:
@@ -220,45 +222,45 @@ def _outliers(basis: Tensor, side: Tensor, lengths: list[int]) -> tuple[list[int
     The predictions are those of the least-squares solution without the outliers. `lengths` has the numbers of rows of
     consecutive groups.
     """
-    wrong: list[int] = []
+    outliers: list[int] = []
     starts = [0, *itertools.accumulate(lengths)]
     generator = torch.Generator().manual_seed(0)
     mixing = torch.randn(side.shape[1], min(MIXED, side.shape[1]), generator=generator, dtype=side.dtype)
-    mixed = side @ mixing.to(side.device)
-    original = residual = mixed - basis @ (basis.T @ mixed)
+    mixtures = side @ mixing.to(side.device)
+    original = residual = mixtures - basis @ (basis.T @ mixtures)
     # Consecutive groups of the same length, such as those of a layer, are solved as one batch.
-    alike = [(length, len([*some])) for length, some in itertools.groupby(lengths)]
+    runs = [(length, len([*group])) for length, group in itertools.groupby(lengths)]
     inverses = [
         _inverse(rows.unflatten(0, (-1, length)))
-        for (length, _), rows in zip(alike, basis.split([length * count for length, count in alike]), strict=True)
+        for (length, _), rows in zip(runs, basis.split([length * count for length, count in runs]), strict=True)
     ]
     sizes = torch.tensor(lengths).to(side)
-    free, dropped = basis.shape[0] - basis.shape[1], torch.zeros(0, dtype=torch.long)
-    while len(dropped) < free / 2:
+    freedom, dropped = basis.shape[0] - basis.shape[1], torch.zeros(0, dtype=torch.long)
+    while len(dropped) < freedom / 2:
         # The decrease of the sum of squared residuals if a group is left out.
-        parts = residual.split([length * count for length, count in alike])
-        own = [rows.unflatten(0, (-1, length)) for (length, _), rows in zip(alike, parts, strict=True)]
-        missed = torch.cat(
-            [(rows * (inverse @ rows)).sum(dim=(1, 2)) for rows, inverse in zip(own, inverses, strict=True)]
+        parts = residual.split([length * count for length, count in runs])
+        blocks = [rows.unflatten(0, (-1, length)) for (length, _), rows in zip(runs, parts, strict=True)]
+        decreases = torch.cat(
+            [(rows * (inverse @ rows)).sum(dim=(1, 2)) for rows, inverse in zip(blocks, inverses, strict=True)]
         )
-        usual, whole = (missed / sizes).median(), residual.square().sum()
-        missed[wrong] = 0
-        most, worst = missed.max(dim=0)
+        median, total = (decreases / sizes).median(), residual.square().sum()
+        decreases[outliers] = 0
+        largest, worst_group = decreases.max(dim=0)
         # A single read for all values, because every read makes the host wait for a GPU.
-        place, *told = torch.stack([worst.to(side), most, usual, whole]).tolist()
-        share = SHARE + lengths[int(place)] / (free - len(dropped))
-        if told[0] <= min(OUTLIER * told[1] * lengths[int(place)], share * told[2]):
+        place, *numbers = torch.stack([worst_group.to(side), largest, median, total]).tolist()
+        share = SHARE + lengths[int(place)] / (freedom - len(dropped))
+        if numbers[0] <= min(OUTLIER * numbers[1] * lengths[int(place)], share * numbers[2]):
             break
-        wrong.append(int(place))
-        dropped = torch.cat([torch.arange(starts[n], starts[n + 1]) for n in wrong])
-        taken = _inverse(basis[dropped]) @ original[dropped]
-        residual = original + basis @ (basis[dropped].T @ taken)
-        residual[dropped] -= taken
-    if not wrong:
-        return wrong, side
+        outliers.append(int(place))
+        dropped = torch.cat([torch.arange(starts[n], starts[n + 1]) for n in outliers])
+        correction = _inverse(basis[dropped]) @ original[dropped]
+        residual = original + basis @ (basis[dropped].T @ correction)
+        residual[dropped] -= correction
+    if not outliers:
+        return outliers, side
     mended = side.clone()
     mended[dropped] -= _inverse(basis[dropped]) @ (side[dropped] - basis[dropped] @ (basis.T @ side))
-    return wrong, mended
+    return outliers, mended
 
 
 def _inverse(own: Tensor) -> Tensor:

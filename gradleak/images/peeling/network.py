@@ -114,7 +114,9 @@ class Network:
                 continue
             step = self._step(node)
             example = torch.zeros(1, *shape, dtype=dtype, device=self.device)
-            values[node.name] = example if step.kind == "input" else step.run(*(values[one] for one in step.inputs))
+            values[node.name] = (
+                example if step.kind == "input" else step.run(*(values[source] for source in step.inputs))
+            )
             if not torch.is_tensor(values[node.name]):
                 raise InputError(f"{step.says} does not return a tensor; peeling supports only fixed shapes")
             self.steps[node.name] = replace(step, shape=tuple(values[node.name].shape[1:]))
@@ -125,16 +127,20 @@ class Network:
         return next(step for step in self.steps.values() if step.kind == "input")
 
     def _step(self, node: fx.Node) -> Step:
-        fixed = {one.name: self._constant(one) for one in node.all_input_nodes if one.op == "get_attr"}
-        inputs = tuple(one.name for one in node.all_input_nodes if one.name not in fixed)
-        users = tuple(one.name for one in node.users if one.op != "output")
+        fixed = {
+            neighbour.name: self._constant(neighbour)
+            for neighbour in node.all_input_nodes
+            if neighbour.op == "get_attr"
+        }
+        inputs = tuple(neighbour.name for neighbour in node.all_input_nodes if neighbour.name not in fixed)
+        users = tuple(neighbour.name for neighbour in node.users if neighbour.op != "output")
         module: nn.Module | None = self.modules[str(node.target)] if node.op == "call_module" else None
         operation = type(module) if module is not None else node.target
 
         def run(*values: Tensor) -> Tensor:
             known = dict(zip(inputs, values, strict=True)) | fixed
-            args = fx.node.map_arg(node.args, lambda one: known[one.name])
-            kwargs = fx.node.map_arg(node.kwargs, lambda one: known[one.name])
+            args = fx.node.map_arg(node.args, lambda neighbour: known[neighbour.name])
+            kwargs = fx.node.map_arg(node.kwargs, lambda neighbour: known[neighbour.name])
             if module is not None:
                 return module(*args, **kwargs)  # type: ignore[no-any-return]
             if node.op == "call_method":
@@ -161,12 +167,12 @@ class Network:
 
     def _constant(self, node: fx.Node) -> Tensor:
         """Return a parameter or buffer that the network uses directly."""
-        found: Any = self.model
+        value: Any = self.model
         for part in str(node.target).split("."):
-            found = getattr(found, part)
-        if not torch.is_tensor(found):
+            value = getattr(value, part)
+        if not torch.is_tensor(value):
             raise InputError(f"'{node.target}' is not a tensor; peeling supports only tensors as constants")
-        return found
+        return value
 
     def source(self, name: str) -> Step:
         """Return the nearest step below, or this step, that does more than reshape its input."""
@@ -176,10 +182,10 @@ class Network:
     def pushed(self, name: str, delta: Tensor) -> dict[str, Tensor]:
         """Return the gradient at each input of an affine step from the gradient `delta` (B, …) at its output."""
         step = self.steps[name]
-        zeros = [delta.new_zeros(len(delta), *self.steps[one].shape).requires_grad_() for one in step.inputs]
+        zeros = [delta.new_zeros(len(delta), *self.steps[source].shape).requires_grad_() for source in step.inputs]
         with torch.enable_grad():
-            given = torch.autograd.grad(step.run(*zeros), zeros, delta)
-        return dict(zip(step.inputs, given, strict=True))
+            gradients = torch.autograd.grad(step.run(*zeros), zeros, delta)
+        return dict(zip(step.inputs, gradients, strict=True))
 
     def value_at(self, name: str, inputs: Tensor) -> Tensor:
         """Return the value of one step for a batch of the network's inputs."""
@@ -191,25 +197,25 @@ class Network:
         values: dict[str, Tensor] = {}
         for step in self.steps.values():
             if step.name in wanted:
-                given = [values[one] for one in step.inputs]
-                values[step.name] = inputs if step.kind == "input" else step.run(*given)
+                arguments = [values[source] for source in step.inputs]
+                values[step.name] = inputs if step.kind == "input" else step.run(*arguments)
         return values
 
     def _behind(self, names: set[str]) -> set[str]:
-        wanted, open_ = set(names), [*names]
-        while open_:
-            new = [one for one in self.steps[open_.pop()].inputs if one not in wanted]
+        wanted, queue = set(names), [*names]
+        while queue:
+            new = [source for source in self.steps[queue.pop()].inputs if source not in wanted]
             wanted.update(new)
-            open_ += new
+            queue += new
         return wanted
 
     def below(self, name: str) -> Iterable[list[str]]:
         """Yield, for each layer whose outputs reach an activation in place, the steps from below it to the layer."""
-        paths = [[one] for one in self.steps[name].inputs]
+        paths = [[source] for source in self.steps[name].inputs]
         while paths:
             path = paths.pop(0)
             step = self.steps[path[-1]]
             if step.layer is not None:
                 yield path
             elif step.in_place or step.kind == "reshaped":
-                paths += [[*path, one] for one in step.inputs]
+                paths += [[*path, source] for source in step.inputs]

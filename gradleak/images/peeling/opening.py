@@ -58,10 +58,10 @@ def refused(module: nn.Conv2d | nn.Linear, shape: tuple[int, ...], size: int) ->
         return "a Linear layer's gradient tells no samples apart"
     if module.groups > 1:
         return "its channels are convolved apart: none holds more than its own kernel's few equations"
-    alone = shape[1] * shape[2] == 1
-    if module.kernel_size == (1, 1) and not alone:
+    single = shape[1] * shape[2] == 1
+    if module.kernel_size == (1, 1) and not single:
         return "its patches do not overlap: nothing tells positions and samples apart"
-    if not alone and any(side < stride + 2 for side, stride in zip(module.kernel_size, module.stride, strict=True)):
+    if not single and any(side < stride + 2 for side, stride in zip(module.kernel_size, module.stride, strict=True)):
         return "with its stride too little of its patches overlaps"
     positions = size * shape[1] * shape[2]
     if positions > module.out_channels:
@@ -97,13 +97,13 @@ def opened(
     if len(rows) < rank:
         return Opened(None, reason=f"{len(rows)} rows of its gradient for {rank} positions")
     left, values, right = torch.linalg.svd(gradient[rows].flatten(1) / lengths[rows, None], full_matrices=False)
-    if (found := int((values > RANK * unit * values[0]).sum())) < rank:
-        return Opened(None, reason=f"its gradient has rank {found}, for {rank} positions")
-    failing, mixing = _mixtures(
+    if (matrix_rank := int((values > RANK * unit * values[0]).sum())) < rank:
+        return Opened(None, reason=f"its gradient has rank {matrix_rank}, for {rank} positions")
+    eigenvalues, mixing = _mixtures(
         module, right[:rank].unflatten(1, gradient.shape[1:]), (shape[0], shape[1]), size, count
     )
-    following = float(failing[count]) if len(failing) > count else 1.0
-    if not float(failing[count - 1].abs()) < GAP * following:
+    next_value = float(eigenvalues[count]) if len(eigenvalues) > count else 1.0
+    if not float(eigenvalues[count - 1].abs()) < GAP * next_value:
         return Opened(None, reason="its overlapping patches do not tell the positions apart")
     mixing = mixing[:, :count].unflatten(0, (positions, rank)).transpose(1, 2).flatten(0, 1)
     factor = torch.linalg.solve(mixing, left[:, :rank] * values[:rank], left=False) * lengths[rows, None]
@@ -111,9 +111,9 @@ def opened(
     slopes, off = _told(known, arrived[:, rows].flatten(2).flatten(1), levels)
     if off > NEAR:
         return Opened(None, off, "no on and off of its units explains its gradient")
-    whole = arrived.new_full((count, outputs, positions), levels[0])
-    whole[:, rows] = slopes.unflatten(1, (len(rows), positions))
-    return Opened(whole.unflatten(2, shape), off)
+    all_slopes = arrived.new_full((count, outputs, positions), levels[0])
+    all_slopes[:, rows] = slopes.unflatten(1, (len(rows), positions))
+    return Opened(all_slopes.unflatten(2, shape), off)
 
 
 def _mixtures(
@@ -132,58 +132,58 @@ def _mixtures(
     flat = rows.flatten(2)
     products = torch.einsum("rko,skt->orts", flat, flat)
     form = rows.new_zeros(shape[0] * shape[1], rank, shape[0] * shape[1], rank)
-    for place, seen in places.items():
-        for p, o in seen:
+    for place, entries in places.items():
+        for p, o in entries:
             form[p, :, p] += products[o, :, o]
         if place is not None:
-            for (p, o), (q, u) in itertools.product(seen, seen):
-                form[p, :, q] -= products[o, :, u] / len(seen)
+            for (p, o), (q, u) in itertools.product(entries, entries):
+                form[p, :, q] -= products[o, :, u] / len(entries)
     return _least(form.flatten(2).flatten(0, 1), count + 1)
 
 
 def _least(form: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """Return the `count` least eigenvalues of a positive semidefinite matrix in ascending order, and their vectors."""
-    side, several = len(form), count + SPARE
-    if side <= SMALL or several >= side:
+    side, columns = len(form), count + SPARE
+    if side <= SMALL or columns >= side:
         values, vectors = torch.linalg.eigh(form)
         return values[:count], vectors[:, :count]
     shift = LIFT * form.diagonal().mean()
     factor = torch.linalg.cholesky(form + shift * torch.eye(side).to(form))
     generator = torch.Generator().manual_seed(0)
-    block = torch.randn(side, several, generator=generator, dtype=form.dtype).to(form)
+    block = torch.randn(side, columns, generator=generator, dtype=form.dtype).to(form)
     for _ in range(ROUNDS):
         block = torch.linalg.qr(torch.cholesky_solve(block, factor)).Q
-    found = torch.linalg.eigh(block.T @ (form @ block))
-    return found.eigenvalues[:count], block @ found.eigenvectors[:, :count]
+    small = torch.linalg.eigh(block.T @ (form @ block))
+    return small.eigenvalues[:count], block @ small.eigenvectors[:, :count]
 
 
 def _told(known: Tensor, arrived: Tensor, levels: tuple[float, float]) -> tuple[Tensor, float]:
     """Return slopes (B, N) for which slope · arrived (B, N) is a combination of `known` (N, B), and the residual."""
     count, low, high = known.shape[1], *levels
-    pivots, rest = [], known.clone()
+    pivots, remainder = [], known.clone()
     for _ in range(count):
-        pivots.append(int(rest.norm(dim=1).argmax()))
-        along = rest[pivots[-1]] / rest[pivots[-1]].norm()
-        rest = rest - (rest @ along)[:, None] * along
+        pivots.append(int(remainder.norm(dim=1).argmax()))
+        along = remainder[pivots[-1]] / remainder[pivots[-1]].norm()
+        remainder = remainder - (remainder @ along)[:, None] * along
     bits = (torch.arange(2**count, device=known.device)[:, None] >> torch.arange(count, device=known.device)) & 1
     guesses = low + (high - low) * bits[1:].to(known)
     slopes = []
-    for own in arrived:
-        loud = own.abs().argsort(descending=True)[:CHECKED]
-        best, chosen = float("inf"), guesses.new_zeros(count)
-        for some in (guesses * own[pivots]).split(GUESSES):
-            solved = torch.linalg.solve(known[pivots], some.T)
-            said = known[loud] @ solved / own[loud, None]
-            missed = torch.minimum((said - low).abs(), (said - high).abs()).mean(dim=0)
-            if float(missed.min()) < best:
-                best, chosen = float(missed.min()), solved[:, int(missed.argmin())]
-        slope = _nearest(known @ chosen / own, levels)
+    for gradient in arrived:
+        largest = gradient.abs().argsort(descending=True)[:CHECKED]
+        best, weights = float("inf"), guesses.new_zeros(count)
+        for group in (guesses * gradient[pivots]).split(GUESSES):
+            solutions = torch.linalg.solve(known[pivots], group.T)
+            ratios = known[largest] @ solutions / gradient[largest, None]
+            misses = torch.minimum((ratios - low).abs(), (ratios - high).abs()).mean(dim=0)
+            if float(misses.min()) < best:
+                best, weights = float(misses.min()), solutions[:, int(misses.argmin())]
+        slope = _nearest(known @ weights / gradient, levels)
         for _ in range(2):
-            chosen = least_squares(known, (slope * own)[:, None])[:, 0]
-            slope = _nearest(known @ chosen / own, levels)
-        size = (slope * own).norm()
-        slopes.append((slope, (known @ chosen - slope * own).norm() / size if size > 0 else torch.inf))
-    return torch.stack([slope for slope, _ in slopes]), float(max(off for _, off in slopes))
+            weights = least_squares(known, (slope * gradient)[:, None])[:, 0]
+            slope = _nearest(known @ weights / gradient, levels)
+        size = (slope * gradient).norm()
+        slopes.append((slope, (known @ weights - slope * gradient).norm() / size if size > 0 else torch.inf))
+    return torch.stack([slope for slope, _ in slopes]), float(max(residual for _, residual in slopes))
 
 
 def _nearest(said: Tensor, levels: tuple[float, float]) -> Tensor:

@@ -68,8 +68,8 @@ class Sweep:
             return self._told[name]
         if name not in self._deltas:
             parts = [self._through(user, name) for user in self.network.steps[name].users]
-            whole = [part for part in parts if part is not None]
-            self._deltas[name] = sum(whole[1:], whole[0]) if parts and len(whole) == len(parts) else None
+            terms = [part for part in parts if part is not None]
+            self._deltas[name] = sum(terms[1:], terms[0]) if parts and len(terms) == len(parts) else None
         return self._deltas[name]
 
     def _through(self, user: str, name: str) -> Tensor | None:
@@ -108,11 +108,11 @@ class Sweep:
             assert layer.layer is not None
             reason = refused(layer.layer, layer.shape, self.count)
             if not reason and levels and isinstance(layer.layer, nn.Conv2d):
-                arrived = self._down(path, delta)
-                found = opened(layer.layer, self._gradient(layer), arrived, size[1:], levels, self.unit)
-                reason = found.reason
-                if found.slopes is not None:
-                    self.slopes[step.name] = found.slopes
+                layer_delta = self._down(path, delta)
+                result = opened(layer.layer, self._gradient(layer), layer_delta, size[1:], levels, self.unit)
+                reason = result.reason
+                if result.slopes is not None:
+                    self.slopes[step.name] = result.slopes
                     return
             reasons.append(f"'{layer.parameter}': {reason}")
         self.reason = self.reason or "; ".join(reasons) or f"{step.says} has no layer below"
@@ -139,47 +139,47 @@ class Sweep:
     def unsolved(self) -> list[tuple[str, Equations]]:
         """Return the equations of convolutions with known δ but unknown inputs, with the name of the inputs' step."""
         return [
-            (step.name, one)
+            (step.name, equations)
             for step in self.network.steps.values()
             if step.name not in self.values
-            for _, one in self._equations([self.network.steps[user] for user in step.users])
-            if isinstance(one.module, nn.Conv2d) and one.module.groups == 1
+            for _, equations in self._equations([self.network.steps[user] for user in step.users])
+            if isinstance(equations.module, nn.Conv2d) and equations.module.groups == 1
         ]
 
     def _solve(self, step: Step, above: list[Step]) -> None:
-        own = self._equations(above)
-        if not own:
+        layer_equations = self._equations(above)
+        if not layer_equations:
             return
-        layers, equations = [layer for layer, _ in own], [one for _, one in own]
+        layers, equations = [layer for layer, _ in layer_equations], [one for _, one in layer_equations]
         shape = step.shape if len(step.shape) == 3 else (*step.shape, 1, 1)
         name = "+".join(layer.parameter for layer in layers)
         count, unknowns = counted([one.module for one in equations], shape, self.count)
-        apart = any(isinstance(one.module, nn.Conv2d) and one.module.groups > 1 for one in equations)
+        grouped = any(isinstance(one.module, nn.Conv2d) and one.module.groups > 1 for one in equations)
         if count <= unknowns:
-            found = lost(short(count, unknowns))
-        elif apart:
-            found = lost("its channels are convolved apart, which is not solved here")
+            solution = lost(short(count, unknowns))
+        elif grouped:
+            solution = lost("its channels are convolved apart, which is not solved here")
         else:
-            found = solved(equations, shape, self.unit)
-        if found.value is None and not apart:
+            solution = solved(equations, shape, self.unit)
+        if solution.value is None and not grouped:
             known = {name: one.value for name, one in self.values.items()}
             joint = seen(self.network, known, step.name)
-            whole = None if joint is None else completed(equations, shape, joint, self.unit)
-            found = found if whole is None or whole.value is None else whole
-        reason, error = found.reason, math.inf
-        value = found.value
-        if value is not None and found.deviation is not None:
-            value, errors = self._read(step, value, found.deviation)
+            completion = None if joint is None else completed(equations, shape, joint, self.unit)
+            solution = solution if completion is None or completion.value is None else completion
+        reason, error = solution.reason, math.inf
+        value = solution.value
+        if value is not None and solution.deviation is not None:
+            value, errors = self._read(step, value, solution.deviation)
             sizes = value.flatten(1).norm(dim=1)
             error = float((errors * sizes).norm() / sizes.norm())
             if error > LOST:
                 reason = f"its inputs are known to {error:.0e} of their size"
             else:
-                self._mend(layers, equations, value, found)
+                self._mend(layers, equations, value, solution)
                 value = value.reshape(self.count, *step.shape)
                 self.values[step.name] = Known(value, errors)
         self.reports.append(
-            LayerReport(name, count, unknowns, unknowns * (not found.reason), found.misfit, reason, error, value)
+            LayerReport(name, count, unknowns, unknowns * (not solution.reason), solution.misfit, reason, error, value)
         )
         if reason and not self.reason:
             self.reason = f"layer '{name}': {reason}"
@@ -196,8 +196,8 @@ class Sweep:
 
     def _mend(self, layers: list[Step], equations: list[Equations], value: Tensor, found: Solution) -> None:
         """Correct the slopes in channels that were dropped as outliers, now that the layer's inputs are known."""
-        for layer, one, dropped in zip(layers, equations, found.dropped, strict=True):
-            if not dropped or not isinstance(one.module, nn.Conv2d):
+        for layer, equation, dropped in zip(layers, equations, found.dropped, strict=True):
+            if not dropped or not isinstance(equation.module, nn.Conv2d):
                 continue
             name, path = self._activation_above(layer)
             levels = self.network.steps[name].levels if name else None
@@ -205,15 +205,17 @@ class Sweep:
                 continue
             delta, slopes = self.delta(name), self.slopes[name].clone()
             assert delta is not None
-            whole = self._down([*path, layer.name], delta).flatten(2)
-            padding, stride = one.module.padding, one.module.stride
+            full_delta = self._down([*path, layer.name], delta).flatten(2)
+            padding, stride = equation.module.padding, equation.module.stride
             assert not isinstance(padding, str)
-            patches = F.unfold(value, one.module.kernel_size, padding=padding, stride=stride)
+            patches = F.unfold(value, equation.module.kernel_size, padding=padding, stride=stride)
             for channel in dropped:
-                own = slopes[:, channel].flatten(1)
-                gradient = one.gradient[channel].flatten()
-                own = _flipped(gradient, patches, whole[:, channel], own, levels, found.misfit)
-                slopes[:, channel] = own.view_as(slopes[:, channel])
+                channel_slopes = slopes[:, channel].flatten(1)
+                gradient = equation.gradient[channel].flatten()
+                channel_slopes = _flipped(
+                    gradient, patches, full_delta[:, channel], channel_slopes, levels, found.misfit
+                )
+                slopes[:, channel] = channel_slopes.view_as(slopes[:, channel])
             self.slopes[name] = slopes
             self._deltas.clear()
 
@@ -237,13 +239,13 @@ def _flipped(
     flat, (low, high) = slopes.clone(), levels
     sizes = patches.square().sum(dim=1)
     for _ in range(flat.numel()):
-        missed = gradient - torch.einsum("bkp,bp->k", patches, whole * flat)
-        if float(missed.norm()) <= EXPLAINED * misfit * float(gradient.norm()):
+        residual = gradient - torch.einsum("bkp,bp->k", patches, whole * flat)
+        if float(residual.norm()) <= EXPLAINED * misfit * float(gradient.norm()):
             break
         change = whole * torch.where(flat > low, low - high, high - low)
-        gain = 2 * change * torch.einsum("bkp,k->bp", patches, missed) - change.square() * sizes
+        gain = 2 * change * torch.einsum("bkp,k->bp", patches, residual) - change.square() * sizes
         best = int(gain.argmax())
-        if float(gain.flatten()[best]) <= FLIPS * float(missed.square().sum()):
+        if float(gain.flatten()[best]) <= FLIPS * float(residual.square().sum()):
             break
         b, p = divmod(best, flat.shape[1])
         flat[b, p] = low if flat[b, p] > low else high

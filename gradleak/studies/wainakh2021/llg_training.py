@@ -229,7 +229,9 @@ def figure_training(record: Record) -> Figure:
     looks = {"test images": {"linestyle": "-"}, "such batches": {"linestyle": ":"}}
     panels = []
     for clients, rows in record.rows(AttackedTraining).groupby("clients", sort=False):
-        attacks = lines("step", "success", by="attack", band="deviation", order=SHOWN, looks=LOOKS)
+        # There are many steps, so lines have no markers.
+        plain = {name: look | {"marker": ""} for name, look in LOOKS.items()}
+        attacks = lines("step", "success", by="attack", band="deviation", order=SHOWN, looks=plain)
         model = select(rows, attack=GUESS).rename(columns=accuracies)
         model = model.melt("step", list(accuracies.values()), value_name="share")
         accuracy = lines("step", "share", by="variable", band="deviation", looks=looks, color="0.2", marker="")
