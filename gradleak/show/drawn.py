@@ -11,7 +11,7 @@ panels show different things, `arranged` draws a list of them:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -39,7 +39,7 @@ def drawn(
     title: Named = lambda *values: ", ".join(map(str, values)),
     across: int = 4,
     height: float = 3.0,
-    ylabel: str = "",
+    ylabel: str | Named = "",
     legend: int = 0,
     empty: str = "Not run with these parameters",
     sharey: bool = True,
@@ -54,7 +54,7 @@ def drawn(
         title: Makes the panel's title of these values.
         across: The most panels side by side.
         height: The height of a panel (inches).
-        ylabel: What the vertical axis shows.
+        ylabel: What the vertical axis shows, or makes it of a panel's values.
         legend: The number of columns of the legend below the figure; 0 for no legend.
         empty: What the figure says where there are no rows.
         sharey: Whether all panels have one vertical scale.
@@ -64,7 +64,10 @@ def drawn(
         return figures.nothing(empty)
     keys = [panels] if isinstance(panels, str) else list(panels)
     groups = rows.groupby(keys, sort=False) if keys else [((), rows)]
-    shown = [panel(group, *marks, **{"title": title(*values), "ylabel": ylabel} | settings) for values, group in groups]
+    shown = [
+        panel(group, *marks, title=title(*values), ylabel=ylabel(*values) if callable(ylabel) else ylabel, **settings)
+        for values, group in groups
+    ]
     return arranged(shown, across, height=height, legend=legend, sharey=sharey)
 
 
@@ -143,6 +146,79 @@ def points(x: str, y: str, label: str = "", colour: str = figures.COLOURS[0], **
 
     def draw(axis: Axes, rows: pd.DataFrame) -> None:
         axis.scatter(rows[x], rows[y], **look)
+
+    return draw
+
+
+def scattered(
+    x: str,
+    y: str,
+    by: str | Sequence[str],
+    *,
+    label: Named = lambda *values: ", ".join(map(str, values)),
+    order: Sequence[str] = (),
+    looks: Mapping[str, Mapping[str, Any]] | None = None,
+    **style: Any,
+) -> Mark:
+    """Draw a point for each row; the colour and the marker tell its group.
+
+    Args:
+        x: The column on the horizontal axis.
+        y: The column on the vertical axis.
+        by: The columns whose values make the groups.
+        label: Makes the label of a group of its values.
+        order: The groups that are drawn, by their label, in this order; all of them if it is empty.
+        looks: The style of a group by its label, where the house's order of colours and markers will not do.
+        style: What `Axes.plot` takes, for every group.
+    """
+    keys = [by] if isinstance(by, str) else list(by)
+
+    def draw(axis: Axes, rows: pd.DataFrame) -> None:
+        named = {label(*values): group for values, group in rows.groupby(keys, sort=False)}
+        for number, name in enumerate(order or named):
+            if name in named:
+                # Large and small markers take turns, so that points in the same place are seen.
+                size = {"markersize": (7, 4.5)[number % 2]}
+                look = look_of(number) | size | style | dict((looks or {}).get(name, {})) | {"linestyle": "none"}
+                own = named[name][[x, y]].astype(float)
+                axis.plot(own[x], own[y], label=name, **look)
+
+    return draw
+
+
+def crossed(colours: Iterable[str], dashes: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """Return the looks of groups named "first, second": the first word sets the colour, the second dashes and marker.
+
+    Args:
+        colours: The first words, in the order of the colours.
+        dashes: The second words, in the order of the dashes and markers.
+    """
+    seconds = [(name, look_of(number)) for number, name in enumerate(dashes)]
+    return {
+        f"{first}, {second}": {
+            "color": look_of(number)["color"], "linestyle": look["linestyle"], "marker": look["marker"],
+        }
+        for number, first in enumerate(colours)
+        for second, look in seconds
+    }  # fmt: skip
+
+
+def bound(place: float, words: str = "", height: float = 0.0, *, label: str = "", **words_style: Any) -> Mark:
+    """Draw a dashed vertical line.
+
+    Args:
+        place: Where the line crosses the horizontal axis.
+        words: What stands beside the line.
+        height: Where the words stand, on the vertical axis.
+        label: The line's label in the legend.
+        words_style: What `Axes.text` takes.
+    """
+
+    look: dict[str, Any] = {"fontsize": 9, "color": figures.TRUTH} | words_style
+
+    def draw(axis: Axes, rows: pd.DataFrame) -> None:
+        axis.axvline(place, color=figures.TRUTH, linestyle=DASHED, linewidth=1.2, label=label)
+        axis.text(place, height, words, **look)
 
     return draw
 

@@ -13,6 +13,8 @@ from gradleak.show import figures
 from gradleak.show.drawn import (
     arranged,
     bars,
+    bound,
+    crossed,
     dots,
     drawn,
     level,
@@ -23,6 +25,7 @@ from gradleak.show.drawn import (
     points,
     powers_of_two,
     proportions,
+    scattered,
     stacked,
 )
 
@@ -151,3 +154,35 @@ def test_proportions_have_intervals_on_their_lines() -> None:
     interval, mean = axis.lines[2:4]
     assert (list(interval.get_xdata()), list(interval.get_ydata())) == ([0.5, 1.0], [0.1, 0.1])
     assert (mean.get_xdata()[0], mean.get_label(), mean.get_color()) == (pytest.approx(2 / 3), "ours", "0.6")
+
+
+def test_scattered_points_are_all_rows_and_tell_their_groups() -> None:
+    mark = scattered("size", "right", by="attack", order=("theirs", "ours", "absent"), looks={"ours": {"color": "0.6"}})
+    axis = drawn(ROWS, mark).axes[0]
+    theirs, ours = axis.lines
+    assert [line.get_label() for line in axis.lines] == ["theirs", "ours"]
+    assert len(ours.get_xdata()) == 5, "no mean of points in the same place"
+    assert (ours.get_color(), ours.get_linestyle()) == ("0.6", "None")
+    assert theirs.get_markersize() > ours.get_markersize()
+
+
+def test_crossed_looks_give_the_first_word_a_colour_and_the_second_dashes() -> None:
+    looks = crossed(("ours", "theirs"), ("told", "not told"))
+    axis = drawn(ROWS.assign(told="told"), lines("size", "right", by=["attack", "told"], looks=looks)).axes[0]
+    assert list(looks) == ["ours, told", "ours, not told", "theirs, told", "theirs, not told"]
+    assert looks["ours, told"]["color"] == looks["ours, not told"]["color"] != looks["theirs, told"]["color"]
+    assert looks["ours, told"]["marker"] == looks["theirs, told"]["marker"] != looks["ours, not told"]["marker"]
+    assert [line.get_color() for line in axis.lines] == list(figures.COLOURS[:2])
+
+
+def test_a_bound_is_a_vertical_line_with_words_and_a_label() -> None:
+    axis = drawn(ROWS, bound(4, " one by one", 0.5), bound(6, label="most")).axes[0]
+    assert [line.get_xdata()[0] for line in axis.lines] == [4, 6]
+    assert (axis.texts[0].get_text(), axis.texts[0].get_position()) == (" one by one", (4, 0.5))
+    assert axis.get_legend_handles_labels()[1] == ["most"]
+
+
+def test_the_vertical_axis_may_be_named_by_its_panel() -> None:
+    mark = scattered("size", "right", by="attack")
+    figure = drawn(ROWS, mark, panels=["network", "attack"], across=2, ylabel=lambda network, _: network)
+    assert [axis.get_ylabel() for axis in figure.axes] == ["lenet", "", "resnet"]

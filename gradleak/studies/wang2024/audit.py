@@ -22,7 +22,7 @@ from gradleak.errors import GradleakError, MissingData, unknown
 from gradleak.leak import Leak
 from gradleak.runs.fitting import Fixed, Sees
 from gradleak.runs.records import Record
-from gradleak.show import figures
+from gradleak.show.drawn import drawn, scattered
 from gradleak.show.summaries import NOTHING, count, mean, median, only, summary
 from gradleak.studies import Experiment, Row, setting
 from gradleak.studies.shared.federation import Federation, digit_network
@@ -463,29 +463,18 @@ def figure_frontier(record: Record) -> Figure:
     One column of panels for each network: the share of labels found above, the SSIM of the best image below. One point
     for each defence and batch size.
     """
-    frame = worst(record)
-    names = list(dict.fromkeys(frame["model"]))
-    figure, axes = figures.panels(2, len(names), height=2.7, sharex=True, sharey="row")
-    for column, name in enumerate(names):
-        own = frame[frame["model"] == name]
-        for row, (measure, label) in enumerate((("labels", "labels found"), ("image-ssim", "SSIM of the best image"))):
-            axis = axes[row][column]
-            for index, (size, points) in enumerate(own.groupby("batch_size", sort=False)):
-                axis.scatter(
-                    points["cosine"],
-                    points[measure].astype(float),
-                    s=60 - 30 * (index % 2),
-                    label=f"B = {size}",
-                    color=figures.COLOURS[index % 6],
-                    marker="osD^"[index % 4],
-                    zorder=3,
-                )
-            axis.set(ylim=(-0.08, 1.12), xlim=(-0.05, 1.08))
-            if column == 0:
-                axis.set_ylabel(label)
-            if row == 0:
-                axis.set_title(short(name))
-            else:
-                axis.set_xlabel("cosine with the true gradient")
-    figures.legend_below(figure, 4)
-    return figure
+    shown = {"labels": "labels found", "image-ssim": "SSIM of the best image"}
+    rows = worst(record).rename(columns=shown)
+    return drawn(
+        rows.melt(["model", "batch_size", "cosine"], list(shown.values()), "measure", "success"),
+        scattered("cosine", "success", by="batch_size", label="B = {}".format),
+        panels=["measure", "model"],
+        title=lambda _, model: short(model),
+        across=rows["model"].nunique(),
+        height=2.7,
+        legend=4,
+        xlabel="cosine with the true gradient",
+        ylabel=lambda measure, _: measure,
+        ylim=(-0.08, 1.12),
+        xlim=(-0.05, 1.08),
+    )

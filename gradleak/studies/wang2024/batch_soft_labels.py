@@ -26,8 +26,9 @@ from gradleak.runs.fitting import Sees
 from gradleak.runs.forms import Form, Whole
 from gradleak.runs.records import Record
 from gradleak.show import figures
+from gradleak.show.drawn import bound, crossed, drawn, lines, scattered
 from gradleak.show.leaks import LABELS_STOPPED, Leaks, largest_recovered, least_stopping, listed
-from gradleak.show.summaries import NOTHING, Measure, among, count, mean, median, only, percent, summary, total
+from gradleak.show.summaries import NOTHING, Measure, among, count, mean, median, only, percent, select, summary, total
 from gradleak.studies import Experiment, Row, setting
 from gradleak.studies.shared import attacked_networks
 from gradleak.studies.shared.attacked_networks import AttackedNetwork, built
@@ -312,11 +313,11 @@ def table(record: Record) -> pd.DataFrame:
     """
     cells = _cells(record)
     trained = cells["stage"] == "trained"
-    drawn = cells["repeated"].map({True: "repeated", False: "distinct"}).where(~trained, "their own")
+    chosen = cells["repeated"].map({True: "repeated", False: "distinct"}).where(~trained, "their own")
     cells = cells.assign(
         network=cells["network"].where(~trained, "trained " + cells["network"]),
         classes=cells["classes"].map(lambda classes: str(classes) if classes else "own"),
-        labels=cells["labels"] + ", " + drawn,
+        labels=cells["labels"] + ", " + chosen,
     )
     measures: dict[str, Measure] = {}
     for dtype in dict.fromkeys(cells["dtype"]):
@@ -365,31 +366,22 @@ def figure_frontier(record: Record) -> Figure:
 
     Vertical lines mark the batch size B = (C − 2) / 2 beyond which the equations no longer suffice.
     """
-    cells = _cells(record)
-    cells = cells[(cells["stage"] == "untrained") & (cells["labels"] == "smoothing") & ~cells["repeated"]]
-    figure, axes = figures.panels(1, 1, height=3.7)
-    axis = axes[0][0]
-    for index, ((network, classes), group) in enumerate(cells.groupby(["network", "classes"], sort=False)):
-        for dash, (dtype, own) in enumerate(group.groupby("dtype", sort=False)):
-            own = own.sort_values("size")
-            axis.plot(
-                own["size"],
-                own["whole"],
-                color=figures.COLOURS[index % len(figures.COLOURS)],
-                linestyle=figures.DASHES[dash],
-                marker="os"[dash % 2],
-                markersize=4,
-                label=f"{network}, C = {classes}, {dtype}",
-            )
-    for classes in sorted(set(cells["classes"])):
-        if (classes - 2) / 2 <= 1.6 * cells["size"].max():
-            axis.axvline((classes - 2) / 2, color=figures.TRUTH, linewidth=1.2, linestyle=(0, (4, 2)))
-            axis.text(
-                (classes - 2) / 2, 12, f"B = (C − 2) / 2, C = {classes} ", ha="right", fontsize=9, color=figures.TRUTH
-            )
-    axis.set(xlabel="batch size B", ylabel="whole batches, %", ylim=(-4, 104), xlim=(0, None))
-    figures.legend_below(figure, 3)
-    return figure
+    cells = select(_cells(record), stage="untrained", labels="smoothing", repeated=False)
+    cells = cells.assign(network=cells["network"] + ", C = " + cells["classes"].astype(str))
+    few = [classes for classes in sorted(set(cells["classes"])) if (classes - 2) / 2 <= 1.6 * cells["size"].max()]
+    return drawn(
+        cells,
+        lines(
+            "size", "whole", by=["network", "dtype"], looks=crossed(cells["network"].unique(), cells["dtype"].unique())
+        ),
+        *(bound((classes - 2) / 2, f"B = (C − 2) / 2, C = {classes} ", 12, ha="right") for classes in few),
+        height=3.7,
+        legend=3,
+        xlabel="batch size B",
+        ylabel="whole batches, %",
+        ylim=(-4, 104),
+        xlim=(0, None),
+    )
 
 
 def figure_certificate(record: Record) -> Figure:
@@ -397,28 +389,24 @@ def figure_certificate(record: Record) -> Figure:
 
     Left: against the claimed error. Right: against the relative error of the gradient that the answer gives.
     """
-    frame = record.frame()
-    frame = frame[(frame["noise"] == 0) & frame["label_error"].notna() & (frame["labels"] != "onehot")]
-    figure, axes = figures.panels(1, 2, height=3.4)
-    for index, (dtype, own) in enumerate(frame.groupby("dtype", sort=False)):
-        colour = figures.COLOURS[2 * index]
-        unique = own["status"] == "unique"
-        for mask, marker in ((unique, "o"), (~unique, "x")):
-            label = f"{dtype}, {'unique' if marker == 'o' else 'flagged'}"
-            claimed, error = own[mask]["claimed"].astype(float), own[mask]["label_error"].astype(float)
-            if not mask.any():
-                continue
-            axes[0][0].plot(
-                claimed.clip(upper=10), error.clip(lower=1e-17), marker, color=colour, markersize=4, label=label
-            )
-            residual = own[mask]["residual"].astype(float)
-            axes[0][1].plot(residual, error.clip(lower=1e-17), marker, color=colour, markersize=4)
-    low, high = 1e-16, 10.0
-    axes[0][0].plot([low, high], [low, high], color=figures.TRUTH, linewidth=1)
-    axes[0][0].set(
-        xscale="log", yscale="log", xlabel="claimed label error (three deviations)", ylabel="worst label error (L1)"
+    rows = record.frame()
+    rows = rows[(rows["noise"] == 0) & rows["label_error"].notna() & (rows["labels"] != "onehot")]
+    rows = rows.assign(
+        says=rows["status"].where(rows["status"] == "unique", "flagged"),
+        claimed=rows["claimed"].astype(float).clip(upper=10),
+        label_error=rows["label_error"].astype(float).clip(lower=1e-17),
     )
-    axes[0][1].set(xscale="log", yscale="log", xlabel="relative error of the rebuilt gradient")
+    looks = crossed(rows["dtype"].unique(), ("unique", "flagged"))
+    against = {
+        "claimed": "claimed label error (three deviations)",
+        "residual": "relative error of the rebuilt gradient",
+    }
+    figure, axes = figures.panels(1, 2, height=3.4)
+    for axis, (column, words) in zip(axes[0], against.items(), strict=True):
+        scattered(column, "label_error", by=["dtype", "says"], looks=looks, markersize=4)(axis, rows)
+        axis.set(xscale="log", yscale="log", xlabel=words)
+    axes[0][0].plot([1e-16, 10], [1e-16, 10], color=figures.TRUTH, linewidth=1)
+    axes[0][0].set_ylabel("worst label error (L1)")
     figures.legend_below(figure, 4)
     return figure
 

@@ -25,6 +25,7 @@ from gradleak.runs import kinds
 from gradleak.runs.fitting import Sees
 from gradleak.runs.records import Record
 from gradleak.show import figures
+from gradleak.show.drawn import bound
 from gradleak.show.leaks import PICTURES_STOPPED, Leaks, largest_recovered, stopped
 from gradleak.show.summaries import among, count, decibels, least, mean, median, only, percent, summary, total
 from gradleak.studies import Experiment, Row, setting
@@ -342,7 +343,7 @@ def figure_sizes(record: Record) -> Figure:
         other.index, other, marker="x", color=figures.COLOURS[1], linestyle=figures.DASHES[1], label="bias attack"
     )
     classes = int(record.stated(Parameters).classes)
-    axis.axvline((classes - 2) / 2, color=figures.TRUTH, linewidth=1.2, linestyle=(0, (4, 2)), label="B = (C − 2) / 2")
+    bound((classes - 2) / 2, label="B = (C − 2) / 2")(axis, frame)
     axis.set(xlabel="batch size B", ylabel="mean PSNR, dB (shaded: least)", ylim=(0, None))
     figures.legend_below(figure, 4)
     return figure

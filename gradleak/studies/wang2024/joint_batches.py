@@ -26,8 +26,8 @@ from gradleak.leak import observe_heads
 from gradleak.runs.fitting import Sees
 from gradleak.runs.forms import Form, Whole
 from gradleak.runs.records import Record
-from gradleak.show import figures
-from gradleak.show.summaries import count, mean, median, percent, summary, total
+from gradleak.show.drawn import bound, drawn, lines
+from gradleak.show.summaries import count, mean, median, percent, select, summary, total
 from gradleak.studies import Experiment, Row, setting
 from gradleak.studies.shared import attacked_networks
 from gradleak.studies.shared.attacked_networks import AttackedNetwork
@@ -286,10 +286,10 @@ def table(record: Record) -> pd.DataFrame:
     """
     rows = record.rows(JointBatches)
     random = rows["source"] == "random layer"
-    drawn = rows["cell"].map(lambda cell: KINDS.get(cell.split("/")[2], "distinct")).where(random, "their own")
+    chosen = rows["cell"].map(lambda cell: KINDS.get(cell.split("/")[2], "distinct")).where(random, "their own")
     rows = rows.assign(
         source=rows["source"].str.replace("/", ", "),
-        drawn=drawn + rows["told"].map({True: ", told", False: ", not told"}),
+        drawn=chosen + rows["told"].map({True: ", told", False: ", not told"}),
         spare=(rows["classes"] - 1) * rows["size"] - rows["size"] * (rows["size"] + 1),
         found=100.0 * (rows["right"] & rows["status"].eq("found")),
         ambiguous=100.0 * rows["status"].eq("ambiguous"),
@@ -316,23 +316,23 @@ def figure_sizes(record: Record) -> Figure:
     One line for each precision, with classes known and unknown. Vertical lines mark the largest batch sizes of the
     search for one sample at a time, (C − 2) / 2, and for all together, C − 2.
     """
-    frame = record.frame()
-    frame = frame[(frame["source"] == "random layer") & frame["cell"].str.contains("distinct")]
-    figure, axes = figures.panels(1, 1, height=3.4)
-    axis = axes[0][0]
-    many = frame["classes"].value_counts().index[0]
-    frame = frame[frame["classes"] == many]
-    for index, ((told, dtype), own) in enumerate(frame.groupby(["told", "dtype"], sort=False)):
-        share = own.assign(good=100 * (own["right"] & own["status"].eq("found"))).groupby("size")["good"].mean()
-        axis.plot(
-            share.index, share, "-" if told else "--", marker="osD^"[index % 4], markersize=7 - 2 * (index % 2),
-            linewidth=3.5 - 2 * (index % 2), color=figures.COLOURS[index],
-            label=f"{dtype}, classes {'told' if told else 'not told'}",
-        )  # fmt: skip
-    for place, word in (((many - 2) / 2, " one by one"), (many - 2, " together")):
-        axis.axvline(place, color="0.4", linestyle=figures.DASHES[1], linewidth=1.1)
-        axis.text(place, 106, word, ha="left", fontsize=9)
-    axis.set(xlabel=f"batch size B, C = {many}", ylabel="found and right, %", ylim=(-4, 114), xlim=(1.5, many - 0.5))
-    axis.xaxis.set_major_locator(MaxNLocator(integer=True))
-    figures.legend_below(figure, 4)
-    return figure
+    rows = record.rows(JointBatches)
+    rows = rows[(rows["source"] == "random layer") & rows["cell"].str.contains("distinct")]
+    many = rows["classes"].value_counts().index[0]
+    rows = select(rows, classes=many)
+    return drawn(
+        rows.assign(found=100 * (rows["right"] & rows["status"].eq("found"))),
+        lines(
+            "size", "found", by=["dtype", "told"],
+            label=lambda dtype, told: f"{dtype}, classes {'told' if told else 'not told'}",
+        ),
+        bound((many - 2) / 2, " one by one", 106),
+        bound(many - 2, " together", 106),
+        lambda axis, _: axis.xaxis.set_major_locator(MaxNLocator(integer=True)),
+        height=3.4,
+        legend=4,
+        xlabel=f"batch size B, C = {many}",
+        ylabel="found and right, %",
+        ylim=(-4, 114),
+        xlim=(1.5, many - 0.5),
+    )  # fmt: skip
