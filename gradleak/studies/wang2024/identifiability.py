@@ -27,7 +27,8 @@ from gradleak.runs import kinds
 from gradleak.runs.fitting import Sees
 from gradleak.runs.records import Record
 from gradleak.show import figures
-from gradleak.show.summaries import NOTHING, Measure, among, mean, median, percent, summary, total
+from gradleak.show.drawn import crossed, drawn, lines
+from gradleak.show.summaries import NOTHING, Measure, among, mean, median, percent, select, summary, total
 from gradleak.studies import Experiment, Row, setting
 from gradleak.studies.shared import attacked_networks
 from gradleak.studies.shared.attacked_networks import AttackedNetwork
@@ -679,23 +680,22 @@ def figure_map(record: Record) -> Figure:
 
     One panel for each kind of label; colours are precisions; dashed lines are for an unknown gradient scale ("factor").
     """
-    frame = record.rows(Mapped)
-    classes = 10 if 10 in set(frame["classes"]) else int(frame["classes"].max())
-    frame = frame[frame["classes"] == classes]
-    figure, axes = figures.panels(1, len(LABELS), height=3.4, sharey=True)
-    for axis, labels in zip(axes[0], LABELS, strict=True):
-        for index, dtype in enumerate(DTYPES):
-            for known in (True, False):
-                own = frame[(frame["labels"] == labels) & (frame["dtype"] == dtype) & (frame["known"] == known)]
-                own = own.sort_values("spread")
-                axis.plot(
-                    own["spread"], own["unique"], "o-" if known else "s--", color=figures.COLOURS[index],
-                    markersize=3.5, linewidth=1.3, label=f"{dtype}, factor {'known' if known else 'unknown'}",
-                )  # fmt: skip
-        axis.set(title=f"{labels}, C = {classes}", xscale="log", xlabel="spread of the logits", ylim=(-3, 103))
-    axes[0][0].set_ylabel("unique, %")
-    figures.legend_below(figure, 3)
-    return figure
+    rows = record.rows(Mapped)
+    classes = 10 if 10 in set(rows["classes"]) else int(rows["classes"].max())
+    rows = rows.assign(factor=rows["known"].map({True: "factor known", False: "factor unknown"}))
+    looks = crossed(DTYPES, ("factor known", "factor unknown"))
+    return drawn(
+        select(rows, classes=classes),
+        lines("spread", "unique", by=["dtype", "factor"], order=list(looks), looks=looks, linewidth=1.3, markersize=3),
+        panels="labels",
+        title=f"{{}}, C = {classes}".format,
+        height=3.4,
+        legend=3,
+        xscale="log",
+        xlabel="spread of the logits",
+        ylabel="unique, %",
+        ylim=(-3, 103),
+    )
 
 
 def figure_classes(record: Record) -> Figure:

@@ -25,8 +25,8 @@ from gradleak.models import training
 from gradleak.runs.fitting import Sees
 from gradleak.runs.forms import Form, Whole
 from gradleak.runs.records import Record
-from gradleak.show import figures
-from gradleak.show.summaries import Measure, among, cell, mean, median, only, percent, summary
+from gradleak.show.drawn import drawn, scattered
+from gradleak.show.summaries import Measure, among, cell, mean, median, only, percent, select, summary
 from gradleak.studies import Experiment, Row, setting
 from gradleak.studies.shared.last_layers import TRAINED
 from gradleak.studies.shared.samples import LABELS, observe_private, private_samples
@@ -372,22 +372,19 @@ def figure_found(record: Record) -> Figure:
 
     One panel for each kind of label, one point for each network or random last layer. The search has no oracle.
     """
-    figure, axes = figures.panels(1, len(LABELS), height=3.0, sharey=True)
-    frame = record.frame()
-    exact = frame[frame["solver"] == EXACT].reset_index(drop=True)
-    search = frame[frame["solver"] == SEARCH].reset_index(drop=True)
-    kinds = {f"random layer, {HEADS[head]}": exact["head"] == head for head in HEADS if "head" in exact}
-    kinds |= {"trained whole": exact["part"] == "trained"}
-    for axis, labels in zip(axes[0], LABELS, strict=True):
-        for (name, own), colour, marker in zip(kinds.items(), figures.COLOURS, "os^", strict=False):
-            chosen = own & (exact["labels"] == labels)
-            axis.plot(
-                exact["certain"][chosen], search["accuracy"][chosen], marker, color=colour, label=name,
-                markersize=5, alpha=0.8,
-            )  # fmt: skip
-        axis.set(title=labels, xlabel="most likely class, %", xscale="log", xlim=(0.1, 130), ylim=(-4, 104))
-        axis.xaxis.set_major_formatter("{x:g}")
-        axis.minorticks_off()
-    axes[0][0].set_ylabel("found by the search, %")
-    figures.legend_below(figure, len(kinds))
-    return figure
+    exact, search = (select(record.frame(), solver=solver).reset_index(drop=True) for solver in (EXACT, SEARCH))
+    kinds = {head: f"random layer, {words}" for head, words in HEADS.items()} | {"": "trained whole"}
+    heads = exact.get("head", pd.Series("", exact.index)).fillna("")
+    return drawn(
+        exact.assign(found=search["accuracy"], kind=heads.map(kinds)),
+        scattered("certain", "found", by="kind", order=list(kinds.values()), markersize=5, alpha=0.8),
+        panels="labels",
+        legend=len(kinds),
+        xlabel="most likely class, %",
+        ylabel="found by the search, %",
+        xscale="log",
+        xticks=(0.1, 1, 10, 100),
+        xticklabels=(0.1, 1, 10, 100),
+        xlim=(0.1, 130),
+        ylim=(-4, 104),
+    )

@@ -11,7 +11,6 @@ from itertools import product
 from typing import Any
 
 import pandas as pd
-import seaborn as sns
 import torch
 from matplotlib.figure import Figure
 from torch import Tensor
@@ -22,8 +21,7 @@ from gradleak.labels.soft import search
 from gradleak.labels.soft.path import LabelPath, label_path
 from gradleak.runs.fitting import Sees
 from gradleak.runs.records import Record
-from gradleak.show import figures
-from gradleak.show.drawn import drawn, lines
+from gradleak.show.drawn import crossed, drawn, lines
 from gradleak.show.summaries import NOTHING, among, only, percent, select, summary
 from gradleak.studies import Experiment, Row, setting
 from gradleak.studies.shared import defended
@@ -335,24 +333,20 @@ def figure_errors(record: Record) -> Figure:
 
     Left: noise on one row. Right: noise on the whole layer. One line for each attack and kind of noise.
     """
-    frame = record.rows(Disturbed)
-    frame = frame[frame["defense"].isin(NOISES)].astype({"label_error": float})
-    frame = frame.rename(columns={"defense": "noise"})
-    attacks = [SWARM, KNOWN, ESTIMATED]
-    figure, axes = figures.panels(1, 2, height=3.6, sharey=True)
-    for axis, place in zip(axes[0], ("row", "layer"), strict=True):
-        sns.lineplot(
-            frame[frame["place"] == place], x="std", y="label_error", errorbar=None, ax=axis,
-            hue="attack", hue_order=attacks, palette=list(figures.COLOURS[:3]), style="noise", markers=True,
-        )  # fmt: skip
-        title = "on one row, as in the paper's code" if place == "row" else "on the whole layer"
-        axis.set(xscale="log", yscale="log", title=title, xlabel="standard deviation of the noise", ylabel="")
-        axis.get_legend().remove()
-    axes[0][0].set_ylabel("median label error (L1)")
-    handles, names = axes[0][0].get_legend_handles_labels()
-    drawn = {name: handle for handle, name in zip(handles, names, strict=True) if name not in ("attack", "noise")}
-    figure.legend(drawn.values(), drawn, loc="outside lower center", ncols=5)
-    return figure
+    rows = record.rows(Disturbed)
+    looks = crossed((SWARM, KNOWN, ESTIMATED), NOISES)
+    return drawn(
+        rows[rows["defense"].isin(NOISES)].sort_values("place", ascending=False, kind="stable"),
+        lines("std", "label_error", by=["attack", "defense"], order=list(looks), looks=looks),
+        panels="place",
+        title={"row": "on one row, as in the paper's code", "layer": "on the whole layer"}.__getitem__,
+        height=3.6,
+        legend=3,
+        xscale="log",
+        yscale="log",
+        xlabel="standard deviation of the noise",
+        ylabel="median label error (L1)",
+    )
 
 
 def figure_utility(record: Record) -> Figure:

@@ -33,7 +33,7 @@ from gradleak.runs.forms import Form, Whole
 from gradleak.runs.records import Record
 from gradleak.sequences import batch_of, read_sentences
 from gradleak.show import figures
-from gradleak.show.drawn import drawn, stacked
+from gradleak.show.drawn import drawn, level, lines, stacked
 from gradleak.show.summaries import (
     NOTHING,
     Measure,
@@ -44,6 +44,7 @@ from gradleak.show.summaries import (
     median,
     only,
     percent,
+    select,
     summary,
     total,
 )
@@ -734,31 +735,22 @@ def figure_digits(record: Record) -> Figure:
     Left: the median L1 error of labels of single samples, one line for each attacker. Right: the median PSNR (dB) of
     single images, one line for each attack, with the better attacker.
     """
-    names = list(record.stated(Parameters).precisions)
-    figure, axes = figures.panels(1, 2, height=3.6)
-    left, right = axes[0]
-    frame = record.rows(NetworkLabels)
-    for place, attacker in enumerate(("told", "not told")):
-        own = frame[(frame["attacker"] == attacker) & frame["error"].notna()]
-        middle = own.groupby("precision")["error"].median().reindex(names).clip(lower=1e-17)
-        left.plot(names, middle, marker="os"[place], linestyle=figures.DASHES[place], label=ATTACKERS[attacker])
-    left.axhline(KNOWN, color=figures.TRUTH, linewidth=1.0, linestyle=(0, (4, 2)))
+    # Categories keep their order, and precisions without a value leave a gap.
+    precision = pd.CategoricalDtype(list(record.stated(Parameters).precisions))
+    figure, ((left, right),) = figures.panels(1, 2, height=3.6)
+    rows = record.rows(NetworkLabels).astype({"precision": precision, "error": float})
+    errors = rows.groupby(["attacker", "precision"], observed=False)["error"].median().clip(lower=1e-17).reset_index()
+    words = (ATTACKERS["told"], ATTACKERS["not told"])
+    lines("precision", "error", by="attacker", label=ATTACKERS.__getitem__, order=words)(left, errors)
+    level(KNOWN, linewidth=1.0)(left, errors)
     left.set(yscale="log", ylabel="median label error (L1)", title="labels of single samples")
-    left.legend(fontsize=8)
-    frame = record.rows(RestoredImages)
-    for place, attack in enumerate(dict.fromkeys(frame["attack"])):
-        own = frame[(frame["attack"] == attack) & (frame["size"] == 1) & (frame["lost"] == 0)]
-        best = own.groupby(["precision", "attacker"])["psnr"].median().groupby("precision").max().reindex(names)
-        right.plot(
-            names,
-            best,
-            marker="osD^"[place],
-            linestyle=figures.DASHES[place % len(figures.DASHES)],
-            label=IMAGES[attack],
-        )
+    rows = select(record.rows(RestoredImages), size=1, lost=0).astype({"precision": precision})
+    each = rows.groupby(["attack", "precision", "attacker"], sort=False, observed=False)["psnr"].median()
+    best = each.groupby(["attack", "precision"], sort=False, observed=False).max().reset_index()
+    lines("precision", "psnr", by="attack", label=IMAGES.__getitem__)(right, best)
     right.set(ylabel="median PSNR (dB), better attacker", title="single images", ylim=(0, None))
-    right.legend(fontsize=8)
     for axis in (left, right):
+        axis.legend(fontsize=8)
         axis.tick_params(axis="x", rotation=30)
     return figure
 
