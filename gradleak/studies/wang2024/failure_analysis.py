@@ -22,7 +22,7 @@ from gradleak.labels import idlg, recover_soft_labels
 from gradleak.runs.records import Record
 from gradleak.show import figures
 from gradleak.show.drawn import drawn, lines
-from gradleak.show.summaries import greatest, least, percent, summary, total
+from gradleak.show.summaries import among, greatest, joined, least, only, percent, summary, total
 from gradleak.studies import Experiment, setting
 from gradleak.studies.shared.samples import DTYPES, LABELS, random_layer, soft_labels
 from gradleak.studies.shared.searched import KNOWN, Judged, judged, percentage, search_both
@@ -227,24 +227,20 @@ def table(record: Record) -> pd.DataFrame:
     that the exact solver recovers, calls ambiguous or fails to find; the number of wrong labels that it calls unique
     ("silent"); and right classes by the exact solver and by iDLG.
     """
-    frame = record.rows(Case)
-    return pd.DataFrame(
+    rows = record.rows(Case)
+    return summary(
+        rows.assign(name=[f"{CASES[case][2]} ({CASES[case][0]})" for case in rows["case"]]),
+        {"case": "name", "labels": "labels"},
         {
-            "case": [f"{CASES[case][2]} ({CASES[case][0]})" for case in frame["case"]],
-            "labels": frame["labels"],
-            "search right": [
-                f"{v:.0f} % of {n:.0f}" for v, n in zip(frame["searched"], frame["searches"], strict=True)
-            ],
-            "wrong": frame["searched_wrong"].map("{:.0f} %".format),
-            "exact right": frame["accuracy"].map("{:.1f} %".format),
-            "ambiguous": frame["ambiguous"].map("{:.1f} %".format),
-            "failed": frame["failed"].map("{:.1f} %".format),
-            "silent": frame["silent"].astype(int),
-            "class right": frame["class_right"].map("{:.0f} %".format),
-            "iDLG": [
-                f"{v:.0f} %" if k == "onehot" else "–" for v, k in zip(frame["idlg"], frame["labels"], strict=True)
-            ],
-        }
+            "search right": joined(" of ", only("searched", percent()), only("searches", ".0f")),
+            "wrong": only("searched_wrong", percent()),
+            "exact right": only("accuracy", percent(1)),
+            "ambiguous": only("ambiguous", percent(1)),
+            "failed": only("failed", percent(1)),
+            "silent": only("silent", ".0f"),
+            "class right": only("class_right", percent()),
+            "iDLG": among(only("idlg", percent()), labels="onehot"),
+        },
     )
 
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import pandas as pd
 import torch
@@ -25,6 +25,7 @@ from gradleak.runs.fitting import Sees
 from gradleak.runs.forms import Form, Whole
 from gradleak.runs.records import Record
 from gradleak.show.drawn import drawn, stacked
+from gradleak.show.summaries import among, joined, only, percent, summary, total
 from gradleak.studies import Experiment, Row, setting
 from gradleak.studies.shared.attacked_networks import built
 from gradleak.studies.shared.samples import LABELS, private_samples
@@ -251,18 +252,16 @@ def table(record: Record) -> pd.DataFrame:
     Rows: datasets with C classes, and kinds of label. Columns: the shares of labels recovered, ambiguous, and with a
     zero gradient; the number of wrong labels called unique; and the success rate as the published code counts.
     """
-    frame = _frame(record)
-    return pd.DataFrame(
+    return summary(
+        _frame(record).astype({"classes": int}),
+        {"images": "images", "C": "classes", "labels": "labels"},
         {
-            "images": frame["dataset"].map(data.title),
-            "C": frame["classes"].astype(int),
-            "labels": frame["labels"],
-            "recovered": _percent(frame["accuracy"]),
-            "ambiguous": _percent(frame["ambiguous"]),
-            "zero gradient": _percent(frame["zero"]),
-            "silently wrong": frame["silent"].astype(int),
-            "counted as in the code": _percent(frame["counted_zero"]),
-        }
+            "recovered": only("accuracy", percent(1)),
+            "ambiguous": only("ambiguous", percent(1)),
+            "zero gradient": only("zero", percent(1)),
+            "silently wrong": total("silent", ".0f"),
+            "counted as in the code": only("counted_zero", percent(1)),
+        },
     )
 
 
@@ -287,9 +286,10 @@ def draws_table(record: Record) -> pd.DataFrame:
 
 
 def _frame(record: Record) -> pd.DataFrame:
-    """Return the rows of the first network."""
+    """Return the rows of the first network, with the datasets' titles."""
     frame = record.frame()
-    return frame[frame["drawn"].isna()] if "drawn" in frame else frame
+    frame = frame[frame["drawn"].isna()] if "drawn" in frame else frame
+    return frame.assign(images=frame["dataset"].map(data.title))
 
 
 def rival_table(record: Record) -> pd.DataFrame:
@@ -298,27 +298,16 @@ def rival_table(record: Record) -> pd.DataFrame:
     Rows: datasets and kinds of label. Columns: the shares of samples whose class the exact solver and iDLG name
     correctly, the success rate of the published search as its code counts, and the exact solver's time per sample (ms).
     """
-    frame = _frame(record)
-    return pd.DataFrame(
+    return summary(
+        _frame(record),
+        {"images": "images", "labels": "labels"},
         {
-            "images": frame["dataset"].map(data.title),
-            "labels": frame["labels"],
-            "class right": _percent(frame["class_right"]),
-            "iDLG, class right": [_text(row) for row in frame.to_dict("records")],
-            "published search": [
-                f"{v:.0f} % of {n}" for v, n in zip(frame["searched"], frame["searches"], strict=True)
-            ],
-            "ms": frame["milliseconds"].map("{:.2g}".format),
-        }
+            "class right": only("class_right", percent(1)),
+            "iDLG, class right": among(only("idlg", percent(1)), labels="onehot"),
+            "published search": joined(" of ", only("searched", percent()), only("searches", ".0f")),
+            "ms": only("milliseconds", ".2g"),
+        },
     )
-
-
-def _percent(values: pd.Series[float]) -> pd.Series[str]:
-    return values.map("{:.1f} %".format)
-
-
-def _text(row: dict[Any, Any]) -> str:
-    return f"{row['idlg']:.1f} %" if row["labels"] == "onehot" else "–"
 
 
 def figure_statuses(record: Record) -> Figure:
@@ -329,9 +318,7 @@ def figure_statuses(record: Record) -> Figure:
     frame = _frame(record)
     parts = {"recovered": "accuracy", "ambiguous": "ambiguous", "zero gradient": "zero", "no label found": "missed"}
     return drawn(
-        frame.assign(
-            name=frame["dataset"].map(data.title) + ", " + frame["labels"], missed=frame["failed"] - frame["zero"]
-        ),
+        frame.assign(name=frame["images"] + ", " + frame["labels"], missed=frame["failed"] - frame["zero"]),
         stacked("name", parts),
         height=0.38 * len(frame) + 1.1,
         legend=4,

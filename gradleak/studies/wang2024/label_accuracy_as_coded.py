@@ -374,7 +374,7 @@ def figure_found(record: Record) -> Figure:
     """
     exact, search = (select(record.frame(), solver=solver).reset_index(drop=True) for solver in (EXACT, SEARCH))
     kinds = {head: f"random layer, {words}" for head, words in HEADS.items()} | {"": "trained whole"}
-    heads = exact.get("head", pd.Series("", exact.index)).fillna("")
+    heads = exact.get("head", pd.Series("", exact.index)).astype(object).fillna("")
     return drawn(
         exact.assign(found=search["accuracy"], kind=heads.map(kinds)),
         scattered("certain", "found", by="kind", order=list(kinds.values()), markersize=5, alpha=0.8),

@@ -22,7 +22,7 @@ from gradleak.runs.fitting import Sees
 from gradleak.runs.records import Record
 from gradleak.show import figures
 from gradleak.show.leaks import LABELS_STOPPED, Leaks, listed, stopped_on
-from gradleak.show.summaries import NOTHING, Measure, Text, cell, median, percent, summary, total
+from gradleak.show.summaries import NOTHING, Measure, Text, among, cell, median, only, percent, select, summary, total
 from gradleak.studies import Experiment, Row, setting
 from gradleak.studies.shared import attacked_networks, searched
 from gradleak.studies.shared.samples import LABELS, observe_private, private_samples
@@ -196,28 +196,20 @@ def table(record: Record) -> pd.DataFrame:
     Rows: datasets, networks and kinds of label. Columns: the share of labels recovered, the number of wrong labels
     called unique, and the label error L_r: mean and largest for float32 gradients, and mean for float64 gradients.
     """
-    frame = _solver(record, "exact", "float32")
-    return pd.DataFrame(
-        {
-            "images": frame["dataset"].map(data.title),
-            "network": _networks(frame),
-            "labels": frame["labels"],
-            "accuracy": frame["accuracy"].map("{:.1f} %".format),
-            "silently wrong": frame["silent"].astype(int),
-            "mean L_r": frame["mean_error"].map("{:.1e}".format),
-            "largest": frame["largest_error"].map("{:.1e}".format),
-            "mean, float64": _solver(record, "exact", "float64")["mean_error"].map("{:.1e}".format).to_numpy(),
-        }
+    rows = select(record.rows(NetworkAttacked), solver="exact")
+    accuracy = rows["test_accuracy"].map(lambda share: "" if pd.isna(share) else f" ({share:.0%})")
+    single = {
+        "accuracy": only("accuracy", percent(1)),
+        "silently wrong": only("silent", ".0f"),
+        "mean L_r": only("mean_error", ".1e"),
+        "largest": only("largest_error", ".1e"),
+    }
+    return summary(
+        rows.assign(images=rows["dataset"].map(data.title), name=rows["network"] + ", " + rows["stage"] + accuracy),
+        {"images": "images", "network": "name", "labels": "labels"},
+        {head: among(measure, dtype="float32") for head, measure in single.items()}
+        | {"mean, float64": among(only("mean_error", ".1e"), dtype="float64")},
     )
-
-
-def _networks(frame: pd.DataFrame) -> list[str]:
-    """Return the name of each row's network, with its test accuracy if it is trained."""
-    return [
-        f"{row['network']}, {row['stage']}"
-        + ("" if pd.isna(row["test_accuracy"]) else f" ({row['test_accuracy']:.0%})")
-        for row in frame.to_dict("records")
-    ]
 
 
 def solver_table(record: Record) -> pd.DataFrame:
@@ -262,24 +254,22 @@ def search_table(record: Record) -> pd.DataFrame:
     of true scalars out of the search's bounds, the number of wrong labels returned without notice, and time per sample
     (ms).
     """
-    frame = _solver(record, "lbfgs, then pso", "float32")
-    return pd.DataFrame(
+    rows = _solver(record, "lbfgs, then pso", "float32")
+    return summary(
+        rows.assign(images=rows["dataset"].map(data.title), name=rows["network"] + ", " + rows["stage"]),
+        {"images": "images", "network": "name", "labels": "labels"},
         {
-            "images": frame["dataset"].map(data.title),
-            "network": frame["network"] + ", " + frame["stage"],
-            "labels": frame["labels"],
-            "blind": frame["accuracy"].map("{:.0f} %".format),
-            "with an oracle": frame["oracle"].map("{:.0f} %".format),
-            "out of bounds": frame["out_of_reach"].map("{:.0f} %".format),
-            "silently wrong": frame["silent"].astype(int),
-            "ms": frame["milliseconds"].map("{:.3g}".format),
-        }
+            "blind": only("accuracy", percent()),
+            "with an oracle": only("oracle", percent()),
+            "out of bounds": only("out_of_reach", percent()),
+            "silently wrong": only("silent", ".0f"),
+            "ms": only("milliseconds", ".3g"),
+        },
     )
 
 
 def _solver(record: Record, solver: str, dtype: str) -> pd.DataFrame:
-    frame = record.rows(NetworkAttacked)
-    return frame[(frame["solver"] == solver) & (frame["dtype"] == dtype)]
+    return select(record.rows(NetworkAttacked), solver=solver, dtype=dtype)
 
 
 def figure_errors(record: Record) -> Figure:

@@ -591,18 +591,17 @@ def rival_table(record: Record) -> pd.DataFrame:
     (dB).
     """
     rows = record.rows(Rivals)
-    rows = rows[rows["psnr"].notna()]
-    return pd.DataFrame(
+    rows = rows[rows["psnr"].notna()].astype({"size": int})
+    return summary(
+        rows.assign(steps=rows["steps"].map("{:.0f}".format).where(rows["attack"] != PEELING, NOTHING)),
+        {"B": "size", "attack": "attack", "steps": "steps"},
         {
-            "B": rows["size"].map("{:.0f}".format),
-            "attack": rows["attack"],
-            "steps": rows["steps"].map("{:.0f}".format).where(rows["attack"] != PEELING, NOTHING),
-            "CPU s": rows["cpu_seconds"].map("{:.0f}".format),
-            "of peeling's": rows["times"].map("{:.1f}".format),
-            "mean dB": rows["psnr"].map(decibels),
-            "least dB": rows["least"].map(decibels),
-        }
-    ).reset_index(drop=True)
+            "CPU s": only("cpu_seconds", ".0f"),
+            "of peeling's": only("times", ".1f"),
+            "mean dB": only("psnr", decibels),
+            "least dB": only("least", decibels),
+        },
+    )
 
 
 def reach_table(record: Record) -> pd.DataFrame:
@@ -643,18 +642,18 @@ def large_table(record: Record) -> pd.DataFrame:
     Rows: batch sizes B. Columns: the status, the number of layers recovered, the lowest of these layers, the lowest
     PSNR (dB), whether a wrong batch is called unique, and the CPU time (s).
     """
-    rows = batch_rows(record, LargeBatch)
-    return pd.DataFrame(
+    return summary(
+        batch_rows(record, LargeBatch).astype({"size": int}),
+        {"B": "size"},
         {
-            "B": rows["size"].map("{:.0f}".format),
-            "says": rows["status"],
-            "layers": rows["layers"].map("{:.0f}".format),
-            "deepest": rows["deepest"].map(lambda layer: short(layer) or NOTHING),
-            "least dB": rows["least"].map(decibels),
-            "wrong": rows["silently"].map("{:.0f}".format),
-            "CPU s": rows["cpu_seconds"].map("{:.0f}".format),
-        }
-    ).reset_index(drop=True)
+            "says": only("status"),
+            "layers": only("layers", ".0f"),
+            "deepest": only("deepest", lambda layer: short(layer) or NOTHING),
+            "least dB": only("least", decibels),
+            "wrong": only("silently", ".0f"),
+            "CPU s": only("cpu_seconds", ".0f"),
+        },
+    )
 
 
 def counted(network: str) -> pd.DataFrame:

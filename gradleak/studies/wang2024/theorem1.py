@@ -25,6 +25,7 @@ from gradleak.runs import kinds
 from gradleak.runs.fitting import Sees
 from gradleak.runs.records import Record
 from gradleak.show import figures
+from gradleak.show.summaries import among, greatest, mean, median, only, percent, select, share, spread, summary, total
 from gradleak.studies import Experiment, Row, setting
 from gradleak.studies.shared.attacked_networks import built
 from gradleak.studies.shared.samples import DTYPES, LABELS, observe_private, private_samples, read, reduced, written
@@ -356,25 +357,20 @@ def table(record: Record) -> pd.DataFrame:
     Rows: layers, with or without bias, and kinds of label. Columns: the number of pseudo labels, the share with a
     negative entry ("not valid"), the largest |Σŷ − 1| in each precision, and this error relative to its bound.
     """
-    frame = pd.concat([record.rows(RandomLayers), record.rows(NetworkSums)])
-    frame = frame.fillna({"network": "random", "labels": "any", "bias": False})
-    lines = []
-    keys = ["network", "classes", "bias", "labels"]
-    for (network, classes, bias, labels), group in frame.fillna({"classes": 0}).groupby(keys, sort=False):
-        error = group.groupby("dtype")["error"].max()
-        lines.append(
-            {
-                "layer": f"{network}, C = {classes:.0f}" if classes else network,
-                "bias": "yes" if bias else "no",
-                "labels": labels,
-                "pseudo labels": f"{group['pseudo_labels'].sum():,.0f}",
-                "not valid": f"{group['invalid_percent'].mean():.1f} %",
-                "off by, float32": f"{error['float32']:.1e}",
-                "float64": f"{error['float64']:.1e}",
-                "of the bound": f"{group['bound_share'].max():.1%}",
-            }
-        )
-    return pd.DataFrame(lines)
+    rows = pd.concat([record.rows(RandomLayers), record.rows(NetworkSums)])
+    rows = rows.fillna({"network": "random", "labels": "any", "bias": False})
+    sizes = rows["classes"].map(lambda classes: "" if pd.isna(classes) else f", C = {classes:.0f}")
+    return summary(
+        rows.assign(layer=rows["network"] + sizes, bias=rows["bias"].map({True: "yes", False: "no"})),
+        {"layer": "layer", "bias": "bias", "labels": "labels"},
+        {
+            "pseudo labels": total("pseudo_labels"),
+            "not valid": mean("invalid_percent", percent(1)),
+            "off by, float32": among(greatest("error", ".1e"), dtype="float32"),
+            "float64": among(greatest("error", ".1e"), dtype="float64"),
+            "of the bound": greatest("bound_share", ".1%"),
+        },
+    )
 
 
 def bias_table(record: Record) -> pd.DataFrame:
@@ -383,17 +379,15 @@ def bias_table(record: Record) -> pd.DataFrame:
     Rows: numbers of classes C and precisions. Columns: layers; the error at the true scalar with the bias ignored and
     with the bias used; and the error of the closed form, which needs no scalar.
     """
-    frame = record.rows(RandomLayers)
-    frame = frame[frame["bias"].eq(True)]
-    return pd.DataFrame(
+    return summary(
+        select(record.rows(RandomLayers), bias=True).astype({"classes": int}),
+        {"C": "classes", "precision": "dtype"},
         {
-            "C": frame["classes"].astype(int),
-            "precision": frame["dtype"],
-            "layers": frame["samples"].map("{:,}".format),
-            "bias ignored, true λ*": frame["median_label_error_bias_ignored"].map("{:.1e}".format),
-            "bias used, true λ*": frame["median_label_error"].map("{:.1e}".format),
-            "bias used, no λ": frame["median_label_error_closed_form"].map("{:.1e}".format),
-        }
+            "layers": only("samples", "{:,}"),
+            "bias ignored, true λ*": only("median_label_error_bias_ignored", ".1e"),
+            "bias used, true λ*": only("median_label_error", ".1e"),
+            "bias used, no λ": only("median_label_error_closed_form", ".1e"),
+        },
     )
 
 
@@ -404,20 +398,17 @@ def interval_table(record: Record) -> pd.DataFrame:
     median ratio of the interval's ends; the L1 distance between the labels at its ends, mean ± standard deviation; and
     the share of samples with a second interval.
     """
-    keys = ["network", "labels"]
-    groups = record.rows(Intervals).groupby(keys, sort=False)
-    return pd.DataFrame([dict(zip(keys, key, strict=True)) | _interval_line(group) for key, group in groups])
-
-
-def _interval_line(group: pd.DataFrame) -> dict[str, str]:
-    open_ended = group["endless"].mean()
-    return {
-        "an interval": f"{group['ambiguous'].mean():.1%}",
-        "without end": f"{open_ended:.1%}",
-        "far / near end": f"{group['widening'].median():.2f}",
-        "L1 between its ends": f"{group['label_distance'].mean():.2f} ± {group['label_distance'].std():.2f}",
-        "a second one": f"{(group['elsewhere'] > 0).mean():.1%}",
-    }
+    return summary(
+        record.rows(Intervals).assign(second=lambda rows: rows["elsewhere"] > 0),
+        {"network": "network", "labels": "labels"},
+        {
+            "an interval": share("ambiguous", ".1%"),
+            "without end": share("endless", ".1%"),
+            "far / near end": median("widening", ".2f"),
+            "L1 between its ends": spread("label_distance", ".2f"),
+            "a second one": share("second", ".1%"),
+        },
+    )
 
 
 def figure_errors(record: Record) -> Figure:
