@@ -56,7 +56,7 @@ def test_a_combination_is_refused_at_once_or_runs(study: str) -> None:
                     "that fit: ",
                     "Known: ",
                     "there is one for ",
-                    "the networks: ",
+                    "choose one of ",
                     "there is a choice for ",
                     "such as",
                 )

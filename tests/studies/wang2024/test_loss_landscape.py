@@ -51,8 +51,8 @@ def test_the_sample_that_figures_show_is_in_the_record(record: Record) -> None:
     assert list(cases) == ["untrained", "trained"]
     for stage, case in cases.items():
         own = frame[(frame["stage"] == stage) & (frame["labels"] == "smoothing")].set_index("sample")
-        assert own["truth"][case["sample"]] == case["truth"]
-        label = read(case["logits"], case["ratios"]).labels(torch.tensor([[case["truth"]]], dtype=torch.float64))[0, 0]
+        assert own["truth"][case.sample] == case.truth
+        label = read(case.logits, case.ratios).labels(torch.tensor([[case.truth]], dtype=torch.float64))[0, 0]
         # Smoothed: all entries but the largest are equal.
         assert label.sort().values[:-1].std() < 1e-5
         assert abs(float(label.sum()) - 1) < 1e-5
