@@ -19,6 +19,8 @@ from gradleak.labels.verdict import KNOWN
 FARTHEST = 1e8
 # Scalars that are tried on either side of one whose label has a negative entry, up to the ends of its range.
 POINTS_INSIDE = 64
+# Gradient scales κ between 1 / LARGEST_SCALE and LARGEST_SCALE are considered.
+LARGEST_SCALE = 1e9
 # Above this relative uncertainty the gradient's scale is undetermined.
 UNDETERMINED = 0.5
 
@@ -28,18 +30,14 @@ class Candidates:
     """K points for each of N samples, in no particular order, and how well each explains its gradient.
 
     Attributes:
-        values: The rows that the properties name (5, N, K), or (8, N, K) if the scale is unknown. One tensor makes it
-            cheap to join, sort and select candidates.
+        values: (5, N, K), or (8, N, K) if the scale is unknown. One tensor is quick to join, sort and select. Its rows:
+            t; the least and the largest scalar around t that are still accepted; the root mean square residual in
+            rounding errors, inf if the point does not explain the gradient; the uncertainty of the label by rounding
+            (L1). If the scale is unknown: w = 1 / (κ t), the relative uncertainty of t, and 1 where the label gives
+            more equations than there are unknowns, else 0.
     """
 
     values: Tensor
-
-    @staticmethod
-    def none(problem: Problem) -> Candidates:
-        """Return one candidate for each sample that explains nothing."""
-        values = problem.unit.new_full((8, len(problem), 1), math.inf)
-        values[0] = math.nan
-        return Candidates(values)
 
     @property
     def scalars(self) -> Tensor:
@@ -47,49 +45,14 @@ class Candidates:
         return self.values[0]
 
     @property
-    def low(self) -> Tensor:
-        """The least scalar around this one that is still accepted (N, K)."""
-        return self.values[1]
-
-    @property
-    def high(self) -> Tensor:
-        """The largest scalar around this one that is still accepted (N, K)."""
-        return self.values[2]
-
-    @property
     def misfit(self) -> Tensor:
-        """Root mean square residual in rounding errors (N, K), inf if the point does not explain the gradient."""
+        """Root mean square residual (N, K), inf if the point does not explain the gradient."""
         return self.values[3]
 
     @property
     def accepted(self) -> Tensor:
         """Whether the point explains the gradient (N, K)."""
         return self.misfit < math.inf
-
-    @property
-    def open(self) -> Tensor:
-        """Uncertainty of the label by rounding (N, K), as an L1 distance."""
-        return self.values[4]
-
-    @property
-    def weights(self) -> Tensor | None:
-        """w = 1 / (κ t) (N, K) if the scale is unknown."""
-        return self.values[5] if len(self.values) > 5 else None
-
-    @property
-    def loose(self) -> Tensor:
-        """Relative uncertainty of the scalar (N, K), if the scale is unknown."""
-        return self.values[6]
-
-    @property
-    def checked(self) -> Tensor:
-        """1 where the label gives more equations than there are unknowns (N, K), if the scale is unknown; else 0."""
-        return self.values[7]
-
-    def best(self, count: int) -> Candidates:
-        """Return the `count` candidates of each sample with the least misfit."""
-        columns = self.misfit.topk(min(count, self.misfit.shape[1]), dim=1, largest=False).indices
-        return Candidates(self.values.gather(2, columns.expand(len(self.values), -1, -1)))
 
 
 def joined(parts: list[Candidates], dim: int = 1) -> Candidates:
@@ -107,7 +70,9 @@ def merged(problem: Problem, sides: list[tuple[Tensor, int, Candidates]]) -> Can
     `sides`: the samples' indices, the sign of their scalars, and what was found.
     """
     if not sides:
-        return Candidates.none(problem)
+        return Candidates(
+            problem.unit.new_tensor([math.nan, *[math.inf] * 7])[:, None, None].repeat(1, len(problem), 1)
+        )
     columns = []
     for rows, sign, found in sides:
         side = found.values
@@ -184,7 +149,7 @@ def judged_with_scale(fit: Fit) -> Candidates:
     kept = label.topk(fit.prior.free, dim=2).indices[:, :, :-1]
     likely = fit.problem.probabilities(fit.scalars).scatter(2, kept, -1).argmax(dim=2, keepdim=True)
     free = torch.cat([kept, likely], dim=2)
-    again, _ = _judged_once(fit.with_free(free))
+    again, _ = _judged_once(Fit.at(fit.problem, fit.prior, fit.scalars, fit.weights, free, fit.fixed))
     values = again.values.clone()
     values[3].masked_fill_(~tied, math.inf)
     return joined([found, Candidates(values)], dim=2)
@@ -240,7 +205,7 @@ def _judged_once(fit: Fit) -> tuple[Candidates, Tensor]:
     slipped = NEGATIVE * error
     good = ((label >= -slipped) & (label <= 1 + slipped + slack) & (label + slipped >= rest)).all(dim=2)
     # With w = 0, an infinite scale, rounding would explain any gradient, so some entry of w c must exceed it.
-    good &= (pull.abs() > ACCEPT * error).any(dim=2) & fit.credible()
+    good &= (pull.abs() > ACCEPT * error).any(dim=2) & ((weights * scalars).log().abs() <= math.log(LARGEST_SCALE))
     good &= (misfit < ACCEPT) & scalars.isfinite() & weights.isfinite()
     opened = opened.nan_to_num(math.inf).clamp(max=2)
     found = [scalars, scalars, scalars, misfit.where(good, math.inf), opened, weights, loose, checked.to(scalars)]

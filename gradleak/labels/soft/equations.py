@@ -25,8 +25,6 @@ RANK_TOLERANCE, LEAST = 1e-16, 1e-150
 SINGULAR = 1e-13
 # Reciprocal errors above LARGE would overflow when squared.
 LARGE = 1e150
-# Gradient scales κ between 1 / LARGEST_SCALE and LARGEST_SCALE are considered.
-LARGEST_SCALE = 1e9
 # A step that no bracket limits multiplies t by a factor in this range, so that t stays positive.
 RANGE = (0.02, 4.0)
 
@@ -64,10 +62,18 @@ class Fit:
         weights: Tensor | None = None,
         free: Tensor | None = None,
         fixed: bool = False,
+        sides: tuple[Tensor, Tensor] | None = None,
     ) -> Fit:
-        """Evaluate the equations at these points."""
-        by = None if weights is None else weights.unsqueeze(2)
-        return _fit(problem, prior, scalars, weights, free, fixed, *problem.sides(scalars.unsqueeze(2), by))
+        """Evaluate the equations at these points, where p and w c (N, K, C) may be given as `sides`."""
+        at, by = scalars.unsqueeze(2), None if weights is None else weights.unsqueeze(2)
+        probability, pull = sides or problem.sides(at, by)
+        stack = entries(problem, probability, pull, at if weights is None else None)
+        named = stack[0].topk(prior.free, dim=2).indices if free is None else free
+        rest = shared(stack[0], named, prior)
+        accuracy = problem.rounding(probability, rest, at, by).reciprocal_().scatter_(2, named, 0)
+        if prior.rest == "equal":
+            stack -= weighted_mean(stack, accuracy)
+        return Fit(problem, prior, scalars, weights, free, stack.mul_(accuracy), accuracy, fixed)
 
     @cached_property
     def lengths(self) -> Tensor:
@@ -80,25 +86,22 @@ class Fit:
         """The number of equations that determine t."""
         return max(1, self.prior.equations(self.problem.classes) - (self.weights is not None))
 
-    def step(self) -> tuple[Tensor, Tensor]:
-        """Return numerator and denominator (N, K) of the Gauss-Newton step of −t, for the best w if w is unknown."""
+    def moved(self, ends: tuple[Tensor, Tensor] | None) -> Tensor:
+        """Return t (N, K) after a Gauss-Newton step; without `ends` the step changes it by a factor in RANGE."""
         slope = self.stack[1]
         if self.weights is None:
             across, square = (self.stack * slope).sum(dim=3)
-            return across, square.clamp_(min=1e-300)
-        # Remove what a change of w can do; the second pass removes the rounding error of the first.
-        pull, own = self.stack[2], slope
-        size = pull.square().sum(dim=2, keepdim=True).clamp_(min=LEAST)
-        for _ in range(2):
-            own = torch.addcmul(own, (own * pull).sum(dim=2, keepdim=True) / size, pull, value=-1)
-        across, square = (own * self.stack[0]).sum(dim=2), own.square().sum(dim=2)
-        # A scalar that the equations do not determine stays where it is.
-        idle = square <= SINGULAR**2 * slope.square().sum(dim=2)
-        return across.masked_fill_(idle | self.fixed, 0).nan_to_num_(0), square.clamp_(min=LEAST)
-
-    def moved(self, ends: tuple[Tensor, Tensor] | None) -> Tensor:
-        """Return t (N, K) after a Gauss-Newton step; without `ends` the step changes it by a factor in RANGE."""
-        across, square = self.step()
+            square.clamp_(min=1e-300)
+        else:
+            # Remove what a change of w can do; the second pass removes the rounding error of the first.
+            pull, own = self.stack[2], slope
+            size = pull.square().sum(dim=2, keepdim=True).clamp_(min=LEAST)
+            for _ in range(2):
+                own = torch.addcmul(own, (own * pull).sum(dim=2, keepdim=True) / size, pull, value=-1)
+            across, square = (own * self.stack[0]).sum(dim=2), own.square().sum(dim=2)
+            # A scalar that the equations do not determine stays where it is.
+            idle = square <= SINGULAR**2 * slope.square().sum(dim=2)
+            across, square = across.masked_fill_(idle | self.fixed, 0).nan_to_num_(0), square.clamp_(min=LEAST)
         scalars = torch.addcdiv(self.scalars, across, square, value=-1)
         lower, upper = ends or (RANGE[0] * self.scalars, RANGE[1] * self.scalars)
         return scalars.clamp_(lower, upper)
@@ -115,13 +118,8 @@ class Fit:
         # The equations are linear in w. Keep a weight that they hardly determine.
         across, size = (both * both[1]).sum(dim=3)
         change = torch.where((size > 1) & (across > 0), across / size.clamp(min=1e-300), 1)
-        pull *= change.unsqueeze(2)
-        weights = self.weights * change
-        return _fit(self.problem, self.prior, scalars, weights, self.free, self.fixed, probability, pull)
-
-    def with_free(self, free: Tensor) -> Fit:
-        """Return the fit of the same points with other free classes."""
-        return Fit.at(self.problem, self.prior, self.scalars, self.weights, free, self.fixed)
+        weights, sides = self.weights * change, (probability, pull.mul_(change.unsqueeze(2)))
+        return Fit.at(self.problem, self.prior, scalars, weights, self.free, self.fixed, sides)
 
     def picked(self, row: Tensor, column: Tensor) -> Fit:
         """Return the points in these rows and columns as n samples with one point each."""
@@ -156,32 +154,6 @@ class Fit:
         inverse = torch.stack([1 / one, -across / one / two, torch.zeros_like(one), 1 / two], dim=2)
         both: Tensor = inverse.unflatten(2, (2, 2))
         return both
-
-    def credible(self) -> Tensor:
-        """Return where the gradient scale is in the range that is considered (N, K)."""
-        assert self.weights is not None
-        return (self.weights * self.scalars).log().abs() <= math.log(LARGEST_SCALE)
-
-
-def _fit(
-    problem: Problem,
-    prior: LabelPrior,
-    scalars: Tensor,
-    weights: Tensor | None,
-    free: Tensor | None,
-    fixed: bool,
-    probability: Tensor,
-    pull: Tensor,
-) -> Fit:
-    """Return the fit where p and w c (N, K, C) are computed already."""
-    at, by = scalars.unsqueeze(2), None if weights is None else weights.unsqueeze(2)
-    stack = entries(problem, probability, pull, at if weights is None else None)
-    named = stack[0].topk(prior.free, dim=2).indices if free is None else free
-    rest = shared(stack[0], named, prior)
-    accuracy = problem.rounding(probability, rest, at, by).reciprocal_().scatter_(2, named, 0)
-    if prior.rest == "equal":
-        stack -= weighted_mean(stack, accuracy)
-    return Fit(problem, prior, scalars, weights, free, stack.mul_(accuracy), accuracy, fixed)
 
 
 def entries(problem: Problem, probability: Tensor, pull: Tensor, at: Tensor | None) -> Tensor:

@@ -148,10 +148,11 @@ def _with_ties(problem: Problem, prior: LabelPrior, found: Candidates) -> Candid
         free = torch.cat([kept[some, None].expand(-1, problem.classes, -1), every.expand(len(some), -1, 1)], dim=2)
         fit = refined(Fit.at(part, prior, start, free=free), (start / 2, 2 * start), (6 * STEPS,))
         own = judged(part, fit.scalars, fit.lengths, prior)
-        own.misfit.masked_fill_(~explains(part, fit.scalars, prior), math.inf)
+        misfit = own.misfit.masked_fill_(~explains(part, fit.scalars, prior), math.inf)
+        best = misfit.topk(min(MINIMA_KEPT, problem.classes), dim=1, largest=False).indices
         # The other samples repeat their first candidate.
-        wide = found.values[:, :, :1].repeat(1, 1, min(MINIMA_KEPT, problem.classes))
-        wide[:, row] = own.best(MINIMA_KEPT).values
+        wide = found.values[:, :, :1].repeat(1, 1, best.shape[1])
+        wide[:, row] = own.values.gather(2, best.expand(len(own.values), -1, -1))
         both = joined([both, Candidates(wide)], dim=2)
     return both
 

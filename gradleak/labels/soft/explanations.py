@@ -60,19 +60,20 @@ def shaped(labels: Tensor, prior: LabelPrior | Score) -> Tensor:
 
 def explanations(problem: Problem, prior: LabelPrior | Score, merged: Candidates) -> Explanation:
     """List each sample's distinct labels, given its candidates with the best one first."""
-    best, weights, accepted, opened = merged.scalars[:, 0], merged.weights, merged.accepted, merged.open
+    at_all, low, high, _, opened, *with_scale = merged.values
+    best, accepted, weights = at_all[:, 0], merged.accepted, with_scale[0] if with_scale else None
     widest = opened.where(accepted, 0).amax(dim=1)
     counts = accepted.sum(dim=1).tolist()
     most = max(1, *counts)
-    scalars, kept = merged.scalars[:, :most], accepted[:, :most]
+    scalars, kept = at_all[:, :most], accepted[:, :most]
     if weights is None and (widest > KNOWN).any():
         # If a label is uncertain, the ends of its accepted range are explanations as well.
         ends = accepted & (opened > KNOWN)
-        low, high = (_true_ends(problem, prior, merged.scalars, end, ends) for end in (merged.low, merged.high))
+        low, high = (_true_ends(problem, prior, at_all, end, ends) for end in (low, high))
         # These ends represent all candidates between them; keep only the best of these.
         first = torch.arange(accepted.shape[1], device=accepted.device) == 0
         accepted = accepted & (~ends | first)
-        scalars = torch.cat([value[:, :most] for value in (merged.scalars, low, high)], dim=1)
+        scalars = torch.cat([value[:, :most] for value in (at_all, low, high)], dim=1)
         kept = torch.cat([mask[:, :most] for mask in (accepted, ends, ends)], dim=1)
     by = None if weights is None else weights[:, :most, None]
     probability, pull = problem.sides(scalars.unsqueeze(2), by)
@@ -93,7 +94,7 @@ def explanations(problem: Problem, prior: LabelPrior | Score, merged: Candidates
         spare = not isinstance(prior, LabelPrior) or prior.equations(problem.classes) > 1
         checked = torch.full_like(best, spare, dtype=torch.bool)
         return Explanation(best, best.reciprocal(), labels[:, 0], widest, torch.zeros_like(best), checked, tuple(found))
-    loose, checked = merged.loose.where(accepted, 0).amax(dim=1), (merged.checked[:, 0] > 0) & accepted[:, 0]
+    loose, checked = with_scale[1].where(accepted, 0).amax(dim=1), (with_scale[2][:, 0] > 0) & accepted[:, 0]
     # No equation checks such a label, so its error is only bounded by the largest L1 distance of two labels, 2.
     opened = torch.where(checked, widest, 2)
     return Explanation(best, weights[:, 0], labels[:, 0], opened, loose, checked, tuple(found))
