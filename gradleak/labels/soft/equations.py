@@ -68,8 +68,9 @@ class Fit:
         at, by = scalars.unsqueeze(2), None if weights is None else weights.unsqueeze(2)
         probability, pull = sides or problem.sides(at, by)
         stack = entries(problem, probability, pull, at if weights is None else None)
-        named = stack[0].topk(prior.free, dim=2).indices if free is None else free
-        rest = shared(stack[0], named, prior)
+        label = stack[0]
+        named = label.topk(prior.free, dim=2).indices if free is None else free
+        rest = shared(label, named, prior)
         accuracy = problem.rounding(probability, rest, at, by).reciprocal_().scatter_(2, named, 0)
         if prior.rest == "equal":
             stack -= weighted_mean(stack, accuracy)
@@ -162,11 +163,12 @@ def entries(problem: Problem, probability: Tensor, pull: Tensor, at: Tensor | No
     With `at` (N, K, 1), w = 1 / t is no unknown, and the derivative is that by t (2, N, K, C).
     """
     stack = probability.new_empty(3 if at is None else 2, *probability.shape)
-    torch.sub(probability, pull, out=stack[0])
-    slope = torch.mul(probability, problem.rows[0], out=stack[1])
+    label, slope, *by_weight = stack
+    torch.sub(probability, pull, out=label)
+    torch.mul(probability, problem.rows[0], out=slope)
     slope.addcmul_(probability, slope.sum(dim=2, keepdim=True), value=-1)
     if at is None:
-        torch.neg(pull, out=stack[2])
+        torch.neg(pull, out=by_weight[0])
     else:
         slope.addcdiv_(pull, at)
     return stack
@@ -175,7 +177,7 @@ def entries(problem: Problem, probability: Tensor, pull: Tensor, at: Tensor | No
 def shared(label: Tensor, free: Tensor, prior: LabelPrior) -> Tensor:
     """Return the value (N, K, 1) that all entries but the free ones of labels (N, K, C) should have."""
     if prior.rest == "zero":
-        return torch.zeros_like(label[:, :, :1])
+        return label.new_zeros(*label.shape[:2], 1)
     return label.scatter(2, free, 0).sum(dim=2, keepdim=True) / (label.shape[2] - prior.free)
 
 
