@@ -167,7 +167,7 @@ def _judged_once(fit: Fit) -> tuple[Candidates, Tensor]:
     probability, pull = fit.problem.sides(at, by)
     stack = entries(fit.problem, probability, pull, None)
     label, slopes = stack[0], stack[1:]
-    error = fit.problem.rounding(probability, shared(label, free, prior), at, by)
+    error = fit.problem.rounding(probability, shared(label.clone(), free, prior), at, by)
     free = torch.zeros_like(label, dtype=torch.bool).scatter_(2, free, True)
     misfit = fit.lengths[0].nan_to_num(math.inf)
     reach = ((ACCEPT**2 - misfit.square()).clamp(min=0) * fit.equations).sqrt()

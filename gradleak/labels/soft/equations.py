@@ -175,10 +175,10 @@ def entries(problem: Problem, probability: Tensor, pull: Tensor, at: Tensor | No
 
 
 def shared(label: Tensor, free: Tensor, prior: LabelPrior) -> Tensor:
-    """Return the value (N, K, 1) that all entries but the free ones of labels (N, K, C) should have."""
+    """Return the value (N, K, 1) that entries of labels (N, K, C) should have, and overwrite the free ones by 0."""
     if prior.rest == "zero":
         return label.new_zeros(*label.shape[:2], 1)
-    return label.scatter(2, free, 0).sum(dim=2, keepdim=True) / (label.shape[2] - prior.free)
+    return label.scatter_(2, free, 0).sum(dim=2, keepdim=True) / (label.shape[2] - prior.free)
 
 
 def weighted_mean(values: Tensor, accuracy: Tensor) -> Tensor:
