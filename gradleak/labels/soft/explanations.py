@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from gradleak.labels.priors import LabelPrior, Score
-from gradleak.labels.soft.exact import Candidates, explains
+from gradleak.labels.soft.candidates import Candidates
+from gradleak.labels.soft.equations import explains
 from gradleak.labels.soft.problem import Problem
 from gradleak.labels.verdict import KNOWN
 
@@ -57,36 +58,46 @@ def shaped(labels: Tensor, prior: LabelPrior | Score) -> Tensor:
     return result.scatter_add_(-1, free, missing.expand_as(free)).clamp_(min=0)
 
 
-def explanations(
-    problem: Problem, prior: LabelPrior | Score, merged: Candidates
-) -> tuple[tuple[Tensor, ...], Tensor, Tensor]:
-    """Return each sample's distinct accepted labels (M, C), the largest uncertainty (N,), and the best label (N, C)."""
-    accepted = merged.accepted
-    widest = merged.open.where(accepted, 0).amax(dim=1)
+def explanations(problem: Problem, prior: LabelPrior | Score, merged: Candidates) -> Explanation:
+    """List each sample's distinct labels, given its candidates with the best one first."""
+    at_all, low, high, _, opened, *with_scale = merged.values
+    best, accepted, weights = at_all[:, 0], merged.accepted, with_scale[0] if with_scale else None
+    widest = opened.where(accepted, 0).amax(dim=1)
     counts = accepted.sum(dim=1).tolist()
     most = max(1, *counts)
-    scalars, kept = merged.scalars[:, :most], accepted[:, :most]
-    if (widest > KNOWN).any():
+    scalars, kept = at_all[:, :most], accepted[:, :most]
+    if weights is None and (widest > KNOWN).any():
         # If a label is uncertain, the ends of its accepted range are explanations as well.
-        ends = accepted & (merged.open > KNOWN)
-        low, high = (_true_ends(problem, prior, merged.scalars, end, ends) for end in (merged.low, merged.high))
+        ends = accepted & (opened > KNOWN)
+        low, high = (_true_ends(problem, prior, at_all, end, ends) for end in (low, high))
         # These ends represent all candidates between them; keep only the best of these.
         first = torch.arange(accepted.shape[1], device=accepted.device) == 0
         accepted = accepted & (~ends | first)
-        scalars = torch.cat([value[:, :most] for value in (merged.scalars, low, high)], dim=1)
+        scalars = torch.cat([value[:, :most] for value in (at_all, low, high)], dim=1)
         kept = torch.cat([mask[:, :most] for mask in (accepted, ends, ends)], dim=1)
-    probability, pull = problem.sides(scalars.unsqueeze(2))
+    by = None if weights is None else weights[:, :most, None]
+    probability, pull = problem.sides(scalars.unsqueeze(2), by)
     labels = shaped(probability - pull, prior)
+    # If the scale is unknown, `loose` says how far the scalar is, too.
+    at = scalars if weights is None else torch.ones_like(scalars)
     # Usually all accepted candidates are the same label, reached from several starts.
-    best = labels[:, :1]
-    apart = _apart(labels, best, scalars, scalars[:, :1]) & kept
-    found = [own if count else own[:0] for own, count in zip(best, counts, strict=True)]
+    first_label = labels[:, :1]
+    apart = _apart(labels, first_label, at, at[:, :1]) & kept
+    found = [own if count else own[:0] for own, count in zip(first_label, counts, strict=True)]
     for n in [n for n, several in enumerate(apart.any(dim=1).tolist()) if several]:
-        own, at = labels[n, kept[n]], scalars[n, kept[n]]
-        near = ~_apart(own.unsqueeze(0), own.unsqueeze(1), at.unsqueeze(0), at.unsqueeze(1))
+        own, here = labels[n, kept[n]], at[n, kept[n]]
+        near = ~_apart(own.unsqueeze(0), own.unsqueeze(1), here.unsqueeze(0), here.unsqueeze(1))
         repeats = (near & torch.ones_like(near).triu(1)).any(dim=0)
         found[n] = own[~repeats]
-    return tuple(found), widest, best[:, 0]
+    if weights is None:
+        # A single equation is used up by the scalar: every root is an answer, and a root may have been missed.
+        spare = not isinstance(prior, LabelPrior) or prior.equations(problem.classes) > 1
+        checked = torch.full_like(best, spare, dtype=torch.bool)
+        return Explanation(best, best.reciprocal(), labels[:, 0], widest, torch.zeros_like(best), checked, tuple(found))
+    loose, checked = with_scale[1].where(accepted, 0).amax(dim=1), (with_scale[2][:, 0] > 0) & accepted[:, 0]
+    # No equation checks such a label, so its error is only bounded by the largest L1 distance of two labels, 2.
+    opened = torch.where(checked, widest, 2)
+    return Explanation(best, weights[:, 0], labels[:, 0], opened, loose, checked, tuple(found))
 
 
 def _apart(labels: Tensor, others: Tensor, scalars: Tensor, other_scalars: Tensor) -> Tensor:

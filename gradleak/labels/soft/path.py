@@ -160,6 +160,13 @@ def joined(parts: list[Tensor]) -> Tensor:
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
+def padded(values: Tensor, columns: int) -> Tensor:
+    """Return values (…, K) with the first one of each row repeated, to be K = `columns` in all."""
+    if values.shape[-1] == columns:
+        return values
+    return torch.cat([values, values[..., :1].expand(*values.shape[:-1], columns - values.shape[-1])], dim=-1)
+
+
 def golden(loss: Callable[[Tensor], Tensor], lower: Tensor, upper: Tensor, steps: int = 60) -> Tensor:
     """Narrow brackets (N, K) around one minimum each by golden-section search, which needs no derivatives."""
     for _ in range(steps):

@@ -98,10 +98,21 @@ class Problem(ScalarPath):
         label = probability - pull
         return label, self.rounding(probability, label, at)
 
-    def sides(self, at: Tensor) -> tuple[Tensor, Tensor]:
-        """Return p(t) and c / t (N, K, C), whose difference is the label, for t (N, K, 1)."""
+    def sides(self, at: Tensor, weights: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Return p(t) and w c (N, K, C), whose difference is the label, for t and w (N, K, 1); by default w = 1 / t."""
         logits, ratios = self.rows
         scores = at * logits
         if self.bias is not None:
             scores += self.bias
-        return scores.softmax(dim=2), ratios / at
+        return scores.softmax(dim=2), ratios / at if weights is None else ratios * weights
+
+    def grid_probabilities(self, grid: Tensor) -> Tensor:
+        """Return p(t) (N, C, K) on a grid t (N, K): with classes before grid points, sums access memory in order."""
+        # Work in place, since memory traffic takes most of the time.
+        scores = (self.logits - self.logits.amax(dim=1, keepdim=True)).unsqueeze(2) * grid.unsqueeze(1)
+        if self.bias is not None:
+            scores += self.bias.unsqueeze(1)
+            scores -= scores.amax(dim=1, keepdim=True)
+        # Exponentials that underflow take five times as long as others.
+        scores.clamp_(min=-700).exp_()
+        return scores.mul_(scores.sum(dim=1, keepdim=True).reciprocal_())

@@ -15,8 +15,8 @@ from gradleak.answers import LabelStatus as Status
 from gradleak.cases import NOISE, Attack, Case
 from gradleak.errors import InputError, unknown
 from gradleak.labels.priors import LabelPrior, Score, resolve
-from gradleak.labels.soft import exact, intervals, search, unscaled
-from gradleak.labels.soft.exact import Candidates
+from gradleak.labels.soft import exact, intervals, search
+from gradleak.labels.soft.candidates import Candidates, checked, merged
 from gradleak.labels.soft.explanations import Explanation, explanations, reason_of, shaped
 from gradleak.labels.soft.path import label_path
 from gradleak.labels.soft.problem import ACCEPT, Problem
@@ -287,18 +287,11 @@ def _exact(
     disturbed = _noise(reduced, weight, noise)
     problem = _rounded(problem_of(reduced, weight, bias, gradients.dtype, disturbed, scale or 1.0), rounding)
     signed = [(rows, sign) for rows, sign in ((plus, 1), (minus, -1)) if len(rows)]
-    if scale is None:
-        sides = [(rows, sign, unscaled.solve(problem.side(rows, sign), prior)) for rows, sign in signed]
-        return _as_labels(reduced, problem, gradients, fitted, unscaled.merged(problem, sides), None, prior, rounding)
-    parts = [(rows, sign, exact.solve(problem.side(rows, sign), prior)) for rows, sign in signed]
-    merged = _merged(problem, parts)
-    best = merged.scalars[:, 0]
-    candidates, widest, label = explanations(problem, prior, merged)
-    # A single equation is used up by the scalar: every root is an answer, and a root may have been missed.
-    spare = not isinstance(prior, LabelPrior) or prior.equations(problem.classes) > 1
-    checked = torch.full_like(best, spare, dtype=torch.bool)
-    proved = _proved(problem, prior, parts) if certify == "proof" else None
-    found = Explanation(best, best.reciprocal(), label, widest, torch.zeros_like(best), checked, candidates, proved)
+    solve = exact.solve_with_scale if scale is None else exact.solve
+    parts = [(rows, sign, solve(problem.side(rows, sign), prior)) for rows, sign in signed]
+    found = explanations(problem, prior, merged(problem, parts))
+    if certify == "proof":
+        found = replace(found, proved=_proved(problem, prior, parts))
     return _as_labels(reduced, problem, gradients, fitted, found, scale, prior, rounding)
 
 
@@ -464,28 +457,6 @@ def _rounded(problem: Problem, rounding: _Rounding) -> Problem:
     return replace(problem, unit=torch.full_like(problem.unit, rounding.unit), floor=floor)
 
 
-def _merged(problem: Problem, sides: list[tuple[Tensor, int, Candidates]]) -> Candidates:
-    """Merge the candidates of both signs, accepted ones first and best first; other candidates have NaN scalars."""
-    if not sides:
-        return Candidates.none(problem)
-    columns = []
-    for rows, sign, found in sides:
-        misfit = found.misfit.where(found.accepted, math.inf)
-        side = torch.stack([found.scalars, misfit, found.low, found.high, found.open])
-        if sign < 0:
-            side[[0, 2, 3]] *= -1
-        if len(rows) < len(problem):
-            whole = side.new_full((len(side), len(problem), side.shape[2]), math.inf)
-            whole[:, rows] = side
-            side = whole
-        columns.append(side)
-    merged = columns[0] if len(columns) == 1 else torch.cat(columns, dim=2)
-    merged = merged.gather(2, merged[1].argsort(dim=1, stable=True).expand_as(merged))
-    scalars, misfit, low, high, opened = merged
-    accepted = misfit < math.inf
-    return Candidates(scalars.where(accepted, math.nan), misfit, low, high, opened, accepted)
-
-
 def _published(
     gradients: Tensor, weight: Tensor, bias: Tensor | None, prior: LabelPrior | Score, solver: Solver
 ) -> SoftLabels:
@@ -561,16 +532,17 @@ def _with_bias(
     if scale is None:
         assert prior is not None
         rows = fitted.nonzero()[:, 0]
-        sides = [(rows, 1, unscaled.solve(problem[rows], prior, size[rows, None]))] if len(rows) else []
-        return _as_labels(reduced, problem, gradients, fitted, unscaled.merged(problem, sides), None, prior, rounding)
-    label, opened, fits = exact.checked(problem, size[:, None], prior)
+        sides = [(rows, 1, exact.solve_with_scale(problem[rows], prior, size[rows, None]))] if len(rows) else []
+        found = explanations(problem, prior, merged(problem, sides))
+        return _as_labels(reduced, problem, gradients, fitted, found, None, prior, rounding)
+    label, opened, fits = checked(problem, size[:, None], prior)
     fits &= fitted
     label = label if prior is None else shaped(label, prior)
     candidates = tuple(one[None][: int(fit)] for one, fit in zip(label, fits.tolist(), strict=True))
     none = torch.zeros_like(size)
-    answer = Explanation(size.where(fits, math.nan), 1 / size, label, opened, none, none == 0, candidates)
-    found = _as_labels(reduced, problem, gradients, fitted, answer, scale, prior, rounding)
-    return _unchecked(found) if prior is None else found
+    found = Explanation(size.where(fits, math.nan), 1 / size, label, opened, none, none == 0, candidates)
+    answer = _as_labels(reduced, problem, gradients, fitted, found, scale, prior, rounding)
+    return _unchecked(answer) if prior is None else answer
 
 
 def _why_not(case: Case) -> str:

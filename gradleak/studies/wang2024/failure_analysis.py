@@ -303,7 +303,8 @@ def figure_open(scale: float = 40.0, seed: int = 0) -> Figure:
     t is the length of the feature and t* is its true length. Labels with residuals below the dashed line are accepted.
     """
     from gradleak.labels import PRIORS
-    from gradleak.labels.soft import exact, rank_one, single
+    from gradleak.labels.soft import rank_one, single
+    from gradleak.labels.soft.equations import Fit
     from gradleak.labels.soft.problem import ACCEPT
 
     generator = torch.Generator().manual_seed(seed)
@@ -323,8 +324,7 @@ def figure_open(scale: float = 40.0, seed: int = 0) -> Figure:
         # In float64 the minimum is narrower than the step of any even grid.
         near = np.geomspace(1e-15, 0.3, 200)
         at = torch.from_numpy(np.sort(np.concatenate([np.geomspace(0.02, 50, 800), 1 - near, 1 + near])))[None] * truth
-        residual, _ = exact._residuals(problem, at, PRIORS["smoothing"])
-        misfit = (residual.square().sum(dim=2) / 8).sqrt()[0].clamp(min=1e-3)
+        misfit = Fit.at(problem, PRIORS["smoothing"], at).lengths[0, 0].clamp(min=1e-3)
         axis.plot(at[0] / truth, misfit, color=figures.COLOURS[2 * index], label=name)
     axis.axhline(ACCEPT, color="0.4", linestyle=figures.DASHES[1], linewidth=1.1, label="accepted below")
     figures.mark_truth(axis, 1.0, "true scalar")

@@ -13,7 +13,8 @@ from torch import Tensor
 from gradleak import augment
 from gradleak.errors import InputError, UnknownName
 from gradleak.labels import PRIORS, recover_soft_labels
-from gradleak.labels.soft import exact, intervals, rank_one, single
+from gradleak.labels.soft import exact, grid, intervals, rank_one, single
+from gradleak.labels.soft.equations import explains
 from gradleak.labels.soft.intervals import excluded, proved
 from gradleak.labels.soft.problem import Problem
 
@@ -72,7 +73,7 @@ def test_no_range_with_an_answer_is_excluded(
     )
     far = 10 ** (8 * torch.rand(40, generator=generator, dtype=torch.float64) - 1)
     points = lengths[:, None].clamp(min=1e-6) * torch.cat([near.abs().clamp(min=1e-3), far, near.new_ones(1)])
-    accepted = exact.explains(own, points, prior)
+    accepted = explains(own, points, prior)
     # Every point is inside a range of its own, narrow or wide.
     width = 10 ** (-10 * torch.rand(points.shape, generator=generator, dtype=torch.float64))
     place = torch.rand(points.shape, generator=generator, dtype=torch.float64)
@@ -144,7 +145,7 @@ def test_many_classes_are_searched_in_few_places_and_nothing_is_lost(monkeypatch
         gradients, weight, _, _ = sent(100, 3.0, labels, "float32", 3, 12)
         few = recover_soft_labels(gradients, weight, prior=labels)
         with monkeypatch.context() as patched:
-            patched.setattr(exact, "MANY", 10**9)
+            patched.setattr(grid, "MANY", 10**9)
             every = recover_soft_labels(gradients, weight, prior=labels)
         assert few.status == every.status
         torch.testing.assert_close(few.labels, every.labels, rtol=0, atol=1e-9)

@@ -1,0 +1,40 @@
+"""Search for the scalar where a caller's score of the label takes the place of a prior's equations."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from gradleak.labels.priors import Score
+from gradleak.labels.soft.path import golden
+from gradleak.labels.soft.problem import Problem
+
+
+def level(label: Tensor, error: Tensor, score: Score) -> Tensor:
+    """Return by how much rounding changes a label's score (N, K)."""
+    generator = torch.Generator().manual_seed(0)
+    signs = 2 * torch.randint(2, (8, label.shape[2]), generator=generator).to(label) - 1
+    found = score(label)
+    change = torch.stack([(score(label + error * sign) - found).abs() for sign in signs]).mean(dim=0)
+    return change.clamp(min=1e-300)
+
+
+def scored(problem: Problem, ends: Tensor, score: Score) -> tuple[Tensor, Tensor]:
+    """Narrow brackets with these `ends` (N, 2K), and return the scalars and the misfits with their slopes (2, N, K).
+
+    The square of the misfit is the score in units of the change that rounding of the label makes to it.
+    """
+
+    def value(at: Tensor) -> Tensor:
+        return score(problem.labels(at))
+
+    lower, upper = ends.chunk(2, dim=1)
+    scalars = golden(value, lower, upper)
+    label, error = problem.explained(scalars)
+    found, unit = score(label), level(label, error, score)
+    # Take the smaller slope of both sides: at the end of an interval of zero score the label is undetermined.
+    step = 1e-4 * scalars
+    # Noise in the score at its minimum is no part of the slope.
+    more = torch.minimum(value(scalars + step), value(scalars - step)) - found
+    misfit, steep = torch.stack([found, more]).div_(unit).clamp_(min=0).sqrt_()
+    return scalars, torch.stack([misfit, steep / step])
