@@ -304,7 +304,7 @@ def test_local_steps_and_unknown_shapes_are_refused() -> None:
     _, leak = sent(small(), 1, torch.float32)
     with pytest.raises(InputError, match="peeling takes the gradient of one step"):
         peel(replace(leak, local_steps=2))
-    with pytest.raises(InputError, match="what shape"):
+    with pytest.raises(InputError, match="needs the shape of the clients' inputs"):
         peel(replace(leak, input_shape=None))
 
 
