@@ -24,6 +24,8 @@ from matplotlib.figure import Figure
 from gradleak.show import figures
 from gradleak.show.summaries import select
 
+# The style of a line or a point, as `Axes.plot` takes it.
+Look = dict[str, Any]
 # Draws some columns of a panel's rows.
 Mark = Callable[[Axes, pd.DataFrame], None]
 # The values of the columns that make a group, as one text.
@@ -81,7 +83,7 @@ def lines(
     aside: float = 0.0,
     label: Named = lambda *values: ", ".join(map(str, values)),
     order: Collection[str] = (),
-    looks: Mapping[str, Mapping[str, Any]] | None = None,
+    looks: Mapping[str, Look] | None = None,
     **style: Any,
 ) -> Mark:
     """Draw the mean of a column against another one, a line for each group.
@@ -129,7 +131,7 @@ def lines(
     return draw
 
 
-def look_of(number: int) -> dict[str, Any]:
+def look_of(number: int) -> Look:
     """Return the colour, dashes and marker of a figure's lines by their number."""
     return {
         "color": figures.COLOURS[number % len(figures.COLOURS)],
@@ -142,7 +144,7 @@ def look_of(number: int) -> dict[str, Any]:
 def points(x: str, y: str, label: str = "", colour: str = figures.COLOURS[0], **style: Any) -> Mark:
     """Draw a point for each row."""
 
-    look: dict[str, Any] = {"s": 9, "color": colour, "label": label, "linewidth": 0} | style
+    look: Look = {"s": 9, "color": colour, "label": label, "linewidth": 0} | style
 
     def draw(axis: Axes, rows: pd.DataFrame) -> None:
         axis.scatter(rows[x], rows[y], **look)
@@ -157,7 +159,7 @@ def scattered(
     *,
     label: Named = lambda *values: ", ".join(map(str, values)),
     order: Sequence[str] = (),
-    looks: Mapping[str, Mapping[str, Any]] | None = None,
+    looks: Mapping[str, Look] | None = None,
     **style: Any,
 ) -> Mark:
     """Draw a point for each row; the colour and the marker tell its group.
@@ -186,7 +188,7 @@ def scattered(
     return draw
 
 
-def crossed(colours: Iterable[str], dashes: Iterable[str]) -> dict[str, dict[str, Any]]:
+def crossed(colours: Iterable[str], dashes: Iterable[str]) -> dict[str, Look]:
     """Return the looks of groups named "first, second": the first word sets the colour, the second dashes and marker.
 
     Args:
@@ -214,7 +216,7 @@ def bound(place: float, words: str = "", height: float = 0.0, *, label: str = ""
         words_style: What `Axes.text` takes.
     """
 
-    look: dict[str, Any] = {"fontsize": 9, "color": figures.TRUTH} | words_style
+    look: Look = {"fontsize": 9, "color": figures.TRUTH} | words_style
 
     def draw(axis: Axes, rows: pd.DataFrame) -> None:
         axis.axvline(place, color=figures.TRUTH, linestyle=DASHED, linewidth=1.2, label=label)
@@ -268,7 +270,7 @@ def stacked(
 def level(value: float | str, label: str = "", *, upright: bool = False, **style: Any) -> Mark:
     """Draw a dashed horizontal (or upright) line at a value, or at the mean of a column."""
 
-    look: dict[str, Any] = {"color": figures.TRUTH, "linestyle": DASHED, "linewidth": 1.4, "label": label} | style
+    look: Look = {"color": figures.TRUTH, "linestyle": DASHED, "linewidth": 1.4, "label": label} | style
 
     def draw(axis: Axes, rows: pd.DataFrame) -> None:
         place = float(rows[value].mean()) if isinstance(value, str) else value
@@ -361,7 +363,7 @@ def dots(x: str, y: str, colour: Callable[[str], str]) -> Mark:
         named_lines(axis, list(rows[y].unique()))
         for place, (name, group) in enumerate(rows.groupby(y, sort=False)):
             values = group[x].dropna().astype(float)
-            look: dict[str, Any] = {"color": colour(str(name))}
+            look: Look = {"color": colour(str(name))}
             axis.scatter(values, np.full(len(values), place), s=9, alpha=0.55, **look)
             if len(values):
                 axis.scatter(values.mean(), place, s=170, marker="|", linewidth=2.4, **look)
@@ -377,7 +379,7 @@ def proportions(
     interval: Callable[[pd.Series[Any]], tuple[float, float]],
     aside: float = 0.0,
     order: Collection[str] = (),
-    looks: Mapping[str, Mapping[str, Any]] | None = None,
+    looks: Mapping[str, Look] | None = None,
 ) -> Mark:
     """Draw the mean of a column with its confidence interval, on a line for each value of `y`, from top to bottom.
 
