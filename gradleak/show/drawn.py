@@ -34,11 +34,22 @@ MARKERS = "osD^vx"
 DASHED = (0, (4, 2))
 
 
+def listed(*values: object) -> str:
+    """Return the values as one text, separated by commas."""
+    return ", ".join(map(str, values))
+
+
+def grouped(rows: pd.DataFrame, by: str | Sequence[str]) -> list[tuple[tuple[Any, ...], pd.DataFrame]]:
+    """Return groups of rows with the values of the columns `by`, in their order; without columns, all rows."""
+    keys = [by] if isinstance(by, str) else list(by)
+    return list(rows.groupby(keys, sort=False)) if keys else [((), rows)]
+
+
 def drawn(
     rows: pd.DataFrame,
     *marks: Mark,
     panels: str | Sequence[str] = (),
-    title: Named = lambda *values: ", ".join(map(str, values)),
+    title: Named = listed,
     across: int = 4,
     height: float = 3.0,
     ylabel: str | Named = "",
@@ -64,11 +75,9 @@ def drawn(
     """
     if rows.empty:
         return figures.nothing(empty)
-    keys = [panels] if isinstance(panels, str) else list(panels)
-    groups = rows.groupby(keys, sort=False) if keys else [((), rows)]
     shown = [
         panel(group, *marks, title=title(*values), ylabel=ylabel(*values) if callable(ylabel) else ylabel, **settings)
-        for values, group in groups
+        for values, group in grouped(rows, panels)
     ]
     return arranged(shown, across, height=height, legend=legend, sharey=sharey)
 
@@ -81,7 +90,7 @@ def lines(
     middle: Literal["mean", "median"] = "mean",
     band: str = "",
     aside: float = 0.0,
-    label: Named = lambda *values: ", ".join(map(str, values)),
+    label: Named = listed,
     order: Collection[str] = (),
     looks: Mapping[str, Look] | None = None,
     **style: Any,
@@ -102,11 +111,9 @@ def lines(
         looks: The style of a line by its label, where the house's order of colours and dashes will not do.
         style: What `Axes.plot` takes, for every line.
     """
-    keys = [by] if isinstance(by, str) else list(by)
 
     def draw(axis: Axes, rows: pd.DataFrame) -> None:
-        groups = rows.groupby(keys, sort=False) if keys else [((), rows)]
-        named = {label(*values): group for values, group in groups}
+        named = {label(*values): group for values, group in grouped(rows, by)}
         every = sorted(rows[x].unique())
         for number, name in enumerate(order or named):
             if name not in named:
@@ -157,7 +164,7 @@ def scattered(
     y: str,
     by: str | Sequence[str],
     *,
-    label: Named = lambda *values: ", ".join(map(str, values)),
+    label: Named = listed,
     order: Sequence[str] = (),
     looks: Mapping[str, Look] | None = None,
     **style: Any,
@@ -173,10 +180,9 @@ def scattered(
         looks: The style of a group by its label, where the house's order of colours and markers will not do.
         style: What `Axes.plot` takes, for every group.
     """
-    keys = [by] if isinstance(by, str) else list(by)
 
     def draw(axis: Axes, rows: pd.DataFrame) -> None:
-        named = {label(*values): group for values, group in rows.groupby(keys, sort=False)}
+        named = {label(*values): group for values, group in grouped(rows, by)}
         for number, name in enumerate(order or named):
             if name in named:
                 # Large and small markers take turns, so that points in the same place are seen.
@@ -217,9 +223,10 @@ def bound(place: float, words: str = "", height: float = 0.0, *, label: str = ""
     """
 
     look: Look = {"fontsize": 9, "color": figures.TRUTH} | words_style
+    line = level(place, label, upright=True, linewidth=1.2)
 
     def draw(axis: Axes, rows: pd.DataFrame) -> None:
-        axis.axvline(place, color=figures.TRUTH, linestyle=DASHED, linewidth=1.2, label=label)
+        line(axis, rows)
         axis.text(place, height, words, **look)
 
     return draw
@@ -392,12 +399,11 @@ def proportions(
         order: The groups that are drawn, by their label, in this order; all of them if it is empty.
         looks: The style of a group by its label, where the house's order of colours and markers will not do.
     """
-    keys = [by] if isinstance(by, str) else list(by)
 
     def draw(axis: Axes, rows: pd.DataFrame) -> None:
         names = list(rows[y].unique())
         named_lines(axis, names)
-        groups = {", ".join(map(str, values)): group for values, group in rows.groupby(keys, sort=False)}
+        groups = {listed(*values): group for values, group in grouped(rows, by)}
         for number, label in enumerate([name for name in order or groups if name in groups]):
             look = look_of(number) | {"linestyle": "", "markersize": 7} | dict((looks or {}).get(label, {}))
             for name, group in groups[label].groupby(y, sort=False):

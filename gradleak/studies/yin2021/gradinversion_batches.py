@@ -177,7 +177,8 @@ def sizes_table(record: Record) -> pd.DataFrame:
     """
     images = rows_of(record, "image", "sizes")
     sizes = images["batch_size"].map("{:.0f}".format).where(~images["run"].isin(FLOORS), images["run"])
-    measures = quality(images, max(record.stated(Parameters).sizes), record.stated(Parameters).seed)
+    stated = record.stated(Parameters)
+    measures = quality(images, max(stated.sizes), stated.seed)
     measures["labels, %"] = restored(mean("labels", hundredths))
     return summary(images.assign(shown=sizes), {"images": "kind", "B, or floor": "shown"}, measures)
 
@@ -221,9 +222,8 @@ def figure_networks(record: Record) -> Figure:
 
 def figure_sizes(record: Record) -> Figure:
     """Draw the share of identified images (%) and the PSNR (dB) against the batch size, with 95 % intervals."""
-    most, seed = max(record.stated(Parameters).sizes), record.stated(Parameters).seed
-    images = rows_of(record, "image", "sizes")
-    sizes = sorted(record.stated(Parameters).sizes)
+    images, stated = rows_of(record, "image", "sizes"), record.stated(Parameters)
+    sizes = sorted(stated.sizes)
     runs = {kind: (kind, partial(named, kind)) for kind in KINDS}
     chance = rows_of(record, "batches", "sizes")["chance"].astype(float).iloc[0]
     shown = {
@@ -231,4 +231,6 @@ def figure_sizes(record: Record) -> Figure:
         "identified_by_own": ("IIP by the attacked network, %", chance),
         "psnr": ("PSNR, dB", select(images, run="mean colour")["psnr"].astype(float).mean()),
     }
-    return draw_sizes(images, runs, shown, floor="chance, and mean colour", sizes=sizes, most=most, seed=seed)
+    return draw_sizes(
+        images, runs, shown, floor="chance, and mean colour", sizes=sizes, most=max(sizes), seed=stated.seed
+    )

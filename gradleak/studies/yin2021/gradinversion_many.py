@@ -238,30 +238,29 @@ def table(record: Record, part: str = "batches") -> pd.DataFrame:
     One row for each kind of image, batch size B and attack, and for each baseline. The last column is the share of
     images whose feature was recovered (%).
     """
-    images = rows_of(record, "image", part)
+    images, stated = rows_of(record, "image", part), record.stated(Parameters)
     runs = [run.removeprefix(f"{kind}, ") for kind, run in zip(images["kind"], images["run"], strict=True)]
     return summary(
         images.assign(shown=runs),
         {"images": "kind", "B, attack, or floor": "shown"},
-        quality(images, _most(record, part), record.stated(Parameters).seed)
+        quality(images, _most(stated, part), stated.seed)
         | {"features found, %": restored(mean("known_feature", hundredths))},
     )
 
 
-def _most(record: Record, part: str) -> int:
+def _most(stated: Parameters, part: str) -> int:
     """Return the number of images in each group that the bootstrap resamples."""
-    return int(max(record.stated(Parameters).sizes) if part == "batches" else record.stated(Parameters).pictures)
+    return max(stated.sizes) if part == "batches" else stated.pictures
 
 
 def gains(record: Record, part: str = "batches") -> pd.DataFrame:
     """Return the mean differences between pairs of runs over all images of a part, one row for each pair."""
-    images = rows_of(record, "image", part)
-    groups = _most(record, part), record.stated(Parameters).seed
+    images, stated = rows_of(record, "image", part), record.stated(Parameters)
+    groups = _most(stated, part), stated.seed
     if part == "pictures":
-        return gain_table(images, picture_pairs(record.stated(Parameters).picture_sizes), *groups)
-    sizes = record.stated(Parameters).sizes
+        return gain_table(images, picture_pairs(stated.picture_sizes), *groups)
     random = images[images["kind"] == KINDS[0]]
-    compared = (images, pairs(sizes)), (random, colour_pairs(sizes))
+    compared = (images, pairs(stated.sizes)), (random, colour_pairs(stated.sizes))
     return pd.concat([gain_table(*both, *groups) for both in compared], ignore_index=True)
 
 
@@ -272,14 +271,13 @@ def figure_images(record: Record, part: str = "batches", kind: str = KINDS[0]) -
 
 def figure_sizes(record: Record) -> Figure:
     """Draw the share of identified images (%) and the PSNR (dB) against the batch size, a line per kind and attack."""
-    most, seed = _most(record, "batches"), record.stated(Parameters).seed
-    images = rows_of(record, "image", "batches")
-    sizes = sorted(record.stated(Parameters).sizes)
+    images, stated = rows_of(record, "image", "batches"), record.stated(Parameters)
+    most, sizes = _most(stated, "batches"), sorted(stated.sizes)
     runs = {f"{kind}, {attack}": (kind, partial(named, kind, attack=attack)) for attack in ATTACKS for kind in KINDS}
     chance = rows_of(record, "batches", "batches")["chance"].astype(float).iloc[0]
     colour = select(images, run="mean colour", kind=KINDS[0])["psnr"].astype(float).mean()
     shown = {"identified": ("IIP by another network, %", chance), "psnr": ("PSNR, dB", colour)}
-    return draw_sizes(images, runs, shown, floor="floor", sizes=sizes, most=most, seed=seed)
+    return draw_sizes(images, runs, shown, floor="floor", sizes=sizes, most=most, seed=stated.seed)
 
 
 def sharing(record: Record) -> pd.DataFrame:
