@@ -121,20 +121,23 @@ class _Scope(NamedTuple):
 
     Attributes:
         names: The names in the order in which they appear.
-        arguments: The names of arguments, which calls may state; all other local names may be renamed.
+        places: The places of the names that may be renamed: neither arguments, which calls may state, nor attributes.
         is_class: Whether the names are those of a class, which are attributes.
     """
 
     names: dict[str, Import | None]
-    arguments: frozenset[str] = frozenset()
+    places: dict[str, int]
     is_class: bool = False
+
+    @classmethod
+    def of(cls, names: dict[str, Import | None], arguments: Collection[str] = ()) -> _Scope:
+        """Return the scope of a function or a comprehension."""
+        renamed = (name for name, imported in names.items() if imported is None and name not in arguments)
+        return cls(names, {name: place for place, name in enumerate(renamed)})
 
     def spelled(self, name: str, level: int) -> str:
         """Return the text of a name that is bound here, at this level of nesting."""
-        if self.is_class or name in self.arguments:
-            return name
-        renamed = [other for other, imported in self.names.items() if imported is None and other not in self.arguments]
-        return f"${level}.{renamed.index(name)}"
+        return f"${level}.{self.places[name]}" if name in self.places else name
 
 
 Scopes = tuple[_Scope, ...]
@@ -242,7 +245,7 @@ class _Speller:
         names |= {child.name: None for child in getattr(node, "type_params", ())}
         for declared in _declared(body):
             names.pop(declared, None)
-        inner = (*scopes, _Scope(names, frozenset(child.arg for child in (*named_arguments, *stars))))
+        inner = (*scopes, _Scope.of(names, {child.arg for child in (*named_arguments, *stars)}))
         argument_names = " ".join(child.arg for child in (*named_arguments, *stars))
         return (
             f"{type(node).__name__}({name} {shape} {argument_names} {' '.join(outside)} "
@@ -256,15 +259,15 @@ class _Speller:
             else ("(itself)" if node.name == self.own else "(another)")
         )
         type_parameters: dict[str, Import | None] = {child.name: None for child in getattr(node, "type_params", ())}
-        outer = (*scopes, _Scope(type_parameters)) if type_parameters else scopes
+        outer = (*scopes, _Scope.of(type_parameters)) if type_parameters else scopes
         outside = [self.spell(part, outer) for part in (node.bases, node.keywords, node.decorator_list)]
-        inner = (*outer, _Scope(dict(bound(node.body, self.module.package)), is_class=True))
+        inner = (*outer, _Scope(dict(bound(node.body, self.module.package)), {}, is_class=True))
         body = [child for child in node.body if not (_constructs(child) and getattr(child, "name", "") in self.without)]
         return f"class({name} {' '.join(outside)} {' '.join(self.spell(child, inner) for child in body)})"
 
     def _comprehension(self, node: Comprehension, scopes: Scopes) -> str:
         targets = [target for child in node.generators for target in bound([child.target], self.module.package)]
-        inner = (*scopes, _Scope(dict(targets)))
+        inner = (*scopes, _Scope.of(dict(targets)))
         first, *rest = node.generators
         parts = [self.spell(first.iter, scopes), self.spell(first.target, inner), self.spell(first.ifs, inner)]
         parts += [self.spell(child, inner) for child in rest]
