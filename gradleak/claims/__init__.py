@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 from pydantic import ValidationError
@@ -13,6 +13,7 @@ from gradleak.claims import kept, shown
 from gradleak.claims.entries import expanded
 from gradleak.claims.judging import DECIDED, OF_OURS, OF_PAPERS, Judgement, Line, Verdict, among, enough, judge, reaches
 from gradleak.claims.model import Change, Claim, Measure, Rule, Within
+from gradleak.claims.opening import Opening
 from gradleak.claims.shown import (
     Tables,
     changes_table,
@@ -29,11 +30,14 @@ from gradleak.errors import InputError, first_line, unknown
 from gradleak.runs import records, studies
 from gradleak.runs.records import Record
 
+if TYPE_CHECKING:
+    from gradleak.show.provenance import Shown
+
 __all__ = [
-    "DECIDED", "OF_OURS", "OF_PAPERS", "Change", "Claim", "Judgement", "Line", "Measure", "Rule", "Tables", "Verdict",
-    "Within", "changes_table", "check", "enough", "failing", "failing_table", "figure_matrix", "file_of", "in_words",
-    "judge", "lines", "load", "loosened", "matrix", "of_ours", "of_papers", "own_matrix", "published", "reaches",
-    "rules", "scoreboard", "tally", "verdicts",
+    "DECIDED", "OF_OURS", "OF_PAPERS", "Change", "Claim", "Judgement", "Line", "Measure", "Opening", "Rule", "Tables",
+    "Verdict", "Within", "changes_table", "check", "enough", "failing", "failing_table", "figure_matrix", "file_of",
+    "in_words", "judge", "judgements", "lines", "load", "loosened", "matrix", "of_ours", "of_papers", "opening",
+    "own_matrix", "published", "reaches", "rules", "scoreboard", "tally", "verdicts",
 ]  # fmt: skip
 
 FOLDER = Path(__file__).parent
@@ -164,6 +168,25 @@ def lines(fresh: Mapping[str, Record], study: str | None = None) -> list[Line]:
 def failing(fresh: Mapping[str, Record]) -> list[Line]:
     """Return the claims of all studies that fail although they were measured at the scale that they need."""
     return [line for line in lines(fresh) if line.failing]
+
+
+def judgements(record: Record) -> dict[str, Judgement]:
+    """Judge every claim of a study on one record.
+
+    Returns:
+        The judgements, by the claims' ids.
+    """
+    return {claim.id: judge(claim, record) for claim in load(record.study)}
+
+
+def opening(shown: Shown) -> Opening:
+    """Return the box with which a page opens: its finding, its key number and a bar of its verdicts.
+
+    The finding and the key number are those of the recorded run. Where the page shows another run, its number is added.
+    """
+    recorded = records.recorded(shown.study)
+    headline = studies.load(shown.study).module.headline(recorded) if recorded else None
+    return Opening(shown, lines({shown.study: shown.this}, shown.study), headline)
 
 
 def verdicts(record: Record) -> Tables:

@@ -56,6 +56,11 @@ class Judgement:
     differs: tuple[str, ...] = ()
 
     @property
+    def text(self) -> str:
+        """The value alone with its unit, as a text."""
+        return self.claim.shown(self.value)
+
+    @property
     def shown(self) -> str:
         """The value with its spread and count, as a text."""
         if self.value is None:

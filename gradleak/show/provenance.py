@@ -28,18 +28,22 @@ class Shown(Record):
         """Return a caption with the run that is shown: "… Recorded: 45 images, CIFAR-10." """
         return f"{text} {'Recorded' if self.recorded else 'This run'}: {self.about}."
 
-    def _repr_markdown_(self) -> str:
+    @property
+    def note(self) -> str:
+        """Which run the page shows, and how this run differs from it, in one or two sentences."""
         run = f"This run ({records.about(self.this)}) took {sum(trial.seconds for trial in self.this.trials):.0f} s"
         if self.recorded:
             other = records.beside(self)
-            note = f" A run recorded on {other.where} lies beside it and is not shown." if other else ""
+            beside = f" A run recorded on {other.where} is kept as well and is not shown." if other else ""
             return (
-                f"Tables and figures below are drawn from the run recorded on {self.where}: {self.about}.{note} {run}; "
-                "it shows that the code on this page works, and its values stand in the column *this run* of the "
-                "verdicts."
+                f"Tables and figures show the run recorded on {self.where}: {self.about}.{beside} {run}; it checks "
+                "that the code on this page works, and its values are in the column *this run* of the verdicts."
             )
-        reason = "other parameters than the page's own" if records.recorded(self.study) else "nothing is recorded"
-        return f"Tables and figures below are drawn from this very run: {reason}. {run}."
+        reason = "the parameters were changed" if records.recorded(self.study) else "nothing is recorded"
+        return f"Tables and figures show this very run, because {reason}. {run}."
+
+    def _repr_markdown_(self) -> str:
+        return self.note
 
 
 def shown(record: Record) -> Shown:

@@ -26,6 +26,7 @@ class Table:
         badges: A column whose cells are shown as coloured badges, or "".
         kind: An additional style class.
         marks: Words in the shape of the frame; a word other than "" colours its cell as the badge of that name.
+        fold: The title of a fold that hides the table until a reader opens it, or "" for a table that is visible.
     """
 
     frame: pd.DataFrame
@@ -36,6 +37,7 @@ class Table:
     badges: str = ""
     kind: str = ""
     marks: Sequence[Sequence[str]] = ()
+    fold: str = ""
 
     def _cells(self) -> tuple[list[str], list[list[str]]]:
         names = [str(name) for name in self.frame.columns]
@@ -78,10 +80,11 @@ class Table:
         body = "".join(f"<tr>{line('td', row)}</tr>" for row in cells)
         notes = f"<p>{html.escape(self.notes)}</p>" if self.notes else ""
         caption = html.escape(self.caption)
-        return (
+        table = (
             f'<div class="{self._classes}" style="overflow-x:auto"><table><caption>{caption}</caption>'
             f"<thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>{notes}"
         )
+        return f"<details><summary>{html.escape(self.fold)}</summary>{table}</details>" if self.fold else table
 
     def _repr_markdown_(self) -> str:
         head, rows = self._cells()
@@ -98,7 +101,8 @@ class Table:
         body = "\n".join(lines)
         notes = f"\n\n{{.gradleak-notes}}\n{_escaped(self.notes)}\n" if self.notes else ""
         options = f":name: {self.name}\n:class: {self._classes}"
-        return f":::{{table}} {_escaped(self.caption)}\n{options}\n\n{body}\n:::\n{notes}"
+        table = f":::{{table}} {_escaped(self.caption)}\n{options}\n\n{body}\n:::\n{notes}"
+        return f"::::{{dropdown}} {_escaped(self.fold)}\n{table}\n::::\n" if self.fold else table
 
     def __repr__(self) -> str:
         return f"{self.caption}\n{self.frame.to_string(index=False)}"

@@ -1,4 +1,4 @@
-"""The open cells of a page: its parameters and the code cells before its study."""
+"""The open cells of a page: its parameters and the code cells that work on a sample or a few, without the study."""
 
 from __future__ import annotations
 
@@ -15,11 +15,27 @@ from gradleak.runs import experiments
 
 
 def opened(name: str) -> list[str]:
-    """Return a page's parameters and the code cells before its study."""
+    """Return a page's parameters, the imports of its study, and the code cells that use nothing of the study's run."""
     cells = json.loads(studies.load(name).notebook.read_text("utf-8"))["cells"]
     texts = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
-    study = next(place for place, text in enumerate(texts) if "run_study(" in text)
-    return texts[:study]
+    kept: list[str] = []
+    made: set[str] = set()  # variables that only a run of the study gives
+    for text in texts:
+        tree = ast.parse(text)
+        if "run_study(" in text:
+            imports = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
+            kept.append("\n".join(map(ast.unparse, imports)))
+            made |= _assigned(tree)
+        elif made & {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}:
+            made |= _assigned(tree)
+        else:
+            kept.append(text)
+    return kept
+
+
+def _assigned(tree: ast.Module) -> set[str]:
+    """Return the variables that a cell assigns."""
+    return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
 
 
 def run(name: str, device: str) -> dict[str, Any]:

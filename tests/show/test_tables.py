@@ -102,3 +102,11 @@ def test_captions_and_notes_are_text_too() -> None:
     assert "see \\*there\\*" in table._repr_markdown_()
     assert "What &lt;is&gt; it" in table._repr_html_()
     assert "*there* &amp; here" in table._repr_html_()
+
+
+def test_a_folded_table_is_hidden_until_it_is_opened() -> None:
+    table = Table(pd.DataFrame({"a": [1]}), "Caption.", "tab-folded", fold="All rows")
+    assert table._repr_html_().startswith("<details><summary>All rows</summary>")
+    text = table._repr_markdown_()
+    assert text.startswith("::::{dropdown} All rows\n:::{table}")
+    assert text.rstrip().endswith("::::")

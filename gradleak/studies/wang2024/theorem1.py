@@ -18,13 +18,14 @@ from matplotlib.figure import Figure
 from pydantic import Field
 from torch import Tensor
 
-from gradleak import data, studies
+from gradleak import claims, data, studies
 from gradleak.labels import LabelPath, label_loss, nonnegative_intervals
 from gradleak.leak import HeadLeaks
 from gradleak.runs import kinds
 from gradleak.runs.fitting import Sees
 from gradleak.runs.records import Record
 from gradleak.show import figures
+from gradleak.show.headline import Headline
 from gradleak.show.summaries import among, greatest, mean, median, only, percent, select, share, spread, summary, total
 from gradleak.studies import Experiment, Row, setting
 from gradleak.studies.shared.attacked_networks import built
@@ -349,6 +350,21 @@ def _around(intervals: list[tuple[float, float]], true: float) -> tuple[float, f
         if low * true > 0 and abs(low) <= abs(true) * (1 + 1e-5) and abs(high) >= abs(true) * (1 - 1e-5)
     ]
     return (*(own[0] if own else (true, true)), len(intervals) - len(own))
+
+
+def headline(record: Record) -> Headline:
+    """Return the finding: the sum is always one, so the gradient alone leaves an interval of labels."""
+    known = claims.judgements(record)
+    error, interval, apart = known["theorem1-sum-float64"], known["theorem1-interval"], known["theorem1-prior"]
+    return Headline(
+        f"For every scalar the label's entries sum to one (to within {error.text}), and for {interval.text} of the "
+        "smoothed labels a whole interval of scalars gives a valid label: without a prior the gradient does not "
+        "determine the label.",
+        true=bool(error.agrees and interval.agrees and apart.agrees),
+        claim="theorem1-prior",
+        what="mean L1 distance between the two extreme labels that explain one gradient (at most 2)",
+        figure=figure_two,
+    )
 
 
 def table(record: Record) -> pd.DataFrame:

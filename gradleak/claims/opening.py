@@ -1,0 +1,132 @@
+"""The box with which a page opens: its finding, the key number beside the paper's, and a bar of the verdicts."""
+
+from __future__ import annotations
+
+import html
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from gradleak.claims import shown as words
+from gradleak.claims.judging import Line, Verdict
+from gradleak.claims.model import Claim
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gradleak.show.headline import Headline
+    from gradleak.show.provenance import Shown
+
+NOTHING = "This page is not recorded yet, so it has no finding. What follows is drawn from this very run."
+
+
+@dataclass(frozen=True)
+class Opening:
+    """The box of a page.
+
+    Attributes:
+        shown: The run that the page shows.
+        judged: The page's claims with their judgements.
+        headline: The finding, read from the recorded run; None if nothing is recorded.
+    """
+
+    shown: Shown
+    judged: Sequence[Line]
+    headline: Headline | None
+
+    @property
+    def sentence(self) -> str:
+        """The finding in one sentence."""
+        return self.headline.sentence if self.headline else NOTHING
+
+    @property
+    def numbers(self) -> list[tuple[str, str]]:
+        """The key number and the numbers beside it, each as (number, what it is)."""
+        if self.headline is None:
+            return []
+        line = next(line for line in self.judged if line.claim.id == self.headline.claim)
+        numbers = [(_recorded(line), f"here: {self.headline.what}"), _published(line.claim)]
+        if line.recorded.count:
+            numbers.append((f"{line.recorded.count:,}", f"{self.headline.of} behind our number"))
+        if not self.shown.recorded and line.fresh.value is not None:
+            numbers.append((line.claim.shown(line.fresh.value), f"in this run (n = {line.fresh.count:,})"))
+        return numbers
+
+    @property
+    def bars(self) -> list[tuple[str, dict[Verdict, int]]]:
+        """The verdicts on the paper's claims, and those on ours, each with their numbers."""
+        groups = (
+            ("The paper’s claims", words.of_papers(self.judged)),
+            ("Our own claims", words.of_ours(self.judged)),
+        )
+        return [(title, _counted(lines)) for title, lines in groups if lines]
+
+    def _repr_markdown_(self) -> str:
+        parts = [
+            "::::{div} gradleak-answer",
+            f"{{.gradleak-finding}}\n{self.sentence}",
+            f"```{{raw}} html\n{self._figures}\n```",
+            f"{{.gradleak-notes}}\n{self.shown.note} All verdicts: {{doc}}`scoreboard </book/scoreboard>`.",
+            "::::",
+        ]
+        return "\n\n".join(parts) + "\n"
+
+    def _repr_html_(self) -> str:
+        sentence, note = html.escape(self.sentence), html.escape(self.shown.note)
+        return f'<div class="gradleak-answer"><p><b>{sentence}</b></p>{self._figures}<p>{note}</p></div>'
+
+    def __repr__(self) -> str:
+        numbers = "; ".join(f"{number} {what}" for number, what in self.numbers)
+        bars = "; ".join(f"{title}: {_in_words(counts)}" for title, counts in self.bars)
+        return "\n".join(filter(None, [self.sentence, numbers, bars]))
+
+    @property
+    def _figures(self) -> str:
+        """The numbers and the bars in HTML."""
+        tiles = "".join(
+            f"<div><b>{html.escape(number)}</b><span>{html.escape(what)}</span></div>" for number, what in self.numbers
+        )
+        numbers = f'<div class="gradleak-numbers">{tiles}</div>' if tiles else ""
+        return numbers + "".join(_bar(title, counts) for title, counts in self.bars)
+
+
+def _recorded(line: Line) -> str:
+    """Return the recorded value of a claim with its spread."""
+    recorded = line.recorded
+    spread = "" if recorded.spread is None else f" ± {format(recorded.spread, line.claim.measure.format)}"
+    return line.claim.shown(recorded.value) + spread
+
+
+def _published(claim: Claim) -> tuple[str, str]:
+    """Return the published value of a claim, and where it stands."""
+    if claim.ours:
+        return "–", f"no number in the paper: our own {claim.ours}"
+    if claim.published is None:
+        return "in words", f"in the paper ({claim.place})"
+    return claim.shown(claim.published), f"in the paper ({claim.place})"
+
+
+def _counted(lines: Sequence[Line]) -> dict[Verdict, int]:
+    """Return the number of claims with each verdict, the best verdict first."""
+    counts = Counter(line.verdict for line in lines)
+    return {verdict: counts[verdict] for verdict in words.COLOURS if counts[verdict]}
+
+
+def _in_words(counts: dict[Verdict, int]) -> str:
+    return ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
+
+
+def _bar(title: str, counts: dict[Verdict, int]) -> str:
+    """Return a bar in HTML, divided by verdict, with its legend."""
+    parts = "".join(
+        f'<span style="flex:{count};background:{words.COLOURS[verdict][1]}" title="{count} {verdict}"></span>'
+        for verdict, count in counts.items()
+    )
+    legend = "".join(
+        f'<li><i style="background:{words.COLOURS[verdict][1]}"></i>{count} {verdict}</li>'
+        for verdict, count in counts.items()
+    )
+    return (
+        f'<div class="gradleak-verdicts"><span>{title}</span><div class="gradleak-bar" role="presentation">'
+        f"{parts}</div><ul>{legend}</ul></div>"
+    )

@@ -1,0 +1,53 @@
+"""The box with which a page opens: finding, key number, the paper's number, n, and a bar of the verdicts."""
+
+from __future__ import annotations
+
+import re
+
+from gradleak import claims
+from gradleak.claims.opening import NOTHING, Opening
+from gradleak.runs import records
+from gradleak.show import provenance
+
+recorded = records.recorded("theorem1")
+assert recorded is not None
+RECORD = recorded
+BOX = claims.opening(provenance.shown(RECORD.model_copy(update={"profile": "quick"})))
+
+
+def test_a_box_says_the_finding_and_its_numbers() -> None:
+    known = claims.judgements(RECORD)
+    assert BOX.headline is not None
+    key = known[BOX.headline.claim]
+    (ours, what), (_, of_paper), (count, _) = BOX.numbers
+    assert ours.startswith(key.text)
+    assert BOX.headline.what in what
+    assert key.claim.place in of_paper
+    assert count == f"{key.count:,}"
+    for text in (BOX._repr_markdown_(), BOX._repr_html_(), repr(BOX)):
+        assert ours in text
+        assert "reproduced" in text
+    assert BOX.sentence in BOX._repr_markdown_()
+
+
+def test_bars_count_every_claim_once_the_papers_apart_from_ours() -> None:
+    lines = claims.lines({}, "theorem1")
+    assert [sum(counts.values()) for _, counts in BOX.bars] == [
+        len(claims.of_papers(lines)), len(claims.of_ours(lines)),
+    ]  # fmt: skip
+    widths = re.findall(r"flex:(\d+)", BOX._repr_html_())
+    assert sum(map(int, widths)) == len(lines)
+
+
+def test_a_run_with_other_parameters_adds_its_own_number() -> None:
+    mine = RECORD.model_copy(update={"profile": "custom"})
+    numbers = claims.opening(provenance.shown(mine)).numbers
+    assert len(numbers) == len(BOX.numbers) + 1
+    assert "in this run" in numbers[-1][1]
+
+
+def test_without_a_record_the_box_says_so() -> None:
+    box = Opening(provenance.shown(RECORD), claims.lines({}, "theorem1"), None)
+    assert box.sentence == NOTHING
+    assert not box.numbers
+    assert NOTHING in box._repr_html_()

@@ -1,0 +1,93 @@
+"""Every page opens with its finding: a sentence that its record supports, with numbers that are read and not typed."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import json
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from gradleak import claims, studies
+from gradleak.runs import records
+from gradleak.show.headline import Headline
+
+# A sentence is read at once.
+MOST_WORDS = 45
+# A digit that is typed may only be a part of a name: ResNet18, float32, Table 3.
+NAMES = re.compile(r"\b[A-Za-z]+-?\d[\w.-]*|\b[23]D\b|\b(Tables?|Figures?|Theorem) \d+( and \d+)?")
+WITH_HEADLINES = [name for name in studies.names() if hasattr(studies.load(name).module, "headline")]
+
+
+def headline(name: str) -> Headline:
+    record = records.recorded(name)
+    assert record is not None
+    found: Headline = studies.load(name).module.headline(record)
+    return found
+
+
+@pytest.mark.parametrize("name", WITH_HEADLINES)
+def test_the_record_supports_the_sentence(name: str) -> None:
+    assert headline(name).true is True
+
+
+@pytest.mark.parametrize("name", WITH_HEADLINES)
+def test_a_sentence_is_one_plain_sentence(name: str) -> None:
+    sentence = headline(name).sentence
+    assert sentence.endswith(".")
+    assert len(sentence.split()) <= MOST_WORDS
+    assert not re.search(r"\bnan\b|\binf\b|None|–(?= )", sentence)
+
+
+def _typed(node: ast.AST) -> Iterator[str]:
+    """Yield the typed texts of a sentence: without what its braces compute."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        yield node.value
+    elif not isinstance(node, ast.FormattedValue):
+        for inner in ast.iter_child_nodes(node):
+            yield from _typed(inner)
+
+
+@pytest.mark.parametrize("name", WITH_HEADLINES)
+def test_no_number_of_a_sentence_is_typed(name: str) -> None:
+    function = ast.parse(inspect.getsource(studies.load(name).module.headline))
+    (call,) = [
+        node
+        for node in ast.walk(function)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Headline"
+    ]
+    typed = " ".join(_typed(call.args[0]))
+    assert not re.search(r"\d", NAMES.sub("", typed))
+    # What is true must depend on the record: a constant would hold for every record.
+    (true,) = [keyword.value for keyword in call.keywords if keyword.arg == "true"]
+    assert any(isinstance(node, ast.Name) for node in ast.walk(true))
+
+
+@pytest.mark.parametrize("name", WITH_HEADLINES)
+def test_the_key_number_is_measured(name: str) -> None:
+    record = records.recorded(name)
+    assert record is not None
+    judged = claims.judgements(record)
+    assert judged[headline(name).claim].value is not None
+
+
+@pytest.mark.parametrize("name", WITH_HEADLINES)
+def test_the_page_opens_with_the_box_and_the_best_figure(name: str) -> None:
+    cells = json.loads(studies.load(name).notebook.read_text("utf-8"))["cells"]
+    codes = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+    assert "run_study(" in codes[1]
+    assert codes[1].rstrip().endswith("claims.opening(shown)")
+    module = studies.load(name).module
+    assert f"{module.__name__.rpartition('.')[2]}.{headline(name).figure.__name__}(shown" in codes[2]
+
+
+@pytest.mark.parametrize("name", WITH_HEADLINES)
+def test_code_that_does_not_teach_is_folded(name: str) -> None:
+    for cell in json.loads(studies.load(name).notebook.read_text("utf-8"))["cells"]:
+        text = "".join(cell["source"])
+        tags = cell["metadata"].get("tags", [])
+        plumbing = re.search(r"^Table\(|figures\.titled\(|run_study\(|claims\.verdicts|provenance\.table", text, re.M)
+        if cell["cell_type"] == "code" and (plumbing or "parameters" in tags):
+            assert "hide-input" in tags or "remove-input" in tags, text
