@@ -10,7 +10,7 @@ import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
 from gradleak import claims, paths, studies
-from gradleak.book import architecture, attacks, checked, cover, landing, performance
+from gradleak.book import architecture, attacks, checked, cover, landing, performance, reports
 from gradleak.book.pages import PageRun
 from gradleak.claims import Line
 from gradleak.runs import records, sources, standing, staying
@@ -35,6 +35,11 @@ def write(ordered: list[Study], papers: list[str], runs: dict[str, PageRun]) -> 
     parts = {
         f"pages-{paper}.md": _pages([study for study in ordered if study.paper == paper], judged) for paper in papers
     }
+    by_paper = {
+        paper: [line for study in ordered if study.paper == paper for line in judged[study.name]] for paper in papers
+    }
+    parts |= {f"report-{paper}.md": reports.text(paper, lines) for paper, lines in by_paper.items()}
+    parts["report-card.md"] = reports.card(by_paper)
     parts["what-leaks.md"] = landing.text(ordered)
     parts["scores.md"] = _scores([line for lines in judged.values() for line in lines])
     parts["scoreboard.md"] = _scoreboard(papers, ordered, judged)
@@ -48,6 +53,8 @@ def write(ordered: list[Study], papers: list[str], runs: dict[str, PageRun]) -> 
         _put(folder / name, text.encode())
     _put_figure(folder / "scoreboard.png", claims.figure_matrix([line for lines in judged.values() for line in lines]))
     _put_figure(folder / "architecture.png", architecture.draw())
+    for paper in papers:
+        _put_figure(folder / f"report-{paper}.png", reports.figure(paper))
     _put_cover(folder)
     _put_figure(folder / "sentence.png", _sentence())
 

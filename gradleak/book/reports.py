@@ -1,0 +1,259 @@
+"""A report on each paper: written sentences with numbers from the records, and the verdicts on every part of it."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+import yaml
+from matplotlib.figure import Figure
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from gradleak import claims, paths, studies
+from gradleak.claims import Judgement, Line
+from gradleak.errors import InputError
+from gradleak.runs import records
+from gradleak.show import figures
+
+Cause = Literal["the paper", "our stand-in", "our scale", "open"]
+# "Figures 5 and 6" and "Table 2" in the place of a claim.
+NUMBERED = re.compile(
+    r"\b(Figure|Table|Theorem|Property|Appendix|Algorithm)s? ((?:\d+|[A-H]\b)(?: and (?:\d+|[A-H]\b))*)"
+)
+REST = "the text"
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Finding(_Strict):
+    """A sentence about what holds or fails.
+
+    Attributes:
+        says: The sentence. `{c[claim-id].text}` stands for a recorded value, and `{t[Table 2].agree}` for a number of
+            claims.
+        rests: The ids of claims that all agree with the paper if the sentence is about what holds, and that all
+            disagree if it is about what fails.
+        cause: Why the paper's claim fails; "" for what holds.
+    """
+
+    says: str
+    rests: tuple[str, ...] = Field(min_length=1)
+    cause: Cause | Literal[""] = ""
+
+
+class Place(_Strict):
+    """A numbered figure, table, theorem or appendix of a paper.
+
+    Attributes:
+        about: What it shows.
+        none: Why no claim of this book is about it; "" if there is one.
+    """
+
+    about: str
+    none: str = ""
+
+
+class Report(_Strict):
+    """The written part of a report.
+
+    Attributes:
+        question: What the paper set out to show.
+        holds: What holds.
+        fails: What does not.
+        not_run: What was not run, and why.
+        easy: What was easy.
+        hard: What was hard.
+        silent: What neither the text nor the code tells.
+        quote: One line to quote.
+        page: The page whose best figure stands for the paper.
+        caption: The caption of this figure.
+        places: Every numbered figure, table, theorem and appendix of the paper.
+    """
+
+    question: str
+    holds: tuple[Finding, ...] = Field(min_length=1)
+    fails: tuple[Finding, ...]
+    not_run: str
+    easy: str
+    hard: str
+    silent: str
+    quote: str
+    page: str
+    caption: str
+    places: dict[str, Place]
+
+    @property
+    def sentences(self) -> list[str]:
+        """All written sentences."""
+        findings = [finding.says for finding in (*self.holds, *self.fails)]
+        return [self.question, *findings, self.not_run, self.easy, self.hard, self.silent, self.quote]
+
+
+@dataclass(frozen=True)
+class Tally:
+    """The judged claims about a place of a paper."""
+
+    lines: tuple[Line, ...]
+
+    @property
+    def all(self) -> int:
+        """The number of claims."""
+        return len(self.lines)
+
+    @property
+    def agree(self) -> int:
+        """The number of claims that agree with the paper, decided or not."""
+        return sum(bool(line.recorded.agrees) for line in self.lines)
+
+    @property
+    def decided(self) -> int:
+        """The number of claims that are decided at the paper's scale."""
+        return sum(line.recorded.verdict in claims.DECIDED for line in self.lines)
+
+    @property
+    def words(self) -> str:
+        """The numbers of claims by verdict."""
+        return claims.in_words(self.lines)
+
+
+class Filled:
+    """A report with the numbers of the records.
+
+    Args:
+        paper: The citation key of the paper.
+        judged: The judged claims of all studies of the paper.
+    """
+
+    def __init__(self, paper: str, judged: Sequence[Line]) -> None:
+        self.paper = paper
+        self.report = read(paper)
+        self.lines = claims.of_papers(judged)
+        self.every = list(judged)
+
+    @cached_property
+    def judgements(self) -> Mapping[str, Judgement]:
+        """The judgements of the recorded run, by the claims' ids."""
+        return {line.claim.id: line.recorded for line in self.every}
+
+    @cached_property
+    def tallies(self) -> Mapping[str, Tally]:
+        """The claims about every place of the paper, and under `REST` those about none of them."""
+        by_place: dict[str, list[Line]] = {place: [] for place in (*self.report.places, REST)}
+        for line in self.lines:
+            for place in places_of(line) or [REST]:
+                if place not in by_place:
+                    raise InputError(f"claim '{line.claim.id}' is about {place}, which {file_name(self.paper)} lacks")
+                by_place[place].append(line)
+        return {place: Tally(tuple(lines)) for place, lines in by_place.items()}
+
+    def fill(self, text: str) -> str:
+        """Return a sentence with its numbers."""
+        try:
+            return text.format(c=self.judgements, t=self.tallies)
+        except (KeyError, AttributeError, ValueError, IndexError) as error:
+            raise InputError(f"{file_name(self.paper)}: '{text[:60]}…' names {error}, which is not known") from error
+
+
+def file_name(paper: str) -> str:
+    """Return the name of the file with a paper's report."""
+    return f"book/reports/{paper}.yaml"
+
+
+def read(paper: str) -> Report:
+    """Read the written part of a paper's report."""
+    file = paths.book() / "reports" / f"{paper}.yaml"
+    try:
+        return Report.model_validate(yaml.safe_load(file.read_text("utf-8")))
+    except FileNotFoundError as error:
+        raise InputError(f"paper '{paper}' has no report: expected {file_name(paper)}") from error
+    except (yaml.YAMLError, ValidationError) as error:
+        raise InputError(f"{file_name(paper)}: {error}") from error
+
+
+def places_of(line: Line) -> list[str]:
+    """Return the numbered parts of the paper that a claim is about: "Figure 2", "Table 3"."""
+    text = f"{line.claim.place} {line.claim.table}"
+    found = (f"{kind} {number}" for kind, numbers in NUMBERED.findall(text) for number in numbers.split(" and "))
+    return list(dict.fromkeys(found))
+
+
+def text(paper: str, judged: Sequence[Line], *, alone: bool = True) -> str:
+    """Return a report in Markdown.
+
+    Args:
+        paper: The paper.
+        judged: The judged claims of all studies of the paper.
+        alone: Whether its figure and its table get labels, of which only one place in the book can have each.
+    """
+    filled = Filled(paper, judged)
+    report, say = filled.report, filled.fill
+    name = f":name: fig-report-{paper}\n" if alone else ""
+    picture = f"```{{figure}} generated/report-{paper}.png\n{name}:alt: {report.caption}\n\n{report.caption}\n```"
+    parts = [
+        f"**What the paper set out to show.** {say(report.question)}",
+        "**What holds.**\n\n" + "\n".join(f"- {say(finding.says)}" for finding in report.holds),
+        "**What does not hold.**\n\n"
+        + "\n".join(f"- {say(finding.says)} *Cause: {finding.cause}.*" for finding in report.fails),
+        f"**What was not run.** {say(report.not_run)}",
+        f"**What was easy.** {say(report.easy)} **What was hard.** {say(report.hard)} "
+        f"**What neither the text nor the code tells.** {say(report.silent)}",
+        f"> {say(report.quote)}",
+        picture,
+        _table(filled, alone),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _table(filled: Filled, named: bool) -> str:
+    """Return the table that leads from every part of the paper to its pages and verdicts."""
+    rows = [
+        f"| {place} | {entry.about} | {_pages(filled.tallies[place])} | {filled.tallies[place].words or entry.none} |"
+        for place, entry in filled.report.places.items()
+    ]
+    rest = filled.tallies[REST]
+    if rest.all:
+        rows.append(f"| elsewhere | statements in {REST} | {_pages(rest)} | {rest.words} |")
+    caption = f"Every numbered part of {filled.paper}, the pages that check it, and the verdicts on its claims."
+    name = f":name: tab-report-{filled.paper}\n" if named else ""
+    lines = ["| part | what it shows | page | verdicts, or why there is none |", "| --- | --- | --- | --- |", *rows]
+    return f":::{{table}} {caption}\n{name}:class: gradleak-table places\n\n" + "\n".join(lines) + "\n:::"
+
+
+def _pages(tally: Tally) -> str:
+    """Return links to the pages that measure some claims."""
+    pages = Counter(line.claim.study for line in tally.lines)
+    links = (f"{{doc}}`{name} <executed/{studies.paper_of(name)}/{name}>`" for name in pages)
+    return ", ".join(links) or "–"
+
+
+def card(judged: Mapping[str, Sequence[Line]]) -> str:
+    """Return all reports for the report card, each below a heading with its chapter's title.
+
+    Args:
+        judged: The judged claims of all studies, by paper, in the order of the reports.
+    """
+    return "\n\n".join(
+        f"## {chapter(paper)} ({paper})\n\n{text(paper, lines, alone=False)}" for paper, lines in judged.items()
+    )
+
+
+def chapter(paper: str) -> str:
+    """Return the title of a paper's chapter."""
+    first = (paths.book() / f"{paper}.md").read_text("utf-8").partition("\n")[0]
+    return first.removeprefix("# ").strip()
+
+
+def figure(paper: str) -> Figure:
+    """Draw the figure of a paper's report, from the recorded run of its page."""
+    page = read(paper).page
+    record = records.recorded(page)
+    if record is None:
+        return figures.nothing(f"page '{page}' is not recorded")
+    drawn: Figure = studies.load(page).module.headline(record).figure(record)
+    return drawn
