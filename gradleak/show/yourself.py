@@ -1,0 +1,145 @@
+"""The form with which a reader chooses parameters of a page and gets the command that runs it."""
+
+from __future__ import annotations
+
+import html
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gradleak.runs import records, studies
+from gradleak.runs.experiments import PAPER
+from gradleak.runs.plain import Columns
+from gradleak.runs.records import Record
+from gradleak.show.tables import duration
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A parameter in the form: its name, the values of a quick run and at the paper's scale, and what it is."""
+
+    name: str
+    quick: Any
+    paper: Any
+    about: str
+
+
+@dataclass(frozen=True)
+class Form:
+    """The form of a page.
+
+    A run's time is estimated from two runs that were timed, the quick one and the recorded one: time is taken to grow
+    as a power of the product of all sizes that differ between both.
+
+    Attributes:
+        study: The page.
+        entries: Its parameters.
+        seconds: The time of all trials at the quick parameters; None if no such run is at hand.
+        recorded: The time of all trials at the recorded parameters; None if nothing is recorded.
+        growth: The exponent with which time grows with the product of sizes; 1 if only one run is timed.
+    """
+
+    study: str
+    entries: tuple[Entry, ...]
+    seconds: float | None
+    recorded: float | None
+    growth: float
+
+    @property
+    def times(self) -> str:
+        """What the runs took that are known, in one sentence."""
+        known = [
+            f"{what} took {duration(seconds)}"
+            for what, seconds in (("a run with these values", self.seconds), ("the recorded run", self.recorded))
+            if seconds is not None
+        ]
+        return f"On the CPU of this book, {' and '.join(known)} of computing time. " if known else ""
+
+    def _fields(self) -> str:
+        lines = (
+            f'<label><code>{entry.name}</code><input name="{entry.name}" value="{html.escape(written(entry.quick))}" '
+            f'autocomplete="off" spellcheck="false"><small>{html.escape(entry.about)} '
+            f"(recorded: {html.escape(written(entry.paper))})</small></label>"
+            for entry in self.entries
+        )
+        return "".join(lines)
+
+    @property
+    def html(self) -> str:
+        """The form in HTML; without JavaScript it shows the command for the values that it holds."""
+        sizes = {
+            entry.name: [size(entry.quick), size(entry.paper)]
+            for entry in self.entries
+            if entry.name != "seed" and size(entry.quick) and size(entry.paper)
+        }
+        facts = {"study": self.study, "seconds": self.seconds, "growth": self.growth, "sizes": sizes}
+        data = html.escape(json.dumps(facts))
+        return (
+            f'<div class="gradleak-yourself" role="form" data-facts="{data}">{self._fields()}'
+            f'<p>{html.escape(self.times)}<span class="gradleak-estimate" aria-live="polite"></span></p>'
+            f"<pre><code>gradleak run {self.study} --open</code></pre>"
+            '<button type="button" hidden>Copy the command</button></div>'
+        )
+
+    def _repr_html_(self) -> str:
+        return self.html
+
+    def _repr_markdown_(self) -> str:
+        return f"```{{raw}} html\n{self.html}\n```\n"
+
+    def __repr__(self) -> str:
+        lines = (f"  -p {entry.name}={written(entry.quick)}  {entry.about}" for entry in self.entries)
+        return "\n".join([f"gradleak run {self.study}", *lines])
+
+
+def form(record: Record) -> Form:
+    """Return the form of a page.
+
+    Args:
+        record: The run of the page, whose time counts if it has the quick parameters.
+    """
+    study = studies.load(record.study)
+    recorded = records.recorded(record.study)
+    quick, paper = study.Parameters().model_dump(), study.Parameters.at(PAPER)
+    used = recorded.parameters if recorded else paper
+    entries = tuple(
+        Entry(name, quick[name], used.get(name, paper.get(name, quick[name])), field.description or "")
+        for name, field in study.Parameters.model_fields.items()
+    )
+    seconds = _seconds(record) if record.profile == "quick" and not record.accelerated else None
+    whole = _seconds(recorded) if recorded and not recorded.accelerated else None
+    return Form(record.study, entries, seconds, whole, _growth(quick, used, seconds, whole))
+
+
+def _seconds(record: Record) -> float:
+    return round(sum(trial.seconds for trial in record.trials), 2)
+
+
+def _growth(quick: Columns, used: Mapping[str, Any], seconds: float | None, whole: float | None) -> float:
+    """Return the exponent with which the time grows with the product of the sizes, between 0 and 2."""
+    ratio = math.prod(
+        size(used[name]) / size(quick[name])
+        for name in quick
+        if name != "seed" and name in used and size(quick[name]) and size(used[name])
+    )
+    if not seconds or not whole or ratio <= 1 or whole <= seconds:
+        return 1.0
+    return round(min(2.0, math.log(whole / seconds) / math.log(ratio)), 3)
+
+
+def size(value: Any) -> float:
+    """Return what a parameter contributes to the time: a count, the length of a list, or 0 for anything else."""
+    if isinstance(value, bool):
+        return 0.0
+    if isinstance(value, list):
+        return float(len(value))
+    return float(value) if isinstance(value, int) and value > 0 else 0.0
+
+
+def written(value: Any) -> str:
+    """Return a value as it is written on the command line: lists with commas."""
+    if isinstance(value, list):
+        return ",".join(map(written, value))
+    return str(value).lower() if isinstance(value, bool) else str(value)
