@@ -28,6 +28,7 @@ from gradleak.show import figures
 from gradleak.show.drawn import drawn, lines
 from gradleak.show.leaks import LABELS_STOPPED, Leaks, stopped
 from gradleak.show.summaries import count, mean, median, only, select, summary, total
+from gradleak.show.touch import InteractiveFigure, ReadingReplay, WordStep
 from gradleak.studies import Experiment, Row, setting
 from gradleak.studies.shared.read import Reading, private_of, reading_of
 from gradleak.studies.shared.sentence_clients import (
@@ -47,6 +48,8 @@ SIZES = (1, 8, 32)
 CHUNK = 25
 # The number of words outside the span, the nearest ones, that the figure shows.
 NEAREST = 60
+# A word lies in the span if its relative distance is below this: the limit in the page's reading by hand.
+FITS = 0.01
 
 # The number of batches whose prefixes are counted, and their sizes; and the dimensions of a layer's span: E + H + 1 for
 # a recurrent layer, and the width plus 1 for a transformer.
@@ -419,6 +422,41 @@ def figure_reading(record: Record) -> Figure:
     axis.set(xlabel="step", ylabel="outside of the span, share of its size")
     axis.set_xticks(range(len(frame)), [str(step + 1) for step in range(len(frame))])
     return figure
+
+
+def replay(record: Record) -> InteractiveFigure | None:
+    """Return the reading of `figure_reading` as a replay, or None if no sentence was read."""
+    frame = record.rows(OneSentence)
+    frame = frame[frame["nearest"].notna()]
+    if frame.empty:
+        return None
+    steps = [
+        _word_step(word, None if miss is None or pd.isna(miss) else miss, nearest, names)
+        for word, miss, nearest, names in zip(
+            frame["word"], frame["miss"], frame["nearest"], frame["nearest_words"], strict=True
+        )
+    ]
+    return InteractiveFigure(
+        ReadingReplay(steps, fits=FITS, sentence="".join(step.piece for step in steps).replace("▁", " ").strip()),
+        title="A sentence is read from a gradient, word by word",
+        says="At each step every word of the vocabulary is tried after the words already read. A dot is a word; its "
+        "height is its distance from the span of the gradient, relative to its size. Grey words do not fit. The red "
+        "word lies in the span, and is read.",
+    )
+
+
+def _word_step(word: str, miss: float | None, nearest: list[float], names: list[str]) -> WordStep:
+    """Return one step, with distances rounded to three digits, which is more than a reader can see."""
+    return WordStep(
+        piece=word,
+        miss=None if miss is None else _rounded(miss),
+        others=[_rounded(distance) for distance in nearest if distance != miss],
+        names=[(name, _rounded(distance)) for name, distance in zip(names, nearest, strict=False)],
+    )
+
+
+def _rounded(distance: float) -> float:
+    return float(f"{distance:.3g}")
 
 
 def figure_noise(record: Record) -> Figure:

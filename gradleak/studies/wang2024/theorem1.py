@@ -20,6 +20,7 @@ from torch import Tensor
 
 from gradleak import claims, data, studies
 from gradleak.labels import LabelPath, label_loss, nonnegative_intervals
+from gradleak.labels.priors import named
 from gradleak.leak import HeadLeaks
 from gradleak.runs import kinds
 from gradleak.runs.fitting import Sees
@@ -27,6 +28,7 @@ from gradleak.runs.records import Record
 from gradleak.show import figures
 from gradleak.show.headline import Headline
 from gradleak.show.summaries import among, greatest, mean, median, only, percent, select, share, spread, summary, total
+from gradleak.show.touch import InteractiveFigure, LabelSlider
 from gradleak.studies import Experiment, Row, setting
 from gradleak.studies.shared.attacked_networks import built
 from gradleak.studies.shared.samples import DTYPES, LABELS, observe_private, private_samples, read, reduced, written
@@ -463,6 +465,37 @@ def figure_two(record: Record) -> Figure:
     case = cases.iloc[0]
     path = read(case["logits"], case["ratios"])
     return draw_two(path, case["truth"], (case["low"], case["high"]))
+
+
+def slider(record: Record) -> InteractiveFigure | None:
+    """Return the label and the loss of `figure_two` with a slider over λ, or None if the record lacks them."""
+    cases = record.rows(OneInterval)
+    if cases.empty:
+        return None
+    case = cases.iloc[0]
+    low, high = case["low"], case["high"]
+    ends = slider_ends(low, high)
+    return InteractiveFigure(
+        LabelSlider(
+            logits=case["logits"],
+            ratios=case["ratios"],
+            free=named("smoothing").free,
+            truth=case["truth"],
+            low=low,
+            high=high if math.isfinite(high) else None,
+            first=ends[0],
+            last=ends[1],
+        ),
+        title="The label and its loss as functions of the scalar λ",
+        says="Move the slider: the entries of the label always sum to one. In the shaded interval none of them is "
+        "negative, so every λ there gives a valid label. The variance loss is zero at the true scalar alone.",
+    )
+
+
+def slider_ends(low: float, high: float) -> tuple[float, float]:
+    """Return the ends of a range of λ that contains the interval of valid labels and some of what is outside."""
+    high = high if math.isfinite(high) else 4 * low
+    return low * (high / low) ** -0.15, high * (high / low) ** 0.15
 
 
 def draw_two(path: LabelPath, truth: float, interval: tuple[float, float]) -> Figure:
