@@ -5,21 +5,25 @@ from __future__ import annotations
 import hashlib
 import inspect
 import io
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 from PIL import Image
 
-from gradleak.runs import records, sources
+from gradleak import paths, studies
+from gradleak.book import kernels
+from gradleak.runs import records, runner, sources
 from gradleak.runs.records import Record
 from gradleak.studies import Study
 
-# The width of a picture (pixels), and the number of its colours: 46 pictures are to weigh less than 2.5 MB together.
+# The width of a picture (pixels), and the number of its colours: all pictures together are to weigh less than 2.5 MB.
 WIDTH, COLOURS = 480, 96
 # A figure is drawn this many times larger and then reduced, which keeps thin lines and small images legible.
 FINER = 2
+GRID = "::::{grid} 1 2 3 3\n:gutter: 3\n:class-container: gradleak-gallery\n"
 
 
 def text(ordered: list[Study], papers: list[str], fresh: Mapping[str, Record], folder: Path) -> str:
@@ -31,52 +35,71 @@ def text(ordered: list[Study], papers: list[str], fresh: Mapping[str, Record], f
         fresh: The record of each page's run, which stands in where nothing is recorded.
         folder: The folder of the pictures.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    shown = {study.name: records.recorded(study.name) or fresh[study.name] for study in ordered}
+    put_pictures(ordered, shown, folder)
     parts = []
     for paper in papers:
         own = [study for study in ordered if study.paper == paper]
-        cards = [_card(study, _put_picture(study, fresh[study.name], folder)) for study in own]
+        cards = [_card(study, shown[study.name], folder / f"{study.name}.png") for study in own]
         if cards:
-            parts.append("\n".join([f"## {paper}\n", GRID, *cards, "::::"]))
-    _remove_stale(folder, {study.name for study in ordered})
+            parts.append("\n".join([f"## {_title(paper)}\n", GRID, *cards, "::::"]))
     return "\n\n".join(parts) + "\n"
 
 
-GRID = "::::{grid} 1 2 3 3\n:gutter: 3\n:class-container: gradleak-gallery\n"
+def put_pictures(ordered: list[Study], shown: Mapping[str, Record], folder: Path) -> None:
+    """Draw the pictures of pages whose code or record has changed, and remove those of pages that are gone.
+
+    Args:
+        ordered: The studies.
+        shown: The record that each page's picture shows.
+        folder: The folder of the pictures; the file NAME.key there holds a hash of what the picture NAME.png depends on.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    names = {study.name for study in ordered}
+    for file in folder.iterdir():
+        if file.stem not in names:
+            file.unlink()
+    keys = {study.name: _key(study, shown[study.name]) for study in ordered}
+    changed = [name for name in keys if not _is(folder / f"{name}.key", keys[name])]
+    for name, drawn in zip(changed, _drawn([(name, shown[name]) for name in changed]), strict=True):
+        file = folder / f"{name}.png"
+        if drawn:
+            file.write_bytes(drawn)
+        else:
+            file.unlink(missing_ok=True)
+        (folder / f"{name}.key").write_text(keys[name])
 
 
-def _card(study: Study, picture: Path | None) -> str:
-    lines = [f":::{{grid-item-card}} {study.title}"]
-    if picture:
-        lines += [f":img-top: generated/{picture.parent.name}/{picture.name}", f":img-alt: A figure of {study.name}"]
-    lines += [f":link: executed/{study.paper}/{study.name}", ":link-type: doc", "", f"{study.paper}, {study.place}"]
-    return "\n".join([*lines, ":::"])
+def _key(study: Study, record: Record) -> str:
+    code = sources.of_page(study, (__name__,)).digest
+    return hashlib.sha256(f"{code} {record.digest()}".encode()).hexdigest()
 
 
-def _put_picture(study: Study, fresh: Record, folder: Path) -> Path | None:
-    """Draw a page's picture again if its code or the record that it shows has changed; return its file, if any."""
-    record = records.recorded(study.name) or fresh
-    code = sources.of_page(study, ("gradleak.book.gallery",)).digest
-    digest = hashlib.sha256(f"{code} {record.digest()}".encode()).hexdigest()
-    picture, key = folder / f"{study.name}.png", folder / f"{study.name}.key"
-    if not key.is_file() or key.read_text() != digest:
-        key.unlink(missing_ok=True)
-        picture.unlink(missing_ok=True)
-        if draw := best(study):
-            picture.write_bytes(small(draw(record)))
-        key.write_text(digest)
-    return picture if picture.is_file() else None
+def _is(file: Path, content: str) -> bool:
+    return file.is_file() and file.read_text() == content
 
 
-def best(study: Study) -> Callable[[Record], Figure] | None:
+def _drawn(pages: list[tuple[str, Record]]) -> Iterator[bytes | None]:
+    """Yield the small picture of each page, drawn in several processes if there are several pages."""
+    jobs = runner.processes(None, len(pages), "cpu") if pages else 1
+    if jobs == 1:
+        yield from (picture(*page) for page in pages)
+        return
+    with ProcessPoolExecutor(jobs, mp_context=kernels.server([])) as pool:
+        yield from pool.map(picture, *zip(*pages, strict=True))
+
+
+def picture(name: str, record: Record) -> bytes | None:
+    """Return the small picture of a page's best figure, or None if the page has no figure."""
+    draw = best(studies.load(name), record)
+    return small(draw(record)) if draw else None
+
+
+def best(study: Study, record: Record) -> Callable[[Record], Figure] | None:
     """Return the function that draws a page's best figure: that of its headline, or its first figure of a record."""
     if headline := getattr(study.module, "headline", None):
-
-        def draw(record: Record) -> Figure:
-            figure: Figure = headline(record).figure(record)
-            return figure
-
-        return draw
+        chosen: Callable[[Record], Figure] = headline(record).figure
+        return chosen
     return next((one for name, one in vars(study.module).items() if _draws(study, name, one)), None)
 
 
@@ -100,7 +123,18 @@ def small(figure: Figure) -> bytes:
     return stream.getvalue()
 
 
-def _remove_stale(folder: Path, kept: set[str]) -> None:
-    for file in folder.iterdir():
-        if file.stem not in kept:
-            file.unlink()
+def _title(paper: str) -> str:
+    """Return the title of a paper's chapter with the paper's key, such as "Soft labels (wang2024)"."""
+    chapter = paths.book() / f"{paper}.md"
+    title = chapter.read_text("utf-8").partition("\n")[0].removeprefix("# ") if chapter.is_file() else ""
+    return f"{title} ({paper})" if title else paper
+
+
+def _card(study: Study, record: Record, file: Path) -> str:
+    lines = [f":::{{grid-item-card}} {study.title}"]
+    if file.is_file():
+        headline = getattr(study.module, "headline", None)
+        says = headline(record).sentence if headline else f"A figure of {study.name}"
+        lines += [f":img-top: generated/{file.parent.name}/{file.name}", f":img-alt: {says}"]
+    lines += [f":link: executed/{study.paper}/{study.name}", ":link-type: doc", "", f"{study.paper}, {study.place}"]
+    return "\n".join([*lines, ":::"])

@@ -10,7 +10,7 @@ import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
 from gradleak import claims, paths, studies
-from gradleak.book import architecture, attacks, checked, cover, landing, performance, reports
+from gradleak.book import architecture, attacks, checked, cover, gallery, landing, performance, reports
 from gradleak.book.pages import PageRun
 from gradleak.claims import Line
 from gradleak.runs import records, sources, standing, staying
@@ -43,6 +43,7 @@ def write(ordered: list[Study], papers: list[str], runs: dict[str, PageRun]) -> 
     parts["what-leaks.md"] = landing.text(ordered)
     parts["scores.md"] = _scores([line for lines in judged.values() for line in lines])
     parts["scoreboard.md"] = _scoreboard(papers, ordered, judged)
+    parts["gallery.md"] = gallery.text(ordered, papers, fresh, folder / "gallery")
     parts["status.md"] = _status(ordered, runs, fresh)
     parts["confirmations.md"] = checked.text(ordered)
     parts["on-cpu.md"] = staying.text()

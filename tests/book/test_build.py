@@ -71,6 +71,7 @@ def test_pages_are_run_once_and_stale_ones_removed(
         "what-leaks.md",
         "scores.md",
         "scoreboard.md",
+        "gallery.md",
         "status.md",
         "confirmations.md",
         "on-cpu.md",
@@ -86,6 +87,8 @@ def test_pages_are_run_once_and_stale_ones_removed(
     assert "::::{dropdown} A toy: draws and their sum: 1 reproduced" in generated["scoreboard.md"]
     assert "executed/toy2020/toy" in generated["status.md"]
     assert "not recorded" in generated["status.md"]
+    assert ":link: executed/toy2020/toy" in generated["gallery.md"]
+    assert ":img-top:" not in generated["gallery.md"], "the toy has no figure"
     leaks = generated["what-leaks.md"]
     assert "| what leaks | from |" in leaks
     assert "{doc}" not in leaks, "the toy says of no row there that it is its own"

@@ -400,10 +400,15 @@ def training_table(record: Record) -> pd.DataFrame:
     return summary(rows, {"model": "model", "width": "width"}, measures)
 
 
+def _steps(record: Record) -> pd.DataFrame:
+    """Return the steps of the one sentence, none if no sentence was read."""
+    frame = record.rows(OneSentence)
+    return frame[frame["nearest"].notna()] if "nearest" in frame else frame[:0]
+
+
 def figure_reading(record: Record) -> Figure:
     """Draw the relative distance of words from the span at each step of a sentence; that of the right word is tiny."""
-    frame = record.rows(OneSentence)
-    frame = frame[frame["nearest"].notna()]
+    frame = _steps(record)
     if frame.empty:
         return figures.nothing("no sentence was read, or the model is no recurrent one")
     figure, axes = figures.panels(1, 1, height=3.6)
@@ -426,8 +431,7 @@ def figure_reading(record: Record) -> Figure:
 
 def replay(record: Record) -> InteractiveFigure | None:
     """Return the reading of `figure_reading` as a replay, or None if no sentence was read."""
-    frame = record.rows(OneSentence)
-    frame = frame[frame["nearest"].notna()]
+    frame = _steps(record)
     if frame.empty:
         return None
     steps = [
