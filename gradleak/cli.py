@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from gradleak.auditing import Report
     from gradleak.runs.records import Record
-    from gradleak.studies import Parameters
+    from gradleak.studies import Parameters, Study
 
 
 class Interrupted(Exception):
@@ -118,20 +118,34 @@ def run(
         Path | None, typer.Option("--out", help="Folder for the executed page; default: runs/STUDY.")
     ] = None,
     cluster: Cluster = None,
-    show: Annotated[bool, typer.Option("--show", help="Only show the parameters and their defaults.")] = False,
+    show: Annotated[
+        bool, typer.Option("--show", help="Only show the parameters and, with `--profile paper`, the time it takes.")
+    ] = False,
+    open_page: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,
 ) -> None:
-    """Run one study and write its executed notebook and its record."""
-    from gradleak import paths, studies
-    from gradleak.book import pages
-
+    """Run one study, write its notebook, record and HTML page, and show what the run says of each claim."""
     interrupts.listen()
-    loaded = studies.load(study)
-    parameters = studies.parameters(loaded, profile, _settings(parameter))
+    loaded, parameters = _asked(study, profile, parameter)
+    from gradleak import paths
+    from gradleak.book import pages, rendered, rerun
+    from gradleak.runs import records
+
     if show:
         _show(_parameter_rows(loaded.Parameters, parameters.model_dump()))
         return
-    page = pages.run_page(loaded, parameters, out or paths.runs() / study, jobs=jobs, cluster=cluster, fresh=True)
-    typer.echo(f"page    {page.notebook}\nrecord  {page.record}\ntook    {page.seconds:.1f} s")
+    page = pages.run_page(
+        loaded, parameters, out or paths.runs() / study, jobs=jobs, cluster=cluster, fresh=True, both=True
+    )
+    summary = rerun.rerun(loaded, records.read(page.record))
+    file = rendered.write(summary, page.notebook)
+    _show([row | {"claim": _cut(row["claim"])} for row in summary.rows()])
+    for line in (*summary.counts, summary.parameters):
+        typer.echo(line)
+    typer.echo(f"notebook  {page.notebook}\nrecord    {page.record}\npage      {file}\ntook      {page.seconds:.1f} s")
+    if open_page:
+        import webbrowser
+
+        webbrowser.open(file.as_uri())
 
 
 @app.command()
@@ -466,6 +480,21 @@ def latest_records() -> dict[str, Record]:
         if files:
             newest[name] = records.read(max(files, key=lambda file: file.stat().st_mtime))
     return newest
+
+
+def _asked(study: str, profile: str, settings: list[str] | None) -> tuple[Study, Parameters]:
+    """Return a study and its parameters; wrong ones are refused before the study is imported, which takes seconds."""
+    from gradleak import studies
+    from gradleak.runs import outlines
+
+    loaded, given = studies.load(study), _settings(settings)
+    outlines.refuse(loaded, profile, given)
+    return loaded, studies.parameters(loaded, profile, given)
+
+
+def _cut(text: str, longest: int = 90) -> str:
+    """Return a text with at most `longest` characters, cut at a word."""
+    return text if len(text) <= longest else f"{text[: longest - 2].rpartition(' ')[0]} …"
 
 
 def _settings(pairs: list[str] | None) -> dict[str, str]:

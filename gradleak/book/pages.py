@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from gradleak import claims, paths, studies
+from gradleak.book import beside
 from gradleak.errors import GradleakError, GradleakWarning, InputError
 from gradleak.runs import confirmations, progress, records, runner, sources
 from gradleak.storage import storage_error, write_whole
@@ -75,6 +76,7 @@ def run_page(
     jobs: int | None = None,
     cluster: str | None = None,
     fresh: bool = False,
+    both: bool = False,
 ) -> PageRun:
     """Execute a study's notebook, or return the page if it was executed before and has not changed since.
 
@@ -85,6 +87,8 @@ def run_page(
         jobs: The number of processes for the trials.
         cluster: The address of a Dask scheduler for the trials.
         fresh: Execute the page even if it has not changed.
+        both: Also draw the figures and tables of the run that the page does not show, if the study has a record. The
+            executed notebook keeps them in the metadata of its cells.
     """
     require_notebooks()
     import nbformat
@@ -117,7 +121,7 @@ def run_page(
             progress_file = Path(scratch) / "progress"
             settings |= {"GRADLEAK_PROGRESS": str(progress_file), **_quiet_kernel(Path(scratch))}
             with _watched(study.name, progress_file) as count, _environment(settings):
-                page = _execute(study, parameters, notebook, Path(scratch), count)
+                page = _execute(study, parameters, notebook, Path(scratch), count, both=both)
         seconds = round(time.perf_counter() - started, 1)
         if not record.is_file():
             raise GradleakError(f"page '{study.name}' ran, but its notebook made no record: it must call run_study")
@@ -125,7 +129,8 @@ def run_page(
         page.metadata["gradleak"] = {"study": study.name, "key": key, "seconds": seconds} | facts.model_dump(
             include={"device", "versions", "date"}
         )
-        text = nbformat.writes(_cleaned(page, {scratch: "scratch"})) + "\n"
+        beside.fold(_cleaned(page, {scratch: "scratch"}))
+        text = nbformat.writes(page) + "\n"
         write_whole(notebook, lambda stream: stream.write(text.encode()))
     except OSError as error:
         raise error if isinstance(error, GradleakError) else storage_error(notebook, error) from error
@@ -166,7 +171,9 @@ def finished(study: Study, key: str, out: Path) -> PageRun | None:
     return PageRun(notebook, record, float(facts["seconds"]), cached=True)
 
 
-def _execute(study: Study, parameters: Parameters, notebook: Path, folder: Path, count: Callable[[int], None]) -> Any:
+def _execute(
+    study: Study, parameters: Parameters, notebook: Path, folder: Path, count: Callable[[int], None], *, both: bool
+) -> Any:
     import papermill
     from jupyter_client.kernelspec import NoSuchKernel
     from nbclient.exceptions import DeadKernelError
@@ -185,14 +192,17 @@ def _execute(study: Study, parameters: Parameters, notebook: Path, folder: Path,
                 count(len(manager.nb.cells))
 
             manager.cell_complete = complete_and_count
-            return super().execute_managed_notebook(manager, kernel_name, **settings)
+            executed = super().execute_managed_notebook(manager, kernel_name, **settings)
+            beside.drop_errors(manager.nb)
+            return executed
 
     papermill_engines.register("gradleak", Engine)
     defaults = study.Parameters().model_dump()
     # Only changed parameters are injected, so that a page with default parameters reads as it was written.
     changed = {name: value for name, value in parameters.model_dump().items() if value != defaults[name]}
     # papermill replaces {names} in paths, so braces have to be escaped.
-    source, target = (str(path).replace("{", "{{").replace("}", "}}") for path in (study.notebook, notebook))
+    start = _with_copies(study, folder) if both else study.notebook
+    source, target = (str(path).replace("{", "{{").replace("}", "}}") for path in (start, notebook))
     options = {"kernel_name": "python3", "engine_name": "gradleak", "progress_bar": False, "cwd": str(folder)}
     try:
         return papermill.execute_notebook(source, target, changed, **options)
@@ -208,6 +218,19 @@ def _execute(study: Study, parameters: Parameters, notebook: Path, folder: Path,
         raise GradleakError("the kernel 'python3' is missing: install it with `pip install ipykernel`") from error
     except PapermillException as error:
         raise GradleakError(f"page '{study.name}': {str(error).strip().partition(chr(10))[0]}") from error
+
+
+def _with_copies(study: Study, folder: Path) -> Path:
+    """Return the study's notebook, or a copy that draws the other run as well if there is a recorded run."""
+    if records.recorded(study.name) is None:
+        return study.notebook
+    import nbformat
+
+    page = nbformat.read(study.notebook, 4)
+    beside.add_copies(page)
+    file = folder / study.notebook.name
+    nbformat.write(page, file)
+    return file
 
 
 def _cleaned(page: Any, named: dict[str, str]) -> Any:

@@ -52,13 +52,18 @@ def _literal(value: Any) -> str:
     return repr(value).replace("e-0", "e-")
 
 
+def source(study: Study) -> str:
+    """Return the source of the cell as it stands in the page's notebook."""
+    return "".join(_tagged(study, _content(study))["source"])
+
+
 def check(study: Study) -> None:
     """Check that the page states the parameters as its study declares them.
 
     Raises:
         InputError: The notebook has no cell tagged `parameters`, or the cell is not as the study declares it.
     """
-    expected, found = cell(study).splitlines(), "".join(_tagged(study, _content(study))["source"]).splitlines()
+    expected, found = cell(study).splitlines(), source(study).splitlines()
     if found == expected:
         return
     unexpected = [line for line in found if line not in expected] or ["nothing"]
@@ -72,10 +77,10 @@ def check(study: Study) -> None:
 def write(study: Study) -> bool:
     """Write the cell into the page's notebook where it differs, and return whether it did."""
     content = _content(study)
-    tagged, source = _tagged(study, content), cell(study)
-    if "".join(tagged["source"]) == source:
+    tagged, expected = _tagged(study, content), cell(study)
+    if "".join(tagged["source"]) == expected:
         return False
-    tagged["source"] = source.splitlines(keepends=True)
+    tagged["source"] = expected.splitlines(keepends=True)
     study.notebook.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", "utf-8")
     return True
 

@@ -1,0 +1,205 @@
+"""Render an executed page to one HTML file that needs no network: figures are embedded, formulas are MathML.
+
+Browsers draw MathML themselves, so the file carries no script; MathJax with its fonts would add megabytes.
+"""
+
+from __future__ import annotations
+
+import functools
+import html
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from gradleak import paths
+from gradleak.book import beside
+from gradleak.book.rerun import Rerun
+from gradleak.runs import records
+from gradleak.show.tables import duration
+from gradleak.storage import write_whole
+
+# docutils knows no sizes of brackets and not these names; the browser stretches brackets by itself.
+REPLACED = (
+    (r"\\(big|Big|bigg|Bigg)[lrm]?(?![A-Za-z])", ""),
+    (r"\\dots(?![A-Za-z])", r"\\ldots "),
+    (r"\\(text|display)style(?![A-Za-z])", ""),
+    (r"\\([td]?frac)\s*(\d)\s*(\d|[A-Za-z])", r"\\\1{\2}{\3}"),
+    (r"\\([td]?frac)\s*(\d)(?=\{)", r"\\\1{\2}"),
+)
+
+
+def write(rerun: Rerun, notebook: Path) -> Path:
+    """Write the HTML file of an executed page beside its notebook, and return the file."""
+    import nbformat
+
+    page = nbformat.read(notebook, 4)
+    recorded = records.recorded(rerun.study.name) is not None
+    record = rerun.record
+    text = _templates().get_template("rerun.html").render(
+        title=rerun.study.title,
+        styles=_styles(),
+        date=record.provenance.date,
+        trials=len(record.trials),
+        seconds=duration(sum(trial.seconds for trial in record.trials)),
+        changed=rerun.changed,
+        recorded=recorded,
+        counts=rerun.counts,
+        rows=rerun.rows(),
+        # With the page's own parameters the page shows the recorded run, and else this run.
+        parts=list(parts(page.cells, shows_record=recorded and record.profile == "quick")),
+    )  # fmt: skip
+    file = notebook.with_suffix(".html")
+    write_whole(file, lambda stream: stream.write(text.encode()))
+    return file
+
+
+def parts(cells: Sequence[Any], *, shows_record: bool) -> Iterator[str]:
+    """Yield the HTML of each cell of an executed page.
+
+    Args:
+        cells: The cells of the notebook.
+        shows_record: Whether the page's figures and tables show the recorded run rather than this run.
+    """
+    text = _markdown(_numbers(cells))
+    names = ("Recorded run", "This run") if shows_record else ("This run", "Recorded run")
+    for cell in cells:
+        if cell.cell_type == "markdown":
+            yield text.render(cell.source)
+        elif cell.cell_type == "code":
+            yield _folded("Code", f"<pre><code>{html.escape(cell.source)}</code></pre>")
+            yield from _outputs(cell.outputs, beside.of_other_run(cell), names, text)
+
+
+def _outputs(outputs: Sequence[Any], others: Sequence[Any], names: tuple[str, str], text: Any) -> Iterator[str]:
+    """Yield the HTML of a cell's outputs, each figure beside the same figure of the other run."""
+    figures, tables = [[one for one in group if _image(one)] for group in (outputs, others)], list[str]()
+    for output in outputs:
+        if not _image(output):
+            tables.append(_output(output, text))
+    yield "\n".join(tables)
+    for number, output in enumerate(figures[0]):
+        pair = [output, *figures[1][number : number + 1]]
+        drawn = (f"<figure>{caption}{_image(one)}</figure>" for caption, one in zip(_captions(names, pair), pair))
+        yield f'<div class="beside">{"".join(drawn)}</div>'
+    if rest := "\n".join(_output(one, text) for one in others if not _image(one)):
+        yield _folded(names[1], rest)
+
+
+def _captions(names: tuple[str, str], pair: Sequence[Any]) -> list[str]:
+    """Return the captions of a figure and of its counterpart; a figure without a counterpart has none."""
+    return [f"<figcaption>{name}</figcaption>" for name in names] if len(pair) > 1 else [""]
+
+
+def _image(output: Any) -> str:
+    """Return the HTML of an output that is an image, or ""."""
+    data = output.get("data", {})
+    if "image/png" not in data:
+        return ""
+    source = "".join(data["image/png"].split())
+    return f'<img alt="figure" src="data:image/png;base64,{source}">'
+
+
+def _output(output: Any, text: Any) -> str:
+    """Return the HTML of an output: its own HTML, its Markdown or its plain text."""
+    if output.output_type == "stream":
+        return f"<pre>{html.escape(output.text)}</pre>"
+    data = output.get("data", {})
+    if "text/html" in data:
+        return f'<div class="wide">{data["text/html"]}</div>'
+    if "text/markdown" in data:
+        return str(text.render(data["text/markdown"]))
+    plain = data.get("text/plain", "")
+    return f"<pre>{html.escape(plain)}</pre>" if plain else ""
+
+
+def _folded(title: str, content: str) -> str:
+    return f"<details><summary>{title}</summary>{content}</details>"
+
+
+def _numbers(cells: Sequence[Any]) -> dict[str, int]:
+    """Return the numbers of the labelled equations of a page, by label."""
+    sources = "\n\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
+    return {label: number for number, label in enumerate(re.findall(r"\$\$\s*\(([\w-]+)\)", sources), 1)}
+
+
+def _markdown(numbers: dict[str, int]) -> Any:
+    """Return a renderer of MyST Markdown with tables, formulas, roles and directives."""
+    from markdown_it import MarkdownIt
+    from mdit_py_plugins.attrs import attrs_block_plugin, attrs_plugin
+    from mdit_py_plugins.colon_fence import colon_fence_plugin
+    from mdit_py_plugins.deflist import deflist_plugin
+    from mdit_py_plugins.dollarmath import dollarmath_plugin
+    from mdit_py_plugins.myst_blocks import myst_block_plugin
+    from mdit_py_plugins.myst_role import myst_role_plugin
+
+    text = MarkdownIt("commonmark").enable("table")
+    text.use(dollarmath_plugin, renderer=lambda content, options: formula(content, block=options["display_mode"]))
+    for plugin in (
+        attrs_plugin, attrs_block_plugin, colon_fence_plugin, deflist_plugin, myst_block_plugin, myst_role_plugin,
+    ):  # fmt: skip
+        text.use(plugin)
+
+    def labelled(renderer: Any, tokens: Any, index: int, options: Any, env: Any) -> str:
+        label = tokens[index].info
+        number = f"<span>({numbers.get(label, label)})</span>"
+        body = formula(tokens[index].content, block=True)
+        return f'<div class="equation" id="{html.escape(label)}"><div class="wide">{body}</div>{number}</div>'
+
+    def role(renderer: Any, tokens: Any, index: int, options: Any, env: Any) -> str:
+        name, content = tokens[index].meta["name"], tokens[index].content
+        if name == "eq":
+            return f'<a href="#{html.escape(content)}">({numbers.get(content, html.escape(content))})</a>'
+        return html.escape(re.sub(r"\s*<[^<>]*>$", "", content))
+
+    def directive(renderer: Any, tokens: Any, index: int, options: Any, env: Any) -> str:
+        token = tokens[index]
+        named = re.match(r"\{([\w-]+)\}\s*(.*)", token.info)
+        if named is None:
+            return f"<pre><code>{html.escape(token.content)}</code></pre>"
+        body = re.sub(r"\A(:[\w-]+:.*\n)+", "", token.content)
+        title = f"<p><strong>{html.escape(named[2])}</strong></p>" if named[2] else ""
+        return f'<div class="{named[1]}">{title}{text.render(body)}</div>'
+
+    for kind, rule in {
+        "math_block_label": labelled, "myst_role": role, "fence": directive, "colon_fence": directive,
+    }.items():  # fmt: skip
+        text.add_render_rule(kind, rule)
+    return text
+
+
+def formula(tex: str, *, block: bool) -> str:
+    """Return a formula as MathML, or its TeX source as code if it cannot be converted.
+
+    Args:
+        tex: The formula in TeX, without dollars.
+        block: Whether the formula stands in a line of its own.
+    """
+    from docutils.utils.math import MathError
+    from docutils.utils.math.latex2mathml import tex2mathml
+
+    readable = functools.reduce(lambda text, pair: re.sub(pair[0], pair[1], text), REPLACED, tex.strip())
+    try:
+        return str(tex2mathml(readable, as_block=block))
+    except (MathError, SyntaxError, IndexError, KeyError, AttributeError):
+        return f'<code class="tex">{html.escape(tex)}</code>'
+
+
+def _styles() -> str:
+    """Return the style sheet of the file: its own rules after those of the book, which colour verdicts."""
+    of_book = paths.book() / "_static" / "gradleak.css"
+    own, _, _ = _templates().loader.get_source(_templates(), "rerun.css")  # type: ignore[union-attr]
+    return (of_book.read_text("utf-8") if of_book.is_file() else "") + own
+
+
+@functools.cache
+def _templates() -> jinja2.Environment:
+    return jinja2.Environment(
+        loader=jinja2.PackageLoader("gradleak.book"),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )

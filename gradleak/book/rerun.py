@@ -1,0 +1,163 @@
+"""Summarise a new run of a page: its changed parameters, and what it says of each claim beside the record."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gradleak import claims
+from gradleak.claims import Judgement, Line
+from gradleak.runs import records
+from gradleak.runs.records import Record
+from gradleak.studies import Study
+
+# The most characters of a list or a name in a line.
+LONGEST = 60
+
+
+@dataclass(frozen=True)
+class Changed:
+    """A parameter that differs from the page's own value.
+
+    Attributes:
+        name: The name of the parameter.
+        this: The value in this run.
+        page: The page's own value, which is the default.
+        recorded: The value in the recorded run; None without a record.
+    """
+
+    name: str
+    this: Any
+    page: Any
+    recorded: Any
+
+    @property
+    def text(self) -> str:
+        """The three values in words."""
+        recorded = "" if self.recorded is None else f"; recorded with {brief(self.recorded)}"
+        return f"{self.name} = {brief(self.this)} (the page's own value: {brief(self.page)}{recorded})"
+
+
+@dataclass(frozen=True)
+class Rerun:
+    """A new run of a page beside the recorded run.
+
+    Attributes:
+        study: The study.
+        record: The record of the new run.
+        changed: The changed parameters.
+        lines: The judged claims, the paper's before our own.
+    """
+
+    study: Study
+    record: Record
+    changed: tuple[Changed, ...]
+    lines: tuple[Line, ...]
+
+    @property
+    def parameters(self) -> str:
+        """The changed parameters in one line."""
+        if not self.changed:
+            return "parameters: the page's own"
+        return "changed parameters: " + "; ".join(one.text for one in self.changed)
+
+    def rows(self) -> list[dict[str, str]]:
+        """Return a row for each claim, as texts by column."""
+        return [_row(line, self.record.parameters) for line in self.lines]
+
+    @property
+    def counts(self) -> list[str]:
+        """The numbers of claims by what this run says of them: one sentence for the paper's claims, one for ours."""
+        groups = (("claims of the paper", claims.of_papers(self.lines)), ("claims of our own", claims.of_ours(self.lines)))
+        sentences = [_counted(whose, lines) for whose, lines in groups if lines]
+        if self.lines and not any(line.fresh.verdict in claims.DECIDED for line in self.lines):
+            hint = "" if self.record.profile == "paper" else "; `--profile paper` takes the papers' sizes"
+            sentences.append(f"No claim is judged: this run is too small or in another setting than a claim needs{hint}.")
+        return sentences
+
+
+def rerun(study: Study, record: Record) -> Rerun:
+    """Return the summary of a new run.
+
+    Args:
+        study: The study.
+        record: The record of the new run.
+    """
+    recorded = records.recorded(study.name)
+    defaults = study.Parameters().model_dump()
+    changed = tuple(
+        Changed(name, value, defaults[name], recorded.parameters.get(name) if recorded else None)
+        for name, value in record.parameters.items()
+        if value != defaults[name]
+    )
+    judged = claims.lines({study.name: record}, study.name)
+    return Rerun(study, record, changed, (*claims.of_papers(judged), *claims.of_ours(judged)))
+
+
+def name_of(claim: claims.Claim) -> str:
+    """Return a short name of a claim: the cell of a published table, or the place and the statement."""
+    if claim.table:
+        return f"{claim.table.partition(':')[0]}: {', '.join(filter(None, (claim.group, claim.row, claim.column)))}"
+    return f"{claim.place}: {claim.statement}"
+
+
+def verdict(judgement: Judgement, parameters: Mapping[str, Any]) -> str:
+    """Return in words what a run says of a claim, and what it lacks if it cannot judge the claim.
+
+    Args:
+        judgement: The judgement of the claim on the run.
+        parameters: The parameters of the run.
+    """
+    if judgement.agrees is None:
+        return "not measured by this run"
+    if judgement.verdict in claims.DECIDED:
+        return "better than the paper" if judgement.verdict == "better" else "holds" if judgement.agrees else "fails"
+    claim = judgement.claim
+    agrees = "agrees" if judgement.agrees else "disagrees"
+    lacking = [name for name in claim.needs if not claims.reaches(_needing(claim, name), dict(parameters))]
+    small = [f"{name} = {brief(claim.needs[name])}" for name in lacking]
+    setting = claim.setting if isinstance(claim.setting, dict) else {}
+    other = [f"{name} = {brief(setting[name])}" for name in judgement.differs]
+    reasons = [f"too small, needs {', '.join(small)}"] if small else []
+    reasons += [f"another setting, the paper has {', '.join(other)}"] if other else []
+    return f"{agrees}; {'; '.join(reasons)}"
+
+
+def brief(value: Any) -> str:
+    """Return a value as a short text; lists without brackets, and long ones cut."""
+    text = ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 2].rstrip(' ,')} …"
+
+
+def _needing(claim: claims.Claim, name: str) -> claims.Claim:
+    """Return the claim with only one of its needs."""
+    return claim.model_copy(update={"needs": {name: claim.needs[name]}})
+
+
+def _row(line: Line, parameters: Mapping[str, Any]) -> dict[str, str]:
+    claim, before, now = line.claim, line.recorded, line.fresh
+    published = "in words" if claim.published is None else claim.shown(claim.published)
+    both = before.agrees is not None and now.agrees is not None
+    return {
+        "claim": name_of(claim),
+        "paper": f"our {claim.ours}" if claim.ours else published,
+        "holds if": claim.rule_text,
+        "recorded": before.shown,
+        "this run": now.shown,
+        "verdict of this run": verdict(now, parameters),
+        "as in the record": ("yes" if before.agrees == now.agrees else "no") if both else "–",
+    }
+
+
+def _counted(whose: str, lines: Sequence[Line]) -> str:
+    decided = [line.fresh for line in lines if line.fresh.verdict in claims.DECIDED]
+    open_ones = [line.fresh for line in lines if line.fresh.agrees is not None and line.fresh not in decided]
+    missing = len(lines) - len(decided) - len(open_ones)
+    holding, agreeing = (sum(bool(one.agrees) for one in group) for group in (decided, open_ones))
+    parts = [f"{holding} hold, {len(decided) - holding} fail"] if decided else []
+    parts += [
+        f"{len(open_ones)} cannot be judged by this run ({agreeing} agree, {len(open_ones) - agreeing} disagree)"
+    ] * bool(open_ones)
+    parts += [f"{missing} not measured"] if missing else []
+    return f"{len(lines)} {whose}: {'; '.join(parts)}."
