@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gradleak.auditing import Report
+    from gradleak.book.two_runs import Column
     from gradleak.runs.records import Record
     from gradleak.studies import Parameters, Study
 
@@ -146,6 +147,37 @@ def run(
         import webbrowser
 
         webbrowser.open(file.as_uri())
+
+
+@app.command()
+def compare(
+    first: Annotated[str, typer.Argument(help="A record's file, a run's folder, a study's name or `recorded`.")],
+    second: Annotated[str, typer.Argument(help="The other run of the same page, named in the same ways.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Compare two runs of a page: parameters and machines, claim by claim, and row by row."""
+    from dataclasses import asdict
+
+    from gradleak.book import two_runs
+    from gradleak.runs import plain
+
+    compared = two_runs.compare(*two_runs.read_both(first, second))
+    if as_json:
+        typer.echo(json.dumps(plain.worded(asdict(compared)), indent=1, ensure_ascii=False))
+        return
+    for title, pairs in (("parameters", compared.parameters), ("origin", compared.provenance)):
+        _show([{title: pair.what, "first run": pair.first, "second run": pair.second} for pair in pairs])
+    _show(
+        [
+            {"claim": _cut(pair.claim), "first run": pair.first, "second run": pair.second}
+            | {"verdict of the first": pair.verdict_first, "verdict of the second": pair.verdict_second}
+            | {"change": pair.change}
+            for pair in compared.claims
+        ]
+    )
+    _show([_column_row(column) for column in compared.columns if column.largest])
+    for line in compared.sentences:
+        typer.echo(line)
 
 
 @app.command()
@@ -507,6 +539,12 @@ def _settings(pairs: list[str] | None) -> dict[str, str]:
     return settings
 
 
+def _column_row(column: Column) -> dict[str, Any]:
+    counts = {"same": column.same, "within tolerance": column.within, "differ": column.differs}
+    largest = column.largest.text if column.largest else ""
+    return {"column": column.column, "part": column.part} | counts | {"largest difference": largest}
+
+
 def _parameter_rows(model: type[Parameters], values: dict[str, Any]) -> list[dict[str, Any]]:
     return [
         {"parameter": name, "value": values[name], "quick": field.default, "what": field.description}
@@ -520,9 +558,11 @@ def _show(rows: Sequence[dict[str, Any]]) -> None:
     from rich.console import Console
     from rich.table import Table
 
+    if not rows:
+        return
     console = Console(width=None if sys.stdout.isatty() else 240)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for index, column in enumerate(rows[0] if rows else ()):
+    for index, column in enumerate(rows[0]):
         table.add_column(column, overflow="fold", no_wrap=index == 0)
     for row in rows:
         table.add_row(*["" if cell is None else str(cell) for cell in row.values()])

@@ -21,11 +21,13 @@ from gradleak.runs import records
 from gradleak.show.tables import duration
 from gradleak.storage import write_whole
 
-# docutils knows no sizes of brackets and not these names; the browser stretches brackets by itself.
+# docutils knows no sizes of brackets, no styles of formulas and not all short forms.
 REPLACED = (
     (r"\\(big|Big|bigg|Bigg)[lrm]?(?![A-Za-z])", ""),
     (r"\\dots(?![A-Za-z])", r"\\ldots "),
     (r"\\(text|display)style(?![A-Za-z])", ""),
+    # Without braces an index of an accented letter would stand below the accent.
+    (r"\\(hat|bar|tilde|vec|dot)\s*([A-Za-z]|\\[A-Za-z]+|\{[^{}]*\})", r"{\\\1{\2}{}}"),
     (r"\\([td]?frac)\s*(\d)\s*(\d|[A-Za-z])", r"\\\1{\2}{\3}"),
     (r"\\([td]?frac)\s*(\d)(?=\{)", r"\\\1{\2}"),
 )

@@ -72,7 +72,7 @@ class Rerun:
         groups = (("claims of the paper", claims.of_papers(self.lines)), ("claims of our own", claims.of_ours(self.lines)))
         sentences = [_counted(whose, lines) for whose, lines in groups if lines]
         if self.lines and not any(line.fresh.verdict in claims.DECIDED for line in self.lines):
-            hint = "" if self.record.profile == "paper" else "; `--profile paper` takes the papers' sizes"
+            hint = "" if self.record.profile == "paper" else "; --profile paper takes the papers' sizes"
             sentences.append(f"No claim is judged: this run is too small or in another setting than a claim needs{hint}.")
         return sentences
 
@@ -109,19 +109,26 @@ def verdict(judgement: Judgement, parameters: Mapping[str, Any]) -> str:
         judgement: The judgement of the claim on the run.
         parameters: The parameters of the run.
     """
-    if judgement.agrees is None:
-        return "not measured by this run"
-    if judgement.verdict in claims.DECIDED:
-        return "better than the paper" if judgement.verdict == "better" else "holds" if judgement.agrees else "fails"
+    word = in_short(judgement)
+    if judgement.agrees is None or judgement.verdict in claims.DECIDED:
+        return word
     claim = judgement.claim
-    agrees = "agrees" if judgement.agrees else "disagrees"
     lacking = [name for name in claim.needs if not claims.reaches(_needing(claim, name), dict(parameters))]
     small = [f"{name} = {brief(claim.needs[name])}" for name in lacking]
     setting = claim.setting if isinstance(claim.setting, dict) else {}
     other = [f"{name} = {brief(setting[name])}" for name in judgement.differs]
     reasons = [f"too small, needs {', '.join(small)}"] if small else []
     reasons += [f"another setting, the paper has {', '.join(other)}"] if other else []
-    return f"{agrees}; {'; '.join(reasons)}"
+    return f"{word.partition(',')[0]}; {'; '.join(reasons)}"
+
+
+def in_short(judgement: Judgement) -> str:
+    """Return in a few words what a run says of a claim."""
+    if judgement.agrees is None:
+        return "not measured"
+    if judgement.verdict in claims.DECIDED:
+        return "better" if judgement.verdict == "better" else "holds" if judgement.agrees else "fails"
+    return "agrees, not judged" if judgement.agrees else "disagrees, not judged"
 
 
 def brief(value: Any) -> str:
