@@ -6,6 +6,7 @@ import json
 import os
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,10 +17,11 @@ from gradleak import interrupts
 from gradleak.errors import ForeignError, GradleakError, InputError, MissingData, StorageError, first_line, printable
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from gradleak.auditing import Report
     from gradleak.book.two_runs import Column
+    from gradleak.runs.forecast import Forecast
     from gradleak.runs.records import Record
     from gradleak.studies import Parameters, Study
 
@@ -129,18 +131,21 @@ def run(
     loaded, parameters = _asked(study, profile, parameter)
     from gradleak import paths
     from gradleak.book import pages, rendered, rerun
-    from gradleak.runs import records
+    from gradleak.runs import forecast, records
 
     if show:
         _show(_parameter_rows(loaded.Parameters, parameters.model_dump()))
+    if profile == "paper":
+        _tell(lambda: forecast.forecast(loaded, parameters, jobs=jobs))
+    if show:
         return
     page = pages.run_page(
         loaded, parameters, out or paths.runs() / study, jobs=jobs, cluster=cluster, fresh=True, both=True
     )
     summary = rerun.rerun(loaded, records.read(page.record))
     file = rendered.write(summary, page.notebook)
-    _show([row | {"claim": _cut(row["claim"])} for row in summary.rows()])
-    for line in (*summary.counts, summary.parameters):
+    _show([row | {"claim": _cut(row["claim"])} for row in summary.rows(short=True)])
+    for line in (*summary.counts, *summary.reasons, summary.parameters):
         typer.echo(line)
     typer.echo(f"notebook  {page.notebook}\nrecord    {page.record}\npage      {file}\ntook      {page.seconds:.1f} s")
     if open_page:
@@ -344,12 +349,15 @@ def record(
 ) -> None:
     """Run studies at the papers' scale and save their results in results/."""
     from gradleak import claims, studies
-    from gradleak.runs import records, runner
+    from gradleak.runs import forecast, outlines, records, runner
 
     interrupts.listen()
-    loaded_studies = [studies.load(name) for name in study]
-    parameter_sets = [studies.parameters(loaded, profile, _settings(parameter)) for loaded in loaded_studies]
+    loaded_studies, given = [studies.load(name) for name in study], _settings(parameter)
+    for loaded in loaded_studies:
+        outlines.refuse(loaded, profile, given)
+    parameter_sets = [studies.parameters(loaded, profile, given) for loaded in loaded_studies]
     for loaded, parameters in zip(loaded_studies, parameter_sets, strict=True):
+        _tell(partial(forecast.of_record, loaded, parameters, part=part, jobs=jobs))
         result = runner.record(
             loaded, parameters, rules=claims.rules(loaded.name), part=part, jobs=jobs, cluster=cluster
         )
@@ -522,6 +530,16 @@ def _asked(study: str, profile: str, settings: list[str] | None) -> tuple[Study,
     loaded, given = studies.load(study), _settings(settings)
     outlines.refuse(loaded, profile, given)
     return loaded, studies.parameters(loaded, profile, given)
+
+
+def _tell(expected: Callable[[], Forecast]) -> None:
+    """Print what a run is expected to take; where that cannot be estimated, say why."""
+    try:
+        lines = expected().sentences
+    except GradleakError as error:
+        lines = [f"Expected time: unknown, because {error}"]
+    for line in lines:
+        typer.echo(line, err=True)
 
 
 def _cut(text: str, longest: int = 90) -> str:

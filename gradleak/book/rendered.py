@@ -77,22 +77,15 @@ def parts(cells: Sequence[Any], *, shows_record: bool) -> Iterator[str]:
 
 def _outputs(outputs: Sequence[Any], others: Sequence[Any], names: tuple[str, str], text: Any) -> Iterator[str]:
     """Yield the HTML of a cell's outputs, each figure beside the same figure of the other run."""
-    figures, tables = [[one for one in group if _image(one)] for group in (outputs, others)], list[str]()
-    for output in outputs:
-        if not _image(output):
-            tables.append(_output(output, text))
-    yield "\n".join(tables)
-    for number, output in enumerate(figures[0]):
-        pair = [output, *figures[1][number : number + 1]]
-        drawn = (f"<figure>{caption}{_image(one)}</figure>" for caption, one in zip(_captions(names, pair), pair))
+    yield from (_output(output, text) for output in outputs if not _image(output))
+    figures, counterparts = ([one for one in group if _image(one)] for group in (outputs, others))
+    for number, output in enumerate(figures):
+        pair = [output, *counterparts[number : number + 1]]
+        captions = [f"<figcaption>{name}</figcaption>" for name in names] if len(pair) > 1 else [""]
+        drawn = [f"<figure>{caption}{_image(one)}</figure>" for caption, one in zip(captions, pair, strict=True)]
         yield f'<div class="beside">{"".join(drawn)}</div>'
     if rest := "\n".join(_output(one, text) for one in others if not _image(one)):
         yield _folded(names[1], rest)
-
-
-def _captions(names: tuple[str, str], pair: Sequence[Any]) -> list[str]:
-    """Return the captions of a figure and of its counterpart; a figure without a counterpart has none."""
-    return [f"<figcaption>{name}</figcaption>" for name in names] if len(pair) > 1 else [""]
 
 
 def _image(output: Any) -> str:

@@ -62,18 +62,32 @@ class Rerun:
             return "parameters: the page's own"
         return "changed parameters: " + "; ".join(one.text for one in self.changed)
 
-    def rows(self) -> list[dict[str, str]]:
-        """Return a row for each claim, as texts by column."""
-        return [_row(line, self.record.parameters) for line in self.lines]
+    def rows(self, *, short: bool = False) -> list[dict[str, str]]:
+        """Return a row for each claim, as texts by column; `short` leaves out why a claim is not judged."""
+        return [
+            _row(line, in_short(line.fresh) if short else verdict(line.fresh, self.record.parameters))
+            for line in self.lines
+        ]
+
+    @property
+    def reasons(self) -> list[str]:
+        """Why this run does not judge some claims, for all of them together."""
+        found = [lacking(line.fresh, self.record.parameters) for line in self.lines]
+        needed, setting = (list(dict.fromkeys(one for pair in found for one in pair[place])) for place in (0, 1))
+        sentences = [f"To be judged, claims need {'; '.join(needed)}."] if needed else []
+        return sentences + ([f"The papers' setting is {'; '.join(setting)}."] if setting else [])
 
     @property
     def counts(self) -> list[str]:
         """The numbers of claims by what this run says of them: one sentence for the paper's claims, one for ours."""
-        groups = (("claims of the paper", claims.of_papers(self.lines)), ("claims of our own", claims.of_ours(self.lines)))
+        groups = (
+            ("claims of the paper", claims.of_papers(self.lines)),
+            ("claims of our own", claims.of_ours(self.lines)),
+        )
         sentences = [_counted(whose, lines) for whose, lines in groups if lines]
         if self.lines and not any(line.fresh.verdict in claims.DECIDED for line in self.lines):
-            hint = "" if self.record.profile == "paper" else "; --profile paper takes the papers' sizes"
-            sentences.append(f"No claim is judged: this run is too small or in another setting than a claim needs{hint}.")
+            hint = "" if self.record.profile == "paper" else " `--profile paper` takes the papers' sizes."
+            sentences.append(f"This run judges no claim: it is too small, or its setting is not the papers'.{hint}")
         return sentences
 
 
@@ -109,17 +123,21 @@ def verdict(judgement: Judgement, parameters: Mapping[str, Any]) -> str:
         judgement: The judgement of the claim on the run.
         parameters: The parameters of the run.
     """
-    word = in_short(judgement)
+    needed, setting = lacking(judgement, parameters)
+    reasons = [f"the claim needs {', '.join(needed)}"] if needed else []
+    reasons += [f"the paper has {', '.join(setting)}"] if setting else []
+    return "; ".join([in_short(judgement), *reasons])
+
+
+def lacking(judgement: Judgement, parameters: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+    """Return what a run lacks to judge a claim: the parameters that the claim needs, and the paper's setting."""
     if judgement.agrees is None or judgement.verdict in claims.DECIDED:
-        return word
+        return [], []
     claim = judgement.claim
-    lacking = [name for name in claim.needs if not claims.reaches(_needing(claim, name), dict(parameters))]
-    small = [f"{name} = {brief(claim.needs[name])}" for name in lacking]
+    missing = [name for name in claim.needs if not claims.reaches(_needing(claim, name), dict(parameters))]
     setting = claim.setting if isinstance(claim.setting, dict) else {}
-    other = [f"{name} = {brief(setting[name])}" for name in judgement.differs]
-    reasons = [f"too small, needs {', '.join(small)}"] if small else []
-    reasons += [f"another setting, the paper has {', '.join(other)}"] if other else []
-    return f"{word.partition(',')[0]}; {'; '.join(reasons)}"
+    needed = [f"{name} = {brief(claim.needs[name])}" for name in missing]
+    return needed, [f"{name} = {brief(setting[name])}" for name in judgement.differs]
 
 
 def in_short(judgement: Judgement) -> str:
@@ -142,7 +160,7 @@ def _needing(claim: claims.Claim, name: str) -> claims.Claim:
     return claim.model_copy(update={"needs": {name: claim.needs[name]}})
 
 
-def _row(line: Line, parameters: Mapping[str, Any]) -> dict[str, str]:
+def _row(line: Line, verdict_text: str) -> dict[str, str]:
     claim, before, now = line.claim, line.recorded, line.fresh
     published = "in words" if claim.published is None else claim.shown(claim.published)
     both = before.agrees is not None and now.agrees is not None
@@ -152,7 +170,7 @@ def _row(line: Line, parameters: Mapping[str, Any]) -> dict[str, str]:
         "holds if": claim.rule_text,
         "recorded": before.shown,
         "this run": now.shown,
-        "verdict of this run": verdict(now, parameters),
+        "verdict of this run": verdict_text,
         "as in the record": ("yes" if before.agrees == now.agrees else "no") if both else "–",
     }
 

@@ -13,7 +13,7 @@ from gradleak.book import rerun
 from gradleak.claims import Judgement
 from gradleak.errors import InputError, MissingData
 from gradleak.runs import comparing, kinds, records
-from gradleak.runs.kinds import Outcome
+from gradleak.runs.kinds import Compared, Outcome
 from gradleak.runs.records import Record, Trial, part_of
 from gradleak.runs.trials import known, short
 from gradleak.studies import Study
@@ -287,11 +287,14 @@ def _rows(study: Study, one: Trial, other: Trial) -> Iterator[tuple[str, Outcome
                 )
             ]
             found = [
-                (how.outcome, Largest(_shown(left), _shown(right), how.apart, how.kind == "rounding", number, short(one.inputs)))
-                for how, left, right in compared
+                (how.outcome, _difference(how, left, right, number, one)) for how, left, right in compared
                 if how.outcome != "same"
             ]  # fmt: skip
             yield column, *_worst(found)
+
+
+def _difference(how: Compared, left: Any, right: Any, row: int, trial: Trial) -> Largest:
+    return Largest(_shown(left), _shown(right), how.apart, how.kind == "rounding", row, short(trial.inputs))
 
 
 def _worst(found: Sequence[tuple[Outcome, Largest]]) -> tuple[Outcome, Largest | None]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import types
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
@@ -93,7 +94,7 @@ def _type(node: ast.expr, aliases: Mapping[str, ast.expr] | None = None) -> Any:
     if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name):
         if node.value.id == "list":
             inner = _type(node.slice, aliases)
-            return None if inner is None else list[inner]
+            return None if inner is None else types.GenericAlias(list, (inner,))
         if node.value.id == "Literal":
             words = ast.literal_eval(node.slice)
             return Literal[words if isinstance(words, tuple) else (words,)]

@@ -1,8 +1,9 @@
-"""Show the progress of long work: as bars in a terminal, or as lines in a file for the process that runs a page."""
+"""Show the progress of long work: as bars in a terminal or a notebook, or as lines in a file for a page's runner."""
 
 from __future__ import annotations
 
 import contextlib
+import html
 import itertools
 import json
 import os
@@ -21,10 +22,13 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 FILE = "GRADLEAK_PROGRESS"
+# Work of at most so many seconds has no bar in a notebook.
+SHORT = 0.5
 
 _numbers = itertools.count()
 _bars: Progress | None = None
 _quiet = False
+_drawing = False
 
 
 def progress(items: Iterable[T], total: int, description: str) -> Iterator[T]:
@@ -40,7 +44,7 @@ def progress(items: Iterable[T], total: int, description: str) -> Iterator[T]:
         return
     with display() as bars:
         if bars is None:
-            yield from items
+            yield from _drawn(items, total, description) if _in_notebook() else items
             return
         task = bars.add_task(description, total=total)
         try:
@@ -106,6 +110,48 @@ def read(file: Path, position: int) -> tuple[list[dict[str, Any]], int]:
         content = stream.read()
     complete = content[: content.rfind(b"\n") + 1]
     return [json.loads(line) for line in complete.splitlines()], position + len(complete)
+
+
+def _in_notebook() -> bool:
+    """Whether this process is the kernel of a notebook that someone has opened; pages that are run write to a file."""
+    if _quiet or "IPython" not in sys.modules:
+        return False
+    shell = sys.modules["IPython"].get_ipython()
+    return shell is not None and hasattr(shell, "kernel")
+
+
+def _drawn(items: Iterable[T], total: int, description: str) -> Iterator[T]:
+    """Draw a bar in the output of a notebook's cell, which stays there with the time that the work took.
+
+    A plain HTML element needs no widgets in the reader's Jupyter. Short work, and work within other work, has no bar.
+    """
+    global _drawing
+    if _drawing:
+        yield from items
+        return
+    from IPython.display import HTML, display
+
+    def bar(done: int) -> HTML:
+        seconds = time.monotonic() - started
+        left = f", about {seconds / done * (total - done):.0f} s left" if 0 < done < total else ""
+        text = f"{description}: {done} of {total}, {seconds:.0f} s{left}"
+        return HTML(f'<progress max="{total}" value="{done}"></progress> {html.escape(text)}')
+
+    started = written = time.monotonic()
+    handle, done, _drawing = None, 0, True
+    try:
+        for item in items:
+            yield item
+            done += 1
+            if handle is None and time.monotonic() - started > SHORT:
+                handle = display(bar(done), display_id=True)
+            elif handle is not None and time.monotonic() - written > 0.2:
+                handle.update(bar(done))
+                written = time.monotonic()
+    finally:
+        _drawing = False
+        if handle is not None:
+            handle.update(bar(done))
 
 
 def _reported(items: Iterable[T], total: int, description: str) -> Iterator[T]:

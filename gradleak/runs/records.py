@@ -44,6 +44,7 @@ class Trial(_Strict):
         seconds: The time that it took.
         date: When it ended, in UTC; None in old records.
         commit: The commit of the code; None in old records.
+        peak: The most memory that its process held, in bytes; None in old records.
     """
 
     inputs: Columns
@@ -51,6 +52,7 @@ class Trial(_Strict):
     seconds: float
     date: str | None = None
     commit: str | None = None
+    peak: float | None = None
 
 
 def part_of(trial: Trial) -> str:
@@ -213,7 +215,9 @@ def write(record: Record, path: Path) -> None:
 
 
 def _when(trial: Columns) -> str:
-    return "".join(f'"{name}": "{trial[name]}", ' for name in ("date", "commit") if trial[name] is not None)
+    return "".join(
+        f'"{name}": {json.dumps(trial[name])}, ' for name in ("date", "commit", "peak") if trial[name] is not None
+    )
 
 
 def read(path: Path) -> Record:

@@ -19,7 +19,7 @@ from typing import Any
 from gradleak import data, devices
 from gradleak.data import text
 from gradleak.errors import GradleakError, InputError, first_line, unknown
-from gradleak.runs import cards, experiments, progress, records, sources, standing, studies
+from gradleak.runs import cards, experiments, memory, progress, records, sources, standing, studies
 from gradleak.runs.experiments import Parameters
 from gradleak.runs.plain import Columns, plain
 from gradleak.runs.records import Record, Trial
@@ -122,20 +122,37 @@ def record(
         jobs: The number of processes, as in `run_study`.
         cluster: The address of a Dask scheduler.
     """
-    file = records.file_of(study.name, accelerated=any(map(records.on_gpu, study.trials(parameters))))
-    existing = records.read(file) if file.is_file() else None
-    data_sources = sources_of(study, parameters)
-    valid = existing and (standing.made_today(existing) or standing.state(existing) == "confirmed")
-    same_data = existing and valid and existing.provenance.data == data_sources
-    same_setup = existing and _alike(existing.provenance.versions, records.versions()) and _same_card(existing)
-    finished = existing.trials if existing and same_data and same_setup else []
-    if part is not None:
-        finished = _others(study, parameters, part, existing)
+    file, existing = _existing(study, parameters)
+    finished = reusable(study, parameters, part)
     result = run_study(study, parameters, jobs=jobs, cluster=cluster, finished=finished, rules=rules)
     if existing and any(trial in finished for trial in result.trials):
         result = result.model_copy(update={"sources": existing.sources})
     records.write(result, file)
     return result
+
+
+def _existing(study: Study, parameters: Parameters) -> tuple[Path, Record | None]:
+    """Return the file in which a run with these parameters is recorded, and the record that it holds."""
+    file = records.file_of(study.name, accelerated=any(map(records.on_gpu, study.trials(parameters))))
+    return file, records.read(file) if file.is_file() else None
+
+
+def reusable(study: Study, parameters: Parameters, part: str | None = None) -> list[Trial]:
+    """Return the trials of the existing record that a new record may reuse, as `record` describes.
+
+    Args:
+        study: The study.
+        parameters: The parameters of the new run.
+        part: The part that runs again; None if all parts do.
+    """
+    _, existing = _existing(study, parameters)
+    if part is not None:
+        return _others(study, parameters, part, existing)
+    if existing is None or existing.provenance.data != sources_of(study, parameters):
+        return []
+    valid = standing.made_today(existing) or standing.state(existing) == "confirmed"
+    same_setup = _alike(existing.provenance.versions, records.versions()) and _same_card(existing)
+    return existing.trials if valid and same_setup else []
 
 
 def _others(study: Study, parameters: Parameters, part: str, kept: Record | None) -> list[Trial]:
@@ -294,6 +311,7 @@ def _work(
         # Trials use their own generators. Some libraries use the global one, so seed it by the inputs: then the order
         # of the trials does not matter.
         torch.manual_seed(int.from_bytes(hashlib.sha256(known(inputs).encode()).digest()[:4]))
+        memory.begin_peak()
         started = time.perf_counter()
         try:
             rows = loaded_study.run(inputs)
@@ -311,7 +329,8 @@ def _work(
             raise
         seconds = time.perf_counter() - started
     # Convert the rows to plain values, so that a fresh trial equals one that was read from the cache.
-    return index, Trial(inputs=inputs, rows=plain(rows, f"rows of '{study}'"), seconds=seconds, date=records.now())
+    rows = plain(rows, f"rows of '{study}'")
+    return index, Trial(inputs=inputs, rows=rows, seconds=seconds, date=records.now(), peak=memory.peak())
 
 
 @contextlib.contextmanager
