@@ -155,6 +155,20 @@ ChangeKind = Literal[
 ]
 
 
+# The causes for which a claim fails or disagrees. `gradleak.claims.causes` explains them and derives the last three.
+Cause = Literal[
+    "the paper contradicts itself",
+    "the statement does not hold",
+    "details are not published",
+    "another method",
+    "chance",
+    "not explained yet",
+    "our prediction was wrong",
+    "a stand-in was measured",
+    "too few samples",
+]
+
+
 class Change(_Strict):
     """A change of a claim after a measurement, or that the claim was written after it; `why` also states the date."""
 
@@ -192,6 +206,7 @@ class Claim(_Strict):
         immaterial: Values that may differ from the paper's, with reasons.
         ours: "prediction" for our own claim from before the run, "finding" for one from after it, "" for a paper's.
         note: A remark, such as the reason why the claim fails.
+        cause: The cause for which the claim fails, where it does and the verdict does not tell it; None elsewhere.
         stand_in: What is measured instead of the paper's setting, in words.
         changed: The changes of the claim after a measurement.
         replaces: The ids of measured claims that this claim replaces.
@@ -219,6 +234,7 @@ class Claim(_Strict):
     immaterial: dict[str, Immaterial] = Field(default_factory=dict)
     ours: Literal["", "prediction", "finding"] = ""
     note: str = ""
+    cause: Cause | None = None
     stand_in: str = ""
     changed: tuple[Change, ...] = ()
     replaces: tuple[str, ...] = ()
@@ -237,6 +253,12 @@ class Claim(_Strict):
         compares = self.rule.within or self.rule.central or self.better
         if compares and not isinstance(self.published, int | float):
             raise ValueError("'within', 'central' and 'better' need a published number, and there is none")
+        return self
+
+    @model_validator(mode="after")
+    def _caused(self) -> Claim:
+        if self.cause and self.stand_in:
+            raise ValueError("a stand-in decides nothing, so the claim cannot fail: leave out its cause")
         return self
 
     @model_validator(mode="after")
