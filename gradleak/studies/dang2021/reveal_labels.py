@@ -16,7 +16,7 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from gradleak import data, studies
+from gradleak import claims, data, studies
 from gradleak.defenses import named
 from gradleak.errors import InputError
 from gradleak.labels import reveal_labels
@@ -24,8 +24,10 @@ from gradleak.labels.hard.rlg_as_coded import rlg_as_coded_on_images
 from gradleak.runs.fitting import Sees
 from gradleak.runs.records import Record
 from gradleak.show.drawn import arranged, bars, panel
+from gradleak.show.headline import Headline
 from gradleak.show.leaks import LABELS_STOPPED, Leaks, least_stopping, listed
 from gradleak.show.summaries import Measure, count, mean, median, summary
+from gradleak.show.tables import duration
 from gradleak.studies import Experiment, Row, setting
 from gradleak.studies.shared.defended import Defended
 from gradleak.studies.shared.last_layers import TRAINED, OnLastLayer, Seen, SeenNetwork
@@ -213,21 +215,37 @@ REVEALED: dict[str, Measure] = {
     "precision": mean("precision", ".3f"),
     "recall": mean("recall", ".3f"),
     "F1": mean("f1", ".3f"),
-    "exact": mean("exact", lambda share: f"{100 * share:.0f} %"),
+    "sets exactly right": mean("exact", lambda share: f"{100 * share:.0f} %"),
     "classes found": mean("found", ".1f"),
-    "n": count(),
-    "ms": median("seconds", lambda seconds: f"{1000 * seconds:.2g}"),
+    "batches": count(),
+    "time per batch": median("seconds", duration),
 }
 
 
-def table(record: Record) -> pd.DataFrame:
-    """Return Table 1: precision, recall, F1, exact sets, number of classes found, batches n and time (ms).
+def headline(record: Record) -> Headline:
+    """Return the finding: planes recover the set of classes exactly, whatever the signs of the features."""
+    known = claims.judgements(record)
+    exact, rule = known["reveal-rlg-efficientnetb0-50-exact-matches"], known["reveal-minimum-50-precision"]
+    return Headline(
+        f"From the last layer's gradient alone, RLG recovers exactly which classes occur in a batch of "
+        f"{exact.claim.row} images, in {exact.text} of batches and for features of any sign; the simpler minimum rule "
+        f"then has a precision of {rule.text}.",
+        true=(exact.value or 0) >= 95 and rule.value is not None and rule.value < 0.1,
+        claim="reveal-rlg-efficientnetb0-50-exact-matches",
+        what="batches of 50 images whose set of classes is exactly right (EfficientNet-Lite0, features of both signs)",
+        figure=figure_exact,
+        of="batches",
+    )
 
-    One row for each network, batch size N and attack.
+
+def table(record: Record) -> pd.DataFrame:
+    """Return Table 1: precision, recall, F1, exact sets, classes found, batches and median wall time.
+
+    One row for each network, batch size and attack.
     """
     rows = record.rows(Table1)
     titles = [_title(network) for network in rows[NETWORK].itertuples(index=False)]
-    return summary(rows.assign(title=titles), {"network": "title", "N": "size", "attack": "attack"}, REVEALED)
+    return summary(rows.assign(title=titles), {"network": "title", "batch size": "size", "attack": "attack"}, REVEALED)
 
 
 def defense_table(record: Record) -> pd.DataFrame:
@@ -243,15 +261,16 @@ def defense_table(record: Record) -> pd.DataFrame:
 
 def _title(words: Iterable[object]) -> str:
     """Return a network's name, with its kind of features unless they are plain."""
-    return " ".join(str(word) for word in words if word not in ("", "plain"))
+    named = [f"{word} features" if word == "centred" else str(word) for word in words if word not in ("", "plain")]
+    return ", ".join(named)
 
 
 def figure_exact(record: Record) -> Figure:
     """Draw precision, recall and the share of exact sets against the batch size, a row of panels for each network."""
-    columns = {"precision": "precision", "recall": "recall", "exact": "exact match"}
+    columns = {"precision": "precision", "recall": "recall", "exact": "sets exactly right"}
     shown = {"xlabel": "samples in a batch", "ylim": (0, 1.03)}
     panels = [
-        panel(rows, bars("size", column, by="attack"), title=title, ylabel=_title(network), **shown)
+        panel(rows, bars("size", column, by="attack"), title=title, ylabel=_title(network).replace(", ", "\n"), **shown)
         for network, rows in record.rows(Table1).groupby(NETWORK, sort=False)
         for column, title in columns.items()
     ]
