@@ -1,4 +1,4 @@
-"""Transcripts where it is harder: from the last layer alone, two that begin alike, several steps, defences
+"""Harder transcripts: one layer alone, equal beginnings, several steps, defences
 
 Beyond dang2021, section 4: cases that the closed form of a single utterance does not cover.
 """
@@ -17,7 +17,7 @@ import torch
 from matplotlib.figure import Figure
 from pydantic import Field
 
-from gradleak import defenses, studies
+from gradleak import claims, defenses, studies
 from gradleak.data import text
 from gradleak.data.speech import pseudo_speech
 from gradleak.defenses import utility
@@ -30,6 +30,7 @@ from gradleak.runs.records import Record
 from gradleak.sequences import Transcripts, observe_speech, read_defended, read_output, read_sharing, read_transcripts
 from gradleak.sequences.observed import FIRST
 from gradleak.show.drawn import drawn, proportions
+from gradleak.show.headline import Headline
 from gradleak.show.summaries import among, greatest, least, mean, median, only, summary, total
 from gradleak.studies import Experiment, Row, setting
 from gradleak.studies.shared.private_noise import draw_noise, private_level
@@ -483,19 +484,39 @@ def compared(
 
 
 MEASURES = {
-    "exact": successes_with_interval("exact"),
+    "transcripts exact": successes_with_interval("exact"),
     "called unique": total("unique", ".0f"),
     "of these wrong": total("wrongly_sure", ".0f"),
-    "CPU-s": median("seconds", ".2g"),
+    "CPU time (s)": median("seconds", ".2g"),
 }
 # The columns for defences: the cosine of the sent gradient with the clean one, and each method's exact transcripts.
 BEHIND = {
     "cosine": mean("utility", ".4f"),
     "closed form": among(successes("exact"), reader="closed form"),
     "nearest words": among(successes("exact"), reader="nearest words"),
-    "called failed": among(total("failed", ".0f"), reader="nearest words"),
-    "length told": among(successes("exact"), reader="length told"),
+    "reported as failed": among(total("failed", ".0f"), reader="nearest words"),
+    "length given": among(successes("exact"), reader="length told"),
 }
+
+
+def headline(record: Record) -> Headline:
+    """Return the finding: one layer is enough, and only signs and large noise keep transcripts from being read."""
+    known = claims.judgements(record)
+    last, noisy, private = known["harder-last"], known["harder-noise"], known["harder-released-private"]
+    signs = known["harder-sign"]
+    read = ("noise", "half", "bfloat", "bits", "dropped", "dropped-most")
+    return Headline(
+        f"The transcript of one utterance is read exactly from the last layer alone ({last.text}) and behind dropped, "
+        f"rounded or noisy entries ({noisy.text}); signs leave {signs.text}, and DP-SGD leaves {private.text} once its "
+        "noise equals the clipping norm.",
+        true=bool(last.agrees and private.agrees)
+        and all(known[f"harder-{name}"].agrees for name in read)
+        and (signs.value or 0) < 50,
+        claim="harder-last",
+        what="transcripts exact from the last layer alone, 8 to 40 tokens (untrained small recogniser)",
+        figure=figure_defenses,
+        of="utterances",
+    )
 
 
 def alone_table(record: Record) -> pd.DataFrame:
@@ -509,7 +530,7 @@ def alone_table(record: Record) -> pd.DataFrame:
     return summary(
         rows.assign(size=[form.size for form in forms], tokens=[form.tokens for form in forms]),
         {"recogniser": "size", "stage": "stage", "tokens": "tokens"},
-        MEASURES | {"worst": greatest("worst", ".0e"), "nearest other": least("other", ".0e")},
+        MEASURES | {"largest distance": greatest("worst", ".0e"), "of other words": least("other", ".0e")},
     )
 
 
@@ -528,8 +549,8 @@ def local_table(record: Record) -> pd.DataFrame:
 def defense_table(record: Record) -> pd.DataFrame:
     """Return the number of exact transcripts behind defences; one row for each stage of training and defence.
 
-    Columns: the cosine of the sent gradient with the clean one, then each method. "called failed" counts the
-    transcripts that the method of nearest words reports as failed; "length told" is this method with the true length.
+    Columns: the cosine of the sent gradient with the clean one, then each method. "reported as failed" counts the
+    transcripts that the method of nearest words reports as failed; "length given" is this method with the true length.
     """
     rows = with_stage(record.rows(ReadBehindDefense))
     lines = summary(rows, {"stage": "stage", "defence": "form"}, BEHIND)
@@ -554,7 +575,7 @@ def withheld_table(record: Record) -> pd.DataFrame:
     lines = summary(
         with_stage(record.rows(ReadWithoutLayers)),
         {"stage": "stage", "sent": "form"},
-        {"read from": only("reader"), **MEASURES, "words, in no order": successes_with_interval("bag")},
+        {"read from": only("reader"), **MEASURES, "bag exact": successes_with_interval("bag")},
     )
     return lines.assign(sent=lines["sent"].map(WITHHELD))
 
@@ -562,22 +583,28 @@ def withheld_table(record: Record) -> pd.DataFrame:
 def figure_defenses(record: Record) -> Figure:
     """Draw the share of exact transcripts behind each defence, with its 95 % interval, a panel per stage."""
     frame = record.rows(ReadBehindDefense)
-    readers = ("nearest words", "length told", "closed form")
+    readers = {
+        "nearest words": "nearest words, length unknown",
+        "length told": "nearest words, length given",
+        "closed form": "closed form",
+    }
+    named = frame.assign(defence=frame["form"].map(_named), attack=frame["reader"].map(readers))
+    shown = list(readers.values())
     return drawn(
-        frame.assign(defence=frame["form"].map(_named)),
-        proportions("exact", "defence", by="reader", interval=wilson_interval, aside=0.2, order=readers),
+        named,
+        proportions("exact", "defence", by="attack", interval=wilson_interval, aside=0.2, order=shown),
         panels="trained",
         title=stage_of,
         height=1.0 + 0.4 * frame["form"].nunique(),
         legend=3,
-        xlabel="transcripts exact",
+        xlabel="share of transcripts exact",
         xlim=(-0.04, 1.04),
     )
 
 
 def figure_frontier(record: Record) -> Figure:
     """Draw the share of exact transcripts against the noise of a release and its ε, a line per stage and method."""
-    readers = {"nearest words": "nothing told", "length told": "length told"}
+    readers = {"nearest words": "length unknown", "length told": "length given"}
     frame = record.rows(ReadRelease)
     frame = frame[frame["reader"].isin(list(readers))]
     return draw_noise(
@@ -587,5 +614,5 @@ def figure_frontier(record: Record) -> Figure:
         ),
         "exact",
         legend=2,
-        ylabel="transcripts exact",
+        ylabel="share of transcripts exact",
     )

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from pydantic import Field
 
-from gradleak import studies
+from gradleak import claims, studies
 from gradleak.data import text
 from gradleak.data.speech import pseudo_speech
 from gradleak.errors import InputError
@@ -27,6 +27,7 @@ from gradleak.sequences.observed import FIRST, observe_speech
 from gradleak.sequences.transcripts import Transcripts, read_transcripts, step_misses
 from gradleak.show import figures
 from gradleak.show.drawn import drawn, points
+from gradleak.show.headline import Headline
 from gradleak.show.leaks import Leaks
 from gradleak.show.summaries import count, greatest, joined, least, mean, median, share, spread, summary, total
 from gradleak.studies import Experiment, Row, setting
@@ -272,22 +273,38 @@ def _word_errors(found: Transcripts, said: Sequence[str]) -> float:
     return word_error_rate(found.texts[0] if len(found.texts) == 1 else "", said[0])
 
 
+def headline(record: Record) -> Headline:
+    """Return the finding: one gradient of the decoder's first layer gives the transcript in order."""
+    known = claims.judgements(record)
+    exact, trained, wrong = known["transcripts-untrained"], known["transcripts-trained"], known["transcripts-sure"]
+    return Headline(
+        f"One gradient of the decoder's first layer gives {exact.text} of the transcripts of single "
+        "utterances exactly, word by word and in order, in closed form: without audio, bag of words or length, and "
+        f"for trained recognisers as well ({trained.text}).",
+        true=bool(exact.agrees and trained.agrees and wrong.agrees),
+        claim="transcripts-untrained",
+        what="transcripts exact, untrained small recogniser, LibriSpeech texts with artificial speech",
+        figure=figure_steps,
+        of="utterances",
+    )
+
+
 def table(record: Record) -> pd.DataFrame:
     """Return the results for single utterances, a row for each recogniser and stage of training.
 
-    "worst word read" and "nearest other" are relative distances from the span.
+    "worst word read" and "nearest other word" are relative distances from the span.
     """
     return summary(
         with_stage(record.rows(SingleUtterances)),
         {"recogniser": "size", "stage": "stage"},
         {
-            "exact": successes("exact"),
-            "word errors": mean("word_errors", ".3f"),
+            "transcripts exact": successes("exact"),
+            "word error rate": mean("word_errors", ".3f"),
             "called unique": share("unique", ".1%"),
             "of these wrong": total("wrongly_sure", ".0f"),
-            "worst word read": greatest("worst", ".1e"),
-            "nearest other": least("other", ".1e"),
-            "CPU-s": median("seconds", ".2g"),
+            "worst word read (share outside)": greatest("worst", ".1e"),
+            "nearest other word (share outside)": least("other", ".1e"),
+            "CPU time (s)": median("seconds", ".2g"),
         },
     )
 
@@ -301,14 +318,14 @@ def batch_table(record: Record) -> pd.DataFrame:
     )
     return summary(
         rows,
-        {"utterances": "size", "two begin alike": "alike"},
+        {"utterances per batch": "size", "two begin with the same word": "alike"},
         {
             "batches": count(),
-            "whole": share("exact"),
+            "batches read": share("exact"),
             "transcripts read": joined(" of ", total("read", ".0f"), total("of", ".0f")),
             "called unique": share("unique"),
             "of these wrong": total("wrongly_sure", ".0f"),
-            "CPU-s": median("seconds", ".2g"),
+            "CPU time (s)": median("seconds", ".2g"),
         },
     )
 
@@ -330,14 +347,14 @@ def figure_steps(record: Record) -> Figure:
         axis.scatter(aside, rest, s=10, alpha=0.5, color=figures.COLOURS[2], linewidth=0)
     read = frame.dropna(subset=["miss"])
     axis.scatter(read["step"], read["miss"].astype(float), s=36, marker="D", color=figures.COLOURS[1], zorder=3)
-    axis.set(yscale="log", ylabel="share outside the span", xlim=(-0.6, len(frame) - 0.4), ylim=(1e-9, 3))
+    axis.set(yscale="log", ylabel="share of the vector outside the span", xlim=(-0.6, len(frame) - 0.4), ylim=(1e-9, 3))
     pieces = [piece.replace(text.SPACE, "") or "end" for piece in frame["piece"]]
     axis.set_xticks(list(frame["step"]), pieces, rotation=30 if len(pieces) > 9 else 0)
     axis.grid(visible=False, axis="x")
     axis.legend(
         handles=[
             Line2D([], [], marker=marker, color=figures.COLOURS[colour], linestyle="", label=label)
-            for marker, colour, label in (("D", 1, "the word that is read"), ("o", 2, "every other word, a sample"))
+            for marker, colour, label in (("D", 1, "word that was said"), ("o", 2, "other words (a sample)"))
         ],
         loc="center right",
     )
@@ -361,7 +378,7 @@ def figure_misses(record: Record) -> Figure:
         legend=2,
         yscale="log",
         xlabel="tokens",
-        ylabel="share outside the span",
+        ylabel="share of the vector outside the span",
     )
 
 

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from pydantic import Field
 from torch import Tensor
 
-from gradleak import studies
+from gradleak import claims, studies
 from gradleak.data.speech import pseudo_speech
 from gradleak.defenses import named
 from gradleak.errors import InputError
@@ -27,6 +27,7 @@ from gradleak.runs.records import Record
 from gradleak.sequences.observed import observe_speech
 from gradleak.sequences.words import outlying_words, rounded_rank
 from gradleak.show.drawn import bars, drawn
+from gradleak.show.headline import Headline
 from gradleak.show.summaries import count, mean, median, summary
 from gradleak.spans import classes_span
 from gradleak.studies import Experiment, Row, setting
@@ -297,18 +298,35 @@ BAGS = {
     "precision": mean("precision", ".3f"),
     "recall": mean("recall", ".3f"),
     "F1": mean("f1", ".3f"),
-    "exact": mean("exact", lambda share: f"{100 * share:.1f} %"),
+    "bags exactly right": mean("exact", lambda share: f"{100 * share:.1f} %"),
     "n": count(),
-    "CPU-s": median("seconds", ".2g"),
+    "CPU time (s)": median("seconds", ".2g"),
 }
-MEASURES = {"length error": mean("length_error", ".3g")} | BAGS
+MEASURES = {"length error (tokens)": mean("length_error", ".3g")} | BAGS
+
+
+def headline(record: Record) -> Headline:
+    """Return the finding: the last layer's gradient gives all words, and signs do not hide them."""
+    known = claims.judgements(record)
+    paper, ours = known["words-rlg-untrained-exact-matches"], known["words-ours-paper"]
+    signs, directions = known["words-defense-sign-exact-matches"], known["words-ours-sign"]
+    return Headline(
+        "From one gradient of an untrained speech recogniser, RLG recovers exactly which words were said in "
+        f"{paper.text} of the utterances; sending only signs lowers this to {signs.text}, but comparing the rows' "
+        f"directions still reveals {directions.text}.",
+        true=bool(paper.agrees and ours.agrees and directions.agrees) and (signs.value or 0) <= 20,
+        claim="words-rlg-untrained-exact-matches",
+        what="utterances whose bag of words is exactly right (untrained recogniser of the paper's size, RLG as coded)",
+        figure=figure_defenses,
+        of="utterances",
+    )
 
 
 def table(record: Record) -> pd.DataFrame:
     """Return Table 2: the bags of words of single utterances, a row for each recogniser, stage of training and attack.
 
-    Columns: the mean error of the number of tokens, precision, recall, F1, the share of exact bags, the number n of
-    utterances, and the median CPU time (s).
+    Columns: the mean error of the number of tokens, precision, recall, F1, the share of exact bags, the number of
+    utterances n, and the median CPU time (s).
     """
     rows = with_stage(record.rows(SingleUtterances))
     return summary(rows, {"recogniser": "size", "stage": "stage", "attack": "attack"}, MEASURES)
@@ -319,7 +337,7 @@ def batch_table(record: Record) -> pd.DataFrame:
     rows = record.rows(Batches)
     batches = [Batch.of(form) for form in rows["form"]]
     rows = rows.assign(N=[batch.utterances for batch in batches], K=[batch.local_steps for batch in batches])
-    return summary(rows, {"N": "N", "K": "K", "attack": "attack"}, MEASURES)
+    return summary(rows, {"utterances per step": "N", "local steps": "K", "attack": "attack"}, MEASURES)
 
 
 def defense_table(record: Record) -> pd.DataFrame:
@@ -338,13 +356,29 @@ def figure_lengths(record: Record) -> Figure:
     """Draw the share of exact bags against the number of tokens, a panel for each recogniser and stage."""
     frame = record.rows(SingleUtterances)
     return drawn(
-        frame.assign(tokens=pd.cut(frame["length"], [0, 5, 9, 13, 99], labels=["to 5", "to 9", "to 13", "more"])),
+        frame.assign(tokens=pd.cut(frame["length"], [0, 5, 9, 13, 99], labels=["≤ 5", "6–9", "10–13", "≥ 14"])),
         bars("tokens", "exact", by="attack"),
         panels=["size", "trained"],
         title=lambda size, trained: f"{size}\n{stage_of(trained)}",
         height=2.6,
         legend=2,
         ylim=(0, 1.03),
-        xlabel="tokens",
-        ylabel="exact bags",
+        xlabel="tokens in the utterance",
+        ylabel="share of bags exactly right",
+    )
+
+
+def figure_defenses(record: Record) -> Figure:
+    """Draw the share of exact bags behind each defence, a bar for each attack and a panel for each stage."""
+    frame = record.rows(BehindDefense)
+    names = frame["defense"].map(lambda defense: _shown(defense).replace("grad-drop ", "dropped\n"))
+    return drawn(
+        frame.assign(defence=names),
+        bars("defence", "exact", by="attack"),
+        panels="trained",
+        title=lambda trained: f"small recogniser, {stage_of(trained)}",
+        legend=3,
+        ylim=(0, 1.03),
+        xlabel="defence",
+        ylabel="share of bags exactly right",
     )

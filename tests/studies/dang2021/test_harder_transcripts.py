@@ -68,10 +68,10 @@ def test_tables_and_figure(record: Record) -> None:
     assert list(study.local_table(record)["local steps"]) == ["2", "2"]
     assert list(study.defense_table(record)["nearest words"]) == ["1 of 1", "0 of 1"] * 2
     releases = study.release_table(record)
-    assert list(releases["length told"]) == ["1 of 1", "0 of 1"] * 2
+    assert list(releases["length given"]) == ["1 of 1", "0 of 1"] * 2
     shared = study.withheld_table(record)
     assert list(shared["read from"][:2]) == ["the decoder's first layer"] * 2
-    assert list(shared["exact"][4:5]) == ["0 of 1 (0% to 79%)"]
+    assert list(shared["transcripts exact"][4:5]) == ["0 of 1 (0% to 79%)"]
     assert list(releases["ε"]) == ["5e+09", "4.4"] * 2
     for draw in (study.figure_defenses, study.figure_frontier):
         figure = draw(record)

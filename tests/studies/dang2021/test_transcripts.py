@@ -42,7 +42,7 @@ def test_words_in_error(found: str, truth: str, count: int) -> None:
 
 
 def test_tables_and_figures(record: Record) -> None:
-    assert list(transcripts.table(record)["exact"]) == ["6 of 6", "2 of 2"]
+    assert list(transcripts.table(record)["transcripts exact"]) == ["6 of 6", "2 of 2"]
     assert list(transcripts.variables_table(record)["attack"])[-1] == "closed form"
     assert (transcripts.batch_table(record)["of these wrong"] == "0").all()
     assert "6 utterances a recogniser" in records.about(record)

@@ -49,7 +49,7 @@ def test_sums_of_steps_are_counted(record: Record) -> None:
 
 def test_tables_and_figure(record: Record) -> None:
     assert list(words.table(record)["attack"]) == ["ours", "as coded"] * 2
-    assert list(words.batch_table(record)["K"]) == ["2"] * 3
+    assert list(words.batch_table(record)["local steps"]) == ["2"] * 3
     assert set(words.defense_table(record)["defence"]) == {"none", "sign"}
     assert "6 utterances a recogniser" in records.about(record)
     figure = words.figure_lengths(record)
