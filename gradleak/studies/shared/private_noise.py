@@ -31,5 +31,5 @@ def draw_noise(rows: pd.DataFrame, column: str, **settings: Any) -> Figure:
     """
     curves = lines("noise", column, by="line", aside=0.05)
     levels = places("noise", lambda level: f"{level:g}\nε {private_level(float(level))}")
-    xlabel = "noise, in parts of the clipping norm; its ε"
+    xlabel = "noise, as a multiple of the clipping norm; below it the ε of one release"
     return drawn(rows, curves, levels, height=3.4, xlabel=xlabel, ylim=(-0.03, 1.05), **settings)

@@ -78,8 +78,8 @@ def test_texts_are_the_shortest_and_of_a_length() -> None:
 def test_tables_and_figures(record: Record) -> None:
     table = study.table(record)
     assert list(table["runs"]) == ["1", "1", "2", "1", "1"]
-    assert table["exact"].iloc[-1].startswith("2 of 2 (")
-    assert list(study.last_table(record)["exact"]) == ["1 of 1", "1 of 1"]
+    assert table["transcripts exact"].iloc[-1].startswith("2 of 2 (")
+    assert list(study.last_table(record)["transcripts exact"]) == ["1 of 1", "1 of 1"]
     assert study.bag_table(record)["attack"].iloc[-1] == "RLG, ours"
     assert len(study.curves(record)) == 5
     for draw in (study.figure_ways, study.figure_stages, study.figure_last):
