@@ -25,6 +25,7 @@ from gradleak.sequences import read_prefixes, read_sentences
 from gradleak.show.drawn import drawn, lines
 from gradleak.show.summaries import Measure, count, mean, median, select, summary, total
 from gradleak.studies import Experiment, Row, setting
+from gradleak.studies.shared.outcomes import Outcome, collected, share_of
 from gradleak.studies.shared.private_noise import draw_noise, private_level
 from gradleak.studies.shared.read import private_of, reading_of
 from gradleak.studies.shared.sentence_clients import SHOWN, Cell, OnLanguageModel
@@ -301,3 +302,19 @@ def figure_sizes(record: Record) -> Figure:
         xlabel="sentences in a batch",
         empty="no batches without a defence were read",
     )
+
+
+def outcomes(record: Record) -> list[Outcome]:
+    """Return what each attack of this page reached."""
+    rows = record.frame()
+    right = share_of("right", "sentences read exactly", "batches")
+    behind = {
+        "dp": [f"release/{clip:g}/{level:g}" for clip, level in zip(rows["clip"], rows["level"], strict=True)],
+        "size": ["none"] * len(rows),
+        "layers": ["none" if name == "none" else f"withheld/{name}" for name in rows["withheld"]],
+    }
+    return collected(
+        record, rows, "text", right, cosine=rows["utility"], attack="words in the span, " + rows["reader"],
+        network=rows["kind"], training=rows["stage"], data=rows["text"], batch=rows["size"],
+        defense=[behind[part][index] for index, part in enumerate(rows["part"])],
+    )  # fmt: skip

@@ -33,6 +33,7 @@ from gradleak.show.drawn import drawn, proportions
 from gradleak.show.headline import Headline
 from gradleak.show.summaries import among, greatest, least, mean, median, only, summary, total
 from gradleak.studies import Experiment, Row, setting
+from gradleak.studies.shared.outcomes import RECOGNISERS, Outcome, collected, share_of, stages
 from gradleak.studies.shared.private_noise import draw_noise, private_level
 from gradleak.studies.shared.proportions import successes, successes_with_interval, wilson_interval
 from gradleak.studies.shared.recognisers import (
@@ -616,3 +617,32 @@ def figure_frontier(record: Record) -> Figure:
         legend=2,
         ylabel="share of transcripts exact",
     )
+
+
+def outcomes(record: Record) -> list[Outcome]:
+    """Return what each attack of this page reached."""
+    rows = record.frame()
+    exact = share_of("exact", "transcripts read exactly", "utterances")
+    settings = [_setting(part, form) for part, form in zip(rows["part"], rows["form"], strict=True)]
+    networks, sizes, behind, clients = zip(*settings, strict=True)
+    return collected(
+        record, rows, "text", exact, cosine=rows["utility"],
+        attack="transcript, " + rows["reader"].replace("–", "no layer to read"), network=networks,
+        training=stages(rows["trained"]), data=rows["source"], batch=sizes, defense=behind, client=clients,
+    )  # fmt: skip
+
+
+def _setting(part: str, form: str) -> tuple[str, int, str, str]:
+    """Return the network, batch size, defence and client of a row."""
+    network = RECOGNISERS["small"]
+    if part == "last layer":
+        return RECOGNISERS[Alone.of(form).size], 1, "withheld/all but the last layer", "float32"
+    if part == "alike":
+        return network, Alike.of(form).size, "none", "float32"
+    if part == "local":
+        return network, 1, "none", f"{Local.of(form).steps} local steps"
+    if part == "defended":
+        return network, 1, form.replace("noise/", "noise-share/"), "float32"
+    if part == "released":
+        return network, 1, f"release/{form}", "float32"
+    return network, 1, "none" if form == "none" else f"withheld/{form}", "float32"

@@ -30,6 +30,7 @@ from gradleak.show.drawn import arranged, drawn, lines, panel, places, proportio
 from gradleak.show.headline import Headline
 from gradleak.show.summaries import mean, median, select, summary, total
 from gradleak.studies import Experiment, Row, setting
+from gradleak.studies.shared.outcomes import RECOGNISERS, Outcome, collected, share_of, stages
 from gradleak.studies.shared.proportions import successes, successes_with_interval, wilson_interval
 from gradleak.studies.shared.recognisers import OnRecogniser, Source, attacked_texts, stage_of, tokens_of
 from gradleak.studies.shared.transcript_errors import word_error_rate
@@ -469,3 +470,22 @@ def figure_last(record: Record) -> Figure:
         panel(rows, seconds, xlabel="tokens", ylabel="CPU time (s)", ylim=(0, None)),
     ]
     return arranged(panels, 2, height=2.6, sharey=False)
+
+
+def outcomes(record: Record) -> list[Outcome]:
+    """Return what each attack of this page reached."""
+    rows = record.frame()
+    rows = rows[rows["exact"].notna()]
+    exact = share_of("exact", "transcripts read exactly", "utterances")
+    names = {
+        "matching": [
+            f"transcript by matching, {search} search, {bag} the bag of words"
+            for search, bag in zip(rows["search"], rows["bag"], strict=True)
+        ],
+        "stages": ["transcript, closed form"] * len(rows),
+        "last layer": ["transcript, last layer"] * len(rows),
+    }
+    return collected(
+        record, rows, "text", exact, attack=[names[part][index] for index, part in enumerate(rows["part"])],
+        network=RECOGNISERS["small"], training=stages(rows["trained"]), data=rows["source"],
+    )  # fmt: skip

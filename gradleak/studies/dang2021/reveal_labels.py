@@ -31,6 +31,7 @@ from gradleak.show.tables import duration
 from gradleak.studies import Experiment, Row, setting
 from gradleak.studies.shared.defended import Defended
 from gradleak.studies.shared.last_layers import TRAINED, OnLastLayer, Seen, SeenNetwork
+from gradleak.studies.shared.outcomes import Outcome, collected, share_of, written
 
 PLACE = "Sections 2.5.1 and 3, Tables 1 and 4"
 NETWORK = ["network", "activation", "features"]
@@ -290,3 +291,14 @@ def leaks(record: Record) -> Leaks:
         plain["seconds"].median(),
         least_stopping(defended.assign(success=100.0 * defended["f1"]), LABELS_STOPPED),
     )
+
+
+def outcomes(record: Record) -> list[Outcome]:
+    """Return what each attack of this page reached."""
+    rows = record.frame()
+    found = share_of("f1", "F1 of the set of labels", "batches")
+    return collected(
+        record, rows, "labels", found, attack=rows["attack"], network=rows["network"], training="trained",
+        data=rows["dataset"], batch=rows["size"], defense=written(rows["defense"], rows["level"], {}),
+        detail=rows["features"] + " features",
+    )  # fmt: skip

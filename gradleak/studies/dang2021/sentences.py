@@ -30,6 +30,7 @@ from gradleak.show.leaks import LABELS_STOPPED, Leaks, stopped
 from gradleak.show.summaries import count, mean, median, only, select, summary, total
 from gradleak.show.touch import InteractiveFigure, ReadingReplay, WordStep
 from gradleak.studies import Experiment, Row, setting
+from gradleak.studies.shared.outcomes import Outcome, collected, share_of, written
 from gradleak.studies.shared.read import Reading, private_of, reading_of
 from gradleak.studies.shared.sentence_clients import (
     SHOWN,
@@ -496,3 +497,22 @@ def leaks(record: Record) -> Leaks:
         largest["seconds"].median(),
         stopped(record.frame(), "right", LABELS_STOPPED / 100),
     )
+
+
+def outcomes(record: Record) -> list[Outcome]:
+    """Return what each attack of this page reached."""
+    rows = record.rows(ReadBatches)
+    rows = rows[rows["words"] == "all"]
+    whole = share_of("exact", "batches read completely", "batches")
+    found = collected(
+        record, rows, "text", whole, attack="words in the span", network=rows["kind"], training=rows["stage"],
+        data=rows["text"], batch=rows["size"],
+        detail=[f"width {row['width']}, layers: {row['layers']}" for _, row in rows.iterrows()],
+    )  # fmt: skip
+    rows = record.rows(ReadBehindDefense)
+    right = share_of("right", "sentences read exactly", "batches")
+    return found + collected(
+        record, rows, "text", right, cosine=rows["utility"], attack="words in the span", network=rows["kind"],
+        training=rows["stage"], data=rows["text"], batch=rows["size"],
+        defense=written(rows["defense"], rows["level"], {"noise": "noise-share"}),
+    )  # fmt: skip

@@ -29,6 +29,7 @@ from gradleak.show.drawn import drawn, points
 from gradleak.show.headline import Headline
 from gradleak.show.summaries import NOTHING, greatest, joined, least, median, summary, total
 from gradleak.studies import Experiment, Row, setting
+from gradleak.studies.shared.outcomes import RECOGNISERS, Outcome, collected, share_of, stages
 from gradleak.studies.shared.proportions import successes
 from gradleak.studies.shared.recognisers import OnRecogniser, Source, attacked_texts, stage_of, tokens_of, with_stage
 
@@ -275,3 +276,13 @@ def figure_misses(record: Record) -> Figure:
         xlabel="frames of 10 ms",
         ylabel="share outside the span",
     )
+
+
+def outcomes(record: Record) -> list[Outcome]:
+    """Return what each attack of this page reached."""
+    rows = record.frame()
+    exact = share_of("exact", "transcripts read exactly", "utterances")
+    return collected(
+        record, rows, "text", exact, attack="transcript, closed form", network=RECOGNISERS["small"],
+        training=stages(rows["trained"]), data=rows["part"] + " speech",
+    )  # fmt: skip

@@ -31,6 +31,7 @@ from gradleak.show.headline import Headline
 from gradleak.show.leaks import Leaks
 from gradleak.show.summaries import count, greatest, joined, least, mean, median, share, spread, summary, total
 from gradleak.studies import Experiment, Row, setting
+from gradleak.studies.shared.outcomes import RECOGNISERS, Outcome, collected, share_of, stages
 from gradleak.studies.shared.proportions import successes
 from gradleak.studies.shared.recognisers import (
     AttackedRecogniser,
@@ -392,3 +393,20 @@ def leaks(record: Record) -> Leaks:
         f"{alone['exact'].sum()} of {len(alone)} transcripts, each word in its place",
         alone["seconds"].median(),
     )
+
+
+def outcomes(record: Record) -> list[Outcome]:
+    """Return what each attack of this page reached."""
+    rows = record.rows(SingleUtterances)
+    exact = share_of("exact", "transcripts read exactly", "utterances")
+    found = collected(
+        record, rows, "text", exact, attack="transcript, closed form", network=rows["size"].map(RECOGNISERS),
+        training=stages(rows["trained"]), data=rows["source"],
+    )  # fmt: skip
+    rows = record.part("together")
+    right = share_of("right", "transcripts read exactly", "batches")
+    return found + collected(
+        record, rows.assign(right=rows["read"] / rows["of"]), "text", right, attack="transcript, closed form",
+        network=rows["size"].map(RECOGNISERS), training=stages(rows["trained"]), data=rows["source"],
+        batch=rows["of"].astype(int),
+    )  # fmt: skip

@@ -32,6 +32,7 @@ from gradleak.show.summaries import count, mean, median, summary
 from gradleak.spans import classes_span
 from gradleak.studies import Experiment, Row, setting
 from gradleak.studies.shared.defended import Defended
+from gradleak.studies.shared.outcomes import RECOGNISERS, Outcome, collected, share_of, stages
 from gradleak.studies.shared.recognisers import (
     RATE,
     AttackedRecogniser,
@@ -382,3 +383,16 @@ def figure_defenses(record: Record) -> Figure:
         xlabel="defence",
         ylabel="share of bags exactly right",
     )
+
+
+def outcomes(record: Record) -> list[Outcome]:
+    """Return what each attack of this page reached."""
+    rows = record.frame()
+    found = share_of("f1", "F1 of the bag of words", "utterances")
+    forms = [Batch.of(form) if form else None for form in rows["form"]]
+    return collected(
+        record, rows, "text", found, attack="bag of words, " + rows["attack"], network=rows["size"].map(RECOGNISERS),
+        training=stages(rows["trained"]), data=rows["source"], batch=[form.utterances if form else 1 for form in forms],
+        defense=rows["defense"],
+        client=[f"{form.local_steps} local steps" if form and form.local_steps > 1 else "float32" for form in forms],
+    )  # fmt: skip

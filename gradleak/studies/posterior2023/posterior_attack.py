@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import pandas as pd
 import torch
@@ -30,6 +30,7 @@ from gradleak.show.summaries import among, joined, only, summary
 from gradleak.studies import Experiment, setting
 from gradleak.studies.shared.attacked_networks import OnPixels, built
 from gradleak.studies.shared.counted_batches import Accuracy, accuracies, accuracy, skewed
+from gradleak.studies.shared.outcomes import Outcome, average_of, collected, guessed, stages
 from gradleak.studies.shared.tally import LOOKS, load, others
 
 PLACE = "Section 4, Tables 2 and 3, Figures 3 and 4"
@@ -415,3 +416,37 @@ def leaks(record: Record) -> Leaks:
         table["seconds"].median(),
         stopped_on("llg-defenses", "over_guess", LABELS_STOPPED, attack="posterior"),
     )
+
+
+# The Jaccard index of found and true counts, and the columns that distinguish the page's settings.
+INSTANCES = average_of("instances", "instance accuracy", "batches", of=1.0, spread="spread")
+SETTING = [
+    "part", "dataset", "network", "activation", "init", "auxiliary", "loss", "temperature", "epsilon", "share",
+    "epochs",
+]  # fmt: skip
+
+
+def outcomes(record: Record) -> list[Outcome]:
+    """Return what each attack of this page reached."""
+    rows = record.frame()
+    rows = rows.assign(chance=100 * guessed(rows, "instances", [*SETTING, "size"]))
+    rows = rows[rows["attack"] != "guess"]
+    return collected(
+        record, rows, "labels", INSTANCES, chance=rows["chance"], attack=rows["attack"],
+        network=rows["network"] + ", " + rows["activation"], training=stages(rows["epochs"]), data=rows["dataset"],
+        batch=rows["size"], detail=[_setting(row) for _, row in rows.iterrows()],
+    )  # fmt: skip
+
+
+def _setting(row: Any) -> str:
+    """Return in words how a setting differs from cross-entropy on random batches."""
+    words = {
+        "attacker knows the loss and the features": row["part"] == "told",
+        f"{row['init']} initialisation": row["init"] != "torch",
+        f"{row['loss']} loss": row["loss"] != "ce",
+        f"temperature {row['temperature']:g}": row["temperature"] != 1,
+        f"labels smoothed by {row['epsilon']:g}": row["epsilon"] > 0,
+        f"{row['share']:.0%} of one class": row["share"] > 0,
+        f"{row['auxiliary']:g} auxiliary samples per class": row["part"] == "scale",
+    }
+    return ", ".join(text for text, holds in words.items() if holds)

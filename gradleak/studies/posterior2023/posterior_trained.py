@@ -25,6 +25,7 @@ from gradleak.show.drawn import arranged, lines, panel, powers_of_two
 from gradleak.show.summaries import among, joined, only, select, summary
 from gradleak.studies import Experiment, setting
 from gradleak.studies.shared.counted_batches import Accuracy, accuracies, accuracy, skewed
+from gradleak.studies.shared.outcomes import Outcome, average_of, collected, guessed
 from gradleak.studies.shared.tally import LOOKS, load, others
 
 PLACE = "Sections 4.3 and 4.4, Figures 3 and 4"
@@ -212,3 +213,21 @@ def figure_trained(record: Record) -> Figure:
             ylabel = f"instance accuracy, {NAMES[str(optimizer)]}"
             panels.append(panel(own, accuracy, *scale, xlabel=label, ylabel=ylabel, ylim=(0, 1.05)))
     return arranged(panels, 3, height=2.6, legend=len(ATTACKS))
+
+
+def outcomes(record: Record) -> list[Outcome]:
+    """Return what each attack of this page reached."""
+    rows = record.frame()
+    rows = rows.assign(chance=100 * guessed(rows, "instances", ["part", "optimizer", "size", "share", "given"]))
+    rows = rows[rows["attack"] != "guess"]
+    found = average_of("instances", "instance accuracy", "batches", of=1.0, spread="spread")
+    details = [
+        f"{row['optimizer']}"
+        + (f", {row['share']:.0%} of one class" if row["share"] else "")
+        + (f", {row['given']} auxiliary samples per class" if row["part"] == "scale" else "")
+        for _, row in rows.iterrows()
+    ]
+    return collected(
+        record, rows, "labels", found, chance=rows["chance"], attack=rows["attack"], network=rows["network"] + ", relu",
+        training="trained", data=rows["dataset"], batch=rows["size"], detail=details,
+    )  # fmt: skip

@@ -29,6 +29,7 @@ from gradleak.show.summaries import among, mean, only, percent, select, summary,
 from gradleak.studies import Experiment, setting
 from gradleak.studies.shared.attacked_networks import OnPixels, built
 from gradleak.studies.shared.defended import Defended, named
+from gradleak.studies.shared.outcomes import FOUND, WORDS, Outcome, collected, stages, written
 from gradleak.studies.shared.tally import LabelAttack, Success, Tally, attack, load, milliseconds, others
 
 PLACE = "Beyond section 6"
@@ -324,3 +325,15 @@ def threat_table() -> pd.DataFrame:
             for name, own in ATTACKS.items()
         ]
     )
+
+
+def outcomes(record: Record) -> list[Outcome]:
+    """Return what each attack of this page reached."""
+    rows = record.frame()
+    rows = rows[rows["attack"] != "guess"]
+    return collected(
+        record, rows, "labels", FOUND, chance=rows["success"] - rows["over_guess"], attack=rows["attack"].replace("GradInversion", "GradInversion's rule"),
+        network=(rows["network"] + ", " + rows["activation"]).str.rstrip(", "), training=stages(rows["epochs"]),
+        data=rows["dataset"], batch=rows["size"], defense=written(rows["defense"], rows["level"], WORDS),
+        detail=[f"after {epochs} epochs" if epochs else "" for epochs in rows["epochs"]],
+    )  # fmt: skip

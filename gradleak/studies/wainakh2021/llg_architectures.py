@@ -17,6 +17,7 @@ from gradleak.runs.records import Record
 from gradleak.show.summaries import joined, mean, only, summary, where_least
 from gradleak.studies import Experiment, setting
 from gradleak.studies.shared.attacked_networks import built
+from gradleak.studies.shared.outcomes import FOUND, Outcome, collected
 from gradleak.studies.shared.tally import (
     ATTACKS,
     SIZES,
@@ -128,3 +129,13 @@ def figure_architectures(record: Record) -> Figure:
     """Draw the share of labels found (%) against the batch size, a panel per network and a line per attack."""
     rows = record.rows(AttackedArchitecture)
     return draw_success(rows, list(SHOWN), "network", across=3, height=2.7, legend=len(SHOWN))
+
+
+def outcomes(record: Record) -> list[Outcome]:
+    """Return what each attack of this page reached."""
+    rows = record.frame()
+    rows = rows[rows["attack"] != "guess"]
+    return collected(
+        record, rows, "labels", FOUND, chance=rows["success"] - rows["over_guess"], attack=rows["attack"],
+        network=rows["network"], data=rows["dataset"], batch=rows["size"],
+    )  # fmt: skip

@@ -27,6 +27,7 @@ from gradleak.show.leaks import LABELS_STOPPED, Leaks, stopped_on
 from gradleak.show.summaries import among, joined, least, mean, select, summary
 from gradleak.studies import Experiment, Row, setting
 from gradleak.studies.shared.attacked_networks import built
+from gradleak.studies.shared.outcomes import FOUND, Outcome, collected
 from gradleak.studies.shared.tally import (
     ATTACKS,
     BALANCES,
@@ -262,3 +263,18 @@ def leaks(record: Record) -> Leaks:
         alone["seconds"].median(),
         stopped_on("llg-defenses", "over_guess", LABELS_STOPPED),
     )
+
+
+def outcomes(record: Record) -> list[Outcome]:
+    """Return what each attack of this page reached."""
+    rows = record.rows(CountedLabels)
+    rows = rows[rows["attack"] != "guess"]
+    found = collected(
+        record, rows, "labels", FOUND, chance=rows["success"] - rows["over_guess"], attack=rows["attack"],
+        network="llg-cnn", data=rows["dataset"], batch=rows["size"], detail=rows["balance"] + " classes",
+    )  # fmt: skip
+    rows = record.part("dlg")
+    return found + collected(
+        record, rows, "labels", FOUND, attack=rows["attack"], network="llg-cnn", data=rows["dataset"],
+        batch=rows["size"], detail=rows["balance"] + " classes",
+    )  # fmt: skip

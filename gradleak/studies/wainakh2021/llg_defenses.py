@@ -22,6 +22,7 @@ from gradleak.show.summaries import Measure, among, greatest, mean, only, select
 from gradleak.studies import Experiment, setting
 from gradleak.studies.shared.attacked_networks import built
 from gradleak.studies.shared.defended import Defended, named
+from gradleak.studies.shared.outcomes import FOUND, WORDS, Outcome, collected, written
 from gradleak.studies.shared.tally import (
     ATTACKS,
     GUESS,
@@ -231,3 +232,14 @@ def figure_defenses(record: Record) -> Figure:
         axis.tick_params("x", labelsize=8.5)
         axis.legend(loc="upper center", bbox_to_anchor=(0.5, -0.36), fontsize=9, handlelength=2.6)
     return figure
+
+
+def outcomes(record: Record) -> list[Outcome]:
+    """Return what each attack of this page reached."""
+    rows = record.frame()
+    rows = rows[rows["attack"] != "guess"]
+    return collected(
+        record, rows, "labels", FOUND, chance=rows["success"] - rows["over_guess"], cosine=rows["utility"],
+        attack=rows["attack"], network="llg-cnn", data=rows["dataset"], batch=rows["size"],
+        defense=written(rows["defense"], rows["level"], WORDS),
+    )  # fmt: skip

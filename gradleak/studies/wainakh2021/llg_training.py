@@ -25,6 +25,7 @@ from gradleak.show.drawn import arranged, lines, panel
 from gradleak.show.summaries import among, joined, mean, only, select, summary
 from gradleak.studies import Experiment, setting
 from gradleak.studies.shared.attacked_networks import built
+from gradleak.studies.shared.outcomes import FOUND, Outcome, collected, stages
 from gradleak.studies.shared.tally import (
     ATTACKS,
     DRAWN,
@@ -243,3 +244,14 @@ def figure_training(record: Record) -> Figure:
     for axis in figure.axes:
         axis.xaxis.set_major_locator(MaxNLocator(3, integer=True))
     return figure
+
+
+def outcomes(record: Record) -> list[Outcome]:
+    """Return what each attack of this page reached."""
+    rows = record.frame()
+    rows = rows[~rows["attack"].str.startswith("guess") & rows["step"].isin([0, rows["step"].max()])]
+    return collected(
+        record, rows, "labels", FOUND, chance=rows["success"] - rows["over_guess"], attack=rows["attack"],
+        network="llg-cnn", training=stages(rows["step"]), data=rows["dataset"], batch=rows["size"],
+        detail=[f"after {step:,} steps" for step in rows["step"]],
+    )  # fmt: skip

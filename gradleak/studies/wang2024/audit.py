@@ -25,7 +25,8 @@ from gradleak.runs.records import Record
 from gradleak.show.drawn import drawn, scattered
 from gradleak.show.summaries import NOTHING, count, mean, median, only, summary
 from gradleak.studies import Experiment, Row, setting
-from gradleak.studies.shared.federation import Federation, digit_network
+from gradleak.studies.shared.federation import SIZE, Federation, digit_network
+from gradleak.studies.shared.outcomes import Kind, Measure, Outcome, collected, median_of, share_of
 
 PLACE = "Beyond the papers"
 # The dataset of federations and of DP-SGD's clients, and the number of samples that the latter draw from.
@@ -478,3 +479,49 @@ def figure_frontier(record: Record) -> Figure:
         ylim=(-0.08, 1.12),
         xlim=(-0.05, 1.08),
     )
+
+
+# The attacks of an audit that other pages name otherwise.
+ATTACKS_SHOWN = {
+    "linear layers backwards": "closed form",
+    "convolutions backwards": "closed form",
+    "layers peeled off": "peeling",
+    "label of one sample": "exact solver",
+    "labels and features of a batch": "batch solver",
+}
+LEAKING: tuple[tuple[Kind, Measure, str], ...] = (
+    ("labels", share_of("labels", "labels found", "batches"), "labels"),
+    ("features", share_of("features", "features found", "batches"), "features"),
+    ("images", median_of("image-psnr", "PSNR of the best image", "batches"), "image-psnr"),
+)
+
+
+def outcomes(record: Record) -> list[Outcome]:
+    """Return what each attack of this page reached."""
+    rows = record.rows(AuditedBatch)
+    place = ["model", "defense", "batch_size"]
+    costs = rows[rows["attack"] == ""].set_index(place)["cosine"]
+    rows = rows[rows["attack"] != ""].drop(columns="cosine").join(costs, on=place)
+    found: list[Outcome] = []
+    for leak, measure, column in LEAKING:
+        own = rows[rows[column].notna()]
+        found += collected(
+            record, own, leak, measure, cosine=own["cosine"], attack=own["attack"].replace(ATTACKS_SHOWN), network=own["model"],
+            data=own["data"], batch=own["batch_size"].astype(int), defense=own["defense"],
+        )  # fmt: skip
+        own = record.rows(AuditedFederation)
+        own = own[own[column].notna()]
+        found += collected(
+            record, own, leak, measure, chance=100 * own["chance"] if leak == "labels" else 0.0,
+            attack="best attack of an audit", network="small network for digits", training="trained", data=DIGITS,
+            batch=SIZE, client=own["precision"],
+            detail=[f"federation after {rounds:g} rounds" for rounds in own["round"]],
+        )  # fmt: skip
+        own = record.rows(AuditedPrivateClients)
+        own = own[own[column].notna()]
+        found += collected(
+            record, own, leak, measure, chance=100 * own["chance"] if leak == "labels" else 0.0,
+            attack="best attack of an audit", network="small network for digits", data=DIGITS,
+            batch=own["batch_size"].astype(int), defense=[f"dp-sgd/{noise:g}" for noise in own["noise"]],
+        )  # fmt: skip
+    return found

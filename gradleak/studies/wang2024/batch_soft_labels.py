@@ -32,6 +32,7 @@ from gradleak.show.summaries import NOTHING, Measure, among, count, mean, median
 from gradleak.studies import Experiment, Row, setting
 from gradleak.studies.shared import attacked_networks
 from gradleak.studies.shared.attacked_networks import AttackedNetwork, built
+from gradleak.studies.shared.outcomes import Outcome, collected, share_of
 from gradleak.studies.shared.samples import DTYPES, inputs_of, soft_labels
 
 PLACE = "Beyond section 3"
@@ -425,3 +426,21 @@ def leaks(record: Record) -> Leaks:
         shown["seconds"].median(),
         least_stopping(noisy.assign(success=100.0 * noisy["whole"]), LABELS_STOPPED),
     )
+
+
+def outcomes(record: Record) -> list[Outcome]:
+    """Return what each attack of this page reached."""
+    rows = record.frame()
+    whole = share_of("whole", "batches recovered completely", "batches")
+    details = [
+        f"{row['labels']} labels, {'classes repeat' if row['repeated'] else 'distinct classes'}"
+        + (f", {row['classes']} classes" if row["classes"] else "")
+        for _, row in rows.iterrows()
+    ]
+    return collected(
+        record, rows, "soft labels", whole, cosine=rows["utility"],
+        attack=["batch solver" + ", noise known" * (name == "aware") for name in rows["attacker"]],
+        network=rows["network"], training=rows["stage"], data=rows["dataset"], batch=rows["size"],
+        defense=[f"gaussian/{noise:g}" if noise else "none" for noise in rows["noise"]], client=rows["dtype"],
+        detail=details,
+    )  # fmt: skip

@@ -32,6 +32,7 @@ from gradleak.studies.shared.attacked_networks import STAGES, AttackedNetwork, S
 from gradleak.studies.shared.defended import BehindDefence, Defence, refused_table, sent_behind
 from gradleak.studies.shared.matched_runs import OnLeNet, lenets
 from gradleak.studies.shared.mosaics import packed, show
+from gradleak.studies.shared.outcomes import PSNR, Outcome, collected, written
 from gradleak.studies.shared.samples import DTYPES, inputs_of, pooled_samples
 
 PLACE = "Beyond section 4.3"
@@ -438,3 +439,27 @@ def leaks(record: Record) -> Leaks:
         closed["seconds"].median(),
         stopped(record.frame(), "psnr", PICTURES_STOPPED),
     )
+
+
+SHOWN_AS = {"polished": "closed form, polished", "L2 matching": "gradient matching, l2"}
+
+
+def outcomes(record: Record) -> list[Outcome]:
+    """Return what each attack of this page reached."""
+    rows = record.rows(ClosedForm)
+    rows = rows[rows["layer"] == "image"]
+    found = collected(
+        record, rows, "images", PSNR, attack="closed form", network="lenet", training=rows["stage"],
+        data=rows["dataset"], client=rows["dtype"],
+    )  # fmt: skip
+    rows = record.rows(Polish)
+    rows = rows[rows["attack"].isin(["polished", "L2 matching"]) & rows["psnr"].notna()]
+    found += collected(
+        record, rows, "images", PSNR, attack=rows["attack"].map(SHOWN_AS), network="lenet", training=rows["stage"],
+        data=rows["dataset"],
+    )  # fmt: skip
+    rows = record.part("defense")
+    return found + collected(
+        record, rows, "images", PSNR, cosine=rows["utility"], attack="closed form, " + rows["attacker"],
+        network="lenet", data=rows["dataset"], defense=written(rows["defense"], rows["level"], {"clip": "clip-share"}),
+    )  # fmt: skip

@@ -45,6 +45,7 @@ from gradleak.studies.shared.matched_runs import (
     psnr_table,
     rows_of,
 )
+from gradleak.studies.shared.outcomes import PSNR, Outcome, collected
 from gradleak.studies.shared.restored import Quality, quality
 
 __all__ = ["detail_table", "paired_table", "table"]
@@ -349,3 +350,19 @@ def leaks(record: Record) -> Leaks:
     rows = record.frame()
     ours = rows[(rows["what"] == "image") & (rows["run"] == "Ours") & (rows["distance"] == "l2")]
     return Leaks("the image, by matching", "one image; LeNet", by_stage(ours), ours["seconds"].median())
+
+
+def outcomes(record: Record) -> list[Outcome]:
+    """Return what each attack of this page reached."""
+    rows = record.frame()
+    rows = rows[rows["what"] == "image"]
+    found = collected(
+        record, rows, "images", PSNR, attack="gradient matching, " + rows["distance"], network="lenet",
+        training=rows["stage"], data=rows["dataset"],
+        detail=rows["labels"] + " labels; label from: " + rows["run"].replace("GT", "the truth"),
+    )  # fmt: skip
+    rows = record.part("second order")
+    return found + collected(
+        record, rows, "images", PSNR, attack="gradient matching, Levenberg–Marquardt", network="lenet",
+        training=rows["stage"], data=rows["dataset"], detail="start: " + rows["start"],
+    )  # fmt: skip

@@ -31,6 +31,7 @@ from gradleak.show.summaries import among, count, decibels, least, mean, median,
 from gradleak.studies import Experiment, Row, setting
 from gradleak.studies.shared.defended import BehindDefence, Defence, sent_behind, with_defence_cells
 from gradleak.studies.shared.mosaics import packed, show
+from gradleak.studies.shared.outcomes import Outcome, collected, median_of, written
 from gradleak.studies.shared.samples import DTYPES, soft_labels
 
 PLACE = "Beyond section 4.2"
@@ -362,3 +363,19 @@ def leaks(record: Record) -> Leaks:
         shown["seconds"].median(),
         stopped(record.frame(), "psnr", PICTURES_STOPPED),
     )
+
+
+def outcomes(record: Record) -> list[Outcome]:
+    """Return what each attack of this page reached."""
+    rows = attacked(record)
+    mean = median_of("psnr", "mean PSNR of a batch", "batches")
+    found = collected(
+        record, rows, "images", mean, attack=rows["attack"], network="fcn4", data=rows["dataset"], batch=rows["size"],
+        client=rows["dtype"],
+    )  # fmt: skip
+    rows = record.part("defense")
+    return found + collected(
+        record, rows, "images", mean, cosine=rows["utility"], attack="closed form, " + rows["attacker"], network="fcn4",
+        data=rows["dataset"], batch=rows["size"],
+        defense=written(rows["defense"], rows["level"], {"clip": "clip-share"}),
+    )  # fmt: skip

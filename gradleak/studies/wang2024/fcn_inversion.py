@@ -34,6 +34,7 @@ from gradleak.show.summaries import count, least, mean, median, ranged, select, 
 from gradleak.studies import Experiment, Row, setting
 from gradleak.studies.shared.defended import BehindDefence, Defence, refused_table, sent_behind
 from gradleak.studies.shared.mosaics import packed, show
+from gradleak.studies.shared.outcomes import PSNR, Outcome, collected, written
 from gradleak.studies.shared.restored import Quality, clock, quality
 from gradleak.studies.shared.samples import DTYPES, pooled_samples
 
@@ -543,3 +544,24 @@ def leaks(record: Record) -> Leaks:
         ours["seconds"].median(),
         stopped(record.frame(), "psnr", PICTURES_STOPPED),
     )
+
+
+def outcomes(record: Record) -> list[Outcome]:
+    """Return what each attack of this page reached."""
+    rows = record.rows(ClosedForm)
+    rows = rows[rows["psnr"].notna()]
+    found = collected(
+        record, rows, "images", PSNR, attack="closed form, " + rows["variant"], network="fcn4", data=rows["dataset"],
+        client=rows["dtype"], detail=rows["labels"] + " labels",
+    )  # fmt: skip
+    rows = record.rows(Matching)
+    rows = rows[rows["psnr"].notna()]
+    found += collected(
+        record, rows, "images", PSNR, attack="gradient matching, " + rows["distance"], network="fcn4",
+        data=rows["dataset"], detail="label " + rows["label"],
+    )  # fmt: skip
+    rows = record.part("defense")
+    return found + collected(
+        record, rows, "images", PSNR, cosine=rows["utility"], attack="closed form, " + rows["attacker"], network="fcn4",
+        data=rows["dataset"], defense=written(rows["defense"], rows["level"], {"clip": "clip-share"}),
+    )  # fmt: skip

@@ -25,6 +25,7 @@ from gradleak.studies.shared.matched_runs import (
     paired_table,
     psnr_table,
 )
+from gradleak.studies.shared.outcomes import PSNR, Outcome, collected
 
 __all__ = ["paired_table", "table"]
 PLACE = "Section 5.1, Table 4"
@@ -128,3 +129,13 @@ def figure_curves(record: Record) -> Figure:
 def figure_losses(record: Record) -> Figure:
     """Plot the loss against the step, one panel for each row of Table 4, one line for each pair of weights."""
     return draw_curves(record, list(WEIGHTS), "loss")
+
+
+def outcomes(record: Record) -> list[Outcome]:
+    """Return what each attack of this page reached."""
+    rows = record.frame()
+    rows = rows[rows["what"] == "image"]
+    return collected(
+        record, rows, "images", PSNR, attack="gradient and feature matching, " + rows["distance"], network="lenet",
+        training=rows["stage"], data=rows["dataset"], detail=rows["labels"] + " labels, " + rows["run"],
+    )  # fmt: skip

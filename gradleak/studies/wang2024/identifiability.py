@@ -32,6 +32,7 @@ from gradleak.show.summaries import NOTHING, Measure, among, mean, median, perce
 from gradleak.studies import Experiment, Row, setting
 from gradleak.studies.shared import attacked_networks
 from gradleak.studies.shared.attacked_networks import AttackedNetwork
+from gradleak.studies.shared.outcomes import Outcome, average_of, collected
 from gradleak.studies.shared.samples import LABELS, observe_private, private_samples, random_layer, soft_labels
 
 PLACE = "Beyond section 3"
@@ -719,3 +720,18 @@ def figure_classes(record: Record) -> Figure:
     axes[0][0].set_ylabel("classes C")
     figure.colorbar(image, ax=list(axes[0]), label="unique, %", shrink=0.9)
     return figure
+
+
+def outcomes(record: Record) -> list[Outcome]:
+    """Return what each attack of this page reached."""
+    rows = record.rows(Clipped)
+    sources = rows["row"].str.split("/")
+    found = []
+    for attack, column in (("exact solver, scale unknown", "unique"), ("exact solver", "unaware")):
+        found += collected(
+            record, rows, "soft labels", average_of(column, "labels recovered", "samples", count="n"), attack=attack,
+            network=[parts[1] for parts in sources], training=[parts[2] for parts in sources],
+            data=[parts[0] for parts in sources], defense=[f"clip/{norm:g}" for norm in rows["norm"]],
+            client=rows["dtype"], detail=rows["labels"] + " labels",
+        )  # fmt: skip
+    return found

@@ -31,6 +31,7 @@ from gradleak.show.summaries import count, mean, median, percent, select, summar
 from gradleak.studies import Experiment, Row, setting
 from gradleak.studies.shared import attacked_networks
 from gradleak.studies.shared.attacked_networks import AttackedNetwork
+from gradleak.studies.shared.outcomes import Outcome, collected, share_of
 from gradleak.studies.shared.samples import DTYPES, inputs_of, soft_labels
 
 PLACE = "Beyond section 3"
@@ -335,4 +336,25 @@ def figure_sizes(record: Record) -> Figure:
         ylabel="found and right, %",
         ylim=(-4, 114),
         xlim=(1.5, many - 0.5),
+    )  # fmt: skip
+
+
+def outcomes(record: Record) -> list[Outcome]:
+    """Return what each attack of this page reached."""
+    rows = record.frame()
+    right = share_of("right", "batches recovered completely", "batches")
+    sources = rows["source"].str.split("/")
+    return collected(
+        record, rows, "soft labels", right, attack="joint solver",
+        network=[parts[1] if len(parts) > 1 else parts[0] for parts in sources],
+        training=[parts[2] if len(parts) > 2 else "untrained" for parts in sources],
+        data=[parts[0] if len(parts) > 1 else "random features" for parts in sources], batch=rows["size"],
+        client=rows["dtype"],
+        detail=[
+            f"{classes} classes"
+            + ", mixed labels" * ("/mixed/" in cell)
+            + ", classes repeat" * ("/repeated/" in cell)
+            + ", classes not known" * (not told)
+            for classes, cell, told in zip(rows["classes"], rows["cell"], rows["told"], strict=True)
+        ],
     )  # fmt: skip

@@ -28,6 +28,7 @@ from gradleak.show.drawn import drawn, stacked
 from gradleak.show.summaries import among, joined, only, percent, summary, total
 from gradleak.studies import Experiment, Row, setting
 from gradleak.studies.shared.attacked_networks import built
+from gradleak.studies.shared.outcomes import Outcome, average_of, collected
 from gradleak.studies.shared.samples import LABELS, private_samples
 from gradleak.studies.shared.searched import KNOWN, Judged, judged, percentage, search_both
 
@@ -324,3 +325,13 @@ def figure_statuses(record: Record) -> Figure:
         legend=4,
         xlabel="percent of samples",
     )
+
+
+def outcomes(record: Record) -> list[Outcome]:
+    """Return what each attack of this page reached."""
+    rows = record.frame()
+    rows = rows[rows["accuracy"].notna()]
+    return collected(
+        record, rows, "soft labels", average_of("accuracy", "labels recovered", "samples"), attack="exact solver",
+        network=rows["network"], data=rows["dataset"], detail=rows["labels"] + " labels",
+    )  # fmt: skip

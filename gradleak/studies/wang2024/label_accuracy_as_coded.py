@@ -29,6 +29,7 @@ from gradleak.show.drawn import drawn, scattered
 from gradleak.show.summaries import Measure, among, cell, mean, median, only, percent, select, summary
 from gradleak.studies import Experiment, Row, setting
 from gradleak.studies.shared.last_layers import TRAINED
+from gradleak.studies.shared.outcomes import Outcome, average_of, collected
 from gradleak.studies.shared.samples import LABELS, observe_private, private_samples
 from gradleak.studies.shared.searched import KNOWN, Judged, judged, percentage, search_both
 
@@ -388,3 +389,20 @@ def figure_found(record: Record) -> Figure:
         xlim=(0.1, 130),
         ylim=(-4, 104),
     )
+
+
+def outcomes(record: Record) -> list[Outcome]:
+    """Return what each attack of this page reached."""
+    rows = record.frame()
+    heads = rows["part"] == "heads"
+    networks = rows["trunk"].where(heads, rows["network"].str.partition("/")[0])
+    epochs = rows["network"].str.partition("/")[2]
+    details = [
+        f"{labels} labels, " + (f"trained trunk, new {head} head" if new else f"after {passes} epochs")
+        for labels, new, head, passes in zip(rows["labels"], heads, rows["head"], epochs, strict=True)
+    ]
+    return collected(
+        record, rows, "soft labels", average_of("accuracy", "labels recovered", "samples"),
+        attack=["exact solver" if name == "exact" else "published search" for name in rows["solver"]], network=networks,
+        training=["untrained" if new else "trained" for new in heads], data=rows["dataset"], detail=details,
+    )  # fmt: skip

@@ -25,6 +25,7 @@ from gradleak.show.leaks import LABELS_STOPPED, Leaks, listed, stopped_on
 from gradleak.show.summaries import NOTHING, Measure, Text, among, cell, median, only, percent, select, summary, total
 from gradleak.studies import Experiment, Row, setting
 from gradleak.studies.shared import attacked_networks, searched
+from gradleak.studies.shared.outcomes import Outcome, average_of, collected
 from gradleak.studies.shared.samples import LABELS, observe_private, private_samples
 from gradleak.studies.shared.searched import KNOWN, Judged, Search, judged, percentage, search_both
 
@@ -328,3 +329,13 @@ def leaks(record: Record) -> Leaks:
         exact["milliseconds"].median() / 1000,
         stopped_on("noise", "within_tenth", LABELS_STOPPED),
     )
+
+
+def outcomes(record: Record) -> list[Outcome]:
+    """Return what each attack of this page reached."""
+    rows = record.rows(NetworkAttacked)
+    return collected(
+        record, rows, "soft labels", average_of("accuracy", "labels recovered", "samples"),
+        attack=["exact solver" if name == "exact" else f"published search, {name}" for name in rows["solver"]], network=rows["network"], training=rows["stage"],
+        data=rows["dataset"], client=rows["dtype"], detail=rows["labels"] + " labels",
+    )  # fmt: skip

@@ -31,6 +31,7 @@ from gradleak.studies import Experiment, Row, setting
 from gradleak.studies.shared import peeled
 from gradleak.studies.shared.defended import sent_behind
 from gradleak.studies.shared.mosaics import packed, show
+from gradleak.studies.shared.outcomes import Outcome, collected, median_of
 from gradleak.studies.shared.peeled import (
     FACTOR,
     OUTCOMES,
@@ -322,3 +323,24 @@ def leaks(record: Record) -> Leaks:
         shown["cpu_seconds"].median(),
         least_stopping(noisy.assign(success=noisy["least"]), PICTURES_STOPPED),
     )
+
+
+def outcomes(record: Record) -> list[Outcome]:
+    """Return what each attack of this page reached."""
+    worst = median_of("least", "PSNR of a batch's worst image", "batches")
+    rows = record.rows(Peeling)
+    rows = rows[rows["what"] == "batch"]
+    found = collected(
+        record, rows, "images", worst, attack="peeling", network="resnet18", data=rows["dataset"],
+        batch=rows["size"].astype(int),
+    )  # fmt: skip
+    rows = record.rows(FromNoise)
+    found += collected(
+        record, rows, "images", worst, attack="peeling, " + rows["attacker"], network="resnet18", data=rows["dataset"],
+        defense=[f"gaussian/{level:g}" for level in rows["level"]],
+    )  # fmt: skip
+    rows = record.part("matched")
+    return found + collected(
+        record, rows, "images", worst, attack="gradient matching", network="resnet18", data=rows["dataset"],
+        batch=rows["size"].astype(int),
+    )  # fmt: skip

@@ -37,6 +37,7 @@ from gradleak.show.drawn import drawn, lines
 from gradleak.show.summaries import NOTHING, Measure, among, count, greatest, least, median, only, select, summary
 from gradleak.studies import Experiment, Row, setting
 from gradleak.studies.shared.mosaics import packed, show
+from gradleak.studies.shared.outcomes import Outcome, collected, median_of
 from gradleak.studies.shared.peeled import (
     BACK,
     OUTCOMES,
@@ -724,3 +725,39 @@ def sinks(record: Record, dtype: str) -> float:
     frame = frame[frame["dtype"] == dtype].sort_values("level", ascending=False)
     back = frame[(frame["sure"] > BACK).cummin()]
     return float(back["level"].min()) if len(back) else float("nan")
+
+
+RIVALS_SHOWN = {"peeling": "peeling", "matching": "gradient matching", "GradInversion": "GradInversion"}
+
+
+def outcomes(record: Record) -> list[Outcome]:
+    """Return what each attack of this page reached."""
+    worst = median_of("least", "PSNR of a batch's worst image", "batches")
+    rows = record.part("trained")
+    rows = rows[rows["what"] == "batch"]
+    found = collected(
+        record, rows, "images", worst, attack="peeling", network="resnet18", training="trained", data="cifar10",
+        batch=rows["size"].astype(int),
+        detail=[
+            f"{side:g} pixels, after {epochs:g} epochs"
+            for side, epochs in zip(rows["side"], rows["epochs"], strict=True)
+        ],
+    )  # fmt: skip
+    rows = record.rows(Defended)
+    rows = rows[rows["what"] == "batch"]
+    levels = zip(rows["defense"], rows["level"], strict=True)
+    behind = [
+        ("none", f"2 local steps, rate {x:g}") if name == LOCAL else (f"{name}/{x:g}", "float32") for name, x in levels
+    ]
+    found += collected(
+        record, rows, "images", worst, attack="peeling, " + rows["attacker"], network="resnet18", data=rows["dataset"],
+        batch=[2 if defense == LOCAL else 1 for defense in rows["defense"]], defense=[defense for defense, _ in behind],
+        client=[client for _, client in behind],
+    )  # fmt: skip
+    rows = record.part("rival")
+    rows = rows[rows["psnr"].notna()]
+    return found + collected(
+        record, rows, "images", worst, attack=rows["attack"].map(RIVALS_SHOWN), network="resnet18",
+        data=rows["dataset"],
+        batch=rows["size"].astype(int), detail=f"{FEW} pixels",
+    )  # fmt: skip

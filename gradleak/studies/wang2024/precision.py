@@ -49,6 +49,7 @@ from gradleak.show.summaries import (
     total,
 )
 from gradleak.studies import Experiment, Row, setting
+from gradleak.studies.shared.outcomes import Outcome, average_of, collected, median_of, stages
 from gradleak.studies.shared.read import private_of, reading_of
 from gradleak.studies.shared.samples import random_layer, soft_labels
 
@@ -774,3 +775,51 @@ def figure_certificates(record: Record) -> Figure:
         legend=3,
         ylabel="share of single labels (%)",
     )
+
+
+KNOWS = {"told": "known", "not told": "unknown", "noise": "taken for noise"}
+METHODS = {"llg": "LLG", "llg*": "LLG*", "ilrg": "iLRG", "posterior": "posterior"}
+RESTORED_BY = {
+    "connected": ("closed form", "fcn4"),
+    "convolutional": ("closed form", "lenet"),
+    "peeling": ("peeling", "resnet18-cifar"),
+    "matching": ("gradient matching", "lenet"),
+}
+
+
+def outcomes(record: Record) -> list[Outcome]:
+    """Return what each attack of this page reached."""
+    rows = record.part("labels")
+    found = collected(
+        record, rows, "soft labels", average_of("right", "labels recovered", "samples", count="cases"),
+        attack="exact solver, precision " + rows["attacker"].map(KNOWS), network=rows["network"],
+        training=stages(rows["epochs"]), data=rows["dataset"], client=rows["precision"],
+        detail=rows["labels"] + " labels",
+    )  # fmt: skip
+    rows = record.part("batches")
+    found += collected(
+        record, rows, "soft labels", average_of("right", "labels recovered", "batches", count="cases"),
+        attack="batch solver, precision " + rows["attacker"].map(KNOWS), network="resnet18-cifar", data=rows["dataset"],
+        batch=rows["size"].astype(int), client=rows["precision"], detail=rows["labels"] + " labels",
+    )  # fmt: skip
+    rows = record.part("counts")
+    found += collected(
+        record, rows, "labels", average_of("share", "labels found", "batches", spread="spread", count="batches"),
+        attack=rows["method"].map(METHODS), network="lenet5, relu", data=rows["dataset"], batch=COUNTED,
+        client=rows["precision"],
+    )  # fmt: skip
+    rows = record.part("sentences")
+    found += collected(
+        record, rows, "text", average_of("right", "sentences read exactly", "batches", count="cases"),
+        attack="words in the span", network=rows["network"], data=TEXT, batch=2, client=rows["precision"],
+    )  # fmt: skip
+    rows = record.part("images")
+    return found + collected(
+        record, rows, "images", median_of("least", "PSNR of a batch's worst image", "batches"),
+        attack=[
+            RESTORED_BY[attack][0] + ("" if attack == "matching" else f", precision {KNOWS[attacker]}")
+            for attack, attacker in zip(rows["attack"], rows["attacker"], strict=True)
+        ],
+        network=[RESTORED_BY[attack][1] for attack in rows["attack"]], data=rows["dataset"],
+        batch=rows["size"].astype(int), client=rows["precision"],
+    )  # fmt: skip

@@ -30,6 +30,7 @@ from gradleak.show.summaries import NOTHING, among, count, least, mean, select, 
 from gradleak.studies import Experiment, Row, setting
 from gradleak.studies.shared.attacked_networks import STAGES, Stage
 from gradleak.studies.shared.matched_runs import POINTS, TOP, OnLeNet, lenets, prior, private
+from gradleak.studies.shared.outcomes import PSNR, Outcome, collected
 
 PLACE = "Beyond section 4.3"
 # Further columns that depend on time measurements.
@@ -440,3 +441,23 @@ def figure_together(record: Record) -> Figure:
     axes[0][1].set(xlabel="samples in one gradient", ylabel="PSNR, dB")
     axes[0][1].set_title("Averaged")
     return figure
+
+
+def outcomes(record: Record) -> list[Outcome]:
+    """Return what each attack of this page reached."""
+    rows = record.part("race")
+    rows = rows[rows["what"] == "image"]
+    found = collected(
+        record, rows, "images", PSNR, attack=rows["attack"].map(_outcome_attack), network="lenet",
+        training=rows["stage"], data=rows["dataset"], detail="as published, " + rows["attack"],
+    )  # fmt: skip
+    rows = record.part("batch")
+    rows = rows[rows["what"] == "image"]
+    return found + collected(
+        record, rows, "images", PSNR, attack="gradient matching, l2", network="lenet", data=rows["dataset"],
+        batch=rows["size"].astype(int),
+    )  # fmt: skip
+
+
+def _outcome_attack(name: str) -> str:
+    return name if name.startswith("closed form") else f"gradient matching, {name}"

@@ -23,6 +23,7 @@ from gradleak.show.leaks import Leaks, listed
 from gradleak.show.summaries import among, joined, only, select, summary
 from gradleak.studies import Experiment, Row, setting
 from gradleak.studies.shared.last_layers import TRAINED, OnLastLayer, Seen, SeenNetwork
+from gradleak.studies.shared.outcomes import Outcome, average_of, collected
 
 PLACE = "Section 4.1.1, Table 1"
 RULES = {"row sums": "sum", "GradInversion": "minimum"}
@@ -199,3 +200,15 @@ def leaks(record: Record) -> Leaks:
         f"{distinct:.1f} % of labels, {repeated:.1f} % where they repeat",
         rule["seconds"].median() if "seconds" in rule else math.nan,
     )
+
+
+def outcomes(record: Record) -> list[Outcome]:
+    """Return what each attack of this page reached."""
+    rows = record.frame()
+    found = average_of("accuracy", "labels found", "batches", spread="spread")
+    return collected(
+        record, rows, "labels", found, attack=rows["rule"].replace("GradInversion", "GradInversion's rule"),
+        network=rows["network"], training=["trained" if name in TRAINED else "untrained" for name in rows["network"]],
+        data=rows["dataset"], batch=rows["size"],
+        detail=["labels repeat" if repeats else "distinct labels" for repeats in rows["repeats"]],
+    )  # fmt: skip

@@ -31,6 +31,7 @@ from gradleak.studies import Experiment, Row, setting
 from gradleak.studies.shared.attacked_networks import built
 from gradleak.studies.shared.deep_networks import NAMES, SMALL, made
 from gradleak.studies.shared.last_layers import MEAN, STD, TRAINED, Seen
+from gradleak.studies.shared.outcomes import Outcome, average_of, collected
 
 PLACE = "Beyond section 4"
 CONSTANT, PARTY, EXACT = "one direction", "cocktail party", "exact recovery"
@@ -274,3 +275,14 @@ def figure_cosines(record: Record) -> Figure:
         ylabel="cosine",
         ylim=(0, 1.03),
     )
+
+
+def outcomes(record: Record) -> list[Outcome]:
+    """Return what each attack of this page reached."""
+    rows = record.frame()
+    near = average_of("near", f"features with a cosine of at least {NEAR}", "batches", spread="", count="one")
+    return collected(
+        record, rows.assign(one=1), "features", near, attack=rows["attack"].replace("exact recovery", "batch solver"), network=rows["network"],
+        training=["untrained" if classes else "trained" for classes in rows["classes"]], data=rows["dataset"],
+        batch=rows["size"],
+    )  # fmt: skip

@@ -28,6 +28,7 @@ from gradleak.show.drawn import dots, drawn, level, only_rows, points
 from gradleak.show.summaries import NOTHING, joined, only, select, summary
 from gradleak.studies import Experiment, setting
 from gradleak.studies.shared import restored_batches
+from gradleak.studies.shared.outcomes import Outcome, restored_images
 from gradleak.studies.shared.restored_batches import (
     AVERAGED,
     FLOORS,
@@ -458,3 +459,9 @@ def figure_loudness(record: Record) -> Figure:
         xlabel="length of its error p − y",
         ylabel="PSNR, dB",
     )
+
+
+def outcomes(record: Record) -> list[Outcome]:
+    """Return what each attack of this page reached."""
+    rows = record.frame()
+    return restored_images(record, rows, network=rows["network"], batch=rows["size"].fillna(1).astype(int))

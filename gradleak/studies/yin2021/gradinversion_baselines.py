@@ -26,6 +26,7 @@ from gradleak.show.summaries import NOTHING, only, summary
 from gradleak.studies import Experiment, setting
 from gradleak.studies.shared import restored_batches
 from gradleak.studies.shared.deep_networks import NAMES, SMALL
+from gradleak.studies.shared.outcomes import Outcome, restored_images
 from gradleak.studies.shared.restored_batches import FLOORS, CaseRow, OnBatches, gained, marked, scaled
 from gradleak.studies.shared.shown_batches import gain_table, quality, rows_of, strips
 
@@ -191,3 +192,9 @@ def _colour(run: str) -> str:
     if run in (*FLOORS, GREY) or run.endswith(OF_ANOTHER):
         return "0.6"
     return figures.COLOURS[0 if "BN" in run else 1]
+
+
+def outcomes(record: Record) -> list[Outcome]:
+    """Return what each attack of this page reached."""
+    rows = record.frame()
+    return restored_images(record, rows, network=rows["network"], batch=rows["size"])

@@ -22,6 +22,7 @@ from gradleak.show.summaries import NOTHING, mean, only, select, summary
 from gradleak.studies import Experiment, setting
 from gradleak.studies.shared import restored_batches
 from gradleak.studies.shared.deep_networks import SMALL
+from gradleak.studies.shared.outcomes import Outcome, restored_images
 from gradleak.studies.shared.restored_batches import (
     FLOORS,
     Case,
@@ -234,3 +235,11 @@ def figure_sizes(record: Record) -> Figure:
     return draw_sizes(
         images, runs, shown, floor="chance, and mean colour", sizes=sizes, most=max(sizes), seed=stated.seed
     )
+
+
+def outcomes(record: Record) -> list[Outcome]:
+    """Return what each attack of this page reached."""
+    rows = record.part("sizes")
+    found = restored_images(record, rows, network=rows["network"], batch=rows["batch_size"].fillna(1).astype(int))
+    rows = record.part("networks")
+    return found + restored_images(record, rows, network=rows["run"], batch=rows["size"].fillna(1).astype(int))

@@ -23,6 +23,7 @@ from gradleak.show.summaries import among, median, ranged, select, summary, tota
 from gradleak.studies import Experiment, setting
 from gradleak.studies.shared import peeled, restored_batches
 from gradleak.studies.shared.deep_networks import SMALL
+from gradleak.studies.shared.outcomes import Outcome, restored_images
 from gradleak.studies.shared.peeled import PeeledLayer, layers_of
 from gradleak.studies.shared.restored_batches import Case, CaseRow, OnBatches, drawn, few, scaled
 from gradleak.studies.shared.shown_batches import gain_table, quality, rows_of, strips
@@ -272,3 +273,9 @@ def figure_quality(record: Record) -> Figure:
     axis.set_xticks([])
     figures.legend_below(figure, 3)
     return figure
+
+
+def outcomes(record: Record) -> list[Outcome]:
+    """Return what each attack of this page reached."""
+    rows = record.frame()
+    return restored_images(record, rows, network=rows["network"], batch=rows["size"].fillna(1).astype(int))

@@ -25,6 +25,7 @@ from gradleak.show.summaries import mean, select, summary
 from gradleak.studies import Experiment, setting
 from gradleak.studies.shared.deep_networks import SMALL, made, pooled
 from gradleak.studies.shared.last_layers import MEAN, STD
+from gradleak.studies.shared.outcomes import Outcome, restored_images
 from gradleak.studies.shared.restored_batches import (
     FLOORS,
     Case,
@@ -290,3 +291,12 @@ def sharing(record: Record) -> pd.DataFrame:
         batches = group.sort_values("image")["known_feature"].astype(float).to_numpy().reshape(-1, side)
         lines.append({"images": kind, "B": f"{size:.0f}", "found": f"{batches.all(axis=1).sum()} of {len(batches)}"})
     return pd.DataFrame(lines)
+
+
+def outcomes(record: Record) -> list[Outcome]:
+    """Return what each attack of this page reached."""
+    rows = record.part("batches")
+    found = restored_images(record, rows, network=SMALL, batch=rows["batch_size"].fillna(1).astype(int))
+    rows = record.part("pictures")
+    sizes = rows["batch_size"].fillna(1).astype(int)
+    return found + restored_images(record, rows, network="efficientnet-lite0", batch=sizes)

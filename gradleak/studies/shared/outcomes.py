@@ -1,0 +1,369 @@
+"""What each attack of a page reached, in one shape for all pages: the rows of the book's explorer.
+
+A study states in a function `outcomes(record)` which rows of its record are outcomes of an attack:
+
+    rows = record.frame()
+    return collected(record, rows, "images", PSNR, attack="closed form", network="lenet", batch=rows["size"])
+
+`collected` groups the rows by these axes, and summarises each group by a measure with its 95 % interval.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+from scipy.stats import binomtest, quantile_test, t
+
+from gradleak import defenses
+from gradleak.errors import InputError, unknown
+from gradleak.runs.records import Record
+from gradleak.show.leaks import NAMES
+
+Kind = Literal["labels", "soft labels", "features", "images", "text"]
+Axis = str | int | pd.Series | Sequence[str | int]
+KINDS: tuple[Kind, ...] = ("labels", "soft labels", "features", "images", "text")
+# What distinguishes outcomes, and its value where a page does not state it.
+AXES: dict[str, str | int] = {
+    "attack": "",
+    "network": "",
+    "training": "untrained",
+    "data": "",
+    "batch": 1,
+    "defense": "none",
+    "client": "float32",
+    "detail": "",
+}
+# How records of wainakh2021's pages name defences, and how `gradleak.defenses` does.
+WORDS = {
+    "noise": "gaussian-variance",
+    "noise-coded": "gaussian",
+    "dp-coded": "dp-tensors",
+    "prune-coded": "prune-tensors",
+}
+# The recognisers of dang2021's pages.
+RECOGNISERS = {"paper": "recogniser of the paper", "small": "small recogniser", "small-2": "small recogniser, 2 layers"}
+# The families of defences, by the first part of a defence's name.
+FAMILIES = {
+    "none": "none", "gaussian": "noise", "gaussian-variance": "noise", "laplace": "noise", "noise-share": "noise",
+    "clip": "clipping", "clip-share": "clipping",
+    "dp": "clipping and noise", "dp-tensors": "clipping and noise", "release": "clipping and noise",
+    "dp-sgd": "clipping and noise",
+    "prune": "pruning", "prune-tensors": "pruning", "grad-drop": "pruning",
+    "sign": "signs only",
+    "quantize": "rounding", "half": "rounding", "bfloat16": "rounding",
+    "withheld": "layers not sent",
+}  # fmt: skip
+# A defence of this family multiplies the gradient by one number, which an attacker can solve for.
+RESCALING = "clipping"
+# Defences that are not in `gradleak.defenses`, as tables show them.
+SHOWN = {
+    "noise-share": "noise, {} of a tensor's mean size",
+    "release": "clip {} of the norm, noise {} of that",
+    "dp-sgd": "per-sample clipping, noise multiplier {}",
+    "bfloat16": "bfloat16 numbers",
+    "withheld": "without the gradient of: {}",
+}
+# Runs of yin2021's pages that restore nothing, and those that are published attacks under a name of their own.
+BASELINES = ("noise", "unrelated", "mean colour", "grey")
+PUBLISHED = ("DLG", "DeepInversion", "inverting gradients")
+# Significant bits that a rounded gradient keeps; `quantize` states its bits itself.
+BITS = {"half": 11.0, "bfloat16": 8.0, "float16": 11.0}
+# How much an attack recovers: from this share of what guessing leaves open, and from this PSNR (dB), upwards.
+LEVELS = ("little or nothing", "some", "most", "everything")
+SHARES, DECIBELS = (0.1, 0.5, 0.99), (20.0, 30.0, 40.0)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What an attack reached in one setting of a page.
+
+    Attributes:
+        leak: What leaks.
+        attack: The attack.
+        network: The client's network.
+        training: "untrained" or "trained".
+        data: The dataset.
+        batch: The number of samples in the batch.
+        defense: The client's defence, written name/level.
+        client: What else is special about the client: its precision, or local steps.
+        detail: Other differences between settings, such as the kind of labels, in words.
+        measure: The measure of success.
+        unit: "%" or "dB".
+        value: The measure's value; −∞ dB for a lost image.
+        low: The lower end of its 95 % interval; NaN if there are too few cases for one.
+        high: The upper end.
+        count: The number of cases.
+        cases: What these are, such as "batches".
+        chance: The value that guessing reaches (%).
+        cosine: The cosine of the gradient that is sent with the true one; NaN if it is not recorded.
+        page: The name of the page.
+    """
+
+    leak: Kind
+    attack: str
+    network: str
+    training: str
+    data: str
+    batch: int
+    defense: str
+    client: str
+    detail: str
+    measure: str
+    unit: str
+    value: float
+    low: float
+    high: float
+    count: int
+    cases: str
+    chance: float
+    cosine: float
+    page: str
+
+    @property
+    def family(self) -> str:
+        """The family of the defence."""
+        return family(self.defense)
+
+    @property
+    def severity(self) -> int:
+        """How much leaks, as an index of `LEVELS`."""
+        if self.unit == "dB":
+            return sum(self.value >= bound for bound in DECIBELS)
+        left = 100.0 - self.chance
+        share = (self.value - self.chance) / left if left > 0 else 0.0
+        return sum(share >= bound for bound in SHARES)
+
+    @property
+    def bits(self) -> float:
+        """The significant bits that the gradient keeps; NaN if neither a defence nor the client rounds it."""
+        name, _, level = self.defense.partition("/")
+        if name == "quantize":
+            return float(level)
+        return BITS.get(name, BITS.get(self.client, math.nan))
+
+
+def family(defense: str) -> str:
+    """Return the family of a defence that is written name/level."""
+    name = defense.partition("/")[0]
+    if name not in FAMILIES:
+        raise unknown("defence", name, FAMILIES)
+    return FAMILIES[name]
+
+
+def shown(defense: str) -> str:
+    """Return the description of a defence for tables.
+
+    Examples:
+        >>> shown("prune/0.2"), shown("withheld/head")
+        ('prune 20% of all', 'without the gradient of: head')
+    """
+    name, *levels = defense.split("/")
+    if name not in SHOWN:
+        return defenses.shown(defense)
+    return SHOWN[name].format(*levels)
+
+
+@dataclass(frozen=True)
+class Value:
+    """A summary of rows: its value, the ends of the 95 % interval, and the number of cases."""
+
+    value: float
+    low: float
+    high: float
+    count: int
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A measure of success: its name, its unit, what its cases are, and how it summarises rows."""
+
+    name: str
+    unit: Literal["%", "dB"]
+    cases: str
+    summarise: Callable[[pd.DataFrame], Value]
+
+
+def share_of(column: str, name: str, cases: str, *, of: float = 1.0) -> Measure:
+    """Measure the mean of a column of booleans or shares, one for each case.
+
+    Args:
+        column: The column. Its values lie between 0 and `of`.
+        name: The measure's name.
+        cases: What the rows are, such as "batches".
+        of: The value of a complete success.
+    """
+
+    def summarise(rows: pd.DataFrame) -> Value:
+        values = rows[column].astype(float).fillna(0.0) / of
+        return _of_share(float(values.mean()), float(values.std()) if len(values) > 1 else 0.0, len(values))
+
+    return Measure(name, "%", cases, summarise)
+
+
+def average_of(
+    column: str, name: str, cases: str, *, of: float = 100.0, spread: str = "", count: str = "count"
+) -> Measure:
+    """Measure a share that each row states as the mean over several cases.
+
+    Args:
+        column: The column of the means, between 0 and `of`.
+        name: The measure's name.
+        cases: What the cases are.
+        of: The value of a complete success.
+        spread: The column of the cases' standard deviation; "" if there is none.
+        count: The column of the number of cases.
+    """
+
+    def summarise(rows: pd.DataFrame) -> Value:
+        counts, means = rows[count].to_numpy(float), rows[column].to_numpy(float) / of
+        mean = float(np.average(means, weights=counts))
+        inside = (rows[spread].fillna(0.0).to_numpy(float) / of) ** 2 if spread else np.zeros(len(rows))
+        variance = float(np.average(inside + (means - mean) ** 2, weights=counts)) if spread else 0.0
+        return _of_share(mean, math.sqrt(variance), int(counts.sum()))
+
+    return Measure(name, "%", cases, summarise)
+
+
+def median_of(column: str, name: str, cases: str) -> Measure:
+    """Measure the median of a column (dB), with the distribution-free interval of a median."""
+
+    def summarise(rows: pd.DataFrame) -> Value:
+        # An image that was lost has −∞ dB; some records keep the lowest float instead.
+        values = np.sort(rows[column].astype(float).fillna(-math.inf).to_numpy())
+        values = np.where(values < -1e300, -math.inf, values)
+        interval = quantile_test(values, p=0.5).confidence_interval()
+        # numpy's own median would take a mean of two infinities.
+        return Value(float(values[(len(values) - 1) // 2]), float(interval.low), float(interval.high), len(values))
+
+    return Measure(name, "dB", cases, summarise)
+
+
+def _of_share(mean: float, spread: float, count: int) -> Value:
+    """Return a share (%): with Student's interval of a mean; where all cases agree or are coins, with Wilson's."""
+    coin = math.isclose(spread**2 * (count - 1), count * mean * (1 - mean), rel_tol=1e-6) if count > 1 else True
+    if spread > 0 and not coin:
+        half = float(t.ppf(0.975, count - 1)) * spread / math.sqrt(count)
+        low, high = max(0.0, mean - half), min(1.0, mean + half)
+    else:
+        found = binomtest(round(mean * count), count).proportion_ci(method="wilson")
+        low, high = float(found.low), float(found.high)
+    return Value(100 * mean, 100 * min(low, mean), 100 * max(high, mean), count)
+
+
+PSNR = median_of("psnr", "PSNR", "images")
+# The columns of label counts on wainakh2021's pages.
+FOUND = average_of("success", "labels found", "batches", spread="spread")
+
+
+def collected(
+    record: Record,
+    rows: pd.DataFrame,
+    leak: Kind,
+    measure: Measure,
+    *,
+    chance: pd.Series[float] | float = 0.0,
+    cosine: pd.Series[float] | float = math.nan,
+    **axes: Axis,
+) -> list[Outcome]:
+    """Return one outcome for each group of rows that agree on all of `AXES`.
+
+    Args:
+        record: The record that the rows are from.
+        rows: The rows.
+        leak: What leaks.
+        measure: The measure of success.
+        chance: The share (%) that guessing reaches.
+        cosine: The cosine of the sent gradient with the true one.
+        axes: The rows' values on axes of `AXES`: one for all rows, or one for each. What follows a comma in the name of
+            an attack or a client is a variant, which becomes a part of the detail.
+    """
+    if wrong := axes.keys() - AXES.keys():
+        raise InputError(f"no axis of outcomes: {', '.join(sorted(wrong))}; known: {', '.join(AXES)}")
+    keys = pd.DataFrame(AXES | axes, index=rows.index)
+    others = pd.DataFrame({"chance": chance, "cosine": cosine}, index=rows.index)
+    found = []
+    for values, group in keys.groupby(list(AXES), sort=False):
+        key = dict(zip(AXES, values, strict=True))
+        family(str(key["defense"]))  # an unknown defence is an error where it is declared
+        attack, variant = _split(key["attack"])
+        client, setting = _split(key["client"])
+        summary, beside = measure.summarise(rows.loc[group.index]), others.loc[group.index]
+        found.append(
+            Outcome(
+                leak=leak,
+                attack=attack,
+                network=named(str(key["network"])),
+                training=str(key["training"]),
+                data=str(key["data"]),
+                batch=int(str(key["batch"])),
+                defense="none" if key["defense"] == "none/0" else str(key["defense"]),
+                client=client,
+                detail=", ".join(filter(None, (variant, setting, str(key["detail"])))),
+                measure=measure.name,
+                unit=measure.unit,
+                value=summary.value,
+                low=summary.low,
+                high=summary.high,
+                count=summary.count,
+                cases=measure.cases,
+                chance=float(beside["chance"].mean()),
+                cosine=float(beside["cosine"].median()),
+                page=record.study,
+            )
+        )
+    return found
+
+
+def _split(name: object) -> tuple[str, str]:
+    first, _, rest = str(name).partition(", ")
+    return first, rest
+
+
+def named(network: str) -> str:
+    """Return a network's name as papers write it; what follows a comma stays."""
+    name, comma, rest = network.partition(",")
+    return NAMES.get(name, name) + comma + rest
+
+
+def guessed(rows: pd.DataFrame, column: str, by: list[str]) -> pd.Series[float]:
+    """Return for each row what the attack "guess" reaches where the columns `by` have the same values."""
+    chances = rows[rows["attack"] == "guess"].groupby(by)[column].mean().rename("chance")
+    return rows.join(chances, on=by)["chance"].fillna(0.0)
+
+
+def written(defense: pd.Series[str], level: pd.Series[float], words: Mapping[str, str]) -> list[str]:
+    """Return defences written name/level, with a record's names of defences replaced by those in `words`."""
+    return [f"{words.get(name, name)}/{own:g}" for name, own in zip(defense, level, strict=True)]
+
+
+def stages(trained: pd.Series[Any]) -> list[str]:
+    """Return "trained" for rows whose number of epochs or steps is not 0."""
+    return ["trained" if one else "untrained" for one in trained]
+
+
+def restored_images(record: Record, rows: pd.DataFrame, *, network: Axis, batch: Axis) -> list[Outcome]:
+    """Return the outcomes of attacks on batches of images of trained networks, as yin2021's pages record them.
+
+    Args:
+        record: The record.
+        rows: Rows of several kinds, of which those of restored images are used.
+        network: The network, or that of each row.
+        batch: The batch size, or that of each row.
+    """
+    rows = rows.assign(own_network=network, own_batch=batch)
+    baseline = rows["run"].isin(BASELINES) | rows["run"].str.endswith(", of another batch")
+    rows = rows[(rows["what"] == "image") & ~baseline]
+    found: list[Outcome] = []
+    for measure in (share_of("identified", "images identified in a gallery", "images"), PSNR):
+        found += collected(
+            record, rows, "images", measure,
+            attack=["GradInversion" if run not in PUBLISHED else run for run in rows["run"]],
+            network=rows["own_network"], training="trained", data=rows["dataset"], batch=rows["own_batch"],
+            detail=["" if run in PUBLISHED else run for run in rows["run"]],
+        )  # fmt: skip
+    return found
