@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +17,10 @@ from gradleak.show import figures
 from gradleak.show.tables import Table
 
 SOLVERS = ("exact", "lbfgs", "pso")
+SOLVER_NAMES = {
+    "exact": "exact", "exact, proved": "exact, with certificate", "exact, factor unknown": "exact, scale unknown",
+    "lbfgs": "published search (L-BFGS)", "pso": "published swarm (PSO)", "rlg": "RLG (linear programs)",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -64,9 +69,10 @@ def write_page(folder: Path) -> str:
             solver_table(tables["solvers"])._repr_markdown_(),
             "```{figure} generated/performance.png",
             ":name: fig-performance-solvers",
-            ":alt: Milliseconds a sample for three solvers over the number of classes",
+            ":alt: Milliseconds per sample for three solvers against the number of classes",
             "",
-            "Time a sample. The exact solver is faster in batches; the published searches go sample by sample.",
+            "Time per sample against the number of classes. The exact solver is faster in batches; the published "
+            "searches process one sample after the other.",
             "```\n",
             *([alone_text(tables["alone"].iloc[0])] if "alone" in tables else []),
             *([together_table(tables["together"])._repr_markdown_()] if "together" in tables else []),
@@ -105,19 +111,19 @@ def _growth(rows: pd.DataFrame, folder: Path) -> list[str]:
     figure.savefig(folder / "growth.png")
     plt.close(figure)
     caption = (
-        "Left: processor time over what grows. Right: a batch's gradient and its labels by LLG here, beside the times "
-        "that wainakh2021 states for its Figure 2(a), a hundred batches of every size on a V100: their means a batch."
+        "Left: CPU time of each attack against the size that grows. Right: mean time per batch for the gradient and "
+        "its labels by LLG, here and as wainakh2021 states for its Figure 2(a) (a hundred batches of every size, V100)."
     )
-    alt = "Processor time over size, a line an attack"
+    alt = "CPU time against size, with one line for each attack"
     return ["## How time grows\n", growth.growth_table(rows)._repr_markdown_(), _picture("growth", alt, caption)]
 
 
 def _launches(rows: pd.DataFrame) -> list[str]:
     text = (
-        "On a GPU every operation costs the time of its launch, some microseconds. At a synchronising read the host "
-        "waits until all that was launched is done. The table counts both on a pretended GPU, which runs on the CPU "
-        "and has 64 GiB of memory, for one call or for one step of a search. CPU times are measured without it. One "
-        "step of L-BFGS is one iteration.\n"
+        "On a GPU every operation costs the time of its launch, which is some microseconds. A synchronising read makes "
+        "the host wait until all launched operations have finished. The table counts both on a pretended GPU, which "
+        "runs on the CPU and has 64 GiB of memory: for one call, or for one step of a search. CPU times are measured "
+        "without it. One step of L-BFGS is one iteration.\n"
     )
     return ["## What a GPU is asked to do\n", text, launches_table(rows)._repr_markdown_()]
 
@@ -135,9 +141,9 @@ def launches_table(rows: pd.DataFrame) -> Table:
 
 
 def _starts(rows: pd.DataFrame) -> list[str]:
-    frame = pd.DataFrame({"what": rows["what"], "seconds": rows["seconds"].map("{:.2g}".format)})
-    caption = "What a person waits for before anything happens."
-    return ["## Before anything happens\n", Table(frame, caption, "tab-performance-starts")._repr_markdown_()]
+    frame = pd.DataFrame({"command or import": rows["what"], "time (s)": rows["seconds"].map("{:.2g}".format)})
+    caption = "Time until a command or an import is ready for work."
+    return ["## Start-up times\n", Table(frame, caption, "tab-performance-starts")._repr_markdown_()]
 
 
 def _picture(name: str, alt: str, told: str) -> str:
@@ -147,65 +153,84 @@ def _picture(name: str, alt: str, told: str) -> str:
 def solver_table(rows: pd.DataFrame) -> Table:
     """Return a table of the solvers' times, also relative to the exact solver's best time for as many classes."""
     best = rows[rows["solver"] == "exact"].groupby("classes")["ms a sample"].min()
+    batches = zip(rows["solver"], rows["batch"], strict=True)
     return Table(
         pd.DataFrame(
             {
-                "solver": rows["solver"],
-                "C": rows["classes"],
-                "batch N": [
-                    f"{batch}" if solver == "exact" else "any"
-                    for solver, batch in zip(rows["solver"], rows["batch"], strict=True)
-                ],
-                "measured on": rows["measured on"],
-                "ms a sample": rows["ms a sample"].map("{:.3g}".format),
-                "samples a second": rows["samples a second"].map("{:,.4g}".format),
-                "times the exact one": (rows["ms a sample"] / rows["classes"].map(best)).map("{:,.3g}".format),
+                "solver": rows["solver"].map(lambda name: SOLVER_NAMES.get(name, name)),
+                "classes": rows["classes"].map("{:,}".format),
+                "batch size": [f"{batch:,}" if solver == "exact" else "any" for solver, batch in batches],
+                "samples timed": rows["measured on"].map("{:,}".format),
+                "time per sample (ms)": rows["ms a sample"].map(number),
+                "samples per second": rows["samples a second"].map(number),
+                "time relative to the exact solver": (rows["ms a sample"] / rows["classes"].map(best)).map(number),
             }
         ),
-        "Soft labels from gradients of single samples, smoothing, float32.",
+        "Time to recover the soft label of one sample from its gradient (label smoothing, float32), by solver, number "
+        "of classes and batch size. The last column divides by the exact solver's fastest time for as many classes.",
         "tab-performance-solvers",
     )
+
+
+def number(value: float) -> str:
+    """Return a number with three digits, without an exponent, or "–" for NaN.
+
+    Examples:
+        >>> number(1117.3), number(0.1518), number(float("nan"))
+        ('1,117', '0.152', '–')
+    """
+    if math.isnan(value):
+        return "–"
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
 def alone_text(alone: pd.Series) -> str:
     """Return a text on the parts of the time for a single sample."""
     count, product, total = alone["operations"], alone["product us"], alone["sum us"]
     return (
-        f"One sample alone at ten classes takes {alone['ms']:.2g} ms: {count:.0f} operations on tensors of a few dozen "
-        f"numbers, {1e3 * alone['ms'] / count:.2g} µs each. What they compute is little beside the call of them. A "
-        f"product of sixty numbers takes {product:.2g} µs here and a sum over every ten of them {total:.2g} µs, so as "
-        f"many products would take {1e-3 * count * product:.2g} ms and as many sums {1e-3 * count * total:.2g} ms.\n"
+        f"One sample on its own takes {alone['ms']:.2g} ms at ten classes. The solver makes {count:.0f} calls on "
+        f"tensors of a few dozen numbers, at {1e3 * alone['ms'] / count:.2g} µs per call; most of this time is the "
+        f"overhead of the calls. For comparison, one product of sixty numbers takes {product:.2g} µs on this machine "
+        f"and one sum over groups of ten takes {total:.2g} µs, so {count:.0f} products alone would take "
+        f"{1e-3 * count * product:.2g} ms and {count:.0f} sums {1e-3 * count * total:.2g} ms.\n"
     )
 
 
 def together_table(rows: pd.DataFrame) -> Table:
     """Return a table of the times of solving for all labels of a batch together."""
-    shown = {"C": rows["classes"], "batch B": rows["batch"], "unknowns": rows["unknowns"].map("{:,}".format)}
-    shown |= {
-        "CPU s": rows["seconds"].map("{:.2g}".format),
+    shown = {
+        "classes": rows["classes"],
+        "batch size": rows["batch"],
+        "unknowns": rows["unknowns"].map("{:,}".format),
+        "CPU time (s)": rows["seconds"].map("{:.2g}".format),
         "status": rows["status"],
-        "of its starts": rows["reason"],
+        "starting points": rows["reason"],
+        "largest label error": rows["largest label error"].map("{:.1g}".format),
     }
-    shown |= {"largest label error": rows["largest label error"].map("{:.1g}".format)}
-    return Table(pd.DataFrame(shown), "One batch all at once, classes told, float64.", "tab-performance-together")
+    caption = "Time to solve for all labels of one batch together, with known classes, in float64."
+    return Table(pd.DataFrame(shown), caption, "tab-performance-together")
 
 
 def batching_table(rows: pd.DataFrame) -> Table:
     """Return a table of the gain of processing all samples at once instead of one by one."""
-    shown = {"what": rows["what"]} | {
-        name: rows[name].map("{:.3g}".format) for name in ("ms a sample", "plain loop ms", "times faster")
+    columns = {
+        "ms a sample": "time per sample, batched (ms)",
+        "plain loop ms": "time per sample, one by one (ms)",
+        "times faster": "speed-up",
     }
-    return Table(pd.DataFrame(shown), "All samples at once, and one by one.", "tab-performance-batching")
+    shown = {"computation": rows["what"]} | {head: rows[name].map(number) for name, head in columns.items()}
+    caption = "Time per sample when all samples are processed in one batch, and when they are processed one by one."
+    return Table(pd.DataFrame(shown), caption, "tab-performance-batching")
 
 
 def matching_text(row: pd.Series) -> str:
     """Return a text that compares the cost of a step of gradient matching with its lower bound."""
     return (
         f"A step of gradient matching costs {row['times a training step']:.2g} times a step of training at the same "
-        "batch size. It cannot cost less than 7/3: training multiplies by each layer's weight twice and forms its "
-        "gradient; matching does that, and, to move the image, carries the gradient's misfit forward and back through "
-        "every layer, two products each way. The rest is that every attack has a misfit of its own, so that half of "
-        "these products share no matrix.\n"
+        "batch size. The lower bound is 7/3: training multiplies by the weight of each layer twice and forms the "
+        "gradient of the weight. Matching does the same, and then carries the difference of gradients forward and "
+        "back through every layer, with two products in each direction. The remaining cost comes from batching: "
+        "every attack has a difference of its own, so half of these products do not share a matrix.\n"
     )
 
 
@@ -215,9 +240,9 @@ def restoring_text(rows: pd.DataFrame) -> str:
         return ""
     steps = ", ".join(rows["times a training step"].map("{:.2g}".format))
     return (
-        f"For every seed such a step costs {steps} steps of training at its own batch size, in the order of the table. "
-        "Where a batch is one image, most of a step alone is the calls of it; where it is eight, the cores are busy "
-        "with one seed already.\n"
+        f"With several seeds, a step costs {steps} training steps per seed, in the order of the table. With one image "
+        "per batch, calls take most of the time of a single seed, so that batching seeds helps. With eight images, one "
+        "seed already keeps all cores busy.\n"
     )
 
 
@@ -236,6 +261,6 @@ def draw(rows: pd.DataFrame) -> Figure:
                 linestyle=figures.DASHES[dash],
                 label=f"{solver}, N = {batch}" if solver == "exact" else solver,
             )
-    axis.set(xscale="log", yscale="log", xlabel="classes C", ylabel="milliseconds a sample")
+    axis.set(xscale="log", yscale="log", xlabel="number of classes C", ylabel="time per sample (ms)")
     axis.legend(ncols=2)
     return figure

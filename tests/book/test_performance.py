@@ -45,16 +45,18 @@ def test_the_page_shows_what_was_measured(tmp_path: Path, monkeypatch: pytest.Mo
     assert "2026-01-02, torch 2.11" in text
     file.write_text(json.dumps(measured | {"dates": {"solvers": "2026-01-02", "matching": "2026-03-04"}}))
     assert "2026-01-02 to 2026-03-04, torch" in performance.write_page(tmp_path), "parts are measured one by one"
-    assert "| lbfgs | 10 | any | 1 | 100 | 10 | 200 |" in text, "beside the exact solver's best, 0.5 ms"
+    assert "| published search (L-BFGS) | 10 | any | 1 | 100 | 10 | 200 |" in text, (
+        "beside the exact solver's best, 0.5 ms"
+    )
     assert "| exact | 100 | 32 | 32 | 0.5 | 2,000 | 1 |" in text
     assert "| all minima | 1 | 3 | 3 |" in text
     assert "| matching | 1 | 6 | 6 |" in text
     assert "costs 5 times a step of training" in text
     assert "| restoring | 2 | 5 | 2.5 |" in text
-    assert "For every seed such a step costs 2.5 steps of training" in text
+    assert "a step costs 2.5 training steps per seed" in text
     assert "| 10 | 6 | 42 | 0.25 | found | 5 of 8 starts end here | 2e-15 |" in text
-    assert "takes 1.5 ms: 500 operations on tensors of a few dozen numbers, 3 µs each" in text
-    assert "as many products would take 0.5 ms and as many sums 1 ms" in text
+    assert "takes 1.5 ms at ten classes. The solver makes 500 calls on tensors of a few dozen numbers, at 3 µs" in text
+    assert "500 products alone would take 0.5 ms and 500 sums 1 ms" in text
     assert "| Adam | step | 194 | 0.1 | 2.5 |" in text
     assert "| exact | call | 13,870 | 13 | 12 |" in text
     assert (tmp_path / "performance.png").stat().st_size > 5000

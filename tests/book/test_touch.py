@@ -249,7 +249,9 @@ def test_a_phone_shows_all_of_it(browser: Any, folder: Path, theme: str) -> None
 def test_words_differ_from_the_ground_in_light_and_dark(browser: Any, folder: Path) -> None:
     for theme in ("light", "dark"):
         page = opened(browser, folder / f"{theme}.html")
-        ground = luminance(page.locator(".gradleak-touch").first.evaluate("one => getComputedStyle(one).backgroundColor"))
+        ground = luminance(
+            page.locator(".gradleak-touch").first.evaluate("one => getComputedStyle(one).backgroundColor")
+        )
         for words in (".gradleak-touch-says", ".gradleak-touch-now", ".gradleak-touch button"):
             ink = luminance(page.locator(words).first.evaluate("one => getComputedStyle(one).color"))
             brighter, darker = max(ink, ground), min(ink, ground)
