@@ -52,7 +52,7 @@ def put_pictures(ordered: list[Study], shown: Mapping[str, Record], folder: Path
     Args:
         ordered: The studies.
         shown: The record that each page's picture shows.
-        folder: The folder of the pictures; the file NAME.key there holds a hash of what the picture NAME.png depends on.
+        folder: The folder of the pictures; the file NAME.key there holds a hash of all that NAME.png depends on.
     """
     folder.mkdir(parents=True, exist_ok=True)
     names = {study.name for study in ordered}

@@ -1,4 +1,4 @@
-"""Interactive figures: their numbers and words, which the book's script `touch.js` turns into a figure with controls."""
+"""Interactive figures: their data, which the book's script `touch.js` turns into a figure with controls."""
 
 from __future__ import annotations
 
