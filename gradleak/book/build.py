@@ -60,7 +60,7 @@ def build(profile: str = "quick", *, jobs: int | None = None, cluster: str | Non
             confirmations.read(standing.confirmations_of(record))
     runs = _run_pages(ordered, profile, jobs, cluster)
     _remove_stale({run.notebook for run in runs.values()})
-    generated.write(ordered, papers(), runs)
+    generated.write(ordered, papers(), runs, jobs)
     _render(index)
     stamp.write_text(asked + _made())
     return index

@@ -26,7 +26,9 @@ FINER = 2
 GRID = "::::{grid} 1 2 3 3\n:gutter: 3\n:class-container: gradleak-gallery\n"
 
 
-def text(ordered: list[Study], papers: list[str], fresh: Mapping[str, Record], folder: Path) -> str:
+def text(
+    ordered: list[Study], papers: list[str], fresh: Mapping[str, Record], folder: Path, jobs: int | None = None
+) -> str:
     """Draw the pictures that are new or changed, and return the grids of cards, one for each paper.
 
     Args:
@@ -34,9 +36,10 @@ def text(ordered: list[Study], papers: list[str], fresh: Mapping[str, Record], f
         papers: The papers in this order.
         fresh: The record of each page's run, which stands in where nothing is recorded.
         folder: The folder of the pictures.
+        jobs: The number of pictures that are drawn at once.
     """
     shown = {study.name: records.recorded(study.name) or fresh[study.name] for study in ordered}
-    put_pictures(ordered, shown, folder)
+    put_pictures(ordered, shown, folder, jobs)
     parts = []
     for paper in papers:
         own = [study for study in ordered if study.paper == paper]
@@ -46,13 +49,14 @@ def text(ordered: list[Study], papers: list[str], fresh: Mapping[str, Record], f
     return "\n\n".join(parts) + "\n"
 
 
-def put_pictures(ordered: list[Study], shown: Mapping[str, Record], folder: Path) -> None:
+def put_pictures(ordered: list[Study], shown: Mapping[str, Record], folder: Path, jobs: int | None = None) -> None:
     """Draw the pictures of pages whose code or record has changed, and remove those of pages that are gone.
 
     Args:
         ordered: The studies.
         shown: The record that each page's picture shows.
         folder: The folder of the pictures; the file NAME.key there holds a hash of all that NAME.png depends on.
+        jobs: The number of pictures that are drawn at once.
     """
     folder.mkdir(parents=True, exist_ok=True)
     names = {study.name for study in ordered}
@@ -61,7 +65,7 @@ def put_pictures(ordered: list[Study], shown: Mapping[str, Record], folder: Path
             file.unlink()
     keys = {study.name: _key(study, shown[study.name]) for study in ordered}
     changed = [name for name in keys if not _is(folder / f"{name}.key", keys[name])]
-    for name, drawn in zip(changed, _drawn([(name, shown[name]) for name in changed]), strict=True):
+    for name, drawn in zip(changed, pictures([(name, shown[name]) for name in changed], jobs), strict=True):
         file = folder / f"{name}.png"
         if drawn:
             file.write_bytes(drawn)
@@ -79,9 +83,9 @@ def _is(file: Path, content: str) -> bool:
     return file.is_file() and file.read_text() == content
 
 
-def _drawn(pages: list[tuple[str, Record]]) -> Iterator[bytes | None]:
+def pictures(pages: list[tuple[str, Record]], jobs: int | None = None) -> Iterator[bytes | None]:
     """Yield the small picture of each page, drawn in several processes if there are several pages."""
-    jobs = runner.processes(None, len(pages), "cpu") if pages else 1
+    jobs = runner.processes(jobs, len(pages), "cpu") if pages else 1
     if jobs == 1:
         yield from (picture(*page) for page in pages)
         return

@@ -20,13 +20,14 @@ from gradleak.show.tables import duration
 from gradleak.studies import Study
 
 
-def write(ordered: list[Study], papers: list[str], runs: dict[str, PageRun]) -> None:
+def write(ordered: list[Study], papers: list[str], runs: dict[str, PageRun], jobs: int | None = None) -> None:
     """Write all generated parts into book/generated.
 
     Args:
         ordered: The studies in the order of the table of contents.
         papers: The papers in this order.
         runs: The executed pages, by study.
+        jobs: The number of the gallery's pictures that are drawn at once.
     """
     folder = paths.book() / "generated"
     folder.mkdir(parents=True, exist_ok=True)
@@ -43,7 +44,7 @@ def write(ordered: list[Study], papers: list[str], runs: dict[str, PageRun]) -> 
     parts["what-leaks.md"] = landing.text(ordered)
     parts["scores.md"] = _scores([line for lines in judged.values() for line in lines])
     parts["scoreboard.md"] = _scoreboard(papers, ordered, judged)
-    parts["gallery.md"] = gallery.text(ordered, papers, fresh, folder / "gallery")
+    parts["gallery.md"] = gallery.text(ordered, papers, fresh, folder / "gallery", jobs)
     parts["status.md"] = _status(ordered, runs, fresh)
     parts["confirmations.md"] = checked.text(ordered)
     parts["on-cpu.md"] = staying.text()

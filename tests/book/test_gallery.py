@@ -128,3 +128,12 @@ def test_a_picture_is_small_and_not_blank() -> None:
     assert np.asarray(picture.convert("L")).std() > 10
     # The worst picture is noise. All pages together have room even if a third of them were.
     assert len(found) < 3 * 2_500_000 / len(studies.names())
+
+
+def test_several_pictures_are_drawn_at_once_and_are_the_same() -> None:
+    pages = []
+    for name in ("sentences", "words"):
+        record = records.recorded(name)
+        assert record is not None
+        pages.append((name, record))
+    assert list(gallery.pictures(pages, jobs=2)) == [gallery.picture(*page) for page in pages]
