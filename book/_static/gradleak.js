@@ -6,3 +6,31 @@ document.addEventListener("DOMContentLoaded", () => {
     for (const button of others) button.addEventListener("click", () => first.click())
   }
 })
+
+// Each table with a caption can be saved as a CSV file.
+document.addEventListener("DOMContentLoaded", () => {
+  const quoted = text => /[",\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text
+  const shown = cell => cell.textContent.replace(/\s+/g, " ").trim()
+  for (const table of document.querySelectorAll(".bd-article table:has(caption)")) {
+    const link = Object.assign(document.createElement("a"), { className: "csv", textContent: "CSV", href: "#" })
+    link.title = "Save this table as CSV"
+    link.download = `${table.id || "table"}.csv`
+    link.addEventListener("click", () => {
+      const lines = [...table.rows].map(row => [...row.cells].map(cell => quoted(shown(cell))).join(","))
+      link.href = URL.createObjectURL(new Blob([`\ufeff${lines.join("\r\n")}\r\n`], { type: "text/csv" }))
+    })
+    table.caption.append(" ", link)
+  }
+})
+
+// The search page: a place of a paper is found with a comma as well, and summaries hold words, not formulas.
+document.addEventListener("DOMContentLoaded", () => {
+  if (typeof Search === "undefined") return
+  const { query, htmlToText } = Search
+  Search.query = text => query(text.replace(/\s*,\s*/g, " "))
+  Search.htmlToText = (page, anchor) => {
+    const parsed = new DOMParser().parseFromString(page, "text/html")
+    for (const one of parsed.querySelectorAll(".math, .cell_input")) one.remove()
+    return htmlToText(parsed.documentElement.outerHTML, anchor)
+  }
+})

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import io
+import json
 from pathlib import Path
 
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 
 from gradleak import claims, paths, studies
-from gradleak.book import architecture, attacks, checked, cover, gallery, landing, performance, reports
+from gradleak.book import (
+    architecture, attacks, checked, cover, gallery, landing, performance, reports, scoreboard,
+)  # fmt: skip
 from gradleak.book.pages import PageRun
 from gradleak.claims import Line
 from gradleak.runs import records, sources, standing, staying
 from gradleak.runs.records import Record
-from gradleak.show import figures
+from gradleak.show import figures, provenance
 from gradleak.show.tables import duration
 from gradleak.studies import Study
 
@@ -41,9 +44,12 @@ def write(ordered: list[Study], papers: list[str], runs: dict[str, PageRun], job
     }
     parts |= {f"report-{paper}.md": reports.text(paper, lines) for paper, lines in by_paper.items()}
     parts["report-card.md"] = reports.card(by_paper)
+    parts["places.json"] = json.dumps(
+        {f"book/executed/{study.paper}/{study.name}": (study.paper, study.place) for study in ordered}
+    )
     parts["what-leaks.md"] = landing.text(ordered)
-    parts["scores.md"] = _scores([line for lines in judged.values() for line in lines])
-    parts["scoreboard.md"] = _scoreboard(papers, ordered, judged)
+    parts["scores.md"] = scoreboard.scores([line for lines in judged.values() for line in lines])
+    parts["scoreboard.md"] = scoreboard.text(papers, ordered, judged)
     parts["gallery.md"] = gallery.text(ordered, papers, fresh, folder / "gallery", jobs)
     parts["status.md"] = _status(ordered, runs, fresh)
     parts["confirmations.md"] = checked.text(ordered)
@@ -53,7 +59,7 @@ def write(ordered: list[Study], papers: list[str], runs: dict[str, PageRun], job
     parts["clusters.md"] = performance.write_clusters(folder)
     for name, text in parts.items():
         _put(folder / name, text.encode())
-    _put_figure(folder / "scoreboard.png", claims.figure_matrix([line for lines in judged.values() for line in lines]))
+    _put_beside(folder / scoreboard.BESIDE, scoreboard.files(ordered, judged))
     _put_figure(folder / "architecture.png", architecture.draw())
     for paper in papers:
         _put_figure(folder / f"report-{paper}.png", reports.figure(paper))
@@ -74,6 +80,16 @@ def _put(file: Path, content: bytes) -> None:
     # An unchanged file keeps its modification time, so that Sphinx does not render it again.
     if not file.is_file() or file.read_bytes() != content:
         file.write_bytes(content)
+
+
+def _put_beside(folder: Path, files: dict[str, bytes]) -> None:
+    """Write the files that lie beside the book's pages, and remove those that do no more."""
+    for name, content in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        _put(folder / name, content)
+    for file in folder.rglob("*.*"):
+        if file.is_file() and file.relative_to(folder).as_posix() not in files:
+            file.unlink()
 
 
 def _put_figure(file: Path, figure: Figure) -> None:
@@ -108,59 +124,17 @@ def _pages(own: list[Study], judged: dict[str, list[Line]]) -> str:
     return "\n".join(["| page | regenerates | claims |", "| --- | --- | --- |", *rows]) + "\n"
 
 
-def _scores(lines: list[Line]) -> str:
-    """Return the numbers of the papers' claims and of ours by verdict, as a list for the first page."""
-    of_papers, of_ours = claims.of_papers(lines), claims.of_ours(lines)
-    return (
-        f"- **The papers' claims, {len(of_papers)}**: {claims.in_words(of_papers) or 'none'}.\n"
-        f"- **Our own, {len(of_ours)}**: {claims.in_words(of_ours) or 'none'}.\n"
-    )
-
-
-def _scoreboard(papers: list[str], ordered: list[Study], judged: dict[str, list[Line]]) -> str:
-    """Return the scoreboard: the numbers of verdicts, the changed and the failing claims, and all claims by page."""
-    lines = [line for study in ordered for line in judged[study.name]]
-    parts = [
-        _scores(lines),
-        claims.matrix(lines)._repr_markdown_(),
-        claims.own_matrix(lines)._repr_markdown_(),
-        SCOREBOARD_FIGURE,
-        "## What was changed",
-        claims.changes_table(lines)._repr_markdown_(),
-        "## What fails",
-    ]
-    for whose, group in (("the papers'", claims.of_papers(lines)), ("our own", claims.of_ours(lines))):
-        failing = claims.failing_table(group, whose)
-        parts.append(failing._repr_markdown_() if len(failing.frame) else f"*None of {whose} claims fails.*")
-    for paper in papers:
-        paper_studies = [study for study in ordered if study.paper == paper]
-        parts += [f"## {paper}"] if paper_studies else []
-        for study in paper_studies:
-            tables = claims.scoreboard(study, judged[study.name])._repr_markdown_()
-            head = f"::::{{dropdown}} {study.title}: {claims.tally(judged[study.name])}"
-            parts.append(f"{head}\n{_link(study, 'The page')}\n\n{tables}\n::::")
-    return "\n\n".join(parts) + "\n"
-
-
-SCOREBOARD_FIGURE = """```{figure} generated/scoreboard.png
-:name: fig-scoreboard
-:alt: A bar a paper, divided by verdict
-
-The verdicts, as shares of each paper's claims, and of ours beside them; the numbers are counts.
-```"""
-
-
 def _status(ordered: list[Study], runs: dict[str, PageRun], fresh: dict[str, Record]) -> str:
     lines = [
         "| page | record | made on | date | trials | their time | this run | on |",
         "| --- | --- | --- | --- | ---: | ---: | ---: | --- |",
     ]
     for study in ordered:
-        record, provenance = records.recorded(study.name), fresh[study.name].provenance
+        record, origin = records.recorded(study.name), fresh[study.name].provenance
         record_cells = _told(record) if record else ["not recorded", "–", "–", "–", "–"]
         run_cells = [
             f"{runs[study.name].seconds:.0f} s",
-            f"{provenance.date}, {provenance.device}, {provenance.commit}",
+            f"{origin.date}, {origin.device}, {origin.commit}",
         ]
         lines.append(f"| {_link(study, study.name)} | {' | '.join([*record_cells, *run_cells])} |")
         if record and (other := records.beside(record)):
@@ -173,7 +147,9 @@ def _told(record: Record) -> list[str]:
     """Return the cells of the status page for a record: state, device, days, number of trials and their run time."""
     seconds = duration(sum(trial.seconds for trial in record.trials))
     device = record.provenance.device.partition(",")[0]
-    return [_badge(standing.state(record)), device, " to ".join(records.span(record)), f"{len(record.trials)}", seconds]
+    file = provenance.address(record.study, accelerated=record.accelerated)
+    state = f"{_badge(standing.state(record))} {{bookfile}}`JSON <{file}>`"
+    return [state, device, " to ".join(records.span(record)), f"{len(record.trials)}", seconds]
 
 
 def _badge(state: str) -> str:

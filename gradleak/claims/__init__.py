@@ -16,9 +16,10 @@ from gradleak.claims.model import Change, Claim, Measure, Rule, Within
 from gradleak.claims.opening import Opening
 from gradleak.claims.shown import (
     Tables,
+    causes_table,
     changes_table,
+    counted,
     failing_table,
-    figure_matrix,
     in_words,
     matrix,
     of_ours,
@@ -35,9 +36,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DECIDED", "OF_OURS", "OF_PAPERS", "Change", "Claim", "Judgement", "Line", "Measure", "Opening", "Rule", "Tables",
-    "Verdict", "Within", "changes_table", "check", "enough", "failing", "failing_table", "figure_matrix", "file_of",
-    "in_words", "judge", "judgements", "lines", "load", "loosened", "matrix", "of_ours", "of_papers", "opening",
-    "own_matrix", "published", "reaches", "rules", "scoreboard", "tally", "verdicts",
+    "Verdict", "Within", "causes_table", "changes_table", "check", "counted", "enough", "failing", "failing_table",
+    "file_of", "in_words", "judge", "judgements", "lines", "load", "loosened", "matrix", "of_ours", "of_papers",
+    "opening", "own_matrix", "published", "reaches", "rules", "tally", "verdicts",
 ]  # fmt: skip
 
 FOLDER = Path(__file__).parent
@@ -193,8 +194,3 @@ def verdicts(record: Record) -> Tables:
     """Return the tables of a study's claims with the recorded values and those of this run."""
     name = f"tab-{record.study}-verdicts"
     return shown.tables(lines({record.study: record}, record.study), " on this page", name)
-
-
-def scoreboard(study: studies.Study, judged: Sequence[Line]) -> Tables:
-    """Return the tables of a study's judged claims for the book's scoreboard."""
-    return shown.tables(judged, f", {study.title}", f"tab-scoreboard-{study.name}")

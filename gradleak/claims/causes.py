@@ -29,16 +29,20 @@ DERIVED: dict[Verdict, Cause] = {
 DISAGREES: frozenset[Verdict] = frozenset({"not reproduced", *DERIVED})
 
 
+def disagrees(line: Line) -> bool:
+    """Whether a claim fails or disagrees, so that it needs a cause."""
+    return line.failing or line.verdict in DISAGREES
+
+
 def cause(line: Line) -> Cause | None:
     """Return the cause for which a claim fails or disagrees; None for other claims, and where no cause is stated."""
-    verdict = line.verdict
-    return (line.claim.cause or DERIVED.get(verdict)) if verdict in DISAGREES else None
+    return (line.claim.cause or DERIVED.get(line.verdict)) if disagrees(line) else None
 
 
 def by_cause(judged: Iterable[Line]) -> dict[Cause, list[Line]]:
     """Group the claims that fail or disagree by their cause, in the order of `MEANINGS`."""
     groups: dict[Cause, list[Line]] = {name: [] for name in MEANINGS}
     for line in judged:
-        if line.verdict in DISAGREES:
+        if disagrees(line):
             groups[cause(line) or "not explained yet"].append(line)
     return {name: lines for name, lines in groups.items() if lines}

@@ -1,4 +1,4 @@
-"""Show judged claims: as the papers' tables cell by cell, as lists, and as the book's scoreboard."""
+"""Show judged claims: as the papers' tables cell by cell, as lists, and by verdict and cause."""
 
 from __future__ import annotations
 
@@ -6,28 +6,27 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, get_args
+from urllib.parse import quote_plus
 
-from gradleak.claims.judging import DECIDED, OF_OURS, OF_PAPERS, Line, Verdict
-from gradleak.claims.model import ChangeKind, Claim
+from gradleak.claims.causes import MEANINGS, by_cause
+from gradleak.claims.judging import OF_OURS, OF_PAPERS, Line, Verdict
+from gradleak.claims.model import Cause, ChangeKind, Claim
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
     from gradleak.show.tables import Table
 
-# The colour of every verdict, as a word and as it is drawn. Verdicts that decide nothing are pale.
-COLOURS: dict[Verdict, tuple[str, str]] = {
-    "better": ("dark green", "#1d5c33"),
-    "reproduced": ("green", "#4b9560"),
-    "holds": ("green", "#4b9560"),
-    "not reproduced": ("red", "#c8553d"),
-    "fails": ("red", "#c8553d"),
-    "stand-in: agrees": ("pale blue", "#a9cbe2"),
-    "stand-in: disagrees": ("pale violet", "#cdb4db"),
-    "trend: agrees": ("pale yellow", "#f1d9a0"),
-    "trend: disagrees": ("pale orange", "#eeb48a"),
-    "not run": ("grey", "#b9bec4"),
+# The colour of every verdict in words, the best verdict first. Verdicts that decide nothing are pale.
+COLOURS: dict[Verdict, str] = {
+    "better": "dark green",
+    "reproduced": "green",
+    "holds": "green",
+    "not reproduced": "red",
+    "fails": "red",
+    "stand-in: agrees": "pale blue",
+    "stand-in: disagrees": "pale violet",
+    "trend: agrees": "pale yellow",
+    "trend: disagrees": "pale orange",
+    "not run": "grey",
 }
 # The mark of a cell that was measured with a changed method.
 CHANGED = "†"
@@ -94,8 +93,13 @@ def tally(judged: Sequence[Line]) -> str:
 
 def in_words(judged: Iterable[Line]) -> str:
     """Return the number of claims with each verdict as a text, the best verdict first: "1 better, 5 reproduced"."""
+    return ", ".join(f"{count} {verdict}" for verdict, count in counted(judged))
+
+
+def counted(judged: Iterable[Line]) -> list[tuple[Verdict, int]]:
+    """Return the verdicts that occur, the best first, each with the number of its claims."""
     counts = _counted(judged)
-    return ", ".join(f"{counts[verdict]} {verdict}" for verdict in COLOURS if counts[verdict])
+    return [(verdict, counts[verdict]) for verdict in COLOURS if counts[verdict]]
 
 
 def _counted(judged: Iterable[Line]) -> Counter[Verdict]:
@@ -112,13 +116,14 @@ def _cells(judged: list[Line], name: str, number: int) -> Table:
     rows = dict.fromkeys((line.claim.group, line.claim.row) for line in judged)
     by_cell = {(line.claim.group, line.claim.row, line.claim.column): line for line in judged}
     grouped = any(group for group, _ in rows)
-    texts, marks, last = [], [], ""
+    texts, marks, links, last = [], [], [], ""
     for group, row in rows:
         row_lines = [by_cell.get((group, row, column)) for column in columns]
         # The name of a group is shown only in its first row.
         head = ([group if group != last else ""] if grouped else []) + [row]
         texts.append(head + [_cell(line) for line in row_lines])
         marks.append([""] * len(head) + [line.verdict if line else "" for line in row_lines])
+        links.append([""] * len(head) + [_link(line) if line else "" for line in row_lines])
         last = group
     heads = [f"{column}, {unit}" if unit else column for column, unit in columns.items()]
     frame = pd.DataFrame(texts, columns=([" "] if grouped else []) + [""] + heads)
@@ -129,24 +134,27 @@ def _cells(judged: list[Line], name: str, number: int) -> Table:
         else ""
     )
     verdicts = {line.verdict for line in judged}
-    legend = ", ".join(f"{COLOURS[verdict][0]} {verdict}" for verdict in COLOURS if verdict in verdicts)
+    legend = ", ".join(f"{COLOURS[verdict]} {verdict}" for verdict in COLOURS if verdict in verdicts)
     title = f"{judged[0].claim.table}: {len(judged)} claims, {tally(judged)}."
     changed = dict.fromkeys(line.claim.protocol for line in judged if line.claim.protocol)
     protocol_text = f" {CHANGED}: with a changed method ({', '.join(changed)})." if changed else ""
     caption = f"{title} Measured, and in brackets what the paper says; {legend}.{protocol_text}{run_text}"
-    return Table(
-        frame, caption, f"{name}-{number + 1}", f"{_rules(judged)}{_remarks(judged)}", kind="cells", marks=marks
-    )
+    notes = [*_rules(judged), *_remarks(judged)]
+    return Table(frame, caption, f"{name}-{number + 1}", notes, kind="cells", marks=marks, links=links)
 
 
-def _rules(judged: Iterable[Line]) -> str:
-    """Return a text with the allowed distances from the published values, by column."""
+def _link(line: Line) -> str:
+    return f"claim:{line.claim.id}"
+
+
+def _rules(judged: Iterable[Line]) -> list[str]:
+    """Return a text with the allowed distances from the published values, by column, if there are any."""
     texts: dict[str, dict[str, None]] = {}
     for line in judged:
         if line.claim.rule.within:
             texts.setdefault(line.claim.column, {})[line.claim.rule_text] = None
     conditions = "; ".join(f"{column} {', '.join(rule_texts)}" for column, rule_texts in texts.items())
-    return f"Holds if {conditions}. " if conditions else ""
+    return [f"Holds if {conditions}."] if conditions else []
 
 
 def _cell(line: Line | None) -> str:
@@ -173,14 +181,15 @@ def _list(judged: list[Line], caption: str, name: str) -> Table:
             "this run": [line.fresh.shown for line in judged],
         }
     )
-    return Table(frame, caption, name, _remarks(judged), badges="verdict", kind="claims")
+    links = [[_link(line)] + [""] * (len(frame.columns) - 1) for line in judged]
+    return Table(frame, caption, name, _remarks(judged), badges="verdict", kind="claims", links=links)
 
 
-def _remarks(judged: Iterable[Line]) -> str:
+def _remarks(judged: Iterable[Line]) -> list[str]:
     """Return all remarks on claims, each once, with the names of the rows or claims it is about if these are few."""
     claims = [line.claim for line in judged]
     remarks = dict.fromkeys(text for claim in claims for text in claim.remarks)
-    return " ".join(_said_of(text, claims) + text for text in remarks)
+    return [_said_of(text, claims) + text for text in remarks]
 
 
 def _said_of(text: str, claims: Sequence[Claim]) -> str:
@@ -286,56 +295,40 @@ def changes_table(judged: Iterable[Line]) -> Table:
     return Table(pd.DataFrame(rows), "Claims that were changed after a measurement.", "tab-scoreboard-changes", notes)
 
 
-def figure_matrix(judged: Iterable[Line]) -> Figure:
-    """Draw the shares of verdicts on each paper's claims as a bar with counts, and beside them those on our claims."""
-    from gradleak.show import figures
-
-    lines = list(judged)
-    papers = list(_by_paper(lines))
-    figure, axes = figures.panels(1, 2, height=1.2 + 0.42 * len(papers), width_ratios=(2, 1))
-    totals = _counted(lines)
-    for axis, title, panel_lines in (
-        (axes[0, 0], "the papers' claims", of_papers(lines)),
-        (axes[0, 1], "ours", of_ours(lines)),
-    ):
-        _bars(axis, {paper: _counted(line for line in panel_lines if line.claim.paper == paper) for paper in papers})
-        axis.set_title(title)
-    axes[0, 1].set_yticklabels([])
-    # Both panels share their colours, so each colour appears in the legend only once.
-    names: dict[str, list[str]] = {}
-    for verdict, (_, colour) in COLOURS.items():
-        if totals[verdict]:
-            names.setdefault(colour, []).append(verdict)
-    for colour, verdicts in names.items():
-        axes[0, 0].barh(0, 0, color=colour, label=" / ".join(verdicts))
-    figures.legend_below(figure, 4)
-    return figure
-
-
-def _bars(axis: Axes, counts: dict[str, Counter[Verdict]]) -> None:
-    """Draw one bar for each paper, divided by verdict."""
-    for place, paper_counts in enumerate(counts.values()):
-        left = 0.0
-        for verdict, (_, colour) in COLOURS.items():
-            share = paper_counts[verdict] / max(1, paper_counts.total())
-            axis.barh(place, share, left=left, height=0.7, color=colour)
-            if share > 0.045:
-                ink = "white" if verdict in DECIDED else "#23272d"
-                axis.text(left + share / 2, place, str(paper_counts[verdict]), ha="center", va="center", color=ink)
-            left += share
-    axis.set_yticks(range(len(counts)), list(counts))
-    axis.set(xlim=(0, 1), xlabel="share of claims")
-    axis.invert_yaxis()
-    axis.grid(visible=False)
-
-
-def failing_table(judged: Iterable[Line], whose: str = "the papers'") -> Table:
-    """Return a table of the claims that fail at the scale they need, sorted by page, each with its reason."""
+def causes_table(judged: Iterable[Line]) -> Table:
+    """Return a table of the number of claims that fail or disagree, by cause; a cause links to its claims."""
     import pandas as pd
 
     from gradleak.show.tables import Table
 
-    failing = sorted((line for line in judged if line.failing), key=lambda line: (line.claim.paper, line.claim.study))
+    groups = by_cause(judged)
+    rows: list[dict[str, str | int]] = [
+        {
+            "cause": cause,
+            "meaning": MEANINGS[cause],
+            "the papers' claims": len(of_papers(group)),
+            "ours": len(of_ours(group)),
+        }
+        for cause, group in groups.items()
+    ]
+    total = sum(map(len, groups.values()))
+    links = [[f"bookfile:book/scoreboard.html#cause={quote_plus(cause)}", "", "", ""] for cause in groups]
+    frame = pd.DataFrame(rows, columns=["cause", "meaning", "the papers' claims", "ours"])
+    caption = f"The {total} claims that fail or disagree, by cause; click a cause to see its claims."
+    notes = (
+        "A stand-in or a trend decides nothing. Where the verdict says which of both was measured, the cause follows "
+        "from it; all other causes are stated with the claims."
+    )
+    return Table(frame, caption, "tab-scoreboard-causes", notes, kind="causes", links=links)
+
+
+def failing_table(judged: Iterable[Line], cause: Cause) -> Table:
+    """Return a table of claims that fail at the scale they need for one cause, sorted by page, with their reasons."""
+    import pandas as pd
+
+    from gradleak.show.tables import Table
+
+    failing = sorted(judged, key=lambda line: (line.claim.paper, line.claim.study))
     pages = [line.claim.study for line in failing]
     reasons = [line.claim.note or UNEXPLAINED for line in failing]
     # "as above" refers only to a row of the same list or table of a page.
@@ -352,11 +345,9 @@ def failing_table(judged: Iterable[Line], whose: str = "the papers'") -> Table:
             ],
         }
     )
-    unexplained = reasons.count(UNEXPLAINED)
-    ending = f"; {unexplained} of them are not explained." if unexplained else ", each with its reason."
-    caption = f"The {len(failing)} of {whose} claims that fail at the scale they need, by page{ending}"
-    name = "tab-scoreboard-failing" if whose == "the papers'" else "tab-scoreboard-failing-own"
-    return Table(frame, caption, name, kind="failing")
+    links = [["", _link(line), "", "", "", ""] for line in failing]
+    caption = f"Claims that fail at the scale they need, by page. Cause: {cause}. {MEANINGS[cause]}"
+    return Table(frame, caption, f"tab-scoreboard-{cause.replace(' ', '-')}", kind="failing", links=links)
 
 
 def _measured(line: Line) -> str:

@@ -70,16 +70,27 @@ def table(record: Record) -> Table:
     """Return a table for the foot of a page, with the provenance of this run and of the recorded runs."""
 
     recorded = records.recorded(record.study)
-    columns = {"this run": _described(record)} | ({"recorded": _described(recorded)} if recorded else {})
-    if recorded and (other := records.beside(recorded)):
-        columns["also recorded, not shown"] = _described(other)
+    columns = {"this run": {"file": "–"} | _described(record)}
+    links = ["", ""]
+    beside = records.beside(recorded) if recorded else None
+    for head, kept in (("recorded", recorded), ("also recorded, not shown", beside)):
+        if kept:
+            place = address(kept.study, accelerated=kept.accelerated)
+            columns[head] = {"file": place.rpartition("/")[2]} | _described(kept)
+            links.append(f"bookfile:{place}")
     frame = pd.DataFrame(columns).rename_axis("").reset_index()
     return Table(
         frame,
         caption="Provenance of this page.",
         notes="Dates and seconds are those of the trials, when each of them ran.",
+        links=[links] + [[""] * len(links)] * (len(frame) - 1),
         name=f"tab-{record.study}-provenance",
     )
+
+
+def address(study: str, *, accelerated: bool) -> str:
+    """Return the address of a record's copy in the built book, from the book's root."""
+    return f"records/{studies.paper_of(study)}/{records.file_of(study, accelerated=accelerated).name}"
 
 
 def _described(record: Record) -> dict[str, str]:

@@ -21,23 +21,26 @@ class Table:
         frame: The cells, which are texts or numbers.
         caption: The caption.
         name: The label to which cross-references in the book point.
-        notes: A text below the table.
+        notes: A text below the table, or several, which are shown as a list.
         formats: The format specifications of numbers, by column.
         badges: A column whose cells are shown as coloured badges, or "".
         kind: An additional style class.
         marks: Words in the shape of the frame; a word other than "" colours its cell as the badge of that name.
         fold: The title of a fold that hides the table until a reader opens it, or "" for a table that is visible.
+        links: The targets of the cells' links in the book, in the shape of the frame, each as "role:target", such as
+            "claim:theorem1-bias"; "" for a cell without a link.
     """
 
     frame: pd.DataFrame
     caption: str
     name: str
-    notes: str = ""
+    notes: str | Sequence[str] = ""
     formats: Mapping[str, str] = field(default_factory=dict)
     badges: str = ""
     kind: str = ""
     marks: Sequence[Sequence[str]] = ()
     fold: str = ""
+    links: Sequence[Sequence[str]] = ()
 
     def _cells(self) -> tuple[list[str], list[list[str]]]:
         names = [str(name) for name in self.frame.columns]
@@ -61,6 +64,11 @@ class Table:
         return [number or mark for number, mark in zip(_number_columns(head, rows), marked, strict=True)]
 
     @property
+    def remarks(self) -> list[str]:
+        """The texts below the table."""
+        return [text for text in ([self.notes] if isinstance(self.notes, str) else self.notes) if text]
+
+    @property
     def _classes(self) -> str:
         return f"gradleak-table {self.kind}".rstrip()
 
@@ -78,7 +86,9 @@ class Table:
         top = line("th", [html.escape(name) for name in head])
         cells = [list(map(shown, row, badges)) for row, badges in zip(rows, self._badges(head, rows), strict=True)]
         body = "".join(f"<tr>{line('td', row)}</tr>" for row in cells)
-        notes = f"<p>{html.escape(self.notes)}</p>" if self.notes else ""
+        texts = [html.escape(text) for text in self.remarks]
+        notes = "<ul>" + "".join(f"<li>{text}</li>" for text in texts) + "</ul>" if texts[1:] else ""
+        notes = notes or "".join(f"<p>{text}</p>" for text in texts)
         caption = html.escape(self.caption)
         table = (
             f'<div class="{self._classes}" style="overflow-x:auto"><table><caption>{caption}</caption>'
@@ -90,16 +100,17 @@ class Table:
         head, rows = self._cells()
         align = ["---:" if numbers else "---" for numbers in self._right(head, rows)]
 
-        def shown(cell: str, badge: str) -> str:
-            text = _escaped(cell)
+        def shown(cell: str, badge: str, link: str) -> str:
+            text = _linked(cell, link) if link else _escaped(cell)
             return f"[{text}]{{.{badge.replace(' ', ' .')}}}" if badge else text
 
-        badges = self._badges(head, rows)
-        shown_rows = (list(map(shown, row, classes)) for row, classes in zip(rows, badges, strict=True))
+        badges, links = self._badges(head, rows), self.links or [[""] * len(head)] * len(rows)
+        shown_rows = (list(map(shown, *cells)) for cells in zip(rows, badges, links, strict=True))
         cells = [[_escaped(name) for name in head], align, *shown_rows]
         lines = ["| " + " | ".join(row) + " |" for row in cells]
         body = "\n".join(lines)
-        notes = f"\n\n{{.gradleak-notes}}\n{_escaped(self.notes)}\n" if self.notes else ""
+        texts = [("- " if self.remarks[1:] else "") + _escaped(text) for text in self.remarks]
+        notes = "\n\n{.gradleak-notes}\n" + "\n".join(texts) + "\n" if texts else ""
         options = f":name: {self.name}\n:class: {self._classes}"
         table = f":::{{table}} {_escaped(self.caption)}\n{options}\n\n{body}\n:::\n{notes}"
         return f"::::{{dropdown}} {_escaped(self.fold)}\n{table}\n::::\n" if self.fold else table
@@ -141,6 +152,13 @@ def _number_columns(head: list[str], rows: list[list[str]]) -> list[bool]:
 
 def _is_number(text: str) -> bool:
     return bool(re.fullmatch(r"[–+\-−]?[\d.,  ]*(e[+\-]?\d+)?\s*%?( ± [\d.e+\-]+)?|–|inf|nan", text))
+
+
+def _linked(text: str, link: str) -> str:
+    """Return a link of a cell as a MyST role, whose text is not Markdown."""
+    role, _, target = link.partition(":")
+    words = re.sub(r"[`<>\s]+", " ", text).replace("|", r"\|").strip()
+    return f"{{{role}}}`{words} <{target}>`"
 
 
 def _escaped(text: str) -> str:

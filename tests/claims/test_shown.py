@@ -48,10 +48,14 @@ def test_a_published_table_is_shown_cell_by_cell() -> None:
     assert [list(row) for row in table.marks] == [["", "", "reproduced", "not reproduced"], ["", "", "better", ""]]
     assert table.caption.startswith("Table 1: nets: 3 claims, 1 better, 1 reproduced, 1 not reproduced.")
     assert "green reproduced, red not reproduced." in table.caption
-    assert table.notes == "Holds if value ± 0.5, ± 0.5 or higher; other ± 0.5. g, a, other; g, b, value: a reason"
+    assert table.notes == [
+        "Holds if value ± 0.5, ± 0.5 or higher; other ± 0.5.", "g, a, other; g, b, value: a reason"
+    ]  # fmt: skip
     assert (table.name, rest.name) == ("tab-x-1", "tab-x")
     text, page = both._repr_markdown_(), both._repr_html_()
-    assert "| g | a | [2 (2)]{.badge .badge-reproduced} | [2 (9)]{.badge .badge-not-reproduced} |" in text
+    good, bad = "{.badge .badge-reproduced}", "{.badge .badge-not-reproduced}"
+    assert f"| g | a | [{{claim}}`2 (2) <avalue>`]{good} | [{{claim}}`2 (9) <aother>`]{bad} |" in text
+    assert "{.gradleak-notes}\n- Holds if value" in text
     assert "| --- | --- | ---: | ---: |" in text
     assert '<td style="text-align:right"><span class="badge badge-better">2 (1)</span></td>' in page
     assert page.count("<table>") == text.count(":::{table}") == 2
@@ -60,7 +64,7 @@ def test_a_published_table_is_shown_cell_by_cell() -> None:
 
 def test_a_remark_names_what_it_is_said_of_and_nothing_else() -> None:
     def notes(*judged: Line) -> str:
-        return shown.tables(list(judged), "", "tab-x").tables[0].notes
+        return " ".join(shown.tables(list(judged), "", "tab-x").tables[0].remarks)
 
     assert notes(line(note="why"), line(id="d", place="Table 2")) == "Table 1: why"
     assert notes(line(note="why"), line(id="d", statement="other")) == "s: why"

@@ -110,3 +110,24 @@ def test_a_folded_table_is_hidden_until_it_is_opened() -> None:
     text = table._repr_markdown_()
     assert text.startswith("::::{dropdown} All rows\n:::{table}")
     assert text.rstrip().endswith("::::")
+
+
+def test_several_notes_are_a_list_and_one_is_a_paragraph() -> None:
+    frame = pd.DataFrame({"a": [1]})
+    several = Table(frame, "c", "n", notes=["One & two", "", "*three*"])
+    assert "{.gradleak-notes}\n- One & two\n- \\*three\\*\n" in several._repr_markdown_()
+    assert "<ul><li>One &amp; two</li><li>*three*</li></ul>" in several._repr_html_()
+    one = Table(frame, "c", "n", notes=["alone"])
+    assert "{.gradleak-notes}\nalone\n" in one._repr_markdown_()
+    assert one._repr_html_().endswith("<p>alone</p>")
+    assert "gradleak-notes" not in Table(frame, "c", "n", notes=[])._repr_markdown_()
+
+
+def test_links_are_in_the_book_and_not_in_a_notebook() -> None:
+    frame = pd.DataFrame({"verdict": ["fails", "holds"], "a|b": ["x`<y> | z", "1"]})
+    links = [["claim:one", "bookfile:records/p/s.json"], ["", ""]]
+    table = Table(frame, "c", "n", badges="verdict", links=links)
+    text = table._repr_markdown_()
+    assert "| [{claim}`fails <one>`]{.badge .badge-fails} | {bookfile}`x y \\| z <records/p/s.json>` |" in text
+    assert "| [holds]{.badge .badge-holds} | 1 |" in text
+    assert "one" not in table._repr_html_()
