@@ -1,4 +1,4 @@
-"""The loss over the scalar: one minimum, or many
+"""Loss landscape: one minimum over the scalar, or many
 
 wang2024, Figures 1 and 7, section 3.3, appendix C: the minima of the variance loss before and after training.
 """
@@ -16,12 +16,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from pydantic import PlainSerializer
 
-from gradleak import data, studies
+from gradleak import claims, data, studies
 from gradleak.labels import LabelPath, Minima, find_minima, label_loss, nonnegative_intervals
 from gradleak.models import training
 from gradleak.runs.fitting import Sees
 from gradleak.runs.records import Record
 from gradleak.show import figures
+from gradleak.show.headline import Headline
 from gradleak.show.summaries import share, summary
 from gradleak.studies import Experiment, Row, setting
 from gradleak.studies.shared.attacked_networks import built
@@ -227,19 +228,36 @@ def _samples(record: Record) -> pd.DataFrame:
     return pd.DataFrame([line for line in record.lines if line.get("what") != EXAMPLE])
 
 
+def headline(record: Record) -> Headline:
+    """Return the finding: training adds wrong minima before the right one, which stays the lowest."""
+    known = claims.judgements(record)
+    untrained, trained, lowest = (
+        known[f"loss-landscape-{name}"] for name in ("untrained-first", "trained-first", "least")
+    )
+    return Headline(
+        f"The first minimum of the loss is a wrong scalar for {untrained.text} of the smoothed labels on an untrained "
+        f"ResNet18, but for {trained.text} on a trained ResNet20; there the lowest minimum is wrong for {lowest.text}.",
+        true=bool(untrained.agrees and lowest.agrees and (trained.value or 0) > 20),
+        claim="loss-landscape-trained-first",
+        what="smoothed labels whose first minimum is a wrong scalar, trained ResNet20, CIFAR-10 images",
+        figure=figure_landscape,
+        of="images",
+    )
+
+
 def table(record: Record) -> pd.DataFrame:
     """Return how often each rule for choosing a minimum is wrong.
 
     Rows: networks and kinds of label. Columns: the shares of samples with a wrong first minimum from ±1, a wrong first
-    minimum from ±¼, a wrong least minimum, and a wrong minimum that the paper's code accepts.
+    minimum from ±¼, a wrong lowest minimum, and a wrong minimum that the paper's code accepts.
     """
     return _shares(
         _samples(record),
         {
-            "first from ±1 wrong": "first_wrong",
-            "first from ±¼ wrong": "first_scaled_wrong",
-            "least wrong": "best_wrong",
-            "wrong one accepted": "accepted_wrong",
+            "first minimum from ±1 wrong": "first_wrong",
+            "first minimum from ±¼ wrong": "first_scaled_wrong",
+            "lowest minimum wrong": "best_wrong",
+            "wrong minimum accepted": "accepted_wrong",
         },
     )
 
@@ -250,7 +268,10 @@ def alternatives_table(record: Record) -> pd.DataFrame:
     Rows: networks and kinds of label. Columns: the share of samples for which the square loss is right, and the share
     for which the negative mass is 0 on an interval.
     """
-    columns = {"square loss right": "square_right", "negative mass 0 on an interval": "negative_interval"}
+    columns = {
+        "mean square: lowest minimum right": "square_right",
+        "negative mass: zero on an interval": "negative_interval",
+    }
     return _shares(_samples(record), columns)
 
 
@@ -306,7 +327,7 @@ def figure_landscape(record: Record) -> Figure:
             sign * np.geomspace(0.8 * marks.min(), 1.25 * marks.max(), 1200),
             first * np.linspace(0.93, 1.07, 600),
         ]
-        titles = (f"{name}, both signs", "the true side", "the first minimum")
+        titles = (f"{name}, both signs", "sign of the true scalar", "near the first minimum")
         for axis, scalars, title in zip(row, windows, titles, strict=True):
             _draw_loss(axis, path, scalars)
             inside = (side.scalars.numpy() >= np.nanmin(scalars)) & (side.scalars.numpy() <= np.nanmax(scalars))
@@ -371,7 +392,7 @@ def figure_minima(record: Record) -> Figure:
             palette=[figures.COLOURS[0], figures.COLOURS[2]],
         )  # fmt: skip
         axis.set_xticks(range(1, int(frame["minima"].max()) + 1))
-        axis.set(title=kind, xlabel="minima on the true side", ylabel="")
+        axis.set(title=kind, xlabel="minima with the sign of the true scalar", ylabel="")
     axes[0][0].set_ylabel("share of samples")
     axes[0][-1].get_legend().set_title("")
     return figure

@@ -373,7 +373,7 @@ def table(record: Record) -> pd.DataFrame:
     """Return how much the sums of pseudo labels differ from 1.
 
     Rows: layers, with or without bias, and kinds of label. Columns: the number of pseudo labels, the share with a
-    negative entry ("not valid"), the largest |Σŷ − 1| in each precision, and this error relative to its bound.
+    negative entry, the largest |Σŷ − 1| in each precision, and this error relative to its bound.
     """
     rows = pd.concat([record.rows(RandomLayers), record.rows(NetworkSums)])
     rows = rows.fillna({"network": "random", "labels": "any", "bias": False})
@@ -383,10 +383,10 @@ def table(record: Record) -> pd.DataFrame:
         {"layer": "layer", "bias": "bias", "labels": "labels"},
         {
             "pseudo labels": total("pseudo_labels"),
-            "not valid": mean("invalid_percent", percent(1)),
-            "off by, float32": among(greatest("error", ".1e"), dtype="float32"),
-            "float64": among(greatest("error", ".1e"), dtype="float64"),
-            "of the bound": greatest("bound_share", ".1%"),
+            "with a negative entry": mean("invalid_percent", percent(1)),
+            "largest |Σŷ − 1|, float32": among(greatest("error", ".1e"), dtype="float32"),
+            "largest |Σŷ − 1|, float64": among(greatest("error", ".1e"), dtype="float64"),
+            "largest error / its bound": greatest("bound_share", ".1%"),
         },
     )
 
@@ -402,9 +402,9 @@ def bias_table(record: Record) -> pd.DataFrame:
         {"C": "classes", "precision": "dtype"},
         {
             "layers": only("samples", "{:,}"),
-            "bias ignored, true λ*": only("median_label_error_bias_ignored", ".1e"),
-            "bias used, true λ*": only("median_label_error", ".1e"),
-            "bias used, no λ": only("median_label_error_closed_form", ".1e"),
+            "L1 error, bias ignored, true λ*": only("median_label_error_bias_ignored", ".1e"),
+            "L1 error, bias used, true λ*": only("median_label_error", ".1e"),
+            "L1 error, bias gradient used, no λ": only("median_label_error_closed_form", ".1e"),
         },
     )
 
@@ -420,11 +420,11 @@ def interval_table(record: Record) -> pd.DataFrame:
         record.rows(Intervals).assign(second=lambda rows: rows["elsewhere"] > 0),
         {"network": "network", "labels": "labels"},
         {
-            "an interval": share("ambiguous", ".1%"),
-            "without end": share("endless", ".1%"),
-            "far / near end": median("widening", ".2f"),
-            "L1 between its ends": spread("label_distance", ".2f"),
-            "a second one": share("second", ".1%"),
+            "samples with an interval": share("ambiguous", ".1%"),
+            "interval unbounded": share("endless", ".1%"),
+            "far end / near end, median": median("widening", ".2f"),
+            "L1 distance of the end labels": spread("label_distance", ".2f"),
+            "samples with a second interval": share("second", ".1%"),
         },
     )
 
@@ -570,7 +570,7 @@ def figure_intervals(record: Record) -> Figure:
             own = frame[(frame["network"] == name) & (frame["labels"] == kind)]
             style = {"color": figures.COLOURS[index], "linestyle": figures.DASHES[index]}
             sns.ecdfplot(own, x="label_distance", ax=axis, label=kind, **style)
-        axis.set(title=name, xlabel="L1 between the end labels", xlim=(-0.05, 2.05), ylabel="")
+        axis.set(title=name, xlabel="L1 distance of the end labels", xlim=(-0.05, 2.05), ylabel="")
     axes[0][0].set_ylabel("share of samples")
     figures.legend_below(figure, len(LABELS))
     return figure

@@ -48,7 +48,7 @@ def test_every_draw_is_another_network(record: Record) -> None:
 
 def test_table_figure_and_the_claims_on_data_that_is_not_at_hand(record: Record) -> None:
     assert list(label_accuracy.table(record)["labels"]) == ["smoothing", "mixup", "onehot"]
-    assert list(label_accuracy.rival_table(record)["iDLG, class right"][:2]) == ["–", "–"]
+    assert list(label_accuracy.rival_table(record)["class right, iDLG"][:2]) == ["–", "–"]
     figure = label_accuracy.figure_statuses(record)
     assert figures.gray_table(figure).std() > 0.02
     plt.close(figure)

@@ -50,15 +50,26 @@ def test_a_wrong_label_counts_as_one() -> None:
 def test_tables_and_figures(record: Record) -> None:
     table = label_accuracy_intense.table(record)
     assert list(table["labels"]) == ["smoothing", "mixup", "onehot"]
-    assert set(table["accuracy"]) == {"100.0 %"}
+    assert set(table["labels recovered"]) == {"100.0 %"}
     solvers = label_accuracy_intense.solver_table(record)
     assert len(solvers) == 3 * 4
-    assert set(solvers[solvers["solver"] == "exact"]["× exact"]) == {"1"}
+    assert set(solvers[solvers["solver"] == "exact solver"]["time / exact solver's, median"]) == {"1"}
     searched = label_accuracy_intense.search_table(record)
     assert list(searched["labels"]) == ["smoothing", "mixup", "onehot"]
-    for figure in (label_accuracy_intense.figure_errors(record), label_accuracy_intense.figure_times(record)):
+    study = label_accuracy_intense
+    for draw in (study.figure_errors, study.figure_times, study.figure_recovered):
+        figure = draw(record)
         assert figures.gray_table(figure).std() > 0.02
         plt.close(figure)
+
+
+def test_the_figure_shows_both_attacks_on_every_network(record: Record) -> None:
+    figure = label_accuracy_intense.figure_recovered(record)
+    for axis in figure.axes:
+        exact, search = axis.get_lines()
+        assert list(exact.get_xdata()) == [100] * len(exact.get_xdata())
+        assert len(search.get_xdata()) == len(exact.get_xdata()) == len(axis.get_yticks())
+    plt.close(figure)
 
 
 def test_a_trained_row_names_its_training_data() -> None:
