@@ -81,8 +81,8 @@ def refused_table(rows: pd.DataFrame, cosine: str) -> pd.DataFrame:
         {"defence": "defence", "strength": "strength"},
         {
             "cosine": mean("utility", cosine),
-            "unaware: refused": among(mean("refused", percent()), attacker="unaware"),
-            "aware: median PSNR": among(median("psnr", decibels), attacker="aware"),
+            "unaware attacker returns no image": among(mean("refused", percent()), attacker="unaware"),
+            "aware attacker: median PSNR (dB)": among(median("psnr", decibels), attacker="aware"),
         },
     )
 

@@ -1,4 +1,4 @@
-"""Images from a fully connected network
+"""FCN inversion: images from a fully connected network
 
 wang2024, section 4.2, Figures 3 to 5, Table 6: restore single images in closed form; what determines the last digits.
 """
@@ -17,7 +17,7 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
-from gradleak import data, defenses, metrics, models, studies
+from gradleak import claims, data, defenses, metrics, models, studies
 from gradleak.errors import InputError
 from gradleak.images import LBFGS, Adam, Distance, Inversion, Prior, trace_fully_connected
 from gradleak.images.inversion.fully_connected import Rule
@@ -29,6 +29,7 @@ from gradleak.leak import Leak, observe
 from gradleak.runs.fitting import Sees
 from gradleak.runs.records import Record
 from gradleak.show import figures
+from gradleak.show.headline import Headline
 from gradleak.show.leaks import PICTURES_STOPPED, Leaks, stopped
 from gradleak.show.summaries import count, least, mean, median, ranged, select, spread_if_many, summary
 from gradleak.studies import Experiment, Row, setting
@@ -45,6 +46,8 @@ SIZE = 64
 LABELS = ("smoothing", "mixup")
 OURS = "ours"
 VARIANTS: dict[str, Rule] = {OURS: "least-squares", "mean over rows": "mean", "as published": "published"}
+# The variants' names in tables and figures.
+NAMES = {OURS: "least squares (ours)", "mean over rows": "mean over rows", "as published": "as published"}
 # Sources of the label in matching: searched with the image, as in the demo of the paper's code, or recovered first.
 SOURCES = ("searched", "recovered")
 # The settings of this demo except for the number of steps; both learning rates decay.
@@ -391,6 +394,24 @@ def _matched(record: Record) -> pd.DataFrame:
     return rows[rows["image"].notna()]
 
 
+def headline(record: Record) -> Headline:
+    """Return the finding: the closed form is exact, and the published PSNR measures the storage in eight bits."""
+    known = claims.judgements(record)
+    least, published = known["fcn-ours-smoothing"], known["fcn-mean-smoothing"]
+    rows = select(_closed(record), dtype="float32", labels="smoothing")
+    stored = rows.groupby("variant")["eight_bit"].mean()
+    return Headline(
+        f"From one gradient of a fully connected network the server restores every image, to at least {least.text}; "
+        f"the PSNR near {published.text} that the paper reports measures the rounding of pixels to eight bits, not the "
+        "attack.",
+        true=bool(least.agrees and published.agrees and stored.max() - stored.min() < 3),
+        claim="fcn-mean-smoothing",
+        what="mean PSNR of eight-bit pixels, the paper's attack on FCN-4, Flowers-17 images, smoothed labels",
+        figure=figure_digits,
+        of="images",
+    )
+
+
 def table(record: Record) -> pd.DataFrame:
     """Return Table 6: the quality of images by the closed form.
 
@@ -398,16 +419,16 @@ def table(record: Record) -> pd.DataFrame:
     (dB), mean 8-bit PSNR, SSIM and LPIPS, and the median time (ms).
     """
     return summary(
-        _closed(record),
-        {"labels": "labels", "gradients": "dtype", "recursion": "variant"},
+        _closed(record).replace({"variant": NAMES}),
+        {"labels": "labels", "precision": "dtype", "variant": "variant"},
         {
-            "n": count(),
-            "PSNR": spread_if_many("psnr", ".1f"),
-            "least": least("psnr", ".1f"),
-            "8-bit PSNR": mean("eight_bit", _known),
+            "images": count(),
+            "mean PSNR (dB)": spread_if_many("psnr", ".1f"),
+            "lowest PSNR (dB)": least("psnr", ".1f"),
+            "mean PSNR of 8-bit pixels (dB)": mean("eight_bit", _known),
             "SSIM": mean("ssim", ".4f"),
             "LPIPS": mean("lpips", lambda value: "n/a" if math.isnan(value) else f"{value:.1e}"),
-            "ms": median("seconds", lambda value: f"{1e3 * value:.0f}"),
+            "time per image (ms)": median("seconds", lambda value: f"{1e3 * value:.0f}"),
         },
     )
 
@@ -431,23 +452,23 @@ def comparison_table(record: Record) -> pd.DataFrame:
         named.append(matched.assign(attack="matching, " + matched["distance"] + ", " + steps + " steps"))
     for variant in ("as published", OURS):
         own = select(closed, variant=variant)
-        named.append(own.assign(attack=f"closed form, {variant}", label="recovered", scaled=math.nan))
+        named.append(own.assign(attack=f"closed form, {NAMES[variant]}", label="recovered", scaled=math.nan))
     return summary(
         pd.concat(named),
         {"attack": "attack", "label": "label"},
         {
-            "n": count(),
-            "8-bit PSNR": mean("eight_bit", _known),
-            "PSNR": ranged(mean("psnr", ".1f"), "psnr", ".1f"),
-            "at the best length": mean("scaled", _known),
+            "images": count(),
+            "mean PSNR of 8-bit pixels (dB)": mean("eight_bit", _known),
+            "mean PSNR, range (dB)": ranged(mean("psnr", ".1f"), "psnr", ".1f"),
+            "mean PSNR at the best scale (dB)": mean("scaled", _known),
             "SSIM": mean("ssim", ".3f"),
-            "seconds an image": mean("seconds", ".3g"),
+            "time per image (s)": mean("seconds", ".3g"),
         },
     )
 
 
 def cost_table(record: Record) -> pd.DataFrame:
-    """Return the cost of the loss and its gradient ("slope").
+    """Return the cost of the matching loss and its gradient.
 
     Rows: engines and attacks at once. Columns: time per attack (ms), speedup, and relative differences from the results
     of the engine that computes all gradients.
@@ -456,13 +477,17 @@ def cost_table(record: Record) -> pd.DataFrame:
         {
             "engine": row["engine"],
             "attacks at once": f"{row['at_once']:.0f}",
-            "ms a loss and slope": f"{1e3 * row['seconds_each']:.0f}",
-            "times faster": f"{row['times_faster']:.0f}",
-            "loss differs by": f"{row['loss_differs']:.0e}",
-            "slope differs by": f"{row['slope_differs']:.0e}",
+            "time per loss and gradient (ms)": f"{1e3 * row['seconds_each']:.0f}",
+            "speed-up": f"{row['times_faster']:.0f}",
+            "loss, relative difference": _difference(row["loss_differs"]),
+            "gradient, relative difference": _difference(row["slope_differs"]),
         }
         for _, row in record.rows(EngineCost).iterrows()
     )
+
+
+def _difference(value: float) -> str:
+    return f"{value:.0e}" if value else "0"
 
 
 def defense_table(record: Record) -> pd.DataFrame:
@@ -516,8 +541,10 @@ def figure_digits(record: Record) -> Figure:
     The paper's code measures the latter.
     """
     frame = select(_closed(record), dtype="float32")
-    own = {"psnr": "as numbers", "eight_bit": "as truncated 8-bit pixels"}
-    long = frame.melt(["labels", "variant"], list(own), "column", "PSNR, dB").replace({"column": own})
+    own = {"psnr": "of floating-point pixels", "eight_bit": "of truncated 8-bit pixels"}
+    names = {name: label.replace(" ", "\n", 1) for name, label in NAMES.items()}
+    long = frame.melt(["labels", "variant"], list(own), "column", "PSNR, dB")
+    long = long.replace({"column": own, "variant": names})
     # The PSNR is infinite if all truncated pixels are equal; leave it out.
     long["PSNR, dB"] = long["PSNR, dB"].astype(float).replace([math.inf, -math.inf], math.nan)
     figure, axes = figures.panels(1, 2, height=3.3, sharey=True)
@@ -525,7 +552,8 @@ def figure_digits(record: Record) -> Figure:
     for axis, labels in zip(axes[0], LABELS, strict=True):
         sns.boxenplot(
             long[long["labels"] == labels].dropna(), x="variant", y="PSNR, dB", hue="column", ax=axis,
-            order=list(VARIANTS), hue_order=list(own.values()), palette=palette, width=0.7, gap=0.15, showfliers=False,
+            order=list(names.values()), hue_order=list(own.values()), palette=palette, width=0.7, gap=0.15,
+            showfliers=False,
         )  # fmt: skip
         axis.set(title=labels, xlabel="")
         axis.get_legend().remove()

@@ -354,8 +354,8 @@ def trained_table(record: Record) -> pd.DataFrame:
     """Return Table 2's ResNet18 with both stems.
 
     Rows: networks with their test accuracies, and kinds of label. Columns: the paper's cell; the success rates of the
-    exact solver, and of the published search as the paper counts and by the label itself; the share of true scalars out of
-    its bounds; and the mean label error L_r of the exact solver, ours and the paper's.
+    exact solver, and of the published search as the paper counts and by the label itself; the share of true scalars
+    out of its bounds; and the mean label error L_r of the exact solver, ours and the paper's.
     """
     published = claims.published("label-accuracy-intense", "oracle", ("row", "labels"))
     errors = claims.published("label-accuracy-intense", "mean_error", ("row", "labels"))

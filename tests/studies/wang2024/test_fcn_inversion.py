@@ -85,7 +85,7 @@ def test_an_image_of_another_length_has_the_same_gradient_with_another_label() -
 def test_tables_and_figures(record: Record) -> None:
     assert len(fcn_inversion.table(record)) == 2 * (3 + 1)
     compared = fcn_inversion.comparison_table(record)
-    assert list(compared["attack"])[-2:] == ["closed form, as published", "closed form, ours"]
+    assert list(compared["attack"])[-2:] == ["closed form, as published", "closed form, least squares (ours)"]
     assert list(compared["label"]) == [*fcn_inversion.SOURCES, *fcn_inversion.SOURCES, "recovered", "recovered"]
     assert len(fcn_inversion.cost_table(record)) == 3
     assert len(fcn_inversion.defense_table(record)) == 5 + 1 + 2 + 1
