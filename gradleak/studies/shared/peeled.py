@@ -149,10 +149,10 @@ def short(layer: str) -> str:
 
 # The columns about batches: how many are called unique, recovered, and called unique though wrong; least PSNR (dB).
 OUTCOMES: dict[str, Measure] = {
-    "unique": total("unique", ".0f"),
-    "above 60 dB": total("back", ".0f"),
-    "wrong": total("silently", ".0f"),
-    "least dB": least("least", decibels),
+    "certified": total("unique", ".0f"),
+    "all images above 60 dB": total("back", ".0f"),
+    "wrong certificates": total("silently", ".0f"),
+    "lowest PSNR (dB)": least("least", decibels),
 }
 
 
@@ -176,9 +176,9 @@ def reached_count(rows: pd.DataFrame) -> str:
 LAYERS: dict[str, Measure] = {
     "equations": only("equations", ".0f"),
     "unknowns": only("unknowns", ".0f"),
-    "reached": lambda rows: f"{reached_count(rows)} of {len(rows)}",
-    "claimed": reached(greatest("claimed", ".0e")),
-    "true": reached(greatest("off", ".0e")),
+    "inputs recovered in": lambda rows: f"{reached_count(rows)} of {len(rows)}",
+    "largest claimed error": reached(greatest("claimed", ".0e")),
+    "largest true error": reached(greatest("off", ".0e")),
 }
 
 

@@ -1,4 +1,4 @@
-"""Batches of up to C − 2 samples, all at once
+"""Joint batches: up to C − 2 samples, all at once
 
 Beyond wang2024, section 3: search for all samples at once if the equations do not suffice to find them one by one.
 """
@@ -18,7 +18,7 @@ from matplotlib.ticker import MaxNLocator
 from pydantic import Field
 from torch import Tensor
 
-from gradleak import data, metrics, studies
+from gradleak import claims, data, metrics, studies
 from gradleak.errors import InputError
 from gradleak.labels import BatchLabels, recover_jointly
 from gradleak.labels.verdict import KNOWN
@@ -27,6 +27,7 @@ from gradleak.runs.fitting import Sees
 from gradleak.runs.forms import Form, Whole
 from gradleak.runs.records import Record
 from gradleak.show.drawn import bound, drawn, lines
+from gradleak.show.headline import Headline
 from gradleak.show.summaries import count, mean, median, percent, select, summary, total
 from gradleak.studies import Experiment, Row, setting
 from gradleak.studies.shared import attacked_networks
@@ -42,7 +43,7 @@ LARGEST, FEWEST = 8, 4
 # A batch of more than MANY samples takes minutes, so at most FEW such batches are attacked.
 MANY, FEW = 40, 3
 # The table's words for how the classes of a batch are drawn.
-KINDS = {"repeated": "repeated", "mixed": "mixed, two each"}
+KINDS = {"repeated": "repeated", "mixed": "two each (mixup)"}
 
 
 class Cell(Form):
@@ -278,41 +279,69 @@ def _networks(one: Network, batches: int, seed: int, device: str) -> Sent:
     return sent
 
 
+def headline(record: Record) -> Headline:
+    """Return the finding: a search for all samples at once recovers batches that a search one by one cannot."""
+    known = claims.judgements(record)
+    exact = known["joint-seventeen"]
+    cell = Cell.of(str(exact.claim.measure.where["cell"]))
+    alone = (cell.classes - 2) // 2
+    return Headline(
+        f"An attacker who knows which classes occur recovers all labels and features of {exact.text} of the batches "
+        f"of {cell.size} samples from {cell.classes} classes, while a search for one sample at a time can find at most "
+        f"{alone}.",
+        true=exact.value is not None and exact.value >= 90 and cell.size > alone,
+        claim="joint-seventeen",
+        what=f"batches of {cell.size} samples recovered (random layer, {cell.classes} classes, float64)",
+        of="batches",
+        figure=figure_sizes,
+    )
+
+
 def table(record: Record) -> pd.DataFrame:
     """Return the results of the search.
 
     Rows: random layers or networks, numbers of classes C, batch sizes B, how classes are drawn and whether the attacker
-    knows them, precisions, and the surplus of equations over unknowns. Columns: n batches, the shares of batches found
-    and right, ambiguous, and failed, the number found but wrong, and the median time (s).
+    knows them, precisions, and the surplus of equations over unknowns. Columns: n batches, the shares of batches that
+    are recovered, ambiguous, and failed, the number found but wrong, and the median time (s).
     """
     rows = record.rows(JointBatches)
     random = rows["source"] == "random layer"
     chosen = rows["cell"].map(lambda cell: KINDS.get(cell.split("/")[2], "distinct")).where(random, "their own")
     rows = rows.assign(
         source=rows["source"].str.replace("/", ", "),
-        drawn=chosen + rows["told"].map({True: ", told", False: ", not told"}),
+        drawn=chosen + rows["told"].map({True: ", known", False: ", unknown"}),
         spare=(rows["classes"] - 1) * rows["size"] - rows["size"] * (rows["size"] + 1),
         found=100.0 * (rows["right"] & rows["status"].eq("found")),
         ambiguous=100.0 * rows["status"].eq("ambiguous"),
         failed=100.0 * rows["status"].eq("failed"),
     )
-    keys = {"gradient of": "source", "C": "classes", "B": "size", "classes": "drawn", "precision": "dtype"}
+    keys = {
+        "gradient of": "source",
+        "C": "classes",
+        "B": "size",
+        "classes of the samples": "drawn",
+        "precision": "dtype",
+    }
     return summary(
         rows,
-        keys | {"equations to spare": "spare"},
+        keys | {"equations minus unknowns": "spare"},
         {
-            "n": count(),
-            "found and right": mean("found", percent()),
+            "batches": count(),
+            "recovered": mean("found", percent()),
             "ambiguous": mean("ambiguous", percent()),
             "failed": mean("failed", percent()),
-            "found and wrong": total("wrong", ".0f"),
-            "s": median("seconds", ".2g"),
+            "found, but wrong": total("wrong", ".0f"),
+            "median time (s)": median("seconds", _seconds),
         },
     )
 
 
+def _seconds(value: float) -> str:
+    return f"{value:.2g}" if value < 10 else f"{value:.0f}"
+
+
 def figure_sizes(record: Record) -> Figure:
-    """Plot the share of batches found and right (%) against the batch size, for random layers with distinct classes.
+    """Plot the share of batches that are recovered (%) against the batch size, for random layers with distinct classes.
 
     One line for each precision, with classes known and unknown. Vertical lines mark the largest batch sizes of the
     search for one sample at a time, (C − 2) / 2, and for all together, C − 2.
@@ -325,15 +354,15 @@ def figure_sizes(record: Record) -> Figure:
         rows.assign(found=100 * (rows["right"] & rows["status"].eq("found"))),
         lines(
             "size", "found", by=["dtype", "told"],
-            label=lambda dtype, told: f"{dtype}, classes {'told' if told else 'not told'}",
+            label=lambda dtype, told: f"{dtype}, classes {'known' if told else 'unknown'}",
         ),
-        bound((many - 2) / 2, " one by one", 106),
-        bound(many - 2, " together", 106),
+        bound((many - 2) / 2, " limit one by one", 106),
+        bound(many - 2, "limit together ", 106, ha="right"),
         lambda axis, _: axis.xaxis.set_major_locator(MaxNLocator(integer=True)),
         height=3.4,
         legend=4,
-        xlabel=f"batch size B, C = {many}",
-        ylabel="found and right, %",
+        xlabel=f"batch size B (samples of {many} classes)",
+        ylabel="batches recovered (%)",
         ylim=(-4, 114),
         xlim=(1.5, many - 0.5),
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""A batch peeled out of a residual network
+"""Peeling: a batch restored from a residual network, layer by layer
 
 Beyond wang2024, section 4.2: restore every image of a batch from one averaged ResNet18 gradient, layer by layer.
 """
@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 from torch.nn import functional as F
 
-from gradleak import data, metrics, models, studies
+from gradleak import claims, data, metrics, models, studies
 from gradleak.images import Adam, match, peel
 from gradleak.images.peeling.attack import counts_of
 from gradleak.images.peeling.network import Network
@@ -25,6 +25,7 @@ from gradleak.runs import kinds
 from gradleak.runs.fitting import Sees
 from gradleak.runs.records import Record
 from gradleak.show import figures
+from gradleak.show.headline import Headline
 from gradleak.show.leaks import PICTURES_STOPPED, Leaks, largest_recovered, least_stopping
 from gradleak.show.summaries import Measure, among, count, mean, median, only, select, summary
 from gradleak.studies import Experiment, Row, setting
@@ -211,19 +212,37 @@ class Matching(OnBatch):
         ]
 
 
+def headline(record: Record) -> Headline:
+    """Return the finding: peeling restores all images of small batches, where gradient matching restores none."""
+    known = claims.judgements(record)
+    restored, matched, wrong = known["peel-four"], known["peel-matching"], known["peel-silent"]
+    size = restored.claim.measure.where["size"]
+    own = select(record.rows(Peeling), what="batch", size=size)
+    return Headline(
+        f"From one averaged gradient of an untrained ResNet18, peeling restores all {size} images of a batch at "
+        f"{own['least'].min():.0f} dB or more in {restored.text} of the batches; gradient matching reaches "
+        f"{matched.text} on average.",
+        true=bool(restored.value == 100 and wrong.value == 0 and matched.agrees),
+        claim="peel-four",
+        what=f"batches of {size} with every image above 60 dB (untrained ResNet18, CIFAR-10, float32)",
+        of="batches",
+        figure=figure_batch,
+    )
+
+
 def table(record: Record) -> pd.DataFrame:
     """Return the results of peeling, beside gradient matching.
 
-    Rows: batch sizes B. Columns: n batches; batches called unique, batches with all images above 60 dB, and wrong
-    batches that are called unique; the lowest PSNR (dB); the median CPU time (s); mean PSNR (dB) and CPU time (s) of
+    Rows: batch sizes B. Columns: n batches; batches that are certified, batches with all images above 60 dB, and wrong
+    certificates; the lowest PSNR (dB); the median CPU time (s); mean PSNR (dB) and CPU time (s) of
     matching.
     """
     rows = pd.concat([batches(record.rows(Peeling)), record.rows(Matching)]).astype({"size": int})
-    measures = {"n": count()} | OUTCOMES | {"CPU s": median("cpu_seconds", ".0f")}
+    measures = {"batches": count()} | OUTCOMES | {"median CPU time (s)": median("cpu_seconds", ".0f")}
     own = {head: among(measure, part=Peeling.part) for head, measure in measures.items()}
     rival = {
-        "matching": among(mean("psnr", decibels), part=Matching.part),
-        "its CPU s": among(mean("cpu_seconds", ".0f"), part=Matching.part),
+        "matching: mean PSNR (dB)": among(mean("psnr", decibels), part=Matching.part),
+        "matching: CPU time (s)": among(mean("cpu_seconds", ".0f"), part=Matching.part),
     }
     return summary(rows.sort_values("size", kind="stable"), {"B": "size"}, own | rival)
 
@@ -241,19 +260,19 @@ def noise_table(record: Record) -> pd.DataFrame:
     """Return the results of peeling a single sample from a gradient with noise.
 
     Rows: standard deviations of the noise. Columns: status, recovered layers and PSNR (dB) for an attacker who expects
-    no noise ("unaware") and for one who knows its level ("aware").
+    no noise and for one who knows its level.
     """
 
-    def told(attacker: str) -> dict[str, Measure]:
+    def answered(attacker: str, words: str) -> dict[str, Measure]:
         return {
-            f"{attacker} says": among(only("status"), attacker=attacker),
-            f"layers, {attacker}": among(only("layers", ".0f"), attacker=attacker),
-            f"PSNR, {attacker}": among(only("least", decibels), attacker=attacker),
+            f"{words}: status": among(only("status"), attacker=attacker),
+            f"{words}: layers recovered": among(only("layers", ".0f"), attacker=attacker),
+            f"{words}: PSNR (dB)": among(only("least", decibels), attacker=attacker),
         }
 
     rows = record.rows(FromNoise).sort_values("level", kind="stable")
-    lines = summary(rows, {"noise": "level"}, told("unaware") | told("aware"))
-    return lines.assign(noise=[f"{float(level):.0e}" for level in lines["noise"]])
+    measures = answered("unaware", "noise not expected") | answered("aware", "noise known")
+    return summary(rows.assign(level=rows["level"].map("{:.0e}".format)), {"noise": "level"}, measures)
 
 
 def counts_table() -> pd.DataFrame:
@@ -274,7 +293,7 @@ def counts_table() -> pd.DataFrame:
             stops = next(count for count in counts_of(network, size) if count.reason)
             if stops.name != before:
                 where = short(stops.name)
-                lines.append({"network": label, "from B": f"{size}", "gives up at": where, "because": stops.reason})
+                lines.append({"network": label, "from B": f"{size}", "peeling ends at": where, "reason": stops.reason})
             before = stops.name
     return pd.DataFrame(lines)
 
@@ -284,7 +303,7 @@ def figure_batch(record: Record) -> Figure:
     size = record.rows(Matching)["size"].max()
     pictures = [select(record.rows(kind), size=size)["picture"].dropna().iloc[0] for kind in (Peeling, Matching)]
     figure, axes = figures.panels(1, 1, height=3.4)
-    show(axes[0][0], pictures, ["private", "peeled", "matching"])
+    show(axes[0][0], pictures, ["private", "peeled", "gradient matching"])
     return figure
 
 
@@ -297,13 +316,24 @@ def figure_layers(record: Record) -> Figure:
     figure, axes = figures.panels(1, 1, height=3.4)
     axis = axes[0][0]
     for index, (size, group) in enumerate(frame.groupby("size")):
-        axis.scatter(group["off"], group["claimed"], s=12, color=figures.COLOURS[index], label=f"B = {size:.0f}")
+        axis.scatter(
+            group["off"],
+            group["claimed"],
+            s=12,
+            color=figures.COLOURS[index],
+            label=f"batches of {size:.0f}" if size > 1 else "single images",
+        )
     ends = [frame[["off", "claimed"]].min().min() / 3, frame[["off", "claimed"]].max().max() * 3]
-    axis.plot(ends, ends, color=figures.TRUTH, linewidth=1.2)
+    axis.plot(ends, ends, color=figures.TRUTH, linewidth=1.2, label="claimed = true")
     for factor in (FACTOR, 1 / FACTOR):
         axis.plot(ends, [end * factor for end in ends], color=figures.TRUTH, linewidth=0.8, linestyle=(0, (4, 2)))
     axis.set(
-        xscale="log", yscale="log", xlabel="true error of a layer's inputs", ylabel="claimed", xlim=ends, ylim=ends
+        xscale="log",
+        yscale="log",
+        xlabel="true relative error of a layer's inputs",
+        ylabel="claimed relative error",
+        xlim=ends,
+        ylim=ends,
     )
     figures.legend_below(figure, 3)
     return figure

@@ -49,7 +49,7 @@ def test_noise_takes_the_image_and_is_noticed(photographs: pd.DataFrame) -> None
 
 def test_tables_and_figures(record: Record) -> None:
     assert list(cnn_inversion.table(record)["attack"]) == ["closed form", "polished", "closed form"]
-    assert list(cnn_inversion.batch_table()["convolution 2"])[1] == "5,136 for 6,144"
+    assert cnn_inversion.batch_table().iloc[1, 2] == "5,136 / 6,144"
     assert len(cnn_inversion.layer_table(record)) == 6
     assert set(cnn_inversion.comparison_table(record)["attack"]) == {"L2 matching", "closed form", "polished"}
     assert len(cnn_inversion.defense_table(record)) == 9

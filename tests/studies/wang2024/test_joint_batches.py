@@ -43,7 +43,7 @@ def test_with_no_equation_to_spare_nothing_is_called_found(record: Record) -> No
 def test_tables_and_figures(record: Record) -> None:
     table = joint_batches.table(record)
     assert len(table) == 9
-    assert (table["found and wrong"] == "0").all()
+    assert (table["found, but wrong"] == "0").all()
     figure = joint_batches.figure_sizes(record)
     assert figures.gray_table(figure).std() > 0.02
     plt.close(figure)

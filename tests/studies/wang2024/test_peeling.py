@@ -34,9 +34,9 @@ def test_noise_is_never_called_unique(record: Record) -> None:
 
 def test_the_count_is_of_networks_and_sizes() -> None:
     counted = peeling.counts_table().set_index(["network", "from B"])
-    assert counted.loc[("ResNet20", "2"), "because"] == "128 positions of 2 samples in 64 channels"
-    assert "MaxPool2d" in counted.loc[("ResNet18, 7×7 stem", "1"), "because"]
-    assert counted.loc[("ResNet18, CIFAR form", "8"), "gives up at"] == "layer3.0.conv1, shortcut"
+    assert counted.loc[("ResNet20", "2"), "reason"] == "128 positions of 2 samples in 64 channels"
+    assert "MaxPool2d" in counted.loc[("ResNet18, 7×7 stem", "1"), "reason"]
+    assert counted.loc[("ResNet18, CIFAR form", "8"), "peeling ends at"] == "layer3.0.conv1, shortcut"
 
 
 def test_tables_and_figures(record: Record) -> None:
