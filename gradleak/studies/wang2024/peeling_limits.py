@@ -1,4 +1,4 @@
-"""How far peeling goes
+"""Peeling limits: how far peeling goes
 
 Beyond wang2024, section 4.2: peeling of trained networks, larger batches, other networks and defended gradients.
 """
@@ -16,11 +16,12 @@ from typing import ClassVar
 import pandas as pd
 import torch
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from gradleak import data, defenses, metrics, models, studies
+from gradleak import claims, data, defenses, metrics, models, studies
 from gradleak.errors import MissingData
 from gradleak.images import Adam, Peeled, match, peel, restore_batches
 from gradleak.images.gradinversion.settings import SETTINGS
@@ -34,6 +35,7 @@ from gradleak.runs.forms import Form, Whole
 from gradleak.runs.records import Record
 from gradleak.show import figures
 from gradleak.show.drawn import drawn, lines
+from gradleak.show.headline import Headline
 from gradleak.show.summaries import NOTHING, Measure, among, count, greatest, least, median, only, select, summary
 from gradleak.studies import Experiment, Row, setting
 from gradleak.studies.shared.mosaics import packed, show
@@ -88,6 +90,12 @@ NAMES = {
 }
 COUNTED = range(1, 17)
 PEELING = "peeling"
+# The attackers on defended gradients, in words.
+ATTACKERS = {
+    "unaware": "expects no defence",
+    "aware": "expects the defence",
+    "as one step": "expects one step",
+}
 
 
 class Stage(Form):
@@ -528,27 +536,43 @@ def batch_rows(record: Record, kind: type[Experiment]) -> pd.DataFrame:
     return batches(record.rows(kind))
 
 
+def headline(record: Record) -> Headline:
+    """Return the finding: training does not stop peeling, but too few equations in a layer do."""
+    restored = claims.judgements(record)["limits-trained"]
+    networks = batch_rows(record, Reach)
+    narrow = networks[networks["network"].isin(["resnet20", "resnet50-cifar"])]
+    accuracy = batch_rows(record, TrainedNetwork)["accuracy"].max()
+    return Headline(
+        f"Peeling restores every image above {BACK:.0f} dB in {restored.text} of the small batches from ResNet18s "
+        f"trained to at most {100 * accuracy:.0f} % accuracy, but it recovers no layer at all of an untrained ResNet20 "
+        "or ResNet50.",
+        true=restored.value == 100 and len(narrow) > 0 and bool((narrow["layers"] == 0).all()),
+        claim="limits-trained",
+        what=f"batches of trained ResNet18s with every image above {BACK:.0f} dB (flowers, float32)",
+        of="batches",
+        figure=figure_counts,
+    )
+
+
 def trained_table(record: Record) -> pd.DataFrame:
     """Return the results on trained networks.
 
-    Rows: image side and epochs, test accuracy ("right"), and batch size B. Columns: n batches; the smallest 1 − p of a
-    sample; batches called unique, batches with all images above 60 dB, and wrong batches called unique; the lowest PSNR
-    (dB); the smallest number of layers recovered; the median CPU time (s).
+    Rows: image side, epochs and accuracy, and batch size B. Columns: n batches; the smallest 1 − p of a sample;
+    certified batches, batches with all images above 60 dB, and wrong certificates; the lowest PSNR (dB); the smallest
+    number of layers recovered; the median CPU time (s).
     """
     order = ["side", "epochs", "size"]
     rows = batch_rows(record, TrainedNetwork).sort_values(order, kind="stable").astype(dict.fromkeys(order, int))
-    rows = rows.assign(
-        stage=[f"{side}, {epochs}" for side, epochs in zip(rows["side"], rows["epochs"], strict=True)],
-        right=[f"{100 * accuracy:.0f} %" for accuracy in rows["accuracy"]],
-    )
+    rows = rows.assign(right=[f"{100 * accuracy:.0f} %" for accuracy in rows["accuracy"]])
     measures: dict[str, Measure] = {
-        "n": count(),
-        "1 − p": least("surest", ".2g"),
+        "batches": count(),
+        "smallest 1 − p": least("surest", ".2g"),
         **OUTCOMES,
-        "layers": least("layers", ".0f"),
-        "CPU s": median("cpu_seconds", ".0f"),
+        "fewest layers recovered": least("layers", ".0f"),
+        "median CPU time (s)": median("cpu_seconds", ".0f"),
     }
-    return summary(rows, {"pixels, epochs": "stage", "right": "right", "B": "size"}, measures)
+    keys = {"image side (pixels)": "side", "epochs": "epochs", "accuracy": "right", "B": "size"}
+    return summary(rows, keys, measures)
 
 
 def confident_table(record: Record) -> pd.DataFrame:
@@ -560,9 +584,9 @@ def confident_table(record: Record) -> pd.DataFrame:
     measures: dict[str, Measure] = {}
     for dtype in dict.fromkeys(rows["dtype"]):
         measures |= {
-            f"{dtype} says": among(only("status"), dtype=dtype),
-            f"{dtype}, dB": among(only("sure", decibels), dtype=dtype),
-            f"{dtype}, beside it": among(only("other", decibels), dtype=dtype),
+            f"{dtype}: status": among(only("status"), dtype=dtype),
+            f"{dtype}: PSNR (dB)": among(only("sure", decibels), dtype=dtype),
+            f"{dtype}: PSNR of the other sample (dB)": among(only("other", decibels), dtype=dtype),
         }
     lines = summary(rows, {"1 − p": "level"}, measures)
     return lines.assign(**{"1 − p": [f"{float(level):.0e}" for level in lines["1 − p"]]})
@@ -572,16 +596,17 @@ def defended_table(record: Record) -> pd.DataFrame:
     """Return the results behind defences.
 
     Rows: defences with their levels, and attackers. Columns: n batches; the smallest number of layers recovered;
-    batches called unique, batches with all images above 60 dB, and wrong batches called unique; the lowest PSNR (dB).
+    certified batches, batches with all images above 60 dB, and wrong certificates; the lowest PSNR (dB).
     """
     rows = batch_rows(record, Defended)
     rows = rows.assign(
         defence=[
             f"local steps, rate {level:g}" if defense == LOCAL else defenses.shown(f"{defense}/{level}")
             for defense, level in zip(rows["defense"], rows["level"], strict=True)
-        ]
+        ],
+        attacker=rows["attacker"].map(ATTACKERS),
     )
-    measures = {"n": count(), "layers": least("layers", ".0f")} | OUTCOMES
+    measures = {"batches": count(), "fewest layers recovered": least("layers", ".0f")} | OUTCOMES
     return summary(rows, {"defence": "defence", "attacker": "attacker"}, measures)
 
 
@@ -597,10 +622,10 @@ def rival_table(record: Record) -> pd.DataFrame:
         rows.assign(steps=rows["steps"].map("{:.0f}".format).where(rows["attack"] != PEELING, NOTHING)),
         {"B": "size", "attack": "attack", "steps": "steps"},
         {
-            "CPU s": only("cpu_seconds", ".0f"),
-            "of peeling's": only("times", ".1f"),
-            "mean dB": only("psnr", decibels),
-            "least dB": only("least", decibels),
+            "CPU time (s)": only("cpu_seconds", ".0f"),
+            "CPU time / peeling's": only("times", ".1f"),
+            "mean PSNR (dB)": only("psnr", decibels),
+            "lowest PSNR (dB)": only("least", decibels),
         },
     )
 
@@ -617,10 +642,10 @@ def reach_table(record: Record) -> pd.DataFrame:
         rows,
         {"network": "network", "B": "size"},
         {
-            "layers": reached_count,
-            "claimed": reached(greatest("claimed", ".0e")),
-            "true": reached(greatest("off", ".0e")),
-            "then": _ended,
+            "layers recovered": reached_count,
+            "largest claimed error": reached(greatest("claimed", ".0e")),
+            "largest true error": reached(greatest("off", ".0e")),
+            "why peeling ended": _ended,
         },
     )
 
@@ -634,7 +659,7 @@ def _ended(rows: pd.DataFrame) -> str:
     batch = select(rows, what="batch").iloc[0]
     # The residual is finite if the search for images found all of them, because their gradient is then compared.
     unfound = batch["matched"] != "" and math.isinf(batch["residual"])
-    return f"search from {batch['matched']}" if unfound else str(batch["reason"])
+    return f"in front of {batch['matched']} only a search is left" if unfound else str(batch["reason"])
 
 
 def large_table(record: Record) -> pd.DataFrame:
@@ -647,12 +672,12 @@ def large_table(record: Record) -> pd.DataFrame:
         batch_rows(record, LargeBatch).astype({"size": int}),
         {"B": "size"},
         {
-            "says": only("status"),
-            "layers": only("layers", ".0f"),
-            "deepest": only("deepest", lambda layer: short(layer) or NOTHING),
-            "least dB": only("least", decibels),
-            "wrong": only("silently", ".0f"),
-            "CPU s": only("cpu_seconds", ".0f"),
+            "status": only("status"),
+            "layers recovered": only("layers", ".0f"),
+            "deepest of them": only("deepest", lambda layer: short(layer) or NOTHING),
+            "lowest PSNR (dB)": only("least", decibels),
+            "wrong certificates": only("silently", ".0f"),
+            "CPU time (s)": only("cpu_seconds", ".0f"),
         },
     )
 
@@ -680,15 +705,18 @@ def figure_counts(record: Record) -> Figure:
     figure, axes = figures.grid(len(names), 3, height=2.6)
     for axis, name in zip(axes, names, strict=True):
         found = own[own["network"] == name]
-        axis.plot(found["size"], found["layers"], "o", color=figures.COLOURS[1], label="reached")
+        axis.plot(found["size"], found["layers"], "o", color=figures.COLOURS[1], label="layers recovered")
         # Counting needs the network, and the package of a pretrained network may not be installed.
         with contextlib.suppress(MissingData):
             said, dashes = counted(name), figures.DASHES[1]
-            axis.step(said["size"], said["passes"], where="mid", color=figures.COLOURS[0], label="the count lets pass")
+            axis.step(
+                said["size"], said["passes"], where="mid", color=figures.COLOURS[0], label="possible by the count"
+            )
             most = said["layers"].max()
-            axis.axhline(most, color=figures.TRUTH, linewidth=1.0, linestyle=dashes, label="all its layers")
+            axis.axhline(most, color=figures.TRUTH, linewidth=1.0, linestyle=dashes, label="layers of the network")
         axis.set(title=NAMES[name], ylim=(-0.6, None), xlim=(0.5, COUNTED[-1] + 0.5), xlabel="batch size B")
         axis.set_ylabel("layers")
+        axis.yaxis.set_major_locator(MaxNLocator(5, integer=True))
     figures.legend_below(figure, 3)
     return figure
 
@@ -710,12 +738,12 @@ def figure_layers(record: Record) -> Figure:
     rows = select(record.rows(Defended), defense="gaussian", attacker="aware", what="layer", reason="")
     return drawn(
         rows.assign(place=rows["number"] + 1).sort_values("level"),
-        lines("place", "off", by="level", middle="median", band="range", label="noise {:.0e}".format),
+        lines("place", "off", by="level", middle="median", band="range", label="standard deviation {:.0e}".format),
         height=3.4,
         legend=4,
         yscale="log",
-        xlabel="layer, from the last",
-        ylabel="true error of its inputs",
+        xlabel="layer, counted from the last",
+        ylabel="true relative error of its inputs",
     )
 
 

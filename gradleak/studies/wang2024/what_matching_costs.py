@@ -19,13 +19,14 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 from torch import Tensor, nn
 
-from gradleak import data, devices, metrics, studies
+from gradleak import claims, data, devices, metrics, studies
 from gradleak.images import LBFGS, Adam, LevenbergMarquardt, match, polished, trace_convolutional
 from gradleak.images.presets import MATCHING, preset
 from gradleak.leak import Leak, observe
 from gradleak.runs.fitting import Sees
 from gradleak.runs.records import Record
 from gradleak.show import figures
+from gradleak.show.headline import Headline
 from gradleak.show.summaries import NOTHING, among, count, least, mean, select, spread_if_many, summary, total
 from gradleak.studies import Experiment, Row, setting
 from gradleak.studies.shared.attacked_networks import STAGES, Stage
@@ -329,6 +330,24 @@ def _batched(record: Record) -> pd.DataFrame:
     return rows.astype({"size": int, "leaks": int, "psnr": float})
 
 
+def headline(record: Record) -> Headline:
+    """Return the finding: the closed form restores every image in seconds, and no published search gets as far."""
+    known = claims.judgements(record)
+    closed, published = known["cost-closed-60"], known["cost-preset-60"]
+    level = closed.claim.measure.where["level"]
+    images = select(_races(record, "image"), attack=CLOSED)
+    return Headline(
+        f"Within {images['seconds'].max():.1f} s of CPU time per image, the closed form restores {closed.text} of the "
+        f"images from LeNet to {level} dB; the five published first-order attacks, with all their steps, restore "
+        f"{published.text}.",
+        true=closed.value == 100 and published.value == 0,
+        claim="cost-closed-60",
+        what=f"images that the closed form restores to {level} dB (untrained and trained LeNet, CIFAR-10)",
+        of="images",
+        figure=figure_race,
+    )
+
+
 def table(record: Record) -> pd.DataFrame:
     """Return the time per image (s) in which each attack reaches each PSNR level.
 
@@ -339,10 +358,10 @@ def table(record: Record) -> pd.DataFrame:
         record.rows(Race),
         {"LeNet": "stage", "attack": "attack"},
         {
-            "n": among(count(), what="image"),
-            **{f"{level} dB": among(_reached, what="level", level=level) for level in LEVELS},
-            "ends at, dB": among(spread_if_many("psnr", ".1f"), what="image"),
-            "after, s": among(mean("seconds", ".2g"), what="image"),
+            "images": among(count(), what="image"),
+            **{f"time to {level} dB (s)": among(_reached, what="level", level=level) for level in LEVELS},
+            "final PSNR (dB)": among(spread_if_many("psnr", ".1f"), what="image"),
+            "total time (s)": among(mean("seconds", ".2g"), what="image"),
             "diverged": among(total("lost", ".0f"), what="image"),
         },
     )
@@ -366,8 +385,8 @@ def together_table(record: Record) -> pd.DataFrame:
     for number, group in record.rows(Together).groupby("number"):
         seconds = group.set_index("run")["seconds"].astype(float)
         line = {"attacks at once": f"{number:.0f}"}
-        line |= {f"{run}, ms an attack": f"{1000 * seconds[run]:.2f}" for run in seconds.index}
-        line["Adam over a training step"] = f"{seconds['Adam'] / seconds['one training step']:.1f}"
+        line |= {f"{run} (ms)": f"{1000 * seconds[run]:.2f}" for run in seconds.index}
+        line["Adam / one training step"] = f"{seconds['Adam'] / seconds['one training step']:.1f}"
         lines.append(line)
     return pd.DataFrame(lines)
 
@@ -381,9 +400,9 @@ def batch_table(record: Record) -> pd.DataFrame:
         _batched(record).sort_values(["size", "leaks"], kind="stable"),
         {"B": "size", "gradients": "leaks"},
         {
-            "PSNR": spread_if_many("psnr", ".1f"),
-            "least": least("psnr", ".1f"),
-            "seconds an image": mean("seconds", ".2g"),
+            "PSNR (dB)": spread_if_many("psnr", ".1f"),
+            "lowest PSNR (dB)": least("psnr", ".1f"),
+            "mean time per image (s)": mean("seconds", ".2g"),
         },
     )
 
@@ -413,10 +432,10 @@ def figure_race(record: Record) -> Figure:
                     axis.plot(line["seconds"], heights, color=colour, linestyle=dash, label=named)
                 named = "_"
         axis.set_xscale("log")
-        axis.set_xlabel("seconds an image")
+        axis.set_xlabel("CPU time per image (s)")
         axis.set_title(f"LeNet, {stage}")
         axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axes[0][0].set_ylabel("PSNR of the best so far, dB")
+    axes[0][0].set_ylabel("mean PSNR of the best image so far (dB)")
     figures.legend_below(figure, 3)
     return figure
 
@@ -431,15 +450,15 @@ def figure_together(record: Record) -> Figure:
     for index, (run, group) in enumerate(together.groupby("run", sort=False)):
         style = {"color": figures.COLOURS[index], "linestyle": figures.DASHES[index], "marker": "o", "markersize": 4}
         axes[0][0].plot(group["number"], group["rate"].astype(float), label=run, **style)
-    axes[0][0].set(xscale="log", yscale="log", xlabel="attacks at once", ylabel="attacks' steps a second")
-    axes[0][0].set_title("Together")
+    axes[0][0].set(xscale="log", yscale="log", xlabel="attacks at once", ylabel="steps of all attacks per second")
+    axes[0][0].set_title("attacks at once")
     numbers = sorted(set(together["number"]))
     axes[0][0].set_xticks(numbers, [f"{number:.0f}" for number in numbers])
     axes[0][0].set_xticks([], minor=True)
     figures.legend_below(figure, 3)
     figures.swarms(axes[0][1], {f"{size}": group["psnr"] for size, group in _batched(record).groupby("size")})
-    axes[0][1].set(xlabel="samples in one gradient", ylabel="PSNR, dB")
-    axes[0][1].set_title("Averaged")
+    axes[0][1].set(xlabel="samples in one averaged gradient", ylabel="PSNR (dB)")
+    axes[0][1].set_title("averaged gradients")
     return figure
 
 
