@@ -1,4 +1,4 @@
-"""What a gradient tells, and what it cannot
+"""Identifiability: what a gradient determines
 
 Beyond wang2024, section 3: when label, feature and gradient scale are determined; a search for wrong certificates.
 """
@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 from pydantic import model_validator
 from torch import Tensor
 
-from gradleak import data, metrics, studies
+from gradleak import claims, data, metrics, studies
 from gradleak.labels import PRIORS, SoftLabels, recover_batch, recover_soft_labels
 from gradleak.labels.verdict import KNOWN
 from gradleak.leak import HeadLeaks
@@ -28,6 +28,7 @@ from gradleak.runs.fitting import Sees
 from gradleak.runs.records import Record
 from gradleak.show import figures
 from gradleak.show.drawn import crossed, drawn, lines
+from gradleak.show.headline import Headline
 from gradleak.show.summaries import NOTHING, Measure, among, mean, median, percent, select, summary, total
 from gradleak.studies import Experiment, Row, setting
 from gradleak.studies.shared import attacked_networks
@@ -582,6 +583,23 @@ def _seconds(gradients: Tensor, weight: Tensor, labels: str, scale: float | None
     return time.process_time() - started
 
 
+def headline(record: Record) -> Headline:
+    """Return the finding: an unknown gradient scale does not hide a label, and no certified label is wrong."""
+    known = claims.judgements(record)
+    clipped = known["identifiability-clipped-resnet"]
+    wrong = [known[f"identifiability-{part}"].value for part in ("map", "trouble", "clipped-wrong")]
+    return Headline(
+        f"Clipping does not hide labels: without the gradient scale, an attacker recovers {clipped.text} of the "
+        "smoothed labels from clipped gradients of an untrained ResNet18, and no certified label on this page is wrong "
+        "while the attack's assumptions hold.",
+        true=clipped.value is not None and clipped.value >= 99 and all(value == 0 for value in wrong),
+        claim="identifiability-map",
+        what="wrong labels that are certified as unique: the most in any setting of the random layers",
+        of="settings of random layers",
+        figure=figure_map,
+    )
+
+
 def _part_of(part: str, whole: str) -> Measure:
     """Return a measure: the sum of column `part` in percent of the sum of column `whole`, a dash if the latter is 0."""
 
@@ -595,19 +613,19 @@ def _part_of(part: str, whole: str) -> Measure:
 def trouble_table(record: Record) -> pd.DataFrame:
     """Return the results on the difficult random cases.
 
-    Rows: single samples or batches, with the gradient scale ("factor") known or unknown. Columns: cases, the share of
-    each status, unusable cases, the number of wrong labels called unique, and the share proved unique.
+    Rows: single samples or batches, with the gradient scale known or unknown. Columns: cases, the share of each status,
+    unusable cases, the number of wrong certificates, and the share proved unique.
     """
     rows = record.rows(Trouble)
     return summary(
-        rows.assign(factor=["known" if known else "unknown" for known in rows["known"]]),
-        {"gradient of": "size", "factor": "factor"},
+        rows.assign(scale=["known" if known else "unknown" for known in rows["known"]]),
+        {"gradient of": "size", "gradient scale": "scale"},
         {
             "cases": total("n", ".0f"),
             **{status: _part_of(status, "n") for status in SAID[:3]},
-            "nothing sent": _part_of("unusable", "n"),
-            "unique and wrong": total("wrong", ".0f"),
-            "proved": among(_part_of("proved", "n"), size=ONE, factor="known"),
+            "gradient zero or not finite": _part_of("unusable", "n"),
+            "wrong certificates": total("wrong", ".0f"),
+            "proved unique": among(_part_of("proved", "n"), size=ONE, scale="known"),
         },
     )
 
@@ -626,11 +644,11 @@ def proof_table(record: Record) -> pd.DataFrame:
         {
             "samples": total("n"),
             "unique by search": mean("searched", percent(1)),
-            "of these proved": _part_of("confirmed", "searched"),
-            "proved": mean("unique", percent(1)),
-            "proved and wrong": total("wrong", ".0f"),
-            "search, ms": median("search_milliseconds", ".2f"),
-            "with proof, ms": median("milliseconds", ".2f"),
+            "of these also proved": _part_of("confirmed", "searched"),
+            "proved unique": mean("unique", percent(1)),
+            "proved, but wrong": total("wrong", ".0f"),
+            "time of the search (ms)": median("search_milliseconds", ".2f"),
+            "time with proof (ms)": median("milliseconds", ".2f"),
         },
     )
 
@@ -639,25 +657,32 @@ def clipped_table(record: Record) -> pd.DataFrame:
     """Return the effect of clipping on label recovery.
 
     Rows: networks, numbers of classes C and norms. Columns: gradients changed by clipping; right labels of an attacker
-    who assumes no clipping ("unaware"); right and unique labels with the scale unknown, for each precision; wrong
-    labels called unique; samples with the truth among the candidates; zero gradients; and the time relative to a known
-    scale.
+    who assumes no clipping; right and unique labels with the scale unknown, for each precision; wrong certificates;
+    samples with the truth among the candidates; zero gradients; and the time relative to a known scale.
     """
     rows = record.rows(Clipped).astype({"classes": int})
     rows = rows.assign(network=rows["row"].str.replace("/", ", "), norm=rows["norm"].map("{:g}".format))
     return summary(
         rows,
-        {"network": "network", "C": "classes", "norm": "norm"},
+        {"network": "network", "C": "classes", "clipped to norm": "norm"},
         {
-            "touched": mean("touched", percent()),
-            "unaware": mean("unaware", percent()),
-            **{dtype: among(mean("right", percent(1)), dtype=dtype) for dtype in ("float32", "float64")},
-            "wrong": total("wrong", ".0f"),
-            "listed": mean("truth_among", percent(1)),
-            "zero": mean("zero", percent(1)),
-            "time": median("times_seconds", "{:.1f}×"),
+            "gradients changed": mean("touched", percent()),
+            "right if clipping is not expected": mean("unaware", percent()),
+            **{
+                f"unique and right, {dtype}": among(mean("right", percent(1)), dtype=dtype)
+                for dtype in ("float32", "float64")
+            },
+            "wrong certificates": total("wrong", ".0f"),
+            "right label among the answers": mean("truth_among", percent(1)),
+            "zero gradients": mean("zero", percent(1)),
+            "relative time": median("times_seconds", "{:.1f}×"),
         },
     )
+
+
+def _broken(record: Record) -> pd.DataFrame:
+    """Return the rows on broken assumptions with the percentage of wrong certificates."""
+    return record.rows(Broken).assign(share=lambda rows: 100 * rows["wrong"] / rows["n"])
 
 
 def broken_table(record: Record) -> pd.DataFrame:
@@ -665,36 +690,52 @@ def broken_table(record: Record) -> pd.DataFrame:
 
     Rows: broken assumptions and numbers of classes C. Columns: standard deviations of the logits.
     """
-    frame = record.rows(Broken).assign(share=lambda f: 100 * f["wrong"] / f["n"])
+    frame = _broken(record)
     # Show every other spread if all would be too wide for the page.
     spreads = sorted(set(frame["spread"]))
     few = spreads if len(spreads) < 8 else spreads[::2]
     frame = frame[frame["spread"].isin(few)].astype({"classes": int})
     table = frame.pivot_table(index=["what", "classes"], columns="spread", values="share", sort=False)
     table = table.map("{:.0f} %".format)
-    table.columns = [f"{spread:g}" for spread in table.columns]
-    return table.reset_index().rename(columns={"what": "what was done", "classes": "C"})
+    table.columns = [f"s = {spread:g}" for spread in table.columns]
+    return table.reset_index().rename(columns={"what": "broken assumption", "classes": "C"})
+
+
+def figure_broken(record: Record) -> Figure:
+    """Plot the share of wrong certificates (%) against the standard deviation of the logits, by broken assumption."""
+    rows = _broken(record)
+    classes = 10 if 10 in set(rows["classes"]) else int(rows["classes"].max())
+    return drawn(
+        select(rows, classes=classes),
+        lines("spread", "share", by="what"),
+        height=3.2,
+        legend=2,
+        xscale="log",
+        xlabel=f"standard deviation of the logits ({classes} classes)",
+        ylabel="wrong certificates (% of samples)",
+        ylim=(-3, 103),
+    )
 
 
 def figure_map(record: Record) -> Figure:
-    """Plot the share of unique labels (%) against the standard deviation ("spread") of the logits.
+    """Plot the share of unique labels (%) against the standard deviation of the logits.
 
-    One panel for each kind of label; colours are precisions; dashed lines are for an unknown gradient scale ("factor").
+    One panel for each kind of label; colours are precisions; dashed lines are for an unknown gradient scale.
     """
     rows = record.rows(Mapped)
     classes = 10 if 10 in set(rows["classes"]) else int(rows["classes"].max())
-    rows = rows.assign(factor=rows["known"].map({True: "factor known", False: "factor unknown"}))
-    looks = crossed(DTYPES, ("factor known", "factor unknown"))
+    rows = rows.assign(scale=rows["known"].map({True: "scale known", False: "scale unknown"}))
+    looks = crossed(DTYPES, ("scale known", "scale unknown"))
     return drawn(
         select(rows, classes=classes),
-        lines("spread", "unique", by=["dtype", "factor"], order=list(looks), looks=looks, linewidth=1.3, markersize=3),
+        lines("spread", "unique", by=["dtype", "scale"], order=list(looks), looks=looks, linewidth=1.3, markersize=3),
         panels="labels",
-        title=f"{{}}, C = {classes}".format,
+        title=f"{{}}, {classes} classes".format,
         height=3.4,
         legend=3,
         xscale="log",
-        xlabel="spread of the logits",
-        ylabel="unique, %",
+        xlabel="standard deviation of the logits",
+        ylabel="labels certified as unique (%)",
         ylim=(-3, 103),
     )
 
@@ -703,7 +744,7 @@ def figure_classes(record: Record) -> Figure:
     """Plot the share of unique smoothed labels (%, colour) from float32 gradients over logit spread and number of
     classes.
 
-    Left: the gradient scale ("factor") is known. Right: it is unknown.
+    Left: the gradient scale is known. Right: it is unknown.
     """
     frame = record.rows(Mapped)
     frame = frame[(frame["labels"] == "smoothing") & (frame["dtype"] == "float32")]
@@ -716,9 +757,9 @@ def figure_classes(record: Record) -> Figure:
         axis.set_xticks(range(0, len(grid.columns), step), [f"{v:g}" for v in grid.columns[::step]])
         axis.set_yticks(range(len(grid.index)), [str(int(v)) for v in grid.index])
         axis.grid(visible=False)
-        axis.set(title=f"factor {'known' if known else 'unknown'}", xlabel="spread of the logits")
-    axes[0][0].set_ylabel("classes C")
-    figure.colorbar(image, ax=list(axes[0]), label="unique, %", shrink=0.9)
+        axis.set(title=f"scale {'known' if known else 'unknown'}", xlabel="standard deviation of the logits")
+    axes[0][0].set_ylabel("number of classes C")
+    figure.colorbar(image, ax=list(axes[0]), label="certified as unique (%)", shrink=0.9)
     return figure
 
 

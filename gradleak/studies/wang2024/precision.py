@@ -16,7 +16,7 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from gradleak import data, metrics, models, studies
+from gradleak import claims, data, metrics, models, studies
 from gradleak.augment import one_hot
 from gradleak.images import LBFGS, match, peel
 from gradleak.images.inversion.convolutional import trace_convolutional
@@ -34,6 +34,7 @@ from gradleak.runs.records import Record
 from gradleak.sequences import batch_of, read_sentences
 from gradleak.show import figures
 from gradleak.show.drawn import drawn, level, lines, stacked
+from gradleak.show.headline import Headline
 from gradleak.show.summaries import (
     NOTHING,
     Measure,
@@ -60,6 +61,7 @@ TEXT = "sentences"
 # Classes and sizes of the batches whose soft labels are recovered, and size of the batches whose labels are counted.
 CLASSES, SIZES, COUNTED = 100, (2, 4), 32
 COUNTS = ("llg", "llg*", "ilrg", "posterior")
+COUNTING = {"llg": "LLG", "llg*": "LLG*", "ilrg": "iLRG", "posterior": "posterior attack"}
 # Number of auxiliary samples for the posterior attack.
 OTHERS = 500
 LANGUAGE = ("lstm", "transformer")
@@ -606,6 +608,23 @@ IMAGES = {
 }
 
 
+def headline(record: Record) -> Headline:
+    """Return the finding: a coarse precision hides the labels of batches but not the class of a single sample."""
+    known = claims.judgements(record)
+    single, batch = known["precision-bf16-class"], known["precision-bf16-batches"]
+    cases, wrong = known["precision-cases"], known["precision-wrong"]
+    return Headline(
+        f"From clients that compute in bfloat16, an attacker who knows this precision reads {single.text} of the "
+        f"classes of single samples but {batch.text} of the labels in batches; in {cases.value or 0:,.0f} cases of all "
+        "precisions no certified answer is wrong.",
+        true=bool(single.agrees and batch.agrees and wrong.value == 0),
+        claim="precision-bf16-class",
+        what="classes of single samples read right in bfloat16, precision known (four networks, CIFAR-10)",
+        of="pairs of a network and a kind of label, with 100 samples each,",
+        figure=figure_digits,
+    )
+
+
 def precisions_table() -> pd.DataFrame:
     """Return the rounding errors of each precision.
 
@@ -615,9 +634,9 @@ def precisions_table() -> pd.DataFrame:
     return pd.DataFrame(
         {
             "precision": name,
-            "Linear layers": f"{one.products:.0e}",
-            "convolutions": f"{one.convolutions:.0e}",
-            "smallest gradient": f"{one.least:.0e}" if one.least else "–",
+            "relative error in Linear layers": f"{one.products:.0e}",
+            "relative error in convolutions": f"{one.convolutions:.0e}",
+            "smallest gradient that is not 0": f"{one.least:.0e}" if one.least else "–",
         }
         for name, one in PRECISIONS.items()
     )
@@ -657,14 +676,21 @@ def _single_labels(record: Record, kind: type[Experiment]) -> pd.DataFrame:
         _in_words(record, kind),
         {"precision": "precision", "attacker": "attacker"},
         {
-            "n": total("cases", ".0f"),
+            "samples": total("cases", ",.0f"),
             **STATUS_SHARES,
-            "class right": mean("right", percent()),
+            "classes right": mean("right", percent()),
             "median label error (L1)": median("error", _scientific),
-            "largest": greatest("largest", _scientific),
+            "largest label error (L1)": greatest("largest", _scientific),
             "wrong certificates": total("wrong", ".0f"),
         },
     )
+
+
+def _batches(record: Record) -> pd.DataFrame:
+    """Return the rows on labels of batches and on sentences, with the attack in words."""
+    rows = _in_words(record, BatchLabels, ReadSentences)
+    attacks = {BatchLabels.part: "labels of a batch", ReadSentences.part: "sentences"}
+    return rows.assign(attack=rows["part"].map(attacks))
 
 
 def batches_table(record: Record) -> pd.DataFrame:
@@ -673,15 +699,13 @@ def batches_table(record: Record) -> pd.DataFrame:
     Rows: the client's precision, the attack (on labels or on sentences), and the attacker. Columns: n batches, the
     share of each status, the share of right labels or words, and the number of wrong certificates.
     """
-    rows = _in_words(record, BatchLabels, ReadSentences)
-    attacks = {BatchLabels.part: "labels of a batch", ReadSentences.part: "sentences"}
     return summary(
-        rows.assign(attack=rows["part"].map(attacks)),
+        _batches(record),
         {"precision": "precision", "attack": "attack", "attacker": "attacker"},
         {
-            "n": total("cases", ".0f"),
+            "batches": total("cases", ".0f"),
             **STATUS_SHARES,
-            "right": mean("right", percent()),
+            "labels or sentences right": mean("right", percent()),
             "wrong certificates": total("wrong", ".0f"),
         },
     )
@@ -696,7 +720,7 @@ def counts_table(record: Record) -> pd.DataFrame:
     def counted(rows: pd.DataFrame) -> str:
         return f"{rows['share'].iloc[0]:.1f} ± {rows['spread'].iloc[0]:.1f}"
 
-    methods = {method: among(counted, method=method) for method in COUNTS}
+    methods = {f"{COUNTING[method]} (%)": among(counted, method=method) for method in COUNTS}
     return summary(
         _in_words(record, Counts), {"precision": "precision"}, {"batches": only("batches", ".0f"), **methods}
     )
@@ -715,11 +739,11 @@ def images_table(record: Record) -> pd.DataFrame:
         rows,
         {"attack": "attack", "B": "size", "precision": "precision", "attacker": "attacker"},
         {
-            "n": total("cases", ".0f"),
+            "batches": total("cases", ".0f"),
             "certified": total("certain", ".0f"),
-            "restored": total("whole", ".0f"),
+            "all images restored": total("whole", ".0f"),
             "median PSNR (dB)": among(median("psnr", ".1f"), whole=True),
-            "least PSNR (dB)": among(least("least", ".1f"), whole=True),
+            "lowest PSNR (dB)": among(least("least", ".1f"), whole=True),
             "wrong certificates": total("wrong", ".0f"),
         },
     )
@@ -749,11 +773,28 @@ def figure_digits(record: Record) -> Figure:
     each = rows.groupby(["attack", "precision", "attacker"], sort=False, observed=False)["psnr"].median()
     best = each.groupby(["attack", "precision"], sort=False, observed=False).max().reset_index()
     lines("precision", "psnr", by="attack", label=IMAGES.__getitem__)(right, best)
-    right.set(ylabel="median PSNR (dB), better attacker", title="single images", ylim=(0, None))
+    right.set(ylabel="median PSNR (dB)", title="single images, better attacker", ylim=(0, None))
     for axis in (left, right):
         axis.legend(fontsize=8)
         axis.tick_params(axis="x", rotation=30)
     return figure
+
+
+def figure_batches(record: Record) -> Figure:
+    """Plot the share of labels in batches and of sentences that are read right (%) against the client's precision."""
+    precision = pd.CategoricalDtype(list(record.stated(Parameters).precisions))
+    rows = _batches(record)
+    known = ATTACKERS["told"]
+    series = rows["attack"] + rows["attacker"].map(lambda attacker: ", precision known" if attacker == known else "")
+    return drawn(
+        rows.assign(series=series).astype({"precision": precision}),
+        lines("precision", "right", by="series"),
+        lambda axis, _: axis.tick_params(axis="x", rotation=30),
+        height=3.0,
+        legend=3,
+        ylabel="read right (%)",
+        ylim=(-4, 104),
+    )
 
 
 def figure_certificates(record: Record) -> Figure:

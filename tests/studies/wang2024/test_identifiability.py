@@ -80,10 +80,11 @@ def test_two_classes_are_refused_before_any_work() -> None:
 
 
 def test_tables_and_figures(record: Record) -> None:
-    assert set(identifiability.trouble_table(record)["factor"]) == {"known", "unknown"}
+    assert set(identifiability.trouble_table(record)["gradient scale"]) == {"known", "unknown"}
     assert len(identifiability.clipped_table(record)) == 2
     assert len(identifiability.broken_table(record)) >= 6
-    assert set(identifiability.proof_table(record)["proved and wrong"]) == {"0"}
-    for figure in (identifiability.figure_map(record), identifiability.figure_classes(record)):
+    assert set(identifiability.proof_table(record)["proved, but wrong"]) == {"0"}
+    for draw in (identifiability.figure_map, identifiability.figure_classes, identifiability.figure_broken):
+        figure = draw(record)
         assert figures.gray_table(figure).std() > 0.02
         plt.close(figure)

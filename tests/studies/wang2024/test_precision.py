@@ -59,7 +59,8 @@ def test_tables_and_figures(record: Record) -> None:
     assert len(precision.counts_table(record)) == 2
     assert set(precision.batches_table(record)["attack"]) == {"labels of a batch", "sentences"}
     assert (precision.images_table(record)["wrong certificates"] == "0").all()
-    for drawn in (precision.figure_digits(record), precision.figure_certificates(record)):
+    for draw in (precision.figure_digits, precision.figure_batches, precision.figure_certificates):
+        drawn = draw(record)
         assert figures.gray_table(drawn).std() > 0.02
         plt.close(drawn)
 
