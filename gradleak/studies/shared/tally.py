@@ -206,7 +206,8 @@ def attack(
 
 def milliseconds(rows: pd.DataFrame) -> str:
     """Measure the mean time (ms) per batch."""
-    return f"{1000 * rows['seconds'].sum() / rows['count'].sum():.2g}"
+    each = 1000 * rows["seconds"].sum() / rows["count"].sum()
+    return f"{float(f'{each:.2g}'):g}"
 
 
 def with_errors(rows: pd.DataFrame) -> pd.DataFrame:

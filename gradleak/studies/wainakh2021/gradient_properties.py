@@ -1,4 +1,4 @@
-"""What a gradient's rows say about labels: sign and size
+"""Gradient properties: what the sign and the size of a row say about labels
 
 wainakh2021, section 4: Figure 1.
 """
@@ -16,12 +16,13 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from torch import Tensor, nn
 
-from gradleak import data, studies
+from gradleak import claims, data, studies
 from gradleak.labels.hard.llg import llg_estimate
 from gradleak.leak import head_inputs, observe_heads
 from gradleak.runs.fitting import Sees
 from gradleak.runs.records import Record
 from gradleak.show import figures
+from gradleak.show.headline import Headline
 from gradleak.show.summaries import Measure, among, joined, only, percent, summary
 from gradleak.studies import Experiment, Row, setting
 from gradleak.studies.shared.attacked_networks import built
@@ -252,6 +253,31 @@ def _slopes(counts: Tensor, values: Tensor) -> Tensor:
     return (counts * values).sum(dim=0) / counts.square().sum(dim=0)
 
 
+def headline(record: Record) -> Headline:
+    """Return the finding: a negative row sum names a class of the batch, and its size follows the class's count."""
+    known = claims.judgements(record)
+    signs, best, worst = (
+        known[name]
+        for name in (
+            "properties-sign",
+            "properties-2-correlation-in-a-network",
+            "properties-128-correlation-in-a-network",
+        )
+    )
+    rows = record.rows(RowsOfClasses)
+    least = rows[(rows["what"] == "correlation") & (rows["kind"] == CALIBRATED)]["within"].min()
+    return Headline(
+        "In untrained networks a negative row sum always belongs to a class of the batch; without its offset, a row "
+        "sum follows the number of samples of its class almost exactly (mean correlation within a batch "
+        f"{worst.text} to {best.text}).",
+        true=bool(signs.value == 0 and best.agrees and least > 0.98),
+        claim="properties-8-correlation-in-a-network",
+        what="mean correlation of row sums, offset removed, with counts within a batch of eight (untrained CNN, MNIST)",
+        figure=figure_properties,
+        of="row sums",
+    )
+
+
 def table(record: Record) -> pd.DataFrame:
     """Return how reliable the signs of row sums are, and how much one sample lowers a row sum.
 
@@ -261,13 +287,17 @@ def table(record: Record) -> pd.DataFrame:
     """
     return summary(
         _by_size(record),
-        {"B": "size"},
+        {"batch size": "size"},
         {
-            "rows": among(only("count", ".0f"), what="sign"),
-            "absent, negative": among(only("absent_negative", percent(2)), what="sign"),
-            "present, not negative": among(only("present_positive", percent(1)), what="sign"),
-            "impact": among(joined(" ± ", only("impact", ".3g"), only("impact_spread", ".2g")), what="sign"),
-            "by label": among(joined(" … ", only("most", ".3g"), only("least", ".3g")), what="labels"),
+            "row sums": among(only("count", ".0f"), what="sign"),
+            "negative, class absent": among(only("absent_negative", percent(2)), what="sign"),
+            "not negative, class present": among(only("present_positive", percent(1)), what="sign"),
+            "impact, mean ± SD over networks": among(
+                joined(" ± ", only("impact", ".3g"), only("impact_spread", ".2g")), what="sign"
+            ),
+            "impact by class, largest … smallest": among(
+                joined(" … ", only("most", ".3g"), only("least", ".3g")), what="labels"
+            ),
         },
     )
 
@@ -282,10 +312,10 @@ def correlation_table(record: Record) -> pd.DataFrame:
     for kind in KINDS:
         within = joined(" ± ", only("within", ".4f"), only("within_spread", ".3f"))
         whole = only("correlation", ".4f")
-        measures[f"{kind}, in a batch"] = among(within, what="correlation", kind=kind)
-        measures[f"{kind}, one network"] = among(whole, what="one network", kind=kind)
-        measures[f"{kind}, over all"] = among(whole, what="correlation", kind=kind)
-    return summary(_by_size(record), {"B": "size"}, measures)
+        measures[f"{kind}: within a batch"] = among(within, what="correlation", kind=kind)
+        measures[f"{kind}: one network"] = among(whole, what="one network", kind=kind)
+        measures[f"{kind}: all networks"] = among(whole, what="correlation", kind=kind)
+    return summary(_by_size(record), {"batch size": "size"}, measures)
 
 
 def _by_size(record: Record) -> pd.DataFrame:
@@ -310,9 +340,9 @@ def figure_properties(record: Record) -> Figure:
             axis.plot(own["occurs"], own["q50"], color=colour, marker="o", markersize=3)
             axis.axhline(0, color="0.4", linewidth=0.8)
             axis.xaxis.set_major_locator(MaxNLocator(4, integer=True))
-        row[0].set_ylabel("row sum" if kind == ROW_SUMS else "less its offset")
+        row[0].set_ylabel("row sum" if kind == ROW_SUMS else "row sum − offset")
     for axis, size in zip(axes[0], sizes, strict=True):
-        axis.set_title(f"B = {size:.0f}")
+        axis.set_title(f"batches of {size:.0f}")
     for axis in axes[1]:
         axis.set_xlabel("samples of the class")
     return figure

@@ -71,7 +71,7 @@ def test_medians_fall_with_every_sample(record: Record) -> None:
 
 
 def test_tables_and_figures(record: Record) -> None:
-    assert list(gradient_properties.table(record)["B"]) == ["2", "8", "32"]
+    assert list(gradient_properties.table(record)["batch size"]) == ["2", "8", "32"]
     assert gradient_properties.correlation_table(record).shape == (3, 8)
     assert records.about(record) == "30 networks and digits"
     figure = figures.titled(gradient_properties.figure_properties(record), " Recorded: all. ")

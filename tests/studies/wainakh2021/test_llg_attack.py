@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import matplotlib.pyplot as plt
+import pandas as pd
 import pytest
 import torch
 
@@ -48,7 +49,7 @@ def test_tables_and_figures(record: Record) -> None:
     frame = record.frame()
     own = frame[(frame["attack"] == "LLG") & (frame["balance"] == "balanced")]["success"]
     assert table["LLG"].iloc[1] == f"{own.mean():.1f} / {own.min():.1f}"
-    times = llg_attack.time_table(record).set_index("attack")["digits, ms"].astype(float)
+    times = llg_attack.time_table(record).set_index("attack")["digits (ms)"].astype(float)
     assert times[llg_attack.DLG] > 10 * times["LLG"]
     assert records.about(record) == "6 networks a dataset; digits"
     for draw in (llg_attack.figure_success, llg_attack.figure_balanced):
@@ -64,6 +65,13 @@ def test_gradients_are_timed_by_themselves(record: Record) -> None:
     assert timed["count"].eq(6).all()
     assert timed["seconds"].gt(0).all()
     assert llg_attack.time_table(record)["attack"].iloc[-1] == llg_attack.GRADIENTS
+
+
+def test_times_have_two_digits_and_no_exponent() -> None:
+    shown = [
+        tally.milliseconds(pd.DataFrame({"seconds": [seconds], "count": [10]})) for seconds in (0.00214, 1.187, 219.0)
+    ]
+    assert shown == ["0.21", "120", "22000"]
 
 
 @pytest.mark.parametrize(("name", "classes", "each"), [("flowers17", 5, (64, 16)), ("tinyimagenet32", 100, (8, 4))])
