@@ -1,4 +1,4 @@
-"""LLG: how many labels of a batch its gradient gives away
+"""The LLG attack: how many labels of a batch its gradient reveals
 
 wainakh2021, section 6.2: Figures 2 and 6.
 """
@@ -17,12 +17,13 @@ import torch
 from matplotlib.figure import Figure
 from pydantic import PositiveInt
 
-from gradleak import data, studies
+from gradleak import claims, data, studies
 from gradleak.images import LBFGS, match
 from gradleak.leak import observe
 from gradleak.runs.fitting import Sees
 from gradleak.runs.records import Record
 from gradleak.show import figures
+from gradleak.show.headline import Headline
 from gradleak.show.leaks import LABELS_STOPPED, Leaks, stopped_on
 from gradleak.show.summaries import among, joined, least, mean, select, summary
 from gradleak.studies import Experiment, Row, setting
@@ -200,6 +201,23 @@ def images(name: str, split: Literal["train", "test"], classes: int | None = Non
     return replace(whole, images=whole.images[kept], labels=whole.labels[kept], class_names=named)
 
 
+def headline(record: Record) -> Headline:
+    """Return the finding: the gradient alone reveals most labels, and a few labelled samples reveal nearly all."""
+    known = claims.judgements(record)
+    alone, knowing = known["llg-mnist-llg"], known["llg-mnist-llg+"]
+    largest, auxiliary = record.rows(CountedLabels)["size"].max(), record.parameters["auxiliary"]
+    return Headline(
+        f"From the gradient of up to {largest} MNIST images a server finds on average at least {alone.text} of the "
+        f"labels without further knowledge, and at least {knowing.text} with {auxiliary} labelled samples of its own "
+        "per class (untrained CNN).",
+        true=bool(alone.agrees and knowing.agrees),
+        claim="llg-mnist-llg+",
+        what="labels that LLG+ finds at its worst batch size (untrained CNN, unbalanced batches of MNIST)",
+        figure=figure_success,
+        of="batches",
+    )
+
+
 def table(record: Record) -> pd.DataFrame:
     """Return the share of labels found (%): mean and least value over the batch sizes, "mean / least".
 
@@ -221,7 +239,7 @@ def time_table(record: Record) -> pd.DataFrame:
     """
     frame = record.frame()
     datasets = dict.fromkeys(frame["dataset"])
-    measures = {f"{data.title(name)}, ms": among(milliseconds, dataset=name) for name in datasets}
+    measures = {f"{data.title(name)} (ms)": among(milliseconds, dataset=name) for name in datasets}
     return summary(frame, {"attack": "attack"}, measures)
 
 
@@ -247,7 +265,7 @@ def _success(record: Record, balance: str) -> Figure:
     )
     guesses = select(frame, attack=GUESS).groupby("dataset", sort=False)["success"].max()
     for axis, best in zip(figure.axes, guesses, strict=True):
-        axis.text(0.02, 0.05, f"a guess finds {best:.0f} % at most", transform=axis.transAxes, color="0.35", fontsize=9)
+        axis.text(0.02, 0.05, f"guess: at most {best:.0f} %", transform=axis.transAxes, color="0.35", fontsize=9)
     return figure
 
 
