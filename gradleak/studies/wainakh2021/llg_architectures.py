@@ -1,4 +1,4 @@
-"""LLG on other networks
+"""LLG on other architectures
 
 wainakh2021, section 6.3: Figure 3.
 """
@@ -11,9 +11,10 @@ import pandas as pd
 import torch
 from matplotlib.figure import Figure
 
-from gradleak import data, studies
+from gradleak import claims, data, studies
 from gradleak.runs.fitting import Sees
 from gradleak.runs.records import Record
+from gradleak.show.headline import Headline
 from gradleak.show.summaries import joined, mean, only, summary, where_least
 from gradleak.studies import Experiment, setting
 from gradleak.studies.shared.attacked_networks import built
@@ -40,6 +41,16 @@ BY_BATCH = ("llg-resnet20-batch",)
 SHOWN = {name: ATTACKS[name] for name in ("LLG+", "LLG*", "LLG", "guess")} | {
     "iLRG": LabelAttack("ilrg"),
     "posterior": LabelAttack("posterior"),
+}
+
+
+# The networks by their names in tables and figures.
+TITLES = {
+    "llg-cnn": "CNN",
+    "llg-lenet": "LeNet, kernel as coded",
+    "llg-lenet-3x3": "LeNet, kernel 3×3",
+    "llg-resnet20": "ResNet20, eval mode",
+    "llg-resnet20-batch": "ResNet20, train mode",
 }
 
 
@@ -107,20 +118,38 @@ class AttackedArchitecture(Experiment):
         return tally.rows()
 
 
+def headline(record: Record) -> Headline:
+    """Return the finding: LLG+ finds nearly all labels on the CNN and fewer on the LeNet."""
+    known = claims.judgements(record)
+    cnn, lenet = known["architectures-llg-cnn"], known["architectures-llg-lenet"]
+    return Headline(
+        f"At every batch size LLG+ finds on average at least {cnn.text} of the labels on the paper’s CNN, as the paper "
+        f"says, but only {lenet.text} on its LeNet, where the paper’s figure shows nearly all.",
+        true=bool(cnn.agrees and lenet.agrees is False),
+        claim="architectures-llg-lenet",
+        what="labels that LLG+ finds on LeNet at its worst batch size (untrained, unbalanced batches of MNIST)",
+        figure=figure_architectures,
+        of="batches",
+    )
+
+
 def table(record: Record) -> pd.DataFrame:
     """Return the share of labels (%) that each attack finds on each kind of network.
 
     One row for each network and attack. Columns: the number of batches of each size, the mean over batch sizes, the
     least mean (± standard deviation over batches), and its batch size B.
     """
+    rows = record.rows(AttackedArchitecture)
     return summary(
-        record.rows(AttackedArchitecture),
+        rows.assign(network=rows["network"].map(_title)),
         {"network": "network", "attack": "attack"},
         {
-            "n a size": only("count", ".0f"),
-            "mean, %": mean("success", ".1f"),
-            "least, %": where_least("success", joined(" ± ", only("success", ".1f"), only("spread", ".1f"))),
-            "at B": where_least("success", only("size", ".0f")),
+            "batches per size": only("count", ".0f"),
+            "labels found, mean over batch sizes (%)": mean("success", ".1f"),
+            "least mean of a batch size ± SD (%)": where_least(
+                "success", joined(" ± ", only("success", ".1f"), only("spread", ".1f"))
+            ),
+            "at batch size": where_least("success", only("size", ".0f")),
         },
     )
 
@@ -128,7 +157,11 @@ def table(record: Record) -> pd.DataFrame:
 def figure_architectures(record: Record) -> Figure:
     """Draw the share of labels found (%) against the batch size, a panel per network and a line per attack."""
     rows = record.rows(AttackedArchitecture)
-    return draw_success(rows, list(SHOWN), "network", across=3, height=2.7, legend=len(SHOWN))
+    return draw_success(rows, list(SHOWN), "network", title=_title, across=3, height=2.7, legend=len(SHOWN))
+
+
+def _title(network: str) -> str:
+    return TITLES.get(network, network)
 
 
 def outcomes(record: Record) -> list[Outcome]:
