@@ -1,4 +1,4 @@
-"""LLG while the model learns
+"""LLG during training
 
 wainakh2021, section 6.4: Figure 4.
 """
@@ -17,11 +17,12 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from gradleak import augment, data, studies
+from gradleak import augment, claims, data, studies
 from gradleak.leak import evaluating
 from gradleak.runs.fitting import Sees
 from gradleak.runs.records import Record
 from gradleak.show.drawn import arranged, lines, panel
+from gradleak.show.headline import Headline
 from gradleak.show.summaries import among, joined, mean, only, select, summary
 from gradleak.studies import Experiment, setting
 from gradleak.studies.shared.attacked_networks import built
@@ -183,6 +184,21 @@ def _accuracy(model: nn.Module, images: Tensor, labels: Tensor, device: str) -> 
     return 100 * float((found == labels).double().mean())
 
 
+def headline(record: Record) -> Headline:
+    """Return the finding: LLG finds fewer labels as the model learns, but still most of them."""
+    known = claims.judgements(record)
+    llg, plus = known["training-llg"], known["training-llg-plus"]
+    return Headline(
+        f"As the CNN learns, LLG finds fewer labels, but always at least {llg.text} of a batch on average, as the "
+        f"paper says; LLG+, which has labelled samples of its own, falls to {plus.text}, below the paper’s bound.",
+        true=bool(llg.agrees and plus.agrees is False),
+        claim="training-llg",
+        what="labels that LLG finds at the worst stop of training (CNN, skewed batches of MNIST)",
+        figure=figure_training,
+        of="batches",
+    )
+
+
 def table(record: Record) -> pd.DataFrame:
     """Return the share of labels (%) that each attack finds in the course of training.
 
@@ -194,12 +210,12 @@ def table(record: Record) -> pd.DataFrame:
     shown = {steps[0], *steps[:: max(1, len(steps) // 5)], steps[-1]}
     return summary(
         rows[rows["step"].isin(shown)],
-        {"clients": "clients", "step": "step"},
+        {"clients": "clients", "training steps": "step"},
         {
-            "test accuracy, %": among(mean("accuracy", ".1f"), attack=GUESS),
-            "on such batches, %": among(mean("own_accuracy", ".1f"), attack=GUESS),
+            "accuracy on test images (%)": among(mean("accuracy", ".1f"), attack=GUESS),
+            "accuracy on the clients’ batches (%)": among(mean("own_accuracy", ".1f"), attack=GUESS),
         }
-        | {f"{name}, %": among(mean("success", ".1f"), attack=name) for name in SHOWN},
+        | {f"{name} (%)": among(mean("success", ".1f"), attack=name) for name in SHOWN},
     )
 
 
@@ -215,8 +231,8 @@ def end_table(record: Record) -> pd.DataFrame:
     return summary(
         rows.assign(network=rows["run"] + 1),
         {"clients": "clients", "network": "network"},
-        {"accuracy, %": only("accuracy", ".1f"), "n": only("count", ".0f")}
-        | {f"{name}, %": among(success, attack=name) for name in SHOWN},
+        {"accuracy on test images (%)": only("accuracy", ".1f"), "batches": only("count", ".0f")}
+        | {f"{name} (%)": among(success, attack=name) for name in SHOWN},
     )
 
 
@@ -226,8 +242,8 @@ def figure_training(record: Record) -> Figure:
     One row of panels for each kind of client: the attacks on the left, the model on the right.
     """
     shown = {"xlabel": "steps of training", "ylim": (0, 105)}
-    accuracies = {"accuracy": "test images", "own_accuracy": "such batches"}
-    looks = {"test images": {"linestyle": "-"}, "such batches": {"linestyle": ":"}}
+    accuracies = {"accuracy": "test images", "own_accuracy": "the clients’ batches"}
+    looks = {"test images": {"linestyle": "-"}, "the clients’ batches": {"linestyle": ":"}}
     panels = []
     for clients, rows in record.rows(AttackedTraining).groupby("clients", sort=False):
         # There are many steps, so lines have no markers.
@@ -237,8 +253,8 @@ def figure_training(record: Record) -> Figure:
         model = model.melt("step", list(accuracies.values()), value_name="share")
         accuracy = lines("step", "share", by="variable", band="deviation", looks=looks, color="0.2", marker="")
         panels += [
-            panel(rows, attacks, title=f"the attacks, {clients} clients", ylabel="labels found, %", **shown),
-            panel(model, accuracy, title="the model", ylabel="accuracy, %", **shown),
+            panel(rows, attacks, title=f"the attacks, {clients} clients", ylabel="labels found (%)", **shown),
+            panel(model, accuracy, title="the model", ylabel="accuracy (%)", **shown),
         ]
     figure = arranged(panels, 2, height=2.8, legend=4, sharey=False, sharex=True, width_ratios=(2.4, 1))
     for axis in figure.axes:
