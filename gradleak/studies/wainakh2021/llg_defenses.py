@@ -1,4 +1,4 @@
-"""Defences against LLG, and an attacker who knows of them
+"""LLG behind defences, and an attacker who knows the defence
 
 wainakh2021, section 6.5: Figure 5.
 """
@@ -13,11 +13,12 @@ import pandas as pd
 import torch
 from matplotlib.figure import Figure
 
-from gradleak import data, defenses, studies
+from gradleak import claims, data, defenses, studies
 from gradleak.leak import Gradients, observe
 from gradleak.runs.fitting import Sees
 from gradleak.runs.records import Record
 from gradleak.show.drawn import arranged, lines, panel, powers_of_two
+from gradleak.show.headline import Headline
 from gradleak.show.summaries import Measure, among, greatest, mean, only, select, summary
 from gradleak.studies import Experiment, setting
 from gradleak.studies.shared.attacked_networks import built
@@ -54,16 +55,16 @@ OTHERS = ["grad-drop/0.8", "sign/0", "quantize/4"]
 # The groups and names of defences in the figure.
 FAMILIES = {
     "noise": ("noise",),
-    "norm and noise": ("dp",),
-    "few entries": ("prune", "grad-drop"),
-    "few bits": ("sign", "quantize"),
+    "clipping and noise": ("dp",),
+    "fewer entries": ("prune", "grad-drop"),
+    "fewer bits": ("sign", "quantize"),
 }
 SHORT = {
     "noise": "variance {:g}",
     "dp": "norm {:g}",
-    "prune": "prune {:.0%}",
-    "grad-drop": "drop {:.0%}",
-    "sign": "sign",
+    "prune": "prune {:.0%} of all",
+    "grad-drop": "drop {:.0%} a tensor",
+    "sign": "signs only",
     "quantize": "{:.0f} bits",
 }
 
@@ -175,6 +176,27 @@ def _clipped(defense: str, level: float, whole: Gradients) -> float:
     return 100 * float((sizes > level).float().mean()) if defense == "dp-coded" else 0.0
 
 
+def headline(record: Record) -> Headline:
+    """Return the finding: noise alone hides few labels, and clipping to a small norm with noise hides most."""
+    known = claims.judgements(record)
+    noise = known["defenses-noise-1"]
+    points = noise.text.removesuffix(" %")
+    rows = record.rows(AttackedBehind)
+    clipped = rows[(rows["defense"] == "dp") & (rows["level"] == 1)]
+    knowing = clipped[clipped["attack"] == "shadow"]["success"].mean()
+    cosine = clipped["utility"].iloc[0]
+    return Headline(
+        f"Noise of variance {noise.claim.measure.where['level']} still lets LLG+ find at least {points} points more "
+        "labels than a guess; clipping to a small norm with noise hides most labels even from an attacker who knows it "
+        f"but destroys the gradient (cosine {cosine:.2f} with the clean one).",
+        true=bool(noise.agrees and knowing < 50 and cosine < 0.1),
+        claim="defenses-noise-1",
+        what="labels that LLG+ finds beyond a guess, in points, at the worst batch size (noise of variance 1, MNIST)",
+        figure=figure_defenses,
+        of="batches",
+    )
+
+
 def table(record: Record) -> pd.DataFrame:
     """Return the share of labels (%) that each attack finds behind each defence, as a mean over the batch sizes.
 
@@ -183,9 +205,9 @@ def table(record: Record) -> pd.DataFrame:
     """
     return _by_defence(
         record,
-        {"cosine to the clean": only("utility", ".3f")}
-        | {f"{name}, %": among(mean("success", ".1f"), attack=name) for name in SHOWN}
-        | {"n a size": only("count", ".0f")},
+        {"cosine with the clean gradient": only("utility", ".3f")}
+        | {f"{name} (%)": among(mean("success", ".1f"), attack=name) for name in SHOWN}
+        | {"batches per size": only("count", ".0f")},
     )
 
 
@@ -215,17 +237,17 @@ def figure_defenses(record: Record) -> Figure:
     frame = with_errors(record.rows(AttackedBehind))
     names = zip(frame["defense"], frame["level"], strict=True)
     frame = frame.assign(line=[SHORT.get(defense, "no defence").format(level) for defense, level in names])
-    guess = select(frame, attack=GUESS, defense=frame["defense"].iloc[0]).assign(line="a guess", error=0.0)
+    guess = select(frame, attack=GUESS, defense=frame["defense"].iloc[0]).assign(line="guess", error=0.0)
     families = {title: own for title, own in FAMILIES.items() if frame["defense"].isin(own).any()} or {"": ()}
     looks: dict[str, dict[str, Any]] = {
         "no defence": {"color": "0.2"},
-        "a guess": {"color": "0.6", "linestyle": "-", "marker": "", "linewidth": 1.2},
+        "guess": {"color": "0.6", "linestyle": "-", "marker": "", "linewidth": 1.2},
     }
     success = lines("size", "success", by="line", band="error", looks=looks, marker="o")
     panels = []
     for name, (title, family) in product([name for name in SHOWN if name != GUESS], families.items()):
         rows = pd.concat([select(frame[frame["defense"].isin(["none", *family])], attack=name), guess])
-        settings = {"title": title, "ylabel": f"{name}, %", "xlabel": "batch size", "ylim": (0, 105)}
+        settings = {"title": title, "ylabel": f"{name} (%)", "xlabel": "batch size", "ylim": (0, 105)}
         panels.append(panel(rows, success, powers_of_two("size"), **settings))
     figure = arranged(panels, len(families), height=2.0, sharex=True)
     for axis in figure.axes[-len(families) :]:
