@@ -1,4 +1,4 @@
-"""Every label attack, everywhere: networks, training, defences, batch sizes
+"""Label attacks compared: networks, training, defences, batch sizes
 
 Beyond the papers: wainakh2021, yin2021, posterior2023, dang2021 and ma2023 side by side.
 """
@@ -19,12 +19,13 @@ from matplotlib.figure import Figure
 from pydantic import model_validator
 from torch import nn
 
-from gradleak import data, studies
+from gradleak import claims, data, studies
 from gradleak.models import training
 from gradleak.runs.fitting import Sees
 from gradleak.runs.forms import Form
 from gradleak.runs.records import Record
 from gradleak.show.drawn import drawn
+from gradleak.show.headline import Headline
 from gradleak.show.summaries import among, mean, only, percent, select, summary, where_least
 from gradleak.studies import Experiment, setting
 from gradleak.studies.shared.attacked_networks import OnPixels, built
@@ -206,6 +207,27 @@ def _named(record: Record) -> pd.DataFrame:
     return frame
 
 
+def headline(record: Record) -> Headline:
+    """Return the finding: two attacks that read the bias and have samples of their own find the most labels."""
+    known = claims.judgements(record)
+    posterior, shadow = known["compared-posterior"], known["compared-shadow"]
+    rows = select(_by_attack(record), defense="none")
+    means = rows.groupby("attack")["success"].mean()
+    best = set(means.nlargest(2).index)
+    return Headline(
+        f"Over five networks, untrained and trained, the posterior attack finds {posterior.text} of the labels and the "
+        f"shadow attack {shadow.text}; both read the bias’s gradient and need labelled samples, while LLG, which needs "
+        f"the gradient alone, finds {means['LLG']:.1f} %.",
+        true=bool(
+            posterior.agrees and shadow.agrees and best == {"posterior", "shadow"} and rows["net"].nunique() == 5
+        ),
+        claim="compared-posterior",
+        what="labels that the posterior attack finds, mean over networks, stages, batch sizes (CIFAR-10, no defence)",
+        figure=figure_labels,
+        of="batches",
+    )
+
+
 def figure_labels(record: Record) -> Figure:
     """Draw the share of labels that each attack finds (%), without a defence, as a mean over the batch sizes.
 
@@ -232,7 +254,7 @@ def figure_defenses(record: Record) -> Figure:
 
 def _by_network(record: Record, column: str) -> Figure:
     frame = _named(record)
-    return _heat(frame[frame["behind"] == frame["behind"].iloc[0]], "net", "epochs", column, "epochs")
+    return _heat(frame[frame["behind"] == frame["behind"].iloc[0]], "net", "epochs", column, "training epochs")
 
 
 def _heat(frame: pd.DataFrame, panel: str, across: str, column: str, label: str) -> Figure:
@@ -258,10 +280,10 @@ def table(record: Record) -> pd.DataFrame:
         _by_attack(record),
         {"attack": "attack"},
         {
-            "labels, no defence": among(mean("success", percent(1)), defense="none"),
-            "labels, all": mean("success", percent(1)),
-            "classes, no defence": among(mean("classes", percent(1)), defense="none"),
-            "ms a batch": milliseconds,
+            "labels found, no defence": among(mean("success", percent(1)), defense="none"),
+            "labels found, all settings": mean("success", percent(1)),
+            "Jaccard index of classes, no defence": among(mean("classes", percent(1)), defense="none"),
+            "time per batch (ms)": milliseconds,
         },
     )
 
@@ -275,7 +297,7 @@ def told_table(record: Record) -> pd.DataFrame:
     rows = select(_named(record), defense="none")
     told = rows.groupby(["net", "epochs"])["attack"].transform(lambda names: names.eq(IN_RANGE).any())
     names = ("LLG", "LLG*", IN_RANGE)
-    measures = {f"{name}, %": among(mean("success", ".1f"), attack=name) for name in names}
+    measures = {f"{name} (%)": among(mean("success", ".1f"), attack=name) for name in names}
     return summary(rows[told], {"network": "net", "epochs": "epochs"}, measures)
 
 
@@ -285,11 +307,11 @@ def worst_table(record: Record) -> pd.DataFrame:
     One row for each attack. Columns: this share, and the network, epochs, defence and batch size B of the setting.
     """
     shown = {
-        "least": only("success", percent()),
+        "fewest labels found": only("success", percent()),
         "network": only("net"),
         "epochs": only("epochs", ".0f"),
-        "behind": only("behind"),
-        "B": only("size", ".0f"),
+        "defence": only("behind"),
+        "batch size": only("size", ".0f"),
     }
     measures = {head: where_least("success", measure) for head, measure in shown.items()}
     return summary(_by_attack(record), {"attack": "attack"}, measures)
@@ -311,7 +333,7 @@ def full_tables(record: Record) -> dict[str, pd.DataFrame]:
     for behind, group in frame.groupby("behind", sort=False):
         wide = group.pivot_table(index=["net", "epochs", "size"], columns="attack", values="success", sort=False)
         lines = wide[list(ATTACKS)].round(0).astype(int).astype(str).reset_index()
-        tables[str(behind)] = lines.rename(columns={"net": "network", "size": "B"})
+        tables[str(behind)] = lines.rename(columns={"net": "network", "size": "batch size"})
     return tables
 
 
@@ -321,7 +343,11 @@ def threat_table() -> pd.DataFrame:
 
     return pd.DataFrame(
         [
-            {"attack": name, "sees": METHODS[own.method].threat, "takes for granted": METHODS[own.method].assumes}
+            {
+                "attack": name,
+                "needs beside the gradient": METHODS[own.method].threat,
+                "assumes": METHODS[own.method].assumes,
+            }
             for name, own in ATTACKS.items()
         ]
     )
