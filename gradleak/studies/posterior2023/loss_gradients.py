@@ -1,4 +1,4 @@
-"""How steep losses are in the logits, and what that does to counts
+"""Loss gradients: the weight of each loss, and what it does to label counts
 
 posterior2023, Theorem 1, Table 1 and Theorem 2: the weight before p − y for each loss and kind of label.
 """
@@ -14,13 +14,15 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from gradleak import augment, metrics, studies
+from gradleak import augment, claims, metrics, studies
 from gradleak.devices import least_squares
 from gradleak.labels.hard.posterior import Posteriors, posterior_values
 from gradleak.labels.hard.rounding import rounded
 from gradleak.losses import BinaryCrossEntropy, CrossEntropy, Focal, Loss
 from gradleak.runs.records import Record
 from gradleak.show import figures
+from gradleak.show.drawn import arranged, lines, only_rows, panel
+from gradleak.show.headline import Headline
 from gradleak.show.summaries import among, greatest, least, summary, total
 from gradleak.studies import Experiment, Row, setting
 
@@ -31,6 +33,8 @@ SCALES = (-2.0, 0.3)
 # Three readings of Theorem 1: the weight of the sample's class times p − y; the weights of all classes regardless of
 # the label; and each class's weight times its share of the label, which soft labels need.
 TABLE_1, AS_PRINTED, BY_LABEL = "Table 1", "equation 2 as printed", "by the label"
+# The readings by their names in the table's heads.
+NAMES = {TABLE_1: "Table 1", AS_PRINTED: "equation 2 as printed", BY_LABEL: "weights by label share"}
 BATCH, CLASSES = 64, 10
 CONFIDENCES = (0.15, 0.3, 0.5, 0.7, 0.9)
 
@@ -220,19 +224,35 @@ def _batches(count: int, generator: torch.Generator) -> Tensor:
     return drawn
 
 
+def headline(record: Record) -> Headline:
+    """Return the finding: the slopes of Table 1 are right, and Theorem 2's counts are not exact under a focal loss."""
+    known = claims.judgements(record)
+    focal, theorem, system = (known[name] for name in ("losses-focal", "losses-theorem-two", "losses-system"))
+    return Headline(
+        f"For one-hot labels the paper’s slope of the focal loss is right (relative error at most {focal.text}); its "
+        f"formula for counting labels is not exact: it finds as few as {theorem.text} of the samples where a linear "
+        f"system finds {system.text}.",
+        true=bool(focal.agrees and theorem.agrees and system.agrees),
+        claim="losses-theorem-two",
+        what="fewest samples that Theorem 2 counts under the right class (focal loss, γ = 2, made-up predictions)",
+        figure=figure_counts,
+        of="batches",
+    )
+
+
 def table(record: Record) -> pd.DataFrame:
     """Return the largest relative error of each reading of the theorem, compared with autograd.
 
     One row for each loss and kind of label. Columns: the number of samples, the three readings, and the least weight.
     """
-    forms = {form: among(greatest("worst", ".1e"), form=form) for form in (TABLE_1, AS_PRINTED, BY_LABEL)}
+    forms = {f"error of {name}": among(greatest("worst", ".1e"), form=form) for form, name in NAMES.items()}
     return summary(
         record.rows(Slope),
         {"loss": "loss", "labels": "labels"},
         {
-            "cases": among(total("count"), form=TABLE_1),
+            "samples": among(total("count"), form=TABLE_1),
             **forms,
-            "least weight": least("least_weight", ".2g"),
+            "least weight Φ": least("least_weight", ".2g"),
         },
     )
 
@@ -249,7 +269,28 @@ def counts_table(record: Record) -> pd.DataFrame:
     wide.columns = [f"p = {value:g}" for value in wide.columns]
     wide = wide.reset_index()
     wide["gamma"] = wide["gamma"].map("{:g}".format)
-    return wide.rename(columns={"gamma": "γ", "form": "counted by"})
+    return wide.replace({"form": {"as a system": "linear system"}}).rename(columns={"gamma": "γ", "form": "formula"})
+
+
+def figure_counts(record: Record) -> Figure:
+    """Draw the share of samples counted under the right class (%) against the mean probability of the own class.
+
+    Theorem 2 has a line for each focusing parameter γ; the linear system has one line for all of them.
+    """
+    rows = record.rows(Counts)
+    theorem = lines("confidence", "found", by="gamma", label="Theorem 2, γ = {:g}".format)
+    system = lines(
+        "confidence", "found", label=lambda: "linear system, every γ", color="0.35", linestyle=":", marker="*"
+    )
+    counted = panel(
+        rows,
+        only_rows(theorem, form="Theorem 2"),
+        only_rows(system, form="as a system"),
+        xlabel="mean probability of a sample’s own class",
+        ylabel="samples counted right (%)",
+        ylim=(0, 105),
+    )
+    return arranged([counted], 1, height=3.4, legend=3)
 
 
 def figure_weights(record: Record) -> Figure:
@@ -261,7 +302,7 @@ def figure_weights(record: Record) -> Figure:
     for index, gamma in enumerate(gammas):
         colour = figures.COLOURS[index % len(figures.COLOURS)]
         axis.plot(p, Focal(gamma=gamma).weight(p), color=colour, label=f"γ = {gamma:g}", linewidth=1.6)
-    axis.axvline(1 / CLASSES, color="0.5", linestyle=figures.DASHES[1], linewidth=1, label="untrained, K = 10")
-    axis.set(xlabel="probability of the sample's own class", ylabel="weight Φ", ylim=(-0.05, None))
+    axis.axvline(1 / CLASSES, color="0.5", linestyle=figures.DASHES[1], linewidth=1, label="untrained, 10 classes")
+    axis.set(xlabel="probability of the sample’s own class", ylabel="weight Φ", ylim=(-0.05, None))
     axis.legend()
     return figure

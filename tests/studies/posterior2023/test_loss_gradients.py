@@ -33,6 +33,17 @@ def test_counts_need_every_samples_own_weight(record: Record) -> None:
 def test_tables_and_figures(record: Record) -> None:
     assert len(loss_gradients.table(record)) == 5
     assert len(loss_gradients.counts_table(record)) == 2 * len(CHOSEN["gammas"])
-    figure = loss_gradients.figure_weights(record)
-    assert figures.gray_table(figure).std() > 0.02
+    for draw in (loss_gradients.figure_weights, loss_gradients.figure_counts):
+        figure = draw(record)
+        assert figures.gray_table(figure).std() > 0.02
+        plt.close(figure)
+
+
+def test_the_figure_shows_what_each_formula_counts(record: Record) -> None:
+    figure = loss_gradients.figure_counts(record)
+    drawn = {str(line.get_label()): list(line.get_ydata()) for line in figure.axes[0].lines}
     plt.close(figure)
+    counts = record.rows(loss_gradients.Counts)
+    own = counts[(counts["form"] == "Theorem 2") & (counts["gamma"] == 2)].sort_values("confidence")
+    assert drawn["Theorem 2, γ = 2"] == list(own["found"])
+    assert drawn["linear system, every γ"] == [100.0] * len(loss_gradients.CONFIDENCES)
