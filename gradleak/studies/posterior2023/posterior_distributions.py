@@ -1,4 +1,4 @@
-"""What a model predicts of a class's samples, and of others
+"""Posterior distributions: what a model predicts for samples of a class and for others
 
 posterior2023, section 3.2: Figure 2.
 """
@@ -15,12 +15,13 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from gradleak import data, studies
+from gradleak import claims, data, studies
 from gradleak.leak import head_inputs
 from gradleak.runs.fitting import Sees
 from gradleak.runs.forms import Form, Whole
 from gradleak.runs.records import Record
 from gradleak.show import figures
+from gradleak.show.headline import Headline
 from gradleak.show.summaries import among, greatest, joined, mean, only, select, summary
 from gradleak.studies import Experiment, Row, setting
 from gradleak.studies.shared.attacked_networks import built
@@ -29,6 +30,7 @@ from gradleak.studies.shared.tally import load
 PLACE = "Section 3.2, Figure 2"
 QUANTILES = {"q05": 0.05, "q25": 0.25, "q50": 0.5, "q75": 0.75, "q95": 0.95}
 SIDES = ("positive", "negative")
+NAMES = ("samples of the class", "all other samples")
 BATCH = 64
 # The batch size for which errors of counts are computed.
 ERRORS_AT = 32
@@ -160,7 +162,24 @@ def _described(model: nn.Module, step: int, seen: Tensor, labels: Tensor, classe
             )
 
 
-STOP = {"dataset": "dataset", "network": "network", "step": "step"}
+STOP = {"dataset": "dataset", "network": "network", "training steps": "step"}
+
+
+def headline(record: Record) -> Headline:
+    """Return the finding: counts from means are nearly exact before training, and wrong after a hundred steps."""
+    known = claims.judgements(record)
+    gathered = known["distributions-mnist-gathered-positive"]
+    errors = select(_errors(record), dataset="mnist").groupby("step")["error"].mean()
+    first, last = errors.iloc[0], errors.iloc[-1]
+    return Headline(
+        "Before training, a network predicts nearly the same for all samples, and a batch’s labels can be counted to "
+        f"within {first:.2f} samples; after {errors.index[-1]} steps predictions for one class differ by "
+        f"{gathered.text}, and counts are off by {last:.1f} samples.",
+        true=bool(gathered.agrees is False and first < 0.5 < last),
+        claim="distributions-mnist-gathered-positive",
+        what="standard deviation of a class’s probability over its own samples after training (LeNet5, MNIST)",
+        figure=figure_errors,
+    )
 
 
 def table(record: Record) -> pd.DataFrame:
@@ -170,8 +189,10 @@ def table(record: Record) -> pd.DataFrame:
     class ("positive") and for others ("negative"), and the number n of samples.
     """
     spread = joined(" ± ", mean("mean", ".3f"), mean("spread", ".3f"))
-    sides = {side: among(spread, side=side) for side in SIDES}
-    lines = summary(record.rows(Posteriors), STOP, {"accuracy, %": only("accuracy", ".1f"), **sides, "n": _samples})
+    sides = {f"{name}: mean ± SD": among(spread, side=side) for side, name in zip(SIDES, NAMES, strict=True)}
+    lines = summary(
+        record.rows(Posteriors), STOP, {"accuracy (%)": only("accuracy", ".1f"), **sides, "test samples": _samples}
+    )
     return lines.assign(dataset=lines["dataset"].map(data.title))
 
 
@@ -183,7 +204,7 @@ def _samples(rows: pd.DataFrame) -> str:
 def _errors(record: Record) -> pd.DataFrame:
     """Return the standard deviation of every class's count by the page's formula, a row for each class and stop."""
     parts = []
-    for (dataset, network, step), group in record.rows(Posteriors).groupby(list(STOP), sort=False):
+    for (dataset, network, step), group in record.rows(Posteriors).groupby(list(STOP.values()), sort=False):
         sides = {side: own.set_index("label") for side, own in group.groupby("side")}
         positive, negative = sides["positive"], sides["negative"]
         each = ERRORS_AT / len(negative)
@@ -198,7 +219,10 @@ def error_table(record: Record) -> pd.DataFrame:
 
     One row for each dataset, network and training step. Columns: the mean over classes and the largest.
     """
-    measures = {"error, mean of classes": mean("error", ".3f"), "the worst class": greatest("error", ".3f")}
+    measures = {
+        "mean error of a count (samples)": mean("error", ".3f"),
+        "error of the worst class": greatest("error", ".3f"),
+    }
     lines = summary(_errors(record), STOP, measures)
     return lines.assign(dataset=lines["dataset"].map(data.title))
 
@@ -213,10 +237,10 @@ def figure_posteriors(record: Record) -> Figure:
     groups = list(last.groupby(["dataset", "network"], sort=False))
     figure, axes = figures.panels(len(groups), 1, height=2.7)
     for axis, ((dataset, network), group) in zip(axes[:, 0], groups, strict=True):
-        for side, colour, shift in zip(SIDES, figures.COLOURS, (-0.2, 0.2), strict=False):
+        for side, name, colour, shift in zip(SIDES, NAMES, figures.COLOURS, (-0.2, 0.2), strict=False):
             own = group[group["side"] == side].sort_values("label")
-            names = {"whislo": "q05", "q1": "q25", "med": "q50", "q3": "q75", "whishi": "q95"}
-            boxes = [{name: line[of] for name, of in names.items()} for line in own.to_dict("records")]
+            stats = {"whislo": "q05", "q1": "q25", "med": "q50", "q3": "q75", "whishi": "q95"}
+            boxes = [{stat: line[of] for stat, of in stats.items()} for line in own.to_dict("records")]
             drawn = axis.bxp(
                 boxes,
                 positions=own["label"] + shift,
@@ -229,9 +253,9 @@ def figure_posteriors(record: Record) -> Figure:
                 whiskerprops={"color": colour},
                 capprops={"color": colour},
             )
-            drawn["boxes"][0].set_label(f"{'samples of the class' if side == 'positive' else 'all others'}")
+            drawn["boxes"][0].set_label(name)
         axis.set_title(f"{data.title(str(dataset))}, {network}, after {group['step'].iloc[0]:.0f} steps")
-        axis.set(ylabel="probability", ylim=(-0.03, 1.03))
+        axis.set(ylabel="probability of the class", ylim=(-0.03, 1.03))
         axis.set_xticks(sorted(group["label"].unique()))
     axes[-1][0].set_xlabel("class")
     figures.legend_below(figure, 2)
@@ -249,6 +273,6 @@ def figure_errors(record: Record) -> Figure:
         sns.swarmplot(group, x="step", y="error", color=figures.COLOURS[2], size=5, warn_thresh=1, ax=axis)
         axis.axhline(0.5, color=figures.COLOURS[1], linestyle=figures.DASHES[1], label="half a sample")
         axis.set(title=f"{data.title(str(dataset))}, {network}", xlabel="steps of training", ylabel="")
-    axes[0][0].set_ylabel("error of a count")
+    axes[0][0].set_ylabel("SD of a count (samples)")
     figures.legend_below(figure, 1)
     return figure

@@ -25,8 +25,8 @@ def test_untrained_posteriors_are_alike_and_part_with_training(record: Record) -
 
 
 def test_tables_and_figures(record: Record) -> None:
-    assert list(posterior_distributions.table(record)["step"]) == ["0", "30", "60"]
-    errors = posterior_distributions.error_table(record)["error, mean of classes"].astype(float)
+    assert list(posterior_distributions.table(record)["training steps"]) == ["0", "30", "60"]
+    errors = posterior_distributions.error_table(record)["mean error of a count (samples)"].astype(float)
     assert errors.is_monotonic_increasing
     assert records.about(record) == "small-cnn on digits; 300 test samples at each stop"
     for draw in (posterior_distributions.figure_posteriors, posterior_distributions.figure_errors):
