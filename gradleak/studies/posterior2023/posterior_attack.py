@@ -1,4 +1,4 @@
-"""Counting labels from posteriors: networks, losses, batches, auxiliary data
+"""The posterior attack: counting labels across networks, losses and batches
 
 posterior2023, section 4: Tables 2 and 3, Figures 3 and 4.
 """
@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from pydantic import Field
 from torch import Tensor, nn
 
-from gradleak import augment, data, studies
+from gradleak import augment, claims, data, studies
 from gradleak.labels import Knowledge, count_heads
 from gradleak.leak import observe_heads
 from gradleak.losses import CrossEntropy, Focal, Loss
@@ -25,6 +25,7 @@ from gradleak.runs.fitting import Sees
 from gradleak.runs.forms import Form, Whole
 from gradleak.runs.records import Record
 from gradleak.show.drawn import arranged, lines, panel, powers_of_two
+from gradleak.show.headline import Headline
 from gradleak.show.leaks import LABELS_STOPPED, Leaks, listed, span, stopped_on
 from gradleak.show.summaries import among, joined, only, summary
 from gradleak.studies import Experiment, setting
@@ -40,10 +41,15 @@ ATTACKS = {"LLG": "llg*", "iLRG": "ilrg", "posterior": "posterior", "guess": "gu
 TOLD = {name: ATTACKS[name] for name in ("LLG", "iLRG", "guess")}
 LossName = Literal["ce", "focal"]
 LOSSES: tuple[LossName, ...] = get_args(LossName)
+# The claim of the page's key number.
+KEY = "posterior-vgg16-with-relu-cifar-10-posterior-instance-accuracy"
 # The largest total number of auxiliary samples, for datasets with many classes.
 MOST = 2000
-ROW = {"dataset": "dataset", "network": "network", "activation": "activation", "B": "size"}
+ROW = {"dataset": "dataset", "network": "network", "activation": "activation", "batch size": "size"}
 VARIANT = {"loss": "loss", "τ": "temperature", "ε": "epsilon"}
+# Losses and schemes of initial weights by their names in tables.
+NAMED = {"ce": "cross-entropy", "focal": "focal"}
+WEIGHTS = {"torch": "layer default", "kaiming": "He, fan-out", "uniform": "uniform"}
 
 
 class Attacked(Form):
@@ -326,6 +332,31 @@ class OfWeights(Counting):
         return self.counted()
 
 
+def headline(record: Record) -> Headline:
+    """Return the finding: nearly every label is counted on untrained networks, and fewer after an epoch of training."""
+    known = claims.judgements(record)
+    lenet, resnet, trained = (
+        known[name]
+        for name in (
+            "posterior-lenet5-with-tanh-mnist-posterior-instance-accuracy",
+            "posterior-resnet50-with-relu-cifar-100-posterior-instance-accuracy",
+            "posterior-shares",
+        )
+    )
+    rows = record.part("table 2")
+    least = rows[rows["attack"] == "posterior"]["instances"].min()
+    return Headline(
+        "On untrained networks with default initial weights the posterior attack counts nearly all labels of a batch "
+        f"(accuracy {lenet.text} on LeNet5 and VGG16, {resnet.text} on ResNet50); after one epoch of training it falls "
+        f"to {trained.text} at worst.",
+        true=bool(lenet.agrees and known[KEY].agrees and least > 0.97 and trained.agrees is False),
+        claim=KEY,
+        what="instance accuracy of the posterior attack (untrained VGG16 with ReLU, CIFAR-10, batches of 32)",
+        figure=figure_settings,
+        of="batches",
+    )
+
+
 def table(record: Record) -> pd.DataFrame:
     """Return Table 2: the class and the instance accuracy of each attack, "class / instance".
 
@@ -343,18 +374,18 @@ def begun_table(record: Record) -> pd.DataFrame:
     begun, keys = record.rows(OfWeights), list(ROW.values())
     usual = record.rows(OfRow).merge(begun[keys].drop_duplicates(), on=keys)
     rows = pd.concat([usual, begun]).sort_values("activation", kind="stable")
-    return _both_accuracies(rows, ROW | {"weights": "init"})
+    return _both_accuracies(rows.assign(init=rows["init"].map(WEIGHTS)), ROW | {"initial weights": "init"})
 
 
 def _both_accuracies(rows: pd.DataFrame, keys: dict[str, str]) -> pd.DataFrame:
     both = joined(" / ", only("classes", ".3f"), only("instances", ".3f"))
     attacks = {name: among(both, attack=name) for name in ATTACKS}
-    lines = summary(rows, keys, {**attacks, "n": only("count", ".0f")})
+    lines = summary(rows, keys, {**attacks, "batches": only("count", ".0f")})
     return lines.assign(dataset=lines["dataset"].map(data.title))
 
 
 def told_table(record: Record) -> pd.DataFrame:
-    """Return the instance accuracy of LLG and iLRG as published, and with knowledge of loss and normalisation ("told").
+    """Return the instance accuracy of LLG and iLRG as published, and informed of the loss and the normalisation.
 
     One row for each network, activation, loss, temperature τ and smoothing ε.
     """
@@ -365,9 +396,9 @@ def told_table(record: Record) -> pd.DataFrame:
     measures = {}
     for name in ("LLG", "iLRG"):
         measures[name] = among(instances, attack=name, told=False)
-        measures[f"{name}, told"] = among(instances, attack=name, told=True)
+        measures[f"{name}, informed"] = among(instances, attack=name, told=True)
     measures["guess"] = among(instances, attack="guess", told=True)
-    return summary(_variants(rows), ROW | VARIANT, measures).drop(columns=["dataset", "B"])
+    return summary(_variants(rows), ROW | VARIANT, measures).drop(columns=["dataset", "batch size"])
 
 
 def variant_table(record: Record) -> pd.DataFrame:
@@ -377,12 +408,13 @@ def variant_table(record: Record) -> pd.DataFrame:
     """
     instances = joined(" ± ", only("instances", ".3f"), only("spread", ".3f"))
     attacks = {name: among(instances, attack=name) for name in ATTACKS}
-    return summary(_variants(record.rows(OfVariant)), VARIANT, {**attacks, "n": only("count", ".0f")})
+    return summary(_variants(record.rows(OfVariant)), VARIANT, {**attacks, "batches": only("count", ".0f")})
 
 
 def _variants(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return rows with temperature and smoothing as text for tables."""
-    return rows.assign(**{name: rows[name].map("{:g}".format) for name in ("temperature", "epsilon")})
+    """Return rows with loss, temperature and smoothing as text for tables."""
+    texts = {name: rows[name].map("{:g}".format) for name in ("temperature", "epsilon")}
+    return rows.assign(loss=rows["loss"].map(NAMED), **texts)
 
 
 def figure_settings(record: Record) -> Figure:
@@ -391,9 +423,9 @@ def figure_settings(record: Record) -> Figure:
     Bands are ± one standard deviation over batches.
     """
     shown = (
-        (OfSize, "size", "samples in a batch", "trained"),
-        (OfShare, "share", "share of one class", "trained"),
-        (OfScale, "auxiliary", "auxiliary samples of a class", "untrained"),
+        (OfSize, "size", "batch size", "after one epoch"),
+        (OfShare, "share", "share of one class", "after one epoch"),
+        (OfScale, "auxiliary", "auxiliary samples per class", "untrained"),
     )
     panels = []
     for kind, column, label, title in shown:

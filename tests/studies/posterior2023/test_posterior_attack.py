@@ -55,9 +55,9 @@ def test_who_is_told_the_loss_is_on_the_same_batches(record: Record) -> None:
 
 def test_tables_and_figures(record: Record) -> None:
     assert len(posterior_attack.table(record)) == 2
-    assert list(posterior_attack.variant_table(record)["loss"]) == ["ce", "ce", "focal"]
-    assert list(posterior_attack.told_table(record)["LLG, told"].str.len()) == [5] * 4
-    assert list(posterior_attack.begun_table(record)["weights"]) == ["torch", "kaiming"]
+    assert list(posterior_attack.variant_table(record)["loss"]) == ["cross-entropy", "cross-entropy", "focal"]
+    assert list(posterior_attack.told_table(record)["LLG, informed"].str.len()) == [5] * 4
+    assert list(posterior_attack.begun_table(record)["initial weights"]) == ["layer default", "He, fan-out"]
     assert records.about(record) == "2 networks a row with 3 batches each; photos"
     figure = posterior_attack.figure_settings(record)
     assert figures.gray_table(figure).std() > 0.02
