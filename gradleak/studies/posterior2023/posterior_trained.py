@@ -1,4 +1,4 @@
-"""Counting labels from the posteriors of a trained model
+"""The posterior attack on a trained model
 
 posterior2023, sections 4.3 and 4.4: Figures 3 and 4, after an epoch over a whole training set.
 """
@@ -11,17 +11,19 @@ from typing import Literal
 
 import pandas as pd
 import torch
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from pydantic import PositiveInt
 from torch import Tensor, nn
 
-from gradleak import data, studies
+from gradleak import claims, data, studies
 from gradleak.labels import Knowledge, count_heads
 from gradleak.leak import head_inputs, observe_heads
 from gradleak.models import training
 from gradleak.runs.fitting import Sees
 from gradleak.runs.records import Record
-from gradleak.show.drawn import arranged, lines, panel, powers_of_two
+from gradleak.show.drawn import Look, Mark, arranged, level, lines, panel, powers_of_two
+from gradleak.show.headline import Headline
 from gradleak.show.summaries import among, joined, only, select, summary
 from gradleak.studies import Experiment, setting
 from gradleak.studies.shared.counted_batches import Accuracy, accuracies, accuracy, skewed
@@ -33,6 +35,9 @@ ATTACKS = {"posterior": "posterior", "iLRG": "ilrg", "guess": "guess"}
 # The batch size of Figure 4.
 SIZE = 32
 NAMES = {"adam": "Adam", "sgd": "SGD"}
+# Section 4.3 says that the accuracy is above this in every setting of Figure 3; its curves have no numbers.
+PUBLISHED_BOUND = 0.9
+PUBLISHED: Look = {"color": "0.1", "linestyle": (0, (1, 1)), "linewidth": 1.2}
 
 
 class Parameters(studies.Parameters):
@@ -169,9 +174,40 @@ def _rows(record: Record, **where: str) -> pd.DataFrame:
     return rows.assign(optimizer=rows["optimizer"].map(NAMES))
 
 
+def _published(optimizer: str) -> pd.Series[float]:
+    """Return the paper's series of Figure 4: the accuracy by the number of auxiliary samples per class."""
+    values = claims.published("posterior-trained", "instances", ["optimizer", "given"])
+    series = {given: float(value) for (name, given), value in values.items() if name == optimizer}
+    return pd.Series(series, dtype=float).sort_index()
+
+
+def headline(record: Record) -> Headline:
+    """Return the finding: on a trained model the attack finds fewer labels than the paper says, and than a guess."""
+    known = claims.judgements(record)
+    adam, sgd = known["trained-sizes"], known["trained-sizes-sgd"]
+    even = select(record.rows(TrainedModel), part="settings", share=0.0)
+    smallest = select(even, size=even["size"].min()).set_index(["optimizer", "attack"])["instances"]
+    guess = smallest["adam", "guess"]
+    return Headline(
+        f"After one epoch of training the posterior attack reaches an accuracy of {adam.text} (Adam) or {sgd.text} "
+        f"(gradient descent) on small even batches: less than the paper says, and no better than an even guess, "
+        f"which reaches {guess:.3f}.",
+        true=bool(
+            adam.agrees is False
+            and sgd.agrees is False
+            and smallest["adam", "posterior"] < guess
+            and abs(smallest["sgd", "posterior"] - guess) < 0.005
+        ),
+        claim="trained-sizes",
+        what="least instance accuracy over even batches (VGG16 after an epoch of Adam, CIFAR-10)",
+        figure=figure_trained,
+        of="batches",
+    )
+
+
 def models_table(record: Record) -> pd.DataFrame:
     """Return the test accuracy of each trained model, a row for each optimizer."""
-    return summary(_rows(record), {"trained by": "optimizer"}, {"test accuracy, %": only("accuracy", ".1f")})
+    return summary(_rows(record), {"trained by": "optimizer"}, {"test accuracy (%)": only("accuracy", ".1f")})
 
 
 def settings_table(record: Record) -> pd.DataFrame:
@@ -182,37 +218,54 @@ def settings_table(record: Record) -> pd.DataFrame:
     rows = _rows(record, part="settings")
     own = among(only("instances", ".3f"), attack="posterior")
     guess = among(only("instances", "({:.3f})"), attack="guess")
-    sizes = {f"B = {size}": among(joined(" ", own, guess), size=size) for size in sorted(set(rows["size"]))}
+    sizes = {f"batches of {size}": among(joined(" ", own, guess), size=size) for size in sorted(set(rows["size"]))}
     rows = rows.assign(share=rows["share"].map(lambda share: f"{share:.0%}" if share else "even"))
-    return summary(rows, {"trained by": "optimizer", "one class": "share"}, sizes)
+    return summary(rows, {"trained by": "optimizer", "share of one class": "share"}, sizes)
 
 
 def scale_table(record: Record) -> pd.DataFrame:
     """Return Figure 4: the instance accuracy of the posterior attack, mean ± standard deviation over batches.
 
-    One row for each optimizer; one column for each number of auxiliary samples per class.
+    One row for the paper and one for each optimizer; one column for each number of auxiliary samples per class.
     """
     rows = _rows(record, part="scale", attack="posterior")
     instances = joined(" ± ", only("instances", ".3f"), only("spread", ".3f"))
     amounts = {f"{given}": among(instances, given=given) for given in dict.fromkeys(rows["given"])}
-    return summary(rows, {"trained by": "optimizer"}, amounts)
+    measured = summary(rows, {"trained by": "optimizer"}, amounts)
+    paper = {str(given): f"{value:.3f}" for given, value in _published("adam").items()}
+    line = {"trained by": "the paper (not stated)"} | {given: paper.get(given, "–") for given in amounts}
+    return pd.concat([pd.DataFrame([line]), measured], ignore_index=True)
 
 
 def figure_trained(record: Record) -> Figure:
-    """Draw instance accuracy against batch size, imbalance and auxiliary samples per class, a row per optimizer."""
+    """Draw instance accuracy against batch size, imbalance and auxiliary samples per class, a row per optimizer.
+
+    The paper's values are drawn beside ours: a lower bound for Figure 3, and the series of Figure 4.
+    """
+    bound = level(PUBLISHED_BOUND, "the paper’s lower bound", **PUBLISHED)
     panels = []
     for optimizer, rows in record.rows(TrainedModel).groupby("optimizer", sort=False):
         settings = select(rows, part="settings")
-        for own, column, label in (
-            (select(settings, share=settings["share"].min()), "size", "samples in a batch"),
-            (select(settings, size=settings["size"].min()), "share", "share of one class"),
-            (select(rows, part="scale"), "given", "auxiliary of a class"),
+        for own, column, label, paper in (
+            (select(settings, share=settings["share"].min()), "size", "batch size", bound),
+            (select(settings, size=settings["size"].min()), "share", "share of one class", bound),
+            (select(rows, part="scale"), "given", "auxiliary samples per class", _paper_series(str(optimizer))),
         ):
             accuracy = lines(column, "instances", by="attack", order=ATTACKS, looks=LOOKS)
             scale = [powers_of_two(column)] if column != "share" else []
-            ylabel = f"instance accuracy, {NAMES[str(optimizer)]}"
-            panels.append(panel(own, accuracy, *scale, xlabel=label, ylabel=ylabel, ylim=(0, 1.05)))
-    return arranged(panels, 3, height=2.6, legend=len(ATTACKS))
+            ylabel = f"accuracy, {NAMES[str(optimizer)]}"
+            panels.append(panel(own, accuracy, paper, *scale, xlabel=label, ylabel=ylabel, ylim=(0, 1.05)))
+    return arranged(panels, 3, height=2.6, legend=len(ATTACKS) + 2)
+
+
+def _paper_series(optimizer: str) -> Mark:
+    """Draw the paper's series of Figure 4."""
+    series = _published(optimizer)
+
+    def draw(axis: Axes, rows: pd.DataFrame) -> None:
+        axis.plot(series.index, series.to_numpy(), marker="*", label="the paper’s Figure 4", **PUBLISHED)
+
+    return draw
 
 
 def outcomes(record: Record) -> list[Outcome]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import matplotlib.pyplot as plt
 
+from gradleak import claims
 from gradleak.runs import records
 from gradleak.runs.records import Record
 from gradleak.show import figures
@@ -35,3 +36,18 @@ def test_tables_and_figures(record: Record) -> None:
     figure = posterior_trained.figure_trained(record)
     assert figures.gray_table(figure).std() > 0.02
     plt.close(figure)
+
+
+def test_the_papers_values_stand_beside_ours(record: Record) -> None:
+    published = claims.published("posterior-trained", "instances", ["optimizer", "given"])
+    table = posterior_trained.scale_table(record).set_index("trained by")
+    assert table.loc["the paper (not stated)", "1"] == f"{published['adam', 1]:.3f}"
+    assert table.loc["the paper (not stated)", "20"] == "–", "the paper has no value for twenty samples"
+    figure = posterior_trained.figure_trained(record)
+    size, share, amount = figure.axes
+    plt.close(figure)
+    for axis in (size, share):
+        (bound,) = [line for line in axis.lines if line.get_label() == "the paper’s lower bound"]
+        assert list(bound.get_ydata()) == [posterior_trained.PUBLISHED_BOUND] * 2
+    (series,) = [line for line in amount.lines if line.get_label() == "the paper’s Figure 4"]
+    assert list(series.get_ydata()) == [value for (name, _), value in published.items() if name == "adam"]
