@@ -33,7 +33,7 @@ def test_repeats_are_the_limit_of_a_set(record: Record) -> None:
 
 def test_tables_and_figures(record: Record) -> None:
     assert len(batch_restoration.table(record)) == 4
-    assert list(batch_restoration.repeats_table(record)["limit, %"]) == ["100.0", "85.6"] * 2
+    assert list(batch_restoration.repeats_table(record)["limit (%)"]) == ["100.0", "85.6"] * 2
     assert records.about(record) == "2 networks, 100 samples at each batch size, photos"
     figure = batch_restoration.figure_accuracy(record)
     assert figures.gray_table(figure).std() > 0.02
