@@ -59,8 +59,10 @@ def test_an_unknown_network_is_refused() -> None:
 
 def test_tables_and_figures(record: Record) -> None:
     table = cocktail_party.table(record)
-    assert list(table["B"]) == ["2", "6"] * 2
-    assert list(table["unique"])[1::2] == ["–"] * 2, "exact recovery is not run on the larger ones"
+    assert list(table["batch size"]) == ["2", "6"] * 2
+    assert list(table["exact recovery: batches certified"])[1::2] == ["–"] * 2, (
+        "exact recovery is not run on the larger ones"
+    )
     assert records.about(record) == "2 networks, 2 batches of a size, photos"
     figure = cocktail_party.figure_cosines(record)
     assert figures.gray_table(figure).std() > 0.02
