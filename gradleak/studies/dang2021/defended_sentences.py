@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from pydantic import Field
 from torch import nn
 
-from gradleak import defenses, studies
+from gradleak import claims, defenses, studies
 from gradleak.data.text import TITLES
 from gradleak.errors import InputError
 from gradleak.leak import Gradients, Leak, observe
@@ -23,6 +23,7 @@ from gradleak.models.language import batch_of
 from gradleak.runs.records import Record
 from gradleak.sequences import read_prefixes, read_sentences
 from gradleak.show.drawn import drawn, lines
+from gradleak.show.headline import Headline
 from gradleak.show.summaries import Measure, count, mean, median, select, summary, total
 from gradleak.studies import Experiment, Row, setting
 from gradleak.studies.shared.outcomes import Outcome, collected, share_of
@@ -239,11 +240,28 @@ def _by_counts(leak: Leak, private: list[list[int]], words: range) -> Found:
 # The columns of every table.
 READ: dict[str, Measure] = {
     "batches": count(),
-    "sentences right": mean("right", ".0%"),
-    "false, a batch": mean("false", ".1f"),
-    "exact": total("exact"),
-    "CPU-s": median("seconds", ".2g"),
+    "sentences correct": mean("right", ".0%"),
+    "false sentences per batch": mean("false", ".1f"),
+    "batches exact": total("exact"),
+    "CPU time (s)": median("seconds", ".2g"),
 }
+
+
+def headline(record: Record) -> Headline:
+    """Return the finding: small noise stops this attack without giving privacy, and clipping alone does not stop it."""
+    known = claims.judgements(record)
+    clipped, noisy = known["defended-clipped"], known["defended-noise-stops"]
+    level = noisy.claim.measure.where["level"]
+    epsilon = float(f"{defenses.release_epsilon(level):.1g}")
+    return Headline(
+        f"Clipping alone leaves {clipped.value or 0:.0%} of the sentences readable; noise of {level:g} times the clipping "
+        f"norm leaves {noisy.value or 0:.0%}, although its privacy loss ε of {epsilon:,.0f} is far from a guarantee.",
+        true=bool(clipped.agrees and noisy.agrees) and epsilon > 1000,
+        claim="defended-clipped",
+        what="share of sentences read after clipping without noise (LSTM and GRU, batches of 8)",
+        figure=figure_frontier,
+        of="batches",
+    )
 
 
 def noise_table(record: Record) -> pd.DataFrame:
@@ -255,7 +273,7 @@ def noise_table(record: Record) -> pd.DataFrame:
     """
     rows = record.rows(BehindDpSgd)
     rows = rows.assign(noise=rows["level"].map("{:g}".format), epsilon=rows["level"].map(private_level))
-    keys = {"noise": "noise", "ε": "epsilon", "reader": "reader"}
+    keys = {"noise": "noise", "ε": "epsilon", "attack": "reader"}
     return summary(rows, keys, {"cosine": mean("utility"), **READ})
 
 
@@ -272,7 +290,7 @@ def size_table(record: Record) -> pd.DataFrame:
     models = [f"{SHOWN[kind]} {width}" for kind, width in zip(rows["kind"], rows["width"], strict=True)]
     return summary(
         rows.assign(model=models, tokens=tokens.map("{:.0f}".format)),
-        {"model": "model", "state": "stage", "sentences": "size", "tokens": "tokens", "reader": "reader"},
+        {"model": "model", "stage": "stage", "sentences": "size", "tokens": "tokens", "attack": "reader"},
         READ,
     )
 
@@ -280,14 +298,14 @@ def size_table(record: Record) -> pd.DataFrame:
 def layers_table(record: Record) -> pd.DataFrame:
     """Return the sentences that are read without a layer's gradient; one row for each missing layer and method."""
     rows = record.rows(WithoutLayer)
-    return summary(rows.assign(sent=rows["withheld"].map(WITHHELD)), {"sent": "sent", "reader": "reader"}, READ)
+    return summary(rows.assign(sent=rows["withheld"].map(WITHHELD)), {"sent": "sent", "attack": "reader"}, READ)
 
 
 def figure_frontier(record: Record) -> Figure:
     """Draw the share of sentences found against the noise and its ε, a line for each model and stage of training."""
     frame = select(record.rows(BehindDpSgd), reader="prefixes")
     frame = frame.assign(noise=frame["level"], line=frame["kind"].map(SHOWN) + ", " + frame["stage"])
-    return draw_noise(frame, "right", legend=4, ylabel="sentences exact")
+    return draw_noise(frame, "right", legend=4, ylabel="share of sentences correct")
 
 
 def figure_sizes(record: Record) -> Figure:
@@ -298,7 +316,7 @@ def figure_sizes(record: Record) -> Figure:
         height=2.8,
         legend=4,
         ylim=(-0.03, 1.05),
-        ylabel="sentences exact",
+        ylabel="share of sentences correct",
         xlabel="sentences in a batch",
         empty="no batches without a defence were read",
     )

@@ -15,7 +15,7 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
-from gradleak import data, defenses, studies
+from gradleak import claims, data, defenses, studies
 from gradleak.data.text import TITLES
 from gradleak.errors import MissingData
 from gradleak.leak import Leak, observe
@@ -26,6 +26,7 @@ from gradleak.sequences.recurrent import layers_of
 from gradleak.sequences.span import span_of
 from gradleak.show import figures
 from gradleak.show.drawn import drawn, lines
+from gradleak.show.headline import Headline
 from gradleak.show.leaks import LABELS_STOPPED, Leaks, stopped
 from gradleak.show.summaries import count, mean, median, only, select, summary, total
 from gradleak.show.touch import InteractiveFigure, ReadingReplay, WordStep
@@ -276,6 +277,22 @@ def with_models(rows: pd.DataFrame) -> pd.DataFrame:
     return rows.assign(model=names)
 
 
+def headline(record: Record) -> Headline:
+    """Return the finding: one gradient gives every sentence of a batch, and the certificate is never wrong."""
+    known = claims.judgements(record)
+    read, wrong = known["sentences-lstm"], known["sentences-promise"]
+    return Headline(
+        "From one gradient of an LSTM language model the server reads every sentence of a batch of "
+        f"{read.claim.measure.where['size']}, word by word and in order, in {read.text} of batches; of all results "
+        f"that the attack certified as unique, {wrong.text} were wrong.",
+        true=bool(read.agrees and wrong.agrees),
+        claim="sentences-lstm",
+        what="batches of 32 sentences read exactly (untrained LSTM of width 256, LibriSpeech texts)",
+        figure=figure_reading,
+        of="batches",
+    )
+
+
 def table(record: Record) -> pd.DataFrame:
     """Return how many batches were read exactly if all words of the vocabulary are tried.
 
@@ -285,14 +302,14 @@ def table(record: Record) -> pd.DataFrame:
     rows = record.rows(ReadBatches)
     return summary(
         with_models(rows[rows["words"] == "all"]),
-        {"model": "model", "width": "width", "state": "stage", "sentences": "size"},
+        {"model": "model", "width": "width", "stage": "stage", "sentences": "size"},
         {
             "tokens": median("tokens", ".0f"),
             "batches": count(),
-            "exact": total("exact"),
-            "said unique": total("unique"),
+            "read exactly": total("exact"),
+            "called unique": total("unique"),
             "of these wrong": total("wrongly_sure"),
-            "CPU-s": median("seconds", _seconds),
+            "CPU time (s)": median("seconds", _seconds),
         },
     )
 
@@ -314,10 +331,10 @@ def free_table(record: Record) -> pd.DataFrame:
         {"model": "model", "sentences": "size"},
         {
             "batches": count(),
-            "exact, words given": total("exact_free"),
-            "exact, all tried": total("exact_all"),
-            "CPU-s, words given": median("seconds_free", _seconds),
-            "CPU-s, all tried": median("seconds_all", _seconds),
+            "read exactly, set given": total("exact_free"),
+            "read exactly, all tried": total("exact_all"),
+            "CPU time (s), set given": median("seconds_free", _seconds),
+            "CPU time (s), all tried": median("seconds_all", _seconds),
         },
     )
 
@@ -345,9 +362,9 @@ def defense_table(record: Record) -> pd.DataFrame:
         {
             "cosine": mean("utility", ".4f"),
             "batches": count(),
-            "exact": total("exact"),
-            "sentences right": mean("right", ".0%"),
-            "said unique": total("unique"),
+            "read exactly": total("exact"),
+            "sentences correct": mean("right", ".0%"),
+            "called unique": total("unique"),
             "of these wrong": total("wrongly_sure"),
         },
     )
@@ -425,7 +442,7 @@ def figure_reading(record: Record) -> Figure:
             axis.annotate(shown, (step, miss), (0, lower), textcoords="offset points", **style)
     low = float(frame["miss"].min())
     axis.set(yscale="log", ylim=(low / 80, 3), xlim=(-0.6, len(frame) - 0.4))
-    axis.set(xlabel="step", ylabel="outside of the span, share of its size")
+    axis.set(xlabel="step", ylabel="share of the vector outside the span")
     axis.set_xticks(range(len(frame)), [str(step + 1) for step in range(len(frame))])
     return figure
 
@@ -467,8 +484,8 @@ def _rounded(distance: float) -> float:
 def figure_noise(record: Record) -> Figure:
     """Draw the share of sentences read, the share of certified batches and the cosine against the noise."""
     columns = {
-        "right": "sentences that are right",
-        "unique": "batches said to be unique",
+        "right": "sentences read correctly (share)",
+        "unique": "batches called unique (share)",
         "utility": "cosine to the clean gradient",
     }
     rows = select(record.rows(ReadBehindDefense), defense="noise").rename(columns=columns)
@@ -478,8 +495,8 @@ def figure_noise(record: Record) -> Figure:
         height=2.8,
         legend=3,
         xscale="log",
-        xlabel="noise, in parts of each tensor's root mean square",
-        ylabel="share",
+        xlabel="noise, relative to each tensor's root mean square",
+        ylabel="share or cosine",
         ylim=(-0.03, 1.05),
         empty="no noise was tried",
     )

@@ -214,8 +214,8 @@ def headline(record: Record) -> Headline:
     said, recorded, wrong = known["spoken-transcripts"], known["spoken-digits-transcripts"], known["spoken-sure"]
     return Headline(
         "How an utterance sounds does not protect it: the closed form reads the transcripts of synthesised sentences "
-        f"in several voices ({said.text} exact) and of recorded digits ({recorded.text} exact) from one gradient, before "
-        "and after training.",
+        f"in several voices ({said.text} exact) and of recorded digits ({recorded.text} exact) from one gradient, "
+        "before and after training.",
         true=bool(said.agrees and recorded.agrees and wrong.agrees),
         claim="spoken-transcripts",
         what="transcripts of synthesised sentences exact (small recogniser, untrained and after 100 training steps)",
