@@ -254,8 +254,8 @@ def headline(record: Record) -> Headline:
     level = noisy.claim.measure.where["level"]
     epsilon = float(f"{defenses.release_epsilon(level):.1g}")
     return Headline(
-        f"Clipping alone leaves {clipped.value or 0:.0%} of the sentences readable; noise of {level:g} times the clipping "
-        f"norm leaves {noisy.value or 0:.0%}, although its privacy loss ε of {epsilon:,.0f} is far from a guarantee.",
+        f"Clipping alone leaves {clipped.value or 0:.0%} of the sentences readable; noise of {level:g} times the "
+        f"clipping norm leaves {noisy.value or 0:.0%}, although its privacy loss ε of {epsilon:,.0f} is no guarantee.",
         true=bool(clipped.agrees and noisy.agrees) and epsilon > 1000,
         claim="defended-clipped",
         what="share of sentences read after clipping without noise (LSTM and GRU, batches of 8)",

@@ -20,10 +20,10 @@ from gradleak.studies.shared.restored_batches import FLOORS, interval_of, values
 
 # The measures whose gains are shown: name, unit, factor from a difference to a gain in this unit, and digits.
 MEASURES = {
-    "psnr": ("PSNR", ", dB", 1, 2),
+    "psnr": ("PSNR", " (dB)", 1, 2),
     "lpips": ("LPIPS", "", -1, 3),
-    "identified": ("IIP", ", %", 100, 0),
-    "identified_by_own": ("IIP by the attacked network", ", %", 100, 0),
+    "identified": ("IIP", " (%)", 100, 0),
+    "identified_by_own": ("IIP by the attacked network", " (%)", 100, 0),
 }
 
 
@@ -65,12 +65,12 @@ def quality(images: pd.DataFrame, size: int, seed: int) -> dict[str, Measure]:
     measures = {"FFT2D": median("frequencies", ".2f")} if new else {}
     return measures | {
         "relative L2": median("relative_l2" if new else "fft2d", ".2f"),
-        "PSNR, dB": psnr,
+        "PSNR (dB), 95 % interval": psnr,
         "SSIM": mean("ssim", ".3f"),
         "LPIPS": lpips,
-        "IIP, %": mean("identified", hundredths),
-        "by the attacked network, %": mean("identified_by_own", hundredths),
-        "n": count(),
+        "identified by another network (%)": mean("identified", hundredths),
+        "identified by the attacked network (%)": mean("identified_by_own", hundredths),
+        "images": count(),
     }
 
 
@@ -93,7 +93,7 @@ def gain_table(
 ) -> pd.DataFrame:
     """Return the gains of the first run of each pair over the second, on the same images.
 
-    One row for each pair. Columns: the mean gain in each measure with its 95 % interval, the number of images n, and
+    One row for each pair. Columns: the mean gain in each measure with its 95 % interval, the number of images, and
     the measures whose interval excludes 0.
 
     Args:
@@ -115,12 +115,12 @@ def gain_table(
                 continue
             gain = scale * (own - other)
             low, high = interval_of(gain, size, seed)
-            line |= {name + unit: f"{gain.mean():+.{digits}f} ({low:+.{digits}f} … {high:+.{digits}f})", "n": len(gain)}
+            line |= {f"gain in {name}{unit}": f"{gain.mean():+.{digits}f} ({low:+.{digits}f} … {high:+.{digits}f})", "images": len(gain)}
             if low > 0 or high < 0:
                 decided.append(f"{name} {'better' if low > 0 else 'worse'}")
-        if "n" in line:
-            count = line.pop("n")
-            lines.append(line | {"n": count, "decided": ", ".join(decided) or "–"})
+        if "images" in line:
+            count = line.pop("images")
+            lines.append(line | {"images": count, "decided at 95 %": ", ".join(decided) or "–"})
     return pd.DataFrame(lines)
 
 
