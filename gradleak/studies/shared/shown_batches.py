@@ -154,7 +154,7 @@ def draw_sizes(
     Args:
         images: The rows of all images.
         runs: For each line, by its label: the kind of images, and the name of its run at every batch size.
-        shown: For each measure, its label and its floor, the value of a baseline.
+        shown: For each measure, its title and its floor, the value of a baseline.
         floor: What the floor is called.
         sizes: The batch sizes.
         most: The number of images in each group that the bootstrap resamples.
@@ -180,7 +180,7 @@ def draw_sizes(
         return draw
 
     panels = [
-        panel(images, against_size(column), level(value, floor), xlabel="images in a batch, B", ylabel=label)
+        panel(images, against_size(column), level(value, floor), xlabel="images in a batch", title=label)
         for column, (label, value) in shown.items()
     ]
     return arranged(panels, len(panels), height=3.2, legend=3, sharey=False)

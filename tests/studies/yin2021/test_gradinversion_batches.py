@@ -75,7 +75,7 @@ def test_a_bootstrap_draws_batches_and_images() -> None:
 def test_tables_and_figures(record: Record) -> None:
     table = study.sizes_table(record)
     assert len(table) == 2 * (3 + 3)
-    assert table["B, or floor"].tolist()[-3:] == ["1", "2", "4"]
+    assert table["batch size, or floor"].tolist()[-3:] == ["1", "2", "4"]
     assert len(study.gains(record)) == 3 + 3
     assert len(study.networks_table(record)) == 4
     assert study.gains(record, "networks").empty

@@ -68,10 +68,10 @@ def _few(name: str, split: str) -> object:
 
 def test_tables_and_figures(record: Record) -> None:
     table = study.table(record)
-    assert table["B"].tolist() == ["1"] * 6 + ["2"] * 4
+    assert table["batch size"].tolist() == ["1"] * 6 + ["2"] * 4
     assert len(study.gains(record)) == 3
-    assert study.peeled_table(record)["n"].tolist() == ["3"]
-    assert study.peeled_table(record)["last map opened"].tolist() == ["0"]
+    assert study.peeled_table(record)["images"].tolist() == ["3"]
+    assert study.peeled_table(record)["last map recovered"].tolist() == ["0"]
     assert study.layer_table(record).empty
     assert len(study.reasons(record)) == 1
     for figure in (study.figure_images(record), study.figure_images(record, "many"), study.figure_quality(record)):

@@ -58,7 +58,7 @@ def test_large_pictures_are_shown_as_each_network_wants_them() -> None:
 def test_tables_and_figures(record: Record) -> None:
     assert len(study.table(record)) == 2 * (3 + 4)
     assert len(study.gains(record)) == 2 + 2 + 2 + 2
-    assert study.sharing(record)["found"].tolist() == ["2 of 2", "1 of 1"] * 2
+    assert study.sharing(record)["batches with all features"].tolist() == ["2 of 2", "1 of 1"] * 2
     assert records.about(record) == "4 random and as many vulnerable images in batches of 2, 4, 40 steps, photos"
     drawn = [study.figure_images(record, "batches", kind) for kind in study.KINDS]
     drawn += [study.figure_images(record, "pictures"), study.figure_sizes(record)]
