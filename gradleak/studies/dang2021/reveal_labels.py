@@ -228,9 +228,9 @@ def headline(record: Record) -> Headline:
     known = claims.judgements(record)
     exact, rule = known["reveal-rlg-efficientnetb0-50-exact-matches"], known["reveal-minimum-50-precision"]
     return Headline(
-        f"From the last layer's gradient alone, RLG recovers exactly which classes occur in a batch of "
-        f"{exact.claim.row} images, in {exact.text} of batches and for features of any sign; the simpler minimum rule "
-        f"then has a precision of {rule.text}.",
+        f"From the last layer's gradient alone, the attack RLG recovers exactly which classes occur in {exact.text} of "
+        f"batches of {exact.claim.row} images, even if features have both signs; the simpler minimum rule then has a "
+        f"precision of only {rule.text}.",
         true=(exact.value or 0) >= 95 and rule.value is not None and rule.value < 0.1,
         claim="reveal-rlg-efficientnetb0-50-exact-matches",
         what="batches of 50 images whose set of classes is exactly right (EfficientNet-Lite0, features of both signs)",

@@ -283,8 +283,8 @@ def headline(record: Record) -> Headline:
     read, wrong = known["sentences-lstm"], known["sentences-promise"]
     return Headline(
         "From one gradient of an LSTM language model the server reads every sentence of a batch of "
-        f"{read.claim.measure.where['size']}, word by word and in order, in {read.text} of batches; of all results "
-        f"that the attack certified as unique, {wrong.text} were wrong.",
+        f"{read.claim.measure.where['size']}, word by word and in order, in {read.text} of batches; no "
+        "result that the attack certified as unique was wrong.",
         true=bool(read.agrees and wrong.agrees),
         claim="sentences-lstm",
         what="batches of 32 sentences read exactly (untrained LSTM of width 256, LibriSpeech texts)",

@@ -279,9 +279,9 @@ def headline(record: Record) -> Headline:
     known = claims.judgements(record)
     exact, trained, wrong = known["transcripts-untrained"], known["transcripts-trained"], known["transcripts-sure"]
     return Headline(
-        f"One gradient of the decoder's first layer gives {exact.text} of the transcripts of single "
-        "utterances exactly, word by word and in order, in closed form: without audio, bag of words or length, and "
-        f"for trained recognisers as well ({trained.text}).",
+        f"One gradient of the decoder's first layer gives {exact.value or 0:.0f} % of the transcripts of single "
+        "utterances exactly, word by word and in order, by solving linear equations: without audio, bag of words or "
+        f"length, and for trained recognisers as well ({trained.value or 0:.0f} %).",
         true=bool(exact.agrees and trained.agrees and wrong.agrees),
         claim="transcripts-untrained",
         what="transcripts exact, untrained small recogniser, LibriSpeech texts with artificial speech",

@@ -312,7 +312,7 @@ def headline(record: Record) -> Headline:
     paper, ours = known["words-rlg-untrained-exact-matches"], known["words-ours-paper"]
     signs, directions = known["words-defense-sign-exact-matches"], known["words-ours-sign"]
     return Headline(
-        "From one gradient of an untrained speech recogniser, RLG recovers exactly which words were said in "
+        "From one gradient of an untrained speech recogniser, the attack RLG recovers exactly which words were said in "
         f"{paper.text} of the utterances; sending only signs lowers this to {signs.text}, but comparing the rows' "
         f"directions still reveals {directions.text}.",
         true=bool(paper.agrees and ours.agrees and directions.agrees) and (signs.value or 0) <= 20,
