@@ -115,7 +115,10 @@ def gain_table(
                 continue
             gain = scale * (own - other)
             low, high = interval_of(gain, size, seed)
-            line |= {f"gain in {name}{unit}": f"{gain.mean():+.{digits}f} ({low:+.{digits}f} … {high:+.{digits}f})", "images": len(gain)}
+            line |= {
+                f"gain in {name}{unit}": f"{gain.mean():+.{digits}f} ({low:+.{digits}f} … {high:+.{digits}f})",
+                "images": len(gain),
+            }
             if low > 0 or high < 0:
                 decided.append(f"{name} {'better' if low > 0 else 'worse'}")
         if "images" in line:
