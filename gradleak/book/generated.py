@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from gradleak import claims, paths, studies
 from gradleak.book import (
-    architecture, attacks, checked, cover, gallery, landing, performance, reports, scoreboard,
+    architecture, attacks, checked, cover, explorer, gallery, landing, performance, reports, scoreboard,
 )  # fmt: skip
 from gradleak.book.pages import PageRun
 from gradleak.claims import Line
@@ -33,7 +33,7 @@ def write(ordered: list[Study], papers: list[str], runs: dict[str, PageRun], job
         jobs: The number of the gallery's pictures that are drawn at once.
     """
     folder = paths.book() / "generated"
-    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "static").mkdir(parents=True, exist_ok=True)  # files that the pages link to, which Sphinx copies
     fresh = {name: records.read(run.record) for name, run in runs.items()}
     judged = {study.name: claims.lines(fresh, study.name) for study in ordered}
     parts = {
@@ -47,7 +47,11 @@ def write(ordered: list[Study], papers: list[str], runs: dict[str, PageRun], job
     parts["places.json"] = json.dumps(
         {f"book/executed/{study.paper}/{study.name}": (study.paper, study.place) for study in ordered}
     )
-    parts["what-leaks.md"] = landing.text(ordered)
+    outcomes = explorer.gather(ordered)
+    parts["what-leaks.md"] = landing.text(ordered, outcomes)
+    parts["explorer.md"] = explorer.text(ordered, outcomes)
+    parts["static/explorer-data.js"] = explorer.script(ordered, outcomes)
+    parts["static/outcomes.csv"] = explorer.table(outcomes)
     parts["scores.md"] = scoreboard.scores([line for lines in judged.values() for line in lines])
     parts["scoreboard.md"] = scoreboard.text(papers, ordered, judged)
     parts["gallery.md"] = gallery.text(ordered, papers, fresh, folder / "gallery", jobs)

@@ -2,32 +2,61 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from gradleak.book.stopping import RULE, stop
 from gradleak.runs import records
+from gradleak.runs.records import Record
 from gradleak.show.leaks import Leaks
 from gradleak.show.tables import MISSING
 from gradleak.studies import Study
+from gradleak.studies.shared.outcomes import KINDS, Outcome
 
-NOTES = (
-    "*Stopped by*: of the defences recorded on the page, the one that changes the gradient's direction least (in "
-    "brackets its cosine with the true one) against which every attacker tried there gets less than a tenth of the "
-    "labels beyond guessing, or pictures below 20 dB. An attacker who was not tried may get more."
-)
+NOTHING = "none recorded"
 
 
-def text(ordered: list[Study]) -> str:
-    """Return the table in Markdown, each row with a link to its page, in the order of the studies."""
-    lines = ["| what leaks | from | how exactly | in | stopped by |", "| --- | --- | --- | --- | --- |"]
-    lines += [_line(study) for study in ordered if hasattr(study.module, "leaks")]
-    caption = ":::{table} What leaks: medians and shares over the recorded runs.\n:name: tab-what-leaks\n"
-    return f"{caption}:class: gradleak-table leaks\n\n" + "\n".join(lines) + f"\n:::\n\n{{.gradleak-notes}}\n{NOTES}\n"
+def text(ordered: list[Study], outcomes: Sequence[Outcome]) -> str:
+    """Return the table in Markdown, each row with a link to its page, in the order of the studies.
+
+    Args:
+        ordered: The studies.
+        outcomes: The outcomes of all pages, from which the defences that stop attacks are found.
+    """
+    shown = [(study, records.recorded(study.name)) for study in ordered if hasattr(study.module, "leaks")]
+    stops = stopped(outcomes)
+    lines = [
+        "| what leaks | from | how exactly | time of one attack | stopped by |",
+        "| --- | --- | --- | --- | --- |",
+        *(_line(study, record, stops) for study, record in shown),
+    ]
+    head = ":::{table} What leaks: medians and shares over the recorded runs.\n:name: tab-what-leaks\n"
+    notes = f"{RULE} {_times([record for _, record in shown if record])}"
+    return f"{head}:class: gradleak-table leaks\n\n" + "\n".join(lines) + f"\n:::\n\n{{.gradleak-notes}}\n{notes}\n"
 
 
-def _line(study: Study) -> str:
-    record = records.recorded(study.name)
+def stopped(outcomes: Sequence[Outcome]) -> dict[str, str]:
+    """Return for each kind of leak the defence that stops it, with its cosine and its page, in Markdown."""
+    found = {kind: stop(kind, outcomes) for kind in KINDS}
+    return {
+        kind: f"{one.family} (cosine {one.cosine:.2f}, {{page}}`{one.page}`)" if one else NOTHING
+        for kind, one in found.items()
+    }
+
+
+def _times(shown: Sequence[Record]) -> str:
+    """Return a note on what the times are, and on which machines they were measured."""
+    machines = sorted({record.provenance.processor or record.provenance.device for record in shown})
+    return (
+        "*Time*: the median over the cases in *how exactly*. It is the CPU time of one attack or, where marked, the "
+        f"elapsed time, as recorded on: {'; '.join(machines)} ({{doc}}`status`)."
+    )
+
+
+def _line(study: Study, record: Record | None, stops: dict[str, str]) -> str:
+    name = f"{{doc}}`{{}} <executed/{study.paper}/{study.name}>`"
     if record is None:
-        leaks, time = Leaks(study.title, MISSING, MISSING), MISSING
-    else:
-        leaks = study.module.leaks(record)
-        time = leaks.time + " on a GPU" * record.accelerated
-    name = f"{{doc}}`{leaks.what} <executed/{study.paper}/{study.name}>`"
-    return f"| {name} | {leaks.source} | {leaks.exactness} | {time} | {leaks.stopped} |"
+        return f"| {name.replace('{}', study.title)} | {' | '.join([MISSING] * 4)} |"
+    leaks: Leaks = study.module.leaks(record)
+    time = leaks.time + " on a GPU" * record.accelerated
+    what = name.replace("{}", leaks.what)
+    return f"| {what} | {leaks.source} | {leaks.exactness} | {time} | {stops[leaks.kind]} |"

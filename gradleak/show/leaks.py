@@ -1,4 +1,4 @@
-"""A page's row in the book's first table: what leaks, from what, how exactly, how fast, and the defence against it."""
+"""A page's row in the book's first table: what leaks, from what, how exactly, and how fast."""
 
 from __future__ import annotations
 
@@ -7,18 +7,8 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from gradleak import defenses
-from gradleak.runs import records
-from gradleak.show.tables import MISSING, duration
+from gradleak.show.tables import duration
 
-# An attack counts as stopped below these: 10 % of the labels (above guessing, where guessing gets some), and 20 dB.
-LABELS_STOPPED, PICTURES_STOPPED = 10.0, 20.0
-# The records' names of defences, where they differ from the names in `gradleak.defenses`.
-WORDS = {"noise": "gaussian-variance", "clip": "clip-share"} | {
-    "noise-coded": "gaussian",
-    "dp-coded": "dp-tensors",
-    "prune-coded": "prune-tensors",
-}
 NAMES = {
     "lenet": "LeNet", "lenet5": "LeNet-5", "resnet18": "ResNet18", "resnet20": "ResNet20", "resnet50": "ResNet50",
     "resnet50-cifar": "ResNet50", "alexnet": "AlexNet", "vgg16": "VGG16", "efficientnet-b0": "EfficientNet-B0",
@@ -39,66 +29,22 @@ class Leaks:
         what: What the attack recovers.
         source: From what: the network, the data and the batch size.
         exactness: How exactly.
-        seconds: The run time (s); NaN if it is not recorded.
-        stopped: The defence that stops the attack.
+        kind: The kind of leak, by which the defence that stops it is looked up.
+        seconds: The median time (s) of one attack, over the cases of `exactness`; NaN if it is not recorded.
+        elapsed: Whether `seconds` is elapsed time; otherwise it is CPU time.
     """
 
     what: str
     source: str
     exactness: str
+    kind: str
     seconds: float = math.nan
-    stopped: str = MISSING
+    elapsed: bool = False
 
     @property
     def time(self) -> str:
-        """The run time as a text with its unit."""
-        return duration(self.seconds)
-
-
-def stopped_on(study: str, success: str, threshold: float, attack: str = "") -> str:
-    """Return the defence that stops an attack, from the record of the page that measures defences.
-
-    Args:
-        study: The study whose page measures defences.
-        success: The column that measures the attack's success.
-        threshold: The success below which the attack counts as stopped.
-        attack: Use only the rows of this attack.
-    """
-    record = records.recorded(study)
-    return MISSING if record is None else stopped(record.frame(), success, threshold, attack)
-
-
-def stopped(rows: pd.DataFrame, success: str, threshold: float, attack: str = "") -> str:
-    """Return the defence in some rows that stops an attack; arguments as in `stopped_on`."""
-    if attack:
-        rows = rows[rows["attack"] == attack]
-    defended = rows[rows["defense"].notna() & (rows["defense"] != "none") & rows[success].notna()]
-    return least_stopping(defended.assign(success=defended[success].astype(float)), threshold)
-
-
-def least_stopping(rows: pd.DataFrame, threshold: float) -> str:
-    """Return the defence that changes the gradient's direction least among those that stop even the best attacker.
-
-    Args:
-        rows: Columns defense, level, success and, if known, utility, which is the cosine with the true gradient.
-        threshold: The success below which an attacker counts as stopped.
-    """
-    attackers = [
-        name for name in ("attacker", "attack", "reading", "place") if name in rows and rows[name].notna().any()
-    ]
-    if "utility" not in rows:
-        rows = rows.assign(utility=float("nan"))
-    # The PSNR of a failed picture is −∞ dB, which would make the mean −∞. So pictures are summarised by the median.
-    tried = rows.groupby(["defense", "level", *attackers])[["success", "utility"]].agg(
-        "median" if threshold == PICTURES_STOPPED else "mean"
-    )
-    best = tried.groupby(level=["defense", "level"]).agg({"success": "max", "utility": "median"})
-    stopping = best[best["success"] < threshold].sort_values("utility", ascending=False)
-    if stopping.empty:
-        return f"none of {len(best)} recorded"
-    (name, level), cosine = stopping.index[0], stopping["utility"].iloc[0]
-    shown = defenses.shown(f"{WORDS.get(name, name)}/{level}")
-    return shown if math.isnan(cosine) else f"{shown} ({cosine:.2f})"
+        """The time as a text with its unit."""
+        return duration(self.seconds) + " elapsed" * (self.elapsed and not math.isnan(self.seconds))
 
 
 def largest_recovered(rows: pd.DataFrame, column: str, full: float) -> tuple[int, int]:

@@ -27,7 +27,7 @@ from gradleak.sequences.span import span_of
 from gradleak.show import figures
 from gradleak.show.drawn import drawn, lines
 from gradleak.show.headline import Headline
-from gradleak.show.leaks import LABELS_STOPPED, Leaks, stopped
+from gradleak.show.leaks import Leaks
 from gradleak.show.summaries import count, mean, median, only, select, summary, total
 from gradleak.show.touch import InteractiveFigure, ReadingReplay, WordStep
 from gradleak.studies import Experiment, Row, setting
@@ -506,13 +506,12 @@ def leaks(record: Record) -> Leaks:
     """Return this page's row in the book's first table."""
     rows = record.rows(ReadBatches)
     read = rows[rows["words"] == "all"]
-    largest = read[read["size"] == read["size"].max()]
     return Leaks(
         "whole sentences, in order",
         f"batch of up to {read['size'].max()} sentences; LSTM, GRU, transformer",
         f"{read['exact'].sum():,} of {len(read):,} batches whole, each word in its place",
-        largest["seconds"].median(),
-        stopped(record.frame(), "right", LABELS_STOPPED / 100),
+        "text",
+        read["seconds"].median(),
     )
 
 

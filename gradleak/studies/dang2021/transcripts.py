@@ -391,6 +391,7 @@ def leaks(record: Record) -> Leaks:
         "what was said, in order",
         "one utterance; a speech recogniser",
         f"{alone['exact'].sum()} of {len(alone)} transcripts, each word in its place",
+        "text",
         alone["seconds"].median(),
     )
 

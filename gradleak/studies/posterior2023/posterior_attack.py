@@ -26,7 +26,7 @@ from gradleak.runs.forms import Form, Whole
 from gradleak.runs.records import Record
 from gradleak.show.drawn import arranged, lines, panel, powers_of_two
 from gradleak.show.headline import Headline
-from gradleak.show.leaks import LABELS_STOPPED, Leaks, listed, span, stopped_on
+from gradleak.show.leaks import Leaks, listed, span
 from gradleak.show.summaries import among, joined, only, summary
 from gradleak.studies import Experiment, setting
 from gradleak.studies.shared.attacked_networks import OnPixels, built
@@ -445,8 +445,9 @@ def leaks(record: Record) -> Leaks:
         "label counts, by confidence",
         f"batch of {span(table['size'])}, auxiliary data; {listed(table['network'])}",
         f"{span(100 * table.groupby('network')['instances'].mean(), '.1f')} % of labels",
+        "labels",
         table["seconds"].median(),
-        stopped_on("llg-defenses", "over_guess", LABELS_STOPPED, attack="posterior"),
+        elapsed=True,
     )
 
 

@@ -149,10 +149,11 @@ class Outcome:
 
 def family(defense: str) -> str:
     """Return the family of a defence that is written name/level."""
-    name = defense.partition("/")[0]
+    name, *levels = defense.split("/")
     if name not in FAMILIES:
         raise unknown("defence", name, FAMILIES)
-    return FAMILIES[name]
+    # Without noise only the clipping is left.
+    return RESCALING if name in ("release", "dp-sgd") and float(levels[-1]) == 0 else FAMILIES[name]
 
 
 def shown(defense: str) -> str:

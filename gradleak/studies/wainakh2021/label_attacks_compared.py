@@ -358,7 +358,8 @@ def outcomes(record: Record) -> list[Outcome]:
     rows = record.frame()
     rows = rows[rows["attack"] != "guess"]
     return collected(
-        record, rows, "labels", FOUND, chance=rows["success"] - rows["over_guess"], attack=rows["attack"].replace("GradInversion", "GradInversion's rule"),
+        record, rows, "labels", FOUND, chance=rows["success"] - rows["over_guess"],
+        attack=rows["attack"].replace("GradInversion", "GradInversion's rule"),
         network=(rows["network"] + ", " + rows["activation"]).str.rstrip(", "), training=stages(rows["epochs"]),
         data=rows["dataset"], batch=rows["size"], defense=written(rows["defense"], rows["level"], WORDS),
         detail=[f"after {epochs} epochs" if epochs else "" for epochs in rows["epochs"]],

@@ -24,7 +24,7 @@ from gradleak.runs.fitting import Sees
 from gradleak.runs.records import Record
 from gradleak.show import figures
 from gradleak.show.headline import Headline
-from gradleak.show.leaks import LABELS_STOPPED, Leaks, stopped_on
+from gradleak.show.leaks import Leaks
 from gradleak.show.summaries import among, joined, least, mean, select, summary
 from gradleak.studies import Experiment, Row, setting
 from gradleak.studies.shared.attacked_networks import built
@@ -278,8 +278,9 @@ def leaks(record: Record) -> Leaks:
         "label counts, by sign and size",
         f"batch of {counts['size'].max()}; untrained CNN, {counts['dataset'].nunique()} datasets",
         f"{alone['success'].mean():.0f} % of labels; {knowing['success'].mean():.0f} % with auxiliary data",
+        "labels",
         alone["seconds"].median(),
-        stopped_on("llg-defenses", "over_guess", LABELS_STOPPED),
+        elapsed=True,
     )
 
 

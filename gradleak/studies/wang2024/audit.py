@@ -506,8 +506,8 @@ def outcomes(record: Record) -> list[Outcome]:
     for leak, measure, column in LEAKING:
         own = rows[rows[column].notna()]
         found += collected(
-            record, own, leak, measure, cosine=own["cosine"], attack=own["attack"].replace(ATTACKS_SHOWN), network=own["model"],
-            data=own["data"], batch=own["batch_size"].astype(int), defense=own["defense"],
+            record, own, leak, measure, cosine=own["cosine"], attack=own["attack"].replace(ATTACKS_SHOWN),
+            network=own["model"], data=own["data"], batch=own["batch_size"].astype(int), defense=own["defense"],
         )  # fmt: skip
         own = record.rows(AuditedFederation)
         own = own[own[column].notna()]

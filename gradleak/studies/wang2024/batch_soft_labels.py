@@ -28,7 +28,7 @@ from gradleak.runs.records import Record
 from gradleak.show import figures
 from gradleak.show.drawn import bound, crossed, drawn, lines, scattered
 from gradleak.show.headline import Headline
-from gradleak.show.leaks import LABELS_STOPPED, Leaks, largest_recovered, least_stopping, listed
+from gradleak.show.leaks import Leaks, largest_recovered, listed
 from gradleak.show.summaries import NOTHING, Measure, among, count, mean, median, only, percent, select, summary, total
 from gradleak.studies import Experiment, Row, setting
 from gradleak.studies.shared import attacked_networks
@@ -436,13 +436,13 @@ def leaks(record: Record) -> Leaks:
     clean = rows[(rows["noise"] == 0) & (rows["dtype"] == "float32") & (rows["classes"] > 0) & ~rows["repeated"]]
     size, classes = largest_recovered(clean, "whole", 1.0)
     shown = clean[(clean["size"] == size) & (clean["classes"] == classes)]
-    noisy = rows[rows["noise"] > 0].assign(defense="gaussian", level=lambda own: own["noise"])
     return Leaks(
         "all soft labels and features",
         f"batch of up to {size}, {classes:,} classes; {listed(clean['network'])}",
         f"every batch of {size} whole, L1 error {shown['label_error'].median():.0e}",
+        "soft labels",
         shown["seconds"].median(),
-        least_stopping(noisy.assign(success=100.0 * noisy["whole"]), LABELS_STOPPED),
+        elapsed=True,
     )
 
 

@@ -25,7 +25,7 @@ from gradleak.runs.fitting import Sees
 from gradleak.runs.records import Record
 from gradleak.show import figures
 from gradleak.show.headline import Headline
-from gradleak.show.leaks import PICTURES_STOPPED, Leaks, by_stage, stopped
+from gradleak.show.leaks import Leaks, by_stage
 from gradleak.show.summaries import count, least, mean, median, only, ranged, select, spread_if_many, summary
 from gradleak.studies import Experiment, Row, setting
 from gradleak.studies.shared import attacked_networks
@@ -458,8 +458,9 @@ def leaks(record: Record) -> Leaks:
         "the image, layer by layer",
         "one image; LeNet",
         f"{by_stage(closed)}; polished {by_stage(polished)}",
+        "images",
         closed["seconds"].median(),
-        stopped(record.frame(), "psnr", PICTURES_STOPPED),
+        elapsed=True,
     )
 
 

@@ -27,7 +27,7 @@ from gradleak.runs.records import Record
 from gradleak.show import figures
 from gradleak.show.drawn import bound
 from gradleak.show.headline import Headline
-from gradleak.show.leaks import PICTURES_STOPPED, Leaks, largest_recovered, stopped
+from gradleak.show.leaks import Leaks, largest_recovered
 from gradleak.show.summaries import among, count, decibels, least, mean, median, only, percent, select, summary, total
 from gradleak.studies import Experiment, Row, setting
 from gradleak.studies.shared.defended import BehindDefence, Defence, sent_behind, with_defence_cells
@@ -384,8 +384,9 @@ def leaks(record: Record) -> Leaks:
         "all images, in closed form",
         f"batch of up to {size}; fully connected, no biases",
         f"all {size} images, {shown['psnr'].median():.0f} dB (median of {len(shown)} batches)",
+        "images",
         shown["seconds"].median(),
-        stopped(record.frame(), "psnr", PICTURES_STOPPED),
+        elapsed=True,
     )
 
 

@@ -30,7 +30,7 @@ from gradleak.runs.fitting import Sees
 from gradleak.runs.records import Record
 from gradleak.show import figures
 from gradleak.show.headline import Headline
-from gradleak.show.leaks import PICTURES_STOPPED, Leaks, stopped
+from gradleak.show.leaks import Leaks
 from gradleak.show.summaries import count, least, mean, median, ranged, select, spread_if_many, summary
 from gradleak.studies import Experiment, Row, setting
 from gradleak.studies.shared.defended import BehindDefence, Defence, refused_table, sent_behind
@@ -569,8 +569,8 @@ def leaks(record: Record) -> Leaks:
         "the image, in closed form",
         "one image; fully connected, no biases",
         f"{ours['psnr'].median():.0f} dB (median of {len(ours)})",
+        "images",
         ours["seconds"].median(),
-        stopped(record.frame(), "psnr", PICTURES_STOPPED),
     )
 
 

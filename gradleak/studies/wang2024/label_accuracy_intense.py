@@ -22,7 +22,7 @@ from gradleak.runs.fitting import Sees
 from gradleak.runs.records import Record
 from gradleak.show import figures
 from gradleak.show.headline import Headline
-from gradleak.show.leaks import LABELS_STOPPED, Leaks, listed, stopped_on
+from gradleak.show.leaks import Leaks, listed
 from gradleak.show.summaries import NOTHING, Measure, Text, among, cell, median, only, percent, select, summary, total
 from gradleak.studies import Experiment, Row, setting
 from gradleak.studies.shared import attacked_networks, searched
@@ -384,8 +384,9 @@ def leaks(record: Record) -> Leaks:
         "the soft label",
         f"one sample; {listed(exact['network'])}",
         f"{share:.1f} % of {exact['count'].sum():,} labels, L1 error {error:.0e}",
+        "soft labels",
         exact["milliseconds"].median() / 1000,
-        stopped_on("noise", "within_tenth", LABELS_STOPPED),
+        elapsed=True,
     )
 
 
@@ -394,6 +395,7 @@ def outcomes(record: Record) -> list[Outcome]:
     rows = record.rows(NetworkAttacked)
     return collected(
         record, rows, "soft labels", average_of("accuracy", "labels recovered", "samples"),
-        attack=["exact solver" if name == "exact" else f"published search, {name}" for name in rows["solver"]], network=rows["network"], training=rows["stage"],
+        attack=["exact solver" if name == "exact" else f"published search, {name}" for name in rows["solver"]],
+        network=rows["network"], training=rows["stage"],
         data=rows["dataset"], client=rows["dtype"], detail=rows["labels"] + " labels",
     )  # fmt: skip

@@ -379,6 +379,7 @@ def outcomes(record: Record) -> list[Outcome]:
     ]
     return collected(
         record, rows, "soft labels", near, cosine=rows["utility"],
-        attack=rows["attack"].str.replace("exact", "exact solver").replace(SWARM, "published search, swarm"), network=rows["network"], data=rows["dataset"],
+        attack=rows["attack"].str.replace("exact", "exact solver").replace(SWARM, "published search, swarm"),
+        network=rows["network"], data=rows["dataset"],
         defense=defenses_sent, detail="smoothing labels",
     )  # fmt: skip

@@ -26,7 +26,7 @@ from gradleak.runs.fitting import Sees
 from gradleak.runs.records import Record
 from gradleak.show import figures
 from gradleak.show.headline import Headline
-from gradleak.show.leaks import PICTURES_STOPPED, Leaks, largest_recovered, least_stopping
+from gradleak.show.leaks import Leaks, largest_recovered
 from gradleak.show.summaries import Measure, among, count, mean, median, only, select, summary
 from gradleak.studies import Experiment, Row, setting
 from gradleak.studies.shared import peeled
@@ -345,13 +345,12 @@ def leaks(record: Record) -> Leaks:
     peeled = rows[rows["what"] == "batch"]
     size, _ = largest_recovered(peeled.assign(back=peeled["back"].astype(float)), "back", 1.0)
     shown = peeled[peeled["size"] == size]
-    noisy = record.rows(FromNoise).assign(defense="gaussian")
     return Leaks(
         "all images, layer by layer",
         f"batch of {size}; ResNet18, untrained",
         f"all {size} images, {shown['psnr'].median():.0f} dB (median of {len(shown)} batches)",
+        "images",
         shown["cpu_seconds"].median(),
-        least_stopping(noisy.assign(success=noisy["least"]), PICTURES_STOPPED),
     )
 
 

@@ -219,6 +219,7 @@ def leaks(record: Record) -> Leaks:
         "labels, by the least entry",
         f"batch of {rule['size'].max()}; {listed(rule['network'])}",
         f"{distinct:.1f} % of labels, {repeated:.1f} % where they repeat",
+        "labels",
         rule["seconds"].median() if "seconds" in rule else math.nan,
     )
 

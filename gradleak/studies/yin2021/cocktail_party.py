@@ -299,7 +299,8 @@ def outcomes(record: Record) -> list[Outcome]:
     rows = record.frame()
     near = average_of("near", f"features with a cosine of at least {NEAR}", "batches", spread="", count="one")
     return collected(
-        record, rows.assign(one=1), "features", near, attack=rows["attack"].replace("exact recovery", "batch solver"), network=rows["network"],
+        record, rows.assign(one=1), "features", near, attack=rows["attack"].replace("exact recovery", "batch solver"),
+        network=rows["network"],
         training=["untrained" if classes else "trained" for classes in rows["classes"]], data=rows["dataset"],
         batch=rows["size"],
     )  # fmt: skip
