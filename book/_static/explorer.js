@@ -74,7 +74,7 @@
         const ways = CHOICES.filter(axis => state[axis] !== undefined)
           .map(axis => [axis, selected([axis]).length]).filter(([, count]) => count > 0)
           .map(([axis, count]) => element("button", { type: "button", onclick: () => choose({ [axis]: undefined }) },
-            `any ${NAMES[axis].toLowerCase()} (${count})`))
+            `${axis === "leak" ? "any kind of leak" : `any ${NAMES[axis].toLowerCase()}`} (${count})`))
         return [element("strong", {}, "Not run: "), "no page of the book measures this setting. ",
           ways.length ? "Outcomes if you leave one choice open: " : "Leave two or more choices open.", ...ways.flatMap(way => [way, " "])]
       }
@@ -92,7 +92,7 @@
       const ofKind = rows.filter(row => state.leak === undefined || row[column("leak")] === state.leak)
       const heads = lists[axis].map((_, index) => index).filter(index => ofKind.some(row => row[column(axis)] === index))
       const keys = [...new Set(ofKind.map(row => `${row[column("leak")]}/${row[column("attack")]}`))]
-        .map(key => key.split("/").map(Number)).sort((one, other) => one[0] - other[0] || one[1] - other[1])
+        .map(key => key.split("/").map(Number))
       const cells = new Map()
       for (const row of others) {
         const key = `${row[column("leak")]}/${row[column("attack")]}/${row[column(axis)]}`
@@ -103,6 +103,12 @@
         ...heads.map(index => element("th", { scope: "col", class: state[axis] === index ? "chosen" : undefined }, label(axis, index))))
       const lines = []
       let kind
+      // Attacks that were run in the chosen setting come first, the most severe of them on top.
+      const most = new Map(keys.map(([leak, attack]) => [`${leak}/${attack}`, Math.max(-1, ...heads.map(index => {
+        const cell = cells.get(`${leak}/${attack}/${index}`)
+        return cell ? cell.row[SEVERITY] : -1
+      }))]))
+      keys.sort((one, other) => one[0] - other[0] || most.get(other.join("/")) - most.get(one.join("/")) || one[1] - other[1])
       for (const [leak, attack] of keys) {
         if (leak !== kind) {
           kind = leak
@@ -160,6 +166,8 @@
       axes.replaceChildren(...COLUMNS.map(name => element("option", { value: name, selected: state.columns === name }, NAMES[name].toLowerCase())))
       told.replaceChildren(...summary(found))
       heat.replaceChildren(map())
+      const column = heat.querySelector("thead th.chosen")
+      if (column) heat.scrollLeft = column.offsetLeft - heat.clientWidth / 2
       results.replaceChildren(found.length ? list(found) : "")
       more.hidden = found.length <= state.shown
       more.textContent = `Show ${Math.min(STEP, found.length - state.shown)} more of ${found.length - state.shown}`

@@ -1,4 +1,4 @@
-"""Write the explorer: what was measured in which setting, as plain tables, as data for the browser and as a CSV file."""
+"""Write the explorer, what was measured in which setting: plain tables, data for the browser, and a CSV file."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def script(ordered: Sequence[Study], outcomes: Sequence[Outcome]) -> str:
         "pages": [[study.title, f"executed/{study.paper}/{study.name}.html"] for study in pages],
         "rows": rows,
     }
-    return f"const {CONSTANT} = {json.dumps(content, ensure_ascii=False, separators=(',', ':'))}\n"
+    return f"const {CONSTANT} = {json.dumps(content, separators=(',', ':'))}\n"
 
 
 def _family(outcomes: Sequence[Outcome], defense: str) -> str:
@@ -170,5 +170,6 @@ def table(outcomes: Sequence[Outcome]) -> str:
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow([*columns, "defense_in_words", "leaks"])
     for one in outcomes:
-        writer.writerow([*asdict(one).values(), shown(one.defense), LEVELS[one.severity]])
+        values = [f"{value:.5g}" if isinstance(value, float) else value for value in asdict(one).values()]
+        writer.writerow([*values, shown(one.defense), LEVELS[one.severity]])
     return stream.getvalue()

@@ -15,11 +15,11 @@ RULE = (
     f"or text). A defence stops an attack where the attack recovers, in at least {LEAST} cases, less than a tenth of "
     "what guessing leaves open, or images below 20 dB. This does not count if any attack on the same kind of leak "
     "succeeds on any page behind the same family of defences at the same strength or a greater one. The strength is "
-    "the cosine of the gradient that is sent with the true one: the smaller the cosine, the stronger the defence. Where "
-    "a page records no cosine, only levels of the same defence are compared. "
-    "Clipping is never named: it multiplies the whole gradient by one number, for which an attacker can solve. If "
-    "several defences are left, the table names the one with the largest cosine, which costs least, and the page that "
-    "measures it. An attack that was not tried may recover more."
+    "the cosine of the gradient that is sent with the true one: the smaller the cosine, the stronger the defence. "
+    "Where a page records no cosine, only levels of the same defence are compared. Clipping is never named: it "
+    "multiplies the whole gradient by one number, for which an attacker can solve. If several defences are left, the "
+    "table names the one with the largest cosine, which costs least, and the page that measures it. An attack that was "
+    "not tried may recover more."
 )
 
 

@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 from scipy.stats import binomtest, quantile_test, t
 
-from gradleak import defenses
+from gradleak import data, defenses
 from gradleak.errors import InputError, unknown
 from gradleak.runs.records import Record
 from gradleak.show.leaks import NAMES
@@ -45,6 +45,8 @@ WORDS = {
     "dp-coded": "dp-tensors",
     "prune-coded": "prune-tensors",
 }
+# What attackers know, by their names in the records of wang2024's pages.
+KNOWLEDGE = {"aware": "defence known", "unaware": "defence unknown", "as one step": "taken for one step"}
 # The recognisers of dang2021's pages.
 RECOGNISERS = {"paper": "recogniser of the paper", "small": "small recogniser", "small-2": "small recogniser, 2 layers"}
 # The families of defences, by the first part of a defence's name.
@@ -300,7 +302,7 @@ def collected(
                 attack=attack,
                 network=named(str(key["network"])),
                 training=str(key["training"]),
-                data=str(key["data"]),
+                data=data.title(str(key["data"])) if key["data"] in data.names() else str(key["data"]),
                 batch=int(str(key["batch"])),
                 defense="none" if key["defense"] == "none/0" else str(key["defense"]),
                 client=client,

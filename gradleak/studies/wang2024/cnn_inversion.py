@@ -33,7 +33,7 @@ from gradleak.studies.shared.attacked_networks import STAGES, AttackedNetwork, S
 from gradleak.studies.shared.defended import BehindDefence, Defence, refused_table, sent_behind
 from gradleak.studies.shared.matched_runs import OnLeNet, lenets
 from gradleak.studies.shared.mosaics import packed, show
-from gradleak.studies.shared.outcomes import PSNR, Outcome, collected, written
+from gradleak.studies.shared.outcomes import KNOWLEDGE, PSNR, Outcome, collected, written
 from gradleak.studies.shared.samples import DTYPES, inputs_of, pooled_samples
 
 PLACE = "Beyond section 4.3"
@@ -483,6 +483,6 @@ def outcomes(record: Record) -> list[Outcome]:
     )  # fmt: skip
     rows = record.part("defense")
     return found + collected(
-        record, rows, "images", PSNR, cosine=rows["utility"], attack="closed form, " + rows["attacker"],
+        record, rows, "images", PSNR, cosine=rows["utility"], attack="closed form, " + rows["attacker"].map(KNOWLEDGE),
         network="lenet", data=rows["dataset"], defense=written(rows["defense"], rows["level"], {"clip": "clip-share"}),
     )  # fmt: skip

@@ -32,7 +32,7 @@ from gradleak.show.summaries import among, count, decibels, least, mean, median,
 from gradleak.studies import Experiment, Row, setting
 from gradleak.studies.shared.defended import BehindDefence, Defence, sent_behind, with_defence_cells
 from gradleak.studies.shared.mosaics import packed, show
-from gradleak.studies.shared.outcomes import Outcome, collected, median_of, written
+from gradleak.studies.shared.outcomes import KNOWLEDGE, Outcome, collected, median_of, written
 from gradleak.studies.shared.samples import DTYPES, soft_labels
 
 PLACE = "Beyond section 4.2"
@@ -400,7 +400,8 @@ def outcomes(record: Record) -> list[Outcome]:
     )  # fmt: skip
     rows = record.part("defense")
     return found + collected(
-        record, rows, "images", mean, cosine=rows["utility"], attack="closed form, " + rows["attacker"], network="fcn4",
+        record, rows, "images", mean, cosine=rows["utility"], attack="closed form, " + rows["attacker"].map(KNOWLEDGE),
+        network="fcn4",
         data=rows["dataset"], batch=rows["size"],
         defense=written(rows["defense"], rows["level"], {"clip": "clip-share"}),
     )  # fmt: skip

@@ -35,7 +35,7 @@ from gradleak.show.summaries import count, least, mean, median, ranged, select, 
 from gradleak.studies import Experiment, Row, setting
 from gradleak.studies.shared.defended import BehindDefence, Defence, refused_table, sent_behind
 from gradleak.studies.shared.mosaics import packed, show
-from gradleak.studies.shared.outcomes import PSNR, Outcome, collected, written
+from gradleak.studies.shared.outcomes import KNOWLEDGE, PSNR, Outcome, collected, written
 from gradleak.studies.shared.restored import Quality, clock, quality
 from gradleak.studies.shared.samples import DTYPES, pooled_samples
 
@@ -590,6 +590,7 @@ def outcomes(record: Record) -> list[Outcome]:
     )  # fmt: skip
     rows = record.part("defense")
     return found + collected(
-        record, rows, "images", PSNR, cosine=rows["utility"], attack="closed form, " + rows["attacker"], network="fcn4",
+        record, rows, "images", PSNR, cosine=rows["utility"], attack="closed form, " + rows["attacker"].map(KNOWLEDGE),
+        network="fcn4",
         data=rows["dataset"], defense=written(rows["defense"], rows["level"], {"clip": "clip-share"}),
     )  # fmt: skip

@@ -32,7 +32,7 @@ from gradleak.studies import Experiment, Row, setting
 from gradleak.studies.shared import peeled
 from gradleak.studies.shared.defended import sent_behind
 from gradleak.studies.shared.mosaics import packed, show
-from gradleak.studies.shared.outcomes import Outcome, collected, median_of
+from gradleak.studies.shared.outcomes import KNOWLEDGE, Outcome, collected, median_of
 from gradleak.studies.shared.peeled import (
     FACTOR,
     OUTCOMES,
@@ -365,7 +365,8 @@ def outcomes(record: Record) -> list[Outcome]:
     )  # fmt: skip
     rows = record.rows(FromNoise)
     found += collected(
-        record, rows, "images", worst, attack="peeling, " + rows["attacker"], network="resnet18", data=rows["dataset"],
+        record, rows, "images", worst, attack="peeling, " + rows["attacker"].map(KNOWLEDGE),
+        network="resnet18", data=rows["dataset"],
         defense=[f"gaussian/{level:g}" for level in rows["level"]],
     )  # fmt: skip
     rows = record.part("matched")

@@ -39,7 +39,7 @@ from gradleak.show.headline import Headline
 from gradleak.show.summaries import NOTHING, Measure, among, count, greatest, least, median, only, select, summary
 from gradleak.studies import Experiment, Row, setting
 from gradleak.studies.shared.mosaics import packed, show
-from gradleak.studies.shared.outcomes import Outcome, collected, median_of
+from gradleak.studies.shared.outcomes import KNOWLEDGE, Outcome, collected, median_of
 from gradleak.studies.shared.peeled import (
     BACK,
     OUTCOMES,
@@ -778,7 +778,8 @@ def outcomes(record: Record) -> list[Outcome]:
         ("none", f"2 local steps, rate {x:g}") if name == LOCAL else (f"{name}/{x:g}", "float32") for name, x in levels
     ]
     found += collected(
-        record, rows, "images", worst, attack="peeling, " + rows["attacker"], network="resnet18", data=rows["dataset"],
+        record, rows, "images", worst, attack="peeling, " + rows["attacker"].map(KNOWLEDGE),
+        network="resnet18", data=rows["dataset"],
         batch=[2 if defense == LOCAL else 1 for defense in rows["defense"]], defense=[defense for defense, _ in behind],
         client=[client for _, client in behind],
     )  # fmt: skip
