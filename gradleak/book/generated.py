@@ -12,7 +12,16 @@ from matplotlib.figure import Figure
 
 from gradleak import claims, paths, studies
 from gradleak.book import (
-    architecture, attacks, checked, cover, explorer, gallery, landing, performance, reports, scoreboard,
+    architecture,
+    attacks,
+    checked,
+    cover,
+    explorer,
+    gallery,
+    landing,
+    performance,
+    reports,
+    scoreboard,
 )  # fmt: skip
 from gradleak.book.pages import PageRun
 from gradleak.claims import Line

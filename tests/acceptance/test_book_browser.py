@@ -99,7 +99,8 @@ def reach(view: Any, scheme: str, width: int) -> int:
 
 
 def test_the_named_pages_are_there(visits: dict[str, Any]) -> None:
-    prose = "index reading scoreboard report-card gallery explorer around performance clusters status architecture api references"
+    prose = "index reading scoreboard report-card gallery explorer around performance clusters status architecture"
+    prose += " api references"
     named = {*prose.split(), "wang2024", "wainakh2021", "yin2021", "posterior2023", "dang2021"}
     named |= {f"executed/{studies.load(name).paper}/{name}" for name in studies.names()}
     assert {f"book/{name}.html" for name in named} == set(visits)
