@@ -56,11 +56,13 @@ class Regenerates(SphinxTransform):
         if self.env.docname not in known or title is None:
             return
         paper, text = known[self.env.docname]
-        beyond = text.startswith("Beyond")
-        words = re.sub("^Beyond", f"Goes beyond {paper}:", text) if beyond else f"Regenerates {paper}: {text}"
+        beyond = text.removeprefix("Beyond ") if text.startswith("Beyond") else ""
+        words = f"Goes beyond {paper}, {beyond}" if beyond else f"Regenerates {paper}: {text}"
+        words = "Goes beyond the papers" if beyond == "the papers" else words
         line = nodes.paragraph("", f"{words}.", classes=["regenerates"])
         section = title.parent
-        entries = [("single", f"{paper} {place}", section["ids"][0], "main", None) for place in places(text)]
+        # Without an anchor the entry and the page's own text are one result of a search.
+        entries = [("single", f"{paper} {place}", "", "main", None) for place in places(text)]
         section.insert(section.index(title) + 1, [addnodes.index(entries=entries), line] if entries else [line])
 
 

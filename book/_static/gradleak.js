@@ -31,6 +31,8 @@ document.addEventListener("DOMContentLoaded", () => {
   Search.htmlToText = (page, anchor) => {
     const parsed = new DOMParser().parseFromString(page, "text/html")
     for (const one of parsed.querySelectorAll(".math, .cell_input")) one.remove()
+    const article = parsed.querySelector("article.bd-article")
+    if (article) parsed.querySelector('[role="main"]').replaceChildren(article)
     return htmlToText(parsed.documentElement.outerHTML, anchor)
   }
 })

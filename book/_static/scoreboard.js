@@ -3,7 +3,7 @@
 (() => {
   const root = document.getElementById("claims")
   if (!root) return
-  const SHOWN = 30 // rows before "Show all"
+  const SHOWN = 25 // rows before "Show all"
   const CHOICES = { paper: "Paper", place: "Place", page: "Page", verdict: "Verdict", whose: "Whose", cause: "Cause", changed: "What changed" }
   const ORDERS = { "": "as on the pages", verdict: "verdict", place: "place", claim: "claim", published: "published", measured: "measured", page: "page" }
   const natural = new Intl.Collator("en", { numeric: true })
@@ -55,7 +55,7 @@
   function control(name, label, input) {
     input.id = `claims-${name}`
     inputs[name] = input
-    controls.append(make("label", { htmlFor: input.id }, label, input))
+    controls.append(make("div", {}, make("label", { htmlFor: input.id }, label), input))
     input.addEventListener(name === "q" ? "input" : "change", () => change({ [name]: input.value }))
   }
   control("q", "Search", make("input", { type: "search", placeholder: "words, or the name of a claim" }))
@@ -247,5 +247,7 @@
   addEventListener("popstate", () => { read(); show(); open(false) })
   read()
   show()
-  open(true)
+  // The browser itself goes to the anchor while the page loads, and would take the focus away again.
+  if (document.readyState === "complete") open(true)
+  else addEventListener("load", () => setTimeout(() => open(true)))
 })()

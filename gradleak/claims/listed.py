@@ -105,7 +105,7 @@ def whose(claim: Claim) -> Whose:
 def _measure(claim: Claim) -> str:
     measure = claim.measure
     where = f" where {_equations(measure.where)}" if measure.where else ""
-    return REDUCED[measure.reduce].format(f"`{measure.column}`") + where
+    return REDUCED[measure.reduce].format(measure.column) + where
 
 
 def _equations(values: Mapping[str, Any], *, at_least: bool = False) -> str:

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import matplotlib.pyplot as plt
-
 from gradleak import claims
 from gradleak.claims import Line, shown
 from gradleak.runs import records, runner
-from gradleak.show import figures
 from gradleak.studies import Study
 from tests.claims.test_judging import ROWS, claim, record
 
@@ -29,9 +26,9 @@ def test_a_list_says_what_is_recorded_and_what_this_run_found(toy: Study) -> Non
     (table,) = claims.verdicts(fresh).tables
     assert list(table.frame["verdict"]) == ["not reproduced"]
     assert table.name == "tab-toy-verdicts"
-    text = claims.scoreboard(toy, claims.lines({"toy": fresh}, "toy"))._repr_markdown_()
-    assert f":::{{table}} The paper's claims, {toy.title}, and what was measured." in text
-    assert "[not reproduced]{.badge .badge-not-reproduced}" in text
+    text = table._repr_markdown_()
+    assert ":::{table} The paper's claims on this page, and what was measured." in text
+    assert "[{claim}`not reproduced <toy-sum>`]{.badge .badge-not-reproduced}" in text
 
 
 def test_a_published_table_is_shown_cell_by_cell() -> None:
@@ -82,7 +79,7 @@ def test_a_remark_names_what_it_is_said_of_and_nothing_else() -> None:
     assert notes(*column, cell("a", "w")) == "Holds if v ± 0.5; w ± 0.5. v: why"
 
 
-def test_the_scoreboard_counts_draws_and_says_why() -> None:
+def test_the_scoreboard_counts_and_says_why() -> None:
     judged = [
         line(id="1"),
         line(id="2", paper="q", study="s", published=9.0, note="because", place="Table 2"),
@@ -112,21 +109,27 @@ def test_the_scoreboard_counts_draws_and_says_why() -> None:
     assert changes.loc["scale"].to_list() == [1, 0]
     assert changes.loc["written after the run"].to_list() == [0, 1]
     assert changes.loc["any of these"].to_list() == [1, 1]
-    failing = claims.failing_table(claims.of_papers(judged))
+    failing = claims.failing_table([judged[1], judged[2]], "not explained yet")
     assert list(failing.frame["page"]) == ["s", ""]
     assert list(failing.frame["reason"]) == ["because", shown.UNEXPLAINED]
-    assert "The 2 of the papers' claims" in failing.caption
-    assert "1 of them" in failing.caption
-    figure = claims.figure_matrix(judged)
-    assert figures.gray_table(figure).std() > 0.05
-    theirs, ours = figure.axes
-    labels = [text.get_text() for text in theirs.get_yticklabels()]
-    assert sorted(labels) == ["p", "q"]
-    assert {text.get_text() for text in theirs.texts} == {"1", "2"}
-    widths = {round(patch.get_width(), 6) for patch in theirs.patches if patch.get_width()}
-    assert widths == {1.0, round(1 / 3, 6), round(2 / 3, 6)}
-    assert {round(patch.get_width(), 6) for patch in ours.patches if patch.get_width()} == {0.5}
-    plt.close(figure)
+    assert failing.links[0] == ["", "claim:2", "", "", "", ""]
+    assert failing.name == "tab-scoreboard-not-explained-yet"
+
+
+def test_causes_are_counted_and_lead_to_their_claims() -> None:
+    judged = [
+        line(id="1"),
+        line(id="2", published=9.0, note="why", cause="chance"),
+        line(id="3", published=9.0, needs={"count": 99}),
+        line(id="4", published=9.0, ours="prediction"),
+        line(id="5", published=9.0, ours="finding", note="why", cause="chance"),
+    ]
+    table = claims.causes_table(judged)
+    found = {row[0]: (row[2], row[3]) for row in table.frame.itertuples(index=False)}
+    assert found == {"chance": (1, 1), "our prediction was wrong": (0, 1), "too few samples": (1, 0)}
+    assert table.links[1][0] == "bookfile:book/scoreboard.html#cause=our+prediction+was+wrong"
+    assert table.caption.startswith("The 4 claims that fail or disagree, by cause")
+    assert claims.causes_table([judged[0]]).caption.startswith("The 0 claims")
 
 
 def test_a_reason_is_as_above_only_within_one_list_or_table_of_a_page() -> None:
@@ -135,11 +138,9 @@ def test_a_reason_is_as_above_only_within_one_list_or_table_of_a_page() -> None:
         line(id=str(n), study=study, table=table, published=9.0, note="because" if n < 6 else "otherwise")
         for n, (study, table) in enumerate(placed)
     ]
-    failing = claims.failing_table(judged)
+    failing = claims.failing_table(judged, "chance")
     assert list(failing.frame["reason"]) == [
         "because", "as above", "because", "as above", "because", "because", "otherwise",
     ]  # fmt: skip
     assert list(failing.frame["page"]) == ["a", "", "", "", "b", "", ""]
-    assert failing.caption.endswith(
-        "7 of the papers' claims that fail at the scale they need, by page, each with its reason."
-    )
+    assert failing.caption.startswith("Claims that fail at the scale they need, by page. Cause: chance. The paper")

@@ -1,0 +1,111 @@
+"""The scoreboard: every claim is a row with an anchor, the failing ones are grouped, and files lie beside the book."""
+
+from __future__ import annotations
+
+import json
+from html.parser import HTMLParser
+from types import SimpleNamespace
+from typing import Any
+
+from gradleak import claims, paths
+from gradleak.book import generated, scoreboard
+from gradleak.claims import Line
+from gradleak.runs import records, runner
+from gradleak.show import provenance
+from gradleak.studies import Study
+from tests.claims.test_shown import line
+
+
+class Rows(HTMLParser):
+    """The attributes of the rows that have an id, and the texts of their cells."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.rows: dict[str, dict[str, str | None]] = {}
+        self.cells: dict[str, list[str]] = {}
+        self.links: list[str | None] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        found = dict(attributes)
+        if tag == "tr" and (name := found.get("id")):
+            self.rows[name] = found
+            self.cells[name] = []
+        elif tag == "td" and self.cells:
+            next(reversed(self.cells.values())).append("")
+        elif tag == "a":
+            self.links.append(found.get("href"))
+
+    def handle_data(self, data: str) -> None:
+        if self.cells and next(reversed(self.cells.values())):
+            next(reversed(self.cells.values()))[-1] += data.rstrip("\n")
+
+
+def page(name: str, paper: str) -> Any:
+    return SimpleNamespace(name=name, paper=paper, title=f"The page {name}")
+
+
+def judged() -> dict[str, list[Line]]:
+    first = [
+        line(id="good", statement="a < b & c"),
+        line(
+            id="bad-α", published=9.0, note="why", cause="chance",
+            changed=[{"kind": "scale", "why": "w"}, {"kind": "scale", "why": "v"}, {"kind": "wording", "why": "u"}],
+        ),
+    ]  # fmt: skip
+    second = [line(id="ours", paper="q", study="two", ours="prediction", published=9.0)]
+    return {"one": first, "two": second, "none": []}
+
+
+def text() -> str:
+    return scoreboard.text(["p", "q", "r"], [page("one", "p"), page("two", "q"), page("none", "r")], judged())
+
+
+def test_every_claim_is_a_row_with_an_anchor_and_what_it_is_filtered_by() -> None:
+    found = Rows(text())
+    assert list(found.rows) == ["claim-good", "claim-bad-α", "claim-ours"]
+    assert found.cells["claim-good"][:7] == [
+        "reproduced", "p, Table 1", "a < b & c", "2", "2 ± 1.41 (n = 2)", "± 0.5", "one",
+    ]  # fmt: skip
+    bad = found.rows["claim-bad-α"]
+    assert (bad["data-whose"], bad["data-cause"], bad["data-changed"]) == ("the paper's", "chance", "scale|wording")
+    assert found.rows["claim-ours"]["data-cause"] == "our prediction was wrong"
+    assert "data-cause" not in found.rows["claim-good"]
+    assert {"#claim-bad-α", "executed/p/one.html", "executed/q/two.html"} <= set(found.links)
+    assert text().count("<details>") == 2, "a page without claims has no fold"
+    assert 'aria-label="p: 1 reproduced, 1 not reproduced"' in text()
+
+
+def test_failing_claims_are_grouped_by_cause() -> None:
+    assert "{bookfile}`chance <book/scoreboard.html#cause=chance>`" in text()
+    assert "::::{dropdown} chance: 1 claims" in text()
+    assert "::::{dropdown} our prediction was wrong: 1 claims" in text()
+    assert "{claim}`Table 1: s <bad-α>`" in text()
+
+
+def test_lists_details_and_records_lie_beside_the_book(toy: Study) -> None:
+    without = scoreboard.files([toy], {"toy": claims.lines({}, "toy")})
+    assert set(without) == {"claims.json", "claims.csv", "claims/toy.js"}
+    assert json.loads(without["claims.json"])[0]["record"] == "not recorded"
+    records.write(runner.run_study(toy, toy.Parameters(samples=4), jobs=1), records.file_of("toy"))
+    files = scoreboard.files([toy], {"toy": claims.lines({}, "toy")})
+    address = provenance.address("toy", accelerated=False)
+    assert address == "records/toy2020/toy.json"
+    assert files[address] == records.file_of("toy").read_bytes(), "a record states the hash of its bytes"
+    (entry,) = json.loads(files["claims.json"])
+    assert (entry["id"], entry["record"], entry["verdict"]) == ("toy-sum", "current", "reproduced")
+    assert b'"link":"../records/toy2020/toy.json"' in files["claims/toy.js"]
+    folder = paths.root() / "beside"
+    generated._put_beside(folder, files | {"claims/gone.js": b"x"})
+    generated._put_beside(folder, files)
+    there = {file.relative_to(folder).as_posix() for file in folder.rglob("*") if file.is_file()}
+    assert there == set(files)
+
+
+def test_the_table_of_provenance_leads_to_the_record(toy: Study) -> None:
+    fresh = runner.run_study(toy, toy.Parameters(samples=2), jobs=1)
+    assert "bookfile" not in provenance.table(fresh)._repr_markdown_()
+    records.write(runner.run_study(toy, toy.Parameters(samples=4), jobs=1), records.file_of("toy"))
+    lines = provenance.table(fresh)._repr_markdown_().splitlines()
+    (row,) = [line for line in lines if "bookfile" in line]
+    assert row == "| file | – | {bookfile}`toy.json <records/toy2020/toy.json>` |"

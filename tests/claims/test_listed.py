@@ -1,0 +1,100 @@
+"""Claims as plain data: unique names, one flat entry each, and the rows behind a claim."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from gradleak import claims
+from gradleak.claims import Claim, Line, Measure, listed
+from gradleak.claims.listed import Fact, Listed
+from gradleak.runs.records import Record
+from tests.claims.test_judging import ROWS, claim, record
+from tests.claims.test_shown import line
+
+
+def entry(one: Line) -> Listed:
+    return listed.listed(one, "current")
+
+
+def test_ids_are_unique_over_all_pages_and_fit_into_an_address() -> None:
+    names = Counter(one.id for one in claims.load())
+    assert [name for name, number in names.items() if number > 1] == []
+    # White space, quotes and the signs of an address would break links to "scoreboard.html#claim-<id>".
+    assert not [name for name in names if set(name) & set(" \t\n\"'<>#%?&`")]
+
+
+def test_an_entry_says_what_was_measured_and_how() -> None:
+    changes: dict[str, Any] = {
+        "published": 9.0, "unit": "dB", "note": "why", "cause": "chance", "protocol": "line search",
+        "needs": {"count": 1, "nets": ["a", "b"]}, "setting": {"net": ["a", "b"], "size": 8}, "used": {"size": 8},
+        "immaterial": {"nets": {"value": "a", "why": "one is enough"}},
+        "changed": [{"kind": "scale", "why": "w"}, {"kind": "wording", "why": "v"}],
+    }  # fmt: skip
+    judged = claims.judge(claim(**changes), record(ROWS).model_copy(update={"parameters": {"count": 1, "nets": "a"}}))
+    found = entry(Line(judged, claims.judge(claim(**changes), None)))
+    assert (found.whose, found.published, found.value, found.n, found.verdict) == (
+        "the paper's", 9.0, 2.0, 2, "not reproduced",
+    )  # fmt: skip
+    assert found.spread == pytest.approx(math.sqrt(2))
+    assert found.measure == "the mean of value where net = a"
+    assert found.setting == "net = a or b, size = 8"
+    assert found.needs == "count ≥ 1, nets = a and b"
+    assert found.immaterial == "nets = a: one is enough"
+    assert (found.cause, found.record, found.this_run) == ("chance", "current", None)
+    assert [change.kind for change in found.changed] == ["scale", "wording"]
+
+
+def test_the_lists_can_be_read_back() -> None:
+    awkward = line(statement='a "b", c', published="over 98", rule=claims.Rule(at_least=1), note="ü\nx")
+    missing = line(id="nan", measure=Measure(where={"net": "c"}, column="value", reduce="mean"))
+    entries = [entry(awkward), entry(missing)]
+    assert [Listed.model_validate(one) for one in json.loads(listed.as_json(entries))] == entries
+    rows = list(csv.DictReader(io.StringIO(listed.as_csv(entries))))
+    assert [list(row) for row in rows] == [list(Listed.model_fields)] * 2
+    assert (rows[0]["statement"], rows[0]["published"], rows[0]["note"]) == ('a "b", c', "over 98", "ü\nx")
+    assert (rows[1]["value"], rows[1]["cause"], rows[0]["cause"]) == ("nan", "", "")
+    assert all(field.description for field in Listed.model_fields.values())
+
+
+def many(count: int) -> Record:
+    rows: list[dict[str, object]] = [
+        {"net": "a", "image": number, "value": number / 7, "text": "x" * 50, "good": True} for number in range(count)
+    ]
+    return record(rows)
+
+
+def test_the_rows_behind_a_claim_are_few_and_tell_themselves_apart() -> None:
+    measured: Claim = claim()
+    rows = listed.rows_behind(measured, many(30))
+    assert rows.columns == ["image", "value"], "columns that are the same in all rows, or long, are left out"
+    assert (len(rows.rows), rows.total) == (listed.MOST_ROWS, 30)
+    assert rows.rows[:2] == [["0", "0"], ["1", "0.14286"]]
+    both = claim(measure=Measure(where={"net": ["a", "b"]}, column="value", reduce="mean"))
+    assert listed.rows_behind(both, record(ROWS)).columns == ["net", "good", "value"]
+    assert listed.rows_behind(claim(measure=Measure(where={"net": "z"}, column="value", reduce="mean")), many(3)) == (
+        listed.Rows(columns=["value"], rows=[], total=0)
+    )
+
+
+def test_details_leave_out_what_is_empty_and_are_kept_in_a_script() -> None:
+    one = line(note="why", ours="finding")
+    links = [Fact(head="Page", text="A page", link="a.html")]
+    found = listed.detail(one, entry(one), links, listed.rows_behind(one.claim, many(1)))
+    facts = {fact.head: fact.text for fact in found.facts}
+    assert facts["Paper"] == "p, Table 1 (our finding)"
+    assert facts["Recorded"] == "2 ± 1.41 (n = 2)"
+    assert (facts["Holds if"], facts["Verdict"], facts["Remark"]) == ("± 0.5", "holds", "why")
+    assert not {"Cause", "Stand-in", "Run of the book", "Table"} & set(facts)
+    assert found.facts[-1].link == "a.html"
+    script = listed.as_script("toy", {"c": found})
+    assert script.startswith('(window.gradleakClaims ??= {})["toy"] = {')
+    content = json.loads(script.partition(" = ")[2])
+    assert content["c"]["facts"][0] == {"head": "Paper", "text": "p, Table 1 (our finding)"}
+    assert content["c"]["rows"]["total"] == 1
