@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gradleak.book.stopping import RULE, stop
+from gradleak.book.stopping import NOTE, RULE, stop
 from gradleak.runs import records
 from gradleak.runs.records import Record
 from gradleak.show.leaks import Leaks
@@ -30,8 +30,10 @@ def text(ordered: list[Study], outcomes: Sequence[Outcome]) -> str:
         *(_line(study, record, stops) for study, record in shown),
     ]
     head = ":::{table} What leaks: medians and shares over the recorded runs.\n:name: tab-what-leaks\n"
-    notes = f"{RULE} {_times([record for _, record in shown if record])}"
-    return f"{head}:class: gradleak-table leaks\n\n" + "\n".join(lines) + f"\n:::\n\n{{.gradleak-notes}}\n{notes}\n"
+    notes = f"{NOTE} {_times([record for _, record in shown if record])}"
+    fold = f':::{{dropdown}} How the column "stopped by" is decided\n{RULE}\n:::\n'
+    table = f"{head}:class: gradleak-table leaks\n\n" + "\n".join(lines) + "\n:::\n"
+    return f"{table}\n{{.gradleak-notes}}\n{notes}\n\n{fold}"
 
 
 def stopped(outcomes: Sequence[Outcome]) -> dict[str, str]:

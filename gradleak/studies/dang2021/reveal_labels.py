@@ -284,7 +284,7 @@ def leaks(record: Record) -> Leaks:
     rlg = rows[rows["attack"] == "RLG"]
     plain = rlg[(rlg["defense"] == "none") & (rlg["size"] == rlg["size"].max())]
     return Leaks(
-        "the set of labels, by factors",
+        "the set of labels (RLG)",
         f"batch of up to {plain['size'].max()}; {listed(plain['network'])}",
         f"{100 * plain['exact'].mean():.0f} % of sets exact",
         "labels",

@@ -507,9 +507,9 @@ def leaks(record: Record) -> Leaks:
     rows = record.rows(ReadBatches)
     read = rows[rows["words"] == "all"]
     return Leaks(
-        "whole sentences, in order",
+        "sentences of a batch",
         f"batch of up to {read['size'].max()} sentences; LSTM, GRU, transformer",
-        f"{read['exact'].sum():,} of {len(read):,} batches whole, each word in its place",
+        f"{read['exact'].sum():,} of {len(read):,} batches read exactly",
         "text",
         read["seconds"].median(),
     )

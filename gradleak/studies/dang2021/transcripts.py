@@ -388,9 +388,9 @@ def leaks(record: Record) -> Leaks:
     rows = record.rows(SingleUtterances)
     alone = rows[rows["size"] == "paper"]
     return Leaks(
-        "what was said, in order",
+        "the transcript of speech",
         "one utterance; a speech recogniser",
-        f"{alone['exact'].sum()} of {len(alone)} transcripts, each word in its place",
+        f"{alone['exact'].sum()} of {len(alone)} transcripts exact",
         "text",
         alone["seconds"].median(),
     )

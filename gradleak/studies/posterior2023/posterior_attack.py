@@ -442,7 +442,7 @@ def leaks(record: Record) -> Leaks:
     rows = record.part("table 2")
     table = rows[rows["attack"] == "posterior"]
     return Leaks(
-        "label counts, by confidence",
+        "label counts, from posteriors",
         f"batch of {span(table['size'])}, auxiliary data; {listed(table['network'])}",
         f"{span(100 * table.groupby('network')['instances'].mean(), '.1f')} % of labels",
         "labels",

@@ -275,7 +275,7 @@ def leaks(record: Record) -> Leaks:
     counts = rows[rows["size"] == rows["size"].max()]
     alone, knowing = (counts[counts["attack"] == attack] for attack in ("LLG", "LLG+"))
     return Leaks(
-        "label counts, by sign and size",
+        "label counts (LLG)",
         f"batch of {counts['size'].max()}; untrained CNN, {counts['dataset'].nunique()} datasets",
         f"{alone['success'].mean():.0f} % of labels; {knowing['success'].mean():.0f} % with auxiliary data",
         "labels",

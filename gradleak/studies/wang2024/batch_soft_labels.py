@@ -439,7 +439,7 @@ def leaks(record: Record) -> Leaks:
     return Leaks(
         "all soft labels and features",
         f"batch of up to {size}, {classes:,} classes; {listed(clean['network'])}",
-        f"every batch of {size} whole, L1 error {shown['label_error'].median():.0e}",
+        f"all batches of {size} recovered, L1 error {shown['label_error'].median():.0e}",
         "soft labels",
         shown["seconds"].median(),
         elapsed=True,

@@ -216,7 +216,7 @@ def leaks(record: Record) -> Leaks:
     rule = rows[(rows["rule"] == "GradInversion") & (rows["size"] == rows["size"].max())]
     distinct, repeated = (rule.loc[rule["repeats"] == repeats, "accuracy"].mean() for repeats in (False, True))
     return Leaks(
-        "labels, by the least entry",
+        "labels of a batch (GradInversion)",
         f"batch of {rule['size'].max()}; {listed(rule['network'])}",
         f"{distinct:.1f} % of labels, {repeated:.1f} % where they repeat",
         "labels",
