@@ -176,11 +176,19 @@ def read(paper: str) -> Report:
         raise InputError(f"{file_name(paper)}: {error}") from error
 
 
+def written(paper: str) -> bool:
+    """Whether a paper has a report."""
+    return (paths.book() / "reports" / f"{paper}.yaml").is_file()
+
+
 def places_of(line: Line) -> list[str]:
     """Return the numbered parts of the paper that a claim is about: "Figure 2", "Table 3"."""
     text = f"{line.claim.place} {line.claim.table}"
     found = (f"{kind} {number}" for kind, numbers in NUMBERED.findall(text) for number in numbers.split(" and "))
     return list(dict.fromkeys(found))
+
+
+NOTHING = "*No report on this paper is written yet.*\n"
 
 
 def text(paper: str, judged: Sequence[Line], *, alone: bool = True) -> str:
@@ -191,6 +199,8 @@ def text(paper: str, judged: Sequence[Line], *, alone: bool = True) -> str:
         judged: The judged claims of all studies of the paper.
         alone: Whether its figure and its table get labels, of which only one place in the book can have each.
     """
+    if not written(paper):
+        return NOTHING
     filled = Filled(paper, judged)
     report, say = filled.report, filled.fill
     name = f":name: fig-report-{paper}\n" if alone else ""
@@ -239,7 +249,9 @@ def card(judged: Mapping[str, Sequence[Line]]) -> str:
         judged: The judged claims of all studies, by paper, in the order of the reports.
     """
     return "\n\n".join(
-        f"## {chapter(paper)} ({paper})\n\n{text(paper, lines, alone=False)}" for paper, lines in judged.items()
+        f"## {chapter(paper)} ({paper})\n\n{text(paper, lines, alone=False)}"
+        for paper, lines in judged.items()
+        if written(paper)
     )
 
 

@@ -87,3 +87,8 @@ def test_a_claim_about_a_part_that_the_report_lacks_is_an_error(monkeypatch: pyt
     monkeypatch.setattr(reports, "read", lambda paper: fewer)
     with pytest.raises(InputError, match="about Table 2"):
         _ = filled("wang2024").tallies
+
+
+def test_a_paper_without_a_report_says_so() -> None:
+    assert reports.text("no-such-paper", []) == reports.NOTHING
+    assert reports.card({"no-such-paper": []}) == ""
