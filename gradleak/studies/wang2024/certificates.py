@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from pydantic import AfterValidator
 from torch import nn
 
-from gradleak import augment, data, models, studies
+from gradleak import augment, claims, data, models, studies
 from gradleak.hunting import BROKEN, FAMILIES, OUTCOMES
 from gradleak.hunting.running import block, pairs
 from gradleak.images import Inversion, trace_convolutional, trace_fully_connected
@@ -26,6 +26,7 @@ from gradleak.models.language import batch_of, build_language_model
 from gradleak.runs.records import Record
 from gradleak.sequences import read_sentences
 from gradleak.show.drawn import drawn, stacked
+from gradleak.show.headline import Headline
 from gradleak.show.summaries import among, only, percent, select, summary, total
 from gradleak.studies import Experiment, Row, setting
 
@@ -52,7 +53,22 @@ APART = 1_000_000
 COUNTS: dict[str, str] = dict(
     zip(OUTCOMES, ("right", "wrong", "with_truth", "without_truth", "failed", "refused"), strict=True)
 )
-WORDS = {name: family.words for name, family in FAMILIES.items()}
+# What attacks recover and what clients do, in words; some need more words here than in the hunt's lists.
+WORDS = {name: family.words for name, family in FAMILIES.items()} | {
+    "joint": "labels of a batch, all at once",
+    "connected": "inputs of fully connected layers",
+    "convolutional": "image, from convolutions",
+    "peeling": "images, by peeling",
+}
+CLIENTS = {name: one.words for name, one in BROKEN.items()} | {
+    "clipped by tensor": "each tensor is scaled by its own factor",
+    "signs": "only signs are sent, times one magnitude for each tensor",
+    "signs of lower layers": "the same for all tensors but the last layer's",
+    "weights a small step ahead": "the weights are one training step ahead, at learning rate 1e-4",
+    "weights a step ahead": "the weights are one training step ahead, at learning rate 1e-2",
+    "another prior": "labels are soft, but the attacker takes them for one-hot labels",
+    "another batch size": "the batch has one sample fewer than the attacker assumes",
+}
 COLOURS = ("#3b7a57", "#b3261e", "#8fb8de", "#f0c05a", "#c9cdd2", "#e6e8ea")
 # The attacks whose last check is timed.
 TIMED = ("fully connected, one image", "fully connected, 8 images", "convolutions, one image", "sentences, 4 of them")
@@ -241,6 +257,23 @@ def signs_of(model: nn.Module, leak: Leak) -> Leak:
     return BROKEN["signs"].sent(lambda _: leak, model, torch.Generator())
 
 
+def headline(record: Record) -> Headline:
+    """Return the finding: no certificate is wrong where every assumption holds, and few are where one is broken."""
+    rows = record.rows(Hunt)
+    holds = rows["broken"] == "none"
+    certified = rows["right"] + rows["wrong"]
+    broken = int(rows["wrong"][~holds].sum())
+    return Headline(
+        f"In attacks on random clients that keep every assumption, none of {certified[holds].sum():,} certified answers "
+        f"is wrong; if a client breaks one assumption, {broken} of {certified[~holds].sum():,} certified answers are.",
+        true=bool(rows["wrong"][holds].sum() == 0) and broken > 0,
+        claim="certificates-wrong",
+        what="wrong certificates in attacks on clients that keep every assumption, ten kinds of attack",
+        of="groups of random clients",
+        figure=figure_outcomes,
+    )
+
+
 def promises_table() -> pd.DataFrame:
     """Return what each attack certifies.
 
@@ -250,9 +283,9 @@ def promises_table() -> pd.DataFrame:
     return pd.DataFrame(
         {
             "attack": name,
-            "what it looks for": one.words,
-            "its certificate promises": one.promise,
-            "does not matter to it": ", ".join(one.idle) or "–",
+            "recovers": WORDS[name],
+            "a certified answer is right to": one.promise,
+            "assumptions that it does not use": ", ".join(one.idle) or "–",
         }
         for name, one in FAMILIES.items()
     )
@@ -260,7 +293,7 @@ def promises_table() -> pd.DataFrame:
 
 def broken_table() -> pd.DataFrame:
     """Return what a client does to break each assumption, one row for each assumption."""
-    return pd.DataFrame({"assumption": name, "what the client does": one.words} for name, one in BROKEN.items())
+    return pd.DataFrame({"broken assumption": name, "what the client does": words} for name, words in CLIENTS.items())
 
 
 def kept_table(record: Record) -> pd.DataFrame:
@@ -271,7 +304,9 @@ def kept_table(record: Record) -> pd.DataFrame:
     rows = select(record.rows(Hunt), broken="none")
     rows = _ordered(rows, "family", FAMILIES)
     counts = {outcome: total(column) for outcome, column in COUNTS.items()}
-    return summary(rows.assign(attack=rows["family"].map(WORDS)), {"attack": "attack"}, {"n": total("cases"), **counts})
+    return summary(
+        rows.assign(attack=rows["family"].map(WORDS)), {"attack": "attack"}, {"attacks": total("cases"), **counts}
+    )
 
 
 def noticed_table(record: Record) -> pd.DataFrame:
@@ -282,7 +317,7 @@ def noticed_table(record: Record) -> pd.DataFrame:
     """
     rows = _ordered(record.rows(Hunt), "broken", BROKEN)
     certify = [name for name, family in FAMILIES.items() if not family.promise.startswith("none")]
-    return summary(rows, {"assumption": "broken"}, {name: among(_said, family=name) for name in certify})
+    return summary(rows, {"broken assumption": "broken"}, {name: among(_said, family=name) for name in certify})
 
 
 def _ordered(rows: pd.DataFrame, column: str, words: Iterable[str]) -> pd.DataFrame:
@@ -297,7 +332,7 @@ def _said(own: pd.DataFrame) -> str:
     for column in ("wrong", "right"):
         if count := own[column].sum():
             share = 100 * count / cases
-            return f"{column} {share:.0f}" if share >= 10 else f"{column} {share:.1f}"
+            return f"{column} {share:.0f} %" if share >= 10 else f"{column} {share:.1f} %"
     counts = {
         "open": own["with_truth"].sum() + own["without_truth"].sum(),
         "failed": own["failed"].sum(),
@@ -316,12 +351,12 @@ def unnoticed_table(record: Record) -> pd.DataFrame:
     rows = rows[rows.groupby(["family", "broken"])["wrong"].transform("sum") > 0]
     return summary(
         rows.assign(attack=rows["family"].map(WORDS), certified=rows["wrong"] + rows["right"]),
-        {"attack": "attack", "assumption": "broken"},
+        {"attack": "attack", "broken assumption": "broken"},
         {
-            "n": total("cases", ".0f"),
+            "attacks": total("cases", ".0f"),
             "certified": total("certified", ".0f"),
-            "wrong": total("wrong", ".0f"),
-            "one of them, by its seed": _first_example,
+            "certified and wrong": total("wrong", ".0f"),
+            "example: seed (setting)": _first_example,
         },
     )
 
@@ -337,8 +372,8 @@ def cost_table(record: Record) -> pd.DataFrame:
         {"attack": "attack"},
         {
             "whole attack (ms)": only("seconds", _milliseconds),
-            "its last check (ms)": only("check_seconds", _milliseconds),
-            "share": only("share_seconds", percent()),
+            "final check (ms)": only("check_seconds", _milliseconds),
+            "share of the check": only("share_seconds", percent()),
         },
     )
 
@@ -357,7 +392,7 @@ def figure_outcomes(record: Record) -> Figure:
     kept = _ordered(select(rows, broken="none"), "family", FAMILIES)
     rest = _ordered(rows[rows["broken"] != "none"], "broken", BROKEN)
     kept = kept.assign(bar=kept["family"], holds="every assumption holds")
-    rest = rest.assign(bar=rest["broken"], holds="one is broken, all attacks")
+    rest = rest.assign(bar=rest["broken"], holds="one is broken (all attacks)")
     return drawn(
         pd.concat([kept, rest]),
         stacked("bar", COUNTS, COLOURS),
@@ -366,5 +401,5 @@ def figure_outcomes(record: Record) -> Figure:
         height=5.2,
         legend=6,
         sharey=False,
-        xlabel="share of cases (%)",
+        xlabel="share of attacks (%)",
     )

@@ -712,7 +712,7 @@ def figure_broken(record: Record) -> Figure:
         legend=2,
         xscale="log",
         xlabel=f"standard deviation of the logits ({classes} classes)",
-        ylabel="wrong certificates (% of samples)",
+        ylabel="wrong certificates (%)",
         ylim=(-3, 103),
     )
 

@@ -360,7 +360,7 @@ def figure_sizes(record: Record) -> Figure:
         bound(many - 2, "limit together ", 106, ha="right"),
         lambda axis, _: axis.xaxis.set_major_locator(MaxNLocator(integer=True)),
         height=3.4,
-        legend=4,
+        legend=2,
         xlabel=f"batch size B (samples of {many} classes)",
         ylabel="batches recovered (%)",
         ylim=(-4, 114),

@@ -46,12 +46,13 @@ def test_many_seeds_are_shared_out_to_trials() -> None:
 
 def test_tables_and_figures(record: Record) -> None:
     assert list(certificates.promises_table()["attack"]) == list(FAMILIES)
-    assert len(certificates.broken_table()) == len(BROKEN)
+    assert list(certificates.broken_table()["broken assumption"]) == list(BROKEN)
+    assert list(certificates.WORDS) == list(FAMILIES)
     assert len(certificates.kept_table(record)) == len(FAMILIES)
-    noticed = certificates.noticed_table(record).set_index("assumption")
+    noticed = certificates.noticed_table(record).set_index("broken assumption")
     assert noticed.loc["signs of lower layers", "connected"] in ("open", "failed")
     assert noticed.loc["signs of lower layers", "labels"] == "–"
-    assert noticed.loc["none", "convolutional"] == "right 100"
+    assert noticed.loc["none", "convolutional"] == "right 100 %"
     assert len(certificates.unnoticed_table(record)) == 0
     assert len(certificates.cost_table(record)) == len(certificates.TIMED)
     drawn = certificates.figure_outcomes(record)
@@ -72,8 +73,12 @@ def test_a_wrong_certificate_is_shown_with_its_seed(record: Record) -> None:
     changed = record.model_copy(update={"trials": [type(trial)(**one) for one in rows]})
     changed = Record.model_construct(**{name: getattr(changed, name) for name in Record.model_fields})
     (line,) = certificates.unnoticed_table(changed).to_dict(orient="records")
-    assert (line["wrong"], line["certified"], line["one of them, by its seed"]) == ("2", "6", "7 (12 classes)")
-    assert "wrong 20" in certificates.noticed_table(changed)["peeling"].tolist()
+    assert (line["certified and wrong"], line["certified"], line["example: seed (setting)"]) == (
+        "2",
+        "6",
+        "7 (12 classes)",
+    )
+    assert "wrong 20 %" in certificates.noticed_table(changed)["peeling"].tolist()
 
 
 def test_signs_leave_the_layers_equations_met_and_no_certificate() -> None:
