@@ -66,12 +66,14 @@ def test_pages_are_run_once_and_stale_ones_removed(
     assert not stale.with_suffix(".json").exists()
     assert "[1/1] toy2020/toy:" in capsys.readouterr().out
     generated = {file.name: file.read_text() for file in (paths.book() / "generated").glob("*.md")}
-    parts = {f"pages-{paper}.md" for paper in build.papers()}
+    parts = {f"{kind}-{paper}.md" for paper in build.papers() for kind in ("pages", "report")}
     assert set(generated) == parts | {
         "what-leaks.md",
         "scores.md",
         "scoreboard.md",
+        "report-card.md",
         "gallery.md",
+        "explorer.md",
         "status.md",
         "confirmations.md",
         "on-cpu.md",
@@ -82,6 +84,7 @@ def test_pages_are_run_once_and_stale_ones_removed(
     assert "Nothing is measured yet" in generated["performance.md"]
     assert "1 reproduced" in generated["pages-toy2020.md"]
     assert "No page" in generated["pages-empty2020.md"]
+    assert "No report" in generated["report-toy2020.md"]
     assert "**The papers' claims, 1**: 1 reproduced." in generated["scoreboard.md"]
     assert "**Our own, 0**: none." in generated["scores.md"]
     assert "::::{dropdown} A toy: draws and their sum: 1 reproduced" in generated["scoreboard.md"]
