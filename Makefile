@@ -4,9 +4,10 @@ PYTHON ?= python3
 VENV := .venv
 RUN := $(VENV)/bin/python
 READY := $(VENV)/.ready
+LAB := $(VENV)/.lab
 
 .DEFAULT_GOAL := help
-.PHONY: help book test lint seeds fuzz hunt faults bench clean pdf wheel-check gpu-check
+.PHONY: help book lab archive test lint seeds fuzz hunt faults bench clean pdf wheel-check gpu-check
 
 help: ## show the targets
 	@grep -E '^[a-z-]+:.*##' Makefile | sed 's/:.*##/\t/'
@@ -23,6 +24,16 @@ book: $(READY) ## run every page at the quick profile and build the book
 
 pdf: $(READY) ## print the book into one PDF; needs Chromium
 	@$(RUN) -m gradleak book --pdf
+
+$(LAB): $(READY)
+	@$(RUN) -m pip install --quiet --disable-pip-version-check -c requirements.lock -e '.[lab]'
+	@touch $(LAB)
+
+lab: $(LAB) ## open the notebooks in JupyterLab
+	@$(RUN) -m jupyterlab --ServerApp.root_dir=notebooks $(ARGS)
+
+archive: $(READY) ## pack sources, records, the built book and its PDF into one zip with checksums
+	@$(RUN) -m gradleak archive $(ARGS)
 
 test: $(READY) ## run the tests, those on the pretended GPU in a run of their own
 	@$(RUN) -m pytest $(ARGS)

@@ -128,7 +128,7 @@ def run(
 ) -> None:
     """Run one study, write its notebook, record and HTML page, and show what the run says of each claim."""
     interrupts.listen()
-    loaded, parameters = _asked(study, profile, parameter)
+    ((loaded, parameters),) = _asked([study], profile, parameter)
     from gradleak import paths
     from gradleak.book import pages, rendered, rerun
     from gradleak.runs import forecast, records
@@ -348,15 +348,12 @@ def record(
     cluster: Cluster = None,
 ) -> None:
     """Run studies at the papers' scale and save their results in results/."""
-    from gradleak import claims, studies
-    from gradleak.runs import forecast, outlines, records, runner
-
     interrupts.listen()
-    loaded_studies, given = [studies.load(name) for name in study], _settings(parameter)
-    for loaded in loaded_studies:
-        outlines.refuse(loaded, profile, given)
-    parameter_sets = [studies.parameters(loaded, profile, given) for loaded in loaded_studies]
-    for loaded, parameters in zip(loaded_studies, parameter_sets, strict=True):
+    asked = _asked(study, profile, parameter)
+    from gradleak import claims
+    from gradleak.runs import forecast, records, runner
+
+    for loaded, parameters in asked:
         _tell(partial(forecast.of_record, loaded, parameters, part=part, jobs=jobs))
         result = runner.record(
             loaded, parameters, rules=claims.rules(loaded.name), part=part, jobs=jobs, cluster=cluster
@@ -522,14 +519,15 @@ def latest_records() -> dict[str, Record]:
     return newest
 
 
-def _asked(study: str, profile: str, settings: list[str] | None) -> tuple[Study, Parameters]:
-    """Return a study and its parameters; wrong ones are refused before the study is imported, which takes seconds."""
+def _asked(names: Sequence[str], profile: str, settings: list[str] | None) -> list[tuple[Study, Parameters]]:
+    """Return studies with their parameters; wrong ones are refused before the slow import of a study."""
     from gradleak import studies
     from gradleak.runs import outlines
 
-    loaded, given = studies.load(study), _settings(settings)
-    outlines.refuse(loaded, profile, given)
-    return loaded, studies.parameters(loaded, profile, given)
+    loaded, given = [studies.load(name) for name in names], _settings(settings)
+    for study in loaded:
+        outlines.refuse(study, profile, given)
+    return [(study, studies.parameters(study, profile, given)) for study in loaded]
 
 
 def _tell(expected: Callable[[], Forecast]) -> None:

@@ -81,8 +81,8 @@ class Rerun:
     def counts(self) -> list[str]:
         """The numbers of claims by what this run says of them: one sentence for the paper's claims, one for ours."""
         groups = (
-            ("claims of the paper", claims.of_papers(self.lines)),
-            ("claims of our own", claims.of_ours(self.lines)),
+            ("of the paper", claims.of_papers(self.lines)),
+            ("of our own", claims.of_ours(self.lines)),
         )
         sentences = [_counted(whose, lines) for whose, lines in groups if lines]
         if self.lines and not any(line.fresh.verdict in claims.DECIDED for line in self.lines):
@@ -155,6 +155,11 @@ def brief(value: Any) -> str:
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 2].rstrip(' ,')} …"
 
 
+def some(count: int) -> str:
+    """Return a number of claims in words: "1 claim", "2 claims"."""
+    return f"{count} claim{'s' * (count != 1)}"
+
+
 def _needing(claim: claims.Claim, name: str) -> claims.Claim:
     """Return the claim with only one of its needs."""
     return claim.model_copy(update={"needs": {name: claim.needs[name]}})
@@ -185,4 +190,4 @@ def _counted(whose: str, lines: Sequence[Line]) -> str:
         f"{len(open_ones)} cannot be judged by this run ({agreeing} agree, {len(open_ones) - agreeing} disagree)"
     ] * bool(open_ones)
     parts += [f"{missing} not measured"] if missing else []
-    return f"{len(lines)} {whose}: {'; '.join(parts)}."
+    return f"{some(len(lines))} {whose}: {'; '.join(parts)}."

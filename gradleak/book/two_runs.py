@@ -139,7 +139,7 @@ class Comparison:
         """The outcome in a few sentences."""
         changes = [pair.change for pair in self.claims]
         lines = [
-            f"{len(changes)} claims: {changes.count('other verdict')} with another verdict, "
+            f"{rerun.some(len(changes))}: {changes.count('other verdict')} with another verdict, "
             f"{changes.count('judged in one run only')} judged in one run only, {changes.count('value')} with another "
             f"value only, {changes.count('none')} unchanged.",
             f"{self.matched} trials have equal inputs; rows only in the first run: {self.only_first}, only in the "

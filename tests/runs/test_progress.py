@@ -119,3 +119,41 @@ def test_lines_are_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_attacks_are_heard() -> None:
     assert (reporting._steps, reporting._warn) == (progress, module.warn)
+
+
+def test_a_notebook_draws_one_bar_for_long_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    import IPython
+    import IPython.display
+
+    drawn: list[str] = []
+
+    class Handle:
+        def update(self, bar: IPython.display.HTML) -> None:
+            drawn.append(str(bar.data))
+
+    class Shell:
+        kernel = object()
+
+    def display(bar: IPython.display.HTML, display_id: bool) -> Handle:
+        assert display_id
+        drawn.append(str(bar.data))
+        return Handle()
+
+    monkeypatch.setattr(IPython, "get_ipython", Shell)
+    monkeypatch.setattr(IPython.display, "display", display)
+    assert list(progress(range(3), 3, "short")) == [0, 1, 2]
+    assert drawn == []
+    monkeypatch.setattr(module, "SHORT", -1.0)
+    for _ in progress(range(3), 3, "a < b"):
+        assert list(progress(range(2), 2, "inner")) == [0, 1]
+    assert drawn[0].startswith('<progress max="3" value="1"></progress> a &lt; b: 1 of 3')
+    assert drawn[-1].startswith('<progress max="3" value="3"></progress>')
+    assert not any("inner" in bar for bar in drawn)
+    with module.quiet():
+        before = len(drawn)
+        assert list(progress(range(2), 2, "quiet")) == [0, 1]
+        assert len(drawn) == before
+    # A page that is run writes to a file instead.
+    monkeypatch.setenv("GRADLEAK_PROGRESS", "/dev/null")
+    assert list(progress(range(2), 2, "page")) == [0, 1]
+    assert len(drawn) == before

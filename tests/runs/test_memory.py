@@ -1,0 +1,28 @@
+"""Memory: what a process holds, the most it held since a moment, and what the machine has left."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gradleak.runs import memory
+
+
+def test_the_peak_remembers_what_was_freed() -> None:
+    memory.begin_peak()
+    before = memory.peak()
+    block = bytearray(200 * 2**20)
+    block[:: 2**12] = b"x" * len(block[:: 2**12])
+    held = memory.used()
+    del block
+    assert memory.peak() >= before + 150 * 2**20
+    assert held > memory.used() or held >= before
+    assert memory.available() > 0
+
+
+def test_without_proc_it_is_the_most_ever(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(memory, "STATUS", tmp_path / "none")
+    monkeypatch.setattr(memory, "RESET", tmp_path / "no" / "folder")
+    memory.begin_peak()
+    assert memory.used() == memory.peak() > 2**20
