@@ -219,6 +219,21 @@ def book(
 
 
 @app.command()
+def archive(
+    out: Annotated[Path | None, typer.Option("--out", help="The zip file; default: in _build.")] = None,
+    codecheck: Annotated[bool, typer.Option("--codecheck", help="Only write codecheck.yml.")] = False,
+) -> None:
+    """Pack sources, records, the built book and its PDF into one zip file with checksums."""
+    from gradleak.book import archive as packing
+
+    if codecheck:
+        typer.echo(f"manifest {packing.write_codecheck()}")
+        return
+    for line in packing.told(packing.write(out)):
+        typer.echo(line)
+
+
+@app.command()
 def verify(
     study: Annotated[list[str] | None, typer.Argument(help="Studies to verify; default: all.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,

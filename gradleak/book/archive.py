@@ -1,0 +1,211 @@
+"""Pack what is kept for good: sources with records, the built book and its PDF, with checksums, in one zip file.
+
+`CITATION.cff` is the one place of the title, the authors and the abstract. The archive's metadata for Zenodo and the
+manifest of CODECHECK (https://codecheck.org.uk/spec/config/1.0/) are made from it and from the records.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import subprocess
+import tarfile
+import time
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from gradleak import claims, paths, studies
+from gradleak.claims import Line
+from gradleak.errors import GradleakError, InputError
+from gradleak.runs import records
+from gradleak.runs.records import Record
+from gradleak.show.tables import duration
+from gradleak.storage import write_whole
+
+MANIFEST, CITATION, SUMS, ZENODO = "codecheck.yml", "CITATION.cff", "SHA256SUMS", ".zenodo.json"
+# What is built, and the command that builds it.
+BUILT = {"_build/html": "make book", "_build/gradleak.pdf": "make pdf"}
+SPECIFICATION = "https://codecheck.org.uk/spec/config/1.0/"
+HEAD = """---
+# What a check of this book runs, and what it must produce. `gradleak archive --codecheck` writes this file from
+# CITATION.cff and from the records in results/. Whoever checks adds the keys codechecker, report, certificate and
+# check_time.
+"""
+SUMMARY = (
+    "`make book` sets everything up and builds the book from the records (minutes). `gradleak verify` judges every "
+    "claim on the records: the numbers of verdicts must be those stated here. `gradleak verify --spot --all --minutes "
+    "60` runs some recorded trials of every page again and compares their rows within the tolerances of the columns. "
+    "`gradleak record PAGE` computes a whole record anew; the stated time is that of one process."
+)
+
+
+@dataclass(frozen=True)
+class Archive:
+    """A written archive.
+
+    Attributes:
+        file: The zip file.
+        sha256: Its checksum.
+        files: The number of files in it.
+        missing: What could have been in it and is not built.
+    """
+
+    file: Path
+    sha256: str
+    files: int
+    missing: tuple[str, ...]
+
+
+def citation() -> dict[str, Any]:
+    """Return the content of CITATION.cff."""
+    content: dict[str, Any] = yaml.safe_load((paths.root() / CITATION).read_text("utf-8"))
+    return content
+
+
+def codecheck() -> str:
+    """Return the manifest of CODECHECK: each record and the book, with what makes it and what it holds."""
+    cited = citation()
+    paper: dict[str, Any] = {
+        "title": cited["title"],
+        "authors": [{"name": _name(author)} for author in cited["authors"]],
+    }
+    if "doi" in cited:
+        paper["reference"] = f"https://doi.org/{cited['doi']}"
+    manifest = [{"file": file, "comment": comment} for file, comment in _manifest()]
+    content = {"version": SPECIFICATION, "paper": paper, "manifest": manifest, "summary": SUMMARY}
+    if "repository-code" in cited:
+        content["repository"] = cited["repository-code"]
+    return HEAD + yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=118)
+
+
+def _manifest() -> Iterator[tuple[str, str]]:
+    """Yield the files that a check must produce, each with a comment."""
+    for name in studies.names():
+        for record in records.all_recorded(name):
+            file = records.file_of(name, accelerated=record.accelerated)
+            yield file.relative_to(paths.root()).as_posix(), _described(record)
+    yield "_build/html/book/index.html", "The book, by `make book`: every figure, table and verdict from the records."
+    yield "_build/gradleak.pdf", "The book as one PDF, by `make pdf`."
+
+
+def _described(record: Record) -> str:
+    study = studies.load(record.study)
+    judged = [claims.judge(claim, record) for claim in claims.load(record.study)]
+    verdicts = claims.tally([Line(one, one) for one in judged])
+    seconds = duration(sum(trial.seconds for trial in record.trials))
+    return (
+        f"{study.title} ({study.paper}, {study.place}), by `gradleak record {study.name}` on {record.where}: "
+        f"{len(record.trials)} trials in {seconds}; claims: {verdicts or 'none'}."
+    )
+
+
+def zenodo() -> str:
+    """Return the metadata with which Zenodo describes the archive."""
+    cited = citation()
+    content = {
+        "title": cited["title"],
+        "upload_type": "software",
+        "version": cited["version"],
+        "description": cited["abstract"],
+        "creators": [{"name": _name(author)} for author in cited["authors"]],
+        "license": cited["license"],
+        "keywords": cited["keywords"],
+        "references": [_reference(one) for one in cited.get("references", ())],
+    }
+    return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
+
+
+def _name(author: dict[str, str]) -> str:
+    return author.get("name") or f"{author['family-names']}, {author['given-names']}"
+
+
+def _reference(cited: dict[str, Any]) -> str:
+    authors = "; ".join(map(_name, cited["authors"]))
+    place = cited.get("collection-title") or cited.get("journal") or cited.get("notes", "")
+    return f"{authors} ({cited['year']}). {cited['title']}. {place}."
+
+
+def write_codecheck() -> Path:
+    """Write the manifest of CODECHECK to the top of the checkout, and return its file."""
+    file = paths.root() / MANIFEST
+    text = codecheck()
+    write_whole(file, lambda stream: stream.write(text.encode()))
+    return file
+
+
+def write(out: Path | None = None) -> Archive:
+    """Write the archive of the last commit and of the built book.
+
+    Its files are sorted, and dated as the commit, so that the same content gives the same zip file.
+
+    Args:
+        out: The zip file; by default gradleak-VERSION.zip in _build.
+    """
+    root, version = paths.root(), citation()["version"]
+    top = f"gradleak-{version}"
+    file = out or root / "_build" / f"{top}.zip"
+    files = dict(_sources())
+    if files.get(MANIFEST) != codecheck().encode():
+        raise InputError(f"{MANIFEST} is not up to date: run `gradleak archive --codecheck` and commit the file")
+    missing = []
+    for place, command in BUILT.items():
+        found = _built(root / place)
+        files |= found
+        missing += [f"{place} (`{command}` makes it)"] if not found else []
+    files[ZENODO] = zenodo().encode()
+    files[SUMS] = "".join(
+        f"{hashlib.sha256(content).hexdigest()}  {name}\n" for name, content in sorted(files.items())
+    ).encode()
+    date = time.gmtime(int(_git("log", "-1", "--format=%ct")))[:6]
+    content = _zipped({f"{top}/{name}": data for name, data in files.items()}, date)
+    write_whole(file, lambda stream: stream.write(content))
+    return Archive(file, hashlib.sha256(content).hexdigest(), len(files), tuple(missing))
+
+
+def _git(*words: str) -> bytes:
+    try:
+        return subprocess.run(["git", *words], cwd=paths.root(), capture_output=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise GradleakError("the archive holds the last commit of a git checkout, and there is none here") from error
+
+
+def _sources() -> Iterator[tuple[str, bytes]]:
+    """Yield the name and the content of every file of the last commit."""
+    with tarfile.open(fileobj=io.BytesIO(_git("archive", "--format=tar", "HEAD"))) as packed:
+        for member in packed:
+            stream = packed.extractfile(member) if member.isfile() else None
+            if stream is not None:
+                yield member.name, stream.read()
+
+
+def _built(made: Path) -> dict[str, bytes]:
+    """Return the built files at a place, by their names in the checkout; there are none if it is not built."""
+    found = [made] if made.is_file() else sorted(made.rglob("*"))
+    return {file.relative_to(paths.root()).as_posix(): file.read_bytes() for file in found if file.is_file()}
+
+
+def _zipped(files: dict[str, bytes], date: Any) -> bytes:
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
+        for name, content in sorted(files.items()):
+            entry = zipfile.ZipInfo(name, date)
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            # A shell script begins with "#!" and stays executable.
+            entry.external_attr = (0o100755 if content.startswith(b"#!") else 0o100644) << 16
+            archive.writestr(entry, content)
+    return packed.getvalue()
+
+
+def told(archive: Archive) -> list[str]:
+    """Return what was written, and what is not in it, in lines."""
+    lines = [f"archive  {archive.file}  ({archive.files} files)", f"sha256   {archive.sha256}"]
+    lines += [f"not in it, because it is not built: {place}" for place in archive.missing]
+    if _git("status", "--porcelain").strip():
+        lines.append("changes that are not committed are not in it")
+    return lines

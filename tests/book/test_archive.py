@@ -1,0 +1,144 @@
+"""What is kept for good: one zip that is made alike twice, with checksums, a manifest of CODECHECK and metadata."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from gradleak import __version__, paths
+from gradleak.book import archive
+from gradleak.errors import GradleakError, InputError
+from gradleak.runs import records, runner
+from tests.checkout import Toy
+
+CITATION = """cff-version: 1.2.0
+message: Cite it.
+title: A toy
+version: 1.2.3
+license: MIT
+doi: 10.1/toy
+abstract: Toys, in short.
+keywords: [toys]
+authors: [{name: The makers}, {family-names: Maker, given-names: Ada}]
+references:
+  - {type: article, title: Toys, year: 2020, journal: Journal of Toys, authors: [{family-names: Toy, given-names: T.}]}
+"""
+# What the Citation File Format 1.2.0 requires, and the kinds of references that we use.
+REQUIRED = {"cff-version", "message", "title", "authors"}
+KINDS = {"article", "conference-paper", "unpublished"}
+
+
+def git(folder: Path, *words: str) -> None:
+    name = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false"]
+    subprocess.run(["git", *name, *words], cwd=folder, check=True, capture_output=True)
+
+
+@pytest.fixture
+def kept(checkout: Toy) -> Toy:
+    """Give a checkout with a record, a citation and a manifest, committed."""
+    records.write(runner.run_study("toy", checkout.parameters()), records.file_of("toy"))
+    (checkout.root / "CITATION.cff").write_text(CITATION)
+    script = checkout.root / "run.sh"
+    script.write_text("#!/bin/sh\n")
+    (checkout.root / ".gitignore").write_text("_build\ncache\ntrace\n__pycache__\ngradleak\n")
+    archive.write_codecheck()
+    git(checkout.root, "init", "-q")
+    git(checkout.root, "add", "-A")
+    git(checkout.root, "commit", "-q", "-m", "all")
+    return checkout
+
+
+def test_the_archive_is_whole_and_made_alike_twice(kept: Toy) -> None:
+    for place in ("_build/html/index.html", "_build/html/book/toy.html", "_build/gradleak.pdf"):
+        file = kept.root / place
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(place)
+    made = archive.write()
+    assert made.file == kept.root / "_build" / "gradleak-1.2.3.zip"
+    assert made.missing == ()
+    assert made.sha256 == hashlib.sha256(made.file.read_bytes()).hexdigest()
+    again = archive.write(kept.root / "_build" / "again.zip")
+    assert again.sha256 == made.sha256
+    with zipfile.ZipFile(made.file) as packed:
+        names = packed.namelist()
+        assert names == sorted(names)
+        files = {name.removeprefix("gradleak-1.2.3/"): packed.read(name) for name in names}
+        modes = {info.filename: info.external_attr >> 16 for info in packed.infolist()}
+    assert made.files == len(files)
+    assert set(files) >= {
+        "results/toy2020/toy.json", "notebooks/toy2020/toy.ipynb", "_build/html/book/toy.html", "_build/gradleak.pdf",
+        "CITATION.cff", "codecheck.yml", ".zenodo.json", "SHA256SUMS",
+    }  # fmt: skip
+    assert modes["gradleak-1.2.3/run.sh"] == 0o100755
+    assert modes["gradleak-1.2.3/CITATION.cff"] == 0o100644
+    sums = dict(line.split("  ")[::-1] for line in files.pop("SHA256SUMS").decode().splitlines())
+    assert sums == {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
+    assert archive.told(made)[0] == f"archive  {made.file}  ({made.files} files)"
+    (kept.root / "new").write_text("new")
+    assert archive.told(made)[-1] == "changes that are not committed are not in it"
+
+
+def test_what_is_not_built_is_named(kept: Toy) -> None:
+    made = archive.write()
+    assert made.missing == ("_build/html (`make book` makes it)", "_build/gradleak.pdf (`make pdf` makes it)")
+    assert sum("is not built" in line for line in archive.told(made)) == 2
+
+
+def test_metadata_comes_from_the_citation(kept: Toy) -> None:
+    content = json.loads(archive.zenodo())
+    assert content["title"] == "A toy"
+    assert content["creators"] == [{"name": "The makers"}, {"name": "Maker, Ada"}]
+    assert content["references"] == ["Toy, T. (2020). Toys. Journal of Toys."]
+    assert (content["version"], content["license"], content["upload_type"]) == ("1.2.3", "MIT", "software")
+    manifest = yaml.safe_load(archive.codecheck())
+    assert manifest["paper"]["reference"] == "https://doi.org/10.1/toy"
+
+
+def test_an_old_manifest_and_a_missing_commit_are_refused(kept: Toy, tmp_path: Path) -> None:
+    records.write(runner.run_study("toy", kept.parameters(samples=5)), records.file_of("toy"))
+    with pytest.raises(InputError, match=r"run `gradleak archive --codecheck` and commit the file"):
+        archive.write()
+    (kept.root / ".git").rename(tmp_path / "moved")
+    with pytest.raises(GradleakError, match="the last commit of a git checkout, and there is none"):
+        archive.write()
+
+
+def test_the_manifest_is_up_to_date() -> None:
+    text = (paths.root() / archive.MANIFEST).read_text("utf-8")
+    assert text == archive.codecheck(), "run `gradleak archive --codecheck`"
+    assert text.startswith("---\n"), "CODECHECK asks for an explicit document"
+    content: dict[str, Any] = yaml.safe_load(text)
+    assert content["version"] == "https://codecheck.org.uk/spec/config/1.0/"
+    named = {entry["file"] for entry in content["manifest"]}
+    recorded = {file.relative_to(paths.root()).as_posix() for file in paths.results().glob("*/*.json")}
+    assert recorded <= named
+    assert named - recorded == {"_build/html/book/index.html", "_build/gradleak.pdf"}
+    assert all(entry["comment"] for entry in content["manifest"])
+
+
+def test_the_citation_is_whole() -> None:
+    from pybtex.database import parse_file
+
+    content = archive.citation()
+    assert set(content) >= REQUIRED
+    assert (content["cff-version"], str(content["version"])) == ("1.2.0", __version__)
+    papers = {folder.name for folder in paths.notebooks().iterdir() if folder.is_dir() and any(folder.glob("*.ipynb"))}
+    known = parse_file(paths.book() / "references.bib").entries
+    assert len(content["references"]) == len(papers)
+    plain = str.maketrans("", "", "{}")
+    expected = {known[key].fields["title"].translate(plain): known[key] for key in papers}
+    for reference in content["references"]:
+        assert set(reference) >= {"type", "title", "authors"}
+        assert reference["type"] in KINDS
+        entry = expected.pop(reference["title"])
+        assert str(reference["year"]) == entry.fields["year"]
+        assert len(reference["authors"]) == len(entry.persons["author"])
+        assert all("name" in one or {"family-names", "given-names"} <= set(one) for one in reference["authors"])
+    assert not expected
