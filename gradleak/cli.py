@@ -144,7 +144,7 @@ def run(
     )
     summary = rerun.rerun(loaded, records.read(page.record))
     file = rendered.write(summary, page.notebook)
-    _show([row | {"claim": _cut(row["claim"])} for row in summary.rows(short=True)])
+    _show([row | {"claim": _cut(row["claim"])} for row in summary.rows()])
     for line in (*summary.counts, *summary.reasons, summary.parameters):
         typer.echo(line)
     typer.echo(f"notebook  {page.notebook}\nrecord    {page.record}\npage      {file}\ntook      {page.seconds:.1f} s")

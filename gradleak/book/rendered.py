@@ -48,7 +48,7 @@ def write(rerun: Rerun, notebook: Path) -> Path:
         seconds=duration(sum(trial.seconds for trial in record.trials)),
         changed=rerun.changed,
         recorded=recorded,
-        counts=rerun.counts,
+        sentences=[*rerun.counts, *rerun.reasons],
         rows=rerun.rows(),
         # With the page's own parameters the page shows the recorded run, and else this run.
         parts=list(parts(page.cells, shows_record=recorded and record.profile == "quick")),

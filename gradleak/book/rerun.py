@@ -62,12 +62,9 @@ class Rerun:
             return "parameters: the page's own"
         return "changed parameters: " + "; ".join(one.text for one in self.changed)
 
-    def rows(self, *, short: bool = False) -> list[dict[str, str]]:
-        """Return a row for each claim, as texts by column; `short` leaves out why a claim is not judged."""
-        return [
-            _row(line, in_short(line.fresh) if short else verdict(line.fresh, self.record.parameters))
-            for line in self.lines
-        ]
+    def rows(self) -> list[dict[str, str]]:
+        """Return a row for each claim, as texts by column."""
+        return [_row(line) for line in self.lines]
 
     @property
     def reasons(self) -> list[str]:
@@ -116,19 +113,6 @@ def name_of(claim: claims.Claim) -> str:
     return f"{claim.place}: {claim.statement}"
 
 
-def verdict(judgement: Judgement, parameters: Mapping[str, Any]) -> str:
-    """Return in words what a run says of a claim, and what it lacks if it cannot judge the claim.
-
-    Args:
-        judgement: The judgement of the claim on the run.
-        parameters: The parameters of the run.
-    """
-    needed, setting = lacking(judgement, parameters)
-    reasons = [f"the claim needs {', '.join(needed)}"] if needed else []
-    reasons += [f"the paper has {', '.join(setting)}"] if setting else []
-    return "; ".join([in_short(judgement), *reasons])
-
-
 def lacking(judgement: Judgement, parameters: Mapping[str, Any]) -> tuple[list[str], list[str]]:
     """Return what a run lacks to judge a claim: the parameters that the claim needs, and the paper's setting."""
     if judgement.agrees is None or judgement.verdict in claims.DECIDED:
@@ -165,7 +149,7 @@ def _needing(claim: claims.Claim, name: str) -> claims.Claim:
     return claim.model_copy(update={"needs": {name: claim.needs[name]}})
 
 
-def _row(line: Line, verdict_text: str) -> dict[str, str]:
+def _row(line: Line) -> dict[str, str]:
     claim, before, now = line.claim, line.recorded, line.fresh
     published = "in words" if claim.published is None else claim.shown(claim.published)
     both = before.agrees is not None and now.agrees is not None
@@ -175,7 +159,7 @@ def _row(line: Line, verdict_text: str) -> dict[str, str]:
         "holds if": claim.rule_text,
         "recorded": before.shown,
         "this run": now.shown,
-        "verdict of this run": verdict_text,
+        "verdict of this run": in_short(now),
         "as in the record": ("yes" if before.agrees == now.agrees else "no") if both else "–",
     }
 

@@ -62,14 +62,13 @@ def test_each_claim_in_words(checkout: Toy) -> None:
     assert first["paper"] == "6"
     assert first["recorded"].startswith("28")
     assert first["this run"].startswith("3")
-    assert first["verdict of this run"] == "disagrees, not judged; the claim needs samples = 4"
+    assert first["verdict of this run"] == "disagrees, not judged"
     assert first["as in the record"] == "yes"
     second = rows["Table 1, row 2: The paper's scale is two"]
-    assert second["verdict of this run"] == "agrees, not judged; the claim needs samples = 6; the paper has scale = 2"
+    assert second["verdict of this run"] == "agrees, not judged"
     assert rows["Table 1: A word that no run has"]["verdict of this run"] == "not measured"
     assert rows["Table 1: Numbers are few"]["paper"] == "our prediction"
     assert rows["Table 1: Numbers are few"]["as in the record"] == "no"
-    assert summary.rows(short=True)[0]["verdict of this run"] == "disagrees, not judged"
     assert summary.counts == [
         "3 claims of the paper: 2 cannot be judged by this run (1 agree, 1 disagree); 1 not measured.",
         "1 claim of our own: 1 cannot be judged by this run (1 agree, 0 disagree).",
@@ -87,7 +86,7 @@ def test_a_run_that_is_large_enough_judges(checkout: Toy) -> None:
     summary = rerun.rerun(checkout.load(), runner.run_study("toy", checkout.parameters()))
     assert summary.changed == ()
     assert summary.parameters == "parameters: the page's own"
-    assert [row["verdict of this run"].partition(";")[0] for row in summary.rows()] == [
+    assert [row["verdict of this run"] for row in summary.rows()] == [
         "holds", "agrees, not judged", "not measured", "fails",
     ]  # fmt: skip
     assert summary.counts == [
@@ -139,7 +138,9 @@ def test_figures_and_tables_of_both_runs(run: pages.PageRun, checkout: Toy) -> N
     assert text.count("data:image/png;base64,") == 2
     assert text.index("<figcaption>This run") < text.index("<figcaption>Recorded run")
     assert "<td><code>samples</code></td><td><strong>3</strong></td><td>4</td><td>6</td>" in text
-    assert "disagrees, not judged; the claim needs samples = 4" in text
+    assert "<td>disagrees, not judged</td>" in text
+    assert "<p>To be judged, claims need samples = 4.</p>" in text
+    assert "<details open><summary>The claims of the page in this run (1)" in text
     assert "<script" not in text
     assert 'src="http' not in text
     assert 'href="http' not in text
