@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Self
 
@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 import torch
 from matplotlib.figure import Figure
+from matplotlib.patheffects import withStroke
 from torch import Tensor, nn
 
 from gradleak import augment, claims, data, metrics, studies
@@ -24,7 +25,7 @@ from gradleak.runs.fitting import Fixed, Sees
 from gradleak.runs.records import Record
 from gradleak.show import figures
 from gradleak.show.drawn import drawn, lines
-from gradleak.show.summaries import joined, least, mean, only, spread, summary, total
+from gradleak.show.summaries import decibels, joined, least, mean, only, select, spread, summary, total
 from gradleak.studies import Experiment, Row, setting
 from gradleak.studies.shared import attacked_networks
 from gradleak.studies.shared.attacked_networks import STAGES, AttackedNetwork, Stage
@@ -365,38 +366,51 @@ def mean_text(psnr: pd.Series[Any]) -> str:
     return f"{counted(psnr).mean():.1f}"
 
 
-def psnr_table(record: Record, runs: Sequence[str]) -> pd.DataFrame:
+def _distance(name: Hashable) -> str:
+    """Return the name of a distance as it is shown."""
+    return "L2" if name == "l2" else str(name)
+
+
+def psnr_table(record: Record, runs: Sequence[str], names: Mapping[str, str] | None = None) -> pd.DataFrame:
     """Return the mean PSNR (dB) of 8-bit pixels beside the paper's, "ours / paper".
 
-    One row for each kind of label, distance and stage of LeNet; one column for each run.
+    One row for each kind of label, distance and stage of LeNet; one column for each run. `names` gives the heads of
+    these columns.
     """
     cells = claims.published(record.study, "eight_bit", ("labels", "distance", "stage", "run"))
     networks = rows_of(record, "network").to_dict("records")
     trained = {(row["labels"], row["stage"]): row["accuracy"] for row in networks if row["stage"] == "trained"}
     lines = []
     for keys, group in rows_of(record, "image").groupby(["labels", "distance", "stage"], sort=False):
-        line = dict(zip(("labels", "distance", "LeNet"), keys, strict=True))
-        if (keys[0], keys[2]) in trained:
-            line["LeNet"] = f"trained to {100 * trained[keys[0], keys[2]]:.0f} %"
+        labels, distance, stage = keys
+        line = {"labels": labels, "distance": _distance(distance), "LeNet": stage}
+        if (labels, stage) in trained:
+            line["LeNet"] = f"trained to {100 * trained[labels, stage]:.0f} %"
         for name in runs:
             own = group[group["run"] == name]
             stated = cells.get((*keys, name), "–")
-            line[name] = f"{mean_text(own['eight_bit'])} / {stated}"
+            line[(names or {}).get(name, name)] = f"{mean_text(own['eight_bit'])} / {stated}"
         lines.append(line)
     return pd.DataFrame(lines)
 
 
-def interval_table(record: Record, runs: Sequence[str], run: str = "label from") -> pd.DataFrame:
+def interval_table(record: Record, runs: Mapping[str, str], run: str = "label") -> pd.DataFrame:
     """Return each run's mean PSNR (dB) of 8-bit pixels, with its confidence interval, beside the paper's.
 
-    One row for each kind of label, distance, stage of LeNet and run. Columns: the number of images and starts n, the
+    One row for each kind of label, distance, stage of LeNet and run. Columns: the numbers of images and starts, the
     mean, its 95 % bootstrap interval over images, the paper's value, whether this value lies in the interval, and the
     share of images below 15 dB.
+
+    Args:
+        record: The record.
+        runs: The names of the runs as they are shown, by their names in the record.
+        run: The head of the column with these names.
     """
     cells = claims.published(record.study, "eight_bit", ("labels", "distance", "stage", "run"))
     lines = []
     for keys, group in rows_of(record, "image").groupby(["labels", "distance", "stage", "run"], sort=False):
-        if keys[3] not in runs:
+        labels, distance, stage, name = keys
+        if name not in runs:
             continue
         psnr = counted(group["eight_bit"])
         values = psnr.groupby(group["image"]).mean().to_numpy()
@@ -404,14 +418,17 @@ def interval_table(record: Record, runs: Sequence[str], run: str = "label from")
         low, high = np.quantile(values[picked].mean(axis=1), [0.025, 0.975])
         stated = cells.get(keys)
         lines.append(
-            dict(zip(("labels", "distance", "LeNet", run), keys, strict=True))
-            | {
-                "n": f"{len(values)} × {group['restart'].nunique()}",
-                "mean": f"{values.mean():.1f}",
-                "95 %": f"{low:.1f} … {high:.1f}",
-                "paper": "–" if stated is None else f"{stated}",
-                "paper's lies": "–" if stated is None else _side(stated, low, high),
-                f"under {LOST} dB": f"{100 * (psnr < LOST).mean():.0f} %",
+            {
+                "labels": labels,
+                "distance": _distance(distance),
+                "LeNet": stage,
+                run: runs[name],
+                "images × starts": f"{len(values)} × {group['restart'].nunique()}",
+                "mean PSNR (dB)": f"{values.mean():.1f}",
+                "95 % interval (dB)": f"{low:.1f} … {high:.1f}",
+                "paper (dB)": "–" if stated is None else f"{stated}",
+                "paper's value": "–" if stated is None else _side(stated, low, high),
+                f"images below {LOST} dB": f"{100 * (psnr < LOST).mean():.0f} %",
             }
         )
     return pd.DataFrame(lines)
@@ -421,8 +438,8 @@ def _side(value: float, low: float, high: float) -> str:
     return "below" if value < low else "above" if value > high else "within"
 
 
-def detail_table(record: Record, run: str = "label from") -> pd.DataFrame:
-    """Return the measures of Table 3 besides 8-bit PSNR.
+def detail_table(record: Record, run: str = "label", names: Mapping[str, str] | None = None) -> pd.DataFrame:
+    """Return the measures of a table besides 8-bit PSNR.
 
     One row for each kind of label, distance, stage of LeNet and run. Columns: PSNR (dB), its least value, SSIM, LPIPS,
     the label's L1 error L_r, the number of diverged starts, and the time (s) per image and start.
@@ -432,18 +449,20 @@ def detail_table(record: Record, run: str = "label from") -> pd.DataFrame:
         counted=counted(rows["psnr"]),
         psnr=rows["psnr"].astype(float).clip(lower=0),
         diverged=rows["status"].eq("diverged"),
+        distance=rows["distance"].map(_distance),
+        run=rows["run"].map(lambda name: (names or {}).get(name, name)),
     )
     return summary(
         rows,
         {"labels": "labels", "distance": "distance", "LeNet": "stage", run: "run"},
         {
-            "PSNR": spread("counted", ".1f"),
-            "least": least("psnr", ".1f"),
+            "mean PSNR (dB)": spread("counted", ".1f"),
+            "lowest PSNR (dB)": least("psnr", ".1f"),
             "SSIM": mean("ssim", ".3f"),
             "LPIPS": mean("lpips", lambda value: "n/a" if math.isnan(value) else f"{value:.3f}"),
-            "L_r": mean("label_error", ".1e"),
-            "diverged": total("diverged", ".0f"),
-            "s": mean("seconds", ".2g"),
+            "label error L_r (L1)": mean("label_error", ".1e"),
+            "starts diverged": total("diverged", ".0f"),
+            "time per start (s)": mean("seconds", ".2g"),
         },
     )
 
@@ -453,42 +472,69 @@ def paired_table(record: Record) -> pd.DataFrame:
 
     One row for each pair and table row. Columns: the difference, its 95 % bootstrap interval and the number of images.
     """
+    rows = rows_of(record, "paired")
     return summary(
-        rows_of(record, "paired"),
+        rows.assign(distance=rows["distance"].map(_distance)),
         {"labels": "labels", "distance": "distance", "LeNet": "stage", "compared": "run"},
         {
-            "difference, dB": only("difference", "+.2f"),
-            "95 %": joined(" … ", only("low", "+.2f"), only("high", "+.2f")),
-            "n": only("images", ".0f"),
+            "difference of mean PSNR (dB)": only("difference", "+.2f"),
+            "95 % interval (dB)": joined(" … ", only("low", "+.2f"), only("high", "+.2f")),
+            "images": only("images", ".0f"),
         },
     )
 
 
-def draw_strips(record: Record, runs: Sequence[str]) -> Figure:
-    """Draw the first images of every table row: the private ones above those of each run."""
-    groups = list(rows_of(record, "picture").groupby(["labels", "distance", "stage"], sort=False))
+def draw_strips(
+    record: Record, runs: Sequence[str], names: Mapping[str, str] | None = None, **where: Hashable
+) -> Figure:
+    """Draw the first images of table rows: the private ones above those of each run, each with its PSNR (dB).
+
+    Args:
+        record: The record.
+        runs: The runs, from top to bottom.
+        names: The names of the runs beside the images.
+        where: The values of columns that choose table rows; all rows if it is empty.
+    """
+    keys = ["labels", "distance", "stage"]
+    images = rows_of(record, "image").query("restart == 0").set_index([*keys, "run", "image"])["psnr"]
+    groups = list(select(rows_of(record, "picture"), **where).groupby(keys, sort=False))
     figure, axes = figures.grid(len(groups), 2, height=3.6)
     figure.set_layout_engine("compressed")
-    for axis, (keys, group) in zip(axes, groups, strict=True):
+    for axis, (values, group) in zip(axes, groups, strict=True):
         strips = group.set_index("run")["picture"]
-        names = ["private", *runs]
-        show(axis, [strips[name] for name in names], names)
-        axis.set_title(", ".join(map(str, keys)))
+        show(axis, [strips[name] for name in ["private", *runs]], ["private", *((names or {}).get(n, n) for n in runs)])
+        size = axis.get_images()[0].get_array().shape[0] / (len(runs) + 1)
+        for line, name in enumerate(runs, start=1):
+            for place, psnr in enumerate(images.loc[(*values, name)].sort_index().head(SHOWN)):
+                axis.text(
+                    (place + 0.04) * size, (line + 0.95) * size, decibels(psnr), va="bottom", fontsize=6.5,
+                    color="white", path_effects=[withStroke(linewidth=1.6, foreground="black")],
+                )  # fmt: skip
+        axis.tick_params(axis="y", labelsize=8)
+        axis.set_title(_row_name(*values))
     return figure
 
 
-def draw_curves(record: Record, runs: Sequence[str], column: str = "psnr") -> Figure:
+def _row_name(labels: Hashable, distance: Hashable, stage: Hashable) -> str:
+    return f"{labels}, {_distance(distance)}, {stage} LeNet"
+
+
+def draw_curves(
+    record: Record, runs: Sequence[str], column: str = "psnr", names: Mapping[str, str] | None = None
+) -> Figure:
     """Draw the best iterates' mean PSNR (dB) or median loss against the step, a panel per table row, a line per run."""
+    shown = {name: (names or {}).get(name, name) for name in runs}
     return drawn(
         rows_of(record, "curve"),
-        lines("step", column, by="run", order=runs, marker=""),
+        lines("step", column, by="run", order=list(shown.values()), label=lambda run: shown.get(run, run), marker=""),
         panels=["labels", "distance", "stage"],
+        title=_row_name,
         across=2,
         height=2.1,
-        legend=len(runs),
+        legend=3 if names else len(runs),
         sharey=False,
         xlabel="step",
-        ylabel="PSNR, dB" if column == "psnr" else "loss",
+        ylabel="mean PSNR (dB)" if column == "psnr" else "median loss",
         yscale="log" if column == "loss" else "linear",
     )
 

@@ -1,4 +1,4 @@
-"""Images from LeNet by gradient matching, label by label
+"""CNN reconstruction: images from LeNet by gradient matching, label by label
 
 wang2024, section 4.3: Table 3.
 """
@@ -14,7 +14,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 from pydantic import Field
 
-from gradleak import data
+from gradleak import claims, data
 from gradleak.errors import unknown
 from gradleak.images import LevenbergMarquardt, match, trace_convolutional
 from gradleak.leak import observe
@@ -22,6 +22,7 @@ from gradleak.runs.fitting import Fixed, Sees
 from gradleak.runs.forms import Form, Whole
 from gradleak.runs.records import Record
 from gradleak.show import figures
+from gradleak.show.headline import Headline
 from gradleak.show.leaks import Leaks, by_stage
 from gradleak.show.summaries import select, spread_if_many
 from gradleak.studies import Experiment, Row, setting
@@ -33,7 +34,6 @@ from gradleak.studies.shared.matched_runs import (
     OnLeNet,
     Trained,
     counted,
-    detail_table,
     draw_curves,
     draw_strips,
     interval_table,
@@ -48,7 +48,7 @@ from gradleak.studies.shared.matched_runs import (
 from gradleak.studies.shared.outcomes import PSNR, Outcome, collected
 from gradleak.studies.shared.restored import Quality, quality
 
-__all__ = ["detail_table", "paired_table", "table"]
+__all__ = ["paired_table", "table"]
 PLACE = "Section 4.3, Table 3"
 # The paper's columns: the source of the label.
 MODES: dict[str, str | None] = {
@@ -58,6 +58,15 @@ MODES: dict[str, str | None] = {
     "Ours": "recovered",
     "DLG + Ours": "recovered-start",
 }
+# The sources' names in tables and figures.
+NAMES = {
+    "GT": "true label (GT)",
+    "iDLG": "one-hot guess (iDLG)",
+    "DLG": "searched (DLG)",
+    "Ours": "recovered (Ours)",
+    "DLG + Ours": "recovered, then searched (DLG + Ours)",
+}
+BESIDE = {name: text.replace(" (", "\n(").replace(", ", ",\n") for name, text in NAMES.items()}
 WHOLE = {name: f"{name}, whole steps" for name in MODES}
 EXACT = 100.0  # PSNR (dB) above which only rounding errors remain
 STARTS = ("untrained/random", "trained/random", "trained/closed form")
@@ -231,12 +240,29 @@ class SecondOrder(OnLeNet):
         return [row]
 
 
+def headline(record: Record) -> Headline:
+    """Return the finding: the recovered label is worth as much as the true one, a one-hot guess is worth nothing."""
+    known = claims.judgements(record)
+    recovered, true, guessed = (known[f"t3-mixup-l2-untrained-lenet-{label}-psnr"] for label in ("ours", "gt", "idlg"))
+    apart = known["s43-mixup-l2-untrained-ours-from-gt-at-most"]
+    return Headline(
+        f"On an untrained LeNet, gradient matching with the L2 distance restores mixed images to {recovered.text} with "
+        f"the recovered label, to {true.text} with the true label, and only to {guessed.text} with a one-hot guess of "
+        "the label.",
+        true=bool(apart.agrees and (recovered.value or 0) > 40 and (guessed.value or 99) < 20),
+        claim="t3-mixup-l2-untrained-lenet-ours-psnr",
+        what="mean PSNR of mixed CIFAR-10 images, untrained LeNet, L2, recovered label, L-BFGS with line search",
+        figure=figure_sources,
+        of="images",
+    )
+
+
 def table(record: Record) -> pd.DataFrame:
     """Return the mean PSNR (dB) of Table 3, ours and the paper's.
 
     Rows: kinds of label, distances and states of LeNet. Columns: sources of the label.
     """
-    return psnr_table(record, list(MODES))
+    return psnr_table(record, list(MODES), NAMES)
 
 
 def whole_table(record: Record) -> pd.DataFrame:
@@ -244,12 +270,18 @@ def whole_table(record: Record) -> pd.DataFrame:
 
     The published mean stands beside each interval. On trained networks only the known label was tried.
     """
-    return interval_table(record, list(WHOLE.values()))
+    return interval_table(record, {WHOLE[name]: NAMES[name] for name in MODES})
 
 
 def all_table(record: Record) -> pd.DataFrame:
     """Return the 95 % confidence interval of the mean PSNR for every cell of Table 3, beside the published mean."""
-    return interval_table(record, list(MODES))
+    return interval_table(record, NAMES)
+
+
+def detail_table(record: Record) -> pd.DataFrame:
+    """Return the other measures of Table 3, such as SSIM and LPIPS. Rows: rows of Table 3 and sources of the label."""
+    steps = {name: f"{NAMES[short]}, whole steps" for short, name in WHOLE.items()}
+    return matched_runs.detail_table(record, names=NAMES | steps)
 
 
 def second_order_table(record: Record) -> pd.DataFrame:
@@ -260,14 +292,14 @@ def second_order_table(record: Record) -> pd.DataFrame:
     """
     lines = []
     for (stage, start), group in _second_order(record).groupby(["stage", "start"], sort=False):
-        line = {"LeNet": stage, "start": start, "n": f"{len(group)}"}
-        line |= {f"{name}, mean": mean_text(psnr) for name, psnr in _first_order(record, stage)}
+        line = {"LeNet": stage, "start": start, "images": f"{len(group)}"}
+        line |= {f"first order, {name}: mean PSNR (dB)": mean_text(psnr) for name, psnr in _first_order(record, stage)}
         line |= {
-            "second order, mean": spread_if_many("psnr", ".1f")(group.assign(psnr=counted(group["psnr"]))),
-            "median": f"{group['psnr'].astype(float).median():.1f}",
-            "over 100 dB": f"{100 * group['exact'].mean():.0f} %",
-            "Jacobians": f"{group['steps'].mean():.0f}",
-            "s": f"{group['seconds'].mean():.0f}",
+            "second order: mean PSNR (dB)": spread_if_many("psnr", ".1f")(group.assign(psnr=counted(group["psnr"]))),
+            "second order: median PSNR (dB)": f"{group['psnr'].astype(float).median():.1f}",
+            "images above 100 dB": f"{100 * group['exact'].mean():.0f} %",
+            "Jacobians per image": f"{group['steps'].mean():.0f}",
+            "time per image (s)": f"{group['seconds'].mean():.0f}",
         }
         lines.append(line)
     return pd.DataFrame(lines)
@@ -282,7 +314,7 @@ def _first_order(record: Record, stage: Hashable) -> Iterator[tuple[str, pd.Seri
     """Yield each distance with the PSNR of all smoothed images that it restored with the recovered label."""
     rows = select(rows_of(record, "image"), stage=stage, labels="smoothing", run="Ours")
     for distance, group in rows.groupby("distance", sort=False):
-        yield str(distance), group["psnr"]
+        yield "L2" if distance == "l2" else str(distance), group["psnr"]
 
 
 def restart_table(record: Record) -> pd.DataFrame:
@@ -300,13 +332,14 @@ def restart_table(record: Record) -> pd.DataFrame:
         lines.append(
             dict(zip(("labels", "distance", "LeNet"), keys, strict=True))
             | {
+                "distance": "L2" if keys[1] == "l2" else keys[1],
                 "images": len(psnr),
                 "starts": psnr.shape[1],
-                "mean PSNR": f"{psnr.to_numpy().mean():.1f}",
-                "spread of images": f"{psnr.mean(axis=1).std():.1f}",
-                "spread of starts": f"{psnr.std(axis=1).mean():.1f}",
-                "least loss": mean_text(group.loc[chosen, "psnr"]),
-                "best": f"{psnr.max(axis=1).mean():.1f}",
+                "mean PSNR (dB)": f"{psnr.to_numpy().mean():.1f}",
+                "SD between images (dB)": f"{psnr.mean(axis=1).std():.1f}",
+                "SD between starts (dB)": f"{psnr.std(axis=1).mean():.1f}",
+                "start of least loss (dB)": mean_text(group.loc[chosen, "psnr"]),
+                "best start (dB)": f"{psnr.max(axis=1).mean():.1f}",
             }
         )
     return pd.DataFrame(lines)
@@ -314,17 +347,22 @@ def restart_table(record: Record) -> pd.DataFrame:
 
 def figure_losses(record: Record) -> Figure:
     """Plot the loss against the step, one panel for each row of Table 3, one line for each source of the label."""
-    return draw_curves(record, list(MODES), "loss")
+    return draw_curves(record, list(MODES), "loss", NAMES)
+
+
+def figure_sources(record: Record) -> Figure:
+    """Show the first images of Table 3's rows of L2 on the untrained LeNet, as restored with each label."""
+    return draw_strips(record, list(MODES), BESIDE, distance="l2", stage="untrained")
 
 
 def figure_images(record: Record) -> Figure:
     """Show the first images of every row of Table 3, private and as restored with the label from each source."""
-    return draw_strips(record, list(MODES))
+    return draw_strips(record, list(MODES), BESIDE)
 
 
 def figure_curves(record: Record) -> Figure:
     """Plot the PSNR against the step, one panel for each row of Table 3, one line for each source of the label."""
-    return draw_curves(record, list(MODES))
+    return draw_curves(record, list(MODES), names=NAMES)
 
 
 def figure_second_order(record: Record) -> Figure:
@@ -341,7 +379,7 @@ def figure_second_order(record: Record) -> Figure:
         figures.swarms(axis, {name: counted(psnr) for name, psnr in groups.items()})
         axis.tick_params(axis="x", labelsize=8.5)
         axis.set_title(f"{stage} LeNet")
-    axes[0][0].set_ylabel("PSNR, dB")
+    axes[0][0].set_ylabel("PSNR (dB)")
     return figure
 
 

@@ -58,18 +58,20 @@ def test_restarts_differ_and_the_attackers_choice_is_one_of_them(record: Record)
     again = frame[frame["what"] == "restart"]
     assert again.groupby(["labels", "distance", "image"])["psnr"].nunique().eq(2).all()
     assert len(again) == 2 * 2 * 2 * 2
-    table = cnn_reconstruction.restart_table(record).astype({"mean PSNR": float, "least loss": float, "best": float})
-    assert (table["best"] >= table["mean PSNR"]).all()
-    assert (table["best"] >= table["least loss"]).all()
+    columns = ("mean PSNR (dB)", "start of least loss (dB)", "best start (dB)")
+    table = cnn_reconstruction.restart_table(record).astype(dict.fromkeys(columns, float))
+    assert (table["best start (dB)"] >= table["mean PSNR (dB)"]).all()
+    assert (table["best start (dB)"] >= table["start of least loss (dB)"]).all()
 
 
 def test_tables_and_figures(record: Record) -> None:
-    assert list(cnn_reconstruction.table(record).columns)[3:8] == list(cnn_reconstruction.MODES)
-    assert cnn_reconstruction.table(record)["GT"].str.endswith(" / 28.27").any()
+    assert list(cnn_reconstruction.table(record).columns)[3:8] == list(cnn_reconstruction.NAMES.values())
+    assert cnn_reconstruction.table(record)["true label (GT)"].str.endswith(" / 28.27").any()
     assert len(cnn_reconstruction.detail_table(record)) == 30
     assert len(cnn_reconstruction.paired_table(record)) == 20
     assert list(cnn_reconstruction.second_order_table(record)["start"]) == ["random"]
     for draw in (
+        cnn_reconstruction.figure_sources,
         cnn_reconstruction.figure_images,
         cnn_reconstruction.figure_curves,
         cnn_reconstruction.figure_losses,
@@ -80,17 +82,29 @@ def test_tables_and_figures(record: Record) -> None:
         plt.close(figure)
 
 
+def test_every_restored_image_of_a_strip_has_its_psnr(record: Record) -> None:
+    figure = cnn_reconstruction.figure_sources(record)
+    rows = matched_runs.rows_of(record, "image")
+    assert len(figure.axes) == 2
+    for axis, labels in zip(figure.axes, ("mixup", "smoothing"), strict=True):
+        own = rows[(rows["labels"] == labels) & (rows["distance"] == "l2") & (rows["run"] == "GT")]
+        shown = [text.get_text() for text in axis.texts]
+        assert len(shown) == len(own) * len(cnn_reconstruction.MODES)
+        assert shown[: len(own)] == [f"{psnr:.1f}" for psnr in own.sort_values("image")["psnr"]]
+    plt.close(figure)
+
+
 def test_intervals_hold_the_mean_and_say_where_the_papers_lies(record: Record) -> None:
     whole = cnn_reconstruction.whole_table(record)
     assert len(whole) == 2 * 5
-    assert set(whole["label from"]) == set(cnn_reconstruction.WHOLE.values())
-    assert set(whole["n"]) == {"2 × 1"}
+    assert set(whole["label"]) == set(cnn_reconstruction.NAMES.values())
+    assert set(whole["images × starts"]) == {"2 × 1"}
     for line in whole.to_dict("records"):
-        low, high = map(float, line["95 %"].split(" … "))
-        assert low <= float(line["mean"]) <= high
-        stated = float(line["paper"])
+        low, high = map(float, line["95 % interval (dB)"].split(" … "))
+        assert low <= float(line["mean PSNR (dB)"]) <= high
+        stated = float(line["paper (dB)"])
         wanted = "below" if stated < low else "above" if stated > high else "within"
-        assert line["paper's lies"] == wanted
+        assert line["paper's value"] == wanted
     assert len(cnn_reconstruction.all_table(record)) == 2 * 2 * 5
 
 
