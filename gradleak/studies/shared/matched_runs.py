@@ -496,7 +496,7 @@ def draw_strips(
         where: The values of columns that choose table rows; all rows if it is empty.
     """
     keys = ["labels", "distance", "stage"]
-    images = rows_of(record, "image").query("restart == 0").set_index([*keys, "run", "image"])["psnr"]
+    images = rows_of(record, "image").query("restart == 0").set_index([*keys, "run", "image"])["psnr"].sort_index()
     groups = list(select(rows_of(record, "picture"), **where).groupby(keys, sort=False))
     figure, axes = figures.grid(len(groups), 2, height=3.6)
     figure.set_layout_engine("compressed")
@@ -505,7 +505,7 @@ def draw_strips(
         show(axis, [strips[name] for name in ["private", *runs]], ["private", *((names or {}).get(n, n) for n in runs)])
         size = axis.get_images()[0].get_array().shape[0] / (len(runs) + 1)
         for line, name in enumerate(runs, start=1):
-            for place, psnr in enumerate(images.loc[(*values, name)].sort_index().head(SHOWN)):
+            for place, psnr in enumerate(images.loc[(*values, name)].head(SHOWN)):
                 axis.text(
                     (place + 0.04) * size, (line + 0.95) * size, decibels(psnr), va="bottom", fontsize=6.5,
                     color="white", path_effects=[withStroke(linewidth=1.6, foreground="black")],

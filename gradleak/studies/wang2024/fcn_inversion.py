@@ -541,7 +541,7 @@ def figure_digits(record: Record) -> Figure:
     The paper's code measures the latter.
     """
     frame = select(_closed(record), dtype="float32")
-    own = {"psnr": "of floating-point pixels", "eight_bit": "of truncated 8-bit pixels"}
+    own = {"psnr": "floating-point pixels", "eight_bit": "truncated 8-bit pixels"}
     names = {name: label.replace(" ", "\n", 1) for name, label in NAMES.items()}
     long = frame.melt(["labels", "variant"], list(own), "column", "PSNR, dB")
     long = long.replace({"column": own, "variant": names})

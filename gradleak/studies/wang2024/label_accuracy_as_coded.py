@@ -393,15 +393,15 @@ def figure_found(record: Record) -> Figure:
     One panel for each kind of label, one point for each network or random last layer. The search has no oracle.
     """
     exact, search = (select(record.frame(), solver=solver).reset_index(drop=True) for solver in (EXACT, SEARCH))
-    kinds = {head: f"random last layer, {words}" for head, words in HEADS.items()} | {"": "trained whole"}
+    kinds = {head: f"random last layer, {words}" for head, words in HEADS.items()} | {"": "all layers trained"}
     heads = exact.get("head", pd.Series("", exact.index)).astype(object).fillna("")
     return drawn(
         exact.assign(found=search["accuracy"], kind=heads.map(kinds)),
         scattered("certain", "found", by="kind", order=list(kinds.values()), markersize=5, alpha=0.8),
         panels="labels",
         legend=len(kinds),
-        xlabel="probability of the most likely class, %",
-        ylabel="labels that the search recovers, %",
+        xlabel="top-class probability, %",
+        ylabel="labels recovered, %",
         xscale="log",
         xticks=(0.1, 1, 10, 100),
         xticklabels=(0.1, 1, 10, 100),
