@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from pydantic import AfterValidator
 from torch import nn
 
-from gradleak import augment, claims, data, models, studies
+from gradleak import augment, data, models, studies
 from gradleak.hunting import BROKEN, FAMILIES, OUTCOMES
 from gradleak.hunting.running import block, pairs
 from gradleak.images import Inversion, trace_convolutional, trace_fully_connected
@@ -262,13 +262,14 @@ def headline(record: Record) -> Headline:
     rows = record.rows(Hunt)
     holds = rows["broken"] == "none"
     certified = rows["right"] + rows["wrong"]
+    kept, others = int(certified[holds].sum()), int(certified[~holds].sum())
     broken = int(rows["wrong"][~holds].sum())
     return Headline(
-        f"In attacks on random clients that keep every assumption, none of {certified[holds].sum():,} certified answers "
-        f"is wrong; if a client breaks one assumption, {broken} of {certified[~holds].sum():,} certified answers are.",
+        f"In attacks on random clients that keep every assumption, none of {kept:,} certified answers is wrong; if a "
+        f"client breaks one assumption, {broken} of {others:,} certified answers are.",
         true=bool(rows["wrong"][holds].sum() == 0) and broken > 0,
         claim="certificates-wrong",
-        what="wrong certificates in attacks on clients that keep every assumption, ten kinds of attack",
+        what="wrong certificates in attacks on clients that keep every assumption (all attacks)",
         of="groups of random clients",
         figure=figure_outcomes,
     )
@@ -284,7 +285,7 @@ def promises_table() -> pd.DataFrame:
         {
             "attack": name,
             "recovers": WORDS[name],
-            "a certified answer is right to": one.promise,
+            "its certificate promises": one.promise,
             "assumptions that it does not use": ", ".join(one.idle) or "–",
         }
         for name, one in FAMILIES.items()
