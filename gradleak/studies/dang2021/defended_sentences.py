@@ -1,4 +1,4 @@
-"""What keeps sentences from being read out of a gradient
+"""Defended sentences: what keeps them from being read out of a gradient
 
 Beyond dang2021: clipping and noise with a stated privacy, larger batches, and layers whose gradient is not sent.
 """

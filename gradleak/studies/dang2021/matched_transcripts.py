@@ -1,4 +1,4 @@
-"""Transcripts by matching gradients, and from the last layer alone
+"""Matched transcripts: by matching gradients, and from the last layer alone
 
 dang2021, section 4: Table 5 and Figure 2; Table 2's baseline.
 """

@@ -1,4 +1,4 @@
-"""Which classes occur in a batch: planes between the rows of a gradient
+"""Revealing labels: which classes occur in a batch
 
 dang2021, sections 2.5.1 and 3: Table 1, and the image half of Table 4.
 """

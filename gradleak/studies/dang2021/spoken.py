@@ -1,4 +1,4 @@
-"""Speech that is heard: synthesised sentences and recorded digits
+"""Spoken sentences and digits: speech that is synthesised or recorded
 
 Beyond dang2021, section 3: whether the result of an attack depends on the sound.
 """

@@ -1,4 +1,4 @@
-"""A batch of images from a deep network: GradInversion, part by part
+"""GradInversion, part by part: a batch of images from a deep network
 
 yin2021, section 4: Tables 2 and 4, Figures 2, 4 and 5.
 """

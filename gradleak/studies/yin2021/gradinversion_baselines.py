@@ -1,4 +1,4 @@
-"""GradInversion beside its baselines, and what a learned prior makes plausible
+"""GradInversion and its baselines: what a learned prior makes plausible
 
 yin2021, Table 4 and Figure 4.
 """

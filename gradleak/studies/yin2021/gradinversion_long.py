@@ -1,4 +1,4 @@
-"""How far a trained network's gradient goes: one image peeled, one and four matched at length
+"""GradInversion at length, and peeling: single images and batches of four
 
 Beyond yin2021, section 4: the setting of GradInversion, with peeling in place of a search wherever this is possible.
 """

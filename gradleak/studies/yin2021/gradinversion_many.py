@@ -1,4 +1,4 @@
-"""Batches of up to 48 where classes are many, and pictures of ImageNet
+"""GradInversion with many classes: batches of up to 48, and pictures of ImageNet
 
 yin2021, Figures 6 to 8, and beyond: with more classes than samples, the last layer's gradient separates all samples.
 """
