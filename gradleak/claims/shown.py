@@ -31,6 +31,8 @@ COLOURS: dict[Verdict, str] = {
 # The mark of a cell that was measured with a changed method.
 CHANGED = "†"
 KINDS = get_args(ChangeKind)
+# A table of claims with more rows than this is folded: the box at the top of the page has the summary.
+MOST_ROWS = 8
 # A remark on this many rows or more does not list the rows.
 FEW = 3
 UNEXPLAINED = "not explained yet"
@@ -61,9 +63,10 @@ def tables(judged: Sequence[Line], about: str, name: str) -> Tables:
         name: The start of the tables' labels.
     """
     parts: list[Table] = []
-    for lines, caption, suffix in (
-        (of_papers(judged), f"The paper's claims{about}, and what was measured.", ""),
-        (of_ours(judged), f"Our own claims{about}: predictions written before the run, findings after it.", "-ours"),
+    ours = "Our own claims"
+    for lines, whose, caption, suffix in (
+        (of_papers(judged), "The paper's claims", f"The paper's claims{about}, and what was measured.", ""),
+        (of_ours(judged), ours, f"{ours}{about}: predictions written before the run, findings after it.", "-ours"),
     ):
         titles = dict.fromkeys(line.claim.table for line in lines if line.claim.table)
         parts += [
@@ -71,8 +74,13 @@ def tables(judged: Sequence[Line], about: str, name: str) -> Tables:
             for number, title in enumerate(titles)
         ]
         remaining = [line for line in lines if not line.claim.table]
-        parts += [_list(remaining, caption, f"{name}{suffix}")] if remaining else []
+        parts += [_list(remaining, caption, f"{name}{suffix}", whose)] if remaining else []
     return Tables(tuple(parts))
+
+
+def _fold(title: str, judged: Sequence[Line], rows: int) -> str:
+    """Return the title of the fold that hides a table of claims, or "" for a table with few rows."""
+    return f"{title}: {len(judged)} claims, {tally(judged)}" if rows > MOST_ROWS else ""
 
 
 def of_papers(judged: Iterable[Line]) -> list[Line]:
@@ -140,7 +148,8 @@ def _cells(judged: list[Line], name: str, number: int) -> Table:
     protocol_text = f" {CHANGED}: with a changed method ({', '.join(changed)})." if changed else ""
     caption = f"{title} Measured, and in brackets what the paper says; {legend}.{protocol_text}{run_text}"
     notes = [*_rules(judged), *_remarks(judged)]
-    return Table(frame, caption, f"{name}-{number + 1}", notes, kind="cells", marks=marks, links=links)
+    fold = _fold(judged[0].claim.table, judged, len(frame))
+    return Table(frame, caption, f"{name}-{number + 1}", notes, kind="cells", marks=marks, links=links, fold=fold)
 
 
 def _link(line: Line) -> str:
@@ -165,7 +174,7 @@ def _cell(line: Line | None) -> str:
     return f"{line.claim.number(line.deciding.value)}{mark} ({published})"
 
 
-def _list(judged: list[Line], caption: str, name: str) -> Table:
+def _list(judged: list[Line], caption: str, name: str, whose: str) -> Table:
     import pandas as pd
 
     from gradleak.show.tables import Table
@@ -182,7 +191,8 @@ def _list(judged: list[Line], caption: str, name: str) -> Table:
         }
     )
     links = [[_link(line)] + [""] * (len(frame.columns) - 1) for line in judged]
-    return Table(frame, caption, name, _remarks(judged), badges="verdict", kind="claims", links=links)
+    fold = _fold(whose, judged, len(frame))
+    return Table(frame, caption, name, _remarks(judged), badges="verdict", kind="claims", links=links, fold=fold)
 
 
 def _remarks(judged: Iterable[Line]) -> list[str]:
