@@ -33,12 +33,12 @@ class BookFile(ReferenceRole):
 
     def run(self) -> tuple[list[nodes.Node], list[nodes.system_message]]:
         """Return the link."""
-        path = self.target.partition("#")[0]
+        path, mark, part = self.target.partition("#")
         is_page = path.removesuffix(".html") in self.env.found_docs
         if not is_page and not (Path(self.env.srcdir) / BESIDE / path).is_file():
             return [nodes.inline(self.rawtext, self.title)], []
         here = self.env.app.builder.get_target_uri(self.env.docname)
-        link = nodes.reference(self.rawtext, self.title, internal=True, refuri=relative_uri(here, self.target))
+        link = nodes.reference(self.rawtext, self.title, internal=True, refuri=relative_uri(here, path) + mark + part)
         return [link], []
 
 

@@ -59,7 +59,8 @@ class Names(SphinxTransform):
             first = next(iter(caption.findall(nodes.Text)), None)
             # The paper's number would stand twice in a row.
             if first is not None and (leading := LEADING.match(first)) and name.endswith(leading[1]):
-                first.parent.replace(first, nodes.Text(first[leading.end(1) :].removeprefix(":").lstrip(" ,")))
+                rest = first[leading.end(1) :].lstrip(":, ")
+                first.parent.replace(first, nodes.Text(rest[:1].upper() + rest[1:]))
 
 
 numbered = TocTreeCollector.assign_figure_numbers

@@ -54,7 +54,8 @@ class Table:
     def _badges(self, head: list[str], rows: list[list[str]]) -> list[list[str]]:
         """Return the style classes of every cell's badge, or "" for a cell without a badge."""
         words = self.marks or [
-            [cell if name == self.badges else "" for name, cell in zip(head, row, strict=True)] for row in rows
+            [cell if self.badges and name == self.badges else "" for name, cell in zip(head, row, strict=True)]
+            for row in rows
         ]
         return [[_badge(word) if word else "" for word in row] for row in words]
 

@@ -87,7 +87,11 @@ def test_pages_are_run_once_and_stale_ones_removed(
     assert "No report" in generated["report-toy2020.md"]
     assert "**The papers' claims, 1**: 1 reproduced." in generated["scoreboard.md"]
     assert "**Our own, 0**: none." in generated["scores.md"]
-    assert "::::{dropdown} A toy: draws and their sum: 1 reproduced" in generated["scoreboard.md"]
+    assert "<summary>A toy: draws and their sum: 1 reproduced</summary>" in generated["scoreboard.md"]
+    assert json.loads((paths.book() / "generated" / "places.json").read_text()) == {
+        "book/executed/toy2020/toy": ["toy2020", "Table 1"]
+    }
+    assert (paths.book() / "generated" / "beside" / "claims.csv").is_file()
     assert "executed/toy2020/toy" in generated["status.md"]
     assert "not recorded" in generated["status.md"]
     assert ":link: executed/toy2020/toy" in generated["gallery.md"]
@@ -96,7 +100,7 @@ def test_pages_are_run_once_and_stale_ones_removed(
     assert "| what leaks | from |" in leaks
     assert "{doc}" not in leaks, "the toy says of no row there that it is its own"
     assert "{doc}" not in generated["attacks.md"], "no page of an attack is there"
-    for name in ("cover", "scoreboard", "architecture"):
+    for name in ("cover", "architecture"):
         assert (paths.book() / "generated" / f"{name}.png").is_file()
     assert records.read(paths.executed() / "toy2020" / "toy.json").study == "toy"
     assert len(sphinx) == 2

@@ -94,6 +94,7 @@ def test_badges_keep_their_text_and_get_a_class() -> None:
     assert '<div class="gradleak-table claims"' in badged._repr_html_()
     assert "| [not reproduced (line search)]{.badge .badge-not-reproduced} | 2 |" in badged._repr_markdown_()
     assert ":class: gradleak-table claims" in badged._repr_markdown_()
+    assert "badge" not in Table(pd.DataFrame({"": ["file"]}), "c", "n")._repr_html_(), "a column without a name"
 
 
 def test_captions_and_notes_are_text_too() -> None:

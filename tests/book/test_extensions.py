@@ -1,0 +1,148 @@
+"""The book's Sphinx extensions: stable names of tables and figures, what a page regenerates, links to claims."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+EXTENSIONS = Path(__file__).parents[2] / "book" / "_ext"
+CONF = """
+import sys
+sys.path.insert(0, {extensions!r})
+extensions = ["myst_parser", "claim_role", "stable_names", "paper_places"]
+myst_enable_extensions = ["attrs_inline", "colon_fence", "dollarmath"]
+exclude_patterns = ["book/generated"]
+numfig = True
+numfig_format = {{"figure": "%s", "table": "%s"}}
+html_extra_path = ["book/generated/beside"]
+"""
+PAGE = """# A page
+
+The first sentence, about $\\alpha$. {numref}`tab-noise-sums`, {numref}`tab-noise-verdicts-1`, and {eq}`eq-one`.
+
+:::{table} Sums of labels.
+:name: tab-noise-sums
+
+| a |
+| --- |
+| [{claim}`2 (3) \\| x <t5-α+β>`]{.badge .badge-holds} and {bookfile}`noise.json <records/noise.json>` |
+:::
+
+:::{table} Table 5: noise on one row: 16 claims.
+:name: tab-noise-verdicts-1
+
+| a |
+| --- |
+| {bookfile}`gone <records/gone.json>` |
+:::
+
+$$ a = b $$ (eq-one)
+"""
+
+
+def extension(name: str) -> Any:
+    sys.path.insert(0, str(EXTENSIONS))
+    try:
+        return importlib.import_module(name)
+    finally:
+        sys.path.remove(str(EXTENSIONS))
+
+
+@pytest.mark.parametrize(
+    ("label", "caption", "page", "name"),
+    [
+        ("tab-theorem1-sums", "How far labels sum from one.", "book/executed/wang2024/x", "Table theorem1-sums"),
+        ("fig-cover", "A picture", "book/index", "Figure cover"),
+        ("tab-x-1", "Table 3: images, with labels: 12 claims", "book/executed/wang2024/x", "wang2024, Table 3"),
+        ("tab-x-1", "Section 4.3, whole steps: dB", "book/executed/wang2024/x", "wang2024, Section 4.3"),
+        ("tab-x-1", "Tables 1 and 4: as coded", "book/executed/dang2021/x", "dang2021, Tables 1 and 4"),
+        ("tab-x-2", "Table 5 with noise on the layer: 16", "book/executed/wang2024/x", "Table x-2"),
+        ("tab-x-1", "Table 3: images", "book/scoreboard", "Table x-1"),
+        ("fig-x", "Labels (Figure 2 of wang2024). Top left: …", "book/executed/wang2024/x", "wang2024, Figure 2"),
+        ("id3", "A table without a label", "book/index", ""),
+    ],
+)
+def test_a_table_has_the_papers_number_or_the_name_of_its_label(label: str, caption: str, page: str, name: str) -> None:
+    assert extension("stable_names").name_of(label, caption, page) == name
+
+
+@pytest.mark.parametrize(
+    ("text", "places"),
+    [
+        ("Section 4.3, Table 3", ["Section 4.3", "Table 3"]),
+        ("Sections 2.5.2 and 3, Tables 2, 3 and 4", [
+            "Section 2.5.2", "Section 3", "Table 2", "Table 3", "Table 4",
+        ]),
+        ("Figures 3–5, Table 6", ["Figure 3", "Figure 4", "Figure 5", "Table 6"]),
+        ("Figures 6 to 8, and beyond", ["Figure 6", "Figure 7", "Figure 8"]),
+        ("Appendices B and C", ["Appendix B", "Appendix C"]),
+        ("Section 3.1, Theorem 1, Table 1", ["Section 3.1", "Theorem 1", "Table 1"]),
+        ("Beyond section 4.2", []),
+    ],
+)  # fmt: skip
+def test_every_place_that_a_page_regenerates_is_found(text: str, places: list[str]) -> None:
+    assert list(extension("paper_places").places(text)) == places
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Build a small book, whose warnings are errors, and return the folder of its pages."""
+    root = tmp_path_factory.mktemp("sphinx")
+    texts = {
+        "conf.py": CONF.format(extensions=str(EXTENSIONS)),
+        "index.md": "# Index\n\n```{toctree}\n:glob:\nbook/executed/wang2024/*\nbook/scoreboard\n```\n",
+        "book/executed/wang2024/noise.md": PAGE,
+        "book/executed/wang2024/deep.md": "# Another page\n\nText.\n",
+        "book/scoreboard.md": "# Scoreboard\n\n{bookfile}`chance <book/scoreboard.html#cause=chance>`\n",
+        "book/generated/places.json": json.dumps(
+            {
+                "book/executed/wang2024/noise": ["wang2024", "Section 5.2, Table 5, Figure 6"],
+                "book/executed/wang2024/deep": ["wang2024", "Beyond section 4.2"],
+            }
+        ),
+        "book/generated/beside/records/noise.json": "{}",
+    }
+    for name, text in texts.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    command = [sys.executable, "-m", "sphinx", "-W", "-n", "-q", "-b", "html", str(root), str(root / "out")]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    return root / "out"
+
+
+def test_names_stand_in_captions_and_references(built: Path) -> None:
+    text = (built / "book/executed/wang2024/noise.html").read_text()
+    assert '<span class="caption-number">Table noise-sums </span><span class="caption-text">Sums' in text
+    assert '<span class="caption-number">wang2024, Table 5 </span><span class="caption-text">Noise on one row' in text
+    assert '<a class="reference internal" href="#tab-noise-sums"><span class="std std-numref">Table noise-sums' in text
+    assert 'href="#tab-noise-verdicts-1"><span class="std std-numref">wang2024, Table 5<' in text
+
+
+def test_links_lead_to_claims_and_to_files_that_are_there(built: Path) -> None:
+    text = (built / "book/executed/wang2024/noise.html").read_text()
+    assert 'href="../../scoreboard.html#claim-t5-α+β"' in text
+    assert "2 (3) | x" in text
+    assert 'href="../../../records/noise.json"' in text
+    assert (built / "records/noise.json").is_file()
+    assert "gone" in text
+    assert "gone.json" not in text
+    assert 'href="#cause=chance"' in (built / "book/scoreboard.html").read_text()
+
+
+def test_a_page_says_what_it_regenerates_and_is_found_by_it(built: Path) -> None:
+    assert (
+        '<p class="regenerates">Regenerates wang2024: Section 5.2, Table 5, Figure 6.</p>'
+        in (built / "book/executed/wang2024/noise.html").read_text()
+    )
+    assert ">Goes beyond wang2024, section 4.2.</p>" in (built / "book/executed/wang2024/deep.html").read_text()
+    assert "regenerates" not in (built / "book/scoreboard.html").read_text()
+    index = json.loads((built / "searchindex.js").read_text().removeprefix("Search.setIndex(").removesuffix(")"))
+    ((document, anchor, main),) = index["indexentries"]["wang2024 table 5"]
+    assert (index["docnames"][document], anchor, main) == ("book/executed/wang2024/noise", "", True)
