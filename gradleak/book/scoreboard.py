@@ -129,7 +129,8 @@ def _failing(lines: Sequence[Line]) -> list[str]:
         failing = [line for line in group if line.failing]
         if failing:
             table = claims.failing_table(failing, cause)._repr_markdown_()
-            parts.append(f"::::{{dropdown}} {cause}: {len(failing)} claims\n{table}\n::::")
+            number = f"{len(failing)} claim{'s' * (len(failing) > 1)}"
+            parts.append(f"::::{{dropdown}} {cause}: {number}\n{table}\n::::")
     return parts
 
 

@@ -78,8 +78,8 @@ def test_every_claim_is_a_row_with_an_anchor_and_what_it_is_filtered_by() -> Non
 
 def test_failing_claims_are_grouped_by_cause() -> None:
     assert "{bookfile}`chance <book/scoreboard.html#cause=chance>`" in text()
-    assert "::::{dropdown} chance: 1 claims" in text()
-    assert "::::{dropdown} our prediction was wrong: 1 claims" in text()
+    assert "::::{dropdown} chance: 1 claim\n" in text()
+    assert "::::{dropdown} our prediction was wrong: 1 claim\n" in text()
     assert "{claim}`Table 1: s <bad-α>`" in text()
 
 
