@@ -16,13 +16,14 @@ from matplotlib.figure import Figure
 from pydantic import Field, field_validator
 from torch import Tensor
 
-from gradleak import auditing, data, defenses, models, studies
+from gradleak import auditing, claims, data, defenses, models, studies
 from gradleak.auditing import bringing
 from gradleak.errors import GradleakError, MissingData, unknown
 from gradleak.leak import Leak
 from gradleak.runs.fitting import Fixed, Sees
 from gradleak.runs.records import Record
-from gradleak.show.drawn import drawn, scattered
+from gradleak.show.drawn import crossed, drawn, scattered
+from gradleak.show.headline import Headline
 from gradleak.show.summaries import NOTHING, count, mean, median, only, summary
 from gradleak.studies import Experiment, Row, setting
 from gradleak.studies.shared.federation import SIZE, Federation, digit_network
@@ -349,6 +350,17 @@ def leaked(leak: Leak, inputs: Tensor, targets: Tensor, seed: int, defense: str 
     )
 
 
+def defence_name(defense: str) -> str:
+    """Return the name of a defence, written name/level, as tables and figures show it."""
+    words = {
+        "clip": "clipped to norm {}",
+        "gaussian": "Gaussian noise, σ = {}",
+        "prune": "pruned, share {}",
+    }
+    kind, _, level = defense.partition("/")
+    return "no defence" if kind == "none" else words.get(kind, f"{kind} {{}}").format(level).strip()
+
+
 def short(model: str) -> str:
     """Return a network's name without the name of its module."""
     return model.rpartition(":")[2]
@@ -363,6 +375,24 @@ def worst(record: Record) -> pd.DataFrame:
     return record.rows(AuditedBatch).groupby(keys, sort=False)[["cosine", *MEASURES]].max().reset_index()
 
 
+def headline(record: Record) -> Headline:
+    """Return the finding: clipping protects nothing, and noise hides features and images but not labels."""
+    known = claims.judgements(record)
+    clear, clipped, noisy = (known[f"audit-{name}"] for name in ("lenet", "clip", "noise"))
+    rows = worst(record)
+    labels = rows.loc[rows["defense"].str.startswith("gaussian/"), "labels"].min()
+    return Headline(
+        f"Clipping does not protect: an audit restores one LeNet image to {clipped.text} from a clipped gradient and "
+        f"to {clear.text} without a defence; Gaussian noise hides features and images, but all labels of every batch are "
+        "still found.",
+        true=bool(clear.agrees and clipped.agrees and noisy.agrees and labels == 1),
+        claim="audit-clip",
+        what="PSNR of one photograph restored from LeNet's gradient, clipped to norm 1",
+        figure=figure_frontier,
+        of="attacks that returned an image",
+    )
+
+
 def table(record: Record) -> pd.DataFrame:
     """Return the best attack's success as a table.
 
@@ -371,13 +401,13 @@ def table(record: Record) -> pd.DataFrame:
     """
     rows = worst(record)
     lines = summary(
-        rows.assign(batch_size=rows["batch_size"].astype(int)),
-        {"network": "model", "B": "batch_size", "defence": "defense"},
+        rows.assign(batch_size=rows["batch_size"].astype(int), defense=rows["defense"].map(defence_name)),
+        {"network": "model", "batch size": "batch_size", "defence": "defense"},
         {
             "cosine": only("cosine", _number(".2f")),
-            **{name: only(name, _share) for name in SHARES},
-            "PSNR, dB": only("image-psnr", _number(".1f")),
-            "SSIM": only("image-ssim", _number(".2f")),
+            **{f"{name} found": only(name, _share) for name in SHARES},
+            "PSNR of the best image (dB)": only("image-psnr", _number(".1f")),
+            "SSIM of the best image": only("image-ssim", _number(".2f")),
         },
     )
     return lines.assign(network=lines["network"].map(short))
@@ -401,8 +431,8 @@ def certificates(record: Record) -> pd.DataFrame:
     told = rows[rows["attack"].ne("") & rows["labels"].notna()].sort_values("certificate", kind="stable")
     return summary(
         told.assign(right=told["labels"].eq(1)),
-        {"word": "certificate"},
-        {"times": count(), "all labels right": mean("right", _share)},
+        {"status": "certificate"},
+        {"answers": count(), "all labels right": mean("right", _share)},
     )
 
 
@@ -423,12 +453,12 @@ def federation_table(record: Record) -> pd.DataFrame:
         return pd.DataFrame()
     return summary(
         rows.assign(round=rows["round"].astype(int)),
-        {"numbers": "precision", "round": "round"},
+        {"precision": "precision", "round": "round"},
         {
-            "accuracy": only("accuracy", _share),
-            **{name: mean(name, _share) for name in SHARES},
-            "PSNR, dB": median("image-psnr", _number(".1f")),
-            "certified": mean("certain", _share),
+            "test accuracy": only("accuracy", _share),
+            **{f"{name} found": mean(name, _share) for name in SHARES},
+            "median PSNR (dB)": median("image-psnr", _number(".1f")),
+            "labels certified": mean("certain", _share),
         },
     )
 
@@ -448,12 +478,12 @@ def private_table(record: Record) -> pd.DataFrame:
             batch_size=rows["batch_size"].astype(int),
             epsilon=rows["epsilon"].astype(float),
         ),
-        {"noise": "noise", "B": "batch_size"},
+        {"noise multiplier": "noise", "expected batch size": "batch_size"},
         {
-            "ε": median("epsilon", lambda value: "∞" if pd.isna(value) else f"{value:.3g}"),
-            **{name: mean(name, _share) for name in SHARES},
-            "guessed labels": mean("chance", _share),
-            "PSNR, dB": median("image-psnr", _number(".1f")),
+            "ε of one step": median("epsilon", lambda value: "∞" if pd.isna(value) else f"{value:.3g}"),
+            **{f"{name} found": mean(name, _share) for name in SHARES},
+            "labels found by guessing": mean("chance", _share),
+            "median PSNR (dB)": median("image-psnr", _number(".1f")),
         },
     )
 
@@ -462,19 +492,28 @@ def figure_frontier(record: Record) -> Figure:
     """Plot the best attack's success against the cosine of the sent gradient with the undefended gradient.
 
     One column of panels for each network: the share of labels found above, the SSIM of the best image below. One point
-    for each defence and batch size.
+    for each defence (colour) and batch size (marker).
     """
-    shown = {"labels": "labels found", "image-ssim": "SSIM of the best image"}
+    shown = {"labels": "share of labels found", "image-ssim": "SSIM of the best image"}
     rows = worst(record).rename(columns=shown)
+    sizes = rows["batch_size"].astype(int)
+    rows["defense"] = rows["defense"].map(defence_name)
+    rows["batch"] = sizes.map(lambda size: f"{size} sample{'s' * (size > 1)}")
+    names = list(dict.fromkeys(rows["defense"]))
+    looks = crossed(names, dict.fromkeys(rows["batch"]))
+    for name, look in looks.items():
+        # Hollow markers of different sizes show points in the same place.
+        size = next(12 - 2.4 * number for number, own in enumerate(names) if name.startswith(f"{own}, "))
+        look.update(markersize=max(4.0, size), fillstyle="none", markeredgewidth=1.6)
     return drawn(
-        rows.melt(["model", "batch_size", "cosine"], list(shown.values()), "measure", "success"),
-        scattered("cosine", "success", by="batch_size", label="B = {}".format),
+        rows.melt(["model", "defense", "batch", "cosine"], list(shown.values()), "measure", "success"),
+        scattered("cosine", "success", by=["defense", "batch"], order=list(looks), looks=looks),
         panels=["measure", "model"],
         title=lambda _, model: short(model),
         across=rows["model"].nunique(),
         height=2.7,
-        legend=4,
-        xlabel="cosine with the true gradient",
+        legend=max(1, len(looks) // 2) if len(looks) <= 4 else 3,
+        xlabel="cosine with the clean gradient",
         ylabel=lambda measure, _: measure,
         ylim=(-0.08, 1.12),
         xlim=(-0.05, 1.08),

@@ -41,19 +41,23 @@ def test_the_worst_is_what_an_audit_reports(record: Record) -> None:
 
 def test_tables_and_figures(record: Record) -> None:
     table = audit.table(record)
-    assert next(iter(table["labels"])) == "100 %"
-    words = audit.certificates(record).set_index("word")
+    assert next(iter(table["labels found"])) == "100 %"
+    words = audit.certificates(record).set_index("status")
     assert words.loc["unique", "all labels right"] == "100 %"
     figure = audit.figure_frontier(record)
     assert figures.gray_table(figure).std() > 0.02
+    named = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert named == [
+        f"{defence}, {batch}" for defence in ("no defence", "pruned, share 0.9") for batch in ("1 sample", "3 samples")
+    ]
     plt.close(figure)
 
 
 def test_a_federation_s_clients_are_audited_in_both_precisions(record: Record) -> None:
     table = audit.federation_table(record)
-    assert list(table["numbers"]) == ["float32", "float64"]
-    assert list(table["inputs"]) == ["100 %", "100 %"]
-    assert list(table["certified"]) == ["100 %", "100 %"]
+    assert list(table["precision"]) == ["float32", "float64"]
+    assert list(table["inputs found"]) == ["100 %", "100 %"]
+    assert list(table["labels certified"]) == ["100 %", "100 %"]
     assert audit.private_table(record).empty
 
 
