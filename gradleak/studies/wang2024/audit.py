@@ -383,8 +383,8 @@ def headline(record: Record) -> Headline:
     labels = rows.loc[rows["defense"].str.startswith("gaussian/"), "labels"].min()
     return Headline(
         f"Clipping does not protect: an audit restores one LeNet image to {clipped.text} from a clipped gradient and "
-        f"to {clear.text} without a defence; Gaussian noise hides features and images, but all labels of every batch are "
-        "still found.",
+        f"to {clear.text} without a defence; Gaussian noise hides features and images, but all labels of every batch "
+        "are still found.",
         true=bool(clear.agrees and clipped.agrees and noisy.agrees and labels == 1),
         claim="audit-clip",
         what="PSNR of one photograph restored from LeNet's gradient, clipped to norm 1",
@@ -512,7 +512,7 @@ def figure_frontier(record: Record) -> Figure:
         title=lambda _, model: short(model),
         across=rows["model"].nunique(),
         height=2.7,
-        legend=max(1, len(looks) // 2) if len(looks) <= 4 else 3,
+        legend=2,
         xlabel="cosine with the clean gradient",
         ylabel=lambda measure, _: measure,
         ylim=(-0.08, 1.12),

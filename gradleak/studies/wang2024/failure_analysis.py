@@ -241,8 +241,8 @@ def table(record: Record) -> pd.DataFrame:
     """Return the results on every failure case, in percent of the samples.
 
     Rows: failure cases. Columns: labels that the published search recovers, and wrong labels that it returns; labels
-    that the exact solver recovers, calls ambiguous or fails to find; the number of wrong labels that it calls unique
-    ; and right classes by the exact solver and by iDLG.
+    that the exact solver recovers, calls ambiguous or fails to find; the number of wrong labels that it calls
+    unique; and right classes by the exact solver and by iDLG.
     """
     rows = record.rows(Case)
     return summary(
