@@ -422,7 +422,7 @@ def interval_table(record: Record, runs: Mapping[str, str], run: str = "label") 
                 "labels": labels,
                 "distance": _distance(distance),
                 "LeNet": stage,
-                run: runs[name],
+                run: runs[str(name)],
                 "images × starts": f"{len(values)} × {group['restart'].nunique()}",
                 "mean PSNR (dB)": f"{values.mean():.1f}",
                 "95 % interval (dB)": f"{low:.1f} … {high:.1f}",
@@ -496,16 +496,17 @@ def draw_strips(
         where: The values of columns that choose table rows; all rows if it is empty.
     """
     keys = ["labels", "distance", "stage"]
-    images = rows_of(record, "image").query("restart == 0").set_index([*keys, "run", "image"])["psnr"].sort_index()
+    first = rows_of(record, "image").query("restart == 0").sort_values("image").groupby([*keys, "run"])["psnr"]
+    shown: dict[Hashable, list[float]] = {name: list(psnr.head(SHOWN)) for name, psnr in first}
     groups = list(select(rows_of(record, "picture"), **where).groupby(keys, sort=False))
     figure, axes = figures.grid(len(groups), 2, height=3.6)
     figure.set_layout_engine("compressed")
     for axis, (values, group) in zip(axes, groups, strict=True):
         strips = group.set_index("run")["picture"]
         show(axis, [strips[name] for name in ["private", *runs]], ["private", *((names or {}).get(n, n) for n in runs)])
-        size = axis.get_images()[0].get_array().shape[0] / (len(runs) + 1)
+        size = abs(axis.get_ylim()[0] - axis.get_ylim()[1]) / (len(runs) + 1)
         for line, name in enumerate(runs, start=1):
-            for place, psnr in enumerate(images.loc[(*values, name)].head(SHOWN)):
+            for place, psnr in enumerate(shown[*values, name]):
                 axis.text(
                     (place + 0.04) * size, (line + 0.95) * size, decibels(psnr), va="bottom", fontsize=6.5,
                     color="white", path_effects=[withStroke(linewidth=1.6, foreground="black")],
@@ -524,9 +525,13 @@ def draw_curves(
 ) -> Figure:
     """Draw the best iterates' mean PSNR (dB) or median loss against the step, a panel per table row, a line per run."""
     shown = {name: (names or {}).get(name, name) for name in runs}
+
+    def label(run: str) -> str:
+        return shown.get(run, run)
+
     return drawn(
         rows_of(record, "curve"),
-        lines("step", column, by="run", order=list(shown.values()), label=lambda run: shown.get(run, run), marker=""),
+        lines("step", column, by="run", order=list(shown.values()), label=label, marker=""),
         panels=["labels", "distance", "stage"],
         title=_row_name,
         across=2,
