@@ -315,15 +315,8 @@ def figure_layers(record: Record) -> Figure:
     frame = select(record.rows(Peeling), what="layer", reason="")
     figure, axes = figures.panels(1, 1, height=3.4)
     axis = axes[0][0]
-    for index, (_, group) in enumerate(frame.groupby("size")):
-        size = int(group["size"].iloc[0])
-        axis.scatter(
-            group["off"],
-            group["claimed"],
-            s=12,
-            color=figures.COLOURS[index],
-            label=f"batches of {size}" if size > 1 else "single images",
-        )
+    for index, (size, group) in enumerate(frame.groupby("size")):
+        axis.scatter(group["off"], group["claimed"], s=12, color=figures.COLOURS[index], label=f"{size:.0f} per batch")
     ends = [frame[["off", "claimed"]].min().min() / 3, frame[["off", "claimed"]].max().max() * 3]
     axis.plot(ends, ends, color=figures.TRUTH, linewidth=1.2, label="claimed = true")
     for factor in (FACTOR, 1 / FACTOR):
