@@ -225,5 +225,5 @@ def draw_success(rows: pd.DataFrame, attacks: Sequence[str], panels: str, **sett
         settings: What else `drawn` takes.
     """
     success = show.lines("size", "success", by="attack", band="error", order=attacks, looks=LOOKS)
-    usual = {"xlabel": "batch size", "ylabel": "labels found, %", "ylim": (0, 105)}
+    usual = {"xlabel": "batch size", "ylabel": "labels found (%)", "ylim": (0, 105)}
     return show.drawn(with_errors(rows), success, show.powers_of_two("size"), panels=panels, **usual | settings)

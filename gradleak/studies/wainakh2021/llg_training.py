@@ -86,7 +86,7 @@ class Parameters(studies.Parameters):
     def about(self) -> str:
         """Return the size of a run and its data in a few words."""
         return (
-            f"{self.runs} networks, {self.iterations:,} steps, {self.batches} batches at each stop, "
+            f"{self.runs} network{'s' * (self.runs > 1)}, {self.iterations:,} steps, {self.batches} batches at each stop, "
             f"{' and '.join(self.clients)} clients, {data.title(self.dataset)}"
         )
 
