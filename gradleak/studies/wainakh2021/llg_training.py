@@ -85,8 +85,9 @@ class Parameters(studies.Parameters):
 
     def about(self) -> str:
         """Return the size of a run and its data in a few words."""
+        networks = f"{self.runs} network{'s' * (self.runs > 1)}"
         return (
-            f"{self.runs} network{'s' * (self.runs > 1)}, {self.iterations:,} steps, {self.batches} batches at each stop, "
+            f"{networks}, {self.iterations:,} steps, {self.batches} batches at each stop, "
             f"{' and '.join(self.clients)} clients, {data.title(self.dataset)}"
         )
 
