@@ -119,14 +119,18 @@ def _in_words(counts: dict[Verdict, int]) -> str:
 def _bar(title: str, counts: dict[Verdict, int]) -> str:
     """Return a bar in HTML, divided by verdict, with its legend."""
     parts = "".join(
-        f'<span style="flex:{count};background:{words.COLOURS[verdict][1]}" title="{count} {verdict}"></span>'
+        f'<span class="{_class(verdict)}" style="flex:{count}" title="{count} {verdict}"></span>'
         for verdict, count in counts.items()
     )
     legend = "".join(
-        f'<li><i style="background:{words.COLOURS[verdict][1]}"></i>{count} {verdict}</li>'
-        for verdict, count in counts.items()
+        f'<li><i class="{_class(verdict)}"></i>{count} {verdict}</li>' for verdict, count in counts.items()
     )
     return (
         f'<div class="gradleak-verdicts"><span>{title}</span><div class="gradleak-bar" role="presentation">'
         f"{parts}</div><ul>{legend}</ul></div>"
     )
+
+
+def _class(verdict: Verdict) -> str:
+    """Return the style class with the colour of a verdict, which the book's style sheet defines."""
+    return f"badge-{verdict.replace(':', '').replace(' ', '-')}"

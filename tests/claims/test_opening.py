@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from gradleak import claims
+from gradleak import claims, paths
 from gradleak.claims.opening import NOTHING, Opening
 from gradleak.runs import records
 from gradleak.show import provenance
@@ -37,6 +37,14 @@ def test_bars_count_every_claim_once_the_papers_apart_from_ours() -> None:
     ]  # fmt: skip
     widths = re.findall(r"flex:(\d+)", BOX._repr_html_())
     assert sum(map(int, widths)) == len(lines)
+
+
+def test_the_style_sheet_has_the_colour_of_every_verdict() -> None:
+    found = set(re.findall(r'class="(badge-[\w-]+)"', BOX._repr_html_()))
+    verdicts = {verdict for _, counts in BOX.bars for verdict in counts}
+    assert len(found) == len(verdicts)
+    sheet = (paths.book() / "_static" / "gradleak.css").read_text("utf-8")
+    assert not [name for name in found if not re.search(rf"\.{name}\b[^{{}}]*{{ background", sheet)]
 
 
 def test_a_run_with_other_parameters_adds_its_own_number() -> None:
