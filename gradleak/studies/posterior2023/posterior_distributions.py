@@ -174,7 +174,7 @@ def headline(record: Record) -> Headline:
     return Headline(
         "Before training, a network predicts nearly the same for all samples, and a batch’s labels can be counted to "
         f"within {first:.2f} samples; after {errors.index[-1]} steps predictions for one class differ by "
-        f"{gathered.text}, and counts are off by {last:.1f} samples.",
+        f"{gathered.text}, and counts are off by {last:.1f} samples (LeNet5, MNIST).",
         true=bool(gathered.agrees is False and first < 0.5 < last),
         claim="distributions-mnist-gathered-positive",
         what="standard deviation of a class’s probability over its own samples after training (LeNet5, MNIST)",
