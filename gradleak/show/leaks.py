@@ -12,7 +12,7 @@ from gradleak.show.tables import duration
 NAMES = {
     "lenet": "LeNet", "lenet5": "LeNet-5", "resnet18": "ResNet18", "resnet20": "ResNet20", "resnet50": "ResNet50",
     "resnet50-cifar": "ResNet50", "alexnet": "AlexNet", "vgg16": "VGG16", "efficientnet-b0": "EfficientNet-B0",
-    "efficientnet-lite0": "EfficientNet-Lite0", "resnet18-cifar": "ResNet18", "small-cnn": "small CNN",
+    "efficientnet-lite0": "EfficientNet-Lite0", "resnet18-cifar": "ResNet18, CIFAR form", "small-cnn": "small CNN",
     "cifar10-resnet20": "ResNet20", "cifar10-resnet20+head": "ResNet20, new head",
     "cifar10-resnet56+head": "ResNet56, new head", "fcn4": "fully connected, 4 layers",
     "torchvision.models:resnet18": "ResNet18", "llg-cnn": "CNN of LLG", "llg-lenet": "LeNet of LLG",

@@ -10,6 +10,7 @@ A study states in a function `outcomes(record)` which rows of its record are out
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 from scipy.stats import binomtest, quantile_test, t
 
 from gradleak import data, defenses
@@ -25,6 +27,7 @@ from gradleak.runs.records import Record
 from gradleak.show.leaks import NAMES
 
 Kind = Literal["labels", "soft labels", "features", "images", "text"]
+Numbers = NDArray[np.float64]
 Axis = str | int | pd.Series | Sequence[str | int]
 KINDS: tuple[Kind, ...] = ("labels", "soft labels", "features", "images", "text")
 # What distinguishes outcomes, and its value where a page does not state it.
@@ -183,29 +186,38 @@ class Value:
 
 @dataclass(frozen=True)
 class Measure:
-    """A measure of success: its name, its unit, what its cases are, and how it summarises rows."""
+    """A measure of success: how it summarises columns of numbers, one number for each row.
+
+    Attributes:
+        name: The measure's name.
+        unit: "%" or "dB".
+        cases: What its cases are, such as "batches".
+        columns: The columns that it summarises.
+        summarise: Returns the summary of these columns' numbers.
+    """
 
     name: str
     unit: Literal["%", "dB"]
     cases: str
-    summarise: Callable[[pd.DataFrame], Value]
+    columns: tuple[str, ...]
+    summarise: Callable[..., Value]
 
 
 def share_of(column: str, name: str, cases: str, *, of: float = 1.0) -> Measure:
     """Measure the mean of a column of booleans or shares, one for each case.
 
     Args:
-        column: The column. Its values lie between 0 and `of`.
+        column: The column. Its values lie between 0 and `of`; a missing value is a failure.
         name: The measure's name.
         cases: What the rows are, such as "batches".
         of: The value of a complete success.
     """
 
-    def summarise(rows: pd.DataFrame) -> Value:
-        values = rows[column].astype(float).fillna(0.0) / of
-        return _of_share(float(values.mean()), float(values.std()) if len(values) > 1 else 0.0, len(values))
+    def summarise(values: Numbers) -> Value:
+        shares = np.nan_to_num(values) / of
+        return _of_share(float(shares.mean()), float(shares.std(ddof=1)) if len(shares) > 1 else 0.0, len(shares))
 
-    return Measure(name, "%", cases, summarise)
+    return Measure(name, "%", cases, (column,), summarise)
 
 
 def average_of(
@@ -222,40 +234,50 @@ def average_of(
         count: The column of the number of cases.
     """
 
-    def summarise(rows: pd.DataFrame) -> Value:
-        counts, means = rows[count].to_numpy(float), rows[column].to_numpy(float) / of
-        mean = float(np.average(means, weights=counts))
-        inside = (rows[spread].fillna(0.0).to_numpy(float) / of) ** 2 if spread else np.zeros(len(rows))
-        variance = float(np.average(inside + (means - mean) ** 2, weights=counts)) if spread else 0.0
-        return _of_share(mean, math.sqrt(variance), int(counts.sum()))
+    def summarise(means: Numbers, counts: Numbers, spreads: Numbers | None = None) -> Value:
+        mean = float(np.average(means / of, weights=counts))
+        if spreads is None:
+            return _of_share(mean, 0.0, int(counts.sum()))
+        inside, between = (np.nan_to_num(spreads) / of) ** 2, (means / of - mean) ** 2
+        return _of_share(mean, math.sqrt(float(np.average(inside + between, weights=counts))), int(counts.sum()))
 
-    return Measure(name, "%", cases, summarise)
+    return Measure(name, "%", cases, (column, count, *([spread] if spread else [])), summarise)
 
 
 def median_of(column: str, name: str, cases: str) -> Measure:
     """Measure the median of a column (dB), with the distribution-free interval of a median."""
 
-    def summarise(rows: pd.DataFrame) -> Value:
+    def summarise(values: Numbers) -> Value:
         # An image that was lost has −∞ dB; some records keep the lowest float instead.
-        values = np.sort(rows[column].astype(float).fillna(-math.inf).to_numpy())
-        values = np.where(values < -1e300, -math.inf, values)
-        interval = quantile_test(values, p=0.5).confidence_interval()
+        ordered = np.sort(np.where(np.isnan(values) | (values < -1e300), -math.inf, values))
+        interval = quantile_test(ordered, p=0.5).confidence_interval()
         # numpy's own median would take a mean of two infinities.
-        return Value(float(values[(len(values) - 1) // 2]), float(interval.low), float(interval.high), len(values))
+        middle = float(ordered[(len(ordered) - 1) // 2])
+        return Value(middle, float(interval.low), float(interval.high), len(ordered))
 
-    return Measure(name, "dB", cases, summarise)
+    return Measure(name, "dB", cases, (column,), summarise)
 
 
 def _of_share(mean: float, spread: float, count: int) -> Value:
     """Return a share (%): with Student's interval of a mean; where all cases agree or are coins, with Wilson's."""
-    coin = math.isclose(spread**2 * (count - 1), count * mean * (1 - mean), rel_tol=1e-6) if count > 1 else True
+    coin = count == 1 or math.isclose(spread**2 * (count - 1), count * mean * (1 - mean), rel_tol=1e-6)
     if spread > 0 and not coin:
-        half = float(t.ppf(0.975, count - 1)) * spread / math.sqrt(count)
+        half = _student(count) * spread / math.sqrt(count)
         low, high = max(0.0, mean - half), min(1.0, mean + half)
     else:
-        found = binomtest(round(mean * count), count).proportion_ci(method="wilson")
-        low, high = float(found.low), float(found.high)
+        low, high = _wilson(round(mean * count), count)
     return Value(100 * mean, 100 * min(low, mean), 100 * max(high, mean), count)
+
+
+@functools.cache
+def _student(count: int) -> float:
+    return float(t.ppf(0.975, count - 1))
+
+
+@functools.cache
+def _wilson(successes: int, count: int) -> tuple[float, float]:
+    found = binomtest(successes, count).proportion_ci(method="wilson")
+    return float(found.low), float(found.high)
 
 
 PSNR = median_of("psnr", "PSNR", "images")
@@ -288,14 +310,16 @@ def collected(
     if wrong := axes.keys() - AXES.keys():
         raise InputError(f"no axis of outcomes: {', '.join(sorted(wrong))}; known: {', '.join(AXES)}")
     keys = pd.DataFrame(AXES | axes, index=rows.index)
-    others = pd.DataFrame({"chance": chance, "cosine": cosine}, index=rows.index)
+    chances, cosines = (pd.Series(own, index=rows.index, dtype=float).to_numpy() for own in (chance, cosine))
+    columns = [rows[column].astype(float).to_numpy() for column in measure.columns]
     found = []
-    for values, group in keys.groupby(list(AXES), sort=False):
+    groups: dict[Any, Any] = keys.groupby(list(AXES), sort=False).indices
+    for values, places in groups.items():
         key = dict(zip(AXES, values, strict=True))
         family(str(key["defense"]))  # an unknown defence is an error where it is declared
         attack, variant = _split(key["attack"])
         client, setting = _split(key["client"])
-        summary, beside = measure.summarise(rows.loc[group.index]), others.loc[group.index]
+        summary = measure.summarise(*(column[places] for column in columns))
         found.append(
             Outcome(
                 leak=leak,
@@ -314,8 +338,8 @@ def collected(
                 high=summary.high,
                 count=summary.count,
                 cases=measure.cases,
-                chance=float(beside["chance"].mean()),
-                cosine=float(beside["cosine"].median()),
+                chance=float(chances[places].mean()),
+                cosine=float(np.median(cosines[places])),
                 page=record.study,
             )
         )

@@ -354,17 +354,17 @@ def outcomes(record: Record) -> list[Outcome]:
     rows = record.rows(Peeling)
     rows = rows[rows["what"] == "batch"]
     found = collected(
-        record, rows, "images", worst, attack="peeling", network="resnet18", data=rows["dataset"],
+        record, rows, "images", worst, attack="peeling", network=NETWORK, data=rows["dataset"],
         batch=rows["size"].astype(int),
     )  # fmt: skip
     rows = record.rows(FromNoise)
     found += collected(
         record, rows, "images", worst, attack="peeling, " + rows["attacker"].map(KNOWLEDGE),
-        network="resnet18", data=rows["dataset"],
+        network=NETWORK, data=rows["dataset"],
         defense=[f"gaussian/{level:g}" for level in rows["level"]],
     )  # fmt: skip
     rows = record.part("matched")
     return found + collected(
-        record, rows, "images", worst, attack="gradient matching", network="resnet18", data=rows["dataset"],
+        record, rows, "images", worst, attack="gradient matching", network=NETWORK, data=rows["dataset"],
         batch=rows["size"].astype(int),
     )  # fmt: skip

@@ -764,7 +764,7 @@ def outcomes(record: Record) -> list[Outcome]:
     rows = record.part("trained")
     rows = rows[rows["what"] == "batch"]
     found = collected(
-        record, rows, "images", worst, attack="peeling", network="resnet18", training="trained", data="cifar10",
+        record, rows, "images", worst, attack="peeling", network=NETWORK, training="trained", data="cifar10",
         batch=rows["size"].astype(int),
         detail=[
             f"{side:g} pixels, after {epochs:g} epochs"
@@ -779,14 +779,14 @@ def outcomes(record: Record) -> list[Outcome]:
     ]
     found += collected(
         record, rows, "images", worst, attack="peeling, " + rows["attacker"].map(KNOWLEDGE),
-        network="resnet18", data=rows["dataset"],
+        network=NETWORK, data=rows["dataset"],
         batch=[2 if defense == LOCAL else 1 for defense in rows["defense"]], defense=[defense for defense, _ in behind],
         client=[client for _, client in behind],
     )  # fmt: skip
     rows = record.part("rival")
     rows = rows[rows["psnr"].notna()]
     return found + collected(
-        record, rows, "images", worst, attack=rows["attack"].map(RIVALS_SHOWN), network="resnet18",
+        record, rows, "images", worst, attack=rows["attack"].map(RIVALS_SHOWN), network=NETWORK,
         data=rows["dataset"],
         batch=rows["size"].astype(int), detail=f"{FEW} pixels",
     )  # fmt: skip

@@ -1,0 +1,181 @@
+"""The explorer's tables and data say what the outcomes say."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from gradleak import studies
+from gradleak.book import explorer
+from gradleak.errors import InputError, UnknownName
+from gradleak.runs import records
+from gradleak.studies.shared.outcomes import (
+    FAMILIES,
+    LEVELS,
+    average_of,
+    collected,
+    family,
+    guessed,
+    median_of,
+    share_of,
+    shown,
+)
+from gradleak.studies.shared.proportions import wilson_interval
+from tests.book.made_up import outcome
+
+PAGES = [studies.load(name) for name in ("noise", "fcn-inversion")]
+MADE_UP = [
+    outcome(),
+    outcome(defense="gaussian/1", value=3.0, low=1.0, high=5.0),
+    outcome(network="AlexNet", leak="images", attack="matcher", unit="dB", measure="PSNR", value=-math.inf, count=3,
+            low=math.nan, high=math.nan, page="fcn-inversion"),
+    outcome(network="AlexNet", leak="images", attack="matcher", unit="dB", measure="PSNR", value=44.4, batch=128),
+]  # fmt: skip
+
+
+def data(script: str) -> dict[str, Any]:
+    """Return what a script assigns."""
+    start = f"const {explorer.CONSTANT} = "
+    assert script.startswith(start)
+    content: dict[str, Any] = json.loads(script[len(start) :])
+    return content
+
+
+def test_the_data_hold_every_outcome() -> None:
+    content = data(explorer.script(PAGES, MADE_UP))
+    assert len(content["rows"]) == len(MADE_UP)
+    for row, one in zip(content["rows"], MADE_UP, strict=True):
+        axes = dict(zip(explorer.CHOICES, row, strict=False))
+        assert {axis: content["lists"][axis][index] for axis, index in axes.items()} == {
+            axis: getattr(one, axis) for axis in explorer.CHOICES
+        }
+        kind, defense, detail, measure, page, value, low, high, chance, count, severity = row[len(axes) :]
+        assert content["lists"]["family"][kind] == {"none": "no defence"}.get(one.family, one.family)
+        assert content["defenses"][defense] == shown(one.defense)
+        assert content["details"][detail] == one.detail
+        assert content["measures"][measure] == [one.measure, one.unit, one.cases]
+        assert content["pages"][page][1] == f"executed/wang2024/{one.page}.html"
+        assert value == ("lost" if math.isinf(one.value) else one.value)
+        assert [low, high] == [None if math.isnan(end) else end for end in (one.low, one.high)]
+        assert (chance, count, severity) == (one.chance, one.count, one.severity)
+
+
+def test_values_of_an_axis_are_in_order() -> None:
+    lists = data(explorer.script(PAGES, MADE_UP))["lists"]
+    assert lists["batch"] == [8, 128]
+    assert lists["leak"] == ["labels", "images"]
+    assert lists["network"] == ["AlexNet", "LeNet"]
+
+
+def test_the_plain_tables_name_the_most_and_what_was_not_run() -> None:
+    text = explorer.text(PAGES, MADE_UP)
+    assert "::::{dropdown} guesser: 1 most, 1 little or nothing" in text
+    assert "{doc}`50 % </book/executed/wang2024/noise>` (40 to 60; n = 100; B = 8)" in text
+    assert "{doc}`44 dB </book/executed/wang2024/noise>` (40 to 60; n = 100; B = 128)" in text
+    assert "lost" not in text  # the other image of this attack was not
+    assert "not run" not in text
+    both = explorer.text(PAGES, [*MADE_UP, outcome(network="AlexNet")])
+    assert "| AlexNet, untrained | {doc}`50 %" in both
+    assert both.count("[not run]{.not-run}") == 1
+
+
+def test_a_lost_image_is_said_to_be() -> None:
+    assert "{doc}`lost </book/executed/wang2024/fcn-inversion>` (n = 3; B = 8)" in explorer.text(PAGES, MADE_UP[2:3])
+
+
+def test_the_csv_file_holds_every_outcome() -> None:
+    rows = list(csv.DictReader(io.StringIO(explorer.table(MADE_UP))))
+    assert [float(row["value"]) for row in rows] == [one.value for one in MADE_UP]
+    assert [row["leaks"] for row in rows] == [LEVELS[one.severity] for one in MADE_UP]
+    assert rows[1]["defense_in_words"] == "noise of deviation 1"
+
+
+@pytest.mark.parametrize(
+    ("fields", "severity"),
+    [
+        ({"value": 9.9}, 0), ({"value": 10.0}, 1), ({"value": 50.0}, 2), ({"value": 99.0}, 3), ({"value": 100.0}, 3),
+        ({"value": 60.0, "chance": 60.0}, 0), ({"value": 64.0, "chance": 60.0}, 1),
+        ({"value": 100.0, "chance": 60.0}, 3),
+        ({"value": 100.0, "chance": 100.0}, 0), ({"value": 40.0, "chance": 60.0}, 0),
+        ({"value": -math.inf, "unit": "dB"}, 0), ({"value": 20.0, "unit": "dB"}, 1), ({"value": 30.0, "unit": "dB"}, 2),
+        ({"value": 40.0, "unit": "dB"}, 3), ({"value": math.inf, "unit": "dB"}, 3),
+    ],
+)  # fmt: skip
+def test_severity_counts_what_is_beyond_guessing(fields: dict[str, Any], severity: int) -> None:
+    assert outcome(**fields).severity == severity
+
+
+@pytest.mark.parametrize("values", [[True] * 20, [False] * 20, [True] * 7 + [False] * 13, [True]])
+def test_a_share_of_successes_has_wilsons_interval(values: list[bool]) -> None:
+    found = share_of("own", "", "").summarise(pd.Series(values).to_numpy(float))
+    low, high = wilson_interval(pd.Series(values))
+    assert (found.low, found.high) == pytest.approx((100 * low, 100 * high))
+    assert found.value == pytest.approx(100 * sum(values) / len(values))
+
+
+def test_a_mean_of_shares_has_students_interval() -> None:
+    found = share_of("own", "", "").summarise(pd.Series([0.5, 0.6, 0.7, 0.6]).to_numpy())
+    # 0.6 ± 3.182 · 0.0816 / 2
+    assert (found.low, found.value, found.high) == pytest.approx((47.0, 60.0, 73.0), abs=0.1)
+
+
+def test_means_of_several_rows_are_weighted_by_their_cases() -> None:
+    means, counts = pd.Series([100.0, 50.0]).to_numpy(), pd.Series([30.0, 10.0]).to_numpy()
+    found = average_of("mean", "", "").summarise(means, counts)
+    assert (found.value, found.count) == (87.5, 40)
+    spreads = pd.Series([0.0, 0.0]).to_numpy()
+    assert found.high > average_of("mean", "", "", spread="s").summarise(means, counts, spreads).high
+
+
+def test_a_median_counts_lost_images_and_needs_six_for_an_interval() -> None:
+    lost = float("nan")
+    found = median_of("psnr", "", "").summarise(pd.Series([lost, lost, lost, 30.0, 40.0]).to_numpy())
+    assert found.value == -math.inf
+    assert math.isnan(found.low)
+    assert math.isnan(found.high)
+    found = median_of("psnr", "", "").summarise(pd.Series([10.0, 20.0, 30.0, 40.0, 50.0, 60.0]).to_numpy())
+    assert (found.low, found.value, found.high) == (10.0, 30.0, 60.0)
+
+
+def test_rows_that_agree_on_all_axes_are_one_outcome() -> None:
+    record = records.recorded("noise")
+    assert record is not None
+    rows = pd.DataFrame({"own": [1.0, 0.0, 1.0], "size": [8, 8, 16]})
+    found = collected(
+        record, rows, "labels", share_of("own", "", "batches"), attack="solver, variant", network="lenet5, relu",
+        batch=rows["size"], detail="more", chance=pd.Series([10.0, 20.0, 30.0]),
+    )  # fmt: skip
+    assert [(one.batch, one.value, one.count, one.chance) for one in found] == [
+        (8, 50.0, 2, 15.0),
+        (16, 100.0, 1, 30.0),
+    ]
+    assert {(one.attack, one.detail, one.network) for one in found} == {("solver", "variant, more", "LeNet-5, relu")}
+
+
+def test_an_unknown_axis_or_defence_is_refused() -> None:
+    record = records.recorded("noise")
+    assert record is not None
+    rows = pd.DataFrame({"own": [1.0]})
+    with pytest.raises(InputError, match="no axis of outcomes: size"):
+        collected(record, rows, "labels", share_of("own", "", ""), size=8)
+    with pytest.raises(UnknownName, match="magic"):
+        collected(record, rows, "labels", share_of("own", "", ""), defense="magic/1")
+
+
+def test_every_family_has_words_and_pure_clipping_is_clipping() -> None:
+    assert {family(f"{name}/1") for name in FAMILIES} == set(FAMILIES.values())
+    assert family("dp-sgd/0") == family("release/0.5/0") == "clipping"
+    assert shown("release/0.5/0.01") == "clip 0.5 of the norm, noise 0.01 of that"
+
+
+def test_guessing_is_looked_up_in_the_same_setting() -> None:
+    rows = pd.DataFrame(
+        {"attack": ["guess", "guess", "solver", "solver"], "size": [1, 8, 8, 64], "found": [10, 40, 90, 90]}
+    )
+    assert guessed(rows, "found", ["size"]).tolist() == [10, 40, 40, 0]
