@@ -1,6 +1,7 @@
 """Render an executed page to one HTML file that needs no network: figures are embedded, formulas are MathML.
 
-Browsers draw MathML themselves, so the file carries no script; MathJax with its fonts would add megabytes.
+Browsers draw MathML themselves; MathJax with its fonts would add megabytes. The book's own styles and scripts, which
+are small, are embedded, so that its interactive figures work here as well.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
+import yaml
 
 from gradleak import paths
 from gradleak.book import beside
@@ -43,6 +45,7 @@ def write(rerun: Rerun, notebook: Path) -> Path:
     text = _templates().get_template("rerun.html").render(
         title=rerun.study.title,
         styles=_styles(),
+        scripts=_of_book("html_js_files"),
         date=record.provenance.date,
         trials=len(record.trials),
         seconds=duration(sum(trial.seconds for trial in record.trials)),
@@ -182,11 +185,17 @@ def formula(tex: str, *, block: bool) -> str:
         return f'<code class="tex">{html.escape(tex)}</code>'
 
 
+def _of_book(setting: str) -> str:
+    """Return the text of the files in the book's static folder that a setting of `_config.yml` lists."""
+    file = paths.root() / "_config.yml"
+    config = yaml.safe_load(file.read_text("utf-8"))["sphinx"]["config"] if file.is_file() else {}
+    return "\n".join((paths.book() / "_static" / name).read_text("utf-8") for name in config.get(setting, ()))
+
+
 def _styles() -> str:
-    """Return the style sheet of the file: its own rules after those of the book, which colour verdicts."""
-    of_book = paths.book() / "_static" / "gradleak.css"
+    """Return the style sheet of the file: its own rules after those of the book."""
     own, _, _ = _templates().loader.get_source(_templates(), "rerun.css")  # type: ignore[union-attr]
-    return (of_book.read_text("utf-8") if of_book.is_file() else "") + own
+    return _of_book("html_css_files") + own
 
 
 @functools.cache

@@ -83,4 +83,9 @@ def test_outputs_of_every_kind() -> None:
     ):  # fmt: skip
         assert part in page
     assert "<Figure>" not in page
+
+
+def test_the_styles_and_scripts_of_the_book_are_embedded() -> None:
     assert (paths.book() / "_static" / "gradleak.css").read_text() in rendered._styles()
+    assert (paths.book() / "_static" / "gradleak.js").read_text() in rendered._of_book("html_js_files")
+    assert "</script" not in rendered._of_book("html_js_files")
