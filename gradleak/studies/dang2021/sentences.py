@@ -395,12 +395,12 @@ def limits_table(text: str, seed: int) -> pd.DataFrame:
             places.append(1 + len({(place, word) for own in private for place, word in enumerate(own)}))
         line = {
             "sentences": str(size),
-            "prefixes, median": f"{statistics.median(prefixes):.0f}",
-            "most": str(max(prefixes)),
-            "words at places, median": f"{statistics.median(places):.0f}",
+            "distinct prefixes, median": f"{statistics.median(prefixes):.0f}",
+            "distinct prefixes, most": str(max(prefixes)),
+            "distinct words at places, median": f"{statistics.median(places):.0f}",
         }
         shares = {
-            f"{name}, {dimensions}": f"{sum(count < dimensions for count in prefixes) / BATCHES:.0%}"
+            f"fits {name} ({dimensions} dimensions)": f"{sum(count < dimensions for count in prefixes) / BATCHES:.0%}"
             for name, dimensions in ROOM
         }
         lines.append(line | shares)

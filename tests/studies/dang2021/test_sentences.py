@@ -50,10 +50,10 @@ def test_what_a_span_has_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sentences, "ROOM", (("narrow", 7), ("wide", 8)))
     table = sentences.limits_table("sentences", 1)
     # The start, 5, 56, 567, 58, 6, 66; and of words at their places one is shared.
-    assert set(table["prefixes, median"]) == {"7"}
-    assert set(table["words at places, median"]) == {"6"}
-    assert set(table["narrow, 7"]) == {"0%"}
-    assert set(table["wide, 8"]) == {"100%"}
+    assert set(table["distinct prefixes, median"]) == {"7"}
+    assert set(table["distinct words at places, median"]) == {"6"}
+    assert set(table["fits narrow (7 dimensions)"]) == {"0%"}
+    assert set(table["fits wide (8 dimensions)"]) == {"100%"}
 
 
 def test_judging() -> None:
