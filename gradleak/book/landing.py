@@ -46,7 +46,9 @@ def stopped(outcomes: Sequence[Outcome]) -> dict[str, str]:
 
 
 def _times(shown: Sequence[Record]) -> str:
-    """Return a note on what the times are, and on which machines they were measured."""
+    """Return a note on what the times are, and on which machines they were measured; "" if nothing is shown."""
+    if not shown:
+        return ""
     machines = sorted({record.provenance.processor or record.provenance.device for record in shown})
     return (
         "*Time*: the median over the cases in *how exactly*. It is the CPU time of one attack or, where marked, the "

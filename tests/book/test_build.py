@@ -69,6 +69,7 @@ def test_pages_are_run_once_and_stale_ones_removed(
     parts = {f"{kind}-{paper}.md" for paper in build.papers() for kind in ("pages", "report")}
     assert set(generated) == parts | {
         "what-leaks.md",
+        "explorer.md",
         "scores.md",
         "scoreboard.md",
         "report-card.md",
