@@ -74,7 +74,6 @@ def test_pages_are_run_once_and_stale_ones_removed(
         "scoreboard.md",
         "report-card.md",
         "gallery.md",
-        "explorer.md",
         "status.md",
         "confirmations.md",
         "on-cpu.md",
