@@ -333,7 +333,8 @@ def _said(own: pd.DataFrame) -> str:
     for column in ("wrong", "right"):
         if count := own[column].sum():
             share = 100 * count / cases
-            return f"{column} {share:.0f} %" if share >= 10 else f"{column} {share:.1f} %"
+            # A number and its unit stay on one line.
+            return f"{column} {share:.0f}\u00a0%" if share >= 10 else f"{column} {share:.1f}\u00a0%"
     counts = {
         "open": own["with_truth"].sum() + own["without_truth"].sum(),
         "failed": own["failed"].sum(),
