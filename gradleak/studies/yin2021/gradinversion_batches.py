@@ -203,7 +203,7 @@ def sizes_table(record: Record) -> pd.DataFrame:
     stated = record.stated(Parameters)
     measures = quality(images, max(stated.sizes), stated.seed)
     measures["labels found (%)"] = restored(mean("labels", hundredths))
-    return summary(images.assign(shown=sizes), {"images": "kind", "batch size, or floor": "shown"}, measures)
+    return summary(images.assign(shown=sizes), {"kind of image": "kind", "batch size, or floor": "shown"}, measures)
 
 
 def networks_table(record: Record) -> pd.DataFrame:

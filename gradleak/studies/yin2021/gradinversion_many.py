@@ -263,7 +263,7 @@ def table(record: Record, part: str = "batches") -> pd.DataFrame:
     runs = [run.removeprefix(f"{kind}, ") for kind, run in zip(images["kind"], images["run"], strict=True)]
     return summary(
         images.assign(shown=runs),
-        {"images": "kind", "batch size and attack, or floor": "shown"},
+        {"kind of image": "kind", "batch size and attack, or floor": "shown"},
         quality(images, _most(stated, part), stated.seed)
         | {"features found (%)": restored(mean("known_feature", hundredths))},
     )
