@@ -311,7 +311,7 @@ def sharing(record: Record) -> pd.DataFrame:
         batches = group.sort_values("image")["known_feature"].astype(float).to_numpy().reshape(-1, side)
         lines.append(
             {
-                "images": kind,
+                "kind of image": kind,
                 "batch size": f"{size:.0f}",
                 "batches with all features": f"{batches.all(axis=1).sum()} of {len(batches)}",
             }
