@@ -144,7 +144,7 @@ class Parameters(studies.Parameters):
 
     def about(self) -> str:
         """Return a short text on the size of a run."""
-        return f"{self.batches} batches a cell, {data.title(self.dataset)}"
+        return f"{self.batches} batches per setting, {data.title(self.dataset)}"
 
 
 class Judged(Row):

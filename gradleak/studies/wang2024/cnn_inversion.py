@@ -89,7 +89,7 @@ class Parameters(studies.Parameters):
 
     def about(self) -> str:
         """Return a short text on the size of a run."""
-        return f"{self.samples} smoothed images a network, {data.title(self.dataset)}"
+        return f"{self.samples} smoothed images per network, {data.title(self.dataset)}"
 
 
 class Nearness(Row):

@@ -90,7 +90,7 @@ class Parameters(studies.Parameters):
     def about(self) -> str:
         """Return a short text on the size of a run."""
         sizes = sorted(self.sizes)
-        return f"{self.repeats} batches a size, B from {sizes[0]} to {sizes[-1]}, {data.title(self.dataset)}"
+        return f"{self.repeats} batches per size, B from {sizes[0]} to {sizes[-1]}, {data.title(self.dataset)}"
 
 
 class Nearness(Row):

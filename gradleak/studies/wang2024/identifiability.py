@@ -150,7 +150,7 @@ class Parameters(studies.Parameters):
 
     def about(self) -> str:
         """Return a short text on the size of a run."""
-        return f"{self.samples} random layers a point, {self.cases:,} cases of trouble"
+        return f"{self.samples} random layers per setting, {self.cases:,} difficult random cases"
 
 
 class Statuses(Row):

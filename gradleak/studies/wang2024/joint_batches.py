@@ -136,7 +136,7 @@ class Parameters(studies.Parameters):
         """Return a short text on the size of a run."""
         fewer = any(cell.size > MANY for cell in self.cells) and self.batches > FEW
         few = f"{FEW} of more than {MANY} samples, " if fewer else ""
-        return f"{self.batches} batches a cell, {few}{self.starts} starts each"
+        return f"{self.batches} batches per setting, {few}{self.starts} starts each"
 
 
 class AttackedBatch(Row):

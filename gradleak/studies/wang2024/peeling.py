@@ -95,7 +95,7 @@ class Parameters(studies.Parameters):
     def about(self) -> str:
         """Return a short text on the size of a run."""
         sizes = ", ".join(map(str, self.sizes))
-        return f"{self.repeats} batches a size, B = {sizes}, {data.title(self.dataset)}"
+        return f"{self.repeats} batches per size, B = {sizes}, {data.title(self.dataset)}"
 
 
 class TimedBatch(PeeledBatch):

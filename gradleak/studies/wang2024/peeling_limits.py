@@ -568,10 +568,10 @@ def trained_table(record: Record) -> pd.DataFrame:
         "batches": count(),
         "smallest 1 − p": least("surest", ".2g"),
         **OUTCOMES,
-        "fewest layers recovered": least("layers", ".0f"),
-        "median CPU time (s)": median("cpu_seconds", ".0f"),
+        "fewest layers": least("layers", ".0f"),
+        "CPU time (s)": median("cpu_seconds", ".0f"),
     }
-    keys = {"image side (pixels)": "side", "epochs": "epochs", "accuracy": "right", "B": "size"}
+    keys = {"pixels": "side", "epochs": "epochs", "accuracy": "right", "B": "size"}
     return summary(rows, keys, measures)
 
 

@@ -148,8 +148,8 @@ class Parameters(studies.Parameters):
     def about(self) -> str:
         """Return a short text on the size of a run."""
         return (
-            f"{len(self.precisions)} precisions, {self.samples} single samples a cell, "
-            f"{self.batches} batches a cell, {data.title(self.dataset)}"
+            f"{len(self.precisions)} precisions, {self.samples} single samples per setting, "
+            f"{self.batches} batches per setting, {data.title(self.dataset)}"
         )
 
 
