@@ -267,12 +267,12 @@ def headline(record: Record) -> Headline:
     rows = record.rows(RowsOfClasses)
     least = rows[(rows["what"] == "correlation") & (rows["kind"] == CALIBRATED)]["within"].min()
     return Headline(
-        "In untrained networks a negative row sum always belongs to a class of the batch; without its offset, a row "
-        "sum follows the number of samples of its class almost exactly (mean correlation within a batch "
+        "In untrained networks a negative row sum always belongs to a class of the batch; after its offset is "
+        "subtracted, a row sum follows the number of samples of its class almost exactly (mean correlation within a batch "
         f"{worst.text} to {best.text}).",
         true=bool(signs.value == 0 and best.agrees and least > 0.98),
         claim="properties-8-correlation-in-a-network",
-        what="mean correlation of row sums, offset removed, with counts within a batch of eight (untrained CNN, MNIST)",
+        what="mean correlation of calibrated row sums with counts within a batch of eight (untrained CNN, MNIST)",
         figure=figure_properties,
         of="row sums",
     )
@@ -289,7 +289,7 @@ def table(record: Record) -> pd.DataFrame:
         _by_size(record),
         {"batch size": "size"},
         {
-            "row sums": among(only("count", ".0f"), what="sign"),
+            "number of row sums": among(only("count", ".0f"), what="sign"),
             "negative, class absent": among(only("absent_negative", percent(2)), what="sign"),
             "not negative, class present": among(only("present_positive", percent(1)), what="sign"),
             "impact, mean ± SD over networks": among(
