@@ -228,7 +228,7 @@ def table(record: Record) -> pd.DataFrame:
     return summary(
         rows.assign(title=rows["dataset"].map(data.title)),
         {"dataset": "title", "batches": "balance"},
-        {name: among(success, attack=name) for name in SHOWN},
+        {f"{name} (%)": among(success, attack=name) for name in SHOWN},
     )
 
 
