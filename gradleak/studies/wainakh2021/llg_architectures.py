@@ -146,10 +146,10 @@ def table(record: Record) -> pd.DataFrame:
         {
             "batches per size": only("count", ".0f"),
             "labels found, mean over batch sizes (%)": mean("success", ".1f"),
-            "least mean of a batch size ± SD (%)": where_least(
+            "labels found at the worst batch size ± SD (%)": where_least(
                 "success", joined(" ± ", only("success", ".1f"), only("spread", ".1f"))
             ),
-            "at batch size": where_least("success", only("size", ".0f")),
+            "worst batch size": where_least("success", only("size", ".0f")),
         },
     )
 
