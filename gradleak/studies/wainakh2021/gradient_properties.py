@@ -268,8 +268,8 @@ def headline(record: Record) -> Headline:
     least = rows[(rows["what"] == "correlation") & (rows["kind"] == CALIBRATED)]["within"].min()
     return Headline(
         "In untrained networks a negative row sum always belongs to a class of the batch; after its offset is "
-        "subtracted, a row sum follows the number of samples of its class almost exactly (mean correlation within a batch "
-        f"{worst.text} to {best.text}).",
+        "subtracted, a row sum follows the number of samples of its class almost exactly (mean correlation within a "
+        f"batch {worst.text} to {best.text}).",
         true=bool(signs.value == 0 and best.agrees and least > 0.98),
         claim="properties-8-correlation-in-a-network",
         what="mean correlation of calibrated row sums with counts within a batch of eight (untrained CNN, MNIST)",
