@@ -229,9 +229,9 @@ def headline(record: Record) -> Headline:
     known = claims.judgements(record)
     focal, theorem, system = (known[name] for name in ("losses-focal", "losses-theorem-two", "losses-system"))
     return Headline(
-        f"For one-hot labels the paper’s slope of the focal loss is right (relative error at most {focal.text}); its "
-        f"formula for counting labels is not exact: it finds as few as {theorem.text} of the samples where a linear "
-        f"system finds {system.text}.",
+        f"For one-hot labels the paper’s gradient of the focal loss is right (relative error at most {focal.text}); "
+        f"its formula for counting labels is not exact: it counts as few as {theorem.text} of the samples right, and "
+        f"a linear system {system.text}.",
         true=bool(focal.agrees and theorem.agrees and system.agrees),
         claim="losses-theorem-two",
         what="fewest samples that Theorem 2 counts under the right class (focal loss, γ = 2, made-up predictions)",
@@ -245,7 +245,7 @@ def table(record: Record) -> pd.DataFrame:
 
     One row for each loss and kind of label. Columns: the number of samples, the three readings, and the least weight.
     """
-    forms = {f"error of {name}": among(greatest("worst", ".1e"), form=form) for form, name in NAMES.items()}
+    forms = {f"relative error, {name}": among(greatest("worst", ".1e"), form=form) for form, name in NAMES.items()}
     return summary(
         record.rows(Slope),
         {"loss": "loss", "labels": "labels"},
