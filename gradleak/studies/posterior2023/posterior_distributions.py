@@ -189,7 +189,8 @@ def table(record: Record) -> pd.DataFrame:
     class ("positive") and for others ("negative"), and the number n of samples.
     """
     spread = joined(" ± ", mean("mean", ".3f"), mean("spread", ".3f"))
-    sides = {f"{name}: mean ± SD": among(spread, side=side) for side, name in zip(SIDES, NAMES, strict=True)}
+    heads = [f"probability on {name}, mean ± SD" for name in NAMES]
+    sides = {head: among(spread, side=side) for side, head in zip(SIDES, heads, strict=True)}
     lines = summary(
         record.rows(Posteriors), STOP, {"accuracy (%)": only("accuracy", ".1f"), **sides, "test samples": _samples}
     )
@@ -221,7 +222,7 @@ def error_table(record: Record) -> pd.DataFrame:
     """
     measures = {
         "mean error of a count (samples)": mean("error", ".3f"),
-        "error of the worst class": greatest("error", ".3f"),
+        "error of the worst class (samples)": greatest("error", ".3f"),
     }
     lines = summary(_errors(record), STOP, measures)
     return lines.assign(dataset=lines["dataset"].map(data.title))
