@@ -347,8 +347,8 @@ def headline(record: Record) -> Headline:
     least = rows[rows["attack"] == "posterior"]["instances"].min()
     return Headline(
         "On untrained networks with default initial weights the posterior attack counts nearly all labels of a batch "
-        f"(accuracy {lenet.text} on LeNet5 and VGG16, {resnet.text} on ResNet50); after one epoch of training it falls "
-        f"to {trained.text} at worst.",
+        f"(accuracy {lenet.text} on LeNet5 and VGG16, {resnet.text} on ResNet50); after one epoch of training the "
+        f"accuracy falls to {trained.text} at worst.",
         true=bool(lenet.agrees and known[KEY].agrees and least > 0.97 and trained.agrees is False),
         claim=KEY,
         what="instance accuracy of the posterior attack (untrained VGG16 with ReLU, CIFAR-10, batches of 32)",
