@@ -230,10 +230,11 @@ def scale_table(record: Record) -> pd.DataFrame:
     """
     rows = _rows(record, part="scale", attack="posterior")
     instances = joined(" ± ", only("instances", ".3f"), only("spread", ".3f"))
-    amounts = {f"{given}": among(instances, given=given) for given in dict.fromkeys(rows["given"])}
+    heads = {given: f"{given} per class" for given in dict.fromkeys(rows["given"])}
+    amounts = {head: among(instances, given=given) for given, head in heads.items()}
     measured = summary(rows, {"trained by": "optimizer"}, amounts)
-    paper = {str(given): f"{value:.3f}" for given, value in _published("adam").items()}
-    line = {"trained by": "the paper (not stated)"} | {given: paper.get(given, "–") for given in amounts}
+    paper = {given: f"{value:.3f}" for given, value in _published("adam").items()}
+    line = {"trained by": "the paper (not stated)"} | {head: paper.get(given, "–") for given, head in heads.items()}
     return pd.concat([pd.DataFrame([line]), measured], ignore_index=True)
 
 

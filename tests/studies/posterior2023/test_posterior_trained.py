@@ -31,7 +31,7 @@ def test_more_auxiliary_samples_do_not_hurt(record: Record) -> None:
 def test_tables_and_figures(record: Record) -> None:
     assert list(posterior_trained.models_table(record)["trained by"]) == ["Adam"]
     assert len(posterior_trained.settings_table(record)) == 2
-    assert list(posterior_trained.scale_table(record).columns) == ["trained by", "1", "20"]
+    assert list(posterior_trained.scale_table(record).columns) == ["trained by", "1 per class", "20 per class"]
     assert records.about(record) == "6 batches a setting, 1 epoch of lenet5, photos"
     figure = posterior_trained.figure_trained(record)
     assert figures.gray_table(figure).std() > 0.02
@@ -41,8 +41,8 @@ def test_tables_and_figures(record: Record) -> None:
 def test_the_papers_values_stand_beside_ours(record: Record) -> None:
     published = claims.published("posterior-trained", "instances", ["optimizer", "given"])
     table = posterior_trained.scale_table(record).set_index("trained by")
-    assert table.loc["the paper (not stated)", "1"] == f"{published['adam', 1]:.3f}"
-    assert table.loc["the paper (not stated)", "20"] == "–", "the paper has no value for twenty samples"
+    assert table.loc["the paper (not stated)", "1 per class"] == f"{published['adam', 1]:.3f}"
+    assert table.loc["the paper (not stated)", "20 per class"] == "–", "the paper has no value for twenty samples"
     figure = posterior_trained.figure_trained(record)
     size, share, amount = figure.axes
     plt.close(figure)
