@@ -85,6 +85,7 @@ def table(record: Record) -> Table:
         notes="Dates and seconds are those of the trials, when each of them ran.",
         links=[links] + [[""] * len(links)] * (len(frame) - 1),
         name=f"tab-{record.study}-provenance",
+        fold="Data, machine, versions, commits and digest of this run and of the recorded one",
     )
 
 

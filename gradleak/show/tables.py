@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 import pandas as pd
 
 MISSING = "not recorded"
+# More notes than this on a visible table are folded.
+MOST_NOTES = 3
 
 
 @dataclass(frozen=True)
@@ -90,12 +92,23 @@ class Table:
         texts = [html.escape(text) for text in self.remarks]
         notes = "<ul>" + "".join(f"<li>{text}</li>" for text in texts) + "</ul>" if texts[1:] else ""
         notes = notes or "".join(f"<p>{text}</p>" for text in texts)
+        if self._folds_notes:
+            notes = f"<details><summary>{self._notes_title}</summary>{notes}</details>"
         caption = html.escape(self.caption)
         table = (
             f'<div class="{self._classes}" style="overflow-x:auto"><table><caption>{caption}</caption>'
             f"<thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>{notes}"
         )
         return f"<details><summary>{html.escape(self.fold)}</summary>{table}</details>" if self.fold else table
+
+    @property
+    def _folds_notes(self) -> bool:
+        """Whether the notes are folded: if there are many, and the table itself is visible."""
+        return len(self.remarks) > MOST_NOTES and not self.fold
+
+    @property
+    def _notes_title(self) -> str:
+        return f"{len(self.remarks)} notes on this table"
 
     def _repr_markdown_(self) -> str:
         head, rows = self._cells()
@@ -112,6 +125,8 @@ class Table:
         body = "\n".join(lines)
         texts = [("- " if self.remarks[1:] else "") + _escaped(text) for text in self.remarks]
         notes = "\n\n{.gradleak-notes}\n" + "\n".join(texts) + "\n" if texts else ""
+        if self._folds_notes:
+            notes = f"\n:::{{dropdown}} {self._notes_title}{notes}:::\n"
         options = f":name: {self.name}\n:class: {self._classes}"
         table = f":::{{table}} {_escaped(self.caption)}\n{options}\n\n{body}\n:::\n{notes}"
         return f"::::{{dropdown}} {_escaped(self.fold)}\n{table}\n::::\n" if self.fold else table

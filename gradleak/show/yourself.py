@@ -15,6 +15,9 @@ from gradleak.runs.plain import Columns
 from gradleak.runs.records import Record
 from gradleak.show.tables import duration
 
+# The form shows longer recorded lists by their length only.
+MOST_VALUES = 6
+
 
 @dataclass(frozen=True)
 class Entry:
@@ -61,7 +64,7 @@ class Form:
         lines = (
             f'<label><code>{entry.name}</code><input name="{entry.name}" value="{html.escape(written(entry.quick))}" '
             f'autocomplete="off" spellcheck="false"><small>{html.escape(entry.about)} '
-            f"(recorded: {html.escape(written(entry.paper))})</small></label>"
+            f"(recorded: {html.escape(_short(entry.paper))})</small></label>"
             for entry in self.entries
         )
         return "".join(lines)
@@ -136,6 +139,11 @@ def size(value: Any) -> float:
     if isinstance(value, list):
         return float(len(value))
     return float(value) if isinstance(value, int) and value > 0 else 0.0
+
+
+def _short(value: Any) -> str:
+    """Return a value as it is written on the command line, or the number of a long list's values."""
+    return f"{len(value)} values" if isinstance(value, list) and len(value) > MOST_VALUES else written(value)
 
 
 def written(value: Any) -> str:

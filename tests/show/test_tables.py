@@ -132,3 +132,13 @@ def test_links_are_in_the_book_and_not_in_a_notebook() -> None:
     assert "| [{claim}`fails <one>`]{.badge .badge-fails} | {bookfile}`x y \\| z <records/p/s.json>` |" in text
     assert "| [holds]{.badge .badge-holds} | 1 |" in text
     assert "one" not in table._repr_html_()
+
+
+def test_many_notes_are_folded() -> None:
+    frame = pd.DataFrame({"a": [1]})
+    few, many = (Table(frame, "c", "n", notes=[f"note {number}" for number in range(count)]) for count in (3, 4))
+    assert "dropdown" not in few._repr_markdown_()
+    assert ":::{dropdown} 4 notes on this table\n\n{.gradleak-notes}\n- note 0" in many._repr_markdown_()
+    assert "<details><summary>4 notes on this table</summary><ul>" in many._repr_html_()
+    folded = Table(frame, "c", "n", notes=many.notes, fold="All of it")
+    assert folded._repr_markdown_().count("dropdown") == 1

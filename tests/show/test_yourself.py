@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import html
 import json
 import re
@@ -62,6 +63,11 @@ def test_without_a_timed_run_there_is_no_estimate() -> None:
     form = yourself.form(QUICK.model_copy(update={"profile": "custom"}))
     assert form.seconds is None
     assert "the recorded run took" in form.times
+
+
+def test_a_long_list_is_shown_by_its_length() -> None:
+    form = dataclasses.replace(FORM, entries=(yourself.Entry("cells", [1], list(range(40)), "what"),))
+    assert "(recorded: 40 values)" in form.html
 
 
 @pytest.mark.parametrize(
