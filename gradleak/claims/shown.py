@@ -31,8 +31,9 @@ COLOURS: dict[Verdict, str] = {
 # The mark of a cell that was measured with a changed method.
 CHANGED = "†"
 KINDS = get_args(ChangeKind)
-# A table of claims with more rows than this is folded: the box at the top of the page has the summary.
-MOST_ROWS = 8
+# A list of claims with more rows than this is folded: the box at the top of the page has the summary. A paper's table
+# is visible if it is not much longer, so that a reader who looks for a published number finds it.
+MOST_ROWS, MOST_TABLE_ROWS = 8, 24
 # A remark on this many rows or more does not list the rows.
 FEW = 3
 UNEXPLAINED = "not explained yet"
@@ -78,9 +79,9 @@ def tables(judged: Sequence[Line], about: str, name: str) -> Tables:
     return Tables(tuple(parts))
 
 
-def _fold(title: str, judged: Sequence[Line], rows: int) -> str:
-    """Return the title of the fold that hides a table of claims, or "" for a table with few rows."""
-    return f"{title}: {len(judged)} claims, {tally(judged)}" if rows > MOST_ROWS else ""
+def _fold(title: str, judged: Sequence[Line], *, folds: bool) -> str:
+    """Return the title of the fold that hides a table of claims, or "" if the table is visible."""
+    return f"{title}: {len(judged)} claims, {tally(judged)}" if folds else ""
 
 
 def of_papers(judged: Iterable[Line]) -> list[Line]:
@@ -148,7 +149,7 @@ def _cells(judged: list[Line], name: str, number: int) -> Table:
     protocol_text = f" {CHANGED}: with a changed method ({', '.join(changed)})." if changed else ""
     caption = f"{title} Measured, and in brackets what the paper says; {legend}.{protocol_text}{run_text}"
     notes = [*_rules(judged), *_remarks(judged)]
-    fold = _fold(judged[0].claim.table, judged, len(frame))
+    fold = _fold(judged[0].claim.table, judged, folds=len(frame) > MOST_TABLE_ROWS)
     return Table(frame, caption, f"{name}-{number + 1}", notes, kind="cells", marks=marks, links=links, fold=fold)
 
 
@@ -191,7 +192,7 @@ def _list(judged: list[Line], caption: str, name: str, whose: str) -> Table:
         }
     )
     links = [[_link(line)] + [""] * (len(frame.columns) - 1) for line in judged]
-    fold = _fold(whose, judged, len(frame))
+    fold = _fold(whose, judged, folds=len(frame) > MOST_ROWS)
     return Table(frame, caption, name, _remarks(judged), badges="verdict", kind="claims", links=links, fold=fold)
 
 

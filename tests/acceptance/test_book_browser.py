@@ -10,6 +10,7 @@ from typing import Any
 from urllib.parse import unquote, urldefrag, urljoin, urlparse
 
 import numpy as np
+import pypdf
 import pytest
 from PIL import Image
 
@@ -48,6 +49,20 @@ OVER = """all => all.flatMap(table => {
     return over > 1 ? [`${over}: ${table.caption?.textContent.trim().slice(0, 40)}`] : []
 })"""
 
+# Where the first number of a page's box, its verdicts and its first figure are, and how long the page is (px).
+PLACES = """() => {
+    const top = one => one ? one.getBoundingClientRect().top + window.scrollY : null
+    const figures = [...document.querySelectorAll('article img')].filter(one => one.getBoundingClientRect().height > 60)
+    return {
+        number: top(document.querySelector('.gradleak-numbers b')),
+        verdict: top(document.querySelector('.gradleak-verdicts')),
+        figure: top(figures[0]),
+        height: document.querySelector('article').scrollHeight,
+    }
+}"""
+# These pages may be longer: each redraws several tables of its paper.
+LONGEST = {"cnn-reconstruction": 16_000, "gradinversion": 16_000}
+
 
 @pytest.fixture(scope="module")
 def site() -> Iterator[tuple[str, Any]]:
@@ -79,6 +94,7 @@ def visits(site: tuple[str, Any]) -> dict[str, dict[str, Any]]:
             "pictures": view.eval_on_selector_all("main img", "all => all.map(i => [i.src, i.naturalWidth, i.alt])"),
             "formulas": view.locator("main mjx-container").count(),
             "raw": view.locator("main .math:not(:has(mjx-container))").count(),
+            "places": view.evaluate(PLACES),
             "numbers": view.eval_on_selector_all("main .caption-number", "all => all.map(c => c.textContent)"),
             "reaches": {(scheme, width): reach(view, scheme, width) for width in WIDTHS[::-1] for scheme in SCHEMES},
         }
@@ -134,7 +150,7 @@ def test_every_internal_link_leads_somewhere(visits: dict[str, Any], site: tuple
 
 @pytest.mark.parametrize(
     ("width", "kind", "opens"),
-    [(400, "primary", "Scoreboard"), (400, "secondary", "Verdict"), (1400, "secondary", "Verdict")],
+    [(400, "primary", "Scoreboard"), (400, "secondary", "Verdict"), (1000, "secondary", "Verdict")],
 )
 def test_where_a_list_of_pages_or_contents_has_no_room_a_button_opens_it(
     site: tuple[str, Any], width: int, kind: str, opens: str
@@ -147,6 +163,34 @@ def test_where_a_list_of_pages_or_contents_has_no_room_a_button_opens_it(
     view.locator(f".bd-header-article .{kind}-toggle").click()
     places.first.wait_for(state="visible")
     view.close()
+
+
+def test_the_contents_of_a_page_are_visible_on_a_screen(site: tuple[str, Any]) -> None:
+    address, browser = site
+    view = browser.new_page(viewport={"width": SCREEN, "height": 900})
+    view.goto(f"{address}/book/executed/wang2024/theorem1.html", wait_until="networkidle")
+    assert view.locator(".bd-sidebar-secondary a", has_text="Verdict").first.is_visible()
+    view.close()
+
+
+def test_a_page_answers_first(visits: dict[str, Any]) -> None:
+    """The key number, the verdicts and a figure are on the first screen, and no page is long with its folds closed."""
+    for name in studies.names():
+        places = visits[f"book/executed/{studies.load(name).paper}/{name}.html"]["places"]
+        assert places["number"] <= 600, name
+        assert places["verdict"] <= 900, name
+        assert places["figure"] <= 900, name
+        assert places["height"] <= LONGEST.get(name, 12_000), name
+
+
+def test_the_report_card_prints_on_five_sheets(site: tuple[str, Any], tmp_path: Path) -> None:
+    address, browser = site
+    view = browser.new_page()
+    view.goto(f"{address}/book/report-card.html", wait_until="networkidle")
+    margin = dict.fromkeys(("top", "bottom", "left", "right"), "12mm")
+    view.pdf(path=tmp_path / "card.pdf", format="A4", margin=margin)
+    view.close()
+    assert len(pypdf.PdfReader(tmp_path / "card.pdf").pages) == 5
 
 
 def test_no_table_scrolls_on_a_screen(visits: dict[str, Any]) -> None:
