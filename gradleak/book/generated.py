@@ -74,7 +74,7 @@ def write(ordered: list[Study], papers: list[str], runs: dict[str, PageRun], job
         _put(folder / name, text.encode())
     _put_beside(folder / scoreboard.BESIDE, scoreboard.files(ordered, judged))
     _put_figure(folder / "architecture.png", architecture.draw())
-    for paper in filter(reports.written, papers):
+    for paper in (paper for paper, lines in by_paper.items() if reports.written(paper, lines)):
         _put_figure(folder / f"report-{paper}.png", reports.figure(paper))
     _put_cover(folder)
     _put_figure(folder / "sentence.png", _sentence())

@@ -176,9 +176,19 @@ def read(paper: str) -> Report:
         raise InputError(f"{file_name(paper)}: {error}") from error
 
 
-def written(paper: str) -> bool:
-    """Whether a paper has a report."""
-    return (paths.book() / "reports" / f"{paper}.yaml").is_file()
+def written(paper: str, judged: Sequence[Line]) -> bool:
+    """Whether a paper has a report, and this book has the pages on which it rests.
+
+    Args:
+        paper: The paper.
+        judged: The judged claims of all studies of the paper.
+    """
+    if not (paths.book() / "reports" / f"{paper}.yaml").is_file():
+        return False
+    report = read(paper)
+    known = {line.claim.id for line in judged}
+    named = {name for finding in (*report.holds, *report.fails) for name in finding.rests}
+    return report.page in studies.names() and named <= known
 
 
 def places_of(line: Line) -> list[str]:
@@ -188,7 +198,7 @@ def places_of(line: Line) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-NOTHING = "*No report on this paper is written yet.*\n"
+NOTHING = "*This book has no report on this paper yet, or not the pages on which it rests.*\n"
 
 
 def text(paper: str, judged: Sequence[Line], *, alone: bool = True) -> str:
@@ -199,7 +209,7 @@ def text(paper: str, judged: Sequence[Line], *, alone: bool = True) -> str:
         judged: The judged claims of all studies of the paper.
         alone: Whether its figure and its table get labels, of which only one place in the book can have each.
     """
-    if not written(paper):
+    if not written(paper, judged):
         return NOTHING
     filled = Filled(paper, judged)
     report, say = filled.report, filled.fill
@@ -251,7 +261,7 @@ def card(judged: Mapping[str, Sequence[Line]]) -> str:
     return "\n\n".join(
         f"## {chapter(paper)} ({paper})\n\n{text(paper, lines, alone=False)}"
         for paper, lines in judged.items()
-        if written(paper)
+        if written(paper, lines)
     )
 
 

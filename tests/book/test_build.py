@@ -84,7 +84,7 @@ def test_pages_are_run_once_and_stale_ones_removed(
     assert "Nothing is measured yet" in generated["performance.md"]
     assert "1 reproduced" in generated["pages-toy2020.md"]
     assert "No page" in generated["pages-empty2020.md"]
-    assert "No report" in generated["report-toy2020.md"]
+    assert "no report" in generated["report-toy2020.md"]
     assert "**The papers' claims, 1**: 1 reproduced." in generated["scoreboard.md"]
     assert "**Our own, 0**: none." in generated["scores.md"]
     assert "<summary>A toy: draws and their sum: 1 reproduced</summary>" in generated["scoreboard.md"]

@@ -92,3 +92,9 @@ def test_a_claim_about_a_part_that_the_report_lacks_is_an_error(monkeypatch: pyt
 def test_a_paper_without_a_report_says_so() -> None:
     assert reports.text("no-such-paper", []) == reports.NOTHING
     assert reports.card({"no-such-paper": []}) == ""
+
+
+def test_a_book_without_some_of_the_pages_leaves_the_report_out() -> None:
+    lines = [line for line in LINES if line.claim.study == "theorem1"]
+    assert reports.text("wang2024", lines) == reports.NOTHING
+    assert reports.card({"wang2024": lines}) == ""
