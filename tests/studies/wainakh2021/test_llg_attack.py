@@ -45,10 +45,10 @@ def test_the_guess_is_nothing_over_itself(record: Record) -> None:
 def test_tables_and_figures(record: Record) -> None:
     table = llg_attack.table(record)
     assert list(table["batches"]) == ["unbalanced", "balanced"]
-    assert list(table[llg_attack.DLG])[1] == "–"
+    assert list(table[f"{llg_attack.DLG} (%)"])[1] == "–"
     frame = record.frame()
     own = frame[(frame["attack"] == "LLG") & (frame["balance"] == "balanced")]["success"]
-    assert table["LLG"].iloc[1] == f"{own.mean():.1f} / {own.min():.1f}"
+    assert table["LLG (%)"].iloc[1] == f"{own.mean():.1f} / {own.min():.1f}"
     times = llg_attack.time_table(record).set_index("attack")["digits (ms)"].astype(float)
     assert times[llg_attack.DLG] > 10 * times["LLG"]
     assert records.about(record) == "6 networks a dataset; digits"
