@@ -343,7 +343,7 @@ def table(record: Record) -> pd.DataFrame:
         measures[f"recovered exactly, {dtype}"] = among(only("whole", percent()), dtype=dtype)
         measures[f"largest label error (L1), {dtype}"] = among(only("label", _number), dtype=dtype)
     measures |= {"wrong certificates": total("silent", ".0f"), "median time (s)": median("seconds", ".2g")}
-    keys = {"network": "network", "C": "classes", "B": "size", "labels, classes": "labels", "batches": "n"}
+    keys = {"network": "network", "C": "classes", "B": "size", "kind of label, classes": "labels", "batches": "n"}
     return summary(cells, keys, measures)
 
 
@@ -374,7 +374,7 @@ def noise_table(record: Record) -> pd.DataFrame:
             "batches": among(count(), attacker="aware"),
             "noise not expected: no certificate": among(mean("refused", percent()), attacker="unaware"),
             "noise level known: all samples found": among(mean("complete", percent()), attacker="aware"),
-            "its largest label error (L1), median": among(median("label_error", _number), attacker="aware"),
+            "noise level known: largest label error (L1)": among(median("label_error", _number), attacker="aware"),
             "wrong certificates": total("silent", ".0f"),
         },
     )
