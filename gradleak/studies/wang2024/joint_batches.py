@@ -316,7 +316,7 @@ def table(record: Record) -> pd.DataFrame:
         failed=100.0 * rows["status"].eq("failed"),
     )
     keys = {
-        "gradient of": "source",
+        "network or layer": "source",
         "C": "classes",
         "B": "size",
         "classes of the samples": "drawn",
