@@ -294,9 +294,9 @@ def defense_table(record: Record) -> pd.DataFrame:
         {
             "cosine with the undefended gradient": mean("utility", ".5f"),
             "noise not expected: status": among(only("status"), attacker="unaware"),
-            "mean PSNR (dB)": among(mean("psnr", decibels), attacker="unaware"),
+            "noise not expected: mean PSNR (dB)": among(mean("psnr", decibels), attacker="unaware"),
             "noise estimated: status": among(only("status"), attacker="aware"),
-            "its mean PSNR (dB)": among(mean("psnr", decibels), attacker="aware"),
+            "noise estimated: mean PSNR (dB)": among(mean("psnr", decibels), attacker="aware"),
         },
     )
 
