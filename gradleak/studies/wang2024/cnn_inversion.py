@@ -291,7 +291,7 @@ def headline(record: Record) -> Headline:
     untrained, trained = known["cnn-untrained-closed"], known["cnn-trained-closed"]
     return Headline(
         f"A closed form restores single images from the gradient of an untrained LeNet at {untrained.text} on average, "
-        f"and of a trained one at {trained.text}, where the paper's gradient matching reaches at most "
+        f"and of a trained LeNet at {trained.text}, where the paper's gradient matching reaches at most "
         f"{PUBLISHED['untrained']} dB and {PUBLISHED['trained']} dB.",
         true=all(
             one.value is not None and one.value > 2 * best
