@@ -568,10 +568,10 @@ def trained_table(record: Record) -> pd.DataFrame:
         "batches": count(),
         "smallest 1 − p": least("surest", ".2g"),
         **OUTCOMES,
-        "fewest layers": least("layers", ".0f"),
+        "fewest layers recovered": least("layers", ".0f"),
         "CPU time (s)": median("cpu_seconds", ".0f"),
     }
-    keys = {"pixels": "side", "epochs": "epochs", "accuracy": "right", "B": "size"}
+    keys = {"image side (pixels)": "side", "epochs": "epochs", "accuracy": "right", "B": "size"}
     return summary(rows, keys, measures)
 
 
@@ -585,7 +585,7 @@ def confident_table(record: Record) -> pd.DataFrame:
     for dtype in dict.fromkeys(rows["dtype"]):
         measures |= {
             f"{dtype}: status": among(only("status"), dtype=dtype),
-            f"{dtype}: PSNR (dB)": among(only("sure", decibels), dtype=dtype),
+            f"{dtype}: PSNR of the sure sample (dB)": among(only("sure", decibels), dtype=dtype),
             f"{dtype}: PSNR of the other sample (dB)": among(only("other", decibels), dtype=dtype),
         }
     lines = summary(rows, {"1 − p": "level"}, measures)
@@ -623,7 +623,7 @@ def rival_table(record: Record) -> pd.DataFrame:
         {"B": "size", "attack": "attack", "steps": "steps"},
         {
             "CPU time (s)": only("cpu_seconds", ".0f"),
-            "CPU time / peeling's": only("times", ".1f"),
+            "CPU time relative to peeling": only("times", ".1f"),
             "mean PSNR (dB)": only("psnr", decibels),
             "lowest PSNR (dB)": only("least", decibels),
         },
@@ -674,7 +674,7 @@ def large_table(record: Record) -> pd.DataFrame:
         {
             "status": only("status"),
             "layers recovered": only("layers", ".0f"),
-            "deepest of them": only("deepest", lambda layer: short(layer) or NOTHING),
+            "recovered layer nearest to the image": only("deepest", lambda layer: short(layer) or NOTHING),
             "lowest PSNR (dB)": only("least", decibels),
             "wrong certificates": only("silently", ".0f"),
             "CPU time (s)": only("cpu_seconds", ".0f"),
@@ -743,7 +743,7 @@ def figure_layers(record: Record) -> Figure:
         legend=4,
         yscale="log",
         xlabel="layer, counted from the last",
-        ylabel="true relative error of its inputs",
+        ylabel="true relative error of a layer's inputs",
     )
 
 
