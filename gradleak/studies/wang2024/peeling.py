@@ -272,7 +272,9 @@ def noise_table(record: Record) -> pd.DataFrame:
 
     rows = record.rows(FromNoise).sort_values("level", kind="stable")
     measures = answered("unaware", "noise not expected") | answered("aware", "noise known")
-    return summary(rows.assign(level=rows["level"].map("{:.0e}".format)), {"standard deviation of the noise": "level"}, measures)
+    return summary(
+        rows.assign(level=rows["level"].map("{:.0e}".format)), {"standard deviation of the noise": "level"}, measures
+    )
 
 
 def counts_table() -> pd.DataFrame:
