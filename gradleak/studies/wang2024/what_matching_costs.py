@@ -387,7 +387,7 @@ def together_table(record: Record) -> pd.DataFrame:
         seconds = group.set_index("run")["seconds"].astype(float)
         line = {"attacks at once": f"{number:.0f}"}
         line |= {f"{run} (ms)": f"{1000 * seconds[run]:.2f}" for run in seconds.index}
-        line["Adam / one training step"] = f"{seconds['Adam'] / seconds['one training step']:.1f}"
+        line["time of Adam / training step"] = f"{seconds['Adam'] / seconds['one training step']:.1f}"
         lines.append(line)
     return pd.DataFrame(lines)
 
