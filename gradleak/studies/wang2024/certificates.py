@@ -266,7 +266,7 @@ def headline(record: Record) -> Headline:
     broken = int(rows["wrong"][~holds].sum())
     return Headline(
         f"In attacks on random clients that keep every assumption, none of {kept:,} certified answers is wrong; if a "
-        f"client breaks one assumption, {broken} of {others:,} certified answers are.",
+        f"client breaks one assumption, {broken} of {others:,} certified answers are wrong.",
         true=bool(rows["wrong"][holds].sum() == 0) and broken > 0,
         claim="certificates-wrong",
         what="wrong certificates in attacks on clients that keep every assumption (all attacks)",
