@@ -75,7 +75,7 @@ WITHHELD = {
     "embedding": "all but the embedding",
     "head": "all but the last layer",
     "decoder": "all but the decoder's own layers",
-    "decoder and head": "neither these nor the last layer",
+    "decoder and head": "all but the decoder's own layers and the last layer",
 }
 
 
@@ -531,7 +531,11 @@ def alone_table(record: Record) -> pd.DataFrame:
     return summary(
         rows.assign(size=[form.size for form in forms], tokens=[form.tokens for form in forms]),
         {"recogniser": "size", "stage": "stage", "tokens": "tokens"},
-        MEASURES | {"largest distance": greatest("worst", ".0e"), "of other words": least("other", ".0e")},
+        MEASURES
+        | {
+            "largest distance, words read": greatest("worst", ".0e"),
+            "smallest distance, other words": least("other", ".0e"),
+        },
     )
 
 
