@@ -370,7 +370,7 @@ def table(record: Record) -> pd.DataFrame:
             "unknowns": mean("variables", ",.0f"),
             "transcripts exact": successes_with_interval("exact"),
             "word error rate": mean("word_errors", ".3f"),
-            "distance": median("distance", ".1g"),
+            "distance (share of the norm)": median("distance", ".1g"),
             "CPU time (s)": median("seconds", ".2g"),
         },
     )
