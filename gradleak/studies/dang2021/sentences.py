@@ -397,7 +397,7 @@ def limits_table(text: str, seed: int) -> pd.DataFrame:
             "sentences": str(size),
             "distinct prefixes, median": f"{statistics.median(prefixes):.0f}",
             "distinct prefixes, most": str(max(prefixes)),
-            "distinct words at places, median": f"{statistics.median(places):.0f}",
+            "distinct pairs of word and position, median": f"{statistics.median(places):.0f}",
         }
         shares = {
             f"fits {name} ({dimensions} dimensions)": f"{sum(count < dimensions for count in prefixes) / BATCHES:.0%}"
@@ -414,7 +414,7 @@ def training_table(record: Record) -> pd.DataFrame:
         return pd.DataFrame({"model": []})
     rows = rows[rows["loss_last"].notna()]
     first, last, attacked = (only(column, ".2f") for column in ("loss_first", "loss_last", "loss_test"))
-    measures = {"first epoch": first, "last epoch": last, "attacked sentences": attacked}
+    measures = {"loss, first epoch": first, "loss, last epoch": last, "loss, attacked sentences": attacked}
     return summary(rows, {"model": "model", "width": "width"}, measures)
 
 
