@@ -313,8 +313,8 @@ def headline(record: Record) -> Headline:
     signs, directions = known["words-defense-sign-exact-matches"], known["words-ours-sign"]
     return Headline(
         "From one gradient of an untrained speech recogniser, the attack RLG recovers exactly which words were said in "
-        f"{paper.text} of the utterances; sending only signs lowers this to {signs.text}, but comparing the rows' "
-        f"directions still reveals {directions.text}.",
+        f"{paper.text} of utterances; if only signs are sent, RLG recovers {signs.text}, but comparing the directions "
+        f"of rows recovers {directions.text}.",
         true=bool(paper.agrees and ours.agrees and directions.agrees) and (signs.value or 0) <= 20,
         claim="words-rlg-untrained-exact-matches",
         what="utterances whose bag of words is exactly right (untrained recogniser of the paper's size, RLG as coded)",
