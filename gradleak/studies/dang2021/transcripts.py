@@ -1,4 +1,4 @@
-"""Transcripts in closed form: what a recogniser's decoder read, in order
+"""Transcripts in closed form: the words that a recogniser's decoder reads, in order
 
 dang2021, section 4: its Table 5 and Figure 2 by a closed form instead of matching gradients; and cases beyond it.
 """
