@@ -508,8 +508,8 @@ def headline(record: Record) -> Headline:
     read = ("noise", "half", "bfloat", "bits", "dropped", "dropped-most")
     return Headline(
         f"The transcript of one utterance is read exactly from the last layer alone ({last.text}) and behind dropped, "
-        f"rounded or noisy entries ({noisy.text}); signs leave {signs.text}, and DP-SGD leaves {private.text} once its "
-        "noise equals the clipping norm.",
+        f"rounded or noisy entries ({noisy.text}); {signs.text} of transcripts are read behind signs, and "
+        f"{private.text} behind DP-SGD if its noise equals the clipping norm.",
         true=bool(last.agrees and private.agrees)
         and all(known[f"harder-{name}"].agrees for name in read)
         and (signs.value or 0) < 50,
