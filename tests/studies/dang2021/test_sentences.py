@@ -51,7 +51,7 @@ def test_what_a_span_has_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
     table = sentences.limits_table("sentences", 1)
     # The start, 5, 56, 567, 58, 6, 66; and of words at their places one is shared.
     assert set(table["distinct prefixes, median"]) == {"7"}
-    assert set(table["distinct words at places, median"]) == {"6"}
+    assert set(table["distinct pairs of word and position, median"]) == {"6"}
     assert set(table["fits narrow (7 dimensions)"]) == {"0%"}
     assert set(table["fits wide (8 dimensions)"]) == {"100%"}
 
