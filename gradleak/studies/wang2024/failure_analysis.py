@@ -77,7 +77,7 @@ class Parameters(studies.Parameters):
 
     def about(self) -> str:
         """Return a short text on the size of a run."""
-        return f"{self.samples:,} random layers a case and scale"
+        return f"{self.samples:,} random layers for each case and scale"
 
 
 class CaseSolved(Judged):

@@ -99,7 +99,7 @@ class Parameters(studies.Parameters):
 
     def about(self) -> str:
         """Return a short text on the size of a run."""
-        return f"{self.samples} images a kind of label, {data.title(self.dataset)}"
+        return f"{self.samples} images for each kind of label, {data.title(self.dataset)}"
 
 
 class ClosedFormImage(Quality):

@@ -86,7 +86,7 @@ class Parameters(studies.Parameters):
 
     def about(self) -> str:
         """Return a short text on the size of a run."""
-        return f"{self.samples} images a dataset and kind of label, {', '.join(map(data.title, self.datasets))}"
+        return f"{self.samples} images for each dataset and kind of label, {', '.join(map(data.title, self.datasets))}"
 
 
 class FirstNetwork(Judged):

@@ -114,7 +114,7 @@ class Parameters(studies.Parameters):
         """Return a short text on the size of a run."""
         names = ", ".join(map(data.title, self.datasets))
         return (
-            f"{self.draws} draws with {self.drawn} images a kind of label, {names}; "
+            f"{self.draws} draws with {self.drawn} images for each kind of label, {names}; "
             f"{self.samples} images a network, {data.title(self.dataset)}"
         )
 

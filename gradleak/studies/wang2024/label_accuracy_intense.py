@@ -85,7 +85,7 @@ class Parameters(studies.Parameters):
     def about(self) -> str:
         """Return a short text on the size of a run."""
         names = dict.fromkeys(data.title(row.dataset) for row in self.rows)
-        return f"{self.samples} images a network and kind of label, {', '.join(names)}"
+        return f"{self.samples} images for each network and kind of label, {', '.join(names)}"
 
 
 class Network(Row):
@@ -265,7 +265,7 @@ def solver_table(record: Record) -> pd.DataFrame:
             "counted as published": _over_samples("oracle", percent(1)),
             "wrong, not noticed": total("silent", ".0f"),
             "time per sample (ms)": _over_samples("milliseconds", ".3g"),
-            "time / exact solver's, median": median("slower", ",.0f"),
+            "time relative to the exact solver, median": median("slower", ",.0f"),
         },
     )
 

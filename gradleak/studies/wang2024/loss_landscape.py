@@ -80,7 +80,7 @@ class Parameters(studies.Parameters):
 
     def about(self) -> str:
         """Return a short text on the size of a run."""
-        return f"{self.samples} images a network and kind of label, {data.title(self.dataset)}"
+        return f"{self.samples} images for each network and kind of label, {data.title(self.dataset)}"
 
 
 class SampleMinima(Row):

@@ -82,7 +82,7 @@ class Parameters(studies.Parameters):
 
     def about(self) -> str:
         """Return a short text on the size of a run."""
-        return f"{self.samples} smoothed images a disturbance, {data.title(self.dataset)}"
+        return f"{self.samples} smoothed images for each disturbance, {data.title(self.dataset)}"
 
 
 class Found(Row):

@@ -82,7 +82,7 @@ class Parameters(studies.Parameters):
 
     def about(self) -> str:
         """Return a short text on the size of a run."""
-        images = f"{self.images} images a network and kind of label, {data.title(self.dataset)}"
+        images = f"{self.images} images for each network and kind of label, {data.title(self.dataset)}"
         return f"{self.samples:,} random layers of each kind, {images}"
 
 

@@ -118,9 +118,10 @@ PUBLISHED = {
     "DLG": ".602 / 10.252 / 1.319",
 }
 NOT_RUN = {
-    "latent projection (BigGAN)": "needs a generator trained on ImageNet, which is not at hand; a small one stands in "
-    "on the page of baselines",
-    "ResNet-50, MoCo v2 features": "its weights are not at hand; a head tuned anew on ResNet-20 stands in",
+    "latent projection (BigGAN)": "needs a generator trained on ImageNet, which is not available here; page "
+    "gradinversion-baselines uses a small generator instead",
+    "ResNet-50, MoCo v2 features": "its weights are not available here; a ResNet-20 with a retrained "
+    "last layer replaces it",
 }
 
 
@@ -481,7 +482,7 @@ def figure_loudness(record: Record) -> Figure:
         height=3.2,
         legend=2,
         xscale="log",
-        xlabel="size of the image's error ‖p − y‖",
+        xlabel="norm of the image's error ‖p − y‖",
         ylabel="PSNR (dB)",
     )
 

@@ -69,9 +69,10 @@ PUBLISHED = {
     EXACT: ".175 / 12.929 / .484",
 }
 NOT_RUN = {
-    "latent projection by BigGAN": "needs a generator trained on ImageNet, which is not at hand; a small one that is "
-    "trained here on public images stands in, and is no BigGAN",
-    "ResNet-50, MoCo-v2 features": "its weights are not at hand; a small network that is trained here stands in",
+    "latent projection by BigGAN": "needs a generator trained on ImageNet, which is not available here; a small "
+    "generator, trained here on public images, replaces BigGAN",
+    "ResNet-50, MoCo-v2 features": "its weights are not available here; a small network that is trained "
+    "here replaces it",
 }
 
 
@@ -154,8 +155,8 @@ def headline(record: Record) -> Headline:
     size = record.stated(Parameters).size
     return Headline(
         f"In batches of {size}, GradInversion restores images better than inverting gradients (by at least "
-        f"{inverting.value or 0:.1f} dB of PSNR) and a trained generator ({latent.value or 0:.1f} dB); from another "
-        f"batch's gradient it loses at least {leaked.value or 0:.1f} dB, so what it shows was leaked.",
+        f"{inverting.value or 0:.1f} dB of PSNR) and a trained generator ({latent.value or 0:.1f} dB); with another "
+        f"batch's gradient its PSNR is at least {leaked.value or 0:.1f} dB lower, so the gradient leaks the images.",
         true=bool(inverting.agrees and latent.agrees and leaked.agrees),
         claim="gb-exact-inverting",
         what="lower 95 % bound of the mean PSNR gain over inverting gradients (small network, CIFAR-10, 500 steps)",

@@ -186,7 +186,7 @@ def headline(record: Record) -> Headline:
         f"({vulnerable:.0f} % in batches of {sizes[-1]}).",
         true=bool(falls.agrees) and alone > shared and vulnerable > shared,
         claim="gs-alone",
-        what="lower 95 % bound of the drop in images identified, from batches of 1 to batches of 8 (ResNet-20)",
+        what="lower 95 % bound of the difference in images identified, single images minus batches of 8 (ResNet-20)",
         figure=figure_sizes,
         of="images",
     )

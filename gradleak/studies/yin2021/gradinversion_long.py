@@ -196,9 +196,9 @@ def headline(record: Record) -> Headline:
     known = claims.judgements(record)
     peeled_first, matched, opened = known["gl-one"], known["gl-one-matched"], known["gl-opened"]
     return Headline(
-        "A single image is restored nearly exactly from a trained ResNet by solving linear equations layer by layer, "
-        f"which works for {opened.text} of the images: with matching for the others the mean PSNR is "
-        f"{peeled_first.text}, against {matched.text} for matching alone.",
+        "Linear equations, solved layer by layer, restore a single image nearly exactly from a trained ResNet and "
+        f"work for {opened.text} of the images: with matching for the others the mean PSNR is {peeled_first.text}, "
+        f"against {matched.text} for matching alone.",
         true=bool(peeled_first.agrees and opened.agrees)
         and (peeled_first.value or 0) > 30
         and (matched.value or 0) < 20,

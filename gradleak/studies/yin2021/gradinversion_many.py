@@ -242,12 +242,13 @@ def headline(record: Record) -> Headline:
     identified = rows_of(record, "image", "batches").groupby("run")["identified"].mean()
     share = 100 * float(identified[named(KINDS[0], size, FEATURES)])
     return Headline(
-        f"If there are many classes, even batches of {size} do not protect: the last layer's gradient gives every "
-        f"image's own feature ({found.text}), and with these another network identifies {share:.0f} % of the restored "
-        f"images, {plain.text} without.",
+        f"If there are many classes, even batches of {size} do not protect: the last layer's gradient gives the "
+        f"features of {found.text} of the images; with these features another network identifies {share:.0f} % of the "
+        f"restored images, and without them {plain.text}.",
         true=bool(found.agrees) and share > (plain.value or 0),
         claim="gm-iip",
-        what="random images identified by another network, batches of 48, no features (small network, Tiny ImageNet)",
+        what="random images identified by another network, batches of 48, without features (small network, "
+        "Tiny ImageNet)",
         figure=figure_images,
         of="images",
     )

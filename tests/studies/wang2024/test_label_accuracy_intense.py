@@ -53,7 +53,7 @@ def test_tables_and_figures(record: Record) -> None:
     assert set(table["labels recovered"]) == {"100.0 %"}
     solvers = label_accuracy_intense.solver_table(record)
     assert len(solvers) == 3 * 4
-    assert set(solvers[solvers["solver"] == "exact solver"]["time / exact solver's, median"]) == {"1"}
+    assert set(solvers[solvers["solver"] == "exact solver"]["time relative to the exact solver, median"]) == {"1"}
     searched = label_accuracy_intense.search_table(record)
     assert list(searched["labels"]) == ["smoothing", "mixup", "onehot"]
     study = label_accuracy_intense
