@@ -135,7 +135,7 @@ def run(
 
     if show:
         _show(_parameter_rows(loaded.Parameters, parameters.model_dump()))
-    if profile == "paper":
+    if profile == "paper" and not cluster:  # the time on a cluster does not follow from this machine's
         _tell(lambda: forecast.forecast(loaded, parameters, jobs=jobs))
     if show:
         return
@@ -369,7 +369,8 @@ def record(
     from gradleak.runs import forecast, records, runner
 
     for loaded, parameters in asked:
-        _tell(partial(forecast.of_record, loaded, parameters, part=part, jobs=jobs))
+        if not cluster:
+            _tell(partial(forecast.of_record, loaded, parameters, part=part, jobs=jobs))
         result = runner.record(
             loaded, parameters, rules=claims.rules(loaded.name), part=part, jobs=jobs, cluster=cluster
         )
