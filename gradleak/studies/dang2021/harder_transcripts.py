@@ -187,7 +187,7 @@ class Parameters(studies.Parameters):
 
     def about(self) -> str:
         """Return the size of a run and its data in a few words."""
-        return f"{self.defended} utterances a defence, {text.TITLES[self.source]}, made-up speech"
+        return f"{self.defended} utterances per defence, {text.TITLES[self.source]}, made-up speech"
 
 
 class Reading(Row):

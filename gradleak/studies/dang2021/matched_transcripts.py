@@ -134,7 +134,7 @@ class Parameters(studies.Parameters):
         """Return the size of a run and its data in a few words."""
         most = max(row.utterances for row in self.rows)
         sources = " and ".join(dict.fromkeys(text.TITLES[row.source] for row in self.rows))
-        return f"up to {most} utterances a search, {sources}, made-up speech"
+        return f"up to {most} utterances per search, {sources}, made-up speech"
 
 
 class BagMeasures(Row):

@@ -90,7 +90,7 @@ class Parameters(studies.Parameters):
     def about(self) -> str:
         """Return the size of a run and its data in a few words."""
         images = ", ".join(map(data.title, dict.fromkeys(row.dataset for row in self.rows)))
-        return f"{len(self.rows)} networks, {self.batches} batches of a size, {images}"
+        return f"{len(self.rows)} networks, {self.batches} batches per size, {images}"
 
 
 class Scores(Row):

@@ -132,7 +132,7 @@ class Parameters(studies.Parameters):
     def about(self) -> str:
         """Return the size of a run and its data in a few words."""
         batches = sum(cell.batches for cell in self.cells)
-        return f"{batches:,} batches in {len(self.cells)} cells, {TITLES[self.text]}"
+        return f"{batches:,} batches in {len(self.cells)} settings, {TITLES[self.text]}"
 
 
 class ReadBatch(Reading, Training):

@@ -76,7 +76,7 @@ def about_utterances(recognisers: Sequence[AttackedRecogniser], source: str) -> 
     """Return a short description of the utterances: their number for each recogniser, and their text."""
     counts = sorted(one.utterances for one in recognisers)
     many = " to ".join(str(count) for count in dict.fromkeys((counts[0], counts[-1])))
-    return f"{many} utterances a recogniser, {text.TITLES[source]}, made-up speech"
+    return f"{many} utterances per recogniser, {text.TITLES[source]}, made-up speech"
 
 
 def stage_of(trained: Any) -> str:

@@ -39,7 +39,7 @@ def test_tables_and_figures(record: Record) -> None:
     assert len(sentences.free_table(record)) == 2
     assert list(sentences.defense_table(record)["defence"])[-1] == "sign"
     assert list(sentences.training_table(record)["model"]) == ["GRU"]
-    assert records.about(record) == "4 batches in 2 cells, sentences of our own"
+    assert records.about(record) == "4 batches in 2 settings, sentences of our own"
     for figure in (sentences.figure_reading(record), sentences.figure_noise(record)):
         assert figures.gray_table(figure).std() > 0.02
         plt.close(figure)

@@ -45,7 +45,7 @@ def test_tables_and_figures(record: Record) -> None:
     assert list(transcripts.table(record)["transcripts exact"]) == ["6 of 6", "2 of 2"]
     assert list(transcripts.variables_table(record)["attack"])[-1] == "closed form"
     assert (transcripts.batch_table(record)["of these wrong"] == "0").all()
-    assert "6 utterances a recogniser" in records.about(record)
+    assert "6 utterances per recogniser" in records.about(record)
     for figure in (transcripts.figure_steps(record), transcripts.figure_misses(record)):
         assert figures.gray_table(figure).std() > 0.02
         plt.close(figure)

@@ -51,7 +51,7 @@ def test_tables_and_figure(record: Record) -> None:
     assert list(words.table(record)["attack"]) == ["ours", "as coded"] * 2
     assert list(words.batch_table(record)["local steps"]) == ["2"] * 3
     assert set(words.defense_table(record)["defence"]) == {"none", "sign"}
-    assert "6 utterances a recogniser" in records.about(record)
+    assert "6 utterances per recogniser" in records.about(record)
     figure = words.figure_lengths(record)
     assert figures.gray_table(figure).std() > 0.02
     plt.close(figure)
