@@ -32,8 +32,8 @@ COLOURS: dict[Verdict, str] = {
 CHANGED = "†"
 KINDS = get_args(ChangeKind)
 # A list of claims with more rows than this is folded: the box at the top of the page has the summary. A paper's table
-# is visible if it is not much longer, so that a reader who looks for a published number finds it.
-MOST_ROWS, MOST_TABLE_ROWS = 8, 24
+# is visible unless it is very long, so that a reader who looks for a published number finds it.
+MOST_ROWS, MOST_TABLE_ROWS = 8, 48
 # A remark on this many rows or more does not list the rows.
 FEW = 3
 UNEXPLAINED = "not explained yet"
