@@ -547,12 +547,8 @@ def _asked(names: Sequence[str], profile: str, settings: list[str] | None) -> li
 
 
 def _tell(expected: Callable[[], Forecast]) -> None:
-    """Print what a run is expected to take; where that cannot be estimated, say why."""
-    try:
-        lines = expected().sentences
-    except GradleakError as error:
-        lines = [f"Expected time: unknown, because {error}"]
-    for line in lines:
+    """Print what a run is expected to take."""
+    for line in expected().sentences:
         typer.echo(line, err=True)
 
 

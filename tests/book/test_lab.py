@@ -39,5 +39,5 @@ def test_a_changed_parameter_runs_and_overwrites_no_record(checkout: Toy, monkey
     bars = [output.data["text/html"] for output in study if "text/html" in output.get("data", {})]
     assert len(bars) == 1, "one bar, updated in its place"
     assert '<progress max="6" value="6"></progress> toy: trials: 6 of 6' in bars[0]
-    assert "drawn from this very run: other parameters than the page's own" in shown[0].data["text/markdown"]
+    assert "show this very run, because the parameters were changed" in shown[0].data["text/markdown"]
     assert "15 (n = 6)" in verdicts[0].data["text/html"]

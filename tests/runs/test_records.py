@@ -254,7 +254,7 @@ def test_a_page_says_on_which_device_its_record_was_made_and_names_the_other() -
     assert list(provenance.table(own).frame.columns) == ["", "this run", "recorded"]
     records.write(on_gpu(own, samples=8), records.file_of("toy", accelerated=True))
     text = provenance.shown(own)._repr_markdown_()
-    assert "recorded on a GPU: 8 draws. A run recorded on a CPU lies beside it and is not shown." in text
+    assert "recorded on a GPU: 8 draws. A run recorded on a CPU is kept as well and is not shown." in text
     table = provenance.table(own).frame.set_index("").loc["device"].to_dict()
     assert table["recorded"].startswith("NVIDIA Test")
     assert table["also recorded, not shown"] == "CPU, x86_64"
@@ -309,4 +309,7 @@ def test_the_status_page_lists_the_record_that_is_not_shown(toy: Study) -> None:
     records.write(on_gpu(own), records.file_of("toy", accelerated=True))
     first, second = generated._status([toy], runs, {"toy": own}).splitlines()[-3:-1]
     assert "| CPU | 2026-01-02 | 1 |" in first
-    assert second.startswith("| (also recorded, not shown) | [stale]{.badge .badge-stale} | NVIDIA Test |")
+    assert second.startswith(
+        "| (also recorded, not shown) | [stale]{.badge .badge-stale} {bookfile}`JSON <records/toy2020/"
+    )
+    assert "| NVIDIA Test |" in second
