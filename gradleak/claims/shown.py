@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, get_args
 from urllib.parse import quote_plus
 
@@ -32,8 +32,9 @@ COLOURS: dict[Verdict, str] = {
 CHANGED = "†"
 KINDS = get_args(ChangeKind)
 # A list of claims with more rows than this is folded: the box at the top of the page has the summary. A paper's table
-# is visible unless it is very long, so that a reader who looks for a published number finds it.
-MOST_ROWS, MOST_TABLE_ROWS = 8, 48
+# is visible unless it is very long, so that a reader who looks for a published number finds it. Where a page has many
+# tables of claims, those after the first rows are folded.
+MOST_ROWS, MOST_TABLE_ROWS, MOST_VISIBLE_ROWS = 8, 48, 50
 # A remark on this many rows or more does not list the rows.
 FEW = 3
 UNEXPLAINED = "not explained yet"
@@ -64,24 +65,33 @@ def tables(judged: Sequence[Line], about: str, name: str) -> Tables:
         name: The start of the tables' labels.
     """
     parts: list[Table] = []
-    ours = "Our own claims"
-    for lines, whose, caption, suffix in (
-        (of_papers(judged), "The paper's claims", f"The paper's claims{about}, and what was measured.", ""),
-        (of_ours(judged), ours, f"{ours}{about}: predictions written before the run, findings after it.", "-ours"),
+    visible = 0
+    for whose, caption, suffix, lines in (
+        ("The paper's claims", f"{{whose}}{about}, and what was measured.", "", of_papers(judged)),
+        (
+            "Our own claims",
+            f"{{whose}}{about}: predictions written before the run, findings after it.",
+            "-ours",
+            of_ours(judged),
+        ),
     ):
+        label = f"{name}{suffix}"
         titles = dict.fromkeys(line.claim.table for line in lines if line.claim.table)
-        parts += [
-            _cells([line for line in lines if line.claim.table == title], f"{name}{suffix}", number)
-            for number, title in enumerate(titles)
+        groups = [(title, [line for line in lines if line.claim.table == title]) for title in titles]
+        made = [
+            (title, group, _cells(group, label, number), MOST_TABLE_ROWS)
+            for number, (title, group) in enumerate(groups)
         ]
         remaining = [line for line in lines if not line.claim.table]
-        parts += [_list(remaining, caption, f"{name}{suffix}", whose)] if remaining else []
+        if remaining:
+            made.append((whose, remaining, _list(remaining, caption.format(whose=whose), label), MOST_ROWS))
+        for title, group, table, most in made:
+            rows = len(table.frame)
+            folds = rows > most or (visible > 0 and visible + rows > MOST_VISIBLE_ROWS)
+            visible += 0 if folds else rows
+            fold = f"{title}: {len(group)} claims, {tally(group)}" if folds else ""
+            parts.append(replace(table, fold=fold))
     return Tables(tuple(parts))
-
-
-def _fold(title: str, judged: Sequence[Line], *, folds: bool) -> str:
-    """Return the title of the fold that hides a table of claims, or "" if the table is visible."""
-    return f"{title}: {len(judged)} claims, {tally(judged)}" if folds else ""
 
 
 def of_papers(judged: Iterable[Line]) -> list[Line]:
@@ -149,8 +159,7 @@ def _cells(judged: list[Line], name: str, number: int) -> Table:
     protocol_text = f" {CHANGED}: with a changed method ({', '.join(changed)})." if changed else ""
     caption = f"{title} Measured, and in brackets what the paper says; {legend}.{protocol_text}{run_text}"
     notes = [*_rules(judged), *_remarks(judged)]
-    fold = _fold(judged[0].claim.table, judged, folds=len(frame) > MOST_TABLE_ROWS)
-    return Table(frame, caption, f"{name}-{number + 1}", notes, kind="cells", marks=marks, links=links, fold=fold)
+    return Table(frame, caption, f"{name}-{number + 1}", notes, kind="cells", marks=marks, links=links)
 
 
 def _link(line: Line) -> str:
@@ -175,7 +184,7 @@ def _cell(line: Line | None) -> str:
     return f"{line.claim.number(line.deciding.value)}{mark} ({published})"
 
 
-def _list(judged: list[Line], caption: str, name: str, whose: str) -> Table:
+def _list(judged: list[Line], caption: str, name: str) -> Table:
     import pandas as pd
 
     from gradleak.show.tables import Table
@@ -192,8 +201,7 @@ def _list(judged: list[Line], caption: str, name: str, whose: str) -> Table:
         }
     )
     links = [[_link(line)] + [""] * (len(frame.columns) - 1) for line in judged]
-    fold = _fold(whose, judged, folds=len(frame) > MOST_ROWS)
-    return Table(frame, caption, name, _remarks(judged), badges="verdict", kind="claims", links=links, fold=fold)
+    return Table(frame, caption, name, _remarks(judged), badges="verdict", kind="claims", links=links)
 
 
 def _remarks(judged: Iterable[Line]) -> list[str]:

@@ -61,8 +61,7 @@ PLACES = """() => {
         height: document.querySelector('article').scrollHeight,
     }
 }"""
-# These pages may be longer: each redraws several tables of its paper.
-LONGEST = {"cnn-reconstruction": 16_000, "gradinversion": 16_000}
+LONGEST = 12_000
 
 
 @pytest.fixture(scope="module")
@@ -183,7 +182,7 @@ def test_a_page_answers_first(visits: dict[str, Any]) -> None:
         assert places["verdict"] <= 900, name
         assert places["figure"] <= 1000, name
         figures.append(places["figure"])
-        assert places["height"] <= LONGEST.get(name, 12_000), name
+        assert places["height"] <= LONGEST, name
     assert statistics.median(figures) <= 900
 
 
