@@ -15,18 +15,17 @@ from gradleak.runs import experiments
 
 
 def opened(name: str) -> list[str]:
-    """Return a page's parameters, the imports of its study, and the code cells that use nothing of the study's run."""
+    """Return a page's parameters, its imports, and the code cells that use nothing of the study's run."""
     cells = json.loads(studies.load(name).notebook.read_text("utf-8"))["cells"]
     texts = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
     kept: list[str] = []
     made: set[str] = set()  # variables that only a run of the study gives
     for text in texts:
         tree = ast.parse(text)
-        if "run_study(" in text:
+        if "run_study(" in text or made & {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}:
+            # What such a cell imports, a later open cell may use.
             imports = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
-            kept.append("\n".join(map(ast.unparse, imports)))
-            made |= _assigned(tree)
-        elif made & {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}:
+            kept += ["\n".join(map(ast.unparse, imports))] if imports else []
             made |= _assigned(tree)
         else:
             kept.append(text)
