@@ -123,7 +123,7 @@ def _launches(rows: pd.DataFrame) -> list[str]:
         "On a GPU every operation costs the time of its launch, which is some microseconds. A synchronising read makes "
         "the host wait until all launched operations have finished. The table counts both on a pretended GPU, which "
         "runs on the CPU and has 64 GiB of memory: for one call, or for one step of a search. CPU times are measured "
-        "without it. One step of L-BFGS is one iteration.\n"
+        "without it. A step of L-BFGS is an iteration.\n"
     )
     return ["## What a GPU is asked to do\n", text, launches_table(rows)._repr_markdown_()]
 

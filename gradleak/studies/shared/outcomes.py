@@ -191,7 +191,7 @@ class Measure:
     Attributes:
         name: The measure's name.
         unit: "%" or "dB".
-        cases: What its cases are, such as "batches".
+        cases: The unit in which cases are counted, such as "batches".
         columns: The columns that it summarises.
         summarise: Returns the summary of these columns' numbers.
     """
