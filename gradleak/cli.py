@@ -6,7 +6,6 @@ import json
 import os
 import sys
 import tempfile
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,7 +16,7 @@ from gradleak import interrupts
 from gradleak.errors import ForeignError, GradleakError, InputError, MissingData, StorageError, first_line, printable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from gradleak.auditing import Report
     from gradleak.book.two_runs import Column
@@ -136,7 +135,7 @@ def run(
     if show:
         _show(_parameter_rows(loaded.Parameters, parameters.model_dump()))
     if profile == "paper" and not cluster:  # the time on a cluster does not follow from this machine's
-        _tell(lambda: forecast.forecast(loaded, parameters, jobs=jobs))
+        _tell(forecast.forecast(loaded, parameters, jobs=jobs))
     if show:
         return
     page = pages.run_page(
@@ -370,7 +369,7 @@ def record(
 
     for loaded, parameters in asked:
         if not cluster:
-            _tell(partial(forecast.of_record, loaded, parameters, part=part, jobs=jobs))
+            _tell(forecast.of_record(loaded, parameters, part=part, jobs=jobs))
         result = runner.record(
             loaded, parameters, rules=claims.rules(loaded.name), part=part, jobs=jobs, cluster=cluster
         )
@@ -546,9 +545,9 @@ def _asked(names: Sequence[str], profile: str, settings: list[str] | None) -> li
     return [(study, studies.parameters(study, profile, given)) for study in loaded]
 
 
-def _tell(expected: Callable[[], Forecast]) -> None:
+def _tell(expected: Forecast) -> None:
     """Print what a run is expected to take."""
-    for line in expected().sentences:
+    for line in expected.sentences:
         typer.echo(line, err=True)
 
 

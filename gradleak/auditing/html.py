@@ -27,7 +27,7 @@ Cell = tuple[str, str]
 
 def page(report: Audited, folder: Path) -> str:
     """Return the HTML file for a folder."""
-    return _templates().get_template("page.html").render(_content(report, book_beside(folder)))
+    return templates().get_template("page.html").render(_content(report, book_beside(folder)))
 
 
 def book_beside(folder: Path) -> Link:
@@ -46,13 +46,14 @@ def book_beside(folder: Path) -> Link:
 
 def fragment(report: Audited, link: Link = lambda name: "") -> str:
     """Return the report as an HTML fragment, for a notebook's output."""
-    return _templates().get_template("report.html").render(_content(report, link))
+    return templates().get_template("report.html").render(_content(report, link))
 
 
 @functools.cache
-def _templates() -> jinja2.Environment:
+def templates(package: str = "gradleak.auditing") -> jinja2.Environment:
+    """Return the templates of a package, which refuse names that are not given and escape what they insert."""
     return jinja2.Environment(
-        loader=jinja2.PackageLoader("gradleak.auditing"),
+        loader=jinja2.PackageLoader(package),
         autoescape=True,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -66,7 +67,7 @@ def _content(report: Audited, link: Link) -> dict[str, Any]:
     several = len(report.precisions) > 1
     precision = ["precision"] if several else []
     rounded = {one.precision for one in report.costs} - {"float32", "float64"}
-    source, _, _ = _templates().loader.get_source(_templates(), "report.css")  # type: ignore[union-attr]
+    source, _, _ = templates().loader.get_source(templates(), "report.css")  # type: ignore[union-attr]
     return {
         "style": source,
         "report": report,

@@ -13,8 +13,8 @@ import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
 from PIL import Image
 
-from gradleak import paths, studies
-from gradleak.book import kernels
+from gradleak import studies
+from gradleak.book import kernels, reports
 from gradleak.runs import records, runner, sources
 from gradleak.runs.records import Record
 from gradleak.studies import Study
@@ -45,7 +45,7 @@ def text(
         own = [study for study in ordered if study.paper == paper]
         cards = [_card(study, shown[study.name], folder / f"{study.name}.png") for study in own]
         if cards:
-            parts.append("\n".join([f"## {_title(paper)}\n", GRID, *cards, "::::"]))
+            parts.append("\n".join([f"## {reports.chapter(paper)}\n", GRID, *cards, "::::"]))
     return "\n\n".join(parts) + "\n"
 
 
@@ -125,13 +125,6 @@ def small(figure: Figure) -> bytes:
     stream = io.BytesIO()
     reduced.quantize(COLOURS).save(stream, format="png", optimize=True)
     return stream.getvalue()
-
-
-def _title(paper: str) -> str:
-    """Return the title of a paper's chapter with the paper's key, such as "Soft labels (wang2024)"."""
-    chapter = paths.book() / f"{paper}.md"
-    title = chapter.read_text("utf-8").partition("\n")[0].removeprefix("# ") if chapter.is_file() else ""
-    return f"{title} ({paper})" if title else paper
 
 
 def _card(study: Study, record: Record, file: Path) -> str:

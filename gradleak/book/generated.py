@@ -22,7 +22,7 @@ from gradleak.book import (
     performance,
     reports,
     scoreboard,
-)  # fmt: skip
+)
 from gradleak.book.pages import PageRun
 from gradleak.claims import Line
 from gradleak.runs import records, sources, standing, staying

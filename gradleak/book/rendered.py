@@ -13,16 +13,18 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import jinja2
 import yaml
 
 from gradleak import paths
+from gradleak.auditing.html import templates
 from gradleak.book import beside
 from gradleak.book.rerun import Rerun
 from gradleak.runs import records
 from gradleak.show.tables import duration
 from gradleak.storage import write_whole
 
+# The package that holds the template and the style sheet of the file.
+PACKAGE = "gradleak.book"
 # docutils knows no sizes of brackets, no styles of formulas and not all short forms.
 REPLACED = (
     (r"\\(big|Big|bigg|Bigg)[lrm]?(?![A-Za-z])", ""),
@@ -42,7 +44,7 @@ def write(rerun: Rerun, notebook: Path) -> Path:
     page = nbformat.read(notebook, 4)
     recorded = records.recorded(rerun.study.name) is not None
     record = rerun.record
-    text = _templates().get_template("rerun.html").render(
+    text = templates(PACKAGE).get_template("rerun.html").render(
         title=rerun.study.title,
         styles=_styles(),
         scripts=_of_book("html_js_files"),
@@ -194,16 +196,6 @@ def _of_book(setting: str) -> str:
 
 def _styles() -> str:
     """Return the style sheet of the file: its own rules after those of the book."""
-    own, _, _ = _templates().loader.get_source(_templates(), "rerun.css")  # type: ignore[union-attr]
+    found = templates(PACKAGE)
+    own, _, _ = found.loader.get_source(found, "rerun.css")  # type: ignore[union-attr]
     return _of_book("html_css_files") + own
-
-
-@functools.cache
-def _templates() -> jinja2.Environment:
-    return jinja2.Environment(
-        loader=jinja2.PackageLoader("gradleak.book"),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=jinja2.StrictUndefined,
-    )

@@ -259,16 +259,17 @@ def card(judged: Mapping[str, Sequence[Line]]) -> str:
         judged: The judged claims of all studies, by paper, in the order of the reports.
     """
     return "\n\n".join(
-        f"## {chapter(paper)} ({paper})\n\n{text(paper, lines, alone=False)}"
+        f"## {chapter(paper)}\n\n{text(paper, lines, alone=False)}"
         for paper, lines in judged.items()
         if written(paper, lines)
     )
 
 
 def chapter(paper: str) -> str:
-    """Return the title of a paper's chapter."""
-    first = (paths.book() / f"{paper}.md").read_text("utf-8").partition("\n")[0]
-    return first.removeprefix("# ").strip()
+    """Return the title of a paper's chapter with the paper's key, such as "Soft labels (wang2024)"."""
+    file = paths.book() / f"{paper}.md"
+    title = file.read_text("utf-8").partition("\n")[0].removeprefix("# ") if file.is_file() else ""
+    return f"{title} ({paper})" if title else paper
 
 
 def figure(paper: str) -> Figure:

@@ -68,18 +68,14 @@ def _bars(papers: Sequence[str], lines: Sequence[Line]) -> str:
             if group:
                 words = html.escape(f"{name}: {claims.in_words(group)}")
                 parts = "".join(
-                    f'<span class="badge-{_slug(verdict)}" style="flex-grow:{count}" title="{count} {verdict}">'
+                    f'<span class="{claims.style(verdict)}" style="flex-grow:{count}" title="{count} {verdict}">'
                     f"{count}</span>"
                     for verdict, count in claims.counted(group)
                 )
                 bars.append(f'<p>{name}</p><div class="bar" role="img" aria-label="{words}">{parts}</div>')
     verdicts = [verdict for verdict, _ in claims.counted(lines)]
-    legend = " ".join(f'<span class="badge badge-{_slug(verdict)}">{verdict}</span>' for verdict in verdicts)
+    legend = " ".join(f'<span class="badge {claims.style(verdict)}">{verdict}</span>' for verdict in verdicts)
     return f'<div class="verdict-bars">{"".join(bars)}<p class="legend">{legend}</p></div>'
-
-
-def _slug(words: str) -> str:
-    return words.replace(":", "").replace(" ", "-")
 
 
 def _all_claims(papers: Sequence[str], ordered: Sequence[Study], judged: Mapping[str, list[Line]]) -> str:
@@ -111,7 +107,7 @@ def _row(study: Study, line: Line) -> str:
     attributes = "".join(f' data-{name}="{html.escape(value)}"' for name, value in data.items() if value)
     anchor = html.escape(f"claim-{claim.id}")
     cells = [
-        f'<span class="badge badge-{_slug(line.verdict)}">{html.escape(line.verdict_text)}</span>',
+        f'<span class="badge {claims.style(line.verdict)}">{html.escape(line.verdict_text)}</span>',
         html.escape(f"{claim.paper}, {claim.place}"),
         f'<a href="#{anchor}">{html.escape(claim.statement)}</a>',
         html.escape("" if claim.published is None else claim.shown(claim.published)),

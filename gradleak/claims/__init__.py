@@ -25,6 +25,7 @@ from gradleak.claims.shown import (
     of_ours,
     of_papers,
     own_matrix,
+    style,
     tally,
 )
 from gradleak.errors import InputError, first_line, unknown
@@ -38,7 +39,7 @@ __all__ = [
     "DECIDED", "OF_OURS", "OF_PAPERS", "Change", "Claim", "Judgement", "Line", "Measure", "Opening", "Rule", "Tables",
     "Verdict", "Within", "causes_table", "changes_table", "check", "counted", "enough", "failing", "failing_table",
     "file_of", "in_words", "judge", "judgements", "lines", "load", "loosened", "matrix", "of_ours", "of_papers",
-    "opening", "own_matrix", "published", "reaches", "rules", "tally", "verdicts",
+    "opening", "own_matrix", "published", "reaches", "rules", "style", "tally", "verdicts",
 ]  # fmt: skip
 
 FOLDER = Path(__file__).parent

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html
-from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -54,12 +53,12 @@ class Opening:
 
     @property
     def bars(self) -> list[tuple[str, dict[Verdict, int]]]:
-        """The verdicts on the paper's claims, and those on ours, each with their numbers."""
+        """The verdicts on the paper's claims, and those on ours, each with their numbers, the best verdict first."""
         groups = (
             ("The paper’s claims", words.of_papers(self.judged)),
             ("Our own claims", words.of_ours(self.judged)),
         )
-        return [(title, _counted(lines)) for title, lines in groups if lines]
+        return [(title, dict(words.counted(lines))) for title, lines in groups if lines]
 
     def _repr_markdown_(self) -> str:
         parts = [
@@ -77,7 +76,10 @@ class Opening:
 
     def __repr__(self) -> str:
         numbers = "; ".join(f"{number} {what}" for number, what in self.numbers)
-        bars = "; ".join(f"{title}: {_in_words(counts)}" for title, counts in self.bars)
+        bars = "; ".join(
+            f"{title}: {', '.join(f'{count} {verdict}' for verdict, count in counts.items())}"
+            for title, counts in self.bars
+        )
         return "\n".join(filter(None, [self.sentence, numbers, bars]))
 
     @property
@@ -106,31 +108,16 @@ def _published(claim: Claim) -> tuple[str, str]:
     return claim.shown(claim.published), f"in the paper ({claim.place})"
 
 
-def _counted(lines: Sequence[Line]) -> dict[Verdict, int]:
-    """Return the number of claims with each verdict, the best verdict first."""
-    counts = Counter(line.verdict for line in lines)
-    return {verdict: counts[verdict] for verdict in words.COLOURS if counts[verdict]}
-
-
-def _in_words(counts: dict[Verdict, int]) -> str:
-    return ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
-
-
 def _bar(title: str, counts: dict[Verdict, int]) -> str:
     """Return a bar in HTML, divided by verdict, with its legend."""
     parts = "".join(
-        f'<span class="{_class(verdict)}" style="flex:{count}" title="{count} {verdict}"></span>'
+        f'<span class="{words.style(verdict)}" style="flex:{count}" title="{count} {verdict}"></span>'
         for verdict, count in counts.items()
     )
     legend = "".join(
-        f'<li><i class="{_class(verdict)}"></i>{count} {verdict}</li>' for verdict, count in counts.items()
+        f'<li><i class="{words.style(verdict)}"></i>{count} {verdict}</li>' for verdict, count in counts.items()
     )
     return (
         f'<div class="gradleak-verdicts"><span>{title}</span><div class="gradleak-bar" role="presentation">'
         f"{parts}</div><ul>{legend}</ul></div>"
     )
-
-
-def _class(verdict: Verdict) -> str:
-    """Return the style class with the colour of a verdict, which the book's style sheet defines."""
-    return f"badge-{verdict.replace(':', '').replace(' ', '-')}"

@@ -66,14 +66,9 @@ def tables(judged: Sequence[Line], about: str, name: str) -> Tables:
     """
     parts: list[Table] = []
     visible = 0
-    for whose, caption, suffix, lines in (
-        ("The paper's claims", f"{{whose}}{about}, and what was measured.", "", of_papers(judged)),
-        (
-            "Our own claims",
-            f"{{whose}}{about}: predictions written before the run, findings after it.",
-            "-ours",
-            of_ours(judged),
-        ),
+    for whose, says, suffix, lines in (
+        ("The paper's claims", ", and what was measured", "", of_papers(judged)),
+        ("Our own claims", ": predictions written before the run, findings after it", "-ours", of_ours(judged)),
     ):
         label = f"{name}{suffix}"
         titles = dict.fromkeys(line.claim.table for line in lines if line.claim.table)
@@ -84,7 +79,7 @@ def tables(judged: Sequence[Line], about: str, name: str) -> Tables:
         ]
         remaining = [line for line in lines if not line.claim.table]
         if remaining:
-            made.append((whose, remaining, _list(remaining, caption.format(whose=whose), label), MOST_ROWS))
+            made.append((whose, remaining, _list(remaining, f"{whose}{about}{says}.", label), MOST_ROWS))
         for title, group, table, most in made:
             rows = len(table.frame)
             folds = rows > most or (visible > 0 and visible + rows > MOST_VISIBLE_ROWS)
@@ -119,6 +114,11 @@ def counted(judged: Iterable[Line]) -> list[tuple[Verdict, int]]:
     """Return the verdicts that occur, the best first, each with the number of its claims."""
     counts = _counted(judged)
     return [(verdict, counts[verdict]) for verdict in COLOURS if counts[verdict]]
+
+
+def style(verdict: Verdict) -> str:
+    """Return the class with which the book's style sheet colours a verdict."""
+    return f"badge-{verdict.replace(':', '').replace(' ', '-')}"
 
 
 def _counted(judged: Iterable[Line]) -> Counter[Verdict]:

@@ -123,7 +123,7 @@ def record(
         cluster: The address of a Dask scheduler.
     """
     file, existing = _existing(study, parameters)
-    finished = reusable(study, parameters, part)
+    finished = _reusable(study, parameters, part, existing)
     result = run_study(study, parameters, jobs=jobs, cluster=cluster, finished=finished, rules=rules)
     if existing and any(trial in finished for trial in result.trials):
         result = result.model_copy(update={"sources": existing.sources})
@@ -145,7 +145,11 @@ def reusable(study: Study, parameters: Parameters, part: str | None = None) -> l
         parameters: The parameters of the new run.
         part: The part that runs again; None if all parts do.
     """
-    _, existing = _existing(study, parameters)
+    return _reusable(study, parameters, part, _existing(study, parameters)[1])
+
+
+def _reusable(study: Study, parameters: Parameters, part: str | None, existing: Record | None) -> list[Trial]:
+    """Return the trials of a record that a new record may reuse; arguments as in `reusable`."""
     if part is not None:
         return _others(study, parameters, part, existing)
     if existing is None or existing.provenance.data != sources_of(study, parameters):
