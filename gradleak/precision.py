@@ -78,7 +78,7 @@ PRECISIONS: dict[str, Precision] = {
     "tf32": Precision("tf32", 2.0**-24, TEN_BITS),
     # With `torch.set_float32_matmul_precision("high")`, Linear layers use TF32 too.
     "tf32-matmul": Precision("tf32-matmul", TEN_BITS, TEN_BITS),
-    "bfloat16": Precision("bfloat16", 2.0**-9, 2.0**-9, autocast=torch.bfloat16),
+    "bfloat16": Precision("bfloat16", 2.0**-8, 2.0**-8, autocast=torch.bfloat16),
     "float16": Precision("float16", 2.0**-11, 2.0**-11, 2.0**-25 / LEAST_SCALE, torch.float16),
 }
 SHORT = {"bf16": "bfloat16", "fp16": "float16", "half": "float16", "single": "float32", "double": "float64"}
@@ -107,7 +107,7 @@ def rounding_unit(precision: str | Precision | None, dtype: torch.dtype, *, conv
         convolutions: Whether to return the bound for convolutions instead of Linear layers.
 
     Examples:
-        >>> rounding_unit("bf16", torch.float32) == 2.0**-9
+        >>> rounding_unit("bf16", torch.float32) == 2.0**-8
         True
     """
     unit = torch.finfo(dtype).eps / 2
@@ -138,7 +138,7 @@ def shown_rounding(values: Tensor) -> Tensor:
     lowest = (bits & -bits).amin(dim=1)
     units = torch.zeros(len(flat), dtype=torch.float64, device=flat.device)
     # The binary digits of a product of two TF32 or float16 numbers, of one such number, and of a bfloat16 number.
-    for significant, unit in ((22, 2.0**-11), (11, 2.0**-11), (8, 2.0**-9)):
+    for significant, unit in ((22, 2.0**-11), (11, 2.0**-11), (8, 2.0**-8)):
         if significant < digits:
             units = units.masked_fill(lowest >= 2 ** (digits - significant), unit)
     return units.masked_fill((flat != 0).sum(dim=1) < ENOUGH, 0)

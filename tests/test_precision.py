@@ -243,7 +243,7 @@ def test_peeling_in_tf32_finds_the_image_and_calls_it_no_more_than_found() -> No
     ("made", "unit"),
     [
         (lambda values: values, 0.0),
-        (lambda values: values.bfloat16().float(), 2.0**-9),
+        (lambda values: values.bfloat16().float(), 2.0**-8),
         (lambda values: values.half().float() / 1024, 2.0**-11),
         (lambda values: rounded(values), 2.0**-11),
         (lambda values: rounded(values) * rounded(values.roll(2, dims=1)), 2.0**-11),

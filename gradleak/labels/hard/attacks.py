@@ -177,24 +177,32 @@ def _draw(heads: HeadLeaks, known: Knowledge) -> Tensor:
 METHODS: dict[str, Method] = {
     "guess": Method("nothing", "nothing", _guess),
     "draw": Method("nothing", "nothing", _draw),
-    "idlg": Method("gradients only", "one sample, features of one sign", _idlg),
+    "idlg": Method("gradients only", "a batch of one sample; features of one sign", _idlg),
     "gradinversion": Method(
         "gradients only",
-        "no class twice, features that are not negative",
+        "each class occurs at most once; no feature is negative",
         lambda heads, _: gradinversion(heads.weight_gradients, heads.batch_size),
     ),
     "row sums": Method(
         "gradients only",
-        "no class twice, features of one sign",
+        "each class occurs at most once; features of one sign",
         lambda heads, _: gradinversion(heads.weight_gradients, heads.batch_size, "sum"),
     ),
-    "llg": Method("gradients only", "features of one sign, a network that predicts next to nothing", _llg),
-    "llg*": Method("white box", "as LLG; dummy inputs excite the network as real ones do", _white_llg),
+    "llg": Method("gradients only", "features of one sign; predictions close to uniform", _llg),
+    "llg*": Method(
+        "white box", "as LLG; dummy inputs give similar features and predictions as real inputs", _white_llg
+    ),
     "llg+": Method("auxiliary data", "as LLG", _auxiliary_llg),
-    "ilrg": Method("white box", "a bias; samples of a class look alike to the last layer", _ilrg),
-    "rlg": Method("gradients only", "fewer samples than features and classes; each class is told once", _rlg),
-    "shadow": Method("auxiliary data and the defence", "row sums and counts go together in other batches too", _shadow),
-    "posterior": Method("auxiliary data", "a bias; the network predicts the same of other samples", _posterior),
+    "ilrg": Method("white box", "the last layer has a bias; samples of a class have similar features", _ilrg),
+    "rlg": Method(
+        "gradients only", "fewer samples than features and than classes; says which classes occur, not how often", _rlg
+    ),
+    "shadow": Method(
+        "auxiliary data and the defence", "row sums depend on counts as in batches of other samples", _shadow
+    ),
+    "posterior": Method(
+        "auxiliary data", "the last layer has a bias; predictions are similar for other samples", _posterior
+    ),
 }
 
 
