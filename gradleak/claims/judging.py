@@ -217,15 +217,9 @@ def selected(claim: Claim, record: Record, *, may_lack: bool) -> list[dict[str, 
             known = ", ".join(sorted(record.columns))
             raise InputError(f"claim '{claim.id}' {verb} '{name}', which its study does not report: it has {known}")
     wanted = {name: value if isinstance(value, list) else [value] for name, value in where.items()}
-    # Start from the condition that the fewest lines meet, so that few lines have to be compared.
-    candidates = min(
-        (record.places(name, values) for name, values in wanted.items()), key=len, default=range(len(lines))
-    )
-    chosen = [
-        lines[index]
-        for index in candidates
-        if all(among(lines[index].get(name), values) for name, values in wanted.items())
-    ]
+    places = [record.places(name, values) for name, values in wanted.items()]
+    candidates = sorted(set.intersection(*places)) if places else range(len(lines))
+    chosen = [lines[index] for index in candidates]
     # Rows of other parts of the study may lack the column. Such a missing value is not a measured NaN.
     chosen = [line for line in chosen if line.get(column) is not None]
     if not chosen and not may_lack:

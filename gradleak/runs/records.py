@@ -60,6 +60,11 @@ def part_of(trial: Trial) -> str:
     return str(trial.inputs.get("part", ""))
 
 
+def _distinct(value: Hashable) -> tuple[bool, Hashable]:
+    """Return a key for a value that is not the same for true and 1, which Python considers equal."""
+    return isinstance(value, bool), value
+
+
 def digest_of(trial: Trial) -> str:
     """Return a short digest of a trial's inputs and recorded rows."""
     text = json.dumps(worded({"inputs": trial.inputs, "rows": trial.rows}), sort_keys=True)
@@ -139,17 +144,17 @@ class Record(_Strict):
         return frozenset(name for line in self.lines for name in line)
 
     @functools.cached_property
-    def _places(self) -> dict[str, dict[Any, list[int]]]:
+    def _places(self) -> dict[str, dict[tuple[bool, Hashable], set[int]]]:
         return {}
 
-    def places(self, name: str, values: Iterable[Hashable]) -> list[int]:
-        """Return the indices of the lines whose column `name` equals one of these values."""
+    def places(self, name: str, values: Iterable[Hashable]) -> set[int]:
+        """Return the indices of the lines whose column `name` equals one of these values; true does not equal 1."""
         if name not in self._places:
             indices = self._places[name] = {}
             for index, line in enumerate(self.lines):
                 if isinstance(value := line.get(name), Hashable):
-                    indices.setdefault(value, []).append(index)
-        return sorted({index for value in values for index in self._places[name].get(value, ())})
+                    indices.setdefault(_distinct(value), set()).add(index)
+        return set().union(*(self._places[name].get(_distinct(value), set()) for value in values))
 
     def frame(self) -> pd.DataFrame:
         """Return all rows, each joined with its trial's inputs, as a copy that may be changed."""
@@ -223,18 +228,28 @@ def _when(trial: Columns) -> str:
 def read(path: Path) -> Record:
     """Read a record from its file, in which words stand for NaN and infinities.
 
+    A file that has not changed since it was last read gives the same object, so do not change a record's values.
+
     Raises:
         MissingData: There is no such file.
         InputError: The file is not a record, or it was edited.
         StorageError: The file cannot be read.
     """
     try:
-        content = json.loads(path.read_text("utf-8"))
-        record = Record.model_validate(restored(sealing.bare(content)))
+        state = path.stat()
+        return _read(path, (state.st_ino, state.st_size, state.st_mtime_ns, state.st_ctime_ns))
     except FileNotFoundError as error:
         raise MissingData(f"there is no record {path.name}") from error
     except OSError as error:
         raise StorageError(f"cannot read the record {path.name}: {error.strerror or error}") from error
+
+
+@functools.lru_cache(maxsize=128)
+def _read(path: Path, state: tuple[int, ...]) -> Record:
+    """Read a record from a file in this state; an error is raised again at every call."""
+    try:
+        content = json.loads(path.read_text("utf-8"))
+        record = Record.model_validate(restored(sealing.bare(content)))
     except ValidationError as error:
         problem = error.errors()[0]
         location = ".".join(str(part) for part in problem["loc"])

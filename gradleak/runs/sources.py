@@ -111,6 +111,7 @@ class Package:
         self.folder, self.pages, self.silent = folder, pages, silent
         self.modules: dict[str, Module | None] = {}
         self.texts: dict[tuple[Definition, frozenset[str]], tuple[str, list[Definition]]] = {}
+        self.closures: dict[tuple[Definition, ...], Sources] = {}
 
     def module(self, name: str) -> Module | None:
         """Return a module, or None if it does not belong to this package."""
@@ -135,14 +136,15 @@ class Package:
 
         An alternative constructor of a class counts only if one of the definitions names it.
         """
-        roots, spare = list(roots), frozenset[str]()
-        while True:
+        roots, spare = tuple(roots), frozenset[str]()
+        while roots not in self.closures:
             result, named, constructor_names = self._closed(roots, spare)
             if constructor_names - named <= spare:
-                return result
+                self.closures[roots] = result
             spare |= constructor_names - named
+        return self.closures[roots]
 
-    def _closed(self, roots: list[Definition], spare: frozenset[str]) -> tuple[Sources, set[str], set[str]]:
+    def _closed(self, roots: tuple[Definition, ...], spare: frozenset[str]) -> tuple[Sources, set[str], set[str]]:
         """Return the closure without the constructors in `spare`, the attributes it names, and its constructors."""
         numbers: dict[Definition, int] = {}
         waiting: list[Definition] = []
