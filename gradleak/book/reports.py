@@ -7,19 +7,17 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
 
 import yaml
 from matplotlib.figure import Figure
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from gradleak import claims, paths, studies
-from gradleak.claims import Judgement, Line
+from gradleak.claims import Judgement, Line, causes
 from gradleak.errors import InputError
 from gradleak.runs import records
 from gradleak.show import figures
 
-Cause = Literal["the paper", "our stand-in", "our scale", "open"]
 # "Figures 5 and 6" and "Table 2" in the place of a claim.
 NUMBERED = re.compile(
     r"\b(Figure|Table|Theorem|Property|Appendix|Algorithm)s? ((?:\d+|[A-H]\b)(?: and (?:\d+|[A-H]\b))*)"
@@ -39,12 +37,10 @@ class Finding(_Strict):
             claims.
         rests: The ids of claims that all agree with the paper if the sentence is about what holds, and that all
             disagree if it is about what fails.
-        cause: Why the paper's claim fails; "" for what holds.
     """
 
     says: str
     rests: tuple[str, ...] = Field(min_length=1)
-    cause: Cause | Literal[""] = ""
 
 
 class Place(_Strict):
@@ -152,6 +148,12 @@ class Filled:
                 by_place[place].append(line)
         return {place: Tally(tuple(lines)) for place, lines in by_place.items()}
 
+    def cause(self, finding: Finding) -> str:
+        """Return the causes of the claims on which a sentence about what fails rests, as the scoreboard lists them."""
+        lines = {line.claim.id: line for line in self.every}
+        found = [causes.cause(lines[name]) or "not explained yet" for name in finding.rests]
+        return "; ".join(dict.fromkeys(found))
+
     def fill(self, text: str) -> str:
         """Return a sentence with its numbers."""
         try:
@@ -219,7 +221,7 @@ def text(paper: str, judged: Sequence[Line], *, alone: bool = True) -> str:
         f"**What the paper set out to show.** {say(report.question)}",
         "**What holds.**\n\n" + "\n".join(f"- {say(finding.says)}" for finding in report.holds),
         "**What does not hold.**\n\n"
-        + "\n".join(f"- {say(finding.says)} *Cause: {finding.cause}.*" for finding in report.fails),
+        + "\n".join(f"- {say(finding.says)} *Cause: {filled.cause(finding)}.*" for finding in report.fails),
         f"**What was not run.** {say(report.not_run)}",
         f"**What was easy.** {say(report.easy)} **What was hard.** {say(report.hard)} "
         f"**What neither the text nor the code tells.** {say(report.silent)}",
