@@ -54,7 +54,8 @@ def _levels() -> str:
         for word, share, level in zip(LEVELS[:0:-1], shares[::-1], decibels[::-1], strict=True)
     )
     return (
-        f"What leaks, as a share of what guessing leaves open or as the PSNR of images: {bounds}; else *{LEVELS[0]}*."
+        "The severity levels, as a share of what a guess misses, or as the PSNR of images: "
+        f"{bounds}; else *{LEVELS[0]}*."
     )
 
 

@@ -13,6 +13,11 @@ from gradleak.studies import Study
 from gradleak.studies.shared.outcomes import KINDS, Outcome
 
 NOTHING = "none recorded"
+EXACTNESS = (
+    "*How exactly*: numbers in dB are the peak signal-to-noise ratio (PSNR) of the images; from about 40 dB on, an "
+    "image can hardly be distinguished from the original. The L1 error of a label is the sum of the absolute errors "
+    "of its entries."
+)
 
 
 def text(ordered: list[Study], outcomes: Sequence[Outcome]) -> str:
@@ -30,7 +35,7 @@ def text(ordered: list[Study], outcomes: Sequence[Outcome]) -> str:
         *(_line(study, record, stops) for study, record in shown),
     ]
     head = ":::{table} What leaks: medians and shares over the recorded runs.\n:name: tab-what-leaks\n"
-    notes = f"{NOTE} {_times([record for _, record in shown if record])}"
+    notes = f"{EXACTNESS} {NOTE} {_times([record for _, record in shown if record])}"
     fold = f':::{{dropdown}} How the column "stopped by" is decided\n{RULE}\n:::\n'
     table = f"{head}:class: gradleak-table leaks\n\n" + "\n".join(lines) + "\n:::\n"
     return f"{table}\n{{.gradleak-notes}}\n{notes}\n\n{fold}"

@@ -12,19 +12,19 @@ from gradleak.studies.shared.outcomes import RESCALING, Kind, Outcome
 LEAST = 10
 NOTE = (
     "*Stopped by*: the mildest recorded defence that stops every attack of the book on this kind of leak, with the "
-    "cosine of the gradient that is sent with the true one, and the page that measures it. Clipping only rescales the "
-    "gradient, so it is never named. An attack that was not tried may recover more."
+    "cosine of the angle between the sent and the true gradient, and the page that measures it. Clipping only rescales "
+    "the gradient, so it is never named. An attack that was not tried may recover more."
 )
 RULE = (
     "There are five kinds of leak: labels, soft labels, features, images and text. A defence stops an attack where the "
-    f"attack recovers, in at least {LEAST} cases, less than a tenth of what guessing leaves open, or images below 20 "
-    "dB. This does not count if any attack on the same kind of leak succeeds, on any page, behind the same family of "
-    "defences at the same strength or a greater one. The strength is the cosine of the gradient that is sent with the "
-    "true one: the smaller the cosine, the stronger the defence. Clipping and noise together count as noise. A client "
-    "that computes in a coarse precision counts as one that sends rounded numbers. Where a page records no cosine, "
-    "only levels of the same defence are compared. Clipping alone is never named: it multiplies the whole gradient by "
-    "one number, for which an attacker can solve. Of the defences that are left, the table names the one with the "
-    "largest cosine, which changes the direction of training least."
+    f"attack recovers, in at least {LEAST} cases, less than a tenth of what a guess misses, or images below 20 dB. "
+    "This does not count if any attack on the same kind of leak succeeds, on any page, behind the same family of "
+    "defences at the same strength or a greater one. The strength is measured by the cosine of the angle between the "
+    "sent and the true gradient: the smaller the cosine, the stronger the defence. Clipping and noise together count "
+    "as noise. A client that computes in a coarse precision counts as one that sends rounded numbers. Where a page "
+    "records no cosine, only levels of the same defence are compared. Clipping alone is never named: it multiplies the "
+    "whole gradient by one number, for which an attacker can solve. Of the defences that are left, the table names the "
+    "one with the largest cosine, because it changes the gradient's direction least."
 )
 
 

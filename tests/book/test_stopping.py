@@ -47,7 +47,7 @@ def test_a_rescaling_is_never_named(defense: str) -> None:
         ({"defense": "clip/1"}, False),
         ({"value": 9.9}, False),  # below a tenth
         ({"value": 10.0}, True),
-        ({"value": 55.0, "chance": 50.0}, True),  # a tenth of what guessing leaves open
+        ({"value": 55.0, "chance": 50.0}, True),  # a tenth of what a guess misses
         ({"value": 54.0, "chance": 50.0}, False),
         ({"count": 1}, True),  # one success is enough
         ({"cosine": math.nan, "defense": "gaussian/2"}, True),  # by its level
