@@ -232,7 +232,7 @@
       const line = (tag, cells) => make("tr", {}, ...cells.map(cell => make(tag, { textContent: cell })))
       const shown = rows.rows.length < rows.total ? `the first ${rows.rows.length} of ${rows.total.toLocaleString("en")} rows` : `${rows.total} ${rows.total === 1 ? "row" : "rows"}`
       box.append(
-        make("h4", { textContent: `Behind it: ${shown} of the record` }),
+        make("h4", { textContent: `Behind the measured value: ${shown} of the record` }),
         make("div", { className: "pst-scrollable-table-container" },
           make("table", { className: "claim-rows" },
             make("thead", {}, line("th", rows.columns)), make("tbody", {}, ...rows.rows.map(cells => line("td", cells))))),

@@ -33,7 +33,7 @@ def text(papers: Sequence[str], ordered: Sequence[Study], judged: Mapping[str, l
         _raw(_bars(papers, lines)),
         "## All claims",
         _raw(_all_claims(papers, ordered, judged)),
-        "## What fails, and for which cause",
+        "## What fails, and why",
         *_failing(lines),
         "## Verdicts by paper",
         claims.matrix(lines)._repr_markdown_(),

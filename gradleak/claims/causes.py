@@ -14,7 +14,7 @@ MEANINGS: dict[Cause, str] = {
     "details are not published": "The number depends on something that neither the paper nor its code states.",
     "another method": "The measured method is not the one that the number was published for.",
     "chance": "The paper's number comes from a single draw, and other draws lie as far away.",
-    "our prediction was wrong": "A prediction of ours, or a line that we drew ourselves, was not met.",
+    "our prediction was wrong": "A prediction of ours, or a limit that we chose ourselves, was not met.",
     "a stand-in was measured": "Another network, dataset or length of the search stands in for the paper's.",
     "too few samples": "The paper's setting was measured with fewer samples or starts than the paper had.",
     "not explained yet": "We do not know the cause.",

@@ -35,7 +35,7 @@ class Listed(BaseModel):
 
     model_config = ConfigDict(frozen=True)
 
-    id: str = Field(description="name of the claim; its address is scoreboard.html#claim-<id>")
+    id: str = Field(description="name of the claim; its address is scoreboard.html#claim- followed by this name")
     paper: str = Field(description="citation key of the paper")
     place: str = Field(description="part of the paper that states the claim")
     statement: str = Field(description="the claim in words")

@@ -256,8 +256,8 @@ def matrix(judged: Iterable[Line]) -> Table:
     """Return a table of the number of each paper's claims with each verdict."""
     return _matrix(
         of_papers(judged), OF_PAPERS, "The papers' claims by paper and verdict.", "tab-scoreboard-matrix",
-        "Decided are the first three: measured on the paper's network, data and number of samples. A stand-in or a "
-        "trend decides nothing.",
+        "The first three verdicts are decisions: the claim was measured on the paper's network, data and number of "
+        "samples. A stand-in or a trend decides nothing.",
     )  # fmt: skip
 
 
@@ -267,7 +267,7 @@ def own_matrix(judged: Iterable[Line]) -> Table:
     predicted = sum(line.claim.ours == "prediction" for line in ours)
     return _matrix(
         ours, OF_OURS, "Our own claims, by paper and verdict.", "tab-scoreboard-own",
-        f"{predicted} are predictions, written before the run, and {len(ours) - predicted} findings, written after it.",
+        f"{predicted} are predictions, written before the run; {len(ours) - predicted} are findings, written after it.",
     )  # fmt: skip
 
 
@@ -308,8 +308,8 @@ def changes_table(judged: Iterable[Line]) -> Table:
         {"what was changed": "any of these"} | {whose: sum(map(bool, group)) for whose, group in changes.items()}
     )
     notes = (
-        "A claim that was changed in two ways counts twice. A rule is corrected, and so made looser, only where it was "
-        "stricter than the paper's sentence. Each claim says when it was changed and why."
+        "A claim that was changed in two ways counts in two rows. A rule is corrected, and so made looser, only where "
+        "it was stricter than the paper's sentence. Each claim says when it was changed and why."
     )
     return Table(pd.DataFrame(rows), "Claims that were changed after a measurement.", "tab-scoreboard-changes", notes)
 
@@ -335,8 +335,8 @@ def causes_table(judged: Iterable[Line]) -> Table:
     frame = pd.DataFrame(rows, columns=["cause", "meaning", "the papers' claims", "ours"])
     caption = f"The {total} claims that fail or disagree, by cause; click a cause to see its claims."
     notes = (
-        "A stand-in or a trend decides nothing. Where the verdict says which of both was measured, the cause follows "
-        "from it; all other causes are stated with the claims."
+        "A stand-in or a trend decides nothing, and its cause follows from the verdict. All other causes are stated "
+        "with the claims."
     )
     return Table(frame, caption, "tab-scoreboard-causes", notes, kind="causes", links=links)
 
@@ -365,7 +365,7 @@ def failing_table(judged: Iterable[Line], cause: Cause) -> Table:
         }
     )
     links = [["", _link(line), "", "", "", ""] for line in failing]
-    caption = f"Claims that fail at the scale they need, by page. Cause: {cause}. {MEANINGS[cause]}"
+    caption = f"Claims that fail, by page, without stand-ins and trends. Cause: {cause}. {MEANINGS[cause]}"
     return Table(frame, caption, f"tab-scoreboard-{cause.replace(' ', '-')}", kind="failing", links=links)
 
 

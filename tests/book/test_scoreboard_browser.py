@@ -127,7 +127,7 @@ def test_claims_are_sorted_by_text_and_by_number(view: Any, address: str) -> Non
 def test_the_address_of_a_claim_opens_it(view: Any, address: str) -> None:
     view.goto(f"{address}#claim-c-38")
     details = view.get_by_role("region", name="Details of the claim c-38")
-    details.get_by_text("Behind it").wait_for()
+    details.get_by_text("Behind the measured value").wait_for()
     facts = dict(
         zip(details.locator("dt").all_inner_texts(), details.locator("dd").all_inner_texts(), strict=True)
     )  # fmt: skip
@@ -159,7 +159,7 @@ def test_a_claim_opens_and_closes_by_keyboard(view: Any, address: str) -> None:
     assert view.locator(".claim-panel").count() == 0
     assert view.evaluate("document.activeElement.textContent") == "statement 12"
     view.keyboard.press("Space")
-    view.get_by_role("region").get_by_text("Behind it").wait_for()
+    view.get_by_role("region").get_by_text("Behind the measured value").wait_for()
     view.get_by_role("button", name="Close").click()
     assert claim.get_attribute("aria-expanded") == "false"
 
@@ -188,7 +188,7 @@ def test_a_phone_shows_cards(browser: Any, address: str, scheme: str) -> None:
     context = browser.new_context(viewport={"width": 400, "height": 800}, color_scheme=scheme)
     phone = context.new_page()
     phone.goto(f"{address}#claim-c-2")
-    phone.get_by_text("Behind it").wait_for()
+    phone.get_by_text("Behind the measured value").wait_for()
     assert phone.evaluate("document.documentElement.scrollWidth") <= 400
     assert phone.locator("#claim-c-2 td").first.bounding_box()["x"] == phone.locator("#claim-c-2").bounding_box()["x"]
     assert phone.locator("#claims thead").first.is_hidden()

@@ -104,7 +104,7 @@ def test_the_scoreboard_counts_and_says_why() -> None:
     assert own.frame.set_index("paper").loc["all"].to_dict() == {
         "holds": 1, "fails": 1, "trend: agrees": 0, "trend: disagrees": 0, "not run": 0, "claims": 2,
     }  # fmt: skip
-    assert own.notes.startswith("1 are predictions, written before the run, and 1 findings")
+    assert own.notes.startswith("1 are predictions, written before the run; 1 are findings")
     changes = claims.changes_table(judged).frame.set_index("what was changed")
     assert changes.loc["scale"].to_list() == [1, 0]
     assert changes.loc["written after the run"].to_list() == [0, 1]
@@ -143,4 +143,6 @@ def test_a_reason_is_as_above_only_within_one_list_or_table_of_a_page() -> None:
         "because", "as above", "because", "as above", "because", "because", "otherwise",
     ]  # fmt: skip
     assert list(failing.frame["page"]) == ["a", "", "", "", "b", "", ""]
-    assert failing.caption.startswith("Claims that fail at the scale they need, by page. Cause: chance. The paper")
+    assert failing.caption.startswith(
+        "Claims that fail, by page, without stand-ins and trends. Cause: chance. The paper"
+    )
