@@ -1,7 +1,7 @@
-"""Workers on Slurm: `python book/slurm.py 100`, then `gradleak record PAGE --cluster ADDRESS`; no number: a look.
+"""Start workers on Slurm: `python book/slurm.py 100`, then `gradleak record PAGE --cluster ADDRESS`.
 
-`python book/slurm.py 8 gpu`: eight workers with a GPU each.
-Needs `pip install 'gradleak[cluster]'` on the cluster, in a folder that its machines share.
+`python book/slurm.py 8 gpu` starts eight workers with a GPU each. Without a number the script only prints the job.
+It needs `pip install 'gradleak[cluster]'` on the cluster, in a folder that its machines share.
 """
 
 from __future__ import annotations
@@ -13,14 +13,15 @@ from typing import Any
 
 from dask_jobqueue import SLURMCluster
 
-# What a page reads lies where the machines share it; each is passed on where it is set.
+# Variables that name shared folders; each is passed on to the workers if it is set.
 SHARED = ("PYTHONPATH", "GRADLEAK_DATA", "GRADLEAK_WEIGHTS", "GRADLEAK_CACHE")
 
 
 def cluster(**options: Any) -> SLURMCluster:
-    """Return a scheduler and the job that a worker will be: a core, a thread, as trials want it; none is submitted.
+    """Return a scheduler and the job of one worker, with one core and one thread. No job is submitted yet.
 
-    `options`: what your site asks for, `queue` and `account` for example; `interface` names the machines' network.
+    Args:
+        **options: What your site needs, such as `queue` and `account`; `interface` names the machines' network.
     """
     passed = [f"export {name}='{os.environ[name]}'" for name in SHARED if name in os.environ]
     asked = {"cores": 1, "processes": 1, "memory": "4GB", "walltime": "12:00:00"} | options

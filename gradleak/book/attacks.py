@@ -16,7 +16,7 @@ def text() -> str:
 
 def _attacks() -> str:
     known = set(studies.names())
-    lines = ["| attack | looks for | needs | stopped by |", "| --- | --- | --- | --- |"]
+    lines = ["| attack | looks for | needs | weakened or stopped by |", "| --- | --- | --- | --- |"]
     for attack in catalogue.attacks():
         place = f"executed/{studies.paper_of(attack.page)}/{attack.page}" if attack.page in known else ""
         name = f"{{doc}}`{attack.name} <{place}>`" if place else attack.name

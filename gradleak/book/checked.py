@@ -45,8 +45,9 @@ def totals(kept: Sequence[Record]) -> list[str]:
         share = 100 * took / seconds if seconds else 100
         differ = sum(check.differs for check in checks)
         lines.append(
-            f"{machine}: {ran:,} of {trials:,} trials ({share:.2g}% of the time) of {len(checks)} of {len(kept)} "
-            f"records, with {parts} and {claims} of theirs; {differ} of these records differ"
+            f"{machine}: {ran:,} of {trials:,} recorded trials ({share:.2g} % of the recorded time) were run again. "
+            f"They belong to {len(checks)} of {len(kept)} records, cover {parts} of these records, and affect "
+            f"{claims}. {differ} of these records differ"
         )
     return lines
 
@@ -68,10 +69,10 @@ def _machines(found: Sequence[tuple[str, Summary]]) -> str:
                 "trials": f"{len(summary.trials)} of {summary.of}",
                 "share of the recorded time (%)": f"{summary.share:.2g}",
                 "parts": f"{len(summary.parts)} of {len(summary.all_parts)}",
-                "claims touched": f"{len(summary.claims)} of {summary.all_claims}",
-                "the same": outcomes.count("same"),
-                "within tolerance": outcomes.count("within"),
-                "different": outcomes.count("differs"),
+                "claims affected": f"{len(summary.claims)} of {summary.all_claims}",
+                "trials with equal rows": outcomes.count("same"),
+                "trials within tolerance": outcomes.count("within"),
+                "trials that differ": outcomes.count("differs"),
                 "verdicts changed": ", ".join(dict.fromkeys(verdict.claim for verdict in summary.verdicts)) or "none",
             }
         )
@@ -89,7 +90,7 @@ def _beyond(found: Sequence[tuple[str, Summary]]) -> str:
             "recorded": _value(difference.recorded),
             "run again": _value(difference.found),
             "difference": _apart(difference),
-            "values": difference.values,
+            "values that differ": difference.values,
         }
         for kind in KINDS
         for name, summary in found
@@ -101,7 +102,9 @@ def _beyond(found: Sequence[tuple[str, Summary]]) -> str:
         for name, summary in found
         for error in dict.fromkeys(summary.errors.values())
     ]
-    caption = "Differences beyond tolerance, by kind: the largest of each column, and how many values differ."
+    caption = (
+        "Differences beyond tolerance, by kind: the largest difference of each column, and how many values differ."
+    )
     return (
         _table(rows, caption, "tab-differences") if rows else "*No value differs beyond the tolerance of its column.*"
     )
@@ -139,7 +142,9 @@ def _table(rows: list[dict[str, Any]], caption: str, name: str) -> str:
 def _apart(difference: Difference) -> str:
     if difference.apart is None:
         return "–"
-    return f"a factor of {difference.apart:.3g}" if difference.kind == "rounding" else f"{100 * difference.apart:.2g} %"
+    if difference.kind != "rounding":
+        return f"{100 * difference.apart:.2g} %"
+    return f"a factor of {difference.apart:.3g}" if difference.apart >= 1.005 else "less than 0.5 %"
 
 
 def _value(value: Any) -> str:

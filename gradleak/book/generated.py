@@ -139,24 +139,24 @@ def _pages(own: list[Study], judged: dict[str, list[Line]]) -> str:
 
 def _status(ordered: list[Study], runs: dict[str, PageRun], fresh: dict[str, Record]) -> str:
     lines = [
-        "| page | record | made on | date | trials | their time | this run | on |",
+        "| page | record | recorded on | date | trials | time of all trials | quick run | quick run: when and where |",
         "| --- | --- | --- | --- | ---: | ---: | ---: | --- |",
     ]
     for study in ordered:
         record, origin = records.recorded(study.name), fresh[study.name].provenance
-        record_cells = _told(record) if record else ["not recorded", "–", "–", "–", "–"]
+        record_cells = _cells(record) if record else ["not recorded", "–", "–", "–", "–"]
         run_cells = [
             f"{runs[study.name].seconds:.0f} s",
             f"{origin.date}, {origin.device}, {origin.commit}",
         ]
         lines.append(f"| {_link(study, study.name)} | {' | '.join([*record_cells, *run_cells])} |")
         if record and (other := records.beside(record)):
-            lines.append(f"| (also recorded, not shown) | {' | '.join([*_told(other), '–', '–'])} |")
+            lines.append(f"| (also recorded, not shown) | {' | '.join([*_cells(other), '–', '–'])} |")
     head = ":::{table} Every page: the state of its record, and when and where the page ran.\n:name: tab-status\n"
     return head + ":class: gradleak-table status\n\n" + "\n".join(lines) + "\n:::\n"
 
 
-def _told(record: Record) -> list[str]:
+def _cells(record: Record) -> list[str]:
     """Return the cells of the status page for a record: state, device, days, number of trials and their run time."""
     seconds = duration(sum(trial.seconds for trial in record.trials))
     device = record.provenance.device.partition(",")[0]

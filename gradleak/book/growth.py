@@ -18,14 +18,14 @@ from gradleak.show.tables import Table, duration
 
 # For each attack and each size that grows: the derived exponent of the dominant cost, with its reason.
 DERIVED = {
-    ("soft labels", "C"): (1, "a scalar's residual is C numbers"),
+    ("soft labels", "C"): (1, "each residual has C numbers"),
     ("soft labels", "N"): (1, "samples are independent"),
     ("a batch", "B"): (2, "normal equations of B + 1 unknowns"),
     ("a batch", "C"): (2, "a search for each of C classes, of C numbers each"),
-    ("classes by RLG", "C"): (1, "C rows to decompose, programs of C rows"),
+    ("classes by RLG", "C"): (1, "C rows to decompose, linear programs with C rows"),
     ("a step of matching", "attacks"): (1, "attacks are independent"),
     ("a step of matching", "hidden units"): (1, "each parameter is used equally often"),
-    ("sentences", "words"): (2, "every prefix against a span of as many dimensions"),
+    ("sentences", "words"): (2, "each prefix is compared with a span of as many dimensions"),
     ("peeling", "B"): (2, "as many equations for B times as many unknowns"),
     ("gradient and LLG", "B"): (1, "the gradient of B images"),
 }
@@ -61,17 +61,18 @@ def growth_table(rows: pd.DataFrame) -> Table:
         cells.append(
             {
                 "attack": attack,
-                "of": f"{grows}, {group['size'].iloc[0]:,} to {last['size']:,}",
-                "at the last": duration(float(last["cpu seconds"])),
-                "MiB": f"{last['MiB']:,.0f}" if pd.notna(last["MiB"]) else "–",
-                "power": f"{fitted:.2f}" if math.isfinite(fitted) else "–",
-                "derived": f"{power}",
-                "for": reason,
+                "what grows": f"{grows}, {group['size'].iloc[0]:,} to {last['size']:,}",
+                "CPU time at the largest size": duration(float(last["cpu seconds"])),
+                "memory (MiB)": f"{last['MiB']:,.0f}" if pd.notna(last["MiB"]) else "–",
+                "fitted exponent": f"{fitted:.2f}" if math.isfinite(fitted) else "–",
+                "derived exponent": f"{power}",
+                "why": reason,
             }
         )
     caption = (
-        f"How processor time grows: power fitted to the largest {LARGEST} sizes, beside the one that what is done most "
-        "asks for. A lower one says that what does not grow still weighs. MiB: what a call adds to memory."
+        f"How CPU time grows with size: the exponent fitted to the largest {LARGEST} sizes, beside the exponent "
+        "that is derived for the most expensive part. A smaller fitted exponent means that costs which do not grow "
+        "still matter at these sizes. Memory: what one call adds."
     )
     return Table(pd.DataFrame(cells), caption, "tab-performance-growth")
 
@@ -127,13 +128,13 @@ def clusters_text(scaling: pd.DataFrame) -> str:
     # Run times on a GPU do not apply to workers with one core.
     all_records = [record for name in studies.names() for record in records.all_recorded(name)]
     cpu_records = [record for record in all_records if not record.accelerated]
-    text, trial_overhead = "From one worker to two nothing is measured yet: `make bench` does.\n", 0.0
+    text, trial_overhead = "The speed-up is not measured yet: run `make bench`.\n", 0.0
     if len(scaling):
         first, last, trial_overhead = scaling.iloc[0], scaling.iloc[-1], overhead(scaling)
         text = (
             f"Measured with {first['trials']:.0f} trials on the workers of one machine: {first['workers']:.0f} worker "
             f"took {first['seconds']:.1f} s, {last['workers']:.0f} took {last['seconds']:.1f} s, "
-            f"{first['seconds'] / last['seconds']:.2f} times as fast. Beside its own work a trial cost its worker "
+            f"{first['seconds'] / last['seconds']:.2f} times as fast. The overhead of a trial was "
             f"{1000 * trial_overhead:.0f} ms.\n"
         )
     return f"{text}\n{hundred(cpu_records, trial_overhead)._repr_markdown_()}\n" if cpu_records else text
@@ -153,11 +154,11 @@ def hundred(kept: list[Record], each: float) -> Table:
         cells.append(
             {"page": record.study, "trials": f"{len(seconds):,}", "longest trial": duration(max(seconds))}
             | {f"{count} worker{'s' * (count > 1)}": duration(end) for count, end in zip(COUNTS, ends, strict=True)}
-            | {"times faster": f"{ends[0] / ends[-1]:.0f}"}
+            | {f"speed-up with {COUNTS[-1]} workers": f"{ends[0] / ends[-1]:.0f}"}
         )
     caption = (
-        "The recordings that took longest: computed from each trial's recorded seconds, handed out in their order to "
-        "the worker that is free first. No number of workers ends a page before its longest trial does."
+        "Times of the longest recordings with more workers, computed from the recorded time of each trial: each trial "
+        "goes to the worker that is free first. A page cannot end before its longest trial."
     )
     return Table(pd.DataFrame(cells), caption, "tab-clusters-hundred")
 
@@ -166,9 +167,7 @@ def draw_scaling(scaling: pd.DataFrame) -> Figure:
     """Draw the measured speed-up over the number of workers, beside the ideal speed-up."""
     figure, axes = figures.panels(1, 1, height=3.0, width=4.6)
     axis = axes[0][0]
-    axis.plot(
-        scaling["workers"], scaling["workers"] / scaling["workers"].iloc[0], ":", color="0.5", label="as many times"
-    )
+    axis.plot(scaling["workers"], scaling["workers"] / scaling["workers"].iloc[0], ":", color="0.5", label="ideal")
     axis.plot(
         scaling["workers"],
         scaling["seconds"].iloc[0] / scaling["seconds"],
@@ -176,6 +175,6 @@ def draw_scaling(scaling: pd.DataFrame) -> Figure:
         color=figures.COLOURS[0],
         label="measured",
     )
-    axis.set(xlabel="workers", ylabel="times faster", xticks=scaling["workers"])
+    axis.set(xlabel="workers", ylabel="speed-up", xticks=scaling["workers"])
     axis.legend()
     return figure

@@ -71,8 +71,8 @@ def write_page(folder: Path) -> str:
             ":name: fig-performance-solvers",
             ":alt: Milliseconds per sample for three solvers against the number of classes",
             "",
-            "Time per sample against the number of classes. The exact solver is faster in batches; the published "
-            "searches process one sample after the other.",
+            "Time per sample against the number of classes, for the exact solver with batches of N samples and for the "
+            "published searches, which process one sample after the other. The exact solver is faster in batches.",
             "```\n",
             *([alone_text(tables["alone"].iloc[0])] if "alone" in tables else []),
             *([together_table(tables["together"])._repr_markdown_()] if "together" in tables else []),
@@ -102,7 +102,10 @@ def write_clusters(folder: Path) -> str:
         figure = growth.draw_scaling(scaling)
         figure.savefig(folder / "scaling.png")
         plt.close(figure)
-        text += _picture("scaling", "Times faster over the number of workers", "From one worker to two, measured.")
+        caption = (
+            "Speed-up against the number of workers: measured (line), and if every worker were fully used (dotted)."
+        )
+        text += _picture("scaling", "Speed-up against the number of workers", caption)
     return text
 
 
@@ -120,34 +123,38 @@ def _growth(rows: pd.DataFrame, folder: Path) -> list[str]:
 
 def _launches(rows: pd.DataFrame) -> list[str]:
     text = (
-        "On a GPU every operation costs the time of its launch, which is some microseconds. A synchronising read makes "
-        "the host wait until all launched operations have finished. The table counts both on a pretended GPU, which "
-        "runs on the CPU and has 64 GiB of memory: for one call, or for one step of a search. CPU times are measured "
-        "without it. A step of L-BFGS is an iteration.\n"
+        "On a GPU the launch of every operation takes some microseconds. A synchronising read makes the host wait "
+        "until all launched operations have finished. The table counts both, for one call of an attack or for one step "
+        "of a search, on a pretended GPU: a device for tests that runs on the CPU and reports 64 GiB of memory. CPU "
+        "times are measured without it. A step of L-BFGS is one iteration.\n"
     )
-    return ["## What a GPU is asked to do\n", text, launches_table(rows)._repr_markdown_()]
+    return ["## Operations on a GPU\n", text, launches_table(rows)._repr_markdown_()]
 
 
 def launches_table(rows: pd.DataFrame) -> Table:
     """Return a table of each attack's operations and synchronising reads on a GPU, and of its CPU time."""
-    shown = {"attack": rows["attack"], "counted for one": rows["for"]}
+    shown = {"attack": rows["attack"], "counted for": "one " + rows["for"]}
     shown |= {
         "operations launched": rows["operations"].map("{:,.0f}".format),
-        "synchronising reads": rows["reads"].map("{:,.3g}".format),
-        "CPU time (ms)": rows["CPU ms"].map("{:,.3g}".format),
+        "synchronising reads": rows["reads"].map(number),
+        "CPU time (ms)": rows["CPU ms"].map(number),
     }
     caption = "Operations launched and synchronising reads, counted on the pretended GPU, and CPU time on one thread."
     return Table(pd.DataFrame(shown), caption, "tab-performance-launches")
 
 
 def _starts(rows: pd.DataFrame) -> list[str]:
-    frame = pd.DataFrame({"command or import": rows["what"], "time (s)": rows["seconds"].map("{:.2g}".format)})
-    caption = "Time until a command or an import is ready for work."
-    return ["## Start-up times\n", Table(frame, caption, "tab-performance-starts")._repr_markdown_()]
+    lines = ["| command or import | time (s) |", "| --- | --- |"]
+    for what, seconds in zip(rows["what"], rows["seconds"], strict=True):
+        # Inline code, because Sphinx would turn the two hyphens of an option into a dash.
+        code, comma, rest = str(what).partition(",")
+        lines.append(f"| `{code}`{comma}{rest} | {seconds:.2g} |")
+    head = ":::{table} Time until a command or an import is ready for work.\n:name: tab-performance-starts\n"
+    return ["## Start-up times\n", f"{head}:class: gradleak-table\n\n" + "\n".join(lines) + "\n:::\n"]
 
 
-def _picture(name: str, alt: str, told: str) -> str:
-    return f"```{{figure}} generated/{name}.png\n:name: fig-performance-{name}\n:alt: {alt}\n\n{told}\n```\n"
+def _picture(name: str, alt: str, caption: str) -> str:
+    return f"```{{figure}} generated/{name}.png\n:name: fig-performance-{name}\n:alt: {alt}\n\n{caption}\n```\n"
 
 
 def solver_table(rows: pd.DataFrame) -> Table:
@@ -204,10 +211,13 @@ def together_table(rows: pd.DataFrame) -> Table:
         "unknowns": rows["unknowns"].map("{:,}".format),
         "CPU time (s)": rows["seconds"].map("{:.2g}".format),
         "status": rows["status"],
-        "starting points": rows["reason"],
+        "starting points that lead to this answer": rows["reason"].str.partition(" starts")[0],
         "largest label error": rows["largest label error"].map("{:.1g}".format),
     }
-    caption = "Time to solve for all labels of one batch together, with known classes, in float64."
+    caption = (
+        "Time to solve for all labels of one batch together, with known classes, in float64. The status found means "
+        "that no starting point leads to another answer, which is no certificate."
+    )
     return Table(pd.DataFrame(shown), caption, "tab-performance-together")
 
 
@@ -241,8 +251,8 @@ def restoring_text(rows: pd.DataFrame) -> str:
     steps = ", ".join(rows["times a training step"].map("{:.2g}".format))
     return (
         f"With several seeds, a step costs {steps} training steps per seed, in the order of the table. With one image "
-        "per batch, calls take most of the time of a single seed, so that batching seeds helps. With eight images, one "
-        "seed already keeps all cores busy.\n"
+        "per batch, the overhead of calls takes most of the time of a single seed, so batching seeds helps. With eight "
+        "images, the arithmetic of one seed already takes most of the time.\n"
     )
 
 

@@ -43,7 +43,9 @@ def test_powers_are_those_of_the_largest_sizes() -> None:
 def test_every_series_of_the_benchmark_has_its_derived_power() -> None:
     table = growth.growth_table(rows())
     assert len(table.frame) == len(ALL)
-    assert [float(power) for power in table.frame["power"]] == pytest.approx([float(p) for p in table.frame["derived"]])
+    assert [float(power) for power in table.frame["fitted exponent"]] == pytest.approx(
+        [float(power) for power in table.frame["derived exponent"]]
+    )
     figure = growth.draw(rows())
     assert len(figure.axes[0].lines) == len(ALL)
     assert len(figure.axes[1].lines) == 1 + len(growth.PUBLISHED)
@@ -63,10 +65,10 @@ def test_the_page_on_clusters_says_what_was_measured_and_what_follows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(performance, "results_file", lambda: tmp_path / "none.json")
-    assert "nothing is measured yet" in performance.write_clusters(tmp_path)
+    assert "not measured yet" in performance.write_clusters(tmp_path)
     text = growth.clusters_text(SCALING)
     assert "10 trials on the workers of one machine: 1 worker took 11.0 s, 2 took 6.0 s, 1.83 times as fast" in text
-    assert "cost its worker 100 ms" in text
+    assert "The overhead of a trial was 100 ms" in text
     head = next(line for line in text.splitlines() if line.startswith("| page"))
     assert [cell.strip() for cell in head.split("|")[1:-1]][3:6] == ["1 worker", "2 workers", "100 workers"]
     figure = growth.draw_scaling(SCALING)

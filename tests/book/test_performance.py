@@ -54,9 +54,9 @@ def test_the_page_shows_what_was_measured(tmp_path: Path, monkeypatch: pytest.Mo
     assert "costs 5 times a step of training" in text
     assert "| restoring | 2 | 5 | 2.5 |" in text
     assert "a step costs 2.5 training steps per seed" in text
-    assert "| 10 | 6 | 42 | 0.25 | found | 5 of 8 starts end here | 2e-15 |" in text
+    assert "| 10 | 6 | 42 | 0.25 | found | 5 of 8 | 2e-15 |" in text
     assert "takes 1.5 ms at ten classes. The solver makes 500 calls on tensors of a few dozen numbers, at 3 µs" in text
     assert "500 products alone would take 0.5 ms and 500 sums 1 ms" in text
-    assert "| Adam | step | 194 | 0.1 | 2.5 |" in text
-    assert "| exact | call | 13,870 | 13 | 12 |" in text
+    assert "| Adam | one step | 194 | 0.1 | 2.5 |" in text
+    assert "| exact | one call | 13,870 | 13 | 12 |" in text
     assert (tmp_path / "performance.png").stat().st_size > 5000

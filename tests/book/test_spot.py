@@ -70,7 +70,10 @@ def test_a_check_confirms_and_never_changes_the_record(checkout: Toy, capsys: py
     assert out.startswith("toy: confirmed: 2 of 4 trials (")
     assert "2 of 2 parts and 1 of 1 claims: 2 the same\n" in out
     assert out.endswith("1 records: 0 current, 1 confirmed, 0 differs, 0 stale\n")
-    total = "of 1 of 1 records, with 2 of 2 parts and 1 of 1 claims of theirs; 0 of these records differ"
+    total = (
+        "They belong to 1 of 1 records, cover 2 of 2 parts of these records, and affect 1 of 1 claims. "
+        "0 of these records differ"
+    )
     assert total in out
     assert total in checked.text([checkout.load()])
     assert "toy: 2 trials of its parts; 0.0 of 10.0 minutes used" in err
