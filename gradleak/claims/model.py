@@ -146,7 +146,8 @@ class Rule(_Strict):
         if self.within.below is not None:
             return f"− {self.within.below:g} + {self.within.absolute:g}"
         absolute = f"± {self.within.absolute:g}" if self.within.absolute else ""
-        return absolute + (f" ± {self.within.relative:.0%}" if self.within.relative else "")
+        relative = f"± {100 * self.within.relative:.0f} %" if self.within.relative else ""
+        return f"{absolute} {relative}".strip()
 
 
 # The kinds of changes. A rule may be made looser ("rule corrected") only if it was stricter than the paper's sentence.
@@ -314,7 +315,10 @@ class Claim(_Strict):
         """Return a value of this claim as text in its format, without its unit."""
         if value is None:
             return "–"
-        return format(value, self.measure.format) if isinstance(value, int | float) else str(value)
+        if not isinstance(value, int | float):
+            return str(value)
+        text = format(value, self.measure.format)
+        return "0" if value == 0 and "e" in text else text.replace("%", " %")
 
     def shown(self, value: Any) -> str:
         """Return a value of this claim as text in its format, with its unit."""

@@ -309,7 +309,8 @@ def changes_table(judged: Iterable[Line]) -> Table:
     )
     notes = (
         "A claim that was changed in two ways counts in two rows. A rule is corrected, and so made looser, only where "
-        "it was stricter than the paper's sentence. Each claim says when it was changed and why."
+        "it was stricter than the paper's sentence. Scale: the network, the data or the numbers of samples and starts "
+        "changed. Each claim says when it was changed and why."
     )
     return Table(pd.DataFrame(rows), "Claims that were changed after a measurement.", "tab-scoreboard-changes", notes)
 

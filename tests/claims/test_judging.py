@@ -237,6 +237,6 @@ def test_spread_and_count_are_shown() -> None:
     assert claim(unit="%").shown("over 98") == "over 98 %"
     texts = [Rule(at_most=1).text(), Rule(at_least=2).text(), Rule(between=(1, 2)).text()]
     assert texts == ["≤ 1", "≥ 2", "1 … 2"]
-    assert Rule(within=Within(absolute=1, relative=0.1)).text() == "± 1 ± 10%"
+    assert Rule(within=Within(absolute=1, relative=0.1)).text() == "± 1 ± 10 %"
     assert claim(better="higher").rule_text == "± 0.5 or higher"
     assert claim(better="higher", rule=Rule(at_least=1)).rule_text == "≥ 1"
