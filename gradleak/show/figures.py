@@ -42,6 +42,7 @@ def style() -> None:
             "ytick.labelsize": 9.5,
             "legend.fontsize": 9.5,
             "legend.frameon": False,
+            "legend.handlelength": 3.0,  # long enough to show which dashes a line has
             "lines.linewidth": 1.8,
         },
     )
@@ -74,12 +75,16 @@ def grid(count: int, columns: int, **options: Any) -> tuple[Figure, list[Axes]]:
 
 
 def legend_below(figure: Figure, columns: int) -> None:
-    """Add one legend with this number of columns below all panels; it contains each label of any panel once."""
+    """Add one legend below all panels, with at most this number of columns and each label once."""
     pairs = (pair for axis in figure.axes for pair in zip(*axis.get_legend_handles_labels(), strict=True))
     handles: dict[str, Any] = {}
     for handle, label in pairs:
         handles.setdefault(label, handle)
-    figure.legend(handles.values(), handles, loc="outside lower center", ncols=columns)
+    for count in range(columns, 0, -1):
+        legend = figure.legend(handles.values(), handles, loc="outside lower center", ncols=count)
+        if count == 1 or legend.get_window_extent().width <= figure.bbox.width:
+            return
+        legend.remove()
 
 
 def swarms(axis: Axes, groups: Mapping[str, Any], *, size: float = 3.5) -> None:
