@@ -1,4 +1,4 @@
-"""GradInversion in batches of one to eight: who can be identified, and from which network
+"""GradInversion in batches of one to eight: which images are identified, and from which network
 
 yin2021, Table 3 and Figures 5 to 8.
 """
