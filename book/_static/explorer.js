@@ -79,7 +79,7 @@
           ways.length ? "Outcomes if you leave one choice open: " : "Leave two or more choices open.", ...ways.flatMap(way => [way, " "])]
       }
       const counts = levels.map((level, severity) => [level, found.filter(row => row[SEVERITY] === severity).length])
-      const parts = counts.reverse().filter(([, count]) => count).map(([level, count]) => `${count} leak ${level}`)
+      const parts = counts.reverse().filter(([, count]) => count).map(([level, count]) => `${count.toLocaleString("en")} leak ${level}`)
       const many = new Set(found.map(row => row[PAGE])).size
       return [element("strong", {}, `${found.length.toLocaleString("en")} outcome${found.length > 1 ? "s" : ""}`),
         ` from ${many} page${many > 1 ? "s" : ""}: ${parts.join(", ")}.`]
@@ -126,7 +126,7 @@
             }, value(cell.row)))
           })))
       }
-      return element("table", {}, element("caption", {}, "The most that each attack recovers in the chosen setting; click a cell to see its outcomes"),
+      return element("table", {}, element("caption", {}, "The most severe outcome of each attack in the chosen setting, and of equally severe ones the most certain; click a cell to see its outcomes"),
         element("thead", {}, head), element("tbody", {}, ...lines))
     }
 
@@ -170,7 +170,7 @@
       if (column) heat.scrollLeft = column.offsetLeft - heat.clientWidth / 2
       results.replaceChildren(found.length ? list(found) : "")
       more.hidden = found.length <= state.shown
-      more.textContent = `Show ${Math.min(STEP, found.length - state.shown)} more of ${found.length - state.shown}`
+      more.textContent = `Show ${Math.min(STEP, found.length - state.shown)} more of ${(found.length - state.shown).toLocaleString("en")}`
       reset.hidden = CHOICES.every(axis => state[axis] === undefined)
       if (axis) root.querySelector(`[data-axis="${axis}"]`)?.focus()
       else if (key) root.querySelector(`[data-key="${key}"]`)?.focus()

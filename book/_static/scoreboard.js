@@ -58,7 +58,7 @@
     controls.append(make("div", {}, make("label", { htmlFor: input.id }, label), input))
     input.addEventListener(name === "q" ? "input" : "change", () => change({ [name]: input.value }))
   }
-  control("q", "Search", make("input", { type: "search", placeholder: "words, or the name of a claim" }))
+  control("q", "Search", make("input", { type: "search", placeholder: "words, or a claim's id" }))
   for (const [name, label] of Object.entries(CHOICES)) control(name, label, make("select"))
   control("sort", "Sort by", make("select"))
   inputs.sort.append(...Object.entries(ORDERS).map(([value, text]) => make("option", { value, textContent: text })))

@@ -17,20 +17,20 @@ from gradleak.show import figures
 # no arrows are drawn.
 LAYERS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("the command line", ("cli",)),
-    ("what makes the book", ("book",)),
-    ("a module a page, and what the papers say", ("studies", "claims")),
+    ("the book", ("book",)),
+    ("the pages, and the papers' claims", ("studies", "claims")),
     ("tables and figures", ("show",)),
-    ("what is run and kept: experiments, trials, records", ("runs",)),
-    ("any model's leaks in one report, and a hunt for wrong certificates", ("auditing", "hunting")),
-    ("every attack", ("catalogue",)),
+    ("experiments, trials and records", ("runs",)),
+    ("audits, and the search for wrong certificates", ("auditing", "hunting")),
+    ("the list of all attacks", ("catalogue",)),
     ("attacks", ("labels", "images", "sequences")),
-    ("what attacks answer, and what they are run on", ("cases", "answers")),
+    ("what attacks run on, and their answers", ("cases", "answers")),
     (
-        "what the server sees, what a client does, on what, and how it is measured",
+        "what the server sees, defences, networks, data and metrics",
         ("leak", "defenses", "models", "data", "metrics"),
     ),
     ("labels and losses", ("augment", "losses")),
-    ("what all may use", ("precision", "devices", "spans", "reporting", "interrupts", "paths", "storage", "errors")),
+    ("used by all parts", ("precision", "devices", "spans", "reporting", "interrupts", "paths", "storage", "errors")),
 )
 COLOURS = ("#e8eef3", "#f6e3de", "#dbe7ef", "#f5ecd9", "#e3ede4", "#ece6f0", "#eef0f2", "#f3ece2")
 

@@ -88,7 +88,7 @@ def draw(rows: pd.DataFrame) -> Figure:
             linestyle=figures.DASHES[number // len(figures.COLOURS) + number % 2],
             label=f"{attack.partition(',')[0]} over {grows}",
         )  # fmt: skip
-    ours.set(xscale="log", yscale="log", xlabel="size", ylabel="CPU seconds", title="Measured here")
+    ours.set(xscale="log", yscale="log", xlabel="size", ylabel="CPU time (s)", title="Measured here")
     llg = rows[rows["attack"].str.startswith("gradient and LLG")]
     theirs.plot(llg["size"], llg["cpu seconds"], marker="o", color=figures.COLOURS[0], label="LLG here, one batch")
     for number, (name, seconds) in enumerate(PUBLISHED.items(), 1):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from gradleak.book.stopping import NOTE, RULE, stop
@@ -68,4 +69,6 @@ def _line(study: Study, record: Record | None, stops: dict[str, str]) -> str:
     leaks: Leaks = study.module.leaks(record)
     time = leaks.time + " on a GPU" * record.accelerated
     what = name.replace("{}", leaks.what)
-    return f"| {what} | {leaks.source} | {leaks.exactness} | {time} | {stops[leaks.kind]} |"
+    # No line break between a number and its exponent.
+    exactness = re.sub(r"(\de)-(\d)", "\\1\N{NON-BREAKING HYPHEN}\\2", leaks.exactness)
+    return f"| {what} | {leaks.source} | {exactness} | {time} | {stops[leaks.kind]} |"

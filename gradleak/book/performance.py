@@ -72,7 +72,8 @@ def write_page(folder: Path) -> str:
             ":alt: Milliseconds per sample for three solvers against the number of classes",
             "",
             "Time per sample against the number of classes, for the exact solver with batches of N samples and for the "
-            "published searches, which process one sample after the other. The exact solver is faster in batches.",
+            "published searches, which process one sample after the other. With few classes the exact solver is faster "
+            "in batches.",
             "```\n",
             *([alone_text(tables["alone"].iloc[0])] if "alone" in tables else []),
             *([together_table(tables["together"])._repr_markdown_()] if "together" in tables else []),
@@ -144,7 +145,7 @@ def launches_table(rows: pd.DataFrame) -> Table:
 
 
 def _starts(rows: pd.DataFrame) -> list[str]:
-    lines = ["| command or import | time (s) |", "| --- | --- |"]
+    lines = ["| command or import | time (s) |", "| --- | ---: |"]
     for what, seconds in zip(rows["what"], rows["seconds"], strict=True):
         # Inline code, because Sphinx would turn the two hyphens of an option into a dash.
         code, comma, rest = str(what).partition(",")
@@ -269,7 +270,7 @@ def draw(rows: pd.DataFrame) -> Figure:
                 marker="o",
                 color=figures.COLOURS[index],
                 linestyle=figures.DASHES[dash],
-                label=f"{solver}, N = {batch}" if solver == "exact" else solver,
+                label=f"{solver}, N = {batch:,}" if solver == "exact" else SOLVER_NAMES[solver],
             )
     axis.set(xscale="log", yscale="log", xlabel="number of classes C", ylabel="time per sample (ms)")
     axis.legend(ncols=2)
