@@ -67,7 +67,7 @@ def _machines(found: Sequence[tuple[str, Summary]]) -> str:
                 "machine": summary.machine.name,
                 "last check": summary.date[:10],
                 "trials": f"{len(summary.trials)} of {summary.of}",
-                "share of the recorded time (%)": f"{summary.share:.2g}",
+                "share of the time (%)": f"{summary.share:.2g}",
                 "parts": f"{len(summary.parts)} of {len(summary.all_parts)}",
                 "claims affected": f"{len(summary.claims)} of {summary.all_claims}",
                 "trials with equal rows": outcomes.count("same"),
