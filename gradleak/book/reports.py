@@ -261,7 +261,8 @@ def card(judged: Mapping[str, Sequence[Line]]) -> str:
         judged: The judged claims of all studies, by paper, in the order of the reports.
     """
     return "\n\n".join(
-        f"## {chapter(paper)}\n\n{text(paper, lines, alone=False)}"
+        f"## {chapter(paper)}\n\nThe chapter {{doc}}`{paper}` explains the paper's idea and its terms.\n\n"
+        f"{text(paper, lines, alone=False)}"
         for paper, lines in judged.items()
         if written(paper, lines)
     )
