@@ -5,8 +5,8 @@ document.addEventListener("DOMContentLoaded", () => {
     const [command, estimate, button] = ["pre code", ".gradleak-estimate", "button"].map(name => form.querySelector(name))
     const inputs = [...form.querySelectorAll("input")]
     const quoted = text => /^[\w.,:/=+-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`
-    const inWords = seconds => seconds < 1 ? "less than a second" : seconds < 100 ? `${Math.round(seconds)} s`
-      : seconds < 5400 ? `${Math.round(seconds / 60)} min` : `${(seconds / 3600).toFixed(1)} h`
+    const inWords = seconds => seconds < 1 ? "less than a second" : seconds < 100 ? `about ${Math.round(seconds)} s`
+      : seconds < 5400 ? `about ${Math.round(seconds / 60)} min` : `about ${(seconds / 3600).toFixed(1)} h`
     // What a value contributes to the time: a count, or the length of a list.
     const size = (name, text) => {
       const [quick, paper] = facts.sizes[name]
@@ -22,7 +22,7 @@ document.addEventListener("DOMContentLoaded", () => {
       const ratio = Object.entries(facts.sizes).reduce((product, [name, [quick]]) =>
         product * size(name, inputs.find(input => input.name === name).value) / quick, 1)
       const seconds = Math.max(facts.seconds, 0.05) * ratio ** facts.growth
-      estimate.textContent = `With the values above: about ${inWords(seconds)} of computing time, by a rough estimate from these runs.`
+      estimate.textContent = `With the values above: ${inWords(seconds)} of computing time, by a rough estimate from these runs.`
     }
     form.addEventListener("input", write)
     button.hidden = false

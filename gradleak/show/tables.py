@@ -167,7 +167,7 @@ def _number_columns(head: list[str], rows: list[list[str]]) -> list[bool]:
 
 
 def _is_number(text: str) -> bool:
-    return bool(re.fullmatch(r"[–+\-−]?[\d.,  ]*(e[+\-]?\d+)?\s*%?( ± [\d.e+\-]+)?|–|inf|nan", text))
+    return bool(re.fullmatch(r"[–+\-−]?[\d.,  ]*(e[+\-]?\d+)?\s*%?( ± [\d.e+\-]+)?|–|∞|lost|inf|nan", text))
 
 
 def _linked(text: str, link: str) -> str:

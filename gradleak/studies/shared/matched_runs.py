@@ -48,8 +48,8 @@ class Parameters(studies.Parameters):
     restarts: int = setting(1, paper=10, ge=1, le=100, about="random starts per image")
     l2_steps: int = setting(1, paper=300, ge=1, le=100_000, about="L-BFGS steps of L2 matching, 20 iterations each")
     cosine_steps: int = setting(10, paper=4800, ge=1, le=1_000_000, about="Adam steps of cosine matching")
-    whole: int = setting(0, paper=45, ge=0, le=10_000, about="images per untrained L2 row that get whole steps")
-    whole_starts: int = setting(1, paper=10, ge=1, le=100, about="random starts per image with whole steps")
+    whole: int = setting(0, paper=45, ge=0, le=10_000, about="images per untrained L2 row with full L-BFGS steps")
+    whole_starts: int = setting(1, paper=10, ge=1, le=100, about="random starts per image with full steps")
     stages: list[Stage] = setting(["untrained"], paper=list(STAGES), about="stages of training: untrained, trained")
     dataset: str = setting("photos", paper="cifar10", about="private images, test split")
 
@@ -385,7 +385,7 @@ def psnr_table(record: Record, runs: Sequence[str], names: Mapping[str, str] | N
         labels, distance, stage = keys
         line = {"labels": labels, "distance": _distance(distance), "LeNet": stage}
         if (labels, stage) in trained:
-            line["LeNet"] = f"trained to {100 * trained[labels, stage]:.0f} %"
+            line["LeNet"] = f"trained to {100 * trained[labels, stage]:.0f}\u00a0%"
         for name in runs:
             own = group[group["run"] == name]
             stated = cells.get((*keys, name), "–")

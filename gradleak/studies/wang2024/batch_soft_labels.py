@@ -144,7 +144,8 @@ class Parameters(studies.Parameters):
 
     def about(self) -> str:
         """Return a short text on the size of a run."""
-        return f"{self.batches} batches per setting, {data.title(self.dataset)}"
+        batches = "1 batch" if self.batches == 1 else f"{self.batches} batches"
+        return f"{batches} per setting, {data.title(self.dataset)}"
 
 
 class Judged(Row):
@@ -332,10 +333,10 @@ def table(record: Record) -> pd.DataFrame:
     """
     cells = _cells(record)
     trained = cells["stage"] == "trained"
-    chosen = cells["repeated"].map({True: "repeated", False: "distinct"}).where(~trained, "their own")
+    chosen = cells["repeated"].map({True: "repeated", False: "distinct"}).where(~trained, "of the images")
     cells = cells.assign(
         network=cells["network"].where(~trained, "trained " + cells["network"]),
-        classes=cells["classes"].map(lambda classes: str(classes) if classes else "own"),
+        classes=cells["classes"].map(lambda classes: str(classes) if classes else "dataset"),
         labels=cells["labels"] + ", " + chosen,
     )
     measures: dict[str, Measure] = {}

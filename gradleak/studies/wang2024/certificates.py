@@ -140,7 +140,7 @@ class Parameters(studies.Parameters):
     def about(self) -> str:
         """Return a short text on the size of a run."""
         seeds = {name: getattr(self, name) for name in dict.fromkeys(SEEDS.values())}
-        return ", ".join(f"{name} {number}" for name, number in seeds.items()) + " seeds per assumption"
+        return "seeds per assumption: " + ", ".join(f"{number} for {name}" for name, number in seeds.items())
 
 
 class Outcomes(Row):

@@ -89,7 +89,8 @@ class Parameters(studies.Parameters):
 
     def about(self) -> str:
         """Return a short text on the size of a run."""
-        return f"{self.samples} smoothed images per network, {data.title(self.dataset)}"
+        images = "1 smoothed image" if self.samples == 1 else f"{self.samples} smoothed images"
+        return f"{images} per network, {data.title(self.dataset)}"
 
 
 class Nearness(Row):

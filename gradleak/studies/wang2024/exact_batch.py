@@ -90,7 +90,9 @@ class Parameters(studies.Parameters):
     def about(self) -> str:
         """Return a short text on the size of a run."""
         sizes = sorted(self.sizes)
-        return f"{self.repeats} batches per size, B from {sizes[0]} to {sizes[-1]}, {data.title(self.dataset)}"
+        batches = "1 batch" if self.repeats == 1 else f"{self.repeats} batches"
+        span = f"B from {sizes[0]} to {sizes[-1]}" if len(sizes) > 1 else f"B = {sizes[0]}"
+        return f"{batches} per size, {span}, {data.title(self.dataset)}"
 
 
 class Nearness(Row):

@@ -228,7 +228,7 @@ def headline(record: Record) -> Headline:
     return Headline(
         f"Where a network is certain of a wrong class, which the paper calls unsolvable, the exact solver recovers "
         f"{wrong.text} of the one-hot labels; where the network is certain of the right class, {right.text} of the "
-        "gradients do not hold the label.",
+        "gradients do not determine the label.",
         true=bool((wrong.value or 0) > 99 and (right.value or 0) > 90),
         claim="failure-analysis-onehot",
         what="one-hot labels recovered where the network is certain of a wrong class, random last layers",
@@ -312,7 +312,7 @@ def figure_frontier(record: Record) -> Figure:
         legend=4,
         xscale="log",
         xlabel="standard deviation of the logits",
-        ylabel="share of gradients, %",
+        ylabel="share of gradients (%)",
         ylim=(-3, 103),
     )
 
@@ -348,7 +348,7 @@ def figure_open(scale: float = 40.0, seed: int = 0) -> Figure:
         misfit = Fit.at(problem, PRIORS["smoothing"], at).lengths[0, 0].clamp(min=1e-3)
         axis.plot(at[0] / truth, misfit, color=figures.COLOURS[2 * index], label=name)
     axis.axhline(ACCEPT, color="0.4", linestyle=figures.DASHES[1], linewidth=1.1, label="accepted below this line")
-    figures.mark_truth(axis, 1.0, "true scalar")
+    figures.mark_truth(axis, 1.0, "true length")
     axis.set(
         xscale="log",
         yscale="log",

@@ -99,7 +99,8 @@ class Parameters(studies.Parameters):
 
     def about(self) -> str:
         """Return a short text on the size of a run."""
-        return f"{self.samples} images for each kind of label, {data.title(self.dataset)}"
+        images = "1 image" if self.samples == 1 else f"{self.samples} images"
+        return f"{images} for each kind of label, {data.title(self.dataset)}"
 
 
 class ClosedFormImage(Quality):
@@ -449,7 +450,7 @@ def comparison_table(record: Record) -> pd.DataFrame:
     named = []
     if len(matched):
         steps = matched["steps"].map("{:.0f}".format)
-        named.append(matched.assign(attack="matching, " + matched["distance"] + ", " + steps + " steps"))
+        named.append(matched.assign(attack="matching, " + matched["distance"].map(_distance) + ", " + steps + " steps"))
     for variant in ("as published", OURS):
         own = select(closed, variant=variant)
         named.append(own.assign(attack=f"closed form, {NAMES[variant]}", label="recovered", scaled=math.nan))
@@ -513,8 +514,13 @@ def figure_matching(record: Record) -> Figure:
     pictures = rows[rows["shows"].notna()].drop_duplicates("shows").set_index("shows")["picture"]
     order = ["private", "closed form", *(name for name in pictures.index if name not in ("private", "closed form"))]
     figure, axes = figures.panels(1, 1, height=1.2 * len(order))
-    show(axes[0][0], [pictures[name] for name in order], order)
+    show(axes[0][0], [pictures[name] for name in order], [_distance(name) for name in order])
     return figure
+
+
+def _distance(name: str) -> str:
+    """Return the name of a distance, or of an attack that begins with it, as it is shown."""
+    return name.replace("l2", "L2", 1)
 
 
 def figure_curves(record: Record) -> Figure:
@@ -529,8 +535,8 @@ def figure_curves(record: Record) -> Figure:
             colour, dashes = looks[row["label"]]
             label = f"label {row['label']}"
             axis.plot(row["at"], row["curve"], color=colour, linestyle=dashes, linewidth=1.2, label=label)
-        axis.set(title=str(distance), xlabel="steps")
-    axes[0][0].set_ylabel("PSNR, dB")
+        axis.set(title=_distance(str(distance)), xlabel="step")
+    axes[0][0].set_ylabel("PSNR (dB)")
     figures.legend_below(figure, 2)
     return figure
 

@@ -27,7 +27,7 @@ from gradleak.runs.forms import Form, Whole
 from gradleak.runs.records import Record
 from gradleak.show.drawn import drawn, lines, powers_of_two
 from gradleak.show.headline import Headline
-from gradleak.show.summaries import among, count, joined, mean, median, percent, summary
+from gradleak.show.summaries import among, count, mean, median, percent, spread_if_many, summary
 from gradleak.studies import Experiment, Row, setting
 from gradleak.studies.shared.attacked_networks import built
 from gradleak.studies.shared.deep_networks import NAMES, SMALL, made
@@ -108,7 +108,7 @@ class Parameters(studies.Parameters):
     def about(self) -> str:
         """Return the size of a run and its data in a few words."""
         images = ", ".join(map(data.title, dict.fromkeys(cell.dataset for cell in self.cells)))
-        return f"{len(self.cells)} networks, {self.batches} batches of a size, {images}"
+        return f"{len(self.cells)} networks, {self.batches} batches of each size, {images}"
 
 
 class Nearness(Row):
@@ -230,8 +230,8 @@ def headline(record: Record) -> Headline:
     trained, untrained, exact = (known[name] for name in ("party-trained", "party-untrained", "party-exact"))
     return Headline(
         f"Independent components come close to the features of a large trained network (mean cosine {trained.text}) "
-        f"but not to those of an untrained one ({untrained.text}); whatever exact recovery certifies is right (least "
-        f"cosine {exact.text}).",
+        f"but not to those of an untrained one ({untrained.text}); every feature that exact recovery certifies "
+        f"is right (lowest cosine {exact.text}).",
         true=bool(trained.agrees and untrained.agrees and exact.agrees),
         claim="party-trained",
         what="mean cosine of independent components with the true features (trained EfficientNet-Lite0, batches of 32)",
@@ -259,7 +259,7 @@ def table(record: Record) -> pd.DataFrame:
         {"dataset": "dataset", "network": "title", "batch size": "size"},
         {
             "one direction: cosine": among(mean("cosine", ".3f"), attack=CONSTANT),
-            "cocktail party: cosine ± SD": among(joined(" ± ", mean("cosine", ".3f"), _deviation), attack=PARTY),
+            "cocktail party: cosine ± SD": among(spread_if_many("cosine", ".3f"), attack=PARTY),
             f"cocktail party: share with cosine ≥ {NEAR}": among(mean("near", percent()), attack=PARTY),
             "cocktail party: time (s)": among(median("seconds", ".2g"), attack=PARTY),
             "exact recovery: cosine": among(mean("cosine", ".4f"), attack=EXACT),
@@ -268,10 +268,6 @@ def table(record: Record) -> pd.DataFrame:
             "batches": among(count(), attack=PARTY),
         },
     ).drop(columns="dataset")
-
-
-def _deviation(batches: pd.DataFrame) -> str:
-    return f"{batches['cosine'].std(ddof=0):.3f}"
 
 
 def figure_cosines(record: Record) -> Figure:

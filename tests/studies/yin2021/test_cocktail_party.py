@@ -63,7 +63,7 @@ def test_tables_and_figures(record: Record) -> None:
     assert list(table["exact recovery: batches certified"])[1::2] == ["–"] * 2, (
         "exact recovery is not run on the larger ones"
     )
-    assert records.about(record) == "2 networks, 2 batches of a size, photos"
+    assert records.about(record) == "2 networks, 2 batches of each size, photos"
     figure = cocktail_party.figure_cosines(record)
     assert figures.gray_table(figure).std() > 0.02
     plt.close(figure)
