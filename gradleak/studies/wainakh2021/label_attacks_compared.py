@@ -72,14 +72,14 @@ class Parameters(studies.Parameters):
         paper=["llg-cnn/", "lenet5/relu", "lenet5/tanh", "llg-lenet/", "resnet20/"],
         smallest=["lenet5/tanh"],
         validate_default=True,
-        about="network/activation; empty for the network's default",
+        about="networks, written network/activation; without activation: the network's default",
     )
     told: list[Network] = setting(
         ["llg-cnn/", "lenet5/tanh"],
         paper=["llg-cnn/", "lenet5/relu", "lenet5/tanh", "llg-lenet/"],
         smallest=[],
         validate_default=True,
-        about="networks on which LLG* also knows how inputs are normalised, no defence",
+        about="networks on which LLG* is also run with normalised dummies, without a defence",
     )
     epochs: list[int] = setting([0, 1], paper=[0, 1, 5], smallest=[0], about="epochs of training; 0: untrained")
     defenses: list[Defence] = setting(
@@ -87,7 +87,7 @@ class Parameters(studies.Parameters):
         paper=["none/0", "noise/0.001", "noise/0.01", "grad-drop/0.9"],
         smallest=["none/0"],
         validate_default=True,
-        about="defence/level",
+        about="defences, written defence/level",
     )
     sizes: list[int] = setting([1, 8], paper=[1, 8, 32, 128], smallest=[1, 4], about="samples in a batch")
     batches: int = setting(3, paper=50, smallest=2, ge=1, le=10_000, about="unbalanced batches of each size")
