@@ -359,9 +359,9 @@ def headline(record: Record) -> Headline:
     known = claims.judgements(record)
     error, interval, apart = known["theorem1-sum-float64"], known["theorem1-interval"], known["theorem1-prior"]
     return Headline(
-        f"For every scalar the label's entries sum to one (to within {error.text}), and for {interval.text} of the "
-        "smoothed labels a whole interval of scalars gives a valid label: without a prior the gradient does not "
-        "determine the label.",
+        f"For every scalar the entries of the recovered label sum to one (to within {error.text} in float64), and for "
+        f"{interval.text} of the smoothed labels a whole interval of scalars gives a valid label: without a prior the "
+        "gradient does not determine the label.",
         true=bool(error.agrees and interval.agrees and apart.agrees),
         claim="theorem1-prior",
         what="mean L1 distance between the two extreme labels that explain one gradient (at most 2)",
@@ -386,9 +386,13 @@ def table(record: Record) -> pd.DataFrame:
             "with a negative entry": mean("invalid_percent", percent(1)),
             "largest |Σŷ − 1|, float32": among(greatest("error", ".1e"), dtype="float32"),
             "largest |Σŷ − 1|, float64": among(greatest("error", ".1e"), dtype="float64"),
-            "largest error / its bound": greatest("bound_share", ".1%"),
+            "largest error / its bound": greatest("bound_share", _in_percent),
         },
     )
+
+
+def _in_percent(value: float) -> str:
+    return percent(1)(100 * value)
 
 
 def bias_table(record: Record) -> pd.DataFrame:
@@ -420,11 +424,11 @@ def interval_table(record: Record) -> pd.DataFrame:
         record.rows(Intervals).assign(second=lambda rows: rows["elsewhere"] > 0),
         {"network": "network", "labels": "labels"},
         {
-            "samples with an interval": share("ambiguous", ".1%"),
-            "interval unbounded": share("endless", ".1%"),
+            "samples with an interval": share("ambiguous", _in_percent),
+            "interval unbounded": share("endless", _in_percent),
             "far end / near end, median": median("widening", ".2f"),
             "L1 distance of the end labels": spread("label_distance", ".2f"),
-            "samples with a second interval": share("second", ".1%"),
+            "samples with a second interval": share("second", _in_percent),
         },
     )
 
