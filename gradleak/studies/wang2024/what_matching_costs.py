@@ -50,14 +50,14 @@ class Parameters(studies.Parameters):
 
     images: int = setting(1, paper=5, ge=1, le=1000, about="images with smoothed labels per network")
     effort: float = setting(
-        0.001, paper=1.0, gt=0, le=1, about="share of its published number of steps that each attack is run for"
+        0.001, paper=1.0, gt=0, le=1, about="share of the published number of steps that each attack takes"
     )
     second_order: int = setting(
         0,
         paper=2,
         ge=0,
         le=1000,
-        about="number of these images that are restored by second order and by the refined closed form",
+        about="number of these images that Levenberg-Marquardt and the polished closed form restore",
     )
     stages: list[Stage] = setting(["untrained"], paper=list(STAGES), about="states of LeNet: untrained, trained")
     together: list[int] = setting(
