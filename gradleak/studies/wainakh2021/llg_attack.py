@@ -207,9 +207,9 @@ def headline(record: Record) -> Headline:
     alone, knowing = known["llg-mnist-llg"], known["llg-mnist-llg+"]
     largest, auxiliary = record.rows(CountedLabels)["size"].max(), record.parameters["auxiliary"]
     return Headline(
-        f"From the gradient of up to {largest} MNIST images a server finds on average at least {alone.text} of the "
-        f"labels without further knowledge, and at least {knowing.text} with {auxiliary} labelled samples of its own "
-        "per class (untrained CNN).",
+        f"From the gradient of an unbalanced batch of up to {largest} MNIST images, a server finds on average at least "
+        f"{alone.text} of the labels without further knowledge, and at least {knowing.text} with {auxiliary} labelled "
+        "samples of its own per class (untrained CNN).",
         true=bool(alone.agrees and knowing.agrees),
         claim="llg-mnist-llg+",
         what="labels that LLG+ finds at its worst batch size (untrained CNN, unbalanced batches of MNIST)",
