@@ -65,7 +65,7 @@ class Parameters(studies.Parameters):
         paper=50,
         ge=1,
         le=10_000,
-        about="the same for networks whose batch norm uses each batch's statistics",
+        about="as repeats, for networks whose batch normalisation uses the statistics of each batch",
     )
     sizes: list[int] = setting([1, 2, 4, 8, 16, 32], paper=SIZES, smallest=[1, 4], about="samples in a batch")
     networks: list[str] = setting(
