@@ -94,7 +94,7 @@ class Parameters(studies.Parameters):
         paper=["none/0", *OF_PAPER, *OF_CODE, *OTHERS],
         smallest=["none/0", "noise/0.1"],
         validate_default=True,
-        about="defence/level",
+        about="defences, written defence/level",
     )
     auxiliary: int = setting(10, ge=1, le=1000, about="auxiliary samples per class for LLG+, test split")
     dataset: str = setting("digits", paper="mnist", about="private images, training split")
@@ -187,8 +187,8 @@ def headline(record: Record) -> Headline:
     cosine = clipped["utility"].iloc[0]
     return Headline(
         f"Noise of variance {noise.claim.measure.where['level']} still lets LLG+ find at least {points} points more "
-        "labels than a guess; clipping to a small norm with noise hides most labels even from an attacker who knows it "
-        f"but destroys the gradient (cosine {cosine:.2f} with the clean one).",
+        "labels than a guess; clipping to a small norm with noise hides most labels even from an attacker who knows "
+        f"this defence, but destroys the gradient (cosine {cosine:.2f} with the clean one).",
         true=bool(noise.agrees and knowing < 50 and cosine < 0.1),
         claim="defenses-noise-1",
         what="labels that LLG+ finds beyond a guess, in points, at the worst batch size (noise of variance 1, MNIST)",
