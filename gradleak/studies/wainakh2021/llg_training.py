@@ -68,7 +68,7 @@ class Parameters(studies.Parameters):
         list(CLIENTS),
         paper=["skewed"],
         smallest=["skewed"],
-        about="training batches: skewed (75 % of two classes, new ones every 100 steps) or even",
+        about="training batches: skewed (75 % of two classes, which change every 100 steps) or even",
     )
     runs: int = setting(1, ge=1, le=1000, about="networks for each kind of client")
     auxiliary: int = setting(10, paper=80, ge=1, le=1000, about="auxiliary samples per class for LLG+, test split")
@@ -190,8 +190,9 @@ def headline(record: Record) -> Headline:
     known = claims.judgements(record)
     llg, plus = known["training-llg"], known["training-llg-plus"]
     return Headline(
-        f"As the CNN learns, LLG finds fewer labels, but always at least {llg.text} of a batch on average, as the "
-        f"paper says; LLG+, which has labelled samples of its own, falls to {plus.text}, below the paper’s bound.",
+        f"As the CNN learns, LLG finds fewer labels, but at every stop of training at least {llg.text} on average, "
+        f"more than the paper’s bound; LLG+, which has labelled samples of its own, falls to {plus.text}, below this "
+        "bound.",
         true=bool(llg.agrees and plus.agrees is False),
         claim="training-llg",
         what="labels that LLG finds at the worst stop of training (CNN, skewed batches of MNIST)",
