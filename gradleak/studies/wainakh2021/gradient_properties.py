@@ -45,7 +45,9 @@ class Parameters(studies.Parameters):
     sizes: list[int] = setting([2, 8, 32, 128], smallest=[2, 8], about="samples in a batch")
     balance: str = setting(BALANCES[1], about="how batches are drawn: unbalanced, balanced")
     auxiliary: int = setting(10, ge=1, le=1000, about="auxiliary samples per class, for the offsets")
-    dataset: str = setting("digits", paper="mnist", about="private images, training split; auxiliary ones: test split")
+    dataset: str = setting(
+        "digits", paper="mnist", about="private images from its training split, auxiliary ones from its test split"
+    )
 
     def sees(self) -> list[Sees]:
         """Return the network with its images."""
@@ -267,12 +269,12 @@ def headline(record: Record) -> Headline:
     rows = record.rows(RowsOfClasses)
     least = rows[(rows["what"] == "correlation") & (rows["kind"] == CALIBRATED)]["within"].min()
     return Headline(
-        "In untrained networks a negative row sum always belongs to a class of the batch; after its offset is "
-        "subtracted, a row sum follows the number of samples of its class almost exactly (mean correlation within a "
-        f"batch {worst.text} to {best.text}).",
+        "In untrained CNNs a negative row sum always belongs to a class of the batch; after its offset (the part that "
+        "does not depend on the labels) is subtracted, a row sum follows the number of samples of its class almost "
+        f"exactly (mean correlation within a batch {worst.text} to {best.text}).",
         true=bool(signs.value == 0 and best.agrees and least > 0.98),
         claim="properties-8-correlation-in-a-network",
-        what="mean correlation of calibrated row sums with counts within a batch of eight (untrained CNN, MNIST)",
+        what="mean correlation of row sums minus offset with sample counts, batches of eight (untrained CNN, MNIST)",
         figure=figure_properties,
         of="row sums",
     )
