@@ -99,7 +99,7 @@ def _described(record: Record) -> dict[str, str]:
     checks = [f"{summary.machine.name}: {summary.text}" for summary in standing.confirmed_by(record)]
     return {
         "profile": record.profile,
-        "data": "; ".join(map(_at_hand, provenance.data)) or "none",
+        "data": "; ".join(dict.fromkeys(map(_at_hand, provenance.data))) or "none",
         "device": provenance.device,
         "processor": ", ".join(name for name in (provenance.processor, provenance.instructions) if name) or "not kept",
         "stays on the CPU": staying.on_page(studies.load(record.study)),
