@@ -230,8 +230,8 @@ def headline(record: Record) -> Headline:
     focal, theorem, system = (known[name] for name in ("losses-focal", "losses-theorem-two", "losses-system"))
     return Headline(
         f"For one-hot labels the paper’s gradient of the focal loss is right (relative error at most {focal.text}); "
-        f"its formula for counting labels is not exact: it counts as few as {theorem.text} of the samples right, and "
-        f"a linear system {system.text}.",
+        f"its formula for counting labels is not exact: for γ = {theorem.claim.measure.where['gamma']:g} it counts as "
+        f"few as {theorem.text} of the samples right, a linear system {system.text}.",
         true=bool(focal.agrees and theorem.agrees and system.agrees),
         claim="losses-theorem-two",
         what="fewest samples that Theorem 2 counts under the right class (focal loss, γ = 2, made-up predictions)",
@@ -297,12 +297,12 @@ def figure_weights(record: Record) -> Figure:
     """Draw the weight Φ before p − y against the probability of the sample's own class, a line for each γ."""
     gammas = sorted(set(record.frame()["gamma"]))
     p = torch.linspace(1e-4, 1 - 1e-4, 400, dtype=torch.float64)
-    figure, axes = figures.panels(1, 1, height=3.0)
+    figure, axes = figures.panels(1, 1, height=3.4)
     axis = axes[0][0]
     for index, gamma in enumerate(gammas):
         colour = figures.COLOURS[index % len(figures.COLOURS)]
         axis.plot(p, Focal(gamma=gamma).weight(p), color=colour, label=f"γ = {gamma:g}", linewidth=1.6)
     axis.axvline(1 / CLASSES, color="0.5", linestyle=figures.DASHES[1], linewidth=1, label="untrained, 10 classes")
     axis.set(xlabel="probability of the sample’s own class", ylabel="weight Φ", ylim=(-0.05, None))
-    axis.legend()
+    figures.legend_below(figure, 3)
     return figure

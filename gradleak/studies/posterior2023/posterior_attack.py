@@ -98,7 +98,7 @@ class Parameters(studies.Parameters):
         paper=["mnist/lenet5/sigmoid/32", "mnist/lenet5/tanh/32", "cifar10/vgg16/elu/32", "cifar10/vgg16/relu/32"],
         smallest=["photos/lenet5/sigmoid/8"],
         validate_default=True,
-        about="rows of Table 2 for which LLG also knows the normalisation of inputs, as in all of Table 3",
+        about="rows of Table 2 that are repeated with LLG and iLRG informed of loss and inputs, as is all of Table 3",
     )
     begun: list[Begun] = setting(
         ["photos/lenet5/tanh/32/kaiming"],

@@ -61,7 +61,7 @@ class Parameters(studies.Parameters):
         smallest=2,
         ge=2,
         le=1000,
-        about="how often posteriors are measured, start and end included",
+        about="how often predicted probabilities are measured, start and end included",
     )
     samples: int = setting(200, paper=1000, smallest=100, ge=20, le=100_000, about="test samples at each stop")
     rate: float = setting(1e-3, gt=0, about="learning rate of Adam")
@@ -172,9 +172,9 @@ def headline(record: Record) -> Headline:
     errors = select(_errors(record), dataset="mnist").groupby("step")["error"].mean()
     first, last = errors.iloc[0], errors.iloc[-1]
     return Headline(
-        "Before training, a network predicts nearly the same for all samples, and a batch’s labels can be counted to "
-        f"within {first:.2f} samples; after {errors.index[-1]} steps predictions for one class differ by "
-        f"{gathered.text}, and counts are off by {last:.1f} samples (LeNet5, MNIST).",
+        "Before training, a network predicts nearly the same for all samples, and a label count has an error of "
+        f"{first:.2f} samples; after {errors.index[-1]} steps the predictions for one class have a standard deviation "
+        f"of {gathered.text}, and the error is {last:.1f} samples (LeNet5, MNIST).",
         true=bool(gathered.agrees is False and first < 0.5 < last),
         claim="distributions-mnist-gathered-positive",
         what="standard deviation of a class’s probability over its own samples after training (LeNet5, MNIST)",

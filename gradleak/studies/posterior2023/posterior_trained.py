@@ -48,7 +48,7 @@ class Parameters(studies.Parameters):
     )
     learns: str = setting("photos", paper="cifar10-jpeg", about="training set of the model, training split")
     network: str = setting("lenet5", paper="vgg16", about="the model")
-    epochs: int = setting(1, ge=1, le=100, about="passes over the training set, at a rate of 0.001")
+    epochs: int = setting(1, ge=1, le=100, about="passes over the training set, at a learning rate of 0.001")
     optimizers: list[Literal["adam", "sgd"]] = setting(
         ["adam", "sgd"], smallest=["adam"], about="optimizers that train the model"
     )
@@ -190,8 +190,8 @@ def headline(record: Record) -> Headline:
     guess = smallest["adam", "guess"]
     return Headline(
         f"After one epoch of training the posterior attack reaches an accuracy of {adam.text} (Adam) or {sgd.text} "
-        f"(gradient descent) on small even batches: less than the paper says, and no better than an even guess, "
-        f"which reaches {guess:.3f}.",
+        f"(gradient descent) on small even batches: less than the paper says, and at best about as much as "
+        f"an even guess, which reaches {guess:.3f}.",
         true=bool(
             adam.agrees is False
             and sgd.agrees is False
@@ -219,7 +219,7 @@ def settings_table(record: Record) -> pd.DataFrame:
     own = among(only("instances", ".3f"), attack="posterior")
     guess = among(only("instances", "({:.3f})"), attack="guess")
     sizes = {f"batches of {size}": among(joined(" ", own, guess), size=size) for size in sorted(set(rows["size"]))}
-    rows = rows.assign(share=rows["share"].map(lambda share: f"{share:.0%}" if share else "even"))
+    rows = rows.assign(share=rows["share"].map(lambda share: f"{100 * share:.0f} %" if share else "even"))
     return summary(rows, {"trained by": "optimizer", "share of one class": "share"}, sizes)
 
 
