@@ -133,9 +133,9 @@ def headline(record: Record) -> Headline:
     rows = record.rows(RestoredLabels)
     both = rows[rows["network"].eq(TRAINED) & rows["size"].eq(96)].set_index("rule")["accuracy"]
     return Headline(
-        f"In batches of {least.claim.measure.where['size']} images of different classes the least entries of the rows "
-        f"reveal {least.text} of the labels, the sums of the rows {sums.text} (trained EfficientNet-Lite0); neither "
-        "rule can find a class twice.",
+        f"In batches of {least.claim.measure.where['size']} images of different classes the least entry of each row "
+        f"of the last layer’s gradient reveals {least.text} of the labels, and the sum of each row {sums.text} "
+        "(trained EfficientNet-Lite0); neither rule can find a class twice.",
         true=bool(least.agrees and both["GradInversion"] > both["row sums"]),
         claim="restoration-96-gradinversion",
         what="labels restored by GradInversion’s rule in batches of 96 (trained EfficientNet-Lite0, ImageNet)",

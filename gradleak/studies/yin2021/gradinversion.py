@@ -137,7 +137,9 @@ class Parameters(restored_batches.Parameters):
     registrations: int = setting(2, paper=6, ge=1, le=1000, about="how often the seeds' images are registered")
     singles: int = setting(2, paper=8, ge=0, le=10_000, about="images restored alone (batch size 1)")
     steps: int = setting(6, paper=500, smallest=2, ge=2, le=1_000_000, about="gradient evaluations of an attack")
-    alone_steps: int = setting(6, paper=500, smallest=2, ge=2, le=1_000_000, about="the same for an image alone")
+    alone_steps: int = setting(
+        6, paper=500, smallest=2, ge=2, le=1_000_000, about="gradient evaluations for an image alone"
+    )
     pictures: int = setting(0, paper=1000, ge=0, le=1000, about="ImageNet pictures to compare with Table 2's noise")
 
     channels: ClassVar[int] = 3
@@ -461,7 +463,11 @@ def figure_quality(record: Record) -> Figure:
     images = images.assign(psnr=psnr.clip(lower=psnr[np.isfinite(psnr)].min()))
     return drawn(
         images,
-        dots("psnr", "run", lambda run: "0.6" if run in FLOORS else figures.COLOURS[1 if run in BASELINES else 0]),
+        dots(
+            "psnr",
+            "run",
+            lambda run: "0.6" if run in FLOORS else figures.COLOURS[1 if run in ("DeepInversion", *BASELINES) else 0],
+        ),
         only_rows(level("psnr", "mean colour: lower values are no reconstruction", upright=True), run="mean colour"),
         height=0.33 * images["run"].nunique() + 0.8,
         legend=1,

@@ -43,7 +43,12 @@ class Parameters(restored_batches.Parameters):
     together: int = setting(2, paper=6, ge=1, le=1000, about="images or batches that are restored together")
     steps: int = setting(4, paper=1000, smallest=2, ge=2, le=1_000_000, about="gradient evaluations of matching")
     front: int = setting(
-        20, paper=1200, smallest=2, ge=1, le=100_000, about="search steps for images, given the deepest peeled maps"
+        20,
+        paper=1200,
+        smallest=2,
+        ge=1,
+        le=100_000,
+        about="steps of the final search for an image, given the peeled maps",
     )
     also: list[str] = setting(
         [SMALL],
@@ -245,7 +250,7 @@ def peeled_table(record: Record) -> pd.DataFrame:
             "images": total("peeled"),
             "last map recovered": total("opened"),
             "layers recovered then": among(median("layers", ".0f"), opened=True),
-            "images recovered": total("had"),
+            "images restored": total("had"),
             "PSNR of these (dB)": among(ranged(median("psnr", ".1f"), "psnr", ".1f"), had=True),
             "CPU time (s)": among(median("cpu_seconds", ".1f"), peeled=True),
         },

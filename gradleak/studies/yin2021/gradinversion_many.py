@@ -58,14 +58,18 @@ class Parameters(studies.Parameters):
 
     dataset: str = setting("photos", paper="tinyimagenet32", about="private images, test split")
     sizes: list[int] = setting(
-        [2, 4], paper=[16, 24, 48], smallest=[2], min_length=1, about="images in a batch; each divides the largest"
+        [2, 4], paper=[16, 24, 48], smallest=[2], min_length=1, about="images in a batch; each must divide the largest"
     )
     groups: int = setting(1, paper=2, ge=1, le=10_000, about="groups of each kind, each as large as the largest batch")
     steps: int = setting(6, paper=200, smallest=2, ge=2, le=1_000_000, about="gradient evaluations of an attack")
-    picture_sizes: list[int] = setting([], paper=[1, 2, 4], about="ImageNet pictures in a batch; each divides all")
+    picture_sizes: list[int] = setting(
+        [], paper=[1, 2, 4], about="ImageNet pictures in a batch; each must divide their number"
+    )
     pictures: int = setting(4, ge=1, le=1000, about="ImageNet pictures in all, no class twice")
     side: int = setting(96, ge=32, le=224, about="side of ImageNet pictures in pixels")
-    picture_steps: int = setting(6, paper=120, ge=2, le=1_000_000, about="gradient evaluations of such an attack")
+    picture_steps: int = setting(
+        6, paper=120, ge=2, le=1_000_000, about="gradient evaluations of an attack on pictures"
+    )
 
     def sees(self) -> list[Sees]:
         """Return the network that is built here, with its images."""
@@ -93,7 +97,7 @@ class Parameters(studies.Parameters):
         )
         if not self.picture_sizes:
             return small
-        return f"{small}; {self.pictures} ImageNet pictures of {self.side} pixels, {self.picture_steps}"
+        return f"{small}; {self.pictures} ImageNet pictures of {self.side} pixels, {self.picture_steps} steps"
 
 
 class SmallImages(Experiment):

@@ -75,4 +75,4 @@ def test_what_does_not_go_together_is_refused() -> None:
     chosen = studies.parameters(STUDY, "quick", {"picture_sizes": [1, 4]})
     assert [one.part for one in chosen.experiments()] == ["batches", "pictures"]
     assert studies.load(STUDY).datasets(chosen) == ["photos", study.PICTURES, study.SHRUNK]
-    assert chosen.about().endswith("; 4 ImageNet pictures of 96 pixels, 6")
+    assert chosen.about().endswith("; 4 ImageNet pictures of 96 pixels, 6 steps")
