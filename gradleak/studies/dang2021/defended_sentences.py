@@ -67,7 +67,7 @@ class Parameters(studies.Parameters):
         paper=[f"lstm/256/1/untrained/{size}/10" for size in (16, 32, 40, 48, 64)],
         smallest=[],
         validate_default=True,
-        about="the same without a defence, for several batch sizes",
+        about="like cells, without a defence, for several batch sizes",
     )
     withheld: list[Literal["none", "embedding", "head", "recurrent"]] = setting(
         ["embedding", "head", "recurrent"],

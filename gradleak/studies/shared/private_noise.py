@@ -16,9 +16,12 @@ DELTA = 1e-5
 
 
 def private_level(level: float) -> str:
-    """Return the ε of one release with a level of noise, in a few characters."""
+    """Return the ε of one release with a level of noise, to two digits: "4.4", "5,400" or "5e9"."""
     epsilon = release_epsilon(level, delta=DELTA)
-    return "∞" if math.isinf(epsilon) else f"{epsilon:.2g}"
+    if math.isinf(epsilon):
+        return "∞"
+    shown = f"{epsilon:.2g}"
+    return f"{float(shown):,.0f}" if 100 <= epsilon < 1e6 else shown.replace("e+0", "e").replace("e+", "e")
 
 
 def draw_noise(rows: pd.DataFrame, column: str, **settings: Any) -> Figure:

@@ -53,7 +53,7 @@ def test_layers_that_are_not_sent(record: Record) -> None:
 def test_tables_and_figures(record: Record) -> None:
     table = defended_sentences.noise_table(record)
     assert list(table["noise"]) == ["0", "0", "1e-06", "1"]
-    assert list(table["ε"]) == ["∞", "∞", "5e+11", "4.4"]
+    assert list(table["ε"]) == ["∞", "∞", "5e11", "4.4"]
     assert list(defended_sentences.size_table(record)["sentences"]) == ["2", "2", "32", "32"]
     assert len(defended_sentences.layers_table(record)) == 6
     assert records.about(record) == "4 batches, 3 levels of noise, sentences of our own"
