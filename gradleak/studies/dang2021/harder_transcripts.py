@@ -53,7 +53,7 @@ PLACE = "Beyond section 4"
 NEXT = "head.weight"
 SHOWN = {
     "none": "none",
-    "noise": "noise, {:g} of a tensor's size",
+    "noise": "noise, {:g} × root mean square",
     "half": "float16 numbers",
     "bfloat16": "bfloat16 numbers",
     "quantize": "{:.0f} bits",
@@ -74,8 +74,8 @@ WITHHELD = {
     "none": "all layers",
     "embedding": "all but the embedding",
     "head": "all but the last layer",
-    "decoder": "all but the decoder's own layers",
-    "decoder and head": "all but the decoder's own layers and the last layer",
+    "decoder": "all but the decoder's recurrent layers",
+    "decoder and head": "all but the decoder's recurrent layers and the last layer",
 }
 
 
@@ -187,7 +187,8 @@ class Parameters(studies.Parameters):
 
     def about(self) -> str:
         """Return the size of a run and its data in a few words."""
-        return f"{self.defended} utterances per defence, {text.TITLES[self.source]}, made-up speech"
+        utterances = "1 utterance" if self.defended == 1 else f"{self.defended} utterances"
+        return f"{utterances} per defence, {text.TITLES[self.source]}, made-up speech"
 
 
 class Reading(Row):
@@ -484,11 +485,15 @@ def compared(
     )
 
 
+def _seconds(value: float) -> str:
+    return f"{value:.2g}" if value >= 0.001 else "0"
+
+
 MEASURES = {
     "transcripts exact": successes_with_interval("exact"),
     "called unique": total("unique", ".0f"),
     "of these wrong": total("wrongly_sure", ".0f"),
-    "CPU time (s)": median("seconds", ".2g"),
+    "CPU time (s)": median("seconds", _seconds),
 }
 # The columns for defences: the cosine of the sent gradient with the clean one, and each method's exact transcripts.
 BEHIND = {
@@ -508,8 +513,8 @@ def headline(record: Record) -> Headline:
     read = ("noise", "half", "bfloat", "bits", "dropped", "dropped-most")
     return Headline(
         f"The transcript of one utterance is read exactly from the last layer alone ({last.text}) and behind dropped, "
-        f"rounded or noisy entries ({noisy.text}); {signs.text} of transcripts are read behind signs, and "
-        f"{private.text} behind DP-SGD if its noise equals the clipping norm.",
+        f"rounded or noisy entries ({noisy.text}); {signs.text} are read behind signs (untrained "
+        f"recogniser), and {private.text} behind DP-SGD if its noise equals the clipping norm.",
         true=bool(last.agrees and private.agrees)
         and all(known[f"harder-{name}"].agrees for name in read)
         and (signs.value or 0) < 50,
@@ -541,13 +546,13 @@ def alone_table(record: Record) -> pd.DataFrame:
 
 def alike_table(record: Record) -> pd.DataFrame:
     """Return the results for batches in which two utterances begin alike; one row for each batch size and method."""
-    lines = summary(record.rows(ReadAlike), {"utterances": "form", "reader": "reader"}, MEASURES)
+    lines = summary(record.rows(ReadAlike), {"utterances": "form", "attack": "reader"}, MEASURES)
     return lines.assign(utterances=[str(Alike.of(form).size) for form in lines["utterances"]])
 
 
 def local_table(record: Record) -> pd.DataFrame:
     """Return the results for single utterances after local steps; one row for each number of steps and method."""
-    lines = summary(record.rows(ReadLocalSteps), {"local steps": "form", "reader": "reader"}, MEASURES)
+    lines = summary(record.rows(ReadLocalSteps), {"local steps": "form", "attack": "reader"}, MEASURES)
     return lines.assign(**{"local steps": [str(Local.of(form).steps) for form in lines["local steps"]]})
 
 

@@ -64,7 +64,7 @@ def test_each_reader_where_it_is_made_for(record: Record) -> None:
 
 def test_tables_and_figure(record: Record) -> None:
     assert list(study.alone_table(record)["tokens"]) == ["30", "6"]
-    assert list(study.alike_table(record)["reader"]) == ["closed form", "root"]
+    assert list(study.alike_table(record)["attack"]) == ["closed form", "root"]
     assert list(study.local_table(record)["local steps"]) == ["2", "2"]
     assert list(study.defense_table(record)["nearest words"]) == ["1 of 1", "0 of 1"] * 2
     releases = study.release_table(record)
@@ -72,7 +72,7 @@ def test_tables_and_figure(record: Record) -> None:
     shared = study.withheld_table(record)
     assert list(shared["read from"][:2]) == ["the decoder's first layer"] * 2
     assert list(shared["transcripts exact"][4:5]) == ["0 of 1 (0% to 79%)"]
-    assert list(releases["ε"]) == ["5e+09", "4.4"] * 2
+    assert list(releases["ε"]) == ["5e9", "4.4"] * 2
     for draw in (study.figure_defenses, study.figure_frontier):
         figure = draw(record)
         assert figures.gray_table(figure).std() > 0.02
