@@ -62,8 +62,8 @@ class Parameters(studies.Parameters):
         paper=[f"imagenet-sample/{TRAINED}//1000", f"imagenet-sample/{TRAINED}//1000/centred"],
         smallest=["photos/lenet5/tanh/50"],
         validate_default=True,
-        about="dataset/network/activation/classes, activation empty for the network's default; then /plain or"
-        " /centred features",
+        about="dataset/network/activation/classes/features: an empty activation is the network's default; features are"
+        " plain or centred",
     )
     sizes: list[int] = setting([10, 20], paper=[10, 50, 100], smallest=[4], about="samples in a batch")
     batches: int = setting(3, paper=100, smallest=2, ge=1, le=10_000, about="batches for each network and size")
@@ -228,8 +228,8 @@ def headline(record: Record) -> Headline:
     known = claims.judgements(record)
     exact, rule = known["reveal-rlg-efficientnetb0-50-exact-matches"], known["reveal-minimum-50-precision"]
     return Headline(
-        f"From the last layer's gradient alone, the attack RLG recovers exactly which classes occur in {exact.text} of "
-        f"batches of {exact.claim.row} images, even if features have both signs; the simpler minimum rule then has a "
+        f"In {exact.text} of batches of {exact.claim.row} images, the attack RLG recovers exactly which classes occur, "
+        "from the last layer's gradient alone, even if features have both signs; the simpler minimum rule then has a "
         f"precision of only {rule.text}.",
         true=(exact.value or 0) >= 95 and rule.value is not None and rule.value < 0.1,
         claim="reveal-rlg-efficientnetb0-50-exact-matches",
@@ -275,7 +275,7 @@ def figure_exact(record: Record) -> Figure:
         for network, rows in record.rows(Table1).groupby(NETWORK, sort=False)
         for column, title in columns.items()
     ]
-    return arranged(panels, len(columns), height=1.9, legend=2, sharex=True)
+    return arranged(panels, len(columns), height=2.2, legend=2, sharex=True)
 
 
 def leaks(record: Record) -> Leaks:

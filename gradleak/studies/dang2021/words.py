@@ -87,7 +87,7 @@ class Parameters(studies.Parameters):
         paper=["paper/0/402", "small/0/402/4", "small/100/402/4", "small/400/402/4"],
         smallest=["small/0/2/2"],
         validate_default=True,
-        about="recogniser/steps of training/utterances/n, with RLG as coded on every n-th",
+        about="recogniser/steps of training/utterances/n; RLG as coded runs on every n-th utterance",
     )
     batches: list[Batch] = setting(
         ["1/2/1"],
@@ -300,10 +300,10 @@ BAGS = {
     "recall": mean("recall", ".3f"),
     "F1": mean("f1", ".3f"),
     "bags exactly right": mean("exact", lambda share: f"{100 * share:.1f} %"),
-    "n": count(),
+    "utterances": count(),
     "CPU time (s)": median("seconds", ".2g"),
 }
-MEASURES = {"length error (tokens)": mean("length_error", ".3g")} | BAGS
+MEASURES = {"length error (tokens)": mean("length_error", ".2g")} | BAGS
 
 
 def headline(record: Record) -> Headline:
@@ -312,9 +312,9 @@ def headline(record: Record) -> Headline:
     paper, ours = known["words-rlg-untrained-exact-matches"], known["words-ours-paper"]
     signs, directions = known["words-defense-sign-exact-matches"], known["words-ours-sign"]
     return Headline(
-        "From one gradient of an untrained speech recogniser, the attack RLG recovers exactly which words were said in "
-        f"{paper.text} of utterances; if only signs are sent, RLG recovers {signs.text}, but comparing the directions "
-        f"of rows recovers {directions.text}.",
+        f"For {paper.text} of utterances, the attack RLG recovers exactly which words were said, from one gradient of "
+        f"an untrained speech recogniser; if only signs are sent, RLG recovers {signs.text} of the bags of words, but "
+        f"comparing the directions of rows recovers {directions.text}.",
         true=bool(paper.agrees and ours.agrees and directions.agrees) and (signs.value or 0) <= 20,
         claim="words-rlg-untrained-exact-matches",
         what="utterances whose bag of words is exactly right (untrained recogniser of the paper's size, RLG as coded)",
@@ -327,7 +327,7 @@ def table(record: Record) -> pd.DataFrame:
     """Return Table 2: the bags of words of single utterances, a row for each recogniser, stage of training and attack.
 
     Columns: the mean error of the number of tokens, precision, recall, F1, the share of exact bags, the number of
-    utterances n, and the median CPU time (s).
+    utterances, and the median CPU time (s).
     """
     rows = with_stage(record.rows(SingleUtterances))
     return summary(rows, {"recogniser": "size", "stage": "stage", "attack": "attack"}, MEASURES)
@@ -338,7 +338,8 @@ def batch_table(record: Record) -> pd.DataFrame:
     rows = record.rows(Batches)
     batches = [Batch.of(form) for form in rows["form"]]
     rows = rows.assign(N=[batch.utterances for batch in batches], K=[batch.local_steps for batch in batches])
-    return summary(rows, {"utterances per step": "N", "local steps": "K", "attack": "attack"}, MEASURES)
+    lines = summary(rows, {"utterances per step": "N", "local steps": "K", "attack": "attack"}, MEASURES)
+    return lines.rename(columns={"utterances": "batches"})
 
 
 def defense_table(record: Record) -> pd.DataFrame:
@@ -365,7 +366,7 @@ def figure_lengths(record: Record) -> Figure:
         legend=2,
         ylim=(0, 1.03),
         xlabel="tokens in the utterance",
-        ylabel="share of bags exactly right",
+        ylabel="share of bags\nexactly right",
     )
 
 
