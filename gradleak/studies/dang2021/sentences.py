@@ -342,7 +342,7 @@ def free_table(record: Record) -> pd.DataFrame:
 def _defense_name(defense: str, level: float) -> str:
     shown = {
         "none": "none",
-        "noise": f"noise, {level:g} of a tensor's size",
+        "noise": f"noise, {level:g} × root mean square",
         "half": "float16 numbers",
         "bfloat16": "bfloat16 numbers",
         "quantize": f"{level:.0f} bits",
@@ -396,11 +396,11 @@ def limits_table(text: str, seed: int) -> pd.DataFrame:
         line = {
             "sentences": str(size),
             "distinct prefixes, median": f"{statistics.median(prefixes):.0f}",
-            "distinct prefixes, most": str(max(prefixes)),
+            "distinct prefixes, largest number": str(max(prefixes)),
             "distinct pairs of word and position, median": f"{statistics.median(places):.0f}",
         }
         shares = {
-            f"fits {name} ({dimensions} dimensions)": f"{sum(count < dimensions for count in prefixes) / BATCHES:.0%}"
+            f"fits {name} ({dimensions:,} dimensions)": f"{sum(count < dimensions for count in prefixes) / BATCHES:.0%}"
             for name, dimensions in ROOM
         }
         lines.append(line | shares)
@@ -463,7 +463,8 @@ def replay(record: Record) -> InteractiveFigure | None:
         title="A sentence is read from a gradient, word by word",
         says="At each step every word of the vocabulary is tried after the words already read. A dot is a word; its "
         "height is its distance from the span of the gradient, relative to its size. Grey words do not fit. The red "
-        "word lies in the span, and is read.",
+        "word lies in the span, and is read. Blue words lie in the span as well: another sentence of the batch "
+        "continues with them, or they are removed later by counting.",
     )
 
 

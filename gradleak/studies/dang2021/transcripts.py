@@ -379,7 +379,7 @@ def figure_misses(record: Record) -> Figure:
         legend=2,
         yscale="log",
         xlabel="tokens",
-        ylabel="share of the vector outside the span",
+        ylabel="share of the vector\noutside the span",
     )
 
 
