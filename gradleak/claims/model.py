@@ -144,7 +144,7 @@ class Rule(_Strict):
             return f"± {self.central.near:g}, in the central {self.central.share:g} % of {self.central.draws} draws"
         assert self.within is not None
         if self.within.below is not None:
-            return f"− {self.within.below:g} + {self.within.absolute:g}"
+            return f"{self.within.below:g} below to {self.within.absolute:g} above"
         absolute = f"± {self.within.absolute:g}" if self.within.absolute else ""
         relative = f"± {100 * self.within.relative:.0f} %" if self.within.relative else ""
         return f"{absolute} {relative}".strip()

@@ -147,10 +147,9 @@ def _cells(judged: list[Line], name: str, number: int) -> Table:
     heads = [f"{column}, {unit}" if unit else column for column, unit in columns.items()]
     frame = pd.DataFrame(texts, columns=([" "] if grouped else []) + [""] + heads)
     measured = [line.fresh for line in judged if line.fresh.value is not None]
+    agree = sum(bool(judgement.agrees) for judgement in measured)
     run_text = (
-        f" This run measures {len(measured)} of them; {sum(bool(judgement.agrees) for judgement in measured)} agree."
-        if measured
-        else ""
+        f" This run measures {len(measured)} of them; {agree} agree{'s' if agree == 1 else ''}." if measured else ""
     )
     verdicts = {line.verdict for line in judged}
     legend = ", ".join(f"{COLOURS[verdict]} {verdict}" for verdict in COLOURS if verdict in verdicts)
@@ -173,7 +172,7 @@ def _rules(judged: Iterable[Line]) -> list[str]:
         if line.claim.rule.within:
             texts.setdefault(line.claim.column, {})[line.claim.rule_text] = None
     conditions = "; ".join(f"{column} {', '.join(rule_texts)}" for column, rule_texts in texts.items())
-    return [f"Holds if {conditions}."] if conditions else []
+    return [f"Holds within these distances from the paper's value: {conditions}."] if conditions else []
 
 
 def _cell(line: Line | None) -> str:

@@ -10,6 +10,8 @@ from gradleak.runs import records, runner
 from gradleak.studies import Study
 from tests.claims.test_judging import ROWS, claim, record
 
+WITHIN = "Holds within these distances from the paper's value:"
+
 
 def line(**changes: Any) -> Line:
     one = claim(**changes)
@@ -45,14 +47,13 @@ def test_a_published_table_is_shown_cell_by_cell() -> None:
     assert [list(row) for row in table.marks] == [["", "", "reproduced", "not reproduced"], ["", "", "better", ""]]
     assert table.caption.startswith("Table 1: nets: 3 claims, 1 better, 1 reproduced, 1 not reproduced.")
     assert "green reproduced, red not reproduced." in table.caption
-    assert table.notes == [
-        "Holds if value ± 0.5, ± 0.5 or higher; other ± 0.5.", "g, a, other; g, b, value: a reason"
-    ]  # fmt: skip
+    rules = f"{WITHIN} value ± 0.5, ± 0.5 or higher; other ± 0.5."
+    assert table.notes == [rules, "g, a, other; g, b, value: a reason"]
     assert (table.name, rest.name) == ("tab-x-1", "tab-x")
     text, page = both._repr_markdown_(), both._repr_html_()
     good, bad = "{.badge .badge-reproduced}", "{.badge .badge-not-reproduced}"
     assert f"| g | a | [{{claim}}`2 (2) <avalue>`]{good} | [{{claim}}`2 (9) <aother>`]{bad} |" in text
-    assert "{.gradleak-notes}\n- Holds if value" in text
+    assert "{.gradleak-notes}\n- " + WITHIN in text
     assert "| --- | --- | ---: | ---: |" in text
     assert '<td style="text-align:right"><span class="badge badge-better">2 (1)</span></td>' in page
     assert page.count("<table>") == text.count(":::{table}") == 2
@@ -73,10 +74,10 @@ def test_a_remark_names_what_it_is_said_of_and_nothing_else() -> None:
     assert notes(*both, *rest, line(id="c", statement="c")) == "Table 1: why"
     assert notes(*(line(id=name, place=name, statement=name, note="why") for name in "abc")) == "why"
     row = [cell("a", name, note="why") for name in ("v", "w")]
-    assert notes(*row) == "Holds if v ± 0.5; w ± 0.5. why"
-    assert notes(*row, cell("b", "v")) == "Holds if v ± 0.5; w ± 0.5. g, a: why"
+    assert notes(*row) == f"{WITHIN} v ± 0.5; w ± 0.5. why"
+    assert notes(*row, cell("b", "v")) == f"{WITHIN} v ± 0.5; w ± 0.5. g, a: why"
     column = [cell(name, "v", note="why") for name in "abc"]
-    assert notes(*column, cell("a", "w")) == "Holds if v ± 0.5; w ± 0.5. v: why"
+    assert notes(*column, cell("a", "w")) == f"{WITHIN} v ± 0.5; w ± 0.5. v: why"
 
 
 def test_the_scoreboard_counts_and_says_why() -> None:
