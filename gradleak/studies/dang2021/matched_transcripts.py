@@ -347,8 +347,8 @@ def headline(record: Record) -> Headline:
     softmax = known["matched-softmax-with"]
     return Headline(
         f"Given the bag of words, the paper's gradient matching recovers {one.text} of short transcripts in one run "
-        f"and {best.text} in the best of five; if labels are a softmax of free variables, a change of one line, one run "
-        f"recovers {softmax.text}.",
+        f"and {best.text} in the best of five; if labels are a softmax of free variables, a change of one line, one "
+        f"run recovers {softmax.text}.",
         true=(one.value or 0) < (best.value or 0) < (softmax.value or 0) and bool(softmax.agrees),
         claim="matched-matching-with-the-bag-one-run-exact-matches",
         what="transcripts exact in one run as printed, with the bag of words (small recogniser, our own sentences)",
