@@ -1,13 +1,15 @@
 """A Sphinx extension that gives tables and figures stable names instead of running numbers.
 
 A table or figure that follows one of the paper's has the paper's number: its caption begins with "Table 3: " or holds
-"(Figure 2 of wang2024)", and its name is "wang2024, Table 3". Any other is named by its label: the table with the label
+"(Figure 2 of wang2024)", and its name is "wang2024, Table 3". The table with the claims about it is "wang2024, Table 3,
+claims"; if a page has several of these, they are counted. Any other is named by its label: the table with the label
 `tab-theorem1-sums` is "Table theorem1-sums". The role {numref} shows the same names.
 """
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from typing import Any
 
 from docutils import nodes
@@ -23,6 +25,7 @@ LEADING = re.compile(rf"^({PLACE})(?:, [^:]*)?: ")
 BRACKETED = re.compile(rf"\(({PLACE}) of (\w+\d{{4}})\)")
 PAGE = re.compile(r"/executed/(\w+)/")
 KINDS = {"tab": "Table", "fig": "Figure"}
+CLAIMS = re.compile(r"-verdicts(-\d+)?$")
 
 
 def name_of(label: str, caption: str, docname: str) -> str:
@@ -35,7 +38,7 @@ def name_of(label: str, caption: str, docname: str) -> str:
     """
     page, leading, bracketed = PAGE.search(docname), LEADING.match(caption), BRACKETED.search(caption)
     if page and leading:
-        return f"{page[1]}, {leading[1]}"
+        return f"{page[1]}, {leading[1]}" + ", claims" * bool(CLAIMS.search(label))
     if bracketed:
         return f"{bracketed[2]}, {bracketed[1]}"
     kind, _, rest = label.partition("-")
@@ -49,18 +52,22 @@ class Names(SphinxTransform):
 
     def apply(self, **kwargs: Any) -> None:
         """Name all tables and figures of a document."""
+        named: list[tuple[nodes.Element, str]] = []
         for node in self.document.findall(lambda one: isinstance(one, Captioned)):
             caption = next(iter(node.findall(lambda one: isinstance(one, nodes.title | nodes.caption))), None)
             if caption is None or not node["ids"]:
                 continue
-            name = name_of(node["ids"][0], caption.astext(), self.env.docname)
-            if name:
-                node["stable_name"] = name
+            named.append((node, name_of(node["ids"][0], caption.astext(), self.env.docname)))
             first = next(iter(caption.findall(nodes.Text)), None)
             # The paper's number would stand twice in a row.
-            if first is not None and (leading := LEADING.match(first)) and name.endswith(leading[1]):
+            if first is not None and (leading := LEADING.match(first)) and leading[1] in named[-1][1]:
                 rest = first[leading.end(1) :].lstrip(":, ")
-                first.parent.replace(first, nodes.Text(rest[:1].upper() + rest[1:]))
+                first.parent.replace(first, nodes.Text(rest if rest.startswith("dB") else rest[:1].upper() + rest[1:]))
+        counts, seen = Counter(name for _, name in named), Counter[str]()
+        for node, name in named:
+            seen[name] += 1
+            if name:
+                node["stable_name"] = f"{name} {seen[name]}" if counts[name] > 1 else name
 
 
 numbered = TocTreeCollector.assign_figure_numbers

@@ -42,6 +42,22 @@ The first sentence, about $\\alpha$. {numref}`tab-noise-sums`, {numref}`tab-nois
 | {bookfile}`gone <records/gone.json>` |
 :::
 
+:::{table} Section 5.2: dB that noise costs: 2 claims.
+:name: tab-noise-verdicts-2
+
+| a |
+| --- |
+| b |
+:::
+
+:::{table} Section 5.2: noise elsewhere: 1 claim.
+:name: tab-noise-verdicts-3
+
+| a |
+| --- |
+| b |
+:::
+
 $$ a = b $$ (eq-one)
 """
 
@@ -60,6 +76,8 @@ def extension(name: str) -> Any:
         ("tab-theorem1-sums", "How far labels sum from one.", "book/executed/wang2024/x", "Table theorem1-sums"),
         ("fig-cover", "A picture", "book/index", "Figure cover"),
         ("tab-x-1", "Table 3: images, with labels: 12 claims", "book/executed/wang2024/x", "wang2024, Table 3"),
+        ("tab-x-verdicts-2", "Table 3: images: 12 claims", "book/executed/wang2024/x", "wang2024, Table 3, claims"),
+        ("tab-x-verdicts", "Our own claims: 12 claims", "book/executed/wang2024/x", "Table x-verdicts"),
         ("tab-x-1", "Section 4.3, whole steps: dB", "book/executed/wang2024/x", "wang2024, Section 4.3"),
         ("tab-x-1", "Tables 1 and 4: as coded", "book/executed/dang2021/x", "dang2021, Tables 1 and 4"),
         ("tab-x-2", "Table 5 with noise on the layer: 16", "book/executed/wang2024/x", "Table x-2"),
@@ -120,9 +138,14 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_names_stand_in_captions_and_references(built: Path) -> None:
     text = (built / "book/executed/wang2024/noise.html").read_text()
     assert '<span class="caption-number">Table noise-sums </span><span class="caption-text">Sums' in text
-    assert '<span class="caption-number">wang2024, Table 5 </span><span class="caption-text">Noise on one row' in text
+    for name, caption in (
+        ("wang2024, Table 5, claims", "Noise on one row"),
+        ("wang2024, Section 5.2, claims 1", "dB that noise costs"),
+        ("wang2024, Section 5.2, claims 2", "Noise elsewhere"),
+    ):
+        assert f'<span class="caption-number">{name} </span><span class="caption-text">{caption}' in text
     assert '<a class="reference internal" href="#tab-noise-sums"><span class="std std-numref">Table noise-sums' in text
-    assert 'href="#tab-noise-verdicts-1"><span class="std std-numref">wang2024, Table 5<' in text
+    assert 'href="#tab-noise-verdicts-1"><span class="std std-numref">wang2024, Table 5, claims<' in text
 
 
 def test_links_lead_to_claims_and_to_files_that_are_there(built: Path) -> None:
