@@ -306,7 +306,7 @@ class Claim(_Strict):
     def remarks(self) -> list[str]:
         """The texts shown beside the claim: the note, the stand-in, immaterial differences, and changes."""
         immaterial = [
-            f"That {name} is {entry.value} does not matter: {entry.why}" for name, entry in self.immaterial.items()
+            f"A run with {name} = {entry.value} is accepted: {entry.why}" for name, entry in self.immaterial.items()
         ]
         changed = [f"Changed ({entry.kind}): {entry.why}" for entry in self.changed]
         return [text for text in (self.note, self.stand_in, *immaterial, *changed) if text]

@@ -48,8 +48,14 @@ class Parameters(studies.Parameters):
     restarts: int = setting(1, paper=10, ge=1, le=100, about="random starts per image")
     l2_steps: int = setting(1, paper=300, ge=1, le=100_000, about="L-BFGS steps of L2 matching, 20 iterations each")
     cosine_steps: int = setting(10, paper=4800, ge=1, le=1_000_000, about="Adam steps of cosine matching")
-    whole: int = setting(0, paper=45, ge=0, le=10_000, about="images per untrained L2 row with full L-BFGS steps")
-    whole_starts: int = setting(1, paper=10, ge=1, le=100, about="random starts per image with full steps")
+    whole: int = setting(
+        0,
+        paper=45,
+        ge=0,
+        le=10_000,
+        about="images per L2 row of the untrained LeNet that get whole (full) L-BFGS steps",
+    )
+    whole_starts: int = setting(1, paper=10, ge=1, le=100, about="random starts per image of the runs with whole steps")
     stages: list[Stage] = setting(["untrained"], paper=list(STAGES), about="stages of training: untrained, trained")
     dataset: str = setting("photos", paper="cifar10", about="private images, test split")
 
@@ -59,7 +65,7 @@ class Parameters(studies.Parameters):
 
     def about(self) -> str:
         """Return the size of a run and its data in a few words."""
-        return f"{self.pairs} mixed and {self.images} smoothed images, {data.title(self.dataset)}"
+        return f"{self.pairs} mixed images and {self.images} images with smoothed labels, {data.title(self.dataset)}"
 
 
 class OfRun(Row):

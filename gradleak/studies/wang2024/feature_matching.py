@@ -109,9 +109,9 @@ def headline(record: Record) -> Headline:
         rows_of(record, "paired"), labels="smoothing", distance="l2", run=f"{BEST} against {BASE}"
     ).to_dict("records")
     return Headline(
-        f"With the cosine distance, matching the last layer's input instead of its gradient improves mixed images by "
-        f"at least {mixed.text} and smoothed images by at least {smoothed.text}; with the L2 distance the gain on "
-        "smoothed images is uncertain.",
+        f"With the cosine distance, matching the last layer's input instead of its gradient gains at least "
+        f"{mixed.text} PSNR for mixed images and at least {smoothed.text} for smoothed labels (lower confidence "
+        "bounds); with the L2 distance the gain for smoothed labels is uncertain.",
         true=bool(mixed.agrees and smoothed.agrees and undecided["low"] < 0 < undecided["high"]),
         claim="t4-mixup-cosine-α-0-β-2-psnr",
         what="mean PSNR of mixed CIFAR-10 images, untrained LeNet, cosine, input matched instead of gradient",

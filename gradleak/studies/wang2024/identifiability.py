@@ -29,7 +29,7 @@ from gradleak.runs.records import Record
 from gradleak.show import figures
 from gradleak.show.drawn import crossed, drawn, lines
 from gradleak.show.headline import Headline
-from gradleak.show.summaries import NOTHING, Measure, among, mean, median, percent, select, summary, total
+from gradleak.show.summaries import NOTHING, Measure, among, mean, median, select, summary, total
 from gradleak.studies import Experiment, Row, setting
 from gradleak.studies.shared import attacked_networks
 from gradleak.studies.shared.attacked_networks import AttackedNetwork
@@ -84,7 +84,7 @@ class Parameters(studies.Parameters):
         paper=100,
         ge=2,
         le=100_000,
-        about="random layers per kind of label, precision, number of classes and spread of the logits",
+        about="random layers per kind of label, precision, number of classes and standard deviation of the logits",
     )
     classes: list[int] = setting(
         [3, 10], paper=[3, 4, 5, 10, 30], about="numbers of classes C of the random layers, 3 or more"
@@ -589,9 +589,9 @@ def headline(record: Record) -> Headline:
     clipped = known["identifiability-clipped-resnet"]
     wrong = [known[f"identifiability-{part}"].value for part in ("map", "trouble", "clipped-wrong")]
     return Headline(
-        f"Clipping does not hide labels: without the gradient scale, an attacker recovers {clipped.text} of the "
-        "smoothed labels from clipped gradients of an untrained ResNet18, and no certified label on this page is wrong "
-        "while the attack's assumptions hold.",
+        f"Clipping alone does not hide labels: an attacker who does not know the gradient scale recovers "
+        f"{clipped.text} of the smoothed labels from clipped gradients of an untrained ResNet18; no label certified on "
+        "this page is wrong while the attack's assumptions hold.",
         true=clipped.value is not None and clipped.value >= 99 and all(value == 0 for value in wrong),
         claim="identifiability-map",
         what="wrong labels that are certified as unique: the most in any setting of the random layers",
@@ -605,7 +605,7 @@ def _part_of(part: str, whole: str) -> Measure:
 
     def measured(rows: pd.DataFrame) -> str:
         most = rows[whole].sum()
-        return f"{100 * rows[part].sum() / most:.1f} %" if most else NOTHING
+        return f"{100 * rows[part].sum() / most:.1f}" if most else NOTHING
 
     return measured
 
@@ -622,10 +622,10 @@ def trouble_table(record: Record) -> pd.DataFrame:
         {"gradient of": "size", "gradient scale": "scale"},
         {
             "cases": total("n", ".0f"),
-            **{status: _part_of(status, "n") for status in SAID[:3]},
-            "gradient zero or not finite": _part_of("unusable", "n"),
+            **{f"{status} (%)": _part_of(status, "n") for status in SAID[:3]},
+            "gradient zero or not finite (%)": _part_of("unusable", "n"),
             "wrong certificates": total("wrong", ".0f"),
-            "proved unique": among(_part_of("proved", "n"), size=ONE, scale="known"),
+            "proved unique (%)": among(_part_of("proved", "n"), size=ONE, scale="known"),
         },
     )
 
@@ -643,9 +643,9 @@ def proof_table(record: Record) -> pd.DataFrame:
         {"C": "classes", "precision": "dtype"},
         {
             "samples": total("n"),
-            "unique by search": mean("searched", percent(1)),
-            "of these also proved": _part_of("confirmed", "searched"),
-            "proved unique": mean("unique", percent(1)),
+            "unique by search (%)": mean("searched", ".1f"),
+            "of these also proved (%)": _part_of("confirmed", "searched"),
+            "proved unique (%)": mean("unique", ".1f"),
             "proved, but wrong": total("wrong", ".0f"),
             "time of the search (ms)": median("search_milliseconds", ".2f"),
             "time with proof (ms)": median("milliseconds", ".2f"),
@@ -666,16 +666,16 @@ def clipped_table(record: Record) -> pd.DataFrame:
         rows,
         {"network": "network", "C": "classes", "clipped to norm": "norm"},
         {
-            "gradients changed": mean("touched", percent()),
-            "right if clipping is not expected": mean("unaware", percent()),
+            "clipped (%)": mean("touched", ".0f"),
+            "right with scale 1 (%)": mean("unaware", ".0f"),
             **{
-                f"unique and right, {dtype}": among(mean("right", percent(1)), dtype=dtype)
+                f"unique and right, {dtype} (%)": among(mean("right", ".1f"), dtype=dtype)
                 for dtype in ("float32", "float64")
             },
             "wrong certificates": total("wrong", ".0f"),
-            "right label among the answers": mean("truth_among", percent(1)),
-            "zero gradients": mean("zero", percent(1)),
-            "relative time": median("times_seconds", "{:.1f}×"),
+            "right label among the answers (%)": mean("truth_among", ".1f"),
+            "zero gradients (%)": mean("zero", ".1f"),
+            "relative time": median("times_seconds", ".1f"),
         },
     )
 

@@ -96,7 +96,8 @@ class Parameters(studies.Parameters):
         ],
         smallest=["8/5/distinct/told", "8/6/distinct/told"],
         validate_default=True,
-        about="random layers, written classes C/batch size B/distinct, repeated or mixed/told or untold",
+        about="random layers, written classes C/batch size B/distinct, repeated or mixed/told or untold; with told the "
+        "attacker knows the classes",
     )
     networks: list[Network] = setting(
         ["photos/lenet/untrained/6"],
@@ -306,7 +307,7 @@ def table(record: Record) -> pd.DataFrame:
     """
     rows = record.rows(JointBatches)
     random = rows["source"] == "random layer"
-    chosen = rows["cell"].map(lambda cell: KINDS.get(cell.split("/")[2], "distinct")).where(random, "their own")
+    chosen = rows["cell"].map(lambda cell: KINDS.get(cell.split("/")[2], "distinct")).where(random, "as in the data")
     rows = rows.assign(
         source=rows["source"].str.replace("/", ", "),
         drawn=chosen + rows["told"].map({True: ", known", False: ", unknown"}),

@@ -205,13 +205,13 @@ def headline(record: Record) -> Headline:
     rows = _solver(record, "exact", "float32")
     rows = rows[rows["labels"] != "onehot"]
     certain = rows["network"].eq("alexnet") & rows["stage"].eq("untrained")
-    others = rows.loc[~certain, "accuracy"].min()
+    others = rows[~certain]
     return Headline(
-        f"Without ever seeing a true label, the exact solver recovers at least {others:.1f} % of the soft labels on "
-        f"every network but the untrained AlexNet, where it recovers at least {least.text} and reports the others as "
-        "ambiguous.",
+        f"Without ever seeing a true label, the exact solver recovers all {others['count'].sum():,} soft labels on the "
+        f"networks other than the untrained AlexNet; on this AlexNet it recovers at least {least.text} and reports the "
+        "remaining labels as ambiguous.",
         true=bool(
-            others > 99.9
+            (others["accuracy"] == 100).all()
             and least.value == rows.loc[certain, "accuracy"].min()
             and rows["silent"].sum() == 0
             and rows["failed"].max() == 0

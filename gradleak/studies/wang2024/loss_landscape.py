@@ -235,8 +235,9 @@ def headline(record: Record) -> Headline:
         known[f"loss-landscape-{name}"] for name in ("untrained-first", "trained-first", "least")
     )
     return Headline(
-        f"The first minimum of the loss is a wrong scalar for {untrained.text} of the smoothed labels on an untrained "
-        f"ResNet18, but for {trained.text} on a trained ResNet20; there the lowest minimum is wrong for {lowest.text}.",
+        f"A search that stops at the first minimum of its loss finds a wrong scalar for {untrained.text} of the "
+        f"smoothed labels on an untrained ResNet18, but for {trained.text} on a trained ResNet20; the lowest minimum "
+        f"is wrong for {lowest.text} there.",
         true=bool(untrained.agrees and lowest.agrees and (trained.value or 0) > 20),
         claim="loss-landscape-trained-first",
         what="smoothed labels whose first minimum is a wrong scalar, trained ResNet20, CIFAR-10 images",
@@ -291,7 +292,7 @@ def training_line(record: Record) -> str:
     start = f", from {stated.pretrained}" if stated.pretrained else ""
     return (
         f"{line['network']}, trained with label smoothing on {data.title(stated.training_dataset)} for "
-        f"{stated.epochs} epochs{start}: {line['test_accuracy']:.1%} test accuracy"
+        f"{stated.epochs} epochs{start}\ntest accuracy: {line['test_accuracy']:.1%}"
     )
 
 

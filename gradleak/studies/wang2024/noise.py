@@ -82,7 +82,7 @@ class Parameters(studies.Parameters):
 
     def about(self) -> str:
         """Return a short text on the size of a run."""
-        return f"{self.samples} smoothed images for each disturbance, {data.title(self.dataset)}"
+        return f"{self.samples} images with smoothed labels for each disturbance, {data.title(self.dataset)}"
 
 
 class Found(Row):
@@ -249,9 +249,9 @@ def headline(record: Record) -> Headline:
     swarm, exact = known["noise-layer-gaussian-0.1-within-1-of-the-truth"], known["noise-layer-exact"]
     clipped = known["noise-clip-unknown"]
     return Headline(
-        f"At the paper's strongest Gaussian noise on the whole layer, the published search finds {swarm.text} of the "
-        f"scalars and a solver that expects noise {exact.text}, counted as in the paper; clipping hides nothing: "
-        f"{clipped.text} of the labels are recovered.",
+        f"With the paper's strongest Gaussian noise on the whole layer, the published search finds {swarm.text} of the "
+        f"scalars and a solver that expects noise {exact.text}; from clipped gradients, a solver that also finds the "
+        f"clipping factor recovers {clipped.text} of the labels.",
         true=bool(clipped.agrees and exact.agrees and (exact.value or 0) > (swarm.value or 100) + 30),
         claim="noise-layer-gaussian-0.1-within-1-of-the-truth",
         what="scalars that the paper's search finds, noise on the whole layer, ResNet18, CIFAR-10 images",

@@ -5,6 +5,7 @@ Beyond wang2024, section 4.2: restore every image of a batch from one averaged R
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -95,7 +96,7 @@ class Parameters(studies.Parameters):
     def about(self) -> str:
         """Return a short text on the size of a run."""
         sizes = ", ".join(map(str, self.sizes))
-        return f"{self.repeats} batches per size, B = {sizes}, {data.title(self.dataset)}"
+        return f"batches per size: {self.repeats}, B = {sizes}, {data.title(self.dataset)}"
 
 
 class TimedBatch(PeeledBatch):
@@ -220,7 +221,7 @@ def headline(record: Record) -> Headline:
     own = select(record.rows(Peeling), what="batch", size=size)
     return Headline(
         f"From one averaged gradient of an untrained ResNet18, peeling restores all {size} images of a batch at "
-        f"{own['least'].min():.0f} dB or more in {restored.text} of the batches; gradient matching reaches "
+        f"{math.floor(own['least'].min())} dB or more in {restored.text} of the batches; gradient matching reaches "
         f"{matched.text} on average.",
         true=bool(restored.value == 100 and wrong.value == 0 and matched.agrees),
         claim="peel-four",

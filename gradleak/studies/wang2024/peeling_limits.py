@@ -5,7 +5,6 @@ Beyond wang2024, section 4.2: peeling of trained networks, larger batches, other
 
 from __future__ import annotations
 
-import contextlib
 import math
 import time
 from collections.abc import Iterator
@@ -189,7 +188,9 @@ class Parameters(studies.Parameters):
 
     def about(self) -> str:
         """Return a short text on the size of a run."""
-        return f"single batches of 1 to {max([1, *self.large])}, {data.title(self.dataset)} and Flowers-17"
+        largest = max([1, *self.sizes, *self.large])
+        sizes = "one image each" if largest == 1 else f"1 to {largest} images"
+        return f"batches of {sizes}, {data.title(self.dataset)} and Flowers-17"
 
 
 class DeepBatch(PeeledBatch):
@@ -543,9 +544,9 @@ def headline(record: Record) -> Headline:
     narrow = networks[networks["network"].isin(["resnet20", "resnet50-cifar"])]
     accuracy = batch_rows(record, TrainedNetwork)["accuracy"].max()
     return Headline(
-        f"Peeling restores every image above {BACK:.0f} dB in {restored.text} of the small batches from ResNet18s "
-        f"trained to at most {100 * accuracy:.0f} % accuracy, but it recovers no layer at all of an untrained ResNet20 "
-        "or ResNet50.",
+        f"Peeling restores all images with more than {BACK:.0f} dB in {restored.text} of the small batches from "
+        f"ResNet18s trained to at most {100 * accuracy:.0f} % accuracy, but it recovers no layer at all of an "
+        "untrained ResNet20 or ResNet50.",
         true=restored.value == 100 and len(narrow) > 0 and bool((narrow["layers"] == 0).all()),
         claim="limits-trained",
         what=f"batches of trained ResNet18s with every image above {BACK:.0f} dB (flowers, float32)",
@@ -707,13 +708,17 @@ def figure_counts(record: Record) -> Figure:
         found = own[own["network"] == name]
         axis.plot(found["size"], found["layers"], "o", color=figures.COLOURS[1], label="layers recovered")
         # Counting needs the network, and the package of a pretrained network may not be installed.
-        with contextlib.suppress(MissingData):
+        try:
             said, dashes = counted(name), figures.DASHES[1]
             axis.step(
                 said["size"], said["passes"], where="mid", color=figures.COLOURS[0], label="possible by the count"
             )
             most = said["layers"].max()
             axis.axhline(most, color=figures.TRUTH, linewidth=1.0, linestyle=dashes, label="layers of the network")
+        except MissingData:
+            axis.text(0.5, 0.5, "not counted: the package\nof its weights is missing", ha="center", va="center",
+                      fontsize=8, transform=axis.transAxes)  # fmt: skip
+            axis.margins(y=0.2)
         axis.set(title=NAMES[name], ylim=(-0.6, None), xlim=(0.5, COUNTED[-1] + 0.5), xlabel="batch size B")
         axis.set_ylabel("layers")
         axis.yaxis.set_major_locator(MaxNLocator(5, integer=True))
