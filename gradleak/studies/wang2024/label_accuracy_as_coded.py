@@ -286,9 +286,9 @@ def headline(record: Record) -> Headline:
     exact, right = known["as-coded-exact"], known["as-coded-search-early"]
     counted = known["as-coded-heads-as-loaded-published-search-smoothing-imagenet"]
     return Headline(
-        f"With a random last layer on trained layers, the exact solver recovers {exact.text} of the labels; on ImageNet "
-        f"{right.text} of the published search's smoothed and mixed labels are right, although the paper's code counts "
-        f"{counted.text} of the smoothed labels as recovered.",
+        f"With a random last layer on trained layers, the exact solver recovers {exact.text} of the labels; on "
+        f"ImageNet {right.text} of the published search's smoothed and mixed labels are right, although the paper's "
+        f"code counts {counted.text} of the smoothed labels as recovered.",
         true=bool(exact.agrees and right.agrees and (counted.value or 0) > (right.value or 0) + 50),
         claim="as-coded-heads-as-loaded-published-search-smoothing-imagenet",
         what="smoothed labels that the search recovers, counted as in the paper's code, ImageNet, random last layer",
