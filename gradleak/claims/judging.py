@@ -119,8 +119,7 @@ def judge(claim: Claim, record: Record | None) -> Judgement:
     import pandas as pd
 
     values = pd.Series([line[claim.measure.column] for line in chosen], dtype=float)
-    # A row that summarises several samples states their number in the column `count`.
-    count = sum(int(line.get("count") or 1) for line in chosen)
+    count = sum(int(line.get(claim.measure.samples, 1)) for line in chosen)
     value = _reduced(values, claim)
     spread = float(values.std()) if claim.measure.reduce == "mean" and len(values) > 1 else None
     agrees = claim.holds(value, list(values))

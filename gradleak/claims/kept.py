@@ -32,7 +32,7 @@ def plain(claims: Iterable[Claim]) -> Columns:
 def _kept(claim: Claim) -> Kept:
     rule = claim.rule.model_dump(exclude_none=True)
     return Kept(
-        measure=claim.measure.model_dump(exclude={"format"}),
+        measure=claim.measure.model_dump(exclude={"format", "samples"}),
         published=claim.published,
         rule={name: list(value) if isinstance(value, tuple) else value for name, value in rule.items()},
         better=claim.better,

@@ -33,12 +33,14 @@ class Measure(_Strict):
         reduce: The statistic; "share" is the percentage of rows in which the column is true, "count" is the number of
             rows with a value, and "only" is the value of a single row.
         format: The format specification of the value.
+        samples: The column with the number of samples that a row summarises; a row without it is one sample.
     """
 
     where: dict[str, Any] = Field(default_factory=dict)
     column: str
     reduce: Literal["mean", "median", "min", "max", "sum", "count", "std", "share", "only"]
     format: str = ".3g"
+    samples: str = "count"
 
 
 class Within(_Strict):
