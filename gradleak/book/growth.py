@@ -72,7 +72,7 @@ def growth_table(rows: pd.DataFrame) -> Table:
     caption = (
         f"How CPU time grows with size: the exponent fitted to the largest {LARGEST} sizes, beside the exponent "
         "that is derived for the most expensive part. A smaller fitted exponent means that costs which do not grow "
-        "still matter at these sizes. Memory: what one call adds."
+        "still matter at these sizes. Memory: added by a single call."
     )
     return Table(pd.DataFrame(cells), caption, "tab-performance-growth")
 

@@ -44,7 +44,7 @@ class Parameters(studies.Parameters):
     """Parameters of the page: the model and its training, batches and auxiliary samples."""
 
     dataset: str = setting(
-        "photos", paper="cifar10", about="private images, training split; auxiliary ones: test split"
+        "photos", paper="cifar10", about="private images from its training split, auxiliary images from its test split"
     )
     learns: str = setting("photos", paper="cifar10-jpeg", about="training set of the model, training split")
     network: str = setting("lenet5", paper="vgg16", about="the model")

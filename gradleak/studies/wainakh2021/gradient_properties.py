@@ -46,7 +46,7 @@ class Parameters(studies.Parameters):
     balance: str = setting(BALANCES[1], about="how batches are drawn: unbalanced, balanced")
     auxiliary: int = setting(10, ge=1, le=1000, about="auxiliary samples per class, for the offsets")
     dataset: str = setting(
-        "digits", paper="mnist", about="private images from its training split, auxiliary ones from its test split"
+        "digits", paper="mnist", about="private images from its training split, auxiliary images from its test split"
     )
 
     def sees(self) -> list[Sees]:
