@@ -201,9 +201,7 @@ def judged_again(
     if not rows:
         return []
     trials = [rows.get(place, trial) for place, trial in enumerate(record.trials)]
-    # Construct a new record, because a copy would keep the cached lines of the old record.
-    fields = {name: getattr(record, name) for name in Record.model_fields}
-    replaced = Record.model_construct(**fields | {"trials": trials})
+    replaced = record.model_copy(update={"trials": trials})
     verdicts = []
     study = studies.load(record.study)
     for name, places in behind.items():

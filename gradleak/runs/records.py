@@ -9,9 +9,9 @@ import importlib.metadata
 import json
 import platform
 import subprocess
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -117,6 +117,13 @@ class Record(_Strict):
     sources: str | None = None
     rules: Columns | None = None
     trials: list[Trial]
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """Return a copy with some values replaced, which computes its lines, digests and frame anew."""
+        copied = super().model_copy(update=update, deep=deep)
+        for name in vars(copied).keys() - Record.model_fields.keys():
+            del vars(copied)[name]
+        return copied
 
     @functools.cached_property
     def accelerated(self) -> bool:

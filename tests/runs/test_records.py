@@ -313,3 +313,14 @@ def test_the_status_page_lists_the_record_that_is_not_shown(toy: Study) -> None:
         "| (also recorded, not shown) | [stale]{.badge .badge-stale} {bookfile}`JSON <records/toy2020/"
     )
     assert "| NVIDIA Test |" in second
+
+
+def test_a_copy_with_other_trials_has_lines_of_its_own() -> None:
+    record = records.recorded("theorem1")
+    assert record is not None
+    first = record.trials[:1]
+    before = len(record.lines), len(record.digests), len(record.frame())
+    copied = record.model_copy(update={"trials": first})
+    rows = len(first[0].rows)
+    assert (len(copied.lines), len(copied.digests), len(copied.frame())) == (rows, 1, rows)
+    assert (len(record.lines), len(record.digests), len(record.frame())) == before
