@@ -130,12 +130,12 @@ class Filled:
         self.paper = paper
         self.report = read(paper)
         self.lines = claims.of_papers(judged)
-        self.every = list(judged)
+        self.by_id = {line.claim.id: line for line in judged}
 
     @cached_property
     def judgements(self) -> Mapping[str, Judgement]:
         """The judgements of the recorded run, by the claims' ids."""
-        return {line.claim.id: line.recorded for line in self.every}
+        return {name: line.recorded for name, line in self.by_id.items()}
 
     @cached_property
     def tallies(self) -> Mapping[str, Tally]:
@@ -150,8 +150,7 @@ class Filled:
 
     def cause(self, finding: Finding) -> str:
         """Return the causes of the claims on which a sentence about what fails rests, as the scoreboard lists them."""
-        lines = {line.claim.id: line for line in self.every}
-        found = [causes.cause(lines[name]) or "not explained yet" for name in finding.rests]
+        found = [causes.cause(self.by_id[name]) or "not explained yet" for name in finding.rests]
         return "; ".join(dict.fromkeys(found))
 
     def fill(self, text: str) -> str:
