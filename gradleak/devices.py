@@ -85,6 +85,72 @@ def steps_a_read(device: torch.device | str) -> int:
     return STEPS_A_READ if accelerated(device) else 1
 
 
+class Replayed:
+    """Launch the kernels of a function as one CUDA graph, where it is called again and again for the same attacks.
+
+    A call of `function(at, which)` launches hundreds of small kernels, and on a GPU the launches take longer than the
+    kernels. A CUDA graph records them once, and replays them on the same memory by a single launch. It is recorded when
+    the function is called for the third time with the same object `which` and as many rows `at`; if that fails, because
+    the host must wait for a number or memory is short, the function is called as before. On other devices it always is.
+
+    Args:
+        function: A function of two tensors, places and the indices of attacks. It returns tensors.
+    """
+
+    # The number of plain calls before the recording, which also warm up cuDNN and cuBLAS.
+    PLAIN = 2
+
+    def __init__(self, function: Callable[[Tensor, Tensor], tuple[Tensor, ...]]) -> None:
+        self.function = function
+        self.able = True
+        self._which: Tensor | None = None
+        self._calls = 0
+        self._graph: Any = None
+        self._at = torch.empty(0)
+        self._results: tuple[Tensor, ...] = ()
+
+    def __call__(self, at: Tensor, which: Tensor) -> tuple[Tensor, ...]:
+        """Return the function's results."""
+        if not (self.able and self._records(at)):
+            return self.function(at, which)
+        if which is not self._which:
+            self._which, self._calls, self._graph = which, 0, None
+        self._calls += 1
+        if self._calls <= self.PLAIN:
+            return self.function(at, which)
+        if self._graph is None and not self._recorded(at, which):
+            return self.function(at, which)
+        self._at.copy_(at)
+        self._graph.replay()
+        # The next replay overwrites the results.
+        return tuple(result.clone() for result in self._results)
+
+    def _records(self, at: Tensor) -> bool:
+        """Return whether graphs can be recorded where a tensor lies."""
+        return at.is_cuda
+
+    def _recorded(self, at: Tensor, which: Tensor) -> bool:
+        """Record the graph, and return whether this was possible."""
+        self._at = at.clone()
+        graph = self._new_graph()
+        try:
+            with self._recording(graph):
+                self._results = self.function(self._at, which)
+        except RuntimeError:
+            # torch.OutOfMemoryError is one, too: a graph keeps memory of its own.
+            self.able, self._results = False, ()
+            torch.cuda.empty_cache()
+            return False
+        self._graph = graph
+        return True
+
+    def _new_graph(self) -> Any:
+        return torch.cuda.CUDAGraph()
+
+    def _recording(self, graph: Any) -> contextlib.AbstractContextManager[Any]:
+        return torch.cuda.graph(graph)
+
+
 def least_squares(matrix: Tensor, target: Tensor, driver: str | None = None) -> Tensor:
     """Return the X of least norm that minimises ‖matrix X − target‖.
 

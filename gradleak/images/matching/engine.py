@@ -15,7 +15,7 @@ from gradleak.answers import Answer, SearchStatus
 from gradleak.answers import LabelStatus as Status
 from gradleak.augment import as_probabilities, one_hot
 from gradleak.cases import Attack, Case
-from gradleak.devices import entries_at_once, in_chunks
+from gradleak.devices import Replayed, entries_at_once, in_chunks
 from gradleak.errors import InputError, unknown
 from gradleak.images.matching.levenberg import LevenbergMarquardt, Misfit, levenberg
 from gradleak.images.matching.objective import Distance, ImagePrior, Kind, Objective
@@ -188,8 +188,14 @@ def _run(
     track: Track,
     enough: float,
 ) -> None:
-    def evaluate(at: Tensor, which: Tensor) -> tuple[Tensor, Tensor]:
+    def compute(at: Tensor, which: Tensor) -> tuple[Tensor, ...]:
         return objective.evaluate(at, owners if len(which) == len(owners) else owners[which])
+
+    replayed = Replayed(compute)
+
+    def evaluate(at: Tensor, which: Tensor) -> tuple[Tensor, Tensor]:
+        losses, slopes = replayed(at, which)
+        return losses, slopes
 
     if isinstance(settings, Adam):
         adam(settings, evaluate, objective.boxed(places), track, objective.boxed, enough)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
@@ -9,7 +10,7 @@ import torch
 from torch import Tensor
 
 from gradleak import reporting
-from gradleak.devices import steps_a_read
+from gradleak.devices import accelerated, steps_a_read
 from gradleak.errors import InputError
 
 Evaluate = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
@@ -22,6 +23,9 @@ LEAST_CURVATURE = 1e-10
 ARMIJO = 1e-4
 TRIES = 20
 POINTS = 100
+# On a GPU ended attacks are removed when they are at least this share: they cost little, and every removal costs a new
+# CUDA graph.
+GONE = 1 / 8
 
 
 @dataclass(frozen=True)
@@ -141,12 +145,17 @@ class Track:
         self.taken = int(self.busy) + 1
         self.history = [(step, losses) for step, losses in self.history if step <= self.taken]
 
+    @property
+    def stride(self) -> int:
+        """The number of steps from one point of the history to the next."""
+        return max(1, self.steps // POINTS)
+
     def stepped(self, step: int, going: Tensor | None = None) -> None:
         """Record the end of a step, at which the attacks `going` (a,) have not ended, and write the history if due."""
         self.taken = step
         if going is not None:
             self.busy = self.busy + going.any()
-        if step % max(1, self.steps // POINTS) == 0 or step == self.steps:
+        if step % self.stride == 0 or step == self.steps:
             self.history.append((step, self.losses.clone()))
             if self.watch:
                 self.watch(step, self.best)
@@ -155,6 +164,13 @@ class Track:
 def schedule(rate: float, step: int, steps: int, decay: tuple[float, ...]) -> float:
     """Return the rate at a step: a tenth of it after each of the shares `decay` of all steps."""
     return rate * 0.1 ** sum(step >= int(steps * part) for part in decay)
+
+
+def _staying(going: Tensor) -> Tensor | None:
+    """Return the indices of the attacks that have not ended, or None if too few have ended to remove them."""
+    stay = going.nonzero()[:, 0]
+    least = max(1.0, GONE * len(going)) if accelerated(going.device) else 1
+    return stay if len(going) - len(stay) >= least or not len(stay) else None
 
 
 class Moments:
@@ -190,8 +206,8 @@ def adam(
         finite = torch.isfinite(losses) & torch.isfinite(slopes).all(dim=1)
         track.end(active, lost=going & ~finite, settled=going & (losses <= enough))
         going = going & finite & (losses > enough)
-        if ((step + 1) % every == 0 or step + 1 == settings.steps) and not going.all():
-            stay = going.nonzero()[:, 0]
+        due = (step + 1) % every == 0 or step + 1 == settings.steps
+        if due and (stay := _staying(going)) is not None:
             active, places, slopes, going = (value[stay] for value in (active, places, slopes, going))
             moments.keep(stay)
         if settings.signed:
@@ -305,11 +321,12 @@ def lbfgs(settings: LBFGS, evaluate: Evaluate, places: Tensor, track: Track, eno
     """Run L-BFGS on A attacks, each with its own history; an attack ends if it has converged or is not finite."""
     if settings.history < 1 or settings.inner < 1:
         raise InputError(f"history and inner must be at least 1; got {settings.history} and {settings.inner}")
-    run = _Searched if settings.search else _Plain
+    searching = _Paced if accelerated(places.device) else _Searched
+    run = searching if settings.search else _Plain
     attack = run(settings, evaluate, places.clone(), track, enough)
     for step in track.rounds():
-        attack.step(schedule(settings.rate, step, settings.steps, settings.decay))
-        track.stepped(step + 1, attack.going)
+        attack.step(step)
+        track.stepped(step + 1, attack.going_after(step))
         if len(attack.active) == 0:
             track.finish()
             return
@@ -335,6 +352,13 @@ class _Run:
         self.fresh = torch.ones_like(self.active, dtype=torch.bool)
         self._leave(self._over())
 
+    def going_after(self, step: int) -> Tensor:
+        """Return which attacks (A,) had not ended after a step."""
+        return self.going
+
+    def _rate(self, step: int) -> float:
+        return schedule(self.settings.rate, step, self.settings.steps, self.settings.decay)
+
     def _over(self) -> Tensor:
         """Return which attacks end: those that are not finite, have a loss of at most `enough`, or no slope."""
         finite = torch.isfinite(self.losses) & torch.isfinite(self.slopes).all(dim=1)
@@ -347,13 +371,14 @@ class _Run:
     def _leave(self, gone: Tensor) -> None:
         """End the attacks where `gone` (A,) is true."""
         self.going = self.going & ~gone
-        if not self._due() or len(self.active) == 0:
-            return
-        self.unread = 0
-        # A single read for both values, because every read makes the host wait for a GPU.
-        all_going, self.memory.most = torch.stack([self.going.all().long(), self.memory.pushed.max()]).tolist()
-        if not all_going:
-            stay = self.going.nonzero()[:, 0]
+        if self._due() and len(self.active):
+            self.unread = 0
+            self._remove()
+
+    def _remove(self) -> None:
+        """Remove the attacks that have ended, if it is worth it."""
+        stay = _staying(self.going)
+        if stay is not None:
             for name in ("places", "active", "losses", "slopes", "fresh", "going"):
                 setattr(self, name, getattr(self, name)[stay])
             self.memory.keep(stay)
@@ -370,20 +395,14 @@ class _Run:
 class _Searched(_Run):
     """L-BFGS with a backtracking line search: the loss of an attack never rises."""
 
-    def step(self, rate: float) -> None:
-        """Take up to `inner` steps."""
+    def step(self, step: int) -> None:
+        """Take up to `inner` iterations."""
         for _ in range(self.settings.inner):
             if len(self.active) == 0:
                 return
             self.unread += 1
-            direction = self.memory.direction(self.slopes)
-            promised = (direction * self.slopes).sum(dim=1)
-            invalid = ~(promised < 0) | ~torch.isfinite(direction).all(dim=1)
-            self.memory.forget(invalid)
-            direction = torch.where(invalid[:, None], -self.slopes, direction)
-            promised = torch.where(invalid, -self.slopes.square().sum(dim=1), promised)
-            steepest = self.memory.pushed == 0
-            length = torch.where(steepest, self._first(rate), torch.full_like(promised, rate))
+            every = torch.ones_like(self.going)
+            direction, promised, length, steepest = self._aimed(self._rate(step), every)
             moved, losses, slopes, taken = self._searched(direction, promised, length)
             # A search that fails even along the steepest descent has converged: the loss is flat within rounding.
             stuck = ~taken & steepest
@@ -394,6 +413,21 @@ class _Searched(_Run):
             self.track.end(self.active, settled=self.going & stuck)
             self._leave(self._over() | stuck)
 
+    def _aimed(self, rate: float, starting: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Return a direction (A, P) for the attacks that start an iteration, the slope along it, the first length, and
+        whether it is the steepest descent.
+
+        If L-BFGS gives no descent, its pairs are forgotten.
+        """
+        direction = self.memory.direction(self.slopes)
+        promised = (direction * self.slopes).sum(dim=1)
+        invalid = starting & (~(promised < 0) | ~torch.isfinite(direction).all(dim=1))
+        self.memory.forget(invalid)
+        direction = torch.where(invalid[:, None], -self.slopes, direction)
+        promised = torch.where(invalid, -self.slopes.square().sum(dim=1), promised)
+        steepest = self.memory.pushed == 0
+        return direction, promised, torch.where(steepest, self._first(rate), torch.full_like(promised, rate)), steepest
+
     def _searched(self, direction: Tensor, promised: Tensor, length: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         moved, losses, slopes = self.places.clone(), self.losses.clone(), self.slopes.clone()
         taken = torch.zeros_like(self.going)
@@ -402,17 +436,12 @@ class _Searched(_Run):
             trial = self.places[rows] + length[rows, None] * direction[rows]
             trial_losses, trial_slopes = self.evaluate(trial, active)
             self.track.see(active, trial, trial_losses, searching)
-            old_losses, gain = self.losses[rows], length[rows] * promised[rows]
-            finite = torch.isfinite(trial_losses) & torch.isfinite(trial_slopes).all(dim=1)
-            accepted = searching & finite & (trial_losses < old_losses) & (trial_losses <= old_losses + ARMIJO * gain)
+            enough, shrink = _judged(self.losses[rows], length[rows] * promised[rows], trial_losses, trial_slopes)
+            accepted = searching & enough
             for values, update in ((moved, trial), (slopes, trial_slopes)):
                 values[rows] = torch.where(accepted[:, None], update, values[rows])
-            losses[rows], taken[rows] = torch.where(accepted, trial_losses, old_losses), accepted
-            # The minimum of the parabola through both losses and the slope, limited to 0.1 to 0.5 of the step.
-            minimum = -gain / (2 * (trial_losses - old_losses - gain))
-            shrink = torch.where(finite, minimum, torch.full_like(minimum, 0.1)).nan_to_num(0.5).clamp(0.1, 0.5)
+            losses[rows], taken[rows] = torch.where(accepted, trial_losses, losses[rows]), accepted
             length[rows] *= shrink
-            # The only point of a try at which the host waits for a GPU.
             rows = rows[(searching & ~accepted).nonzero()[:, 0]]
             if len(rows) == 0:
                 break
@@ -420,24 +449,106 @@ class _Searched(_Run):
         return moved, losses, slopes, taken
 
 
+def _judged(losses: Tensor, gain: Tensor, trial_losses: Tensor, trial_slopes: Tensor) -> tuple[Tensor, Tensor]:
+    """Return which of A trial steps lower the loss enough, and the factor by which to shorten the others.
+
+    The factor is the minimum of the parabola through both losses and the slope, limited to 0.1 to 0.5.
+
+    Args:
+        losses: The losses before the step.
+        gain: The change of the loss that the slope predicts.
+        trial_losses: The losses after the step.
+        trial_slopes: The slopes there.
+    """
+    finite = torch.isfinite(trial_losses) & torch.isfinite(trial_slopes).all(dim=1)
+    enough = finite & (trial_losses < losses) & (trial_losses <= losses + ARMIJO * gain)
+    minimum = -gain / (2 * (trial_losses - losses - gain))
+    return enough, torch.where(finite, minimum, torch.full_like(minimum, 0.1)).nan_to_num(0.5).clamp(0.1, 0.5)
+
+
+class _Paced(_Searched):
+    """The same search at each attack's own pace, for a GPU: no attack waits for the line search of another.
+
+    Every round evaluates one trial step of each attack. An attack that accepts its step begins its next iteration in
+    the next round, while others shorten their steps. They wait for each other only at the points of the history, so the
+    host rarely reads their state, and the batch keeps its shape.
+    """
+
+    def step(self, step: int) -> None:
+        """Take the iterations of all steps up to the next point of the history."""
+        stride = self.track.stride if not self.settings.decay else 1
+        if step % stride or len(self.active) == 0:
+            return
+        self.first, budget = step, self.settings.inner * min(stride, self.settings.steps - step)
+        self.taken = torch.zeros_like(self.active)
+        starting, tries = torch.ones_like(self.going), torch.zeros_like(self.active)
+        all_rows, aim = (
+            torch.arange(len(self.active), device=self.active.device),
+            self._aimed(self._rate(step), starting),
+        )
+        for round in itertools.count(1):
+            direction, promised, length, steepest = aim
+            searching = self.going & (self.taken < budget)
+            trial = self.places + length[:, None] * direction
+            losses, slopes = self.evaluate(trial, self.active)
+            self.track.see(self.active, trial, losses, searching)
+            enough, shrink = _judged(self.losses, length * promised, losses, slopes)
+            accepted, tries = searching & enough, tries + 1
+            failed = searching & ~accepted & (tries == TRIES)
+            self.memory.forget(failed)
+            self.memory.push(all_rows, trial - self.places, slopes - self.slopes, slopes, accepted)
+            self.places = torch.where(accepted[:, None], trial, self.places)
+            self.slopes = torch.where(accepted[:, None], slopes, self.slopes)
+            self.losses = torch.where(accepted, losses, self.losses)
+            starting = accepted | failed
+            self.taken, tries = self.taken + starting, tries.masked_fill(starting, 0)
+            stuck = failed & steepest
+            self.track.end(self.active, settled=self.going & stuck)
+            self.going = self.going & ~(self._over() | stuck)
+            # No attack can be ready earlier. Every read makes the host wait for the GPU.
+            if round >= budget and (round - budget) % self.every == 0:
+                busy = (self.going & (self.taken < budget)).any()
+                some, self.memory.most = torch.stack([busy.long(), self.memory.pushed.max()]).tolist()
+                if not some:
+                    return
+            renewed = self._aimed(self._rate(step), starting)
+            aim = (
+                torch.where(starting[:, None], renewed[0], direction),
+                *(
+                    torch.where(starting, new, old)
+                    for new, old in zip(renewed[1:], (promised, length * shrink, steepest), strict=True)
+                ),
+            )
+
+    def going_after(self, step: int) -> Tensor:
+        """Return which attacks had not ended after a step; those that ended early in these steps are removed now."""
+        later = self.going | (self.taken > self.settings.inner * (step + 1 - self.first))
+        if (step + 1) % self.track.stride == 0 or self.settings.decay:
+            self._remove()
+        return later
+
+
 class _Plain(_Run):
     """L-BFGS without a line search, as torch's optimizer runs it for a single attack."""
 
-    def step(self, rate: float) -> None:
-        """Take up to `inner` steps; an attack stops early after a tiny change, as in a call of torch's optimizer."""
-        inside, rows = self.going, torch.arange(len(self.active), device=self.active.device)
+    def step(self, step: int) -> None:
+        """Take up to `inner` iterations; an attack stops early after a tiny change, as in a call of torch's optimizer."""
+        rate = self._rate(step)
+        inside, rows, active = self.going, torch.arange(len(self.active), device=self.active.device), self.active
         for _ in range(self.settings.inner):
             direction = self.memory.direction(self.slopes)
             length = torch.where(self.fresh, self._first(rate), torch.full_like(self.losses, rate))
             promised = (direction * self.slopes).sum(dim=1)
             inside = inside & (promised <= -LEAST_CHANGE)
             if self._due():
-                rows, self.unread = inside.nonzero()[:, 0], 0
+                self.unread = 0
+                stay = _staying(inside[rows])
+                if stay is not None:
+                    rows, active = rows[stay], active[stay]
                 if len(rows) == 0:
                     break
             self.unread += 1
             moving = inside[rows]
-            active = self.active if len(rows) == len(self.active) else self.active[rows]
             moves = (length[:, None] * direction)[rows]
             moved = self.places[rows] + moves
             losses, slopes = self.evaluate(moved, active)
