@@ -532,7 +532,7 @@ class _Plain(_Run):
     """L-BFGS without a line search, as torch's optimizer runs it for a single attack."""
 
     def step(self, step: int) -> None:
-        """Take up to `inner` iterations; an attack stops early after a tiny change, as in a call of torch's optimizer."""
+        """Take up to `inner` iterations; an attack stops early after a tiny change, as torch's optimizer does."""
         rate = self._rate(step)
         inside, rows, active = self.going, torch.arange(len(self.active), device=self.active.device), self.active
         for _ in range(self.settings.inner):
