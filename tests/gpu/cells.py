@@ -23,8 +23,9 @@ def opened(name: str) -> list[str]:
     for text in texts:
         tree = ast.parse(text)
         if "run_study(" in text or made & {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}:
-            # What such a cell imports, a later open cell may use.
+            # A later open cell may use what such a cell imports. IPython only shows results and may not be installed.
             imports = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
+            imports = [node for node in imports if "IPython" not in ast.unparse(node)]
             kept += ["\n".join(map(ast.unparse, imports))] if imports else []
             made |= _assigned(tree)
         else:

@@ -1,4 +1,4 @@
-"""Try everything on a real GPU: `make gpu-check`, or `python -m tests.gpu.check [--device cuda] [name …]`.
+"""Try everything on a real GPU: `make gpu-check`, or `python -m tests.gpu.check [--device cuda] [--jobs 8] [name …]`.
 
 The smallest trial of every part of every page, every attack, defence and measure, training and the audit run on the CPU
 and on the GPU; the open cells of every page run on a machine that has one. A table says to how many digits results
@@ -6,18 +6,27 @@ agree, and how long each took. The exit code is 1 where something fails on the G
 allows: texts, statuses and counts must be the same; numbers below 1e-3 in size are errors near the precision and may
 differ by a factor of 100; all others, and tensors as a whole, may differ by a fiftieth, since sums are taken in another
 order. A name is a page's, or one of attacks, defences, measures, training and audit.
+
+With `--jobs` several processes share the tries and the GPU; a process that crashes costs only its present try. With
+`--output` the results are written to a JSON file, anew after each try, so that a run that is stopped leaves what it
+has. The book shows the file `benchmarks/gpu-check.json`.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import datetime
+import functools
+import json
 import math
+import platform
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -25,11 +34,12 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from gradleak import devices, studies
-from gradleak.runs import comparing, runner
+from gradleak import devices, storage, studies
+from gradleak.runs import comparing, experiments, runner
 from tests.gpu import cells
 from tests.gpu.attacks import TRIES, whole
 from tests.gpu.rows import exact, parts, rows_on
+from tests.gpu.sharing import shared
 from tests.pretended import NAME, pretended_gpu
 
 SMALL, FACTOR, SHARE = 1e-3, 100.0, 0.02
@@ -127,25 +137,114 @@ def _digits_of_tensors(own: Tensor, wanted: Tensor) -> tuple[float, bool]:
     return -math.log10(apart) if apart else math.inf, apart <= SHARE
 
 
-def check(one: Try, device: str) -> tuple[Checked, float, float]:
-    """Run something on the CPU and on the GPU; return how they agree, and the seconds that each took."""
+@dataclass(frozen=True)
+class Result:
+    """The result of one try, with the seconds that it took on the CPU and on the GPU."""
+
+    name: str
+    part: str
+    checked: Checked
+    on_cpu: float = 0.0
+    on_gpu: float = 0.0
+
+    @property
+    def digits(self) -> float | None:
+        """To how many digits the results agree, or None if they are the same."""
+        return None if self.checked.digits == math.inf else round(self.checked.digits, 2)
+
+    @property
+    def shown(self) -> str:
+        """The digits as a text."""
+        return "all" if self.digits is None else f"{self.digits:.0f}"
+
+    def entry(self) -> dict[str, Any]:
+        """Return the entry of the results file."""
+        found = {"name": self.name, "part": self.part, "digits alike": self.digits}
+        times = {"CPU s": round(self.on_cpu, 3), "GPU s": round(self.on_gpu, 3)}
+        return found | times | {"trouble": self.checked.trouble}
+
+
+def check(one: Try, device: str) -> Result:
+    """Run something on the CPU and on the GPU, and compare the results; an error on either side is the trouble."""
     started = time.perf_counter()
-    expected = one.run("cpu")
+    try:
+        expected = one.run("cpu")
+    except Exception as error:
+        return Result(one.name, one.part, Checked(0, f"on the CPU: {_line(error)}"), time.perf_counter() - started)
     middle = time.perf_counter()
     try:
         with pretended_gpu() if device == NAME else contextlib.nullcontext():
             found = agreed(one.run(device), expected)
     except Exception as error:  # whatever it does on a GPU, the others are tried
-        found = Checked(0, f"{type(error).__name__}: {str(error).partition(chr(10))[0]}")
-    return found, middle - started, time.perf_counter() - middle
+        found = Checked(0, _line(error))
+    return Result(one.name, one.part, found, middle - started, time.perf_counter() - middle)
+
+
+def _line(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+
+
+@functools.cache
+def _tries() -> dict[tuple[str, str], Try]:
+    return {(one.name, one.part): one for one in tries()}
+
+
+def _tried(asked: tuple[str, str, str]) -> Result:
+    """Check what is asked for by its name, part and device."""
+    name, part, device = asked
+    return check(_tries()[name, part], device)
+
+
+def _crashed(asked: tuple[str, str, str], end: str) -> Result:
+    return Result(*asked[:2], Checked(0, end))
+
+
+def _spoiled(result: Result) -> bool:
+    """Whether an error of CUDA came up, after which a process can do nothing more on the GPU."""
+    return "CUDA error" in result.checked.trouble
+
+
+def results(chosen: Sequence[Try], device: str, jobs: int = 1) -> Iterator[Result]:
+    """Check what is chosen, and yield each result when it is there."""
+    if jobs == 1:
+        yield from (check(one, device) for one in chosen)
+    else:
+        yield from shared(_tried, [(one.name, one.part, device) for one in chosen], jobs, _crashed, _spoiled)
+
+
+def described(device: str) -> dict[str, str]:
+    """Describe the GPU, the machine and the versions, as the results file does."""
+    return {
+        "device": devices.described("cuda") if device == "cuda" else "a pretended GPU",
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "processor": devices.processor(),
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+    }
+
+
+def write(file: Path, about: dict[str, str], chosen: Sequence[Try], found: Sequence[Result]) -> None:
+    """Write the results so far, in the order of the tries."""
+    content = {"about": about, "chosen": len(chosen), "tries": [one.entry() for one in _ordered(chosen, found)]}
+    text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"
+    storage.write_whole(file, lambda stream: stream.write(text.encode()))
+
+
+def _ordered(chosen: Sequence[Try], found: Sequence[Result]) -> list[Result]:
+    place = {(one.name, one.part): index for index, one in enumerate(chosen)}
+    return sorted(found, key=lambda one: place[one.name, one.part])
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Check all, or what is named, and print a table; return the exit code."""
     reader = argparse.ArgumentParser(description="Try every page, attack and defence on a GPU.")
     reader.add_argument("--device", default="cuda", choices=["cuda", NAME], help="the GPU, or the pretended one")
+    reader.add_argument("--jobs", type=int, default=1, help="the number of processes that share the tries and the GPU")
+    reader.add_argument("--output", type=Path, help="a JSON file for the results, written anew after each try")
     reader.add_argument("name", nargs="*", help="pages or groups to try; all where none is named")
     asked = reader.parse_args(arguments)
+    if asked.jobs < 1:
+        reader.error(f"--jobs must be a positive number; got {asked.jobs}")
     if asked.device == "cuda" and not torch.cuda.is_available():
         print("no GPU is at hand: torch.cuda.is_available() says so", file=sys.stderr)
         return 2
@@ -153,17 +252,30 @@ def main(arguments: list[str] | None = None) -> int:
     if not chosen:
         print(f"no page is called {', '.join(asked.name)}", file=sys.stderr)
         return 2
-    about = devices.described("cuda") if asked.device == "cuda" else "a pretended GPU"
-    table = Table("page", "part", "digits alike", "CPU s", "GPU s", "trouble", title=f"Everything on {about}")
-    wrong, started = 0, time.perf_counter()
-    for one in chosen:
-        found, here, there = check(one, asked.device)
-        digits = "all" if found.digits == math.inf else f"{found.digits:.0f}"
-        table.add_row(one.name, one.part, digits, f"{here:.1f}", f"{there:.1f}", found.trouble)
-        wrong += bool(found.trouble)
+    if asked.device == "cuda":
+        experiments.resolve_device("cuda")  # before CUDA starts, here and in the processes
+    about, started = described(asked.device), time.perf_counter()
+    found: list[Result] = []
+    for one in results(chosen, asked.device, asked.jobs):
+        found.append(one)
+        _report(one, f"{len(found)}/{len(chosen)}")
+        if asked.output:
+            write(asked.output, about, chosen, found)
+    table = Table("page", "part", "digits alike", "CPU s", "GPU s", "trouble", title=f"Everything on {about['device']}")
+    for one in _ordered(chosen, found):
+        times = f"{one.on_cpu:.1f}", f"{one.on_gpu:.1f}"
+        table.add_row(one.name, one.part, one.shown, *times, one.checked.trouble)
     Console(width=None if sys.stdout.isatty() else 160).print(table)
+    wrong = sum(bool(one.checked.trouble) for one in found)
     print(f"{len(chosen) - wrong} of {len(chosen)} agree, {time.perf_counter() - started:.0f} s")
     return int(wrong > 0)
+
+
+def _report(one: Result, count: str) -> None:
+    """Print a line on a finished try to the error stream."""
+    times = f"CPU {one.on_cpu:.1f} s, GPU {one.on_gpu:.1f} s"
+    trouble = f", trouble: {one.checked.trouble}" if one.checked.trouble else ""
+    print(f"[{count}] {one.name} {one.part}: {one.shown} digits, {times}{trouble}", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

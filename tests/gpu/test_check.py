@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -53,11 +55,76 @@ def test_what_fails_there_is_told_and_the_exit_code_says_so(
     assert "operands on two devices" in capsys.readouterr().out
 
 
+def test_what_fails_on_the_cpu_does_not_end_the_check(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def rows_on(device: str, name: str, part: str) -> list[dict[str, Any]]:
+        if part == "slope":
+            raise ModuleNotFoundError("No module named 'absent'")
+        return [{"value": 1.0}]
+
+    monkeypatch.setattr(check, "rows_on", rows_on)
+    assert check.main(["--device", "pretended", "loss-gradients"]) == 1
+    printed = capsys.readouterr()
+    assert "2 of 3 agree" in printed.out
+    assert "loss-gradients slope: 0 digits" in printed.err
+    assert "trouble: on the CPU: ModuleNotFoundError: No module named 'absent'" in printed.err
+
+
+def test_processes_share_the_tries_and_results_are_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "made" / "check.json"
+    assert (
+        check.main(["--device", "pretended", "--jobs", "2", "--output", str(file), "loss-gradients", "measures"]) == 0
+    )
+    printed = capsys.readouterr()
+    assert "7 of 7 agree" in printed.out
+    assert len(printed.err.splitlines()) == 7
+    assert "[7/7]" in printed.err.splitlines()[-1]
+    content = json.loads(file.read_text("utf-8"))
+    assert content["about"].keys() == {"device", "torch", "python", "processor", "date"}
+    assert content["about"]["device"] == "a pretended GPU"
+    assert content["chosen"] == 7
+    parts = ["psnr", "ssim", "fft2d", "lpips", "(open cells)", "slope", "counts"]
+    assert [one["part"] for one in content["tries"]] == parts, "in the order of the tries"
+    for one in content["tries"]:
+        assert one.keys() == {"name", "part", "digits alike", "CPU s", "GPU s", "trouble"}
+        assert (one["digits alike"], one["trouble"]) == (None, "")
+
+
+def test_a_run_that_is_stopped_leaves_its_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def rows_on(device: str, name: str, part: str) -> list[dict[str, Any]]:
+        if part == "counts":
+            raise KeyboardInterrupt
+        return [{"value": 1.0 if device == "cpu" else 1.01}]
+
+    monkeypatch.setattr(check, "rows_on", rows_on)
+    file = tmp_path / "check.json"
+    with pytest.raises(KeyboardInterrupt):
+        check.main(["--device", "pretended", "--output", str(file), "loss-gradients"])
+    content = json.loads(file.read_text("utf-8"))
+    assert content["chosen"] == 3
+    assert [(one["part"], one["digits alike"]) for one in content["tries"]] == [("(open cells)", None), ("slope", 2.0)]
+    assert [one.name for one in tmp_path.iterdir()] == ["check.json"]
+
+
+def test_a_process_ends_after_an_error_of_cuda() -> None:
+    asked = "attacks", "iDLG", "cuda"
+    lost = check._crashed(asked, "the process ended with exit code -11")
+    assert lost.entry() == {"name": "attacks", "part": "iDLG", "digits alike": 0, "CPU s": 0, "GPU s": 0} | {
+        "trouble": "the process ended with exit code -11"
+    }
+    error = "AcceleratorError: CUDA error: an illegal memory access was encountered"
+    assert check._spoiled(check.Result("attacks", "iDLG", check.Checked(0, error)))
+    assert not check._spoiled(check.Result("attacks", "iDLG", check.Checked(0, "OutOfMemoryError: CUDA out of memory")))
+
+
 def test_without_a_gpu_or_a_page(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert check.main([]) == 2
     assert "no GPU is at hand" in capsys.readouterr().err
     assert check.main(["--device", "pretended", "no-such-page"]) == 2
+    with pytest.raises(SystemExit):
+        check.main(["--jobs", "0"])
 
 
 @pytest.mark.parametrize(
