@@ -511,13 +511,12 @@ class _Paced(_Searched):
                 some, self.memory.most = torch.stack([busy.long(), self.memory.pushed.max()]).tolist()
                 if not some:
                     return
-            renewed = self._aimed(self._rate(step), starting)
+            new = self._aimed(self._rate(step), starting)
             aim = (
-                torch.where(starting[:, None], renewed[0], direction),
-                *(
-                    torch.where(starting, new, old)
-                    for new, old in zip(renewed[1:], (promised, length * shrink, steepest), strict=True)
-                ),
+                torch.where(starting[:, None], new[0], direction),
+                torch.where(starting, new[1], promised),
+                torch.where(starting, new[2], length * shrink),
+                torch.where(starting, new[3], steepest),
             )
 
     def going_after(self, step: int) -> Tensor:
