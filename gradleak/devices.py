@@ -90,8 +90,8 @@ class Replayed:
 
     A call of `function(at, which)` launches hundreds of small kernels, and on a GPU the launches take longer than the
     kernels. A CUDA graph records them once, and replays them on the same memory by a single launch. It is recorded when
-    the function is called for the third time with the same object `which` and as many rows `at`; if that fails, because
-    the host must wait for a number or memory is short, the function is called as before. On other devices it always is.
+    the function is called for the third time with the same object `which`. If it cannot be recorded, because the host
+    must wait for a number or memory is short, the function is called as before. On other devices it always is.
 
     Args:
         function: A function of two tensors, places and the indices of attacks. It returns tensors.
@@ -116,9 +116,7 @@ class Replayed:
         if which is not self._which:
             self._which, self._calls, self._graph = which, 0, None
         self._calls += 1
-        if self._calls <= self.PLAIN:
-            return self.function(at, which)
-        if self._graph is None and not self._recorded(at, which):
+        if self._calls <= self.PLAIN or (self._graph is None and not self._recorded(at, which)):
             return self.function(at, which)
         self._at.copy_(at)
         self._graph.replay()
@@ -132,23 +130,31 @@ class Replayed:
     def _recorded(self, at: Tensor, which: Tensor) -> bool:
         """Record the graph, and return whether this was possible."""
         self._at = at.clone()
-        graph = self._new_graph()
         try:
-            with self._recording(graph):
+            # A recording that the host interrupts would leave torch's random numbers unusable, so try it before.
+            with _unread():
+                self.function(self._at, which)
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
                 self._results = self.function(self._at, which)
         except RuntimeError:
-            # torch.OutOfMemoryError is one, too: a graph keeps memory of its own.
+            # This may be a torch.OutOfMemoryError, because a graph keeps memory of its own.
             self.able, self._results = False, ()
             torch.cuda.empty_cache()
             return False
         self._graph = graph
         return True
 
-    def _new_graph(self) -> Any:
-        return torch.cuda.CUDAGraph()
 
-    def _recording(self, graph: Any) -> contextlib.AbstractContextManager[Any]:
-        return torch.cuda.graph(graph)
+@contextlib.contextmanager
+def _unread() -> Iterator[None]:
+    """Raise a RuntimeError inside the block if the host waits for the GPU."""
+    before = torch.cuda.get_sync_debug_mode()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode(before)
 
 
 def least_squares(matrix: Tensor, target: Tensor, driver: str | None = None) -> Tensor:

@@ -40,9 +40,11 @@ from tests.gpu import cells
 from tests.gpu.attacks import TRIES, whole
 from tests.gpu.rows import exact, parts, rows_on
 from tests.gpu.sharing import shared
-from tests.pretended import NAME, pretended_gpu
 
 SMALL, FACTOR, SHARE = 1e-3, 100.0, 0.02
+# The pretended GPU's name. Its module is imported only if it is asked for, because it registers an accelerator, and torch
+# can then compute no gradients on a real GPU.
+NAME = "pretended"
 
 
 @dataclass(frozen=True)
@@ -173,11 +175,19 @@ def check(one: Try, device: str) -> Result:
         return Result(one.name, one.part, Checked(0, f"on the CPU: {_line(error)}"), time.perf_counter() - started)
     middle = time.perf_counter()
     try:
-        with pretended_gpu() if device == NAME else contextlib.nullcontext():
+        with _gpu(device):
             found = agreed(one.run(device), expected)
     except Exception as error:  # whatever it does on a GPU, the others are tried
         found = Checked(0, _line(error))
     return Result(one.name, one.part, found, middle - started, time.perf_counter() - middle)
+
+
+def _gpu(device: str) -> contextlib.AbstractContextManager[Any]:
+    if device != NAME:
+        return contextlib.nullcontext()
+    from tests.pretended import pretended_gpu
+
+    return pretended_gpu()
 
 
 def _line(error: Exception) -> str:

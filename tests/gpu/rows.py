@@ -8,7 +8,6 @@ from typing import Any
 from gradleak import studies
 from gradleak.runs import comparing, runner
 from gradleak.runs.plain import plain
-from tests.pretended import pretended_gpu
 
 # The pretended GPU runs the CPU's own kernels, so that rows are the same to the last bit, but for these pages.
 ROUNDED = {
@@ -58,6 +57,8 @@ def rows_on(device: str, name: str, part: str) -> list[dict[str, Any]]:
 
 def compared(name: str, part: str) -> list[str]:
     """Return where the rows of a trial on the pretended GPU differ from those on the CPU."""
+    from tests.pretended import pretended_gpu
+
     expected = rows_on("cpu", name, part)
     with pretended_gpu() as gpu:
         found = rows_on(gpu.device, name, part)

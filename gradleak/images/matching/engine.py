@@ -139,7 +139,7 @@ def match(
         _check_second_order(known, distance, prior)
     target = None if known.searched else known.labels
     features = known.features(all_leaks, label_prior) if distance.feature else None
-    objective = Objective(all_leaks, target, features, distance, prior)
+    objective = Objective(all_leaks, target, features, distance, prior, attacks=len(all_leaks) * restarts)
     places = _starts(objective, known, len(all_leaks), restarts, seed, start, settings.spread)
     misfit = None
     if isinstance(settings, LevenbergMarquardt):

@@ -13,12 +13,15 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional as F
 
-from gradleak.devices import differentiable
+from gradleak.devices import accelerated, differentiable
 from gradleak.errors import InputError, unknown
+from gradleak.images.matching.patches import patched
 from gradleak.leak import Gradients, Leak
 
 Kind = Literal["l2", "cosine", "layers"]
 Definition = Literal["sum", "mean"]
+# On a GPU so many attacks at once compute convolutions by patches. For few attacks cuDNN's kernels are faster.
+MANY = 16
 
 
 @dataclass(frozen=True)
@@ -128,15 +131,24 @@ class Objective:
     """The loss of A attacks on N leaks of one model, and its gradient, computed for all attacks at once.
 
     Throughout, `places` (A, P) has each attack's B inputs, followed by B × C label scores if labels are searched as
-    well. `owners` (A,) has the index of each attack's leak.
+    well. `owners` (A,) has the index of each attack's leak. `attacks` is the number of attacks that is expected.
     """
 
     def __init__(
-        self, leaks: list[Leak], labels: Tensor | None, features: Tensor | None, distance: Distance, prior: ImagePrior
+        self,
+        leaks: list[Leak],
+        labels: Tensor | None,
+        features: Tensor | None,
+        distance: Distance,
+        prior: ImagePrior,
+        *,
+        attacks: int = 1,
     ) -> None:
         first = leaks[0]
         assert first.input_shape is not None
         self.model: nn.Module = copy.deepcopy(first.model).eval().requires_grad_(False)
+        if attacks >= MANY and accelerated(first.weight_gradient.device):
+            patched(self.model)
         self.parameters: Gradients = {name: self.model.get_parameter(name) for name in first.gradients}
         self.count, self.head = len(leaks), first.head
         self.labels, self.features = labels, features
