@@ -24,9 +24,10 @@ from gradleak.studies import Study
 if TYPE_CHECKING:
     from gradleak.book.pages import PageRun
 
-# `SOURCES` are the inputs of a build, and `MADE` are the folders that a build writes into the book. `RENDERED` are the
-# other inputs of the HTML.
-SOURCES = ("gradleak", "notebooks", "results", "book", "_config.yml", "benchmarks/results.json")
+# `MEASURED` are files that may be absent, `SOURCES` the inputs of a build, and `MADE` the folders that a build writes
+# into the book. `RENDERED` are the other inputs of the HTML.
+MEASURED = ("benchmarks/results.json", "benchmarks/gpu-check.json")
+SOURCES = ("gradleak", "notebooks", "results", "book", "_config.yml", *MEASURED)
 MADE = ("book/executed", "book/generated")
 RENDERED = ("_config.yml", "book", "gradleak/book/build.py")
 

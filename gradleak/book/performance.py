@@ -12,7 +12,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from gradleak import paths
-from gradleak.book import growth
+from gradleak.book import gpu_check, growth
 from gradleak.show import figures
 from gradleak.show.tables import Table
 
@@ -81,6 +81,7 @@ def write_page(folder: Path) -> str:
             matching_text(tables["matching"].iloc[0]),
             restoring_text(tables["matching"].iloc[1:]),
             *(_launches(tables["launches"]) if "launches" in tables else ()),
+            *gpu_check.section(),
             *(_growth(tables["growth"], folder) if "growth" in tables else ()),
             *(_starts(tables["starts"]) if "starts" in tables else ()),
         ]

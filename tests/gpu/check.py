@@ -35,6 +35,7 @@ from rich.table import Table
 from torch import Tensor
 
 from gradleak import devices, storage, studies
+from gradleak.book.gpu_check import OPEN_CELLS, PRETENDED
 from gradleak.runs import comparing, experiments, runner
 from tests.gpu import cells
 from tests.gpu.attacks import TRIES, whole
@@ -70,7 +71,7 @@ def tries() -> Iterator[Try]:
         for part, run in members.items():
             yield Try(group, part, partial(_settled, run))
     for name in studies.names():
-        yield Try(name, "(open cells)", partial(_opened, name))
+        yield Try(name, OPEN_CELLS, partial(_opened, name))
     for name, part in parts():
         # Looked up when it runs, so that a test may put another in its place.
         yield Try(name, part, lambda device, name=name, part=part: rows_on(device, name, part))
@@ -225,7 +226,7 @@ def results(chosen: Sequence[Try], device: str, jobs: int = 1) -> Iterator[Resul
 def described(device: str) -> dict[str, str]:
     """Describe the GPU, the machine and the versions, as the results file does."""
     return {
-        "device": devices.described("cuda") if device == "cuda" else "a pretended GPU",
+        "device": devices.described("cuda") if device == "cuda" else PRETENDED,
         "torch": torch.__version__,
         "python": platform.python_version(),
         "processor": devices.processor(),
@@ -233,9 +234,10 @@ def described(device: str) -> dict[str, str]:
     }
 
 
-def write(file: Path, about: dict[str, str], chosen: Sequence[Try], found: Sequence[Result]) -> None:
+def write(file: Path, about: dict[str, str], jobs: int, chosen: Sequence[Try], found: Sequence[Result]) -> None:
     """Write the results so far, in the order of the tries."""
-    content = {"about": about, "chosen": len(chosen), "tries": [one.entry() for one in _ordered(chosen, found)]}
+    entries = [one.entry() for one in _ordered(chosen, found)]
+    content = {"about": about, "jobs": jobs, "chosen": len(chosen), "tries": entries}
     text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"
     storage.write_whole(file, lambda stream: stream.write(text.encode()))
 
@@ -270,7 +272,7 @@ def main(arguments: list[str] | None = None) -> int:
         found.append(one)
         _report(one, f"{len(found)}/{len(chosen)}")
         if asked.output:
-            write(asked.output, about, chosen, found)
+            write(asked.output, about, asked.jobs, chosen, found)
     table = Table("page", "part", "digits alike", "CPU s", "GPU s", "trouble", title=f"Everything on {about['device']}")
     for one in _ordered(chosen, found):
         times = f"{one.on_cpu:.1f}", f"{one.on_gpu:.1f}"
