@@ -43,8 +43,8 @@ from tests.gpu.rows import exact, parts, rows_on
 from tests.gpu.sharing import shared
 
 SMALL, FACTOR, SHARE = 1e-3, 100.0, 0.02
-# The pretended GPU's name. Its module is imported only if it is asked for, because it registers an accelerator, and torch
-# can then compute no gradients on a real GPU.
+# The pretended GPU's name. Its module is imported only if it is asked for: it registers an accelerator, and then torch
+# computes no gradients on a real GPU.
 NAME = "pretended"
 
 

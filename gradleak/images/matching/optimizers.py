@@ -246,35 +246,47 @@ class _Memory:
         """Forget the pairs of the attacks where `lost` (A,) is true."""
         self.pushed, self.scale = self.pushed.masked_fill(lost, 0), self.scale.masked_fill(lost, 1)
 
-    def push(self, which: Tensor, s: Tensor, y: Tensor, slopes: Tensor, taken: Tensor) -> None:
+    def push(self, which: Tensor | None, s: Tensor, y: Tensor, slopes: Tensor, taken: Tensor) -> None:
         """Record steps s of the attacks `which` (a,) that changed their gradient by y to `slopes`, (a, P) each.
 
         Attacks where `taken` (a,) is false did not move. A pair is kept only if its curvature is positive. All products
         with the history are computed together, because reading the history dominates the cost of a step.
+
+        Args:
+            which: The indices of the attacks; None for all of them.
+            s: The steps.
+            y: The changes of the gradient.
+            slopes: The gradients after the steps.
+            taken: Which attacks moved.
         """
         unit = s.norm(dim=1) * y.norm(dim=1) if self.relative else 1.0
         curved = taken & ((s * y).sum(dim=1) > LEAST_CURVATURE * unit)
-        slot, mask = self.pushed[which] % self.length, curved[:, None]
-        self.s[which, slot] = torch.where(mask, s, self.s[which, slot])
-        self.y[which, slot] = torch.where(mask, y, self.y[which, slot])
-        self.pushed[which] += curved
+        rows = torch.stack([s, y, slopes], dim=1)
+        if which is not None:
+            # Compute unused products for the other attacks, because selecting histories would cost more.
+            taken, curved, rows = (
+                value.new_zeros(len(self.s), *value.shape[1:]).index_copy_(0, which, value)
+                for value in (taken, curved, rows)
+            )
+        slot = self.pushed % self.length
+        for history, new in ((self.s, rows[:, 0]), (self.y, rows[:, 1])):
+            _put(history, 1, slot, torch.where(curved[:, None], new, _taken_from(history, 1, slot)))
+        self.pushed = self.pushed + curved
         self.most += 1
         used = self._held()
         if used == 0:
             return
-        rows = torch.stack([s, y, slopes], dim=1)
-        if len(which) < len(self.s):
-            # Compute unused products for the other attacks, because selecting histories would cost more.
-            rows = rows.new_zeros(len(self.s), *rows.shape[1:]).index_copy_(0, which, rows)
-        by_s = torch.bmm(rows[:, 1:], self.s[:, :used].mT).double()[which]
-        by_y = torch.bmm(rows, self.y[:, :used].mT).double()[which]
+        by_s = torch.bmm(rows[:, 1:], self.s[:, :used].mT).double()
+        by_y = torch.bmm(rows, self.y[:, :used].mT).double()
         for products, update in ((self.sg, by_s[:, 1]), (self.yg, by_y[:, 2])):
-            products[which, :used] = torch.where(taken[:, None], update, products[which, :used])
+            products[:, :used] = torch.where(taken[:, None], update, products[:, :used])
+        slot = slot.clamp(max=used - 1)
         for products, row, column in ((self.sy, by_y[:, 0], by_s[:, 0]), (self.yy, by_y[:, 1], by_y[:, 1])):
-            products[which, slot, :used] = torch.where(mask, row, products[which, slot, :used])
-            products[which, :used, slot] = torch.where(mask, column, products[which, :used, slot])
-        scale = self.sy[which, slot, slot] / self.yy[which, slot, slot]
-        self.scale[which] = torch.where(curved, scale, self.scale[which])
+            part = products[:, :used, :used]
+            _put(part, 1, slot, torch.where(curved[:, None], row, _taken_from(part, 1, slot)))
+            _put(part, 2, slot, torch.where(curved[:, None], column, _taken_from(part, 2, slot)))
+        self_products = [_taken_from(_taken_from(products, 1, slot), 1, slot) for products in (self.sy, self.yy)]
+        self.scale = torch.where(curved, self_products[0] / self_products[1], self.scale)
 
     def _held(self) -> int:
         """Return the number of slots in use, or an upper bound until the number is read."""
@@ -315,6 +327,26 @@ class _Memory:
         weights = weights.to(slopes)
         correction = torch.baddbmm(torch.bmm(weights[:, :1], s), weights[:, 1:], y).squeeze(1)
         return -(scale.to(slopes) * slopes + correction)
+
+
+def _places(values: Tensor, dimension: int, slot: Tensor) -> Tensor:
+    """Return indices that name, in a dimension of values (A, …), the place `slot` (A,) of each attack."""
+    shape = list(values.shape)
+    shape[dimension] = 1
+    return slot.reshape(-1, *[1] * (values.ndim - 1)).expand(shape)
+
+
+def _taken_from(values: Tensor, dimension: int, slot: Tensor) -> Tensor:
+    """Return what values (A, …) hold in a dimension at each attack's place."""
+    return values.gather(dimension, _places(values, dimension, slot)).squeeze(dimension)
+
+
+def _put(values: Tensor, dimension: int, slot: Tensor, new: Tensor) -> None:
+    """Write into values (A, …) at each attack's place in a dimension.
+
+    Indexing would do the same. In torch's deterministic mode it sorts the indices first, with many kernels.
+    """
+    values.scatter_(dimension, _places(values, dimension, slot), new.unsqueeze(dimension))
 
 
 def lbfgs(settings: LBFGS, evaluate: Evaluate, places: Tensor, track: Track, enough: float) -> None:
@@ -407,8 +439,7 @@ class _Searched(_Run):
             # A search that fails even along the steepest descent has converged: the loss is flat within rounding.
             stuck = ~taken & steepest
             self.memory.forget(~taken)
-            all_rows = torch.arange(len(taken), device=taken.device)
-            self.memory.push(all_rows, moved - self.places, slopes - self.slopes, slopes, taken)
+            self.memory.push(None, moved - self.places, slopes - self.slopes, slopes, taken)
             self.places, self.losses, self.slopes = moved, losses, slopes
             self.track.end(self.active, settled=self.going & stuck)
             self._leave(self._over() | stuck)
@@ -482,10 +513,7 @@ class _Paced(_Searched):
         self.first, budget = step, self.settings.inner * min(stride, self.settings.steps - step)
         self.taken = torch.zeros_like(self.active)
         starting, tries = torch.ones_like(self.going), torch.zeros_like(self.active)
-        all_rows, aim = (
-            torch.arange(len(self.active), device=self.active.device),
-            self._aimed(self._rate(step), starting),
-        )
+        aim = self._aimed(self._rate(step), starting)
         for round in itertools.count(1):
             direction, promised, length, steepest = aim
             searching = self.going & (self.taken < budget)
@@ -496,7 +524,7 @@ class _Paced(_Searched):
             accepted, tries = searching & enough, tries + 1
             failed = searching & ~accepted & (tries == TRIES)
             self.memory.forget(failed)
-            self.memory.push(all_rows, trial - self.places, slopes - self.slopes, slopes, accepted)
+            self.memory.push(None, trial - self.places, slopes - self.slopes, slopes, accepted)
             self.places = torch.where(accepted[:, None], trial, self.places)
             self.slopes = torch.where(accepted[:, None], slopes, self.slopes)
             self.losses = torch.where(accepted, losses, self.losses)
@@ -533,7 +561,9 @@ class _Plain(_Run):
     def step(self, step: int) -> None:
         """Take up to `inner` iterations; an attack stops early after a tiny change, as torch's optimizer does."""
         rate = self._rate(step)
-        inside, rows, active = self.going, torch.arange(len(self.active), device=self.active.device), self.active
+        inside, active = self.going, self.active
+        # The indices of the attacks that move in this step; None for all of them.
+        rows: Tensor | None = None
         for _ in range(self.settings.inner):
             direction = self.memory.direction(self.slopes)
             length = torch.where(self.fresh, self._first(rate), torch.full_like(self.losses, rate))
@@ -541,27 +571,37 @@ class _Plain(_Run):
             inside = inside & (promised <= -LEAST_CHANGE)
             if self._due():
                 self.unread = 0
-                stay = _staying(inside[rows])
+                stay = _staying(_at(inside, rows))
                 if stay is not None:
-                    rows, active = rows[stay], active[stay]
-                if len(rows) == 0:
+                    rows, active = stay if rows is None else rows[stay], active[stay]
+                if len(active) == 0:
                     break
             self.unread += 1
-            moving = inside[rows]
-            moves = (length[:, None] * direction)[rows]
-            moved = self.places[rows] + moves
+            moving, moves = _at(inside, rows), _at(length[:, None] * direction, rows)
+            places, old_losses, old_slopes = (_at(value, rows) for value in (self.places, self.losses, self.slopes))
+            moved = places + moves
             losses, slopes = self.evaluate(moved, active)
             self.track.see(active, moved, losses, moving)
-            self.memory.push(rows, moves, slopes - self.slopes[rows], slopes, moving)
-            change = (losses - self.losses[rows]).abs()
-            self.places[rows] = torch.where(moving[:, None], moved, self.places[rows])
-            self.slopes[rows] = torch.where(moving[:, None], slopes, self.slopes[rows])
-            self.losses[rows] = torch.where(moving, losses, self.losses[rows])
-            self.fresh[rows] = self.fresh[rows] & ~moving
+            self.memory.push(rows, moves, slopes - old_slopes, slopes, moving)
+            change = (losses - old_losses).abs()
+            self.places = _with(self.places, rows, torch.where(moving[:, None], moved, places))
+            self.slopes = _with(self.slopes, rows, torch.where(moving[:, None], slopes, old_slopes))
+            self.losses = _with(self.losses, rows, torch.where(moving, losses, old_losses))
+            self.fresh = _with(self.fresh, rows, _at(self.fresh, rows) & ~moving)
             ended = (moves.abs().amax(dim=1) <= LEAST_CHANGE) | (change < LEAST_CHANGE) | ~torch.isfinite(losses)
-            inside = inside.index_copy(0, rows, moving & ~ended)
+            inside = _with(inside, rows, moving & ~ended)
         # An attack whose next step predicts no decrease would never move again.
         promised = (self.memory.direction(self.slopes) * self.slopes).sum(dim=1)
         flat = promised > -LEAST_CHANGE
         self.track.end(self.active, settled=self.going & flat)
         self._leave(self._over() | flat)
+
+
+def _at(values: Tensor, rows: Tensor | None) -> Tensor:
+    """Return the rows of values, or all values if there are no row numbers."""
+    return values if rows is None else values[rows]
+
+
+def _with(values: Tensor, rows: Tensor | None, new: Tensor) -> Tensor:
+    """Return values with new ones in these rows, or all new ones if there are no row numbers."""
+    return new if rows is None else values.index_copy(0, rows, new)

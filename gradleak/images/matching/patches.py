@@ -58,8 +58,9 @@ class _Added(_Linear):
 
     @staticmethod
     def forward(patches: Tensor, window: Window) -> Tensor:
-        size = window.shape[1:]
-        return F.fold(patches, size, window.kernel, padding=window.padding, stride=window.stride)
+        size, kernel = window.shape[1:], window.kernel
+        images: Tensor = F.fold(patches, size, kernel, padding=window.padding, stride=window.stride)
+        return images
 
     @staticmethod
     def backward(ctx: Any, slope: Tensor) -> tuple[Tensor, None]:
