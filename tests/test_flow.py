@@ -16,7 +16,7 @@ import gradleak
 # above it; of two packages on one line neither knows the other.
 FLOW = (
     "errors",
-    "paths storage interrupts reporting spans devices precision",
+    "paths storage interrupts reporting spans devices precision wording",
     "losses augment data",
     "leak metrics models",
     "defenses",

@@ -30,7 +30,10 @@ LAYERS: tuple[tuple[str, tuple[str, ...]], ...] = (
         ("leak", "defenses", "models", "data", "metrics"),
     ),
     ("labels and losses", ("augment", "losses")),
-    ("used by all parts", ("precision", "devices", "spans", "reporting", "interrupts", "paths", "storage", "errors")),
+    (
+        "used by all parts",
+        ("precision", "devices", "spans", "reporting", "interrupts", "paths", "storage", "wording", "errors"),
+    ),
 )
 COLOURS = ("#e8eef3", "#f6e3de", "#dbe7ef", "#f5ecd9", "#e3ede4", "#ece6f0", "#eef0f2", "#f3ece2")
 

@@ -31,6 +31,7 @@ from gradleak.studies.shared import attacked_networks
 from gradleak.studies.shared.attacked_networks import STAGES, AttackedNetwork, Stage
 from gradleak.studies.shared.mosaics import packed, show
 from gradleak.studies.shared.restored import Quality, quality
+from gradleak.wording import plain
 
 # wang2024's weights of total variation.
 VARIATION = {"untrained": 1e-2, "trained": 1e-3}
@@ -53,9 +54,9 @@ class Parameters(studies.Parameters):
         paper=45,
         ge=0,
         le=10_000,
-        about="images per L2 row of the untrained LeNet that get whole (full) L-BFGS steps",
+        about="images per L2 row of the untrained LeNet that get full L-BFGS steps",
     )
-    whole_starts: int = setting(1, paper=10, ge=1, le=100, about="random starts per image of the runs with whole steps")
+    whole_starts: int = setting(1, paper=10, ge=1, le=100, about="random starts per image of the runs with full steps")
     stages: list[Stage] = setting(["untrained"], paper=list(STAGES), about="stages of training: untrained, trained")
     dataset: str = setting("photos", paper="cifar10", about="private images, test split")
 
@@ -428,7 +429,7 @@ def interval_table(record: Record, runs: Mapping[str, str], run: str = "label") 
                 "labels": labels,
                 "distance": _distance(distance),
                 "LeNet": stage,
-                run: runs[str(name)],
+                run: plain(runs[str(name)]),
                 "images × starts": f"{len(values)} × {group['restart'].nunique()}",
                 "mean PSNR (dB)": f"{values.mean():.1f}",
                 "95 % interval (dB)": f"{low:.1f} … {high:.1f}",
@@ -456,7 +457,7 @@ def detail_table(record: Record, run: str = "label", names: Mapping[str, str] | 
         psnr=rows["psnr"].astype(float).clip(lower=0),
         diverged=rows["status"].eq("diverged"),
         distance=rows["distance"].map(_distance),
-        run=rows["run"].map(lambda name: (names or {}).get(name, name)),
+        run=rows["run"].map(lambda name: plain((names or {}).get(name, name))),
     )
     return summary(
         rows,
@@ -480,7 +481,7 @@ def paired_table(record: Record) -> pd.DataFrame:
     """
     rows = rows_of(record, "paired")
     return summary(
-        rows.assign(distance=rows["distance"].map(_distance)),
+        rows.assign(distance=rows["distance"].map(_distance), run=rows["run"].map(plain)),
         {"labels": "labels", "distance": "distance", "LeNet": "stage", "compared": "run"},
         {
             "difference of mean PSNR (dB)": only("difference", "+.2f"),

@@ -29,6 +29,7 @@ from gradleak.show.drawn import drawn, stacked
 from gradleak.show.headline import Headline
 from gradleak.show.summaries import among, only, percent, select, summary, total
 from gradleak.studies import Experiment, Row, setting
+from gradleak.wording import plain
 
 PLACE = "Beyond section 4"
 DATASET = "photos"
@@ -304,7 +305,7 @@ def kept_table(record: Record) -> pd.DataFrame:
     """
     rows = select(record.rows(Hunt), broken="none")
     rows = _ordered(rows, "family", FAMILIES)
-    counts = {outcome: total(column) for outcome, column in COUNTS.items()}
+    counts = {plain(outcome): total(column) for outcome, column in COUNTS.items()}
     return summary(
         rows.assign(attack=rows["family"].map(WORDS)), {"attack": "attack"}, {"attacks": total("cases"), **counts}
     )
@@ -364,7 +365,7 @@ def unnoticed_table(record: Record) -> pd.DataFrame:
 
 
 def _first_example(rows: pd.DataFrame) -> str:
-    return str(next(text for text in rows["examples"] if text)).partition(";")[0]
+    return plain(str(next(text for text in rows["examples"] if text)).partition(";")[0])
 
 
 def cost_table(record: Record) -> pd.DataFrame:

@@ -27,6 +27,7 @@ from gradleak.show.summaries import among, greatest, joined, least, only, percen
 from gradleak.studies import Experiment, setting
 from gradleak.studies.shared.samples import DTYPES, LABELS, random_layer, soft_labels
 from gradleak.studies.shared.searched import KNOWN, Judged, judged, percentage, search_both
+from gradleak.wording import plain
 
 PLACE = "Appendices B and C"
 # Failures: the section of the paper, the kind of label, and the name in tables.
@@ -248,8 +249,10 @@ def table(record: Record) -> pd.DataFrame:
     return summary(
         rows.assign(
             name=[
-                f"{CASES[case][2]} ({CASES[case][0]})".replace("(new)", "(not in the paper)") for case in rows["case"]
-            ]
+                f"{plain(CASES[case][2])} ({CASES[case][0]})".replace("(new)", "(not in the paper)")
+                for case in rows["case"]
+            ],
+            labels=rows["labels"].map(plain),
         ),
         {"case": "name", "labels": "labels"},
         {
@@ -260,7 +263,7 @@ def table(record: Record) -> pd.DataFrame:
             "exact solver: no label": only("failed", percent(1)),
             "exact solver: wrong but called unique": only("silent", ".0f"),
             "exact solver: class right": only("class_right", percent()),
-            "iDLG: class right": among(only("idlg", percent()), labels="onehot"),
+            "iDLG: class right": among(only("idlg", percent()), labels=plain("onehot")),
         },
     )
 
@@ -276,7 +279,7 @@ def frontier_table(record: Record) -> pd.DataFrame:
     # Zero gradients have no candidates, so take the share among the others.
     rows["listed"] = rows["truth_among"] / (100 - rows["zero"]) * 100
     return summary(
-        rows,
+        rows.assign(labels=rows["labels"].map(plain)),
         {"labels": "labels", "precision": "dtype"},
         {
             "all recovered up to a logit scale of": _last_whole,

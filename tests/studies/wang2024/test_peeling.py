@@ -34,7 +34,7 @@ def test_noise_is_never_called_unique(record: Record) -> None:
 
 def test_the_count_is_of_networks_and_sizes() -> None:
     counted = peeling.counts_table().set_index(["network", "from B"])
-    assert counted.loc[("ResNet20", "2"), "reason"] == "128 positions of 2 samples in 64 channels"
+    assert counted.loc[("ResNet20", "2"), "reason"] == "128 output positions (B = 2), but only 64 channels"
     assert "MaxPool2d" in counted.loc[("ResNet18, 7×7 stem", "1"), "reason"]
     assert counted.loc[("ResNet18, CIFAR form", "8"), "peeling ends at"] == "layer3.0.conv1, shortcut"
 

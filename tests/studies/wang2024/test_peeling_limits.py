@@ -35,7 +35,7 @@ def test_a_factor_is_seen_through_by_who_looks_for_it(record: Record) -> None:
 
 def test_what_ends_the_way_is_named(record: Record) -> None:
     table = peeling_limits.reach_table(record).set_index("network")
-    assert table.loc["LeNet, sigmoid", "why peeling ended"] == "48 equations for 64 unknowns a channel"
+    assert table.loc["LeNet, sigmoid", "why peeling ended"] == "48 equations for 64 unknowns in each channel"
     assert table.loc["LeNet, sigmoid", "layers recovered"] == "1"
     assert "rank" in str(table.loc["ResNet20", "why peeling ended"])
 
