@@ -109,7 +109,7 @@ def rerun(study: Study, record: Record) -> Rerun:
 def name_of(claim: claims.Claim) -> str:
     """Return a short name of a claim: the cell of a published table, or the place and the statement."""
     if claim.table:
-        return f"{claim.table.partition(':')[0]}: {', '.join(filter(None, (claim.group, claim.row, claim.column)))}"
+        return f"{claim.table.partition(':')[0]}: {', '.join(filter(None, claim.shown_names))}"
     return f"{claim.place}: {claim.statement}"
 
 

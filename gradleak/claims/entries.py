@@ -6,7 +6,8 @@ other entry is one of these:
     a claim, which has an `id`;
     a list `claims`, beside the fields that they share;
     a published table, with an `id` that starts the ids of its cells, `table` (its title), `columns` and `rows` by
-        name, and the fields that all cells share. Its `statement` may contain {group}, {row} and {column}.
+        name, and the fields that all cells share. Its `statement` may contain {group}, {row} and {column}. Ids contain
+        the names of groups, rows and columns; `heads` maps a name to the words that readers see in its place.
 
 A row is a list of published cells, one for each column, with `~` for an empty cell. Or it is a mapping with `cells` and
 further fields of the row. A row without cells makes a claim of every column, whose published value the table states. A
@@ -70,6 +71,7 @@ def _cells(entry: Entry) -> Iterator[Entry]:
     columns, rows = entry.get("columns"), entry.get("rows")
     if not isinstance(columns, dict) or not isinstance(rows, dict) or not columns or not rows or "id" not in entry:
         raise ValueError(f"{name} must have an id, columns and rows")
+    heads, used = _heads(entry, name), set[str]()
     for group, label, row in _rows(rows, entry.get("by"), name):
         cells = row.pop("cells", [{}] * len(columns))
         if not isinstance(cells, list) or len(cells) != len(columns):
@@ -81,8 +83,22 @@ def _cells(entry: Entry) -> Iterator[Entry]:
             claim = _joined(common, column_fields or {}, row, cell_fields)
             names = {"group": group, "row": label, "column": str(column)}
             claim["id"] = "-".join(_slug(part) for part in (entry["id"], *names.values()) if part)
-            claim["statement"] = _filled(str(claim.get("statement", "{column}, {row}")), names, name)
+            shown = {kind: heads.get(one, one) for kind, one in names.items()}
+            claim["statement"] = _filled(str(claim.get("statement", "{column}, {row}")), shown, name)
+            used |= set(names.values())
             yield claim | names
+    if unknown := sorted(heads.keys() - used):
+        raise ValueError(f"{name}: 'heads' names '{unknown[0]}', which is no group, row or column of the table")
+    if len({heads.get(one, one) for one in used}) < len(used):
+        raise ValueError(f"{name}: 'heads' gives two groups, rows or columns the same words")
+
+
+def _heads(entry: Entry, name: str) -> dict[str, str]:
+    """Return the words that readers see in place of names of a table's groups, rows and columns."""
+    heads = entry.get("heads", {})
+    if not isinstance(heads, dict) or not all(isinstance(text, str) for item in heads.items() for text in item):
+        raise ValueError(f"{name}: 'heads' must map names to words")
+    return heads
 
 
 def _filled(statement: str, names: Mapping[str, str], name: str) -> str:

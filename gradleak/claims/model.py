@@ -217,6 +217,7 @@ class Claim(_Strict):
         group: The group of rows in the table, or "".
         row: The row in the table.
         column: The column in the table.
+        heads: What the table and the statement show in place of some of these names, which are part of the id.
     """
 
     id: str
@@ -245,6 +246,7 @@ class Claim(_Strict):
     group: str = ""
     row: str = ""
     column: str = ""
+    heads: dict[str, str] = Field(default_factory=dict)
 
     @field_validator("changed", mode="before")
     @classmethod
@@ -298,6 +300,12 @@ class Claim(_Strict):
         """Return the smallest and the largest value with which the claim holds."""
         least, most = self.rule.accepted(self.published)
         return (-math.inf if self.better == "lower" else least, math.inf if self.better == "higher" else most)
+
+    @property
+    def shown_names(self) -> tuple[str, str, str]:
+        """The group, the row and the column as the table shows them."""
+        group, row, column = (self.heads.get(name, name) for name in (self.group, self.row, self.column))
+        return group, row, column
 
     @property
     def rule_text(self) -> str:

@@ -131,9 +131,9 @@ def _cells(judged: list[Line], name: str, number: int) -> Table:
 
     from gradleak.show.tables import Table
 
-    columns = {line.claim.column: line.claim.unit for line in judged}
-    rows = dict.fromkeys((line.claim.group, line.claim.row) for line in judged)
-    by_cell = {(line.claim.group, line.claim.row, line.claim.column): line for line in judged}
+    by_cell = {line.claim.shown_names: line for line in judged}
+    columns = {column: line.claim.unit for (_, _, column), line in by_cell.items()}
+    rows = dict.fromkeys((group, row) for group, row, _ in by_cell)
     grouped = any(group for group, _ in rows)
     texts, marks, links, last = [], [], [], ""
     for group, row in rows:
@@ -170,7 +170,7 @@ def _rules(judged: Iterable[Line]) -> list[str]:
     texts: dict[str, dict[str, None]] = {}
     for line in judged:
         if line.claim.rule.within:
-            texts.setdefault(line.claim.column, {})[line.claim.rule_text] = None
+            texts.setdefault(line.claim.shown_names[2], {})[line.claim.rule_text] = None
     conditions = "; ".join(f"{column} {', '.join(rule_texts)}" for column, rule_texts in texts.items())
     return [f"Holds within these distances from the paper's value: {conditions}."] if conditions else []
 
@@ -233,8 +233,9 @@ def _names(claim: Claim) -> list[str]:
     """Return the names that distinguish a claim within its list or table, from the coarsest to the most specific."""
     if not claim.table:
         return [claim.place, claim.statement]
-    row = [claim.group, claim.row] if claim.group else [claim.row]
-    return [row[0], ", ".join(row), claim.column, ", ".join([*row, claim.column])]
+    group, label, column = claim.shown_names
+    row = [group, label] if group else [label]
+    return [row[0], ", ".join(row), column, ", ".join([*row, column])]
 
 
 def _published(claim: Claim) -> str:

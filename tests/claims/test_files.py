@@ -82,6 +82,17 @@ def test_words_in_place_of_cells_and_parameters_by_a_rows_name() -> None:
     assert found[2].needs == {"sizes": 8}
 
 
+def test_readers_see_the_heads_and_ids_keep_the_names() -> None:
+    found = read(TABLE.replace("  place:", "  heads: {GT: true label, PSNR: PSNR of clipped images}\n  place:"))
+    first = found[0]
+    assert first.id == "t-mixup-gt-psnr"
+    assert (first.group, first.row, first.column) == ("mixup", "GT", "PSNR")
+    assert first.shown_names == ("mixup", "true label", "PSNR of clipped images")
+    assert first.statement == "PSNR of clipped images, mixup, label from true label"
+    assert first.measure.where["run"] == "GT"
+    assert found[2].shown_names == ("mixup", "DLG", "PSNR of clipped images")
+
+
 def test_a_list_states_what_its_claims_share() -> None:
     text = """
 - place: Section 2
@@ -134,6 +145,9 @@ GOOD = """
         (TABLE.replace("rows: {GT: [1, 2], DLG: [3, ~]}", "rows: 5"), "table 't', group 'mixup': its rows must be"),
         (TABLE.replace("id: t", "name: t"), "table 'without id' must have an id, columns and rows"),
         (TABLE.replace("unit: dB", "colour: red"), "claim 't-mixup-gt-psnr': colour: Extra inputs"),
+        (TABLE + "  heads: {GD: true label}\n", "table 't': 'heads' names 'GD', which is no group, row or column"),
+        (TABLE + "  heads: {GT: DLG}\n", "table 't': 'heads' gives two groups, rows or columns the same words"),
+        (TABLE + "  heads: [GT]\n", "table 't': 'heads' must map names to words"),
         (TABLE.replace("{row}", "{line}"), "table 't': the statement may contain .*, but not 'line'"),
         ("- claims: {a: 1}", "must be a list of mappings"),
         ("a: [", "is not YAML"),
