@@ -24,18 +24,18 @@ Status = Literal[
 
 MEANINGS: dict[Status, str] = {
     "unique": "no other answer explains the gradient, under the assumptions that the attack states",
-    "exact": "every layer's equations are met, and the answer's own gradient is the one that was seen",
-    "ambiguous": "other answers explain the gradient as well; what they have in common is handed back",
-    "partial": "the best that the equations leave: some of it is not determined",
-    "found": "an answer without a certificate: searches ended here, or nothing is left to check it with",
-    "counted": "an estimate, which nothing certifies",
-    "searched": "the best of a search, which nothing certifies",
-    "settled": "a search whose loss fell no further",
-    "stopped": "a search that used up its steps",
-    "diverged": "a search whose loss was no longer a number",
-    "no label": "a search that did not begin, since it had no label",
-    "interrupted": "a search that was interrupted; the best so far is handed back",
-    "failed": "no answer",
+    "exact": "the answer meets the equations of every layer, and its gradient is the one that the server received",
+    "ambiguous": "several answers explain the gradient; the attack returns what they have in common",
+    "partial": "the equations determine only a part of the answer; the attack returns the best estimate",
+    "found": "an answer without a certificate: a search ended at it, or no equation is left to check it",
+    "counted": "counts of labels that are an estimate, without a certificate",
+    "searched": "the best answer of a search, without a certificate",
+    "settled": "the search ended because its loss stopped falling",
+    "stopped": "the search ended because it had used all its steps",
+    "diverged": "the search ended because its loss became infinite or NaN",
+    "no label": "the search could not start, because no label was recovered",
+    "interrupted": "the search was interrupted; the attack returns the best answer until then",
+    "failed": "the attack found no answer",
 }
 # An attack guarantees answers with these statuses.
 CERTAIN: frozenset[Status] = frozenset({"unique", "exact"})
@@ -66,14 +66,14 @@ class Answer:
     """An attack's answer for one sample or one batch; it is computed without the true data.
 
     Attributes:
-        status: How certain the answer is, a key of `MEANINGS`.
-        reason: Why it is not more certain.
+        status: How certain the answer is, a key of `MEANINGS`, which says what each status means.
+        reason: Why the answer is not certain, or not certain of everything.
         claimed: The error that the attack guarantees, inf if it guarantees none.
-        labels: (B, C).
+        labels: The labels (B, C).
         counts: How often each class occurs (C,).
         classes: The classes that occur.
-        features: Inputs of the last layer (B, I).
-        inputs: Inputs of the network (B, …).
+        features: The inputs of the last layer (B, I).
+        inputs: The inputs of the network (B, …).
         tokens: The tokens in the input.
         words: The words in the targets.
         sentences: The recovered sentences, as lists of tokens.

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from gradleak.runs import sources, studies
 from gradleak.runs.sources import Definition
 from gradleak.runs.studies import Study
+from gradleak.wording import plain
 
 
 @dataclass(frozen=True)
@@ -27,13 +28,13 @@ class Stays:
 
 OPEN = Stays(
     "the open cells at the top of a page",
-    "they work on one sample or a few and end before a GPU has started",
+    "they work on a few samples and end before a GPU would have started",
 )
 STAYS = (
     OPEN,
     Stays(
         "the published searches for a soft label (L-BFGS and the particle swarm of pyswarms)",
-        "they go sample by sample, and pyswarms works in numpy",
+        "they treat one sample after another, and pyswarms computes with NumPy",
         by=(
             Definition("gradleak.studies.shared.searched", "search"),
             Definition("gradleak.studies.wang2024.noise", "swarm"),
@@ -41,17 +42,17 @@ STAYS = (
     ),
     Stays(
         "FastICA (scikit-learn)",
-        "it works in numpy",
+        "it computes with NumPy",
         by=(Definition("gradleak.images.cocktail", "unmix_features"),),
     ),
     Stays(
         "the ranks and linear programs of RLG (SciPy)",
-        "they work in numpy",
+        "they compute with NumPy",
         by=(Definition("gradleak.labels.hard.rlg", "rlg"),),
     ),
     Stays(
         "training of language models, recognisers and image priors",
-        "the networks are small, and a recipe gives the same network everywhere",
+        "the networks are small, and on the CPU the same settings give the same network on every machine",
         by=(
             Definition("gradleak.models.language_training", "train_language_model"),
             Definition("gradleak.models.recogniser_training", "trained_recogniser"),
@@ -60,11 +61,11 @@ STAYS = (
     ),
     Stays(
         "small least-squares problems",
-        "CUDA's only driver takes matrices of full rank",
+        "the only solver that PyTorch offers on a GPU needs matrices of full rank",
     ),
     Stays(
         "SSIM (scikit-image) and the pairing of images with the truth (SciPy)",
-        "they work in numpy",
+        "they compute with NumPy",
     ),
 )
 
@@ -88,7 +89,9 @@ def text() -> str:
     for page, _ in pages:
         for reason in _reasons(page):
             reasons.setdefault(reason, []).append(_link(page))
-    lines += [f"| experiments of these pages | {reason} | {', '.join(links)} |" for reason, links in reasons.items()]
+    lines += [
+        f"| experiments of these pages | {plain(reason)} | {', '.join(links)} |" for reason, links in reasons.items()
+    ]
     head = ":::{table} What stays on the CPU on a machine with a GPU.\n:name: tab-stays-on-cpu\n"
     return f"{head}:class: gradleak-table\n\n" + "\n".join(lines) + "\n:::\n"
 
@@ -99,11 +102,12 @@ def _experiments(study: Study) -> list[str]:
     for reason in _reasons(study):
         parts = [part for part, kind in study.experiments.items() if kind.stays_on_cpu == reason]
         subject = "all experiments" if len(parts) == len(study.experiments) else f"experiments {', '.join(parts)}"
-        descriptions.append(f"{subject} ({reason})")
+        descriptions.append(f"{subject} ({plain(reason)})")
     return descriptions
 
 
 def _reasons(study: Study) -> list[str]:
+    """Return why experiments of a study run on the CPU."""
     return list(dict.fromkeys(kind.stays_on_cpu for kind in study.experiments.values() if kind.stays_on_cpu))
 
 
