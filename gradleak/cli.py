@@ -245,6 +245,10 @@ def verify(
     ] = False,
     every: Annotated[bool, typer.Option("--all", help="With --spot: check the records of all studies.")] = False,
     minutes: Annotated[float, typer.Option("--minutes", help="Total time for --spot in minutes.")] = 10.0,
+    device: Annotated[
+        str | None,
+        typer.Option("--device", help="With --spot: cpu, or cuda to run trials of a CPU's record on a GPU as well."),
+    ] = None,
     jobs: Jobs = None,
 ) -> None:
     """Show each claim's published, recorded and new values; fail if a claim fails at the scale that it needs."""
@@ -256,10 +260,10 @@ def verify(
     if spot:
         if bool(study) == every:
             raise InputError("--spot needs either names of studies or --all")
-        _spot_check(wanted, minutes, jobs)
+        _spot_check(wanted, minutes, jobs, device)
         return
-    if every:
-        raise InputError("--all is an option of --spot: give both")
+    if every or device:
+        raise InputError(f"{'--all' if every else '--device'} is an option of --spot: give both")
     if stale:
         _list_stale(wanted)
         return
@@ -336,13 +340,15 @@ def _list_stale(wanted: Sequence[str]) -> None:
         raise typer.Exit(1)
 
 
-def _spot_check(wanted: Sequence[str], minutes: float, jobs: int | None) -> None:
+def _spot_check(wanted: Sequence[str], minutes: float, jobs: int | None, device: str | None) -> None:
     """Run trials of records again and keep the outcomes; fail if a record is stale or differs afterwards."""
     from gradleak.book import checked, spot
     from gradleak.runs import records, standing
 
     recorded = [record for name in wanted for record in records.all_recorded(name)]
-    checks = spot.check(recorded, minutes, jobs=jobs, say=typer.echo, progress=lambda line: typer.echo(line, err=True))
+    checks = spot.check(
+        recorded, minutes, jobs=jobs, device=device, say=typer.echo, progress=lambda line: typer.echo(line, err=True)
+    )
     for line in (*spot.untouched(checks), *spot.differences(checks), *checked.totals(recorded)):
         typer.echo(line)
     states = [standing.state(check.record) for check in checks]

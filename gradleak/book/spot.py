@@ -31,11 +31,14 @@ MOST_CLAIMS = 10
 class Check:
     """The check of one record on this machine: the results so far, and those that are not written to its file yet."""
 
-    def __init__(self, record: Record, minutes: float) -> None:
+    def __init__(self, record: Record, minutes: float, device: str | None = None) -> None:
         self.record, self.minutes = record, minutes
         self.study = studies.load(record.study)
         self.name = name_of(record)
-        self.device = studies.resolve_device("auto") if record.accelerated else "cpu"
+        recorded = studies.resolve_device("auto") if record.accelerated else "cpu"
+        # The parts whose trials run on this device: all but those that stay on the CPU.
+        self.moving = {part for part, kind in self.study.experiments.items() if not kind.stays_on_cpu}
+        self.device = studies.resolve_device(device) if device and self.moving else recorded
         self.machine = confirmations.this_machine(self.study.threads, accelerated=self.device != "cpu")
         self.sources = sources.of_trials(self.study).digest
         self.claims = {claim.id: claim for claim in claims.load(record.study)}
@@ -103,8 +106,9 @@ class Check:
         return ended
 
     def _here(self, trial: Trial) -> Columns:
-        """Return a trial's inputs with an available device: the recorded device, or else the CPU."""
-        return trial.inputs | ({"device": self.device} if records.on_gpu(trial.inputs) else {})
+        """Return a trial's inputs with the device of this check."""
+        moves = "device" in trial.inputs and (records.on_gpu(trial.inputs) or records.part_of(trial) in self.moving)
+        return trial.inputs | ({"device": self.device} if moves else {})
 
     def _take(self, place: int, found: Trial | GradleakError) -> None:
         """Compare a trial that was run again with the recorded trial, and store the outcome."""
@@ -225,6 +229,7 @@ def check(
     minutes: float,
     *,
     jobs: int | None = None,
+    device: str | None = None,
     say: Callable[[str], None] = lambda _: None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> list[Check]:
@@ -237,12 +242,13 @@ def check(
         checked: The records.
         minutes: The time budget.
         jobs: The number of processes.
+        device: The device on which trials run; by default the recorded one if it is available, or else the CPU.
         say: Called with a line about each record at the end of its check.
         progress: Called with a line after each group of trials.
     """
     if not minutes > 0:
         raise InputError(f"the minutes of a spot check must be positive; got {minutes:g}")
-    checks = [Check(record, minutes) for record in checked]
+    checks = [Check(record, minutes, device) for record in checked]
     budget = Budget(60 * minutes)
     parts = [
         (checked[number].trials[place].seconds, number, place)

@@ -47,8 +47,9 @@ def unmix_features(weight_gradient: Tensor, batch_size: int, *, seed: int = 0) -
             f"{batch_size} inputs cannot be unmixed from a gradient of shape {shape}: "
             "it needs at least one input, and as many rows and columns as inputs"
         )
-    rows = torch.linalg.svd(weight_gradient.double(), full_matrices=False)[2][:batch_size]
-    mixtures = rows.T.cpu().numpy() * math.sqrt(rows.shape[1])
+    # On a GPU singular vectors may have other signs, and FastICA would start elsewhere.
+    rows = torch.linalg.svd(weight_gradient.double().cpu(), full_matrices=False)[2][:batch_size]
+    mixtures = rows.T.numpy() * math.sqrt(rows.shape[1])
     analysis = FastICA(batch_size, whiten="unit-variance", random_state=seed, max_iter=ROUNDS, tol=TOLERANCE)
     with warnings.catch_warnings():
         # Where the data have no independent directions FastICA does not converge; return its last components.

@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from gradleak.answers import Answer
 from gradleak.augment import as_probabilities, one_hot
 from gradleak.cases import Attack, Case
+from gradleak.devices import Replayed
 from gradleak.errors import InputError, unknown
 from gradleak.images.gradinversion.consensus import pixel_mean, registered_mean
 from gradleak.images.gradinversion.settings import OURS, GradInversion
@@ -273,9 +274,11 @@ def descend(
     moments = Moments(places)
     everyone = torch.arange(len(places), device=places.device)
     pixels = target.sizes[0]
+    # A consensus changes from step to step, and a CUDA graph would keep its first value.
+    evaluate = target.evaluate if _consents(settings, seeds) else Replayed(target.evaluate)
     for step in track.rounds():
         target.agreed = agreed(settings, target, places, seeds, step)
-        losses, slopes = target.evaluate(places, owners)
+        losses, slopes = evaluate(places, owners)
         track.see(everyone, places, losses)
         lost = ~(torch.isfinite(losses) & torch.isfinite(slopes).all(dim=1))
         track.lost |= lost
@@ -290,9 +293,14 @@ def descend(
     track.see(everyone, places, target.evaluate(places, owners)[0])
 
 
+def _consents(settings: GradInversion, seeds: int) -> bool:
+    """Return whether the seeds of a leak are drawn to their consensus."""
+    return settings.group != "none" and settings.consistency != 0 and seeds > 1
+
+
 def agreed(settings: GradInversion, target: Target, places: Tensor, seeds: int, step: int) -> Tensor | None:
     """Return the consensus of the seeds of each leak at a step (A, B, …), None if the settings use no consensus."""
-    if settings.group == "none" or settings.consistency == 0 or seeds == 1:
+    if not _consents(settings, seeds):
         return None
     if settings.group == "registered" and step >= settings.steps // 4 and not settings.registers(step):
         return target.agreed

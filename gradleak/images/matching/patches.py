@@ -59,8 +59,7 @@ class _Added(_Linear):
     @staticmethod
     def forward(patches: Tensor, window: Window) -> Tensor:
         size, kernel = window.shape[1:], window.kernel
-        images: Tensor = F.fold(patches, size, kernel, padding=window.padding, stride=window.stride)
-        return images
+        return F.fold(patches, size, kernel, padding=window.padding, stride=window.stride)
 
     @staticmethod
     def backward(ctx: Any, slope: Tensor) -> tuple[Tensor, None]:
@@ -74,8 +73,8 @@ class _Added(_Linear):
 def _merged(function: Any, values: Tensor, dimension: int, window: Window) -> Tensor:
     """Apply a function of N values to N values of each of A attacks."""
     values = values.movedim(dimension, 0)
-    result: Tensor = function.apply(values.flatten(0, 1), window)
-    return result.unflatten(0, values.shape[:2])
+    merged: Tensor = function.apply(values.flatten(0, 1), window)
+    return merged.reshape(*values.shape[:2], *merged.shape[1:])
 
 
 class PatchConv2d(nn.Module):
