@@ -372,6 +372,9 @@ def _settled(threads: int, accelerated: bool) -> Iterator[None]:
     with threadpool_limits(threads), devices.ieee(), warnings.catch_warnings():
         # torch warns of each operation without a deterministic CUDA version. Rows then agree up to rounding errors.
         warnings.filterwarnings("ignore", ".*does not have a deterministic implementation", UserWarning)
+        warnings.filterwarnings("ignore", "Memory Efficient attention defaults to a non-deterministic", UserWarning)
+        # torch says this of the mode by which matching finds out whether its kernels can be a CUDA graph.
+        warnings.filterwarnings("ignore", "Synchronization debug mode is a prototype feature", UserWarning)
         torch.set_num_threads(threads)
         if accelerated:
             torch.use_deterministic_algorithms(True, warn_only=True)
