@@ -75,7 +75,8 @@ def summary(check: GpuCheck) -> str:
         "smallest trial of every part of every page, every attack, defence and measure, training and an audit on both "
         "devices. The open cells of a page only have to run without an error on the machine with the GPU. In trials as "
         "small as these, a GPU spends most of its time on launching operations, so the times are no benchmark."
-        f"{together}\n"
+        f"{together} A search amplifies rounding errors with every step. Where no digit is alike, the CPU's own "
+        "results differ as much if it computes with other kernels.\n"
     )
 
 

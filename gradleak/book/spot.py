@@ -13,7 +13,7 @@ from gradleak.book.draws import Budget
 from gradleak.claims import Claim
 from gradleak.claims.behind import trials_behind
 from gradleak.errors import GradleakError, InputError, MissingData, first_line
-from gradleak.runs import confirmations, records, runner, sources, standing
+from gradleak.runs import confirmations, experiments, records, runner, sources, standing
 from gradleak.runs.comparing import compare, tells_time, worst
 from gradleak.runs.confirmations import Confirmation, Difference, Summary, Verdict
 from gradleak.runs.kinds import Outcome
@@ -35,10 +35,10 @@ class Check:
         self.record, self.minutes = record, minutes
         self.study = studies.load(record.study)
         self.name = name_of(record)
-        recorded = studies.resolve_device("auto") if record.accelerated else "cpu"
+        recorded = experiments.resolve_device("auto") if record.accelerated else "cpu"
         # The parts whose trials run on this device: all but those that stay on the CPU.
         self.moving = {part for part, kind in self.study.experiments.items() if not kind.stays_on_cpu}
-        self.device = studies.resolve_device(device) if device and self.moving else recorded
+        self.device = experiments.resolve_device(device) if device and self.moving else recorded
         self.machine = confirmations.this_machine(self.study.threads, accelerated=self.device != "cpu")
         self.sources = sources.of_trials(self.study).digest
         self.claims = {claim.id: claim for claim in claims.load(record.study)}

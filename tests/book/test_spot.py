@@ -410,6 +410,7 @@ def test_a_check_needs_names_or_all_and_some_time(checkout: Toy, capsys: pytest.
         code, _, err = call(capsys, "verify", *words)
         assert (code, err) == (2, "gradleak: --spot needs either names of studies or --all\n")
     assert call(capsys, "verify", "--all")[2] == "gradleak: --all is an option of --spot: give both\n"
+    assert call(capsys, "verify", "--device", "cuda")[2] == "gradleak: --device is an option of --spot: give both\n"
     assert "unknown study 'tyo'" in call(capsys, "verify", "tyo", "--spot")[2]
     for minutes in ("0", "-1", "nan"):
         code, _, err = call(capsys, "verify", "--all", "--spot", "--minutes", minutes)
@@ -487,6 +488,32 @@ def test_a_gpus_record_is_confirmed_on_a_cpu(
     assert again.where == "a GPU", "the record itself stays as it was"
     assert standing.confirmations_of(again).name == "toy.gpu.confirmed.jsonl"
     assert standing.confirmed_by(again)[0].machine.device == "cpu"
+
+
+def test_a_cpus_record_is_confirmed_on_a_gpu(
+    checkout: Toy, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    checkout.rewrite(("float(careless)", "0.0"))
+    runner.record(checkout.load(), checkout.parameters(), rules=claims.rules("toy"), jobs=1)
+    code, _, err = call(capsys, "verify", "--all", "--spot", "--device", "cuda")
+    assert (code, err.count("no GPU is at hand")) == (2, 1)
+    with monkeypatch.context() as there:
+        _pretend(there)
+        devices_of_trials: list[str] = []
+        tried = runner.try_trials
+
+        def seen(study: studies.Study, inputs: list[dict[str, Any]], **options: Any) -> Any:
+            devices_of_trials.extend(one["device"] for one in inputs)
+            return tried(study, inputs, **options)
+
+        there.setattr(runner, "try_trials", seen)
+        assert call(capsys, "verify", "--all", "--spot", "--jobs", "1", "--device", "cuda")[0] == 0
+        assert set(devices_of_trials) == {"cuda"}
+        # What stays on the CPU does so here as well.
+        there.setattr(next(iter(checkout.load().experiments.values())), "stays_on_cpu", "it is small")
+        assert spot.Check(kept(), 1, "cuda").device == "cpu"
+    assert kept().where == "a CPU", "the record itself stays as it was"
+    assert [summary.machine.device for summary in summaries()] == ["A card"]
 
 
 def test_a_record_takes_its_own_current_trials(checkout: Toy, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,9 +16,11 @@ has. The book shows the file `benchmarks/gpu-check.json`.
 from __future__ import annotations
 
 import argparse
+import base64
 import contextlib
 import datetime
 import functools
+import io
 import json
 import math
 import platform
@@ -31,7 +33,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from PIL import Image
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor
@@ -46,6 +50,8 @@ from tests.gpu.rows import exact, parts, rows_on
 from tests.gpu.sharing import shared
 
 SMALL, FACTOR, SHARE = 1e-3, 100.0, 0.02
+# The column of pictures, and the most characters of a value that a trouble shows.
+PICTURE, LONGEST = "picture", 60
 COLUMN = re.compile(r"\[\d+\]\.(\w+)")
 # The pretended GPU's name. Its module is imported only if it is asked for: it registers an accelerator, and then torch
 # computes no gradients on a real GPU.
@@ -100,7 +106,10 @@ def agreed(found: Any, expected: Any, declared: Mapping[str, Kind] | None = None
     digits, troubles = math.inf, []
     for place, own, wanted in comparing.unlike(found, expected, _same):
         column = COLUMN.match(place)
-        alike, fine = _digits(own, wanted, kinds.kind_of(column[1], declared) if column else None)
+        if column and column[1] == PICTURE and isinstance(own, str) and isinstance(wanted, str):
+            alike, fine = _digits_of_pictures(own, wanted)
+        else:
+            alike, fine = _digits(own, wanted, kinds.kind_of(column[1], declared) if column else None)
         digits = min(digits, alike)
         if not fine:
             troubles.append(f"{place}: {_short(own)} where the CPU has {_short(wanted)}")
@@ -114,7 +123,10 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def _short(value: Any) -> str:
-    return f"a tensor of norm {value.double().norm():.3g}" if isinstance(value, Tensor) else repr(value)
+    if isinstance(value, Tensor):
+        return f"a tensor of norm {value.double().norm():.3g}"
+    text = repr(value)
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]} …"
 
 
 def _digits(own: Any, wanted: Any, kind: Kind | None = None) -> tuple[float, bool]:
@@ -132,6 +144,15 @@ def _digits(own: Any, wanted: Any, kind: Kind | None = None) -> tuple[float, boo
         return math.inf, size <= FACTOR * max(least, torch.finfo(torch.float64).eps)
     apart = abs(own - wanted) / size
     return -math.log10(apart), apart <= SHARE
+
+
+def _digits_of_pictures(own: str, wanted: str) -> tuple[float, bool]:
+    """Compare two pictures by their pixels: if rounding moves one pixel by a level, most bytes of the file differ."""
+    one, other = (np.asarray(Image.open(io.BytesIO(base64.b64decode(text))), dtype=float) for text in (own, wanted))
+    if one.shape != other.shape:
+        return 0, False
+    apart = float(np.abs(one - other).mean()) / 255
+    return -math.log10(apart) if apart else math.inf, apart <= SHARE
 
 
 def _digits_of_tensors(own: Tensor, wanted: Tensor) -> tuple[float, bool]:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from benchmarks.growth import heads
 from gradleak import data, models
 from gradleak.images import LBFGS, Adam, match, peel
+from gradleak.images.matching.objective import MANY
 from gradleak.labels import recover_batch, recover_soft_labels
 from gradleak.labels.soft import intervals, path, rank_one
 from gradleak.labels.soft.batch import rounds
@@ -42,7 +43,7 @@ def _matched(settings: Adam | LBFGS, **options: Any) -> Callable[[str], Any]:
         inputs = torch.randn(3, 2, 8, 8, generator=generator, dtype=torch.float64).to(device)
         labels = torch.rand(3, 3, generator=generator, dtype=torch.float64).softmax(dim=1).to(device)
         leaks = [observe(model, inputs[n : n + 1], labels[n : n + 1]) for n in range(3)]
-        return match(leaks, labels, optimizer=settings, restarts=2, **options)
+        return match(leaks, labels, optimizer=settings, **{"restarts": 2} | options)
 
     return run
 
@@ -129,6 +130,13 @@ ENDING: dict[str, Callable[[str], Any]] = {
     "L-BFGS, from the first loss on": _matched(LBFGS(steps=3, inner=2), enough=1e3),
     "L-BFGS diverged": _matched(LBFGS(steps=3, inner=7, search=False, rate=1e150)),
 }
+
+
+def test_many_attacks_compute_by_patches_what_few_compute_by_convolutions() -> None:
+    run = _matched(Adam(steps=8), restarts=MANY)
+    expected = run("cpu")
+    with pretended_gpu() as gpu:
+        assert different(plain(run(gpu.device)), plain(expected), rounded=True) == []
 
 
 @pytest.mark.parametrize("what", ENDING)
