@@ -111,12 +111,13 @@ def _leaks(device: str) -> tuple[list[Leak], torch.Tensor]:
 def _matched(what: str, settings: Adam | LBFGS) -> Work:
     def run(device: str, steps: int) -> Any:
         leaks, labels = _leaks(device)
-        return match(leaks, labels, optimizer=replace(settings, steps=steps), restarts=RESTARTS)
+        iterations = settings.inner if isinstance(settings, LBFGS) else 1
+        return match(leaks, labels, optimizer=replace(settings, steps=steps // iterations), restarts=RESTARTS)
 
     return Work(f"matching, LeNet, {LEAKS * RESTARTS} attacks, {what}", run, searches=True)
 
 
-# Of L-BFGS, one iteration a step.
+# Of L-BFGS, one iteration a step. In a line search attacks wait for each other only after all iterations of a step.
 ALL = (
     _exact(10, 1),
     _exact(10, 1000),
@@ -128,7 +129,7 @@ ALL = (
     _peeled(),
     _matched("Adam", Adam()),
     _matched("L-BFGS, whole steps", LBFGS(inner=1, search=False)),
-    _matched("L-BFGS, line search", LBFGS(inner=1)),
+    _matched("L-BFGS, line search", LBFGS(inner=STEPS)),
 )
 
 if __name__ == "__main__":
