@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -105,9 +106,9 @@ def _beyond(found: Sequence[tuple[str, Summary]]) -> str:
     caption = (
         "Differences beyond tolerance, by kind: the largest difference of each column, and how many values differ."
     )
-    return (
-        _table(rows, caption, "tab-differences") if rows else "*No value differs beyond the tolerance of its column.*"
-    )
+    if not rows:
+        return "*No value differs beyond the tolerance of its column.*"
+    return _table(rows, caption, "tab-differences", fold=f"Differences beyond tolerance: {_counts(rows)}")
 
 
 def _within(found: Sequence[tuple[str, Summary]]) -> str:
@@ -132,11 +133,18 @@ def _within(found: Sequence[tuple[str, Summary]]) -> str:
                     }
                 )
     caption = "Differences within tolerance, by kind: the columns that differ, and the largest difference."
-    return _table(rows, caption, "tab-tolerated") if rows else ""
+    fold = "Differences within tolerance"
+    return _table(rows, caption, "tab-tolerated", fold=fold) if rows else ""
 
 
-def _table(rows: list[dict[str, Any]], caption: str, name: str) -> str:
-    return Table(pd.DataFrame(rows), caption=caption, name=name)._repr_markdown_()
+def _counts(rows: list[dict[str, Any]]) -> str:
+    """Return how many rows are of each kind, as a text."""
+    counts = Counter(str(row["kind"]) for row in rows)
+    return ", ".join(f"{number} {kind}" for kind, number in counts.items())
+
+
+def _table(rows: list[dict[str, Any]], caption: str, name: str, fold: str = "") -> str:
+    return Table(pd.DataFrame(rows), caption=caption, name=name, fold=fold)._repr_markdown_()
 
 
 def _apart(difference: Difference) -> str:

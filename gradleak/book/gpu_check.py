@@ -123,7 +123,7 @@ def _fewest(rows: pd.DataFrame) -> str:
     digits = _compared(rows)["digits alike"]
     if digits.empty:
         return "–"
-    return "all" if digits.isna().all() else f"{digits.min():.1f}"
+    return "all" if digits.isna().all() else f"{max(0.0, digits.min()):.1f}"
 
 
 def _cpu_time(rows: pd.DataFrame) -> str:
