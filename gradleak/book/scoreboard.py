@@ -154,9 +154,14 @@ def files(ordered: Sequence[Study], judged: Mapping[str, list[Line]]) -> dict[st
         state = standing.state(record) if record else None
         own = [(line, listed.listed(line, state)) for line in judged[study.name]]
         entries += [entry for _, entry in own]
-        links = _links(study, record, state)
+        links, again = _links(study, record, state), _other_verdicts(record)
         details = {
-            entry.id: listed.detail(line, entry, links, listed.rows_behind(line.claim, record) if record else None)
+            entry.id: listed.detail(
+                line,
+                entry,
+                [*again.get(entry.id, ()), *links],
+                listed.rows_behind(line.claim, record) if record else None,
+            )
             for line, entry in own
         }
         made[f"claims/{study.name}.js"] = listed.as_script(study.name, details).encode()
@@ -166,6 +171,16 @@ def files(ordered: Sequence[Study], judged: Mapping[str, list[Line]]) -> dict[st
     made["claims.json"] = listed.as_json(entries).encode()
     made["claims.csv"] = listed.as_csv(entries).encode()
     return made
+
+
+def _other_verdicts(record: Record | None) -> dict[str, list[Fact]]:
+    """Return, by claim, where another verdict came out when the record's trials were run again."""
+    facts: dict[str, list[Fact]] = {}
+    for summary in standing.confirmed_by(record) if record else ():
+        for verdict in dict.fromkeys(summary.verdicts):
+            text = f"with today's code on {summary.machine.name}, the verdict was “{verdict.found}”"
+            facts.setdefault(verdict.claim, []).append(Fact(head="Run again", text=text))
+    return facts
 
 
 def _links(study: Study, record: Record | None, state: State | None) -> list[Fact]:

@@ -7,10 +7,12 @@ from html.parser import HTMLParser
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from gradleak import claims, paths
 from gradleak.book import generated, scoreboard
 from gradleak.claims import Line
-from gradleak.runs import records, runner
+from gradleak.runs import confirmations, records, runner, standing
 from gradleak.show import provenance
 from gradleak.studies import Study
 from tests.claims.test_shown import line
@@ -100,6 +102,19 @@ def test_lists_details_and_records_lie_beside_the_book(toy: Study) -> None:
     generated._put_beside(folder, files)
     there = {file.relative_to(folder).as_posix() for file in folder.rglob("*") if file.is_file()}
     assert there == set(files)
+
+
+def test_a_claim_says_where_it_had_another_verdict(toy: Study, monkeypatch: pytest.MonkeyPatch) -> None:
+    records.write(runner.run_study(toy, toy.Parameters(samples=4), jobs=1), records.file_of("toy"))
+    judged = {"toy": claims.lines({}, "toy")}
+    assert b"Run again" not in scoreboard.files([toy], judged)["claims/toy.js"]
+    machine = confirmations.this_machine(1).model_copy(update={"processor": "Another processor"})
+    verdict = confirmations.Verdict(claim="toy-sum", recorded="reproduced", found="not reproduced")
+    summary = SimpleNamespace(machine=machine, verdicts=(verdict, verdict), differs=True)
+    monkeypatch.setattr(standing, "confirmed_by", lambda record: [summary])
+    found = scoreboard.files([toy], judged)["claims/toy.js"].decode()
+    assert found.count("Run again") == 1
+    assert f"with today's code on {machine.name}, the verdict was “not reproduced”" in found
 
 
 def test_the_table_of_provenance_leads_to_the_record(toy: Study) -> None:
