@@ -74,6 +74,7 @@ _WORDS: tuple[tuple[str, str], ...] = (
     (r"\b(\d+) of \((\d+),\)", r"batch of \1, \2 inputs each"),
     (r"\b(\d+) of \((\d+), (\d+), (\d+)\)", r"batch of \1, inputs of \2 × \3 × \4"),
     (r"\b1 (feature|sentence|utterance)s\b", r"1 \1"),
+    (r"every sentence, as often as it is there", "every sentence, and how often it occurs in the batch"),
     # What counting equations proves in an audit.
     (r"which classes are in the batch is told \(RLG\)", "the attack RLG finds out which classes are in the batch"),
     (r"their words are told apart \(RLG\)", "the attack RLG finds their words"),

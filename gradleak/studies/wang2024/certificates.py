@@ -141,7 +141,7 @@ class Parameters(studies.Parameters):
     def about(self) -> str:
         """Return a short text on the size of a run."""
         seeds = {name: getattr(self, name) for name in dict.fromkeys(SEEDS.values())}
-        return "seeds per assumption: " + ", ".join(f"{number} for {name}" for name, number in seeds.items())
+        return "seeds for each assumption: " + ", ".join(f"{name} {number}" for name, number in seeds.items())
 
 
 class Outcomes(Row):
@@ -271,7 +271,7 @@ def headline(record: Record) -> Headline:
         true=bool(rows["wrong"][holds].sum() == 0) and broken > 0,
         claim="certificates-wrong",
         what="wrong certificates in attacks on clients that keep every assumption (all attacks)",
-        of="groups of random clients",
+        of=f"groups of up to {AT_ONCE} random clients",
         figure=figure_outcomes,
     )
 
@@ -286,8 +286,8 @@ def promises_table() -> pd.DataFrame:
         {
             "attack": name,
             "recovers": WORDS[name],
-            "its certificate promises": one.promise,
-            "assumptions that it does not use": ", ".join(one.idle) or "–",
+            "its certificate promises": plain(one.promise),
+            "broken assumptions without effect on it": ", ".join(one.idle) or "–",
         }
         for name, one in FAMILIES.items()
     )
