@@ -269,12 +269,12 @@ def headline(record: Record) -> Headline:
     rows = record.rows(RowsOfClasses)
     least = rows[(rows["what"] == "correlation") & (rows["kind"] == CALIBRATED)]["within"].min()
     return Headline(
-        "In untrained CNNs a negative row sum always belongs to a class of the batch; minus an offset that does not "
-        "depend on the labels, a row sum follows its class’s number of samples almost exactly (mean correlation within "
-        f"a batch {worst.text} to {best.text}).",
+        "In untrained CNNs a negative row sum always belongs to a class of the batch; after an offset is subtracted, "
+        "row sums are almost exactly proportional to their classes’ numbers of samples "
+        f"(mean correlation within a batch {worst.text} to {best.text}).",
         true=bool(signs.value == 0 and best.agrees and least > 0.98),
         claim="properties-8-correlation-in-a-network",
-        what="mean correlation of row sums minus offset with sample counts, batches of eight (untrained CNN, MNIST)",
+        what="mean correlation between row sums (after subtracting the offset) and sample counts, batches of 8, MNIST",
         figure=figure_properties,
         of="row sums",
     )
