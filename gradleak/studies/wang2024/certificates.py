@@ -271,7 +271,7 @@ def headline(record: Record) -> Headline:
         true=bool(rows["wrong"][holds].sum() == 0) and broken > 0,
         claim="certificates-wrong",
         what="wrong certificates in attacks on clients that keep every assumption (all attacks)",
-        of=f"groups of up to {AT_ONCE} random clients",
+        of=f"groups of up to {AT_ONCE} seeds",
         figure=figure_outcomes,
     )
 
