@@ -106,7 +106,8 @@ def gain_table(
     rows: list[Any] = images.to_dict("records")
     lines = []
     for first, second in pairs:
-        line: dict[str, Any] = {"compared": f"{first} against {second}"}
+        names = (f"“{name}”" if "," in name else name for name in (first, second))
+        line: dict[str, Any] = {"compared": " against ".join(names)}
         decided = []
         for measure in measures:
             name, unit, scale, digits = MEASURES[measure]

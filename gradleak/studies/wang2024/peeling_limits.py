@@ -545,9 +545,9 @@ def headline(record: Record) -> Headline:
     narrow = networks[networks["network"].isin(["resnet20", "resnet50-cifar"])]
     accuracy = batch_rows(record, TrainedNetwork)["accuracy"].max()
     return Headline(
-        f"Peeling restores all images with more than {BACK:.0f} dB in {restored.text} of the small batches from "
-        f"ResNet18s trained to at most {100 * accuracy:.0f} % accuracy, but it recovers no layer at all of an "
-        "untrained ResNet20 or ResNet50.",
+        f"From ResNet18s trained to an accuracy of up to {100 * accuracy:.0f} %, peeling restores {restored.text} of "
+        f"the small batches with every image above {BACK:.0f} dB. From an untrained ResNet20 or ResNet50 it recovers "
+        "not a single layer.",
         true=restored.value == 100 and len(narrow) > 0 and bool((narrow["layers"] == 0).all()),
         claim="limits-trained",
         what=f"batches of trained ResNet18s with every image above {BACK:.0f} dB (flowers, float32)",

@@ -202,14 +202,14 @@ def headline(record: Record) -> Headline:
     known = claims.judgements(record)
     peeled_first, matched, opened = known["gl-one"], known["gl-one-matched"], known["gl-opened"]
     return Headline(
-        "Linear equations, solved layer by layer, restore a single image nearly exactly from a trained ResNet and "
-        f"work for {opened.text} of the images: with matching for the others the mean PSNR is {peeled_first.text}, "
-        f"against {matched.text} for matching alone.",
+        f"Linear equations, solved layer by layer, restore {opened.text} of single images from a trained ResNet, "
+        f"nearly exactly. If matching restores the other images, the mean PSNR is {peeled_first.text}; matching "
+        f"alone reaches {matched.text}.",
         true=bool(peeled_first.agrees and opened.agrees)
         and (peeled_first.value or 0) > 30
         and (matched.value or 0) < 20,
         claim="gl-one",
-        what="mean PSNR of single images, peeled or else matched (ResNet-20 with a retrained last layer, CIFAR-10)",
+        what="mean PSNR of single images, peeled if possible, else matched (ResNet-20, retrained last layer, CIFAR-10)",
         figure=figure_images,
         of="images",
     )
@@ -250,7 +250,7 @@ def peeled_table(record: Record) -> pd.DataFrame:
         {
             "images": total("peeled"),
             "last map recovered": total("opened"),
-            "layers recovered then": among(median("layers", ".0f"), opened=True),
+            "layers then": among(median("layers", ".0f"), opened=True),
             "images restored": total("had"),
             "PSNR of these (dB)": among(ranged(median("psnr", ".1f"), "psnr", ".1f"), had=True),
             "CPU time (s)": among(median("cpu_seconds", ".1f"), peeled=True),
