@@ -10,7 +10,7 @@ import pandas as pd
 
 from gradleak.runs import records, standing
 from gradleak.runs.comparing import worst
-from gradleak.runs.confirmations import Difference, Summary
+from gradleak.runs.confirmations import Difference, Summary, percent
 from gradleak.runs.records import Record
 from gradleak.show.tables import Table
 from gradleak.studies import Study
@@ -46,8 +46,8 @@ def totals(kept: Sequence[Record]) -> list[str]:
         share = 100 * took / seconds if seconds else 100
         differ = sum(check.differs for check in checks)
         lines.append(
-            f"{machine}: {ran:,} of {trials:,} recorded trials ({share:.2g} % of the recorded time) were run again. "
-            f"They belong to {len(checks)} of {len(kept)} records, cover {parts} of these records, and affect "
+            f"{machine}: {ran:,} of {trials:,} recorded trials ({percent(share)} % of the recorded time) were run "
+            f"again. They belong to {len(checks)} of {len(kept)} records, cover {parts} of these records, and affect "
             f"{claims}. {differ} of these records differ"
         )
     return lines
@@ -68,7 +68,7 @@ def _machines(found: Sequence[tuple[str, Summary]]) -> str:
                 "machine": summary.machine.name,
                 "last check": summary.date[:10],
                 "trials": f"{len(summary.trials)} of {summary.of}",
-                "share of the time (%)": f"{summary.share:.2g}",
+                "share of the time (%)": percent(summary.share),
                 "parts": f"{len(summary.parts)} of {len(summary.all_parts)}",
                 "claims affected": f"{len(summary.claims)} of {summary.all_claims}",
                 "trials with equal rows": outcomes.count("same"),
@@ -104,7 +104,8 @@ def _beyond(found: Sequence[tuple[str, Summary]]) -> str:
         for error in dict.fromkeys(summary.errors.values())
     ]
     caption = (
-        "Differences beyond tolerance, by kind: the largest difference of each column, and how many values differ."
+        "Differences beyond tolerance, by kind: for each column the two values that differ most, their relative "
+        "difference, and how many values differ. “nothing”: the row has no value in this column."
     )
     if not rows:
         return "*No value differs beyond the tolerance of its column.*"
@@ -156,4 +157,7 @@ def _apart(difference: Difference) -> str:
 
 
 def _value(value: Any) -> str:
+    # A picture is recorded as the text of a JPEG file, which says nothing to a reader.
+    if str(value).startswith("/9j/"):
+        return "(an image)"
     return f"{value:.6g}" if isinstance(value, float) else str(value)

@@ -73,10 +73,11 @@ def summary(check: GpuCheck) -> str:
         f"On {about['date']}, {agree} of {tried} parts agreed on {about['device']} and on the CPU "
         f"{about['processor']} (torch {about['torch']}, Python {about['python']}).{stopped} `make gpu-check` runs the "
         "smallest trial of every part of every page, every attack, defence and measure, training and an audit on both "
-        "devices. The open cells of a page only have to run without an error on the machine with the GPU. In trials as "
-        "small as these, a GPU spends most of its time on launching operations, so the times are no benchmark."
-        f"{together} A search amplifies rounding errors with every step. Where no digit is alike, the CPU's own "
-        "results differ as much if it computes with other kernels.\n"
+        "devices. The open cells of a page, whose code is shown unfolded, only have to run without an error on the "
+        "machine with the GPU. In trials as small as these, a GPU spends most of its time on launching operations, so "
+        "the times are no benchmark."
+        f"{together} A search amplifies rounding errors with every step. On pages without a digit alike, "
+        "the results of two CPUs differ as much if PyTorch uses different instructions there.\n"
     )
 
 
@@ -109,7 +110,10 @@ def by_part(tries: pd.DataFrame) -> Table:
         "GPU time (s)": tries["GPU s"].map("{:.2f}".format),
         "trouble": tries["trouble"].replace("", "–"),
     }
-    caption = "Agreement of GPU and CPU, by part. Open cells run once and are not compared."
+    caption = (
+        "Agreement of GPU and CPU, by part. Open cells (code that is shown unfolded) run only on the machine with the "
+        "GPU, so there is nothing to compare."
+    )
     return Table(pd.DataFrame(shown), caption, "tab-performance-gpu-parts", fold="All parts of the check on a GPU")
 
 

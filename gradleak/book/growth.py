@@ -25,8 +25,8 @@ DERIVED = {
     ("classes by RLG", "C"): (1, "C rows to decompose, linear programs with C rows"),
     ("a step of matching", "attacks"): (1, "attacks are independent"),
     ("a step of matching", "hidden units"): (1, "each parameter is used equally often"),
-    ("sentences", "words"): (2, "each prefix is compared with a span of as many dimensions"),
-    ("peeling", "B"): (2, "as many equations for B times as many unknowns"),
+    ("sentences", "words"): (2, "each word is compared with a span that has a dimension for every word"),
+    ("peeling", "B"): (2, "B times as many unknowns, and no more equations"),
     ("gradient and LLG", "B"): (1, "the gradient of B images"),
 }
 # The seconds of wainakh2021, Figure 2(a) (section 6.1), on a V100: for a hundred batches of each size from 1 to 128.
@@ -66,13 +66,13 @@ def growth_table(rows: pd.DataFrame) -> Table:
                 "memory (MiB)": f"{last['MiB']:,.0f}" if pd.notna(last["MiB"]) else "–",
                 "fitted exponent": f"{fitted:.2f}" if math.isfinite(fitted) else "–",
                 "derived exponent": f"{power}",
-                "why": reason,
+                "reason for the derived exponent": reason,
             }
         )
     caption = (
         f"How CPU time grows with size: the exponent fitted to the largest {LARGEST} sizes, beside the exponent "
-        "that is derived for the most expensive part. A smaller fitted exponent means that costs which do not grow "
-        "still matter at these sizes. Memory: added by a single call."
+        "that is derived for the most expensive part. If the fitted exponent is smaller, fixed costs still matter "
+        "at these sizes. Memory: what a single call adds."
     )
     return Table(pd.DataFrame(cells), caption, "tab-performance-growth")
 

@@ -213,12 +213,12 @@ def together_table(rows: pd.DataFrame) -> Table:
         "unknowns": rows["unknowns"].map("{:,}".format),
         "CPU time (s)": rows["seconds"].map("{:.2g}".format),
         "status": rows["status"],
-        "starting points that lead to this answer": rows["reason"].str.partition(" starts")[0],
+        "starting points that reach this answer": rows["reason"].str.partition(" starts")[0],
         "largest label error": rows["largest label error"].map("{:.1g}".format),
     }
     caption = (
-        "Time to solve for all labels of one batch together, with known classes, in float64. The status found means "
-        "that no starting point leads to another answer, which is no certificate."
+        "Time to solve for all labels of one batch together, with known classes, in float64. Status “found”: all "
+        "starting points that reach an answer reach the same one. This does not prove that there is no other answer."
     )
     return Table(pd.DataFrame(shown), caption, "tab-performance-together")
 
@@ -231,7 +231,11 @@ def batching_table(rows: pd.DataFrame) -> Table:
         "times faster": "speed-up",
     }
     shown = {"computation": rows["what"]} | {head: rows[name].map(number) for name, head in columns.items()}
-    caption = "Time per sample when all samples are processed in one batch, and when they are processed one by one."
+    caption = (
+        "Time per sample when all samples are processed in one batch, and when they are processed one by one. B: "
+        "images in a batch; C: classes. All minima: the local minima of a label's loss over the unknown scalar λ. "
+        "Valid intervals: the ranges of λ for which the label has no negative entry."
+    )
     return Table(pd.DataFrame(shown), caption, "tab-performance-batching")
 
 
@@ -239,10 +243,11 @@ def matching_text(row: pd.Series) -> str:
     """Return a text that compares the cost of a step of gradient matching with its lower bound."""
     return (
         f"A step of gradient matching costs {row['times a training step']:.2g} times a step of training at the same "
-        "batch size. The lower bound is 7/3: training multiplies by the weight of each layer twice and forms the "
-        "gradient of the weight. Matching does the same, and then carries the difference of gradients forward and "
-        "back through every layer, with two products in each direction. The remaining cost comes from batching: "
-        "every attack has a difference of its own, so half of these products do not share a matrix.\n"
+        "batch size. The lower bound is 7/3: for each layer, training computes three matrix products: two "
+        "with the weight, and one that gives the weight's gradient. Matching computes the same three, and then carries "
+        "the difference of gradients forward and back through the layer, with two products in each direction. The "
+        "remaining cost comes from batching: attacks share the weights, but each has its own difference of gradients. "
+        "Half of the last four products therefore cannot be merged into one product for all attacks.\n"
     )
 
 
@@ -250,11 +255,12 @@ def restoring_text(rows: pd.DataFrame) -> str:
     """Return a text on the gain of restoring several starts of a batch together, or "" if it was not measured."""
     if rows.empty:
         return ""
-    steps = ", ".join(rows["times a training step"].map("{:.2g}".format))
+    cases = zip(rows["what"].str.removeprefix("step of GradInversion, "), rows["times a training step"], strict=True)
+    steps = ", ".join(f"{steps:.2g} ({case})" for case, steps in cases)
     return (
-        f"With several seeds, a step costs {steps} training steps per seed, in the order of the table. With one image "
-        "per batch, the overhead of calls takes most of the time of a single seed, so batching seeds helps. With eight "
-        "images, the arithmetic of one seed already takes most of the time.\n"
+        f"With several seeds, a step of GradInversion costs, per seed, as much as this number of training steps: "
+        f"{steps}. With one image per batch, the overhead of calls takes most of the time of a single seed, so "
+        "batching seeds helps. With eight images, the arithmetic of one seed already takes most of the time.\n"
     )
 
 

@@ -84,7 +84,7 @@ def tables(judged: Sequence[Line], about: str, name: str) -> Tables:
             rows = len(table.frame)
             folds = rows > most or (visible > 0 and visible + rows > MOST_VISIBLE_ROWS)
             visible += 0 if folds else rows
-            fold = f"{title}: {len(group)} claims, {tally(group)}" if folds else ""
+            fold = f"{title}: {len(group)} claims, by verdict: {in_words(group)}" if folds else ""
             parts.append(replace(table, fold=fold))
     return Tables(tuple(parts))
 

@@ -190,9 +190,19 @@ class Summary:
             f"{outcomes.count(outcome)} {word}" for outcome, word in words.items() if outcome in outcomes
         )
         parts, claims = f"{len(self.parts)} of {len(self.all_parts)}", f"{len(self.claims)} of {self.all_claims}"
-        trials = f"{len(self.trials)} of {self.of} trials ({self.share:.2g}% of the time)"
+        trials = f"{len(self.trials)} of {self.of} trials ({percent(self.share)}% of the time)"
         text = f"{trials}, {parts} parts and {claims} claims: {counts}"
         return text + f", {_counted(len(self.verdicts), 'verdict')} changed" * bool(self.verdicts)
+
+
+def percent(share: float) -> str:
+    """Return a share in per cent with two digits and without an exponent.
+
+    Examples:
+        >>> percent(0.0591), percent(99.7)
+        ('0.059', '100')
+    """
+    return f"{share:.0f}" if share >= 99.5 else f"{share:.2g}"
 
 
 def _counted(number: int, word: str) -> str:

@@ -27,8 +27,8 @@ class Stays:
 
 
 OPEN = Stays(
-    "the open cells at the top of a page",
-    "they work on a few samples and end before a GPU would have started",
+    "the code that is shown unfolded at the top of a page",
+    "it works on a few samples and ends before a GPU would have started",
 )
 STAYS = (
     OPEN,

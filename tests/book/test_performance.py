@@ -39,7 +39,7 @@ def test_the_page_shows_what_was_measured(tmp_path: Path, monkeypatch: pytest.Mo
     about = {"threads": 1, "dates": {"solvers": "2026-01-02"}, "versions": {"torch": "2.11"}}
     measured = about | {"solvers": SOLVERS, "batching": BATCHING, "matching": MATCHING}
     file.write_text(json.dumps(measured))
-    assert "operations" not in performance.write_page(tmp_path), "of an older run, what it measured"
+    assert "operations launched" not in performance.write_page(tmp_path), "of an older run, what it measured"
     file.write_text(json.dumps(measured | {"alone": ALONE, "together": TOGETHER, "launches": LAUNCHES}))
     text = performance.write_page(tmp_path)
     assert "2026-01-02, torch 2.11" in text
@@ -53,7 +53,7 @@ def test_the_page_shows_what_was_measured(tmp_path: Path, monkeypatch: pytest.Mo
     assert "| matching | 1 | 6 | 6 |" in text
     assert "costs 5 times a step of training" in text
     assert "| restoring | 2 | 5 | 2.5 |" in text
-    assert "a step costs 2.5 training steps per seed" in text
+    assert "this number of training steps: 2.5 (restoring)." in text
     assert "| 10 | 6 | 42 | 0.25 | found | 5 of 8 | 2e-15 |" in text
     assert "takes 1.5 ms at ten classes. The solver makes 500 calls on tensors of a few dozen numbers, at 3 µs" in text
     assert "500 products alone would take 0.5 ms and 500 sums 1 ms" in text

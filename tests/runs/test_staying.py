@@ -48,7 +48,7 @@ def test_the_readme_and_the_status_page_name_all_of_it() -> None:
 def test_a_page_names_its_own_part() -> None:
     own = staying.on_page(studies.load("cocktail-party"))
     assert "FastICA (scikit-learn) (it computes with NumPy)" in own
-    assert "open cells" in own
+    assert "shown unfolded" in own
     assert "speech" not in own
     spoken = staying.on_page(studies.load("spoken"))
     assert "all experiments (" in spoken
