@@ -78,7 +78,7 @@ class Answer:
         words: The words in the targets.
         sentences: The recovered sentences, as lists of tokens.
         scale: The factor on the gradient that a defence applied.
-        expected: The share of `counts` that is right on simulated batches.
+        expected: The share of labels that the attack counts correctly on simulated batches.
         interrupted: Whether the attack was stopped early and this is its intermediate result.
     """
 

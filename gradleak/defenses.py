@@ -105,8 +105,8 @@ def dp_epsilon(noise_multiplier: float, *, share: float = 1.0, steps: int = 1, d
 def release_epsilon(noise_multiplier: float, *, delta: float = 1e-5) -> float:
     """Return the exact privacy ε of a single release by the Gaussian mechanism (balle2018).
 
-    Two neighbouring batches differ by one clipped gradient in the sum. With the noise multiplier z, the standard
-    deviation of the noise divided by the clipping norm, ε solves
+    The sums of gradients of two neighbouring batches differ by one clipped gradient. With the noise multiplier z, the
+    standard deviation of the noise divided by the clipping norm, ε solves
 
         Φ(1/2z − εz) − e^ε Φ(−1/2z − εz) = δ
 
@@ -168,9 +168,10 @@ def prune(share: float) -> Defense:
 def prune_tensors(share: float) -> Defense:
     """Set whole tensors to zero, as wainakh2021's code does for its compression.
 
-    That code pairs the i-th tensor with the i-th row of the last layer's weight gradient. Let t be the largest absolute
-    row sum among the given share of the smallest. A tensor is set to zero if its row's absolute sum is at most t and
-    its total is smaller than t in size. The last layer's weight must be the second-to-last tensor.
+    That code pairs the i-th tensor with the i-th row of the last layer's weight gradient. Of the rows'
+    absolute sums, take the given share that is smallest, and let t be the largest of these. A tensor is set to zero if
+    its row's absolute sum is at most t and its total is smaller than t in size. The last layer's weight must be the
+    second-to-last tensor.
     """
     if not 0 < share <= 1:
         raise InputError(f"share must lie in 0 … 1 (0 excluded); got {share:g}")

@@ -235,7 +235,7 @@ def observe(
         model: A network whose final Linear layer gives the logits.
         inputs: The batch (B, …).
         targets: Class indices (B,) or soft labels (B, C). For logits (B, T, C), class indices (B, T), with −100 at
-            positions without a target, which the mean leaves out.
+            positions without a target; the mean loss ignores these positions.
         defense: A function that changes the gradients before they are sent.
         head: The name of the last Linear layer; found automatically by default.
         loss: The loss; soft cross-entropy by default.

@@ -192,8 +192,8 @@ def relative_l2(recovered: Tensor, truth: Tensor) -> Tensor:
 def registered_psnr(recovered: Tensor, truth: Tensor, *, reach: int = 4) -> Tensor:
     """Return the PSNR in dB (N,) at the best of all shifts by up to `reach` pixels in each direction.
 
-    Only pixels where the shifted images overlap are compared. No shift is allowed too, so the result is at least the
-    plain PSNR.
+    Only pixels where the shifted images overlap are compared. A shift by zero pixels is among the candidates, so the
+    result is at least the plain PSNR.
     """
     first, second, finite = _pair(recovered, truth)
     images, (height, width) = len(first), first.shape[-2:]

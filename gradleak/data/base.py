@@ -78,6 +78,6 @@ def normalise(images: Tensor) -> Tensor:
 
 
 def denormalise(images: Tensor) -> Tensor:
-    """Return the images (N, C, H, W) before `normalise`, not clipped to [0, 1]."""
+    """Undo `normalise` for images (N, C, H, W), without clipping to [0, 1]."""
     mean, std = _statistics(images)
     return images * std + mean

@@ -64,8 +64,8 @@ class Vocabulary:
     def encode(self, text: str) -> list[int]:
         """Return the tokens of a text, without the marks of start and end.
 
-        Two adjacent pieces are merged as long as the result is in the vocabulary, the earliest piece of the vocabulary
-        first, as in the construction of the vocabulary.
+        Each word starts as single letters. Two adjacent pieces are merged whenever the result is in the vocabulary. If
+        several results are, the one that comes first in the vocabulary is merged first.
         """
         return [token for word in text.lower().split() for token in self._word(word)]
 

@@ -73,7 +73,7 @@ def certify_features(
     prior: str | LabelPrior = "smoothing",
     precision: str | Precision | None = None,
 ) -> SoftLabels:
-    """Check for each unmixed feature of the last layer whether a label explains its share of the gradient.
+    """Check for each feature from `unmix_features` whether a label explains the feature's share of the gradient.
 
     The features divide the gradient into one outer product per sample. If a feature belongs to a single sample, its
     product is the gradient of that sample, and `recover_soft_labels` finds a "unique" label. No label explains the

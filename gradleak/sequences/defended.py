@@ -53,14 +53,14 @@ def read_defended(
 ) -> Transcripts:
     """Return one utterance's transcript from a recogniser's gradient that a defence has changed.
 
-    Every step takes the word nearest to a span. The status is never "unique"; it is "failed" if another transcript fits
-    nearly as well.
+    At every step the reader takes the word whose input lies nearest to the gradient's row span. The status is never
+    "unique"; it is "failed" if another transcript fits nearly as well.
 
     Args:
         leak: The gradients of the decoder's first layer.
         start: The token that the decoder reads first.
-        steps: The number of the decoder's steps, with that of the end mark. If unknown, the number is that of the best
-            transcript.
+        steps: The number of the decoder's steps, with the step of the end mark. If it is not given, transcripts of all
+            lengths compete.
         vocabulary: Turns tokens into texts.
 
     Examples:

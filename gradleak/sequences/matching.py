@@ -85,7 +85,7 @@ class Matched:
 
     @property
     def answers(self) -> tuple[Answer, ...]:
-        """The answer for the utterance: the best of the starts."""
+        """The answer for the utterance, which is the best of the starts."""
         return (Answer("searched", "the nearest of all starts: nothing certifies it", sentences=[self.tokens]),)
 
 
@@ -101,8 +101,9 @@ def match_transcript(
 ) -> Matched:
     """Search for one utterance's contexts and labels by matching the gradients of a recogniser's decoder.
 
-    The search minimises ‖∇(A, P) − ∇*‖ over the decoder's layers and the last layer. The number of tokens is the rank
-    of the last layer's gradient.
+    The search minimises ‖∇(A, P) − ∇*‖: ∇(A, P) are the gradients of the decoder's layers and the last layer for
+    contexts A and labels P, and ∇* are the observed ones. The number of tokens is the rank of the last layer's
+    gradient.
 
     Args:
         leak: The gradients of one utterance.

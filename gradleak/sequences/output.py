@@ -43,8 +43,8 @@ class Ordered:
             "failed" if steps are missing or do not follow one another.
         reason: Why the transcript is not unique, "" if it is.
         steps: The number of steps found in the gradient.
-        misses: The relative distance of the worst step's state from the decoder's state, and that of the nearest
-            alternative at any step.
+        misses: Two relative distances between the state that the gradient gives and the decoder's state: the largest
+            along this transcript, and the smallest of an alternative word at any step.
     """
 
     tokens: list[int]

@@ -19,11 +19,11 @@ from gradleak.sequences.recognised import recognise
 def read_prefixes(
     leak: Leak, start: int = 1, *, words: Sequence[int] | None = None, most: int = MOST
 ) -> list[list[int]]:
-    """Return the prefixes in a language model's gradient that no longer prefix continues, sorted.
+    """Return the longest prefixes of sentences that a language model's gradient shows, sorted.
 
-    These are all sentences, except those that are the beginning of another sentence. Some prefixes may be false,
-    because they lie in the spans by chance; there is no certificate. The list is empty if the first layer's gradient
-    has full rank, or if more than `most` prefixes lie in the spans.
+    These are all sentences, except those with which another sentence begins. Some prefixes may be false,
+    because they lie in the gradients' row spans by chance; there is no certificate. The list is empty if the first
+    layer's gradient has full rank, or if more than `most` prefixes lie in the spans.
 
     Args:
         leak: The gradients of one step.

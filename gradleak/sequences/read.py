@@ -35,7 +35,8 @@ class Sentences:
     """The sentences of a batch and their counts.
 
     A batch and the same batch twice have the same mean gradient, so counts are known only up to a common factor. The
-    factor follows from the public batch size if that is a multiple of the counts' sum; otherwise it is the least one.
+    factor follows from the public batch size if that is a multiple of the counts' sum; otherwise the least factor is
+    taken.
 
     Attributes:
         tokens: The tokens of each different sentence, without its start and end marks.
@@ -45,9 +46,9 @@ class Sentences:
         reason: Why the status is what it is.
         texts: The sentences as text, if a vocabulary was given.
         total: The number of tokens in the batch, with end marks.
-        factor: The multiple of the sentences' gradient that is closest to the observed gradient.
-        misfit: The relative error of that multiple, in the tensor where the error is largest.
-        prefixes: The number of prefixes that lie in all spans.
+        factor: The number by which the sentences' gradient is multiplied to be closest to the observed gradient.
+        misfit: The relative error of the multiplied gradient, in the tensor where the error is largest.
+        prefixes: The number of prefixes that lie in the row spans of all layers' gradients.
         rank: The rank of the gradient of the first recurrent or Linear layer.
     """
 

@@ -44,8 +44,8 @@ class Transcripts:
             may fit or follow, "failed" if the search gave up.
         reasons: Why each is not unique, "" if it is.
         inputs: The number of the decoder's steps, which is the rank of the gradient.
-        misses: For each utterance: the relative distance from the span of its worst word, and of the nearest other word
-            at any step.
+        misses: For each utterance, two relative distances from the gradient's row span: the largest of the transcript's
+            words, and the smallest of any other word at any step.
     """
 
     tokens: list[list[int]]
@@ -63,7 +63,7 @@ class Transcripts:
 
     @property
     def counts(self) -> list[int]:
-        """The number of times each transcript occurs: once, or at least once if its status is not "unique"."""
+        """How often each transcript occurs; at least this often if its status is not "unique"."""
         return [1] * len(self.tokens)
 
 

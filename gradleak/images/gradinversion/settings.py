@@ -37,7 +37,7 @@ class GradInversion:
         levels: The image is the sum of this many images, each of half the resolution of the one before.
         steps: The number of steps of Adam.
         rate: Adam's largest rate.
-        signed: Whether Adam gets the signs of the slopes.
+        signed: Whether Adam gets only the sign of each derivative instead of its value.
         warmup: The number of steps of the warm-up.
         noise: The standard deviation of the noise added to every pixel at each step, as a multiple of the rate.
         spread: The standard deviation of random starts.

@@ -64,7 +64,7 @@ class LayerReport:
         misfit: The relative error of the gradient that the found inputs give.
         reason: Why the inputs are not exact, "" if they are.
         claimed: The estimated relative error of the inputs, None without an estimate.
-        found: The inputs.
+        found: The recovered inputs.
     """
 
     name: str

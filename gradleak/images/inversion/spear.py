@@ -28,11 +28,11 @@ AGREE = 0.98
 
 @dataclass(frozen=True)
 class Spear:
-    """The result of SPEAR.
+    """The inputs of a layer, as recovered by the attack SPEAR.
 
     Attributes:
         inputs: The inputs (B, I) in float64, in arbitrary order; None if some samples were not found.
-        draws: The number of draws that were made.
+        draws: The number of random selections of rows that were tried.
     """
 
     inputs: Tensor | None
@@ -49,7 +49,7 @@ def spear(
     draws: int = 1_000_000,
     seed: int = 0,
 ) -> Spear:
-    """Return the inputs of a Linear layer with a bias that is followed by ReLU.
+    """Return the inputs of a Linear layer with a bias; a ReLU must follow the layer.
 
     Args:
         weight: The layer's weight (O, I).
@@ -57,8 +57,8 @@ def spear(
         weight_gradient: The gradient of the weight (O, I).
         bias_gradient: The gradient of the bias (O,).
         batch_size: The number of samples B.
-        draws: The largest number of draws of rows.
-        seed: The seed of the draws.
+        draws: The largest number of random selections of rows to try.
+        seed: The seed of these selections.
     """
     generator = torch.Generator().manual_seed(seed)
     left, values, right = torch.linalg.svd(weight_gradient.double(), full_matrices=False)

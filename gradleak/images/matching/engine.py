@@ -102,9 +102,9 @@ def match(
 
     Args:
         leaks: One leak or N leaks of the same model and batch size B.
-        labels: Known class indices (N·B,) or soft labels (N·B, C). Or "recovered": by this package's solvers. "idlg":
-            by iDLG. "dlg": searched together with the inputs, from a random start. "recovered-start": the same from
-            the recovered label.
+        labels: Known class indices (N·B,) or soft labels (N·B, C). Or how to obtain labels: "recovered", by this
+            package's solvers; "idlg", by iDLG; "dlg", by a search together with the inputs, from a random start; or
+            "recovered-start", by the same search from the recovered label.
         distance: The distance between gradients.
         prior: The prior of the images, by default none.
         optimizer: "adam", "lbfgs", "levenberg-marquardt" or its settings.

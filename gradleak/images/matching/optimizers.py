@@ -35,7 +35,7 @@ class Adam:
     Attributes:
         steps: The number of steps.
         rate: The rate of the first step.
-        signed: Whether Adam gets the signs of the slopes.
+        signed: Whether Adam gets only the sign of each derivative instead of its value.
         decay: The shares of all steps after which the rate falls to a tenth.
         spread: The standard deviation of random starts.
     """

@@ -59,11 +59,11 @@ class Peeled:
 
     Attributes:
         images: The images (B, …) in float64, NaN where they were not found.
-        nearest: The images (B, …) nearest to the deepest recovered maps, even if they do not explain these; NaN if no
-            map was recovered.
+        nearest: The images (B, …) nearest to the deepest recovered maps, even if they do not reproduce these maps
+            exactly; NaN if no map was recovered.
         labels: The labels (B, C) in float64, NaN where they were not found.
         layers: A report for each layer with its inputs and their claimed relative error, from the last to the first.
-        matched: The names of the steps whose values were matched by the images.
+        matched: The names of the network's operations whose recovered values the final search for images matched.
         misfits: The relative error of these values for each sample (B,).
         errors: The claimed root mean square error of each image (B,), inf if it was not found.
         residual: The relative error of the gradient that images and labels give.

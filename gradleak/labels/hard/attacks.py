@@ -45,7 +45,7 @@ class Knowledge:
         local_steps: The number of steps whose gradients were summed.
         defense: The client's defence.
         seed: Seed of all random numbers.
-        chunk: Auxiliary or dummy inputs that are run at a time.
+        chunk: The number of auxiliary or dummy inputs to run through the model at a time.
     """
 
     model: nn.Module | None = None

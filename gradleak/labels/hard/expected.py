@@ -31,7 +31,7 @@ def standins_of(
     count: int = POOL,
     seed: int = 0,
 ) -> Standins:
-    """Run samples through the model that replace the private ones in simulated batches.
+    """Make stand-ins for the private samples: run other samples through the model, for simulated batches.
 
     Args:
         leak: The gradient that a client sent, with its model.
@@ -82,9 +82,10 @@ def expected_share(
     """Estimate by simulation what share of a batch's labels `count_labels` gets right.
 
     The attack is run on simulated batches of the leak's batch size, and nothing private is used. Labels are drawn
-    uniformly. A label's sample is an auxiliary one of its class, if there are any. Otherwise it is drawn from the
-    stand-ins, with the model's probability of the label. A trained network is less certain of made-up inputs than of
-    real ones, so the share is then too high. Local steps are simulated without the change of the weights.
+    uniformly. For each label, an auxiliary sample of its class is used if there is one. Otherwise a stand-in is
+    drawn, with a chance in proportion to the probability that the model gives the label. A trained network is less
+    certain of made-up inputs than of real ones, so the share is then too high. Local steps are simulated without the
+    change of the weights.
 
     Args:
         leak: The gradient that a client sent, with its model and batch size.

@@ -20,10 +20,10 @@ class Matched:
 
 
 def dlg(weight_gradient: Tensor, weight: Tensor, *, seed: int = 0, steps: int = STEPS, rate: float = RATE) -> Matched:
-    """Match the gradients of single samples (N, C, I) with those of a dummy feature and a dummy soft label each.
+    """Search for a feature and a soft label for each single sample, whose gradient matches the observed one (N, C, I).
 
-    Threat model: gradients and the model. Known: one sample, features that are not negative. Both dummies start from
-    N(0, 1), as in the paper. Adam treats every entry separately, so all samples can run at once. By Theorem 1 of
+    Threat model: gradients and the model. Known: one sample, features that are not negative. Feature and label start
+    from N(0, 1), as in the paper. Adam treats every entry separately, so all samples can run at once. By Theorem 1 of
     wang2024 many pairs of label and feature give the same gradient. A perfect match is one of these pairs, and rarely
     the client's.
     """

@@ -32,8 +32,8 @@ def label_loss(labels: Tensor, prior: str = "smoothing", kind: Kind = "variance"
     Args:
         labels: (…, C).
         prior: "smoothing", "onehot" or "mixup".
-        kind: "variance" of all entries but the free ones (wang2024, Eqn. 5); their mean "square"; or the "negative"
-            mass Σ|ŷᵢ| − 1 of all entries (both appendix C).
+        kind: "variance" of the entries of the other classes than the sample's own (wang2024, Eqn. 5); the mean "square"
+            of these entries; or the "negative" mass Σ|ŷᵢ| − 1 of all entries (both appendix C).
 
     Returns:
         The loss (…), 0 for a label of the right shape.
@@ -130,7 +130,7 @@ def nonnegative_intervals(path: LabelPath, *, span: float = GRID_SPAN) -> list[l
 
     By Theorem 1 the entries always sum to 1, so these are all scalars whose label is a probability vector. The ends are
     found by bisection down to rounding, and are ±inf where an interval does not end. Intervals no wider than rounding
-    are dropped, such as the single point where all zeros of a one-hot label are met.
+    are dropped; for an exact one-hot label the only valid scalar is such a single point.
     """
     result: list[list[tuple[float, float]]] = [[] for _ in range(len(path))]
     offset = 0

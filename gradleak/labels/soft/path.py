@@ -78,14 +78,16 @@ class ScalarPath:
 
 @dataclass(frozen=True)
 class LabelPath(ScalarPath):
-    """The label of each of N samples as a function of its unknown scalar λ, along a row of its gradient.
+    """The label of each of N samples as a function of an unknown scalar λ.
+
+    The gradient's row i is gᵢ = (pᵢ − yᵢ) x, so the feature is x = λ g_r for the row r with the largest entries.
 
     Attributes:
         direction: The row g_r (N, I).
-        logits: W g_r (N, C).
-        ratios: gᵢ / g_r (N, C).
-        bias: b (C,) or None.
-        row: r (N,), the row with the largest absolute sum of its entries.
+        logits: The logits per unit of λ, W g_r (N, C).
+        ratios: gᵢ / g_r (N, C), which is λ (pᵢ − yᵢ).
+        bias: The bias b (C,) or None.
+        row: The index r (N,) of the row with the largest absolute sum of its entries.
     """
 
     direction: Tensor
@@ -98,7 +100,7 @@ class LabelPath(ScalarPath):
     def least(self) -> Tensor:
         """The least |λ| for which a valid label can exist (N,).
 
-        The positive entries of p − y sum to at most 1, and they are the positive entries of ratios / λ.
+        The positive entries of p − y = ratios / λ sum to at most 1, so |λ| is at least the sum of the positive ratios.
         """
         return self.ratios.clamp(min=0).sum(dim=1)
 

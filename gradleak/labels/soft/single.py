@@ -55,7 +55,7 @@ class SoftLabels:
         open: Bound on the L1 error of each label (N,), inf where there is none. For an "ambiguous" label this is an
             estimate from the slope of the residuals; with a saturated class, errors of twice this size were observed.
         candidates: For each sample the distinct labels (M, C) that explain its gradient within rounding, the best
-            first. If a label is not determined and the scale is known, these include the ends of its range.
+            first. If a label is not determined and the scale is known, these include the ends of the label's range.
         status: "unique", "ambiguous", "found" or "failed" for each sample, see `gradleak.answers.MEANINGS`.
         reasons: Why the answer is not "unique", else "". If all labels found name the same class, the reason gives this
             class and the range of its share.
@@ -142,7 +142,7 @@ def recover_soft_labels(
         nonnegative: Whether no entry of the feature is negative, as after a ReLU or a sigmoid. This fixes the scalar's
             sign. Samples whose gradients show features of both signs are still searched with both.
         noise: Standard deviation of the noise that the client is known to have added to every entry. None estimates it
-            from the gradient's distance from rank one, so that a batch is taken for one noisy sample.
+            from the gradient's distance from rank one; a batch would then be mistaken for one noisy sample.
         scale: The factor on the gradient. 1 assumes that the client sends the gradient of its mean loss unchanged; a
             clipped gradient may then give a wrong label without notice. None solves for a factor between 1e-9 and 1e9
             together with the label, if there are enough equations for both.

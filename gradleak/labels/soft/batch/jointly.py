@@ -64,14 +64,14 @@ def recover_jointly(
     Args:
         weight_gradient: Gradient of the last layer's weight (C, I), averaged over the batch.
         weight: The last layer's weight (C, I).
-        classes: The class of each sample (B,), if known. For "mixup" they must be known, both classes of each sample
-            (B, 2) in either order. Otherwise the `multisets` likeliest combinations of classes, by the rows' sums, are
-            tried; this assumes features that are not negative.
+        classes: The class of each sample (B,), if known. For "mixup" both classes of each sample (B, 2) are required,
+            in either order. Otherwise the function tries the `multisets` combinations of classes that are likeliest by
+            the sums of the gradient's rows; this assumes features that are not negative.
         batch_size: B; by default the number of `classes`, or else the rank of the gradient.
         prior: "smoothing", "onehot", or "mixup".
         starts: Random starts, shared by all combinations of classes.
         steps: Levenberg-Marquardt steps from each start.
-        multisets: Combinations of classes that are tried at most.
+        multisets: The largest number of combinations of classes to try.
         seed: Seed of the random starts.
 
     Returns:

@@ -57,8 +57,8 @@ class BatchLabels:
     Attributes:
         labels: (B, C), NaN for samples that were not found.
         features: (B, I), NaN for samples that were not found.
-        open: Bound on each label's error (B,), L1, that rounding of the gradient leaves.
-        residual: Relative error of the gradient that all samples give together, inf if some are missing.
+        open: Bound on the L1 error of each label (B,) that rounding of the gradient can cause.
+        residual: Relative error of the gradient computed from all recovered samples, inf if some were not found.
         status: "unique", "ambiguous", "found" or "failed".
         reason: Why the answer is not "unique".
         scale: The factor on the gradient, given or recovered.
@@ -160,7 +160,7 @@ def recover_batch(
         nonnegative: Whether no entry of a feature is negative, as after a ReLU.
         noise: Standard deviation of the noise that the client is known to have added to every entry. None estimates it
             from the singular values beyond the batch size, which must then be given.
-        rounds: Starts that every family of labels gets at most.
+        rounds: The largest number of random starts for each kind of label.
         seed: Seed of the random starts.
         scale: The factor on the gradient, 1 unless the client is known to have rescaled it. None recovers a factor that
             is common to all samples.
