@@ -77,7 +77,7 @@ def summary(check: GpuCheck) -> str:
         "machine with the GPU. In trials as small as these, a GPU spends most of its time on launching operations, so "
         "the times are no benchmark."
         f"{together} A search amplifies rounding errors with every step. On pages without a digit alike, "
-        "the results of two CPUs differ as much if PyTorch uses different instructions there.\n"
+        "two runs on the CPU differ as much if one of them computes without oneDNN's kernels.\n"
     )
 
 
