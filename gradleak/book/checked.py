@@ -26,7 +26,7 @@ def text(ordered: Iterable[Study]) -> str:
     if not summaries:
         return "*No recorded trial was run again with today's code yet.*\n"
     totals_text = "\n".join(f"- {line}." for line in totals(recorded))
-    parts = [totals_text, _machines(summaries), _beyond(summaries), _within(summaries)]
+    parts = [totals_text, _verdicts(summaries), _machines(summaries), _beyond(summaries), _within(summaries)]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -78,7 +78,24 @@ def _machines(found: Sequence[tuple[str, Summary]]) -> str:
             }
         )
     caption = "Recorded trials that were run again with today's code: a row for each record and machine."
-    return _table(rows, caption, "tab-confirmations")
+    return _table(rows, caption, "tab-confirmations", fold="Each record on each machine")
+
+
+def _verdicts(found: Sequence[tuple[str, Summary]]) -> str:
+    """Return a table of the claims whose verdict changed on some machine, or a sentence that there is none."""
+    rows = [
+        {
+            "record": name,
+            "claim": verdict.claim,
+            "recorded verdict": verdict.recorded,
+            "new verdict": verdict.found,
+            "machine": summary.machine.name,
+        }
+        for name, summary in found
+        for verdict in dict.fromkeys(summary.verdicts)
+    ]
+    caption = "Claims whose verdict changes if the rows that were run again replace the recorded ones."
+    return _table(rows, caption, "tab-verdicts-changed") if rows else "*No verdict changed on any machine.*"
 
 
 def _beyond(found: Sequence[tuple[str, Summary]]) -> str:

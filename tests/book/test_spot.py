@@ -256,6 +256,7 @@ def test_a_changed_verdict_is_no_confirmation(checkout: Toy, capsys: pytest.Capt
     found = spot.Check(kept(), 1)
     found.run([0, 1], Budget(60), 1)
     assert standing.state(kept()) == "confirmed", "the study lets its values differ by one"
+    assert "*No verdict changed on any machine.*" in checked.text([checkout.load()])
     found.run([3], Budget(60), 1)
     assert standing.state(kept()) == "differs"
     (verdict,) = lines()[-1].verdicts
@@ -263,7 +264,7 @@ def test_a_changed_verdict_is_no_confirmation(checkout: Toy, capsys: pytest.Capt
     assert lines()[-1].trials == {"differs": [kept().digests[3]]}
     assert lines()[0].trials == {"same": [kept().digests[0], kept().digests[1]]}
     assert f"changed verdicts: 1\n  toy: toy-sum: '{verdict.found}' where" in "\n".join(spot.differences([found]))
-    assert "toy-sum" in checked.text([checkout.load()])
+    assert f"| toy | toy-sum | {verdict.recorded} | {verdict.found} |" in checked.text([checkout.load()])
     assert call(capsys, "verify", "--stale")[0] == 1
 
 
