@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from gradleak.runs import records, standing
-from gradleak.runs.comparing import worst
+from gradleak.runs.comparing import is_picture, worst
 from gradleak.runs.confirmations import Difference, Summary, percent
 from gradleak.runs.records import Record
 from gradleak.show.tables import Table
@@ -174,7 +174,7 @@ def _apart(difference: Difference) -> str:
 
 
 def _value(value: Any) -> str:
-    # A picture is recorded as the text of a JPEG file, which says nothing to a reader.
-    if str(value).startswith("/9j/"):
+    # The text of a picture's file says nothing to a reader.
+    if is_picture(value):
         return "(an image)"
     return f"{value:.6g}" if isinstance(value, float) else str(value)

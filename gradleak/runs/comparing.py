@@ -20,6 +20,8 @@ from gradleak.runs.trials import short
 TIMES = frozenset({"seconds", "milliseconds", "minutes"})
 # The value that is compared where a row lacks a column.
 NOTHING = "nothing"
+# The first characters of a JPEG file in base64.
+JPEG = "/9j/"
 # The most characters of a value that a difference shows.
 LONGEST = 60
 
@@ -125,6 +127,11 @@ def pairs(one: Any, other: Any, place: str = "") -> Iterator[tuple[str, Any, Any
 def unlike(one: Any, other: Any, same: Callable[[Any, Any], bool]) -> Iterator[tuple[str, Any, Any]]:
     """Yield the places at which two values differ, with both single values; `same` compares two single values."""
     return ((place, left, right) for place, left, right in pairs(one, other) if not same(left, right))
+
+
+def is_picture(value: Any) -> bool:
+    """Whether a value is a picture, which is recorded as the text of a JPEG file in base64."""
+    return isinstance(value, str) and value.startswith(JPEG)
 
 
 def _brief(value: Any) -> Any:

@@ -50,8 +50,8 @@ from tests.gpu.rows import exact, parts, rows_on
 from tests.gpu.sharing import shared
 
 SMALL, FACTOR, SHARE = 1e-3, 100.0, 0.02
-# The column of pictures, and the most characters of a value that a trouble shows.
-PICTURE, LONGEST = "picture", 60
+# The most characters of a value that a trouble shows.
+LONGEST = 60
 COLUMN = re.compile(r"\[\d+\]\.(\w+)")
 # The pretended GPU's name. Its module is imported only if it is asked for: it registers an accelerator, and then torch
 # computes no gradients on a real GPU.
@@ -106,7 +106,7 @@ def agreed(found: Any, expected: Any, declared: Mapping[str, Kind] | None = None
     digits, troubles = math.inf, []
     for place, own, wanted in comparing.unlike(found, expected, _same):
         column = COLUMN.match(place)
-        if column and column[1] == PICTURE and isinstance(own, str) and isinstance(wanted, str):
+        if comparing.is_picture(own) and comparing.is_picture(wanted):
             alike, fine = _digits_of_pictures(own, wanted)
         else:
             alike, fine = _digits(own, wanted, kinds.kind_of(column[1], declared) if column else None)
@@ -125,7 +125,7 @@ def _same(one: Any, other: Any) -> bool:
 def _short(value: Any) -> str:
     if isinstance(value, Tensor):
         return f"a tensor of norm {value.double().norm():.3g}"
-    text = repr(value)
+    text = "(an image)" if comparing.is_picture(value) else repr(value)
     return text if len(text) <= LONGEST else f"{text[:LONGEST]} …"
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import io
 import json
 import math
 from pathlib import Path
@@ -9,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from PIL import Image
 
 from gradleak import defenses, studies
 from tests.gpu import check
@@ -157,3 +160,17 @@ def test_without_a_gpu_or_a_page(monkeypatch: pytest.MonkeyPatch, capsys: pytest
 )
 def test_how_far_rows_may_be_apart(found: Any, expected: Any, fine: bool) -> None:
     assert (check.agreed(found, expected).trouble == "") is fine
+
+
+def _picture(level: int) -> str:
+    """Return a grey picture as records hold it."""
+    stream = io.BytesIO()
+    Image.new("RGB", (16, 16), (level, level, level)).save(stream, "JPEG")
+    return base64.b64encode(stream.getvalue()).decode()
+
+
+def test_pictures_are_compared_by_their_pixels() -> None:
+    first, near, far = ([{"picture": _picture(level)}] for level in (100, 101, 140))
+    assert first != near
+    assert check.agreed(near, first).trouble == ""
+    assert check.agreed(far, first).trouble == "[0].picture: (an image) where the CPU has (an image)"
