@@ -1,4 +1,4 @@
-"""Reword texts for readers that records and trials must keep as they are, where a table or a report shows them.
+"""Word counts, and reword texts that records and trials must keep as they are, where readers see them.
 
 A record's rows hold the reasons and names that its trials wrote, and the digest of a trial covers these texts. They
 therefore stay as they are in the code of the trials and in the records; `plain` replaces them only when they are shown.
@@ -104,6 +104,17 @@ _WORDS: tuple[tuple[str, str], ...] = (
         "batches in which classes repeat; noise; not sending the last layer's gradient",
     ),
 )  # fmt: skip
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number with a noun in the singular or plural.
+
+    Examples:
+        >>> counted(1, "batch"), counted(0, "batch"), counted(2, "smoothed image")
+        ('1 batch', '0 batches', '2 smoothed images')
+    """
+    ending = "es" if noun.endswith(("ch", "s", "x")) else "s"
+    return f"{number} {noun}{ending * (number != 1)}"
 
 
 def plain(text: str) -> str:

@@ -92,7 +92,7 @@ def _verdicts(found: Sequence[tuple[str, Summary]]) -> str:
             "machine": summary.machine.name,
         }
         for name, summary in found
-        for verdict in dict.fromkeys(summary.verdicts)
+        for verdict in summary.verdicts
     ]
     caption = "Claims whose verdict changes if the rows that were run again replace the recorded ones."
     return _table(rows, caption, "tab-verdicts-changed") if rows else "*No verdict changed on any machine.*"

@@ -15,6 +15,7 @@ from gradleak.runs import records
 from gradleak.runs.records import Record
 from gradleak.show import figures
 from gradleak.show.tables import Table, duration
+from gradleak.wording import counted
 
 # For each attack and each size that grows: the derived exponent of the dominant cost, with its reason.
 DERIVED = {
@@ -153,7 +154,7 @@ def hundred(kept: list[Record], each: float) -> Table:
         ends = [finish(seconds, count, each) for count in COUNTS]
         cells.append(
             {"page": record.study, "trials": f"{len(seconds):,}", "longest trial": duration(max(seconds))}
-            | {f"{count} worker{'s' * (count > 1)}": duration(end) for count, end in zip(COUNTS, ends, strict=True)}
+            | {counted(count, "worker"): duration(end) for count, end in zip(COUNTS, ends, strict=True)}
             | {f"speed-up with {COUNTS[-1]} workers": f"{ends[0] / ends[-1]:.0f}"}
         )
     caption = (

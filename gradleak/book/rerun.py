@@ -11,6 +11,7 @@ from gradleak.claims import Judgement, Line
 from gradleak.runs import records
 from gradleak.runs.records import Record
 from gradleak.studies import Study
+from gradleak.wording import counted
 
 # The most characters of a list or a name in a line.
 LONGEST = 60
@@ -139,11 +140,6 @@ def brief(value: Any) -> str:
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 2].rstrip(' ,')} …"
 
 
-def some(count: int) -> str:
-    """Return a number of claims in words: "1 claim", "2 claims"."""
-    return f"{count} claim{'s' * (count != 1)}"
-
-
 def _needing(claim: claims.Claim, name: str) -> claims.Claim:
     """Return the claim with only one of its needs."""
     return claim.model_copy(update={"needs": {name: claim.needs[name]}})
@@ -174,4 +170,4 @@ def _counted(whose: str, lines: Sequence[Line]) -> str:
         f"{len(open_ones)} cannot be judged by this run ({agreeing} agree, {len(open_ones) - agreeing} disagree)"
     ] * bool(open_ones)
     parts += [f"{missing} not measured"] if missing else []
-    return f"{some(len(lines))} {whose}: {'; '.join(parts)}."
+    return f"{counted(len(lines), 'claim')} {whose}: {'; '.join(parts)}."

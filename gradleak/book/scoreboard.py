@@ -13,6 +13,7 @@ from gradleak.runs.records import Record
 from gradleak.runs.standing import State
 from gradleak.show import provenance
 from gradleak.studies import Study
+from gradleak.wording import counted
 
 # The folder of files that lie beside the book's pages; `_config.yml` names it.
 BESIDE = "beside"
@@ -125,8 +126,7 @@ def _failing(lines: Sequence[Line]) -> list[str]:
         failing = [line for line in group if line.failing]
         if failing:
             table = claims.failing_table(failing, cause)._repr_markdown_()
-            number = f"{len(failing)} claim{'s' * (len(failing) > 1)}"
-            parts.append(f"::::{{dropdown}} {cause}: {number}\n{table}\n::::")
+            parts.append(f"::::{{dropdown}} {cause}: {counted(len(failing), 'claim')}\n{table}\n::::")
     return parts
 
 
@@ -177,7 +177,7 @@ def _other_verdicts(record: Record | None) -> dict[str, list[Fact]]:
     """Return, by claim, where another verdict came out when the record's trials were run again."""
     facts: dict[str, list[Fact]] = {}
     for summary in standing.confirmed_by(record) if record else ():
-        for verdict in dict.fromkeys(summary.verdicts):
+        for verdict in summary.verdicts:
             text = f"with today's code on {summary.machine.name}, the verdict was “{verdict.found}”"
             facts.setdefault(verdict.claim, []).append(Fact(head="Run again", text=text))
     return facts

@@ -19,6 +19,7 @@ from gradleak.runs.confirmations import Confirmation, Difference, Summary, Verdi
 from gradleak.runs.kinds import Outcome
 from gradleak.runs.plain import Columns
 from gradleak.runs.records import Record, Trial
+from gradleak.wording import counted
 
 # The time (s) after which the results of a running check are written to the file.
 SECONDS_A_LINE = 300.0
@@ -259,7 +260,7 @@ def check(
     for number in _cheapest_first(chosen, checked):
         if not budget.over:
             ran = checks[number].run(chosen[number], budget, jobs)
-            progress(f"{checks[number].name}: {_trials(ran)} of its parts; {budget.text}")
+            progress(f"{checks[number].name}: {counted(ran, 'trial')} of its parts; {budget.text}")
     behind = [
         sorted(
             (price, number, place)
@@ -271,7 +272,7 @@ def check(
     for number in _cheapest_first({number: further.get(number, []) for number in range(len(checks))}, checked):
         if number in further and not budget.over:
             ran = checks[number].run(further[number], budget, jobs)
-            progress(f"{checks[number].name}: {_trials(ran)} for its claims; {budget.text}")
+            progress(f"{checks[number].name}: {counted(ran, 'trial')} for its claims; {budget.text}")
         say(checks[number].text)
     return checks
 
@@ -282,10 +283,6 @@ def _cheapest_first(chosen: dict[int, list[int]], checked: Sequence[Record]) -> 
         number: sum(checked[number].trials[place].seconds for place in places) for number, places in chosen.items()
     }
     return sorted(chosen, key=lambda number: (seconds[number], number))
-
-
-def _trials(number: int) -> str:
-    return f"{number} trial{'s' * (number != 1)}"
 
 
 def untouched(checks: Sequence[Check]) -> list[str]:
@@ -306,7 +303,7 @@ def differences(checks: Sequence[Check]) -> list[str]:
     verdicts = [
         f"  {name}: {verdict.claim}: '{verdict.found}' where '{verdict.recorded}' is recorded"
         for name, summary in summaries
-        for verdict in dict.fromkeys(summary.verdicts)
+        for verdict in summary.verdicts
     ]
     errors = [f"  {name}: {text}" for name, summary in summaries for text in dict.fromkeys(summary.errors.values())]
     lines = [f"changed verdicts: {len(verdicts)}", *verdicts] if verdicts else []

@@ -17,6 +17,7 @@ from gradleak.runs.kinds import Compared, Outcome
 from gradleak.runs.records import Record, Trial, part_of
 from gradleak.runs.trials import known, short
 from gradleak.studies import Study
+from gradleak.wording import counted
 
 # The word that names the recorded run of the other run's page.
 RECORDED = "recorded"
@@ -139,7 +140,7 @@ class Comparison:
         """The outcome in a few sentences."""
         changes = [pair.change for pair in self.claims]
         lines = [
-            f"{rerun.some(len(changes))}: {changes.count('other verdict')} with another verdict, "
+            f"{counted(len(changes), 'claim')}: {changes.count('other verdict')} with another verdict, "
             f"{changes.count('judged in one run only')} judged in one run only, {changes.count('value')} with another "
             f"value only, {changes.count('none')} unchanged.",
             f"{self.matched} trials have equal inputs; rows only in the first run: {self.only_first}, only in the "

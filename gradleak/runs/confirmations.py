@@ -26,6 +26,7 @@ from gradleak.runs.kinds import Outcome
 from gradleak.runs.plain import restored, worded
 from gradleak.runs.records import Record, part_of
 from gradleak.storage import storage_error
+from gradleak.wording import counted
 
 # The outcomes with which a trial counts as confirmed.
 GOOD: frozenset[Outcome] = frozenset({"same", "within"})
@@ -153,7 +154,7 @@ class Summary:
         claims: The claims that select rows of the trials that were run again.
         all_claims: The number of claims that the record's rows measure.
         differences: The differences that were found.
-        verdicts: The claims whose verdict changed.
+        verdicts: The claims whose verdict changed, each change once.
         errors: The errors that trials raised, by the trial's digest.
     """
 
@@ -192,7 +193,7 @@ class Summary:
         parts, claims = f"{len(self.parts)} of {len(self.all_parts)}", f"{len(self.claims)} of {self.all_claims}"
         trials = f"{len(self.trials)} of {self.of} trials ({percent(self.share)}% of the time)"
         text = f"{trials}, {parts} parts and {claims} claims: {counts}"
-        return text + f", {_counted(len(self.verdicts), 'verdict')} changed" * bool(self.verdicts)
+        return text + f", {counted(len(self.verdicts), 'verdict')} changed" * bool(self.verdicts)
 
 
 def percent(share: float) -> str:
@@ -203,10 +204,6 @@ def percent(share: float) -> str:
         ('0.059', '100')
     """
     return f"{share:.0f}" if share >= 99.5 else f"{share:.2g}"
-
-
-def _counted(number: int, word: str) -> str:
-    return f"{number} {word}{'s' * (number != 1)}"
 
 
 def this_machine(threads: int, *, accelerated: bool = False) -> Machine:
@@ -323,10 +320,12 @@ def _summary(record: Record, lines: Iterable[Confirmation]) -> Summary | None:
             if difference.trial in latest and latest[difference.trial][1] is line
         ),
         verdicts=tuple(
-            verdict
-            for line in used_lines
-            if any(outcome == "differs" and latest_line is line for outcome, latest_line in latest.values())
-            for verdict in line.verdicts
+            dict.fromkeys(
+                verdict
+                for line in used_lines
+                if any(outcome == "differs" and latest_line is line for outcome, latest_line in latest.values())
+                for verdict in line.verdicts
+            )
         ),
         errors={
             digest: text

@@ -134,16 +134,20 @@ def test_what_is_killed_at_any_moment_goes_on_and_comes_to_the_same(toy: Toy, co
     started = time.monotonic()
     assert Child(work).code() == 0
     took, wanted = time.monotonic() - started, result()
-    draws, met = random.Random(command), 0
-    for _ in range(KILLS):
+    draws, killed = random.Random(command), 0
+    while killed < KILLS:
         # From the beginning, or there would be nothing left to kill.
         for file in (*toy.kept(), *toy.root.glob("results/**/*.json"), *paths.executed().rglob("toy.*")):
             file.unlink()
-        met += Child(work).killed(draws.uniform(0.02, 0.95) * took)
+        after = draws.uniform(0.02, 0.95) * took
+        if not Child(work).killed(after):
+            # The machine has become faster, so kill sooner.
+            took = after
+            continue
+        killed += 1
         whole_files(toy)
         assert Child(work).code() == 0
         assert result() == wanted
-    assert met >= KILLS / 4, "the kills came too late"
 
 
 @contextmanager

@@ -110,7 +110,7 @@ def test_a_claim_says_where_it_had_another_verdict(toy: Study, monkeypatch: pyte
     assert b"Run again" not in scoreboard.files([toy], judged)["claims/toy.js"]
     machine = confirmations.this_machine(1).model_copy(update={"processor": "Another processor"})
     verdict = confirmations.Verdict(claim="toy-sum", recorded="reproduced", found="not reproduced")
-    summary = SimpleNamespace(machine=machine, verdicts=(verdict, verdict), differs=True)
+    summary = SimpleNamespace(machine=machine, verdicts=(verdict,), differs=True)
     monkeypatch.setattr(standing, "confirmed_by", lambda record: [summary])
     found = scoreboard.files([toy], judged)["claims/toy.js"].decode()
     assert found.count("Run again") == 1

@@ -265,6 +265,9 @@ def test_a_changed_verdict_is_no_confirmation(checkout: Toy, capsys: pytest.Capt
     assert lines()[0].trials == {"same": [kept().digests[0], kept().digests[1]]}
     assert f"changed verdicts: 1\n  toy: toy-sum: '{verdict.found}' where" in "\n".join(spot.differences([found]))
     assert f"| toy | toy-sum | {verdict.recorded} | {verdict.found} |" in checked.text([checkout.load()])
+    another = lines()[-1].model_copy(update={"trials": {"differs": [kept().digests[2]]}})
+    (summary,) = confirmations.summaries(kept(), [*lines(), another], another.sources)
+    assert summary.verdicts == (verdict,), "two lines with the same change"
     assert call(capsys, "verify", "--stale")[0] == 1
 
 

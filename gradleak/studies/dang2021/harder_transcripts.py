@@ -46,6 +46,7 @@ from gradleak.studies.shared.recognisers import (
     with_stage,
 )
 from gradleak.studies.shared.sentence_clients import ClientDefense, client_defense
+from gradleak.wording import counted
 
 PLACE = "Beyond section 4"
 # The parameter that takes the states of the decoder's only layer. Words that fit by chance lead to states outside the
@@ -187,8 +188,7 @@ class Parameters(studies.Parameters):
 
     def about(self) -> str:
         """Return the size of a run and its data in a few words."""
-        utterances = "1 utterance" if self.defended == 1 else f"{self.defended} utterances"
-        return f"{utterances} per defence, {text.TITLES[self.source]}, made-up speech"
+        return f"{counted(self.defended, 'utterance')} per defence, {text.TITLES[self.source]}, made-up speech"
 
 
 class Reading(Row):

@@ -39,6 +39,7 @@ from gradleak.studies.shared.tally import (
     load,
     others,
 )
+from gradleak.wording import counted
 
 PLACE = "Section 6.4, Figure 4"
 # The learning rate, and the number of images for measuring the model's accuracy.
@@ -85,9 +86,8 @@ class Parameters(studies.Parameters):
 
     def about(self) -> str:
         """Return the size of a run and its data in a few words."""
-        networks = f"{self.runs} network{'s' * (self.runs > 1)}"
         return (
-            f"{networks}, {self.iterations:,} steps, {self.batches} batches at each stop, "
+            f"{counted(self.runs, 'network')}, {self.iterations:,} steps, {self.batches} batches at each stop, "
             f"{' and '.join(self.clients)} clients, {data.title(self.dataset)}"
         )
 

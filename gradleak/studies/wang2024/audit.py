@@ -28,6 +28,7 @@ from gradleak.show.summaries import NOTHING, count, mean, median, only, summary
 from gradleak.studies import Experiment, Row, setting
 from gradleak.studies.shared.federation import SIZE, Federation, digit_network
 from gradleak.studies.shared.outcomes import Kind, Measure, Outcome, collected, median_of, share_of
+from gradleak.wording import counted
 
 PLACE = "Beyond the papers"
 # The dataset of federations and of DP-SGD's clients, and the number of samples that the latter draw from.
@@ -498,7 +499,7 @@ def figure_frontier(record: Record) -> Figure:
     rows = worst(record).rename(columns=shown)
     sizes = rows["batch_size"].astype(int)
     rows["defense"] = rows["defense"].map(defence_name)
-    rows["batch"] = sizes.map(lambda size: f"{size} sample{'s' * (size > 1)}")
+    rows["batch"] = sizes.map(lambda size: counted(size, "sample"))
     names = list(dict.fromkeys(rows["defense"]))
     looks = crossed(names, dict.fromkeys(rows["batch"]))
     for name, look in looks.items():

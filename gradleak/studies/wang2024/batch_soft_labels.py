@@ -35,6 +35,7 @@ from gradleak.studies.shared import attacked_networks
 from gradleak.studies.shared.attacked_networks import AttackedNetwork, built
 from gradleak.studies.shared.outcomes import Outcome, collected, share_of
 from gradleak.studies.shared.samples import DTYPES, inputs_of, soft_labels
+from gradleak.wording import counted
 
 PLACE = "Beyond section 3"
 # A batch counts as recovered if no label's L1 error and no feature's relative error exceeds these limits.
@@ -144,8 +145,7 @@ class Parameters(studies.Parameters):
 
     def about(self) -> str:
         """Return a short text on the size of a run."""
-        batches = "1 batch" if self.batches == 1 else f"{self.batches} batches"
-        return f"{batches} per setting, {data.title(self.dataset)}"
+        return f"{counted(self.batches, 'batch')} per setting, {data.title(self.dataset)}"
 
 
 class Judged(Row):

@@ -35,6 +35,7 @@ from gradleak.studies.shared.matched_runs import OnLeNet, lenets
 from gradleak.studies.shared.mosaics import packed, show
 from gradleak.studies.shared.outcomes import KNOWLEDGE, PSNR, Outcome, collected, written
 from gradleak.studies.shared.samples import DTYPES, inputs_of, pooled_samples
+from gradleak.wording import counted
 
 PLACE = "Beyond section 4.3"
 DEFENSES: dict[str, tuple[float, ...]] = {
@@ -89,8 +90,7 @@ class Parameters(studies.Parameters):
 
     def about(self) -> str:
         """Return a short text on the size of a run."""
-        images = "1 smoothed image" if self.samples == 1 else f"{self.samples} smoothed images"
-        return f"{images} per network, {data.title(self.dataset)}"
+        return f"{counted(self.samples, 'smoothed image')} per network, {data.title(self.dataset)}"
 
 
 class Nearness(Row):

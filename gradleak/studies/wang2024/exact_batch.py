@@ -34,6 +34,7 @@ from gradleak.studies.shared.defended import BehindDefence, Defence, sent_behind
 from gradleak.studies.shared.mosaics import packed, show
 from gradleak.studies.shared.outcomes import KNOWLEDGE, Outcome, collected, median_of, written
 from gradleak.studies.shared.samples import DTYPES, soft_labels
+from gradleak.wording import counted
 
 PLACE = "Beyond section 4.2"
 # The lowest PSNR (dB) of an exactly restored batch measures only rounding errors.
@@ -90,9 +91,8 @@ class Parameters(studies.Parameters):
     def about(self) -> str:
         """Return a short text on the size of a run."""
         sizes = sorted(self.sizes)
-        batches = "1 batch" if self.repeats == 1 else f"{self.repeats} batches"
         span = f"B from {sizes[0]} to {sizes[-1]}" if len(sizes) > 1 else f"B = {sizes[0]}"
-        return f"{batches} per size, {span}, {data.title(self.dataset)}"
+        return f"{counted(self.repeats, 'batch')} per size, {span}, {data.title(self.dataset)}"
 
 
 class Nearness(Row):

@@ -39,6 +39,7 @@ from gradleak.studies.shared.mosaics import packed, show
 from gradleak.studies.shared.outcomes import KNOWLEDGE, PSNR, Outcome, collected, written
 from gradleak.studies.shared.restored import Quality, clock, quality
 from gradleak.studies.shared.samples import DTYPES, pooled_samples
+from gradleak.wording import counted
 
 PLACE = "Figures 3–5, Table 6"
 # Above 40 dB only few of the 8-bit pixels are off, by one level: rounding decides on them.
@@ -102,8 +103,7 @@ class Parameters(studies.Parameters):
 
     def about(self) -> str:
         """Return a short text on the size of a run."""
-        images = "1 image" if self.samples == 1 else f"{self.samples} images"
-        return f"{images} for each kind of label, {data.title(self.dataset)}"
+        return f"{counted(self.samples, 'image')} for each kind of label, {data.title(self.dataset)}"
 
 
 class ClosedFormImage(Quality):
