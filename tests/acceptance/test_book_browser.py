@@ -85,9 +85,9 @@ def visits(site: tuple[str, Any]) -> dict[str, dict[str, Any]]:
     found = {}
     for page in pages_of(BOOK):
         said.clear()
-        view.goto(f"{address}/{page}", wait_until="networkidle")
+        view.goto(f"{address}/{page}", wait_until="load")
+        view.evaluate("() => window.MathJax?.startup.promise")
         found[page] = {
-            "said": list(said),
             "text": view.inner_text("main"),
             "links": view.eval_on_selector_all("a[href]", "all => all.map(a => a.href)"),
             "anchors": set(view.eval_on_selector_all("[id]", "all => all.map(a => a.id)")),
@@ -102,6 +102,7 @@ def visits(site: tuple[str, Any]) -> dict[str, dict[str, Any]]:
         found[page]["cut"] = view.eval_on_selector_all(TABLES, CUT)
         view.set_viewport_size({"width": WIDTHS[0], "height": 900})
         found[page]["over"] = view.eval_on_selector_all("main table", OVER)
+        found[page]["said"] = list(said)
     context.close()
     return found
 
