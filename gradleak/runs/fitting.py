@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cache
 
 from gradleak.errors import GradleakError, InputError, UnknownName
 
@@ -74,18 +75,16 @@ def _fits(sees: Sees) -> bool:
 
 
 def _check(sees: Sees) -> None:
-    import torch
-
     from gradleak import data, models
 
     name = sees.dataset
     try:
         channels, side = data.shape(name, size=sees.size)
         # A network outside the registry cannot be built here, and is only checked for the channels that it states.
-        if sees.network in models.names() or not sees.channels:
-            with torch.device("meta"):
-                activation = sees.activation or None
-                models.build(sees.network, in_channels=channels, image_size=side, activation=activation)
+        if (sees.network in models.names() or not sees.channels) and (
+            reason := _refused(sees.network, channels, side, sees.activation)
+        ):
+            raise InputError(reason)
     except UnknownName:
         raise
     except GradleakError as error:
@@ -101,6 +100,23 @@ def _check(sees: Sees) -> None:
             f"network '{sees.network}' is trained on '{sees.learns}' and cannot be shown '{name}': "
             f"{_text(*data.shape(sees.learns))} pixels there, {_text(channels, side)} here"
         )
+
+
+@cache
+def _refused(network: str, channels: int, side: int, activation: str) -> str:
+    """Return why a network cannot be built for images of a shape, or "". Building large networks takes a while."""
+    import torch
+
+    from gradleak import models
+
+    try:
+        with torch.device("meta"):
+            models.build(network, in_channels=channels, image_size=side, activation=activation or None)
+    except UnknownName:
+        raise
+    except GradleakError as error:
+        return str(error)
+    return ""
 
 
 def _check_fixed(sees: Fixed, side: int) -> None:

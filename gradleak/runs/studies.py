@@ -6,7 +6,7 @@ import ast
 import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from types import ModuleType
 from typing import Annotated, Any, Literal, get_args, get_origin
@@ -136,13 +136,20 @@ def paper_of(name: str) -> str:
 
 def load(name: str) -> Study:
     """Return a study by name; its module's text is parsed, but the module is not imported."""
-    paper = paper_of(name)
-    tree = ast.parse(_files()[name].read_text("utf-8"))
-    title = (ast.get_docstring(tree) or name).splitlines()[0].rstrip(".")
-    study = Study(name, paper, title, _place(tree))
+    paper, file = paper_of(name), _files()[name]
+    stat = file.stat()
+    study = Study(name, paper, *_described(file, stat.st_mtime_ns, stat.st_size))
     if not study.notebook.is_file():
         raise MissingData(f"study '{name}' has no notebook: expected notebooks/{paper}/{name}.ipynb")
     return study
+
+
+@lru_cache(maxsize=256)
+def _described(file: Path, modified: int, size: int) -> tuple[str, str]:
+    """Return a study's title and place in the paper from its module's file in its present state."""
+    tree = ast.parse(file.read_text("utf-8"))
+    title = (ast.get_docstring(tree) or file.stem.replace("_", "-")).splitlines()[0].rstrip(".")
+    return title, _place(tree)
 
 
 def _place(tree: ast.Module) -> str:
