@@ -236,8 +236,8 @@ def check(
 ) -> list[Check]:
     """Run trials of records again within a time budget, and append the results to the records' confirmations.
 
-    First come the trials that differed when this machine ran them before, and for every part of a record that this
-    machine has not run yet the cheapest trial. Then come the trials that touch the most claims for their run time.
+    First comes the cheapest trial of every part of a record that this machine has not run yet, then the trials that
+    differed when this machine ran them before. Then come the trials that touch the most claims for their run time.
 
     Args:
         checked: The records.
@@ -252,11 +252,15 @@ def check(
     checks = [Check(record, minutes, device) for record in checked]
     budget = Budget(60 * minutes)
     parts = [
-        (checked[number].trials[place].seconds, number, place)
+        (again, checked[number].trials[place].seconds, number, place)
         for number, record_check in enumerate(checks)
-        for place in dict.fromkeys([*record_check.differing, *draws.for_parts(record_check.record, record_check.done)])
+        for again, places in (
+            (False, draws.for_parts(record_check.record, record_check.done)),
+            (True, record_check.differing),
+        )
+        for place in places
     ]
-    chosen = draws.within(budget, [(number, place) for _, number, place in sorted(parts)], checked)
+    chosen = draws.within(budget, [(number, place) for *_, number, place in sorted(parts)], checked)
     for number in _cheapest_first(chosen, checked):
         if not budget.over:
             ran = checks[number].run(chosen[number], budget, jobs)

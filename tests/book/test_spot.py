@@ -382,6 +382,18 @@ def test_the_budget_is_for_all_records_and_for_parts_first(checkout: Toy, capsys
     assert checkout.traced[begun:] == [0, 1]
 
 
+def test_parts_that_did_not_run_yet_come_before_what_differed(checkout: Toy) -> None:
+    recorded(checkout, *PARTS)
+    checkout.rewrite(*PARTS, ("self.scale * torch.rand(100_003", "1.01 * self.scale * torch.rand(100_003"))
+    found, begun = spot.Check(kept(), 1), len(checkout.traced)
+    found.run([0], Budget(60), 1)
+    assert found.outcomes == {0: "differs"}
+    slow = [one.model_copy(update={"seconds": 100.0 * (n + 1)}) for n, one in enumerate(kept().trials)]
+    records.write(kept().model_copy(update={"trials": slow}), records.file_of("toy"))
+    spot.check([kept()], 4, jobs=1)
+    assert checkout.traced[begun:] == [0, 1], "there is no time for both, and trial 0 is the cheaper one"
+
+
 def test_claims_that_no_trial_touches_yet_are_said(checkout: Toy, capsys: pytest.CaptureFixture[str]) -> None:
     entry = checkout.claims.read_text()
     for number in (2, 3):
