@@ -81,9 +81,8 @@ def _check(sees: Sees) -> None:
     try:
         channels, side = data.shape(name, size=sees.size)
         # A network outside the registry cannot be built here, and is only checked for the channels that it states.
-        if (sees.network in models.names() or not sees.channels) and (
-            reason := _refused(sees.network, channels, side, sees.activation)
-        ):
+        buildable = sees.network in models.names() or not sees.channels
+        if buildable and (reason := _refused(sees.network, channels, side, sees.activation)):
             raise InputError(reason)
     except UnknownName:
         raise

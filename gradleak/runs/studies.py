@@ -126,18 +126,23 @@ def names() -> tuple[str, ...]:
     return tuple(_files())
 
 
-def paper_of(name: str) -> str:
-    """Return the citation key of a study's paper."""
+def _file(name: str) -> Path:
+    """Return the file of a page's module; an unknown name is an error."""
     files = _files()
     if name not in files:
         raise unknown("study", name, files)
-    return files[name].parent.name
+    return files[name]
+
+
+def paper_of(name: str) -> str:
+    """Return the citation key of a study's paper."""
+    return _file(name).parent.name
 
 
 def load(name: str) -> Study:
     """Return a study by name; its module's text is parsed, but the module is not imported."""
-    paper, file = paper_of(name), _files()[name]
-    stat = file.stat()
+    file = _file(name)
+    paper, stat = file.parent.name, file.stat()
     study = Study(name, paper, *_described(file, stat.st_mtime_ns, stat.st_size))
     if not study.notebook.is_file():
         raise MissingData(f"study '{name}' has no notebook: expected notebooks/{paper}/{name}.ipynb")

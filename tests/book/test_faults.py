@@ -140,11 +140,10 @@ def test_what_is_killed_at_any_moment_goes_on_and_comes_to_the_same(toy: Toy, co
         for file in (*toy.kept(), *toy.root.glob("results/**/*.json"), *paths.executed().rglob("toy.*")):
             file.unlink()
         after = draws.uniform(0.02, 0.95) * took
-        if not Child(work).killed(after):
-            # The machine has become faster, so kill sooner.
-            took = after
-            continue
-        killed += 1
+        met = Child(work).killed(after)
+        killed += met
+        # If the work ended before, the machine has become faster, so kill sooner.
+        took = took if met else after
         whole_files(toy)
         assert Child(work).code() == 0
         assert result() == wanted
