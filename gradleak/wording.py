@@ -110,10 +110,10 @@ def counted(number: int, noun: str) -> str:
     """Return a number with a noun in the singular or plural.
 
     Examples:
-        >>> counted(1, "batch"), counted(0, "batch"), counted(2, "smoothed image")
-        ('1 batch', '0 batches', '2 smoothed images')
+        >>> counted(1, "batch"), counted(0, "batch"), counted(2, "smoothed image"), counted(3, "epoch")
+        ('1 batch', '0 batches', '2 smoothed images', '3 epochs')
     """
-    ending = "es" if noun.endswith(("ch", "s", "x")) else "s"
+    ending = "es" if noun.endswith(("tch", "s", "x")) else "s"
     return f"{number} {noun}{ending * (number != 1)}"
 
 

@@ -33,6 +33,7 @@ from gradleak.studies.shared.last_layers import TRAINED
 from gradleak.studies.shared.outcomes import Outcome, average_of, collected
 from gradleak.studies.shared.samples import LABELS, observe_private, private_samples
 from gradleak.studies.shared.searched import KNOWN, Judged, judged, percentage, search_both
+from gradleak.wording import counted
 
 PLACE = "Tables 1 and 2"
 EXACT, SEARCH = "exact", "search"
@@ -384,7 +385,7 @@ def trained_table(record: Record) -> pd.DataFrame:
 
 def _network_name(network: str) -> str:
     name, epochs = network.split("/")
-    return f"{STEMS.get(name, name)}, {epochs} epoch{'s' * (epochs != '1')}"
+    return f"{STEMS.get(name, name)}, {counted(int(epochs), 'epoch')}"
 
 
 def figure_found(record: Record) -> Figure:
