@@ -20,6 +20,8 @@ T = TypeVar("T")
 GPU_SHARE = 0.4
 # The number of steps after which a search on a GPU reads its state.
 STEPS_A_READ = 10
+# So few steps are not worth the recording of a CUDA graph.
+FEW_STEPS = 4
 
 
 def accelerated(device: torch.device | str) -> bool:
@@ -111,7 +113,7 @@ class Replayed:
 
     def __call__(self, at: Tensor, which: Tensor) -> tuple[Tensor, ...]:
         """Return the function's results."""
-        if not (self.able and self._records(at)):
+        if not (self.able and has_graphs(at.device)):
             return self.function(at, which)
         if which is not self._which:
             self._which, self._calls, self._graph = which, 0, None
@@ -123,38 +125,81 @@ class Replayed:
         # The next replay overwrites the results.
         return tuple(result.clone() for result in self._results)
 
-    def _records(self, at: Tensor) -> bool:
-        """Return whether graphs can be recorded where a tensor lies."""
-        return at.is_cuda
-
     def _recorded(self, at: Tensor, which: Tensor) -> bool:
         """Record the graph, and return whether this was possible."""
         self._at = at.clone()
-        try:
-            # A recording that the host interrupts would leave torch's random numbers unusable, so try it before.
-            with _unread():
-                self.function(self._at, which)
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph):
-                self._results = self.function(self._at, which)
-        except RuntimeError:
-            # This may be a torch.OutOfMemoryError, because a graph keeps memory of its own.
-            self.able, self._results = False, ()
-            torch.cuda.empty_cache()
-            return False
-        self._graph = graph
-        return True
+        recorded = _recorded(lambda: self.function(self._at, which), at.device)
+        self.able = recorded is not None
+        self._graph, self._results = recorded or (None, ())
+        return self.able
+
+
+def repeated(step: Callable[..., tuple[Tensor, ...]], state: tuple[Tensor, ...], times: int) -> tuple[Tensor, ...]:
+    """Return the state after `times` steps, each of which computes the next state from the last one.
+
+    On a GPU the kernels of a step are recorded as one CUDA graph, and each further step is a single launch. A step that
+    cannot be recorded is taken as it is, see `Replayed`.
+
+    Args:
+        step: A function that takes the tensors of a state one by one and returns the next state in new tensors of the
+            same shapes.
+        state: The first state.
+        times: The number of steps.
+    """
+    device = state[0].device
+    if times > FEW_STEPS and has_graphs(device):
+        own = tuple(one.clone() for one in state)
+
+        def advance() -> None:
+            for one, new in zip(own, step(*own), strict=True):
+                one.copy_(new)
+
+        recorded = _recorded(advance, device)
+        if recorded is not None:
+            # Trying the recording has taken one step.
+            for _ in range(times - 1):
+                recorded[0].replay()
+            return own
+    for _ in range(times):
+        state = step(*state)
+    return state
+
+
+def has_graphs(device: torch.device) -> bool:
+    """Return whether a device can record kernels as a CUDA graph."""
+    return accelerated(device) and hasattr(torch.get_device_module(device), "CUDAGraph")
+
+
+def _recorded(work: Callable[[], T], device: torch.device) -> tuple[Any, T] | None:
+    """Do some work once, then record its kernels as a CUDA graph.
+
+    Returns:
+        The graph and the work's result, whose tensors a replay overwrites; None if the work cannot be recorded.
+    """
+    module = torch.get_device_module(device)
+    try:
+        # A recording that the host interrupts would leave torch's random numbers unusable, so try it before.
+        with _unread(module):
+            work()
+        graph = module.CUDAGraph()
+        with module.graph(graph):
+            result = work()
+    except RuntimeError:
+        # This may be a torch.OutOfMemoryError, because a graph keeps memory of its own.
+        module.empty_cache()
+        return None
+    return graph, result
 
 
 @contextlib.contextmanager
-def _unread() -> Iterator[None]:
-    """Raise a RuntimeError inside the block if the host waits for the GPU."""
-    before = torch.cuda.get_sync_debug_mode()
-    torch.cuda.set_sync_debug_mode("error")
+def _unread(module: Any) -> Iterator[None]:
+    """Raise a RuntimeError inside the block if the host waits for the GPU of torch's `module`."""
+    before = module.get_sync_debug_mode()
+    module.set_sync_debug_mode("error")
     try:
         yield
     finally:
-        torch.cuda.set_sync_debug_mode(before)
+        module.set_sync_debug_mode(before)
 
 
 def least_squares(matrix: Tensor, target: Tensor, driver: str | None = None) -> Tensor:

@@ -7,7 +7,9 @@
 It refuses operands on two devices (numbers without a dimension aside), a CPU generator for a draw on the GPU, a CPU
 tensor indexed by a GPU tensor, reading as numpy, least squares by CUDA's driver (it takes matrices of full rank only),
 and gradients of cuDNN's recurrent layers in eval mode. A draw on the GPU gives other numbers than on the CPU. It counts
-the operations launched (a view launches nothing) and the reads for which the host would wait.
+the operations launched (a view launches nothing) and the reads for which the host would wait. It has CUDA's graphs:
+while one is recorded nothing is computed, and reads, draws and copies from the CPU are refused; a replay computes the
+recorded operations again in the same memory, and counts as one launch.
 
 Code that cuts its work by free memory (`gradleak.devices.entries_at_once`) sees the `memory` that the block is given.
 With none, the default, it cuts the work as on the CPU, so that results are the CPU's to the last bit. With as much as
@@ -26,7 +28,7 @@ from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
@@ -81,7 +83,8 @@ class RefusedError(RuntimeError):
 class Gpu:
     """The pretended GPU: the name of its `device`, the `operations` launched so far, and the `reads` waited for.
 
-    `memory`: how many bytes it says are free.
+    `memory`: how many bytes it says are free. `graph`: the graph that is being recorded. `sync_debug_mode`: with 2 a
+    read raises an error, as torch's setting "error" has it.
     """
 
     device = NAME
@@ -91,17 +94,26 @@ class Gpu:
         self.operations = 0
         self.reads = 0
         self.draws = 0
+        self.graph: Graph | None = None
+        self.sync_debug_mode = 0
+
+    def read(self) -> None:
+        """Count a read, or refuse it."""
+        if self.graph is not None or self.sync_debug_mode == 2:
+            raise RefusedError("the host waits for the GPU while a graph is recorded, or where this is an error")
+        self.reads += 1
 
     def count(self, func: Any, args: tuple[Any, ...], result: Any) -> None:
         """Count one operation that has run on the GPU."""
-        if not func.is_view and func not in IDLE:
+        if not func.is_view and func not in IDLE and self.graph is None:
             self.operations += 1
         masked = func in INDEXING and any(
             isinstance(one, torch.Tensor) and one.dtype in (torch.bool, torch.uint8) for one in args[1]
         )
         moved = func is aten._to_copy.default and isinstance(result, torch.Tensor) and result.device.type == "cpu"
         copied = func is aten.copy_.default and args[0].device.type == "cpu"
-        self.reads += int(func in READING or masked or moved or copied)
+        if func in READING or masked or moved or copied:
+            self.read()
 
 
 class Pretended(torch.Tensor):
@@ -131,6 +143,53 @@ class Pretended(torch.Tensor):
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return _run(func, args, kwargs or {})
+
+
+class Graph:
+    """A pretended CUDA graph: the operations of a block, which a replay computes again in the same memory."""
+
+    def __init__(self) -> None:
+        # Of each operation: what it is, its operands, and what it writes that shares no memory with them.
+        self.operations: list[tuple[Any, tuple[Any, ...], dict[str, Any], list[torch.Tensor | None]]] = []
+        self.changed: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+    def before(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Record an operation that is about to be computed, and remember what it overwrites."""
+        self.operations.append((func, args, kwargs, []))
+        for about, value in zip(func._schema.arguments, args, strict=False):
+            self._remember(about, value)
+        for about in func._schema.arguments:
+            self._remember(about, kwargs.get(about.name))
+
+    def _remember(self, about: Any, value: Any) -> None:
+        if about.alias_info is not None and about.alias_info.is_write:
+            self.changed += [(one, one.clone()) for one in _tensors([value])]
+
+    def after(self, result: Any) -> None:
+        """Record the results of the operation."""
+        _, args, kwargs, results = self.operations[-1]
+        known = {one.untyped_storage().data_ptr() for one in _tensors([*args, *kwargs.values()])}
+        for one in _tensors([result]):
+            results.append(None if one.untyped_storage().data_ptr() in known else one)
+
+    def ended(self) -> None:
+        """Undo what was computed, because recording computes nothing."""
+        for _, _, _, results in self.operations:
+            for one in results:
+                if one is not None and one.is_floating_point():
+                    one.fill_(torch.nan)
+        while self.changed:
+            one, earlier = self.changed.pop()
+            one.copy_(earlier)
+
+    def replay(self) -> None:
+        """Compute all recorded operations."""
+        _gpu.operations += 1
+        with _disable_current_modes():
+            for func, args, kwargs, results in self.operations:
+                for into, new in zip(results, _tensors([_computed(func, args, kwargs)]), strict=bool(results)):
+                    if into is not None:
+                        into.copy_(new)
 
 
 _Generator = torch.Generator
@@ -167,11 +226,17 @@ def _run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         place = _places.get(kwargs["generator"]._cdata, "cpu")
         if place != NAME:
             raise RefusedError(f"{func}: expected a generator on {NAME}, found one on {place}")
+    held, named = _mapped(_held, args), {name: _mapped(_held, one) for name, one in kwargs.items()}
+    if _gpu.graph is not None:
+        _check_recorded(func, args)
+        _gpu.graph.before(func, held, named)
     if func is aten.copy_.default:
-        _held(args[0]).copy_(_held(args[1]))
+        held[0].copy_(held[1])
         _gpu.count(func, args, args[0])
         return args[0]
-    result = _computed(func, _mapped(_held, args), {name: _mapped(_held, one) for name, one in kwargs.items()})
+    result = _computed(func, held, named)
+    if _gpu.graph is not None:
+        _gpu.graph.after(result)
     if func._schema.is_mutable and any(one.size() != one.held.size() for one in ours):
         raise RefusedError(f"{func} changes a shape in place, which is not pretended")
     if there:
@@ -216,6 +281,13 @@ def _check(func: Any, args: tuple[Any, ...], ours: list[Pretended], others: list
         strange = [] if isinstance(values, Pretended) or values.dim() == 0 else [tuple(values.shape)]
     if strange:
         raise RefusedError(f"{func}: tensors on the GPU, and on the CPU of shapes {strange}")
+
+
+def _check_recorded(func: Any, args: tuple[Any, ...]) -> None:
+    """Refuse what a CUDA graph cannot hold: a draw, and a copy from the CPU, for which the host would wait."""
+    moved = func in (aten._to_copy.default, aten.copy_.default) and not isinstance(args[-1], Pretended)
+    if moved or torch.Tag.nondeterministic_seeded in func.tags:
+        raise RefusedError(f"{func} while a graph is recorded")
 
 
 def _computed(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -308,7 +380,7 @@ class _Functions(TorchFunctionMode):
             device = kwargs.pop("device", args[0].device)
             return torch.tensor(*args[1:], **({"dtype": args[0].dtype} | kwargs)).to(device)
         if func is torch.Tensor.tolist and isinstance(args[0], Pretended):
-            _gpu.reads += 1
+            _gpu.read()
             return args[0].held.tolist()
         if func is torch.Tensor.numpy and isinstance(args[0], Pretended):
             raise TypeError(f"can't convert {NAME}:0 device type tensor to numpy. Use Tensor.cpu() first")
@@ -385,6 +457,24 @@ class _Module:
 
     def set_rng_state(self, state: torch.Tensor, device: Any = None) -> None:
         return None
+
+    CUDAGraph = Graph
+
+    @contextlib.contextmanager
+    def graph(self, graph: Graph) -> Iterator[None]:
+        _gpu.graph = graph
+        try:
+            yield
+        finally:
+            _gpu.graph = None
+        with _disable_current_modes():
+            graph.ended()
+
+    def get_sync_debug_mode(self) -> int:
+        return _gpu.sync_debug_mode
+
+    def set_sync_debug_mode(self, mode: int | str) -> None:
+        _gpu.sync_debug_mode = 2 if mode == "error" else int(mode)
 
     def mem_get_info(self, device: Any = None) -> tuple[int, int]:
         return _gpu.memory, _gpu.memory

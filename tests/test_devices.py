@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
-from typing import Any, ClassVar
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -171,82 +169,8 @@ def test_last_layers_are_observed_where_memory_is_small() -> None:
         observe_heads(_small(model, 1), inputs, classes, batch_size=2)
 
 
-class _Graph:
-    """Stands for a CUDA graph: a replay computes the recorded function again, into the same memory."""
-
-    made: ClassVar[list[_Graph]] = []
-
-    def __init__(self) -> None:
-        self.owner: Any = None
-        self.made.append(self)
-
-    def replay(self) -> None:
-        owner = self.owner
-        for result, new in zip(owner._results, owner.function(owner._at, owner._which), strict=True):
-            result.copy_(new)
-
-
-@pytest.fixture
-def graphs(monkeypatch: pytest.MonkeyPatch) -> list[_Graph]:
-    """Record graphs on the CPU; gives those that are recorded."""
-    monkeypatch.setattr(devices.Replayed, "_records", lambda self, at: True)
-    monkeypatch.setattr(devices, "_unread", contextlib.nullcontext)
-    monkeypatch.setattr(torch.cuda, "CUDAGraph", _Graph)
-    monkeypatch.setattr(torch.cuda, "graph", lambda graph: contextlib.nullcontext())
-    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
-    _Graph.made.clear()
-    return _Graph.made
-
-
-def _replayed(function: Callable[[Tensor, Tensor], tuple[Tensor, ...]]) -> devices.Replayed:
-    replayed = devices.Replayed(function)
-    recorded = replayed._recorded
-
-    def remembered(at: Tensor, which: Tensor) -> bool:
-        able = recorded(at, which)
-        if able:
-            _Graph.made[-1].owner = replayed
-        return able
-
-    replayed._recorded = remembered  # type: ignore[method-assign]
-    return replayed
-
-
 def _powers(at: Tensor, which: Tensor) -> tuple[Tensor, ...]:
     return at.square().sum(dim=1) * which, at**3
-
-
-def test_a_replayed_function_gives_what_it_gives_itself(graphs: list[_Graph]) -> None:
-    replayed, which = _replayed(_powers), torch.arange(3.0)
-    places = [torch.randn(3, 2, generator=torch.Generator().manual_seed(seed)) for seed in range(6)]
-    found = [replayed(at, which) for at in places]
-    assert len(graphs) == 1
-    for results, at in zip(found, places, strict=True):
-        for result, expected in zip(results, _powers(at, which), strict=True):
-            assert torch.equal(result, expected), "a later replay overwrites no earlier result"
-
-
-def test_other_attacks_are_recorded_anew(graphs: list[_Graph]) -> None:
-    replayed = _replayed(_powers)
-    for count in (4, 3, 2):
-        at, which = torch.randn(count, 2), torch.arange(float(count))
-        for _ in range(4):
-            assert torch.equal(replayed(at, which)[0], _powers(at, which)[0])
-    assert len(graphs) == 3
-
-
-def test_what_cannot_be_recorded_is_called(graphs: list[_Graph], monkeypatch: pytest.MonkeyPatch) -> None:
-    @contextlib.contextmanager
-    def reads() -> Iterator[None]:
-        yield
-        raise RuntimeError("called a synchronizing CUDA operation")
-
-    monkeypatch.setattr(devices, "_unread", reads)
-    replayed, which, at = _replayed(_powers), torch.arange(3.0), torch.randn(3, 2)
-    for _ in range(5):
-        assert torch.equal(replayed(at, which)[0], _powers(at, which)[0])
-    assert not replayed.able
-    assert graphs == []
 
 
 def test_nothing_is_recorded_on_a_cpu() -> None:

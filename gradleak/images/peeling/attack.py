@@ -202,7 +202,8 @@ def peel(
         if coarser(precision, dtype, convolutions=True):
             # Both operands of a product are rounded independently. Residuals show root mean square errors, not bounds.
             unit *= USUAL * 2**0.5
-        leak = replace(leak, gradients={name: value / top.scale for name, value in leak.gradients.items()})
+        if top.scale != 1:
+            leak = replace(leak, gradients={name: value / top.scale for name, value in leak.gradients.items()})
         sweep = Sweep(network, leak, top.features, errors, uncertainty, unit)
         sweep.run()
         layers, names = tuple(sweep.reports), _deepest(network, sweep, max(GOOD, LOOSE * unit))
@@ -329,11 +330,9 @@ def _residual(leak: Leak, network: Network, images: Tensor, labels: Tensor) -> f
     with torch.enable_grad():
         gradients = observe(network.model, images, labels / labels.sum(dim=1, keepdim=True), head=leak.head).gradients
     network.model.requires_grad_(False)
-    sent = {name: gradient.double() for name, gradient in leak.gradients.items()}
-    error_squares = [(gradients[name] - gradient).square().sum() for name, gradient in sent.items()]
-    squares = [gradient.square().sum() for gradient in sent.values()]
-    sums = torch.stack([*error_squares, *squares]).tolist()
-    return float((sum(sums[: len(error_squares)]) / sum(sums[len(error_squares) :])) ** 0.5)
+    sent = torch.cat([gradient.flatten() for gradient in leak.gradients.values()]).double()
+    given = torch.cat([gradients[name].flatten() for name in leak.gradients])
+    return float((given - sent).norm() / sent.norm())
 
 
 def _why_not(case: Case) -> str:

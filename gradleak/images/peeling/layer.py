@@ -140,8 +140,9 @@ def solved(equations: list[Equations], shape: tuple[int, ...], unit: float) -> S
     if least <= SINGULAR * largest:
         return lost("its δ leave a mixture of positions open")
     outliers, mended = _outliers(basis, side, [size for *_, size in groups])
-    value = torch.linalg.solve_triangular(triangle, basis.T @ mended, upper=True)
-    residual = mended - basis @ (basis.T @ mended)
+    projected = basis.T @ mended
+    value = torch.linalg.solve_triangular(triangle, projected, upper=True)
+    residual = mended - basis @ projected
     freedom = rows - unknowns - sum(groups[n][2] for n in outliers)
     # The noise is at least the rounding error of a typical entry.
     noise = torch.maximum(residual.square().sum(dim=0) / max(freedom, 1), unit**2 * side.square().mean(dim=0))
@@ -203,7 +204,8 @@ def _stacked(equations: list[Equations], shape: tuple[int, ...]) -> tuple[Tensor
         lengths = layer.gradient.flatten(1).norm(dim=1)
         used = (lengths > LEAST_ROW * lengths.max()).nonzero()[:, 0]
         # Rounding errors are relative to a channel's gradient, but the errors of δ have the same size in all channels.
-        weights = (lengths[used].square() + lengths[used].square().mean()).rsqrt()
+        squares = lengths[used].square()
+        weights = (squares + squares.mean()).rsqrt()
         rows.append((layer.matrix(shape)[used] * weights[:, None, None]).flatten(0, 1))
         flat = layer.gradient.flatten(2)[used] * weights[:, None, None]
         sides.append(flat.transpose(1, 2).flatten(0, 1))
@@ -253,8 +255,9 @@ def _outliers(basis: Tensor, side: Tensor, lengths: list[int]) -> tuple[list[int
             break
         outliers.append(int(place))
         dropped = torch.cat([torch.arange(starts[n], starts[n + 1]) for n in outliers])
-        correction = _inverse(basis[dropped]) @ original[dropped]
-        residual = original + basis @ (basis[dropped].T @ correction)
+        rows = basis[dropped]
+        correction = _inverse(rows) @ original[dropped]
+        residual = original + basis @ (rows.T @ correction)
         residual[dropped] -= correction
     if not outliers:
         return outliers, side

@@ -94,11 +94,20 @@ class Step:
         return f"{what} '{self.parameter or self.name}'"
 
 
+def _copied(model: nn.Module, dtype: torch.dtype) -> nn.Module:
+    """Return a copy of a model in the given precision; every tensor is copied once."""
+    copies: dict[int, Tensor] = {}
+    for one in (*model.parameters(), *model.buffers()):
+        own = one.detach().to(dtype if one.is_floating_point() else one.dtype, copy=True)
+        copies[id(one)] = nn.Parameter(own) if isinstance(one, nn.Parameter) else own
+    return copy.deepcopy(model, copies)
+
+
 class Network:
     """The steps of a network in the order in which they run, with a copy of the model in the given precision."""
 
     def __init__(self, model: nn.Module, shape: tuple[int, ...], dtype: torch.dtype = torch.float64) -> None:
-        self.model = copy.deepcopy(model).to(dtype).requires_grad_(False).eval()
+        self.model = _copied(model, dtype).requires_grad_(False).eval()
         try:
             graph = fx.Tracer().trace(self.model)
         except Exception as error:  # tracing runs the model's own code
@@ -113,9 +122,10 @@ class Network:
             if node.op in ("output", "get_attr"):
                 continue
             step = self._step(node)
-            example = torch.zeros(1, *shape, dtype=dtype, device=self.device)
             values[node.name] = (
-                example if step.kind == "input" else step.run(*(values[source] for source in step.inputs))
+                torch.zeros(1, *shape, dtype=dtype, device=self.device)
+                if step.kind == "input"
+                else step.run(*(values[source] for source in step.inputs))
             )
             if not torch.is_tensor(values[node.name]):
                 raise InputError(f"{step.says} does not return a tensor; peeling supports only fixed shapes")

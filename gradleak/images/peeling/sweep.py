@@ -237,10 +237,10 @@ def _flipped(
     `patches` (B, K, P) has the layer's inputs, and `whole` (B, P) the channel's gradient δ if every slope were one.
     """
     flat, (low, high) = slopes.clone(), levels
-    sizes = patches.square().sum(dim=1)
+    sizes, enough = patches.square().sum(dim=1), EXPLAINED * misfit * float(gradient.norm())
     for _ in range(flat.numel()):
         residual = gradient - torch.einsum("bkp,bp->k", patches, whole * flat)
-        if float(residual.norm()) <= EXPLAINED * misfit * float(gradient.norm()):
+        if float(residual.norm()) <= enough:
             break
         change = whole * torch.where(flat > low, low - high, high - low)
         gain = 2 * change * torch.einsum("bkp,k->bp", patches, residual) - change.square() * sizes

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from gradleak.devices import repeated
+
 TINY = torch.finfo(torch.float64).tiny
 
 
@@ -54,8 +56,7 @@ def descended(
     """
     count, rank = places.shape
     rows, errors, logits = span.rows, span.errors, span.logits
-    damping = torch.full_like(shares, 1e-3)
-    easier, harder = damping.new_tensor([5.0, 0.25]).unbind()
+    easier, harder = places.new_tensor([5.0, 0.25]).unbind()
     jacobian = places.new_empty(count, len(rows), rank + free)
     share_slope = -rows * step
 
@@ -70,9 +71,10 @@ def descended(
         torch.sub(e, (e @ errors) @ errors.T, out=r)
         return state, length
 
-    state, length = residual(places, shares)
-    cost = state[2].square().sum(dim=1)
-    for _ in range(steps):
+    def stepped(
+        places: Tensor, shares: Tensor, state: Tensor, length: Tensor, cost: Tensor, damping: Tensor
+    ) -> tuple[Tensor, ...]:
+        """Return places, shares, their residual's state and length, cost and damping after a step."""
         p, e, r = state
         torch.mul((rows * p).div_(length).unsqueeze(2), logits - (p @ logits).unsqueeze(1), out=jacobian[:, :, :rank])
         if free:
@@ -100,4 +102,9 @@ def descended(
         state, length = torch.where(wide, new_state, state), torch.where(wide, new_length, length)
         cost = torch.where(better, new_cost, cost)
         damping = (damping / torch.where(better, easier, harder)).clamp_(1e-12, 1e12)
+        return places, shares, state, length, cost, damping
+
+    state, length = residual(places, shares)
+    start = (places, shares, state, length, state[2].square().sum(dim=1), torch.full_like(shares, 1e-3))
+    places, shares, _, _, cost, _ = repeated(stepped, start, steps)
     return places, shares, cost
