@@ -177,15 +177,20 @@ def _recorded(work: Callable[[], T], device: torch.device) -> tuple[Any, T] | No
         The graph and the work's result, whose tensors a replay overwrites; None if the work cannot be recorded.
     """
     module = torch.get_device_module(device)
+    draws = module.default_generators[device.index or 0]
+    draws_before = draws.clone_state()
     try:
-        # A recording that the host interrupts would leave torch's random numbers unusable, so try it before.
+        # Most work that cannot be recorded makes the host wait, which a first try shows without harm.
         with _unread(module):
             work()
         graph = module.CUDAGraph()
-        with module.graph(graph):
+        # After a failed recording torch may stay on the stream of the recording ...
+        with module.stream(module.current_stream(device)), module.graph(graph):
             result = work()
     except RuntimeError:
-        # This may be a torch.OutOfMemoryError, because a graph keeps memory of its own.
+        # ... and refuse to draw random numbers. The error may be a torch.OutOfMemoryError, because a graph keeps memory
+        # of its own.
+        draws.graphsafe_set_state(draws_before)
         module.empty_cache()
         return None
     return graph, result

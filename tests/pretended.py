@@ -84,7 +84,8 @@ class Gpu:
     """The pretended GPU: the name of its `device`, the `operations` launched so far, and the `reads` waited for.
 
     `memory`: how many bytes it says are free. `graph`: the graph that is being recorded. `sync_debug_mode`: with 2 a
-    read raises an error, as torch's setting "error" has it.
+    read raises an error, as torch's setting "error" has it. `stream`: where operations are launched. `spoiled`: whether
+    a recording failed, after which nothing can be drawn until the state of the random numbers is set.
     """
 
     device = NAME
@@ -96,6 +97,8 @@ class Gpu:
         self.draws = 0
         self.graph: Graph | None = None
         self.sync_debug_mode = 0
+        self.stream = "usual"
+        self.spoiled = False
 
     def read(self) -> None:
         """Count a read, or refuse it."""
@@ -299,6 +302,8 @@ def _computed(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return own(*args, **kwargs)
     if torch.Tag.nondeterministic_seeded not in func.tags:
         return func(*args, **kwargs)
+    if _gpu.spoiled:
+        raise RefusedError(f"{func}: the random numbers are still those of a recording that failed")
     _gpu.draws += 1
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(2**40 + _gpu.draws)
@@ -422,8 +427,20 @@ def _check_recurrent(args: tuple[Any, ...]) -> None:
         raise RefusedError("cudnn RNN backward can only be called in training mode")
 
 
+class _DefaultGenerator:
+    """The generator of the GPU's own random numbers; a failed recording leaves it unusable until its state is set."""
+
+    def clone_state(self) -> _DefaultGenerator:
+        return _DefaultGenerator()
+
+    def graphsafe_set_state(self, state: _DefaultGenerator) -> None:
+        _gpu.spoiled = False
+
+
 class _Module:
     """What torch asks a device's module for."""
+
+    default_generators = (_DefaultGenerator(),)
 
     def is_initialized(self) -> bool:
         return True
@@ -462,13 +479,25 @@ class _Module:
 
     @contextlib.contextmanager
     def graph(self, graph: Graph) -> Iterator[None]:
-        _gpu.graph = graph
+        usual, _gpu.graph, _gpu.stream, _gpu.spoiled = _gpu.stream, graph, "recording", True
         try:
             yield
         finally:
             _gpu.graph = None
-        with _disable_current_modes():
-            graph.ended()
+            with _disable_current_modes():
+                graph.ended()
+        _gpu.stream, _gpu.spoiled = usual, False
+
+    def current_stream(self, device: Any = None) -> str:
+        return _gpu.stream
+
+    @contextlib.contextmanager
+    def stream(self, stream: str) -> Iterator[None]:
+        usual, _gpu.stream = _gpu.stream, stream
+        try:
+            yield
+        finally:
+            _gpu.stream = usual
 
     def get_sync_debug_mode(self) -> int:
         return _gpu.sync_debug_mode

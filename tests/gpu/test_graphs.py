@@ -97,6 +97,11 @@ NOT_RECORDED: dict[str, Callable[[], object]] = {
 def test_a_recording_refuses(gpu: Gpu, what: str) -> None:
     with pytest.raises(RefusedError):
         recorded(NOT_RECORDED[what])
+    module = torch.get_device_module(gpu.device)
+    assert module.current_stream() == "recording"
+    with pytest.raises(RefusedError, match="recording that failed"):
+        torch.rand(3, device=gpu.device)
+    module.default_generators[0].graphsafe_set_state(module.default_generators[0].clone_state())
     assert NOT_RECORDED[what]() is not None, "the same is computed where nothing is recorded"
 
 
@@ -191,6 +196,9 @@ def test_steps_that_cannot_be_recorded_are_taken(graphs: list[Graph], fails_at: 
     found = devices.repeated(step, (drawn(3),), 10)
     assert torch.equal(found[0], drawn(3) * 2**10)
     assert calls == 10 + fails_at
+    module = torch.get_device_module("pretended")
+    assert module.current_stream() == "usual", "a failed recording leaves its stream"
+    assert torch.rand(3, device="pretended").cpu().isfinite().all(), "and torch draws as before"
 
 
 def test_a_descent_is_the_same_from_a_graph(gpu: Gpu) -> None:
