@@ -21,6 +21,10 @@ from benchmarks.growth import heads
 from gradleak import augment, data, models
 from gradleak.images import LBFGS, Adam, match, peel
 from gradleak.labels import recover_batch, recover_soft_labels
+from gradleak.labels.priors import resolve
+from gradleak.labels.soft.equations import Fit
+from gradleak.labels.soft.rank_one import reduce_gradients
+from gradleak.labels.soft.single import problem_of
 from gradleak.leak import Leak, observe
 
 # Steps of a search whose launches are counted, and how many more tell what each step adds.
@@ -83,6 +87,23 @@ def _exact(classes: int, samples: int) -> Work:
     return Work(what, lambda device, _: recover_soft_labels(gradients.to(device), weight.to(device)))
 
 
+def _newton(classes: int, samples: int) -> Work:
+    """Return the steps alone that refine the scalars of samples in the exact solver."""
+    gradients, weight = (one.float() for one in heads(classes, samples))
+    prior = resolve("smoothing", classes)
+
+    def run(device: str, steps: int) -> Any:
+        reduced = reduce_gradients(gradients.to(device), weight.to(device))
+        problem = problem_of(reduced, weight.to(device), None, gradients.dtype, torch.zeros_like(reduced.size))
+        ends = (problem.least[:, None], 2 * problem.least[:, None])
+        fit = Fit.at(problem, prior, 1.1 * ends[0])
+        for _ in range(steps):
+            fit = fit.at_scalars(fit.moved(ends))
+        return fit.scalars
+
+    return Work(f"one step of its iteration, C = {classes}, N = {samples}", run, searches=True)
+
+
 def _batch(classes: int, samples: int) -> Work:
     gradients, weight = heads(classes, samples)
     whole = gradients.mean(dim=0)
@@ -124,6 +145,7 @@ ALL = (
     _exact(10, 4000),
     _exact(100, 1000),
     _exact(1000, 100),
+    _newton(10, 1000),
     _batch(20, 4),
     _batch(100, 8),
     _peeled(),

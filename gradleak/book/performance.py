@@ -128,7 +128,10 @@ def _launches(rows: pd.DataFrame) -> list[str]:
         "On a GPU the launch of every operation takes some microseconds. A synchronising read makes the host wait "
         "until all launched operations have finished. The table counts both, for one call of an attack or for one step "
         "of a search, on a pretended GPU: a device for tests that runs on the CPU and reports 64 GiB of memory. CPU "
-        "times are measured without it. A step of L-BFGS is one iteration.\n"
+        "times are measured without it. A CUDA graph repeats operations that were recorded before; each repetition is "
+        "a single launch, so it counts as one operation. Matching runs on a GPU with such graphs, and so do the "
+        "descents that separate the samples of a batch. The graphs of these descents have not run on a real GPU yet. A "
+        "step of L-BFGS is one iteration.\n"
     )
     return ["## Operations on a GPU\n", text, launches_table(rows)._repr_markdown_()]
 
