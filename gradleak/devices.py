@@ -128,6 +128,8 @@ class Replayed:
     def _recorded(self, at: Tensor, which: Tensor) -> bool:
         """Record the graph, and return whether this was possible."""
         self._at = at.clone()
+        # A graph keeps memory of its own, as much as the plain calls have used.
+        torch.get_device_module(at.device).empty_cache()
         recorded = _recorded(lambda: self.function(self._at, which), at.device)
         self.able = recorded is not None
         self._graph, self._results = recorded or (None, ())
@@ -183,13 +185,18 @@ def _recorded(work: Callable[[], T], device: torch.device) -> tuple[Any, T] | No
         # Most work that cannot be recorded makes the host wait, which a first try shows without harm.
         with _unread(module):
             work()
-        graph = module.CUDAGraph()
-        # After a failed recording torch may stay on the stream of the recording ...
-        with module.stream(module.current_stream(device)), module.graph(graph):
-            result = work()
+        usual, own, graph = module.current_stream(device), module.Stream(device), module.CUDAGraph()
+        # torch.cuda.graph does the same, but frees all unused memory first, which takes longer than a short recording.
+        own.wait_stream(usual)
+        with module.stream(own):
+            graph.capture_begin()
+            try:
+                result = work()
+            finally:
+                graph.capture_end()
+        usual.wait_stream(own)
     except RuntimeError:
-        # ... and refuse to draw random numbers. The error may be a torch.OutOfMemoryError, because a graph keeps memory
-        # of its own.
+        # This may be a torch.OutOfMemoryError. After a failed recording torch refuses to draw random numbers.
         draws.graphsafe_set_state(draws_before)
         module.empty_cache()
         return None

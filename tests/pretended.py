@@ -80,6 +80,16 @@ class RefusedError(RuntimeError):
     """What a GPU would not do."""
 
 
+class Stream:
+    """Where operations are launched; on the pretended GPU each ends before the next begins."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def wait_stream(self, other: Stream) -> None:
+        """Wait until all operations of another stream have ended."""
+
+
 class Gpu:
     """The pretended GPU: the name of its `device`, the `operations` launched so far, and the `reads` waited for.
 
@@ -97,11 +107,13 @@ class Gpu:
         self.draws = 0
         self.graph: Graph | None = None
         self.sync_debug_mode = 0
-        self.stream = "usual"
+        self.stream = Stream("usual")
         self.spoiled = False
 
     def read(self) -> None:
         """Count a read, or refuse it."""
+        if self.graph is not None:
+            self.graph.broken = True
         if self.graph is not None or self.sync_debug_mode == 2:
             raise RefusedError("the host waits for the GPU while a graph is recorded, or where this is an error")
         self.reads += 1
@@ -155,6 +167,7 @@ class Graph:
         # Of each operation: what it is, its operands, and what it writes that shares no memory with them.
         self.operations: list[tuple[Any, tuple[Any, ...], dict[str, Any], list[torch.Tensor | None]]] = []
         self.changed: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self.broken = False
 
     def before(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Record an operation that is about to be computed, and remember what it overwrites."""
@@ -175,15 +188,26 @@ class Graph:
         for one in _tensors([result]):
             results.append(None if one.untyped_storage().data_ptr() in known else one)
 
-    def ended(self) -> None:
-        """Undo what was computed, because recording computes nothing."""
-        for _, _, _, results in self.operations:
-            for one in results:
-                if one is not None and one.is_floating_point():
-                    one.fill_(torch.nan)
-        while self.changed:
-            one, earlier = self.changed.pop()
-            one.copy_(earlier)
+    def capture_begin(self) -> None:
+        """Begin to record all operations; until the end of the recording nothing can be drawn."""
+        if _gpu.stream.name == "usual":
+            raise RefusedError("a graph is recorded on a stream of its own")
+        _gpu.graph, _gpu.spoiled = self, True
+
+    def capture_end(self) -> None:
+        """End the recording, and undo what was computed, because recording computes nothing."""
+        _gpu.graph = None
+        with _disable_current_modes():
+            for _, _, _, results in self.operations:
+                for one in results:
+                    if one is not None and one.is_floating_point():
+                        one.fill_(torch.nan)
+            while self.changed:
+                changed, earlier = self.changed.pop()
+                changed.copy_(earlier)
+        if self.broken:
+            raise RefusedError("the recording failed before its end")
+        _gpu.spoiled = False
 
     def replay(self) -> None:
         """Compute all recorded operations."""
@@ -290,6 +314,8 @@ def _check_recorded(func: Any, args: tuple[Any, ...]) -> None:
     """Refuse what a CUDA graph cannot hold: a draw, and a copy from the CPU, for which the host would wait."""
     moved = func in (aten._to_copy.default, aten.copy_.default) and not isinstance(args[-1], Pretended)
     if moved or torch.Tag.nondeterministic_seeded in func.tags:
+        assert _gpu.graph is not None
+        _gpu.graph.broken = True
         raise RefusedError(f"{func} while a graph is recorded")
 
 
@@ -477,22 +503,14 @@ class _Module:
 
     CUDAGraph = Graph
 
-    @contextlib.contextmanager
-    def graph(self, graph: Graph) -> Iterator[None]:
-        usual, _gpu.graph, _gpu.stream, _gpu.spoiled = _gpu.stream, graph, "recording", True
-        try:
-            yield
-        finally:
-            _gpu.graph = None
-            with _disable_current_modes():
-                graph.ended()
-        _gpu.stream, _gpu.spoiled = usual, False
+    def Stream(self, device: Any = None) -> Stream:
+        return Stream("another")
 
-    def current_stream(self, device: Any = None) -> str:
+    def current_stream(self, device: Any = None) -> Stream:
         return _gpu.stream
 
     @contextlib.contextmanager
-    def stream(self, stream: str) -> Iterator[None]:
+    def stream(self, stream: Stream) -> Iterator[None]:
         usual, _gpu.stream = _gpu.stream, stream
         try:
             yield
