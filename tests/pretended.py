@@ -164,7 +164,7 @@ class Graph:
     """A pretended CUDA graph: the operations of a block, which a replay computes again in the same memory."""
 
     def __init__(self) -> None:
-        # Of each operation: what it is, its operands, and what it writes that shares no memory with them.
+        # For each operation: the function, its operands, and its results that have memory of their own.
         self.operations: list[tuple[Any, tuple[Any, ...], dict[str, Any], list[torch.Tensor | None]]] = []
         self.changed: list[tuple[torch.Tensor, torch.Tensor]] = []
         self.broken = False
@@ -312,7 +312,8 @@ def _check(func: Any, args: tuple[Any, ...], ours: list[Pretended], others: list
 
 def _check_recorded(func: Any, args: tuple[Any, ...]) -> None:
     """Refuse what a CUDA graph cannot hold: a draw, and a copy from the CPU, for which the host would wait."""
-    moved = func in (aten._to_copy.default, aten.copy_.default) and not isinstance(args[-1], Pretended)
+    source = {aten._to_copy.default: 0, aten.copy_.default: 1}.get(func)
+    moved = source is not None and not isinstance(args[source], Pretended)
     if moved or torch.Tag.nondeterministic_seeded in func.tags:
         assert _gpu.graph is not None
         _gpu.graph.broken = True

@@ -1,4 +1,4 @@
-"""What is recorded as a CUDA graph and replayed gives what it gives itself; the pretended GPU has such graphs."""
+"""Replayed CUDA graphs give the same results as the functions that were recorded, on the pretended GPU."""
 
 from __future__ import annotations
 
