@@ -65,19 +65,21 @@ def section() -> list[str]:
 
 def summary(check: GpuCheck) -> str:
     """Return a text that states the machine, how many parts agree, and what the times mean."""
-    about, tried = check.about, len(check.tries)
+    about, tried, compared = check.about, len(check.tries), _compared(check.tries)
+    unlike = int((compared["digits alike"] < 1).sum())
     agree = int((check.tries["trouble"] == "").sum())
     stopped = f" The run was stopped after {tried} of {check.chosen} parts." if tried < check.chosen else ""
     together = f" {check.jobs} processes shared the GPU." if check.jobs > 1 else ""
     return (
-        f"On {about['date']}, {agree} of {tried} parts agreed on {about['device']} and on the CPU "
-        f"{about['processor']} (torch {about['torch']}, Python {about['python']}).{stopped} `make gpu-check` runs the "
-        "smallest trial of every part of every page, every attack, defence and measure, training and an audit on both "
+        f"On {about['date']}, {agree} of {tried} parts ran without trouble on {about['device']} and on the CPU "
+        f"{about['processor']} (torch {about['torch']}, Python {about['python']}). The results of {len(compared)} "
+        f"parts are compared; in {unlike} of them no digit is alike.{stopped} `make gpu-check` runs the smallest "
+        "trial of every part of every page, every attack, defence and measure, training and an audit on both "
         "devices. The open cells of a page, whose code is shown unfolded, only have to run without an error on the "
-        "machine with the GPU. In trials as small as these, a GPU spends most of its time on launching operations, so "
-        "the times are no benchmark."
-        f"{together} A search amplifies rounding errors with every step. On pages without a digit alike, "
-        "two runs on the CPU differ as much if one of them computes without oneDNN's kernels.\n"
+        "machine with the GPU. In trials as small as these, a GPU spends most of its time on launching operations, "
+        f"so the times are no benchmark.{together} A search amplifies rounding errors with every step. On pages "
+        "without a digit alike, two runs on the CPU differ as much if one of them computes without oneDNN's "
+        "kernels.\n"
     )
 
 

@@ -71,9 +71,9 @@ def growth_table(rows: pd.DataFrame) -> Table:
             }
         )
     caption = (
-        f"How CPU time grows with size: the exponent fitted to the largest {LARGEST} sizes, beside the exponent "
-        "that is derived for the most expensive part. If the fitted exponent is smaller, fixed costs still matter "
-        "at these sizes. Memory: what a single call adds."
+        f"How CPU time grows with size: the exponent fitted to the largest {LARGEST} sizes (or to all, if there are "
+        "fewer), beside the exponent that is derived for the most expensive part. If the fitted exponent is smaller, "
+        "fixed costs still matter at these sizes. Memory: what a single call adds."
     )
     return Table(pd.DataFrame(cells), caption, "tab-performance-growth")
 

@@ -156,6 +156,11 @@ class Rule(_Strict):
 ChangeKind = Literal[
     "wording", "measure", "rule tightened", "rule corrected", "scale", "method", "written after the run"
 ]
+# What readers see of a change, where "Changed (kind)" would not be clear.
+CHANGES: dict[ChangeKind, str] = {
+    "rule corrected": "Rule made looser, because it was stricter than the paper's sentence",
+    "written after the run": "Written after the run",
+}
 
 
 # The causes for which a claim fails or disagrees. `gradleak.claims.causes` explains them and derives the last three.
@@ -316,9 +321,11 @@ class Claim(_Strict):
     def remarks(self) -> list[str]:
         """The texts shown beside the claim: the note, the stand-in, immaterial differences, and changes."""
         immaterial = [
-            f"A run with {name} = {entry.value} is accepted: {entry.why}" for name, entry in self.immaterial.items()
+            f"{name} {'≥' if isinstance(entry.value, int | float) else '='} {entry.value} is accepted in place of the "
+            f"paper's value: {entry.why}"
+            for name, entry in self.immaterial.items()
         ]
-        changed = [f"Changed ({entry.kind}): {entry.why}" for entry in self.changed]
+        changed = [f"{CHANGES.get(entry.kind, f'Changed ({entry.kind})')}: {entry.why}" for entry in self.changed]
         return [text for text in (self.note, self.stand_in, *immaterial, *changed) if text]
 
     def number(self, value: Any) -> str:

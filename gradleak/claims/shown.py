@@ -68,7 +68,12 @@ def tables(judged: Sequence[Line], about: str, name: str) -> Tables:
     visible = 0
     for whose, says, suffix, lines in (
         ("The paper's claims", ", and what was measured", "", of_papers(judged)),
-        ("Our own claims", ": predictions written before the run, findings after it", "-ours", of_ours(judged)),
+        (
+            "Our own claims",
+            ": predictions written before the run, findings after trials or after it",
+            "-ours",
+            of_ours(judged),
+        ),
     ):
         label = f"{name}{suffix}"
         titles = dict.fromkeys(line.claim.table for line in lines if line.claim.table)
@@ -166,13 +171,28 @@ def _link(line: Line) -> str:
 
 
 def _rules(judged: Iterable[Line]) -> list[str]:
-    """Return a text with the allowed distances from the published values, by column, if there are any."""
-    texts: dict[str, dict[str, None]] = {}
+    """Return a text with the condition under which the cells of each column hold.
+
+    The most frequent condition of a column comes first, and each other one with its rows if these are few.
+    """
+    columns: dict[str, dict[str, dict[str, None]]] = {}
     for line in judged:
-        if line.claim.rule.within:
-            texts.setdefault(line.claim.shown_names[2], {})[line.claim.rule_text] = None
-    conditions = "; ".join(f"{column} {', '.join(rule_texts)}" for column, rule_texts in texts.items())
-    return [f"Holds within these distances from the paper's value: {conditions}."] if conditions else []
+        group, row, column = line.claim.shown_names
+        rows = columns.setdefault(column, {}).setdefault(_condition(line.claim), {})
+        rows[f"{group}, {row}" if group else row] = None
+    parts = []
+    for column, conditions in columns.items():
+        first, *others = sorted(conditions, key=lambda text: -len(conditions[text]))
+        texts = [f"{text} ({'; '.join(conditions[text])})" if len(conditions[text]) < FEW else text for text in others]
+        parts.append(f"{column} {', '.join([first, *texts])}")
+    return [f"Holds if (a distance ± is from the paper's value): {'; '.join(parts)}."]
+
+
+def _condition(claim: Claim) -> str:
+    rule = claim.rule
+    if claim.published is not None and claim.published in (rule.at_least, rule.at_most):
+        return "≥ the paper's value" if rule.at_least is not None else "≤ the paper's value"
+    return claim.rule_text
 
 
 def _cell(line: Line | None) -> str:
@@ -213,8 +233,8 @@ def _remarks(judged: Iterable[Line]) -> list[str]:
 def _said_of(text: str, claims: Sequence[Claim]) -> str:
     """Return the names of the places or rows that a remark is about, followed by a colon.
 
-    If these also hold claims without the remark, return the finer names: columns, cells or single claims. Return "" if
-    the remark is about all claims or about many.
+    If these also hold claims without the remark, return the finer names: columns, cells or single claims. Return the
+    number of claims if there are too many names, and "" if the remark is about all claims.
     """
     if all(text in claim.remarks for claim in claims):
         return ""
@@ -226,7 +246,8 @@ def _said_of(text: str, claims: Sequence[Claim]) -> str:
         if len(subject) < FEW and all(text in claim.remarks for name, claim in level if name in subject)
     )
     chosen = next(exclusive, subjects[0])
-    return f"{'; '.join(chosen)}: " if len(chosen) < FEW else ""
+    said = sum(text in claim.remarks for claim in claims)
+    return f"{'; '.join(chosen)}: " if len(chosen) < FEW else f"{said} of these {len(claims)} claims: "
 
 
 def _names(claim: Claim) -> list[str]:

@@ -10,7 +10,7 @@ from gradleak.runs import records, runner
 from gradleak.studies import Study
 from tests.claims.test_judging import ROWS, claim, record
 
-WITHIN = "Holds within these distances from the paper's value:"
+WITHIN = "Holds if (a distance ± is from the paper's value):"
 
 
 def line(**changes: Any) -> Line:
@@ -47,7 +47,7 @@ def test_a_published_table_is_shown_cell_by_cell() -> None:
     assert [list(row) for row in table.marks] == [["", "", "reproduced", "not reproduced"], ["", "", "better", ""]]
     assert table.caption.startswith("Table 1: nets: 3 claims, 1 better, 1 reproduced, 1 not reproduced.")
     assert "green reproduced, red not reproduced." in table.caption
-    rules = f"{WITHIN} value ± 0.5, ± 0.5 or higher; other ± 0.5."
+    rules = f"{WITHIN} value ± 0.5, ± 0.5 or higher (g, b); other ± 0.5."
     assert table.notes == [rules, "g, a, other; g, b, value: a reason"]
     assert (table.name, rest.name) == ("tab-x-1", "tab-x")
     text, page = both._repr_markdown_(), both._repr_html_()

@@ -32,9 +32,9 @@ def llg(weight_gradient: Tensor, batch_size: int, estimate: Estimate | None = No
 
     Threat model: gradients only (LLG). With an `estimate` it is a white box if the estimate is from dummy inputs
     (LLG*), or auxiliary data if it is from inputs of the same kind (LLG+). Known: batch size, one-hot labels, features
-    of one sign, and predictions close to zero. The published impact exceeds the effect of one occurrence by the factor
-    1 + 1/C, so a class with C samples more than another loses one sample to it. Gradients that are summed over
-    `local_steps` steps give the counts of all their batches together.
+    of one sign, and predictions close to zero. An estimated impact is too small by the factor 1 − 1/C² if the
+    predictions hardly differ between samples, so a class with about C² samples more than another gets one of its
+    samples. Gradients that are summed over `local_steps` steps give the counts of all their batches together.
     """
     sums = weight_gradient.double().sum(dim=2)
     classes, samples = sums.shape[1], batch_size * local_steps

@@ -254,9 +254,9 @@ def headline(record: Record) -> Headline:
     level = noisy.claim.measure.where["level"]
     epsilon = float(f"{defenses.release_epsilon(level):.1g}")
     return Headline(
-        f"Clipping alone leaves {100 * (clipped.value or 0):.0f} % of the sentences readable; noise of {level:g} times "
-        f"the clipping norm leaves {100 * (noisy.value or 0):.0f} %, although its privacy loss ε of {epsilon:,.0f} is "
-        "no guarantee of privacy.",
+        f"Clipping alone leaves {100 * (clipped.value or 0):.0f} % of the sentences readable, mixed with false ones; "
+        f"noise of {level:g} times the clipping norm leaves {100 * (noisy.value or 0):.0f} %, although its privacy "
+        f"loss ε of {epsilon:,.0f} is no guarantee of privacy.",
         true=bool(clipped.agrees and noisy.agrees) and epsilon > 1000,
         claim="defended-clipped",
         what="share of sentences read after clipping without noise (LSTM and GRU, batches of 8)",

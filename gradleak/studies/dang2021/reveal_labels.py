@@ -32,6 +32,7 @@ from gradleak.studies import Experiment, Row, setting
 from gradleak.studies.shared.defended import Defended
 from gradleak.studies.shared.last_layers import TRAINED, OnLastLayer, Seen, SeenNetwork
 from gradleak.studies.shared.outcomes import Outcome, collected, share_of, written
+from gradleak.wording import counted
 
 PLACE = "Sections 2.5.1 and 3, Tables 1 and 4"
 NETWORK = ["network", "activation", "features"]
@@ -90,7 +91,11 @@ class Parameters(studies.Parameters):
     def about(self) -> str:
         """Return the size of a run and its data in a few words."""
         images = ", ".join(map(data.title, dict.fromkeys(row.dataset for row in self.rows)))
-        return f"{len(self.rows)} networks, {self.batches} batches per size, {images}"
+        networks = len({row.network for row in self.rows})
+        return (
+            f"{counted(networks, 'network')}, {len(self.rows)} kinds of features, {self.batches} batches per size, "
+            f"{images}"
+        )
 
 
 class Scores(Row):
@@ -228,9 +233,9 @@ def headline(record: Record) -> Headline:
     known = claims.judgements(record)
     exact, rule = known["reveal-rlg-efficientnetb0-50-exact-matches"], known["reveal-minimum-50-precision"]
     return Headline(
-        f"In {exact.text} of batches of {exact.claim.row} images, the attack RLG recovers exactly which classes occur, "
-        "from the last layer's gradient alone, even if features have both signs; the simpler minimum rule then has a "
-        f"precision of only {rule.text}.",
+        f"In {exact.text} of batches of {exact.claim.row} images of different classes, the attack RLG, solved exactly "
+        "and not as in the published code, recovers which classes occur, from the last layer's gradient alone, even if "
+        f"features have both signs; the simpler minimum rule then has a precision of only {rule.text}.",
         true=(exact.value or 0) >= 95 and rule.value is not None and rule.value < 0.1,
         claim="reveal-rlg-efficientnetb0-50-exact-matches",
         what="batches of 50 images whose set of classes is exactly right (EfficientNet-Lite0, features of both signs)",

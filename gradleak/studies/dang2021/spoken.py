@@ -220,7 +220,7 @@ def headline(record: Record) -> Headline:
         claim="spoken-transcripts",
         what="transcripts of synthesised sentences exact (small recogniser, untrained and after 100 training steps)",
         figure=figure_misses,
-        of="utterances",
+        of="attacks, one for each utterance and stage of training,",
     )
 
 

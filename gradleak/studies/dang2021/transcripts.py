@@ -46,7 +46,7 @@ from gradleak.studies.shared.recognisers import (
 )
 from gradleak.studies.shared.transcript_errors import word_error_rate
 
-PLACE = "Section 4, Table 5, Figure 2"
+PLACE = "Section 4, Table 5 (number of variables)"
 CHUNK = 50  # utterances per experiment
 # The parameters that take the states of the decoder's first layer, if it has one layer and if it has two.
 NEXT = (("head.weight",), ("cells.1.weight_ih", "head.weight"))

@@ -313,8 +313,8 @@ def headline(record: Record) -> Headline:
     signs, directions = known["words-defense-sign-exact-matches"], known["words-ours-sign"]
     return Headline(
         f"For {paper.text} of utterances, the attack RLG recovers exactly which words were said, from one gradient of "
-        f"an untrained speech recogniser; if only signs are sent, RLG recovers {signs.text} of the bags of words, but "
-        f"comparing the directions of rows recovers {directions.text}.",
+        f"an untrained speech recogniser; if only signs are sent (a small untrained recogniser), RLG recovers "
+        f"{signs.text} of the bags of words, but comparing the directions of rows recovers {directions.text}.",
         true=bool(paper.agrees and ours.agrees and directions.agrees) and (signs.value or 0) <= 20,
         claim="words-rlg-untrained-exact-matches",
         what="utterances whose bag of words is exactly right (untrained recogniser of the paper's size, RLG as coded)",

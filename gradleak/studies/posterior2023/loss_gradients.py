@@ -72,7 +72,7 @@ class Parameters(studies.Parameters):
 
     def about(self) -> str:
         """Return the size of a run and its data in a few words."""
-        return f"{self.cases:,} random logits a loss and number of classes"
+        return f"{self.cases:,} vectors of random logits for each loss and number of classes"
 
 
 class Missed(Row):

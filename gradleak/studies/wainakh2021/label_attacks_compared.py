@@ -215,9 +215,9 @@ def headline(record: Record) -> Headline:
     means = rows.groupby("attack")["success"].mean()
     best = set(means.nlargest(2).index)
     return Headline(
-        f"Over five networks, untrained and trained, the posterior attack finds {posterior.text} of the labels and the "
-        f"shadow attack {shadow.text}; both read the bias’s gradient and need labelled samples, while LLG, which needs "
-        f"the gradient alone, finds {means['LLG']:.1f} %.",
+        f"Over five networks, untrained and trained, without a defence, the posterior attack finds {posterior.text} "
+        f"of the labels and the shadow attack {shadow.text}; both read the bias’s gradient and need labelled samples, "
+        f"while LLG, which needs the gradient alone, finds {means['LLG']:.1f} %.",
         true=bool(
             posterior.agrees and shadow.agrees and best == {"posterior", "shadow"} and rows["net"].nunique() == 5
         ),

@@ -383,9 +383,9 @@ def headline(record: Record) -> Headline:
     rows = worst(record)
     labels = rows.loc[rows["defense"].str.startswith("gaussian/"), "labels"].min()
     return Headline(
-        f"Clipping does not protect: an audit restores one LeNet image to {clipped.text} from a clipped gradient and "
-        f"to {clear.text} without a defence; Gaussian noise hides features and images, but all labels of every batch "
-        "are still found.",
+        f"Clipping the whole gradient does not protect: an audit restores one LeNet image to {clipped.text} from a "
+        f"clipped gradient and to {clear.text} without a defence; behind Gaussian noise no attack of the audit "
+        "restores features or images, but all labels are still found.",
         true=bool(clear.agrees and clipped.agrees and noisy.agrees and labels == 1),
         claim="audit-clip",
         what="PSNR of one photograph restored from LeNet's gradient, clipped to norm 1",

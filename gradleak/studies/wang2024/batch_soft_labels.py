@@ -336,7 +336,7 @@ def table(record: Record) -> pd.DataFrame:
     chosen = cells["repeated"].map({True: "repeated", False: "distinct"}).where(~trained, "of the images")
     cells = cells.assign(
         network=cells["network"].where(~trained, "trained " + cells["network"]),
-        classes=cells["classes"].map(lambda classes: str(classes) if classes else "dataset"),
+        classes=cells["classes"].map(lambda classes: str(classes) if classes else "those of the images"),
         labels=cells["labels"] + ", " + chosen,
     )
     measures: dict[str, Measure] = {}

@@ -27,6 +27,7 @@ from gradleak.show import figures
 from gradleak.show.headline import Headline
 from gradleak.show.leaks import Leaks, by_stage
 from gradleak.show.summaries import count, least, mean, median, only, ranged, select, spread_if_many, summary
+from gradleak.show.tables import duration
 from gradleak.studies import Experiment, Row, setting
 from gradleak.studies.shared import attacked_networks
 from gradleak.studies.shared.attacked_networks import STAGES, AttackedNetwork, Stage
@@ -292,7 +293,7 @@ def headline(record: Record) -> Headline:
     untrained, trained = known["cnn-untrained-closed"], known["cnn-trained-closed"]
     return Headline(
         f"A closed form restores single images from the gradient of an untrained LeNet at {untrained.text} on average, "
-        f"and of a trained LeNet at {trained.text}, where the paper's gradient matching reaches at most "
+        f"and of a trained LeNet at {trained.text}. The best means that the paper reports for gradient matching are "
         f"{PUBLISHED['untrained']} dB and {PUBLISHED['trained']} dB.",
         true=all(
             one.value is not None and one.value > 2 * best
@@ -458,7 +459,7 @@ def leaks(record: Record) -> Leaks:
     return Leaks(
         "the image, layer by layer",
         "one image; LeNet",
-        f"{by_stage(closed)}; polished {by_stage(polished)}",
+        f"{by_stage(closed)}; polished (in {duration(polished['seconds'].median())}) {by_stage(polished)}",
         "images",
         closed["seconds"].median(),
         elapsed=True,

@@ -243,12 +243,14 @@ class SecondOrder(OnLeNet):
 def headline(record: Record) -> Headline:
     """Return the finding: the recovered label is worth as much as the true one, a one-hot guess is worth nothing."""
     known = claims.judgements(record)
-    recovered, true, guessed = (known[f"t3-mixup-l2-untrained-lenet-{label}-psnr"] for label in ("ours", "gt", "idlg"))
+    recovered, true, guessed, searched = (
+        known[f"t3-mixup-l2-untrained-lenet-{label}-psnr"] for label in ("ours", "gt", "idlg", "dlg")
+    )
     apart = known["s43-mixup-l2-untrained-ours-from-gt-at-most"]
     return Headline(
-        f"On an untrained LeNet, gradient matching with the L2 distance restores mixed images to {recovered.text} with "
-        f"the recovered label, to {true.text} with the true label, and only to {guessed.text} with a one-hot guess of "
-        "the label.",
+        f"On an untrained LeNet, gradient matching with the L2 distance restores mixed images to {recovered.text} "
+        f"with the recovered label, to {true.text} with the true label, to {searched.text} if the label is searched "
+        f"with the image, and only to {guessed.text} with a one-hot guess of the label.",
         true=bool(apart.agrees and (recovered.value or 0) > 40 and (guessed.value or 99) < 20),
         claim="t3-mixup-l2-untrained-lenet-ours-psnr",
         what="mean PSNR of mixed CIFAR-10 images, untrained LeNet, L2, recovered label, L-BFGS with line search",

@@ -251,9 +251,9 @@ def headline(record: Record) -> Headline:
     size, large = psnr.claim.measure.where["size"], mixed.claim.measure.where["size"]
     rows = select(attacked(record), attack=CLOSED_FORM, dtype="float32", size=large)
     return Headline(
-        f"From one averaged gradient of a fully connected network without biases, a closed form restores all {size} "
-        f"images of a batch at {psnr.text}, and it still restores every batch of {large}, where the bias attack "
-        f"restores {mixed.text} of the images.",
+        "From one averaged gradient of an untrained fully connected network without biases, a closed form restores "
+        f"all {size} images of a batch at {psnr.text}, and it still restores every batch of {large}, where the bias "
+        f"attack restores {mixed.text} of the images.",
         true=bool(psnr.agrees and exact.agrees and mixed.agrees and rows["exact"].all()),
         claim="exact-float32",
         what=f"median over batches of the mean PSNR of {size} images (four-layer network, flowers, float32)",

@@ -229,7 +229,7 @@ def headline(record: Record) -> Headline:
     return Headline(
         f"Where a network is certain of a wrong class, which the paper calls unsolvable, the exact solver recovers "
         f"{wrong.text} of the one-hot labels; where the network is certain of the right class, {right.text} of the "
-        "gradients do not determine the label.",
+        "gradients give no label at all.",
         true=bool((wrong.value or 0) > 99 and (right.value or 0) > 90),
         claim="failure-analysis-onehot",
         what="one-hot labels recovered where the network is certain of a wrong class, random last layers",
@@ -282,7 +282,7 @@ def frontier_table(record: Record) -> pd.DataFrame:
         rows.assign(labels=rows["labels"].map(plain)),
         {"labels": "labels", "precision": "dtype"},
         {
-            "all recovered up to a logit scale of": _last_whole,
+            "at least 99.9 % recovered up to a logit scale of": _last_whole,
             "lowest share recovered": _least_recovered,
             "ambiguous": greatest("ambiguous", percent(1)),
             "zero gradient": greatest("zero", percent(1)),

@@ -406,8 +406,8 @@ def headline(record: Record) -> Headline:
     stored = rows.groupby("variant")["eight_bit"].mean()
     return Headline(
         f"From one gradient of a fully connected network the server restores every image, to at least {least.text}; "
-        f"the PSNR near {published.text} that the paper reports measures the rounding of pixels to eight bits, not the "
-        "attack.",
+        f"the PSNR of {published.claim.published} dB that the paper reports for smoothed images (here "
+        f"{published.text}) measures the truncation of pixels to eight bits, not the attack.",
         true=bool(least.agrees and published.agrees and stored.max() - stored.min() < 3),
         claim="fcn-mean-smoothing",
         what="mean PSNR of eight-bit pixels, the paper's attack on FCN-4, Flowers-17 images, smoothed labels",

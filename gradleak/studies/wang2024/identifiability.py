@@ -589,9 +589,9 @@ def headline(record: Record) -> Headline:
     clipped = known["identifiability-clipped-resnet"]
     wrong = [known[f"identifiability-{part}"].value for part in ("map", "trouble", "clipped-wrong")]
     return Headline(
-        f"Clipping alone does not hide labels: an attacker who does not know the gradient scale recovers "
-        f"{clipped.text} of the smoothed labels from clipped gradients of an untrained ResNet18; no label certified on "
-        "this page is wrong while the attack's assumptions hold.",
+        "Clipping alone need not hide labels: an attacker who does not know the gradient scale recovers "
+        f"{clipped.text} of the smoothed labels from clipped gradients of an untrained ResNet18; no label certified "
+        "on this page is wrong while the attack's assumptions hold.",
         true=clipped.value is not None and clipped.value >= 99 and all(value == 0 for value in wrong),
         claim="identifiability-map",
         what="wrong labels that are certified as unique: the most in any setting of the random layers",

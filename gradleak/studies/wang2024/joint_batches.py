@@ -1,4 +1,4 @@
-"""Joint batches: up to C − 2 samples, all at once
+"""Joint batches: up to C − 3 samples, all at once
 
 Beyond wang2024, section 3: search for all samples at once if the equations do not suffice to find them one by one.
 """
@@ -287,9 +287,9 @@ def headline(record: Record) -> Headline:
     cell = Cell.of(str(exact.claim.measure.where["cell"]))
     alone = (cell.classes - 2) // 2
     return Headline(
-        f"An attacker who knows which classes occur recovers all labels and features of {exact.text} of the batches "
-        f"of {cell.size} samples from {cell.classes} classes, while a search for one sample at a time can find at most "
-        f"{alone}.",
+        f"An attacker who knows how often each class occurs recovers all labels and features of {exact.text} of the "
+        f"batches of {cell.size} samples from {cell.classes} classes (random layers), while a search for one sample "
+        f"at a time can find at most {alone}.",
         true=exact.value is not None and exact.value >= 90 and cell.size > alone,
         claim="joint-seventeen",
         what=f"batches of {cell.size} samples recovered (random layer, {cell.classes} classes, float64)",

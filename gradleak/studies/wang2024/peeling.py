@@ -222,8 +222,8 @@ def headline(record: Record) -> Headline:
     own = select(record.rows(Peeling), what="batch", size=size)
     return Headline(
         f"From one averaged gradient of an untrained ResNet18, peeling restores all {size} images of a batch at "
-        f"{math.floor(own['least'].min())} dB or more in {restored.text} of the batches; gradient matching reaches "
-        f"{matched.text} on average.",
+        f"{math.floor(own['least'].min())} dB or more in {restored.text} of the batches; a short gradient matching of "
+        f"one batch reaches {matched.text} on average.",
         true=bool(restored.value == 100 and wrong.value == 0 and matched.agrees),
         claim="peel-four",
         what=f"batches of {size} with every image above 60 dB (untrained ResNet18, CIFAR-10, float32)",

@@ -191,7 +191,8 @@ class Parameters(studies.Parameters):
         """Return a short text on the size of a run."""
         largest = max([1, *self.sizes, *self.large])
         sizes = "one image each" if largest == 1 else f"1 to {largest} images"
-        return f"batches of {sizes}, {data.title(self.dataset)} and Flowers-17"
+        flowers = " and Flowers-17" if self.trained else ""
+        return f"batches of {sizes}, {data.title(self.dataset)}{flowers}"
 
 
 class DeepBatch(PeeledBatch):
@@ -545,9 +546,9 @@ def headline(record: Record) -> Headline:
     narrow = networks[networks["network"].isin(["resnet20", "resnet50-cifar"])]
     accuracy = batch_rows(record, TrainedNetwork)["accuracy"].max()
     return Headline(
-        f"From ResNet18s trained to an accuracy of up to {100 * accuracy:.0f} %, peeling restores {restored.text} of "
-        f"the small batches with every image above {BACK:.0f} dB. From an untrained ResNet20 or ResNet50 it recovers "
-        "not a single layer.",
+        f"From ResNet18s trained to an accuracy of up to {100 * accuracy:.0f} % on the peeled images themselves, "
+        f"peeling restores {restored.text} of the small batches with every image above {BACK:.0f} dB. From an "
+        "untrained ResNet20 or ResNet50 it recovers not a single layer.",
         true=restored.value == 100 and len(narrow) > 0 and bool((narrow["layers"] == 0).all()),
         claim="limits-trained",
         what=f"batches of trained ResNet18s with every image above {BACK:.0f} dB (flowers, float32)",

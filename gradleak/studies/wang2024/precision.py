@@ -615,8 +615,8 @@ def headline(record: Record) -> Headline:
     cases, wrong = known["precision-cases"], known["precision-wrong"]
     return Headline(
         f"From clients that compute in bfloat16, an attacker who knows this precision reads {single.text} of the "
-        f"classes of single samples but {batch.text} of the labels in batches; in {cases.value or 0:,.0f} cases of all "
-        "precisions no certified answer is wrong.",
+        f"classes of single samples but {batch.text} of the labels in batches; in {cases.value or 0:,.0f} attacks, of "
+        "all precisions and certified or not, no certified answer is wrong.",
         true=bool(single.agrees and batch.agrees and wrong.value == 0),
         claim="precision-bf16-class",
         what="classes of single samples read right in bfloat16, precision known (four networks, CIFAR-10)",

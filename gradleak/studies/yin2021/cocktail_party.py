@@ -229,9 +229,10 @@ def headline(record: Record) -> Headline:
     known = claims.judgements(record)
     trained, untrained, exact = (known[name] for name in ("party-trained", "party-untrained", "party-exact"))
     return Headline(
-        f"Independent components come close to the features of a large trained network (mean cosine {trained.text}) "
-        f"but not to those of an untrained one ({untrained.text}); every feature that exact recovery certifies "
-        f"is right (lowest cosine {exact.text}).",
+        f"Independent components come close to the features of a large trained network (mean cosine {trained.text} in "
+        f"batches of {trained.claim.measure.where['size']}) but not to those of an untrained one ({untrained.text} in "
+        f"batches of {untrained.claim.measure.where['size']}); every feature that exact recovery certifies is right "
+        f"(lowest cosine {exact.text}).",
         true=bool(trained.agrees and untrained.agrees and exact.agrees),
         claim="party-trained",
         what="mean cosine of independent components with the true features (trained EfficientNet-Lite0, batches of 32)",

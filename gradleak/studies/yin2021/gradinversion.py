@@ -368,9 +368,9 @@ def headline(record: Record) -> Headline:
     psnr = images.groupby("run")["psnr"].mean()
     others = [known[name].value or 0 for name in ("gi-gradient", "gi-running", "gi-exact")]
     return Headline(
-        f"In batches of {images['size'].iloc[0]:.0f}, GradInversion beats inverting gradients by at least "
-        f"{gain.value or 0:.1f} dB of PSNR, mostly because it prefers smooth images; but its {psnr[EXACT]:.1f} dB stay "
-        f"below the {psnr['mean colour']:.1f} dB of a flat image in the mean colour.",
+        f"On a ResNet-20, in batches of {images['size'].iloc[0]:.0f}, GradInversion beats inverting gradients by at "
+        f"least {gain.value or 0:.1f} dB of PSNR, mostly because it prefers smooth images; but its {psnr[EXACT]:.1f} "
+        f"dB stay below the {psnr['mean colour']:.1f} dB of a flat image in the mean colour.",
         true=bool(gain.agrees and smooth.agrees)
         and (smooth.value or 0) > max(others)
         and bool(psnr[EXACT] < psnr["mean colour"]),

@@ -246,9 +246,9 @@ def headline(record: Record) -> Headline:
     identified = rows_of(record, "image", "batches").groupby("run")["identified"].mean()
     share = 100 * float(identified[named(KINDS[0], size, FEATURES)])
     return Headline(
-        f"If there are many classes, even batches of {size} do not protect: the last layer's gradient gives the "
-        f"features of {found.text} of the images; with these features another network identifies {share:.0f} % of the "
-        f"restored images, and without them {plain.text}.",
+        f"On a small network with many classes even batches of {size} do not protect: the last layer's gradient gives "
+        f"the features of {found.text} of the images; with these features another network identifies {share:.0f} % of "
+        f"the random images, and without them {plain.text}.",
         true=bool(found.agrees) and share > (plain.value or 0),
         claim="gm-iip",
         what="random images identified by another network, batches of 48, without features (small network, "

@@ -128,8 +128,8 @@ def test_counts_are_right_where_the_assumptions_hold(counts: list[int], seed: in
     # their errors cancel it is none: it was right as long as one quotient was less than 30 times a feature's length.
     quotients = (leak.weight_gradient / leak.bias_gradient[:, None]).norm(dim=1).nan_to_num(math.inf)
     feature = bool(quotients.min() < LONGEST * model[:3](inputs).norm(dim=1).max())
-    # The published factor 1 + 1/C on the impact is one too many where counts differ by about C.
-    even = max(counts) - min(counts) <= len(counts) / 2
+    # The estimated impact is too small by a share of 1/C²: one sample too many where counts differ by about C².
+    even = max(counts) - min(counts) <= len(counts) ** 2 / 2
     for method in (*("llg*", "llg+") * even, *("ilrg",) * feature, "posterior"):
         found = count_labels(leak, method, auxiliary=others)
         assert found.tolist() == counts, method

@@ -1,11 +1,11 @@
 """Recover all samples of a batch at once, where too few equations are left to find the samples one by one.
 
 G V = Σ_b d_b q_bᵀ / B is (C − 1) B equations for B (B + 1) unknowns: the coordinates q_b and the share s_b of each
-sample. So up to C − 2 samples are determined, while a search sample by sample ends at (C − 2) / 2. The search has to
-know how often each class occurs. The rows of the gradient allow few possibilities, and a wrong one leaves a residual. A
-mixed label also has one share, that of its second class, so the counts are the same. But its two classes have to be
-given. There are (2 B)! / (2ᴮ B!) ways to pair 2 B classes, 10,395 for six samples, and rows say less about classes with
-a share.
+sample. So up to C − 3 samples have more equations than unknowns, while a search sample by sample ends at (C − 2) / 2.
+The search has to know how often each class occurs. The rows of the gradient allow few possibilities, and a wrong one
+leaves a residual. A mixed label also has one share, that of its second class, so the counts are the same. But its two
+classes have to be given. There are (2 B)! / (2ᴮ B!) ways to pair 2 B classes, 10,395 for six samples, and rows say less
+about classes with a share.
 
 The search begins at random starts. If all starts that explain the gradient end at the same answer, this does not prove
 that there is no other. The status of such an answer is "found".
