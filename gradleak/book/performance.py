@@ -65,7 +65,8 @@ def write_page(folder: Path) -> str:
     plt.close(figure)
     return "\n".join(
         [
-            f"Measured on one thread, {_dates(measured)}, torch {measured.versions['torch']}.\n",
+            f"Measured on one thread, {_dates(measured)}, torch {measured.versions['torch']}. Not all tables were "
+            "measured on the same day, and the machine was shared, so compare times within a table only.\n",
             solver_table(tables["solvers"])._repr_markdown_(),
             "```{figure} generated/performance.png",
             ":name: fig-performance-solvers",
@@ -179,7 +180,8 @@ def solver_table(rows: pd.DataFrame) -> Table:
             }
         ),
         "Time to recover the soft label of one sample from its gradient (label smoothing, float32), by solver, number "
-        "of classes and batch size. The last column divides by the exact solver's fastest time for as many classes.",
+        "of classes and batch size. The last column divides by the exact solver's fastest time for as many classes. "
+        "RLG, for comparison, finds only the set of classes of a batch.",
         "tab-performance-solvers",
     )
 

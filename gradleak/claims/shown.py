@@ -188,6 +188,13 @@ def _rules(judged: Iterable[Line]) -> list[str]:
     return [f"Holds if (a distance ± is from the paper's value): {'; '.join(parts)}."]
 
 
+def _holds_if(claim: Claim) -> str:
+    """Return a claim's rule, with the unit of its number if it is a single number."""
+    within = claim.rule.within
+    single = not claim.rule.central and not (within and (within.relative or within.below is not None))
+    return f"{claim.rule_text} {claim.unit}".strip() if single and not claim.better else claim.rule_text
+
+
 def _condition(claim: Claim) -> str:
     rule = claim.rule
     if claim.published is not None and claim.published in (rule.at_least, rule.at_most):
@@ -214,7 +221,7 @@ def _list(judged: list[Line], caption: str, name: str) -> Table:
             "place": [line.claim.place for line in judged],
             "claim": [line.claim.statement for line in judged],
             "paper": [_published(line.claim) for line in judged],
-            "holds if": [line.claim.rule_text for line in judged],
+            "holds if": [_holds_if(line.claim) for line in judged],
             "recorded": [line.recorded.shown for line in judged],
             "this run": [line.fresh.shown for line in judged],
         }

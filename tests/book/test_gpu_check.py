@@ -50,7 +50,8 @@ def test_a_check_is_shown_by_page_and_by_part(file: Path) -> None:
     head, summary, pages, parts = gpu_check.section()
     assert head == "## Checked on a real GPU\n"
     assert (
-        "On 2026-01-02, 4 of 6 parts agreed on H1, driver 5 and on the CPU a CPU (torch 2.11, Python 3.12)" in summary
+        "On 2026-01-02, 4 of 6 parts ran without trouble on H1, driver 5 and on the CPU a CPU (torch 2.11, Python 3.12)"
+        in summary
     )
     assert "stopped after 6 of 9 parts" in summary
     assert "8 processes shared the GPU" in summary
@@ -71,7 +72,7 @@ def test_a_check_is_shown_by_page_and_by_part(file: Path) -> None:
 def test_a_complete_check_of_one_process(file: Path) -> None:
     file.write_text(json.dumps({"about": ABOUT, "jobs": 1, "chosen": 1, "tries": TRIES[:1]}))
     summary = gpu_check.section()[1]
-    assert "1 of 1 parts agreed" in summary
+    assert "1 of 1 parts ran without trouble" in summary
     assert "stopped" not in summary
     assert "shared" not in summary
 

@@ -65,7 +65,7 @@ def outcomes() -> list[Outcome]:
         ("cnn-inversion", "psnr", 13.0, "cnn-inversion", "13 dB trained"),
         ("cnn-reconstruction", "psnr", 9.0, "cnn-reconstruction", "9 dB trained"),
         ("llg-attack", "success", 21.0, "llg-attack", "21 % of labels"),
-        ("posterior-attack", "instances", 0.5, "posterior-attack", "50.0 % of labels"),
+        ("posterior-attack", "instances", 0.5, "posterior-attack", "instance accuracy (Jaccard index) 0.500"),
         ("reveal-labels", "exact", False, "reveal-labels", "0 % of sets"),
         ("batch-restoration", "accuracy", 33.0, "batch-restoration", "33.0 % of labels"),
         ("sentences", "exact", False, "sentences", "0 of "),

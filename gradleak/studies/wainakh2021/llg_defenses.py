@@ -180,7 +180,7 @@ def headline(record: Record) -> Headline:
     """Return the finding: noise alone hides few labels, and clipping to a small norm with noise hides most."""
     known = claims.judgements(record)
     noise = known["defenses-noise-1"]
-    points = noise.text.removesuffix(" %")
+    points = noise.text.removesuffix(" points")
     rows = record.rows(AttackedBehind)
     clipped = rows[(rows["defense"] == "dp") & (rows["level"] == 1)]
     knowing = clipped[clipped["attack"] == "shadow"]["success"].mean()
@@ -191,7 +191,7 @@ def headline(record: Record) -> Headline:
         f"% of the labels on average, but destroys the gradient (cosine {cosine:.2f} with the clean one).",
         true=bool(noise.agrees and knowing < 50 and cosine < 0.1),
         claim="defenses-noise-1",
-        what="labels that LLG+ finds beyond a guess, in points, at the worst batch size (noise of variance 1, MNIST)",
+        what="labels that LLG+ finds beyond a guess, at the worst batch size (noise of variance 1, MNIST)",
         figure=figure_defenses,
         of="batches",
     )
