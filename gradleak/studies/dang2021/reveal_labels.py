@@ -233,9 +233,9 @@ def headline(record: Record) -> Headline:
     known = claims.judgements(record)
     exact, rule = known["reveal-rlg-efficientnetb0-50-exact-matches"], known["reveal-minimum-50-precision"]
     return Headline(
-        f"In {exact.text} of batches of {exact.claim.row} images of different classes, the attack RLG, solved exactly "
-        "and not as in the published code, recovers which classes occur, from the last layer's gradient alone, even if "
-        f"features have both signs; the simpler minimum rule then has a precision of only {rule.text}.",
+        f"In {exact.text} of batches of {exact.claim.row} images of different classes, RLG, solved exactly, recovers "
+        "which classes occur, from the last layer's gradient alone, even if features have both signs; the simpler "
+        f"minimum rule has a precision of only {rule.text}.",
         true=(exact.value or 0) >= 95 and rule.value is not None and rule.value < 0.1,
         claim="reveal-rlg-efficientnetb0-50-exact-matches",
         what="batches of 50 images whose set of classes is exactly right (EfficientNet-Lite0, features of both signs)",

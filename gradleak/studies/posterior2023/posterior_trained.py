@@ -190,8 +190,8 @@ def headline(record: Record) -> Headline:
     guess = smallest["adam", "guess"]
     return Headline(
         f"After one epoch of training the posterior attack reaches an accuracy of {adam.text} (Adam) or {sgd.text} "
-        f"(gradient descent) on small batches with about equally many samples of each class: less than the paper says, "
-        f"and at best about as much as a guess that gives every class the same count, which reaches {guess:.3f}.",
+        "(gradient descent) on small balanced batches: less than the paper says, and at best about as much as a "
+        f"guess of equal counts, which reaches {guess:.3f}.",
         true=bool(
             adam.agrees is False
             and sgd.agrees is False

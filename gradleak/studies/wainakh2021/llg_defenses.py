@@ -187,8 +187,8 @@ def headline(record: Record) -> Headline:
     cosine = clipped["utility"].iloc[0]
     return Headline(
         f"Noise of variance {noise.claim.measure.where['level']} still lets LLG+ find at least {points} points more "
-        f"labels than a guess; clipping to norm 1 with noise leaves an attacker who knows this defence {knowing:.0f} "
-        f"% of the labels on average, but destroys the gradient (cosine {cosine:.2f} with the clean one).",
+        f"labels than a guess; strong clipping with noise leaves an attacker who knows it {knowing:.0f} % of the "
+        f"labels, but destroys the gradient (cosine {cosine:.2f} with the clean one).",
         true=bool(noise.agrees and knowing < 50 and cosine < 0.1),
         claim="defenses-noise-1",
         what="labels that LLG+ finds beyond a guess, at the worst batch size (noise of variance 1, MNIST)",

@@ -248,9 +248,9 @@ def headline(record: Record) -> Headline:
     )
     apart = known["s43-mixup-l2-untrained-ours-from-gt-at-most"]
     return Headline(
-        f"On an untrained LeNet, gradient matching with the L2 distance restores mixed images to {recovered.text} "
-        f"with the recovered label, to {true.text} with the true label, to {searched.text} if the label is searched "
-        f"with the image, and only to {guessed.text} with a one-hot guess of the label.",
+        f"On an untrained LeNet, gradient matching with the L2 distance restores mixed images to {recovered.text} with "
+        f"the recovered label, {true.text} with the true label, {searched.text} with a searched label, and only "
+        f"{guessed.text} with a one-hot guess.",
         true=bool(apart.agrees and (recovered.value or 0) > 40 and (guessed.value or 99) < 20),
         claim="t3-mixup-l2-untrained-lenet-ours-psnr",
         what="mean PSNR of mixed CIFAR-10 images, untrained LeNet, L2, recovered label, L-BFGS with line search",

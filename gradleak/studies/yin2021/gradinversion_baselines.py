@@ -154,10 +154,10 @@ def headline(record: Record) -> Headline:
     inverting, latent, leaked = known["gb-exact-inverting"], known["gb-exact-latent"], known["gb-exact-leaked"]
     size = record.stated(Parameters).size
     return Headline(
-        "On a small network, with the exact batch-norm statistics of the private batch, GradInversion restores "
-        f"batches of {size} better than inverting gradients (mean PSNR, 95 % bound: {inverting.value or 0:+.1f} dB) "
-        f"and than a trained generator ({latent.value or 0:+.1f} dB); with another batch's gradient and statistics "
-        f"its PSNR is at least {leaked.value or 0:.1f} dB lower.",
+        f"With the private batch's exact batch-norm statistics, GradInversion restores batches of {size} of a small "
+        f"network better than inverting gradients (at least {inverting.value or 0:.1f} dB) and a trained generator "
+        f"({latent.value or 0:.1f} dB); another batch's gradient and statistics cost at least {leaked.value or 0:.1f} "
+        "dB.",
         true=bool(inverting.agrees and latent.agrees and leaked.agrees),
         claim="gb-exact-inverting",
         what="lower 95 % bound of the mean PSNR gain over inverting gradients (small network, CIFAR-10, 500 steps)",

@@ -202,9 +202,9 @@ def headline(record: Record) -> Headline:
     known = claims.judgements(record)
     peeled_first, matched, opened = known["gl-one"], known["gl-one-matched"], known["gl-opened"]
     return Headline(
-        f"Linear equations recover the maps of the last two stages nearly exactly for {opened.text} of single images "
-        "in a trained ResNet, and a search then restores the image from these maps. If matching restores the other "
-        f"images, the mean PSNR is {peeled_first.text}; matching alone reaches {matched.text}.",
+        f"Linear equations recover the last maps nearly exactly for {opened.text} of single images in a trained "
+        "ResNet, and a search restores the image from them. With matching for the other images the mean PSNR is "
+        f"{peeled_first.text}; matching alone reaches {matched.text}.",
         true=bool(peeled_first.agrees and opened.agrees)
         and (peeled_first.value or 0) > 30
         and (matched.value or 0) < 20,

@@ -67,7 +67,7 @@ def test_scores() -> None:
 def test_tables_and_figures(record: Record) -> None:
     assert list(reveal_labels.table(record)["attack"]) == ["minimum rule", "RLG", "RLG as coded"] * 3
     assert list(reveal_labels.defense_table(record)["defence"]) == ["none"] * 2 + ["grad-drop 90%"] * 3
-    assert records.about(record) == "3 networks, 5 batches per size, photos"
+    assert records.about(record) == "1 network, 3 kinds of features, 5 batches per size, photos"
     figure = reveal_labels.figure_exact(record)
     assert figures.gray_table(figure).std() > 0.02
     plt.close(figure)
