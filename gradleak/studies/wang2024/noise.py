@@ -251,7 +251,7 @@ def headline(record: Record) -> Headline:
     return Headline(
         "With the largest Gaussian noise of the paper's code on the whole layer, the published search finds "
         f"{swarm.text} of the scalars and a solver that expects noise {exact.text}; from clipped gradients, a solver "
-        f"that also finds the factor recovers {clipped.text} of the labels.",
+        f"that finds the factor recovers {clipped.text} of the labels.",
         true=bool(clipped.agrees and exact.agrees and (exact.value or 0) > (swarm.value or 100) + 30),
         claim="noise-layer-gaussian-0.1-within-1-of-the-truth",
         what="scalars that the paper's search finds, noise on the whole layer, ResNet18, CIFAR-10 images",
