@@ -59,7 +59,9 @@ def recover_jointly(
     multisets: int = 400,
     seed: int = 0,
 ) -> BatchLabels:
-    """Recover all labels and features of a batch of up to C − 2 samples at once from its averaged gradient.
+    """Recover all labels and features of a batch of up to C − 3 samples at once from its averaged gradient.
+
+    With C − 2 samples there are as many equations as unknowns, and the answer is ambiguous.
 
     Args:
         weight_gradient: Gradient of the last layer's weight (C, I), averaged over the batch.
