@@ -57,7 +57,8 @@ class BatchLabels:
     Attributes:
         labels: (B, C), NaN for samples that were not found.
         features: (B, I), NaN for samples that were not found.
-        open: Bound on the L1 error of each label (B,) that rounding of the gradient can cause.
+        open: Estimate of the L1 error of each label (B,) from rounding of the gradient, three standard deviations by
+            the covariance of the fit. On networks errors of up to 6.4 times this size were observed.
         residual: Relative error of the gradient computed from all recovered samples, inf if some were not found.
         status: "unique", "ambiguous", "found" or "failed".
         reason: Why the answer is not "unique".
