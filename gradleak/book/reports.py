@@ -240,10 +240,7 @@ def _table(filled: Filled, named: bool) -> str:
     rest = filled.tallies[REST]
     if rest.all:
         rows.append(f"| elsewhere | statements in {REST} | {_pages(rest)} | {rest.words} |")
-    caption = (
-        f"Every numbered part of {filled.paper}, the pages that check it, and the verdicts on its claims. A claim "
-        "about two parts is counted in both."
-    )
+    caption = f"Every numbered part of {filled.paper}, the pages that check it, and the verdicts on its claims."
     name = f":name: tab-report-{filled.paper}\n" if named else ""
     lines = ["| part | what it shows | page | verdicts, or why there is none |", "| --- | --- | --- | --- |", *rows]
     return f":::{{table}} {caption}\n{name}:class: gradleak-table places\n\n" + "\n".join(lines) + "\n:::"
