@@ -130,7 +130,7 @@ class Replayed:
         self._at = at.clone()
         # A graph keeps memory of its own, as much as the plain calls have used.
         torch.get_device_module(at.device).empty_cache()
-        recorded = _recorded(lambda: self.function(self._at, which), at.device)
+        recorded = _graph_of(lambda: self.function(self._at, which), at.device)
         self.able = recorded is not None
         self._graph, self._results = recorded or (None, ())
         return self.able
@@ -156,7 +156,7 @@ def repeated(step: Callable[..., tuple[Tensor, ...]], state: tuple[Tensor, ...],
             for one, new in zip(own, step(*own), strict=True):
                 one.copy_(new)
 
-        recorded = _recorded(advance, device)
+        recorded = _graph_of(advance, device)
         if recorded is not None:
             # Trying the recording has taken one step.
             for _ in range(times - 1):
@@ -172,7 +172,7 @@ def has_graphs(device: torch.device) -> bool:
     return accelerated(device) and hasattr(torch.get_device_module(device), "CUDAGraph")
 
 
-def _recorded(work: Callable[[], T], device: torch.device) -> tuple[Any, T] | None:
+def _graph_of(work: Callable[[], T], device: torch.device) -> tuple[Any, T] | None:
     """Do some work once, then record its kernels as a CUDA graph.
 
     Returns:

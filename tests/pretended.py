@@ -113,9 +113,9 @@ class Gpu:
     def read(self) -> None:
         """Count a read, or refuse it."""
         if self.graph is not None:
-            self.graph.broken = True
-        if self.graph is not None or self.sync_debug_mode == 2:
-            raise RefusedError("the host waits for the GPU while a graph is recorded, or where this is an error")
+            raise self.graph.refused("the host waits for the GPU")
+        if self.sync_debug_mode == 2:
+            raise RefusedError("the host waits for the GPU, which is an error now")
         self.reads += 1
 
     def count(self, func: Any, args: tuple[Any, ...], result: Any) -> None:
@@ -172,14 +172,15 @@ class Graph:
     def before(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Record an operation that is about to be computed, and remember what it overwrites."""
         self.operations.append((func, args, kwargs, []))
-        for about, value in zip(func._schema.arguments, args, strict=False):
-            self._remember(about, value)
+        given = dict(zip((about.name for about in func._schema.arguments), args, strict=False)) | kwargs
         for about in func._schema.arguments:
-            self._remember(about, kwargs.get(about.name))
+            if about.alias_info is not None and about.alias_info.is_write:
+                self.changed += [(one, one.clone()) for one in _tensors([given.get(about.name)])]
 
-    def _remember(self, about: Any, value: Any) -> None:
-        if about.alias_info is not None and about.alias_info.is_write:
-            self.changed += [(one, one.clone()) for one in _tensors([value])]
+    def refused(self, what: str) -> RefusedError:
+        """Return the error with which the recording fails."""
+        self.broken = True
+        return RefusedError(f"{what} while a graph is recorded")
 
     def after(self, result: Any) -> None:
         """Record the results of the operation."""
@@ -255,7 +256,7 @@ def _run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             raise RefusedError(f"{func}: expected a generator on {NAME}, found one on {place}")
     held, named = _mapped(_held, args), {name: _mapped(_held, one) for name, one in kwargs.items()}
     if _gpu.graph is not None:
-        _check_recorded(func, args)
+        _check_recorded(_gpu.graph, func, args)
         _gpu.graph.before(func, held, named)
     if func is aten.copy_.default:
         held[0].copy_(held[1])
@@ -310,14 +311,12 @@ def _check(func: Any, args: tuple[Any, ...], ours: list[Pretended], others: list
         raise RefusedError(f"{func}: tensors on the GPU, and on the CPU of shapes {strange}")
 
 
-def _check_recorded(func: Any, args: tuple[Any, ...]) -> None:
+def _check_recorded(graph: Graph, func: Any, args: tuple[Any, ...]) -> None:
     """Refuse what a CUDA graph cannot hold: a draw, and a copy from the CPU, for which the host would wait."""
     source = {aten._to_copy.default: 0, aten.copy_.default: 1}.get(func)
     moved = source is not None and not isinstance(args[source], Pretended)
     if moved or torch.Tag.nondeterministic_seeded in func.tags:
-        assert _gpu.graph is not None
-        _gpu.graph.broken = True
-        raise RefusedError(f"{func} while a graph is recorded")
+        raise graph.refused(str(func))
 
 
 def _computed(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -162,7 +162,7 @@ def _cells(judged: list[Line], name: str, number: int) -> Table:
     changed = dict.fromkeys(line.claim.protocol for line in judged if line.claim.protocol)
     protocol_text = f" {CHANGED}: with a changed method ({', '.join(changed)})." if changed else ""
     caption = f"{title} Measured, and in brackets what the paper says; {legend}.{protocol_text}{run_text}"
-    notes = [*_rules(judged), *_remarks(judged)]
+    notes = [_rules(judged), *_remarks(judged)]
     return Table(frame, caption, f"{name}-{number + 1}", notes, kind="cells", marks=marks, links=links)
 
 
@@ -170,7 +170,7 @@ def _link(line: Line) -> str:
     return f"claim:{line.claim.id}"
 
 
-def _rules(judged: Iterable[Line]) -> list[str]:
+def _rules(judged: Iterable[Line]) -> str:
     """Return a text with the condition under which the cells of each column hold.
 
     The most frequent condition of a column comes first, and each other one with its rows if these are few.
@@ -185,7 +185,7 @@ def _rules(judged: Iterable[Line]) -> list[str]:
         first, *others = sorted(conditions, key=lambda text: -len(conditions[text]))
         texts = [f"{text} ({'; '.join(conditions[text])})" if len(conditions[text]) < FEW else text for text in others]
         parts.append(f"{column} {', '.join([first, *texts])}")
-    return [f"Holds if (a distance ± is from the paper's value): {'; '.join(parts)}."]
+    return f"Holds if (a distance ± is from the paper's value): {'; '.join(parts)}."
 
 
 def _holds_if(claim: Claim) -> str:

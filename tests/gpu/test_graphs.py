@@ -31,7 +31,7 @@ def graphs(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> list[Graph]:
         made.append(Graph())
         return made[-1]
 
-    monkeypatch.setattr(torch.get_device_module(gpu.device), "CUDAGraph", graph, raising=False)
+    monkeypatch.setattr(torch.get_device_module(gpu.device), "CUDAGraph", graph)
     return made
 
 

@@ -180,13 +180,12 @@ def headline(record: Record) -> Headline:
     """Return the finding: noise alone hides few labels, and clipping to a small norm with noise hides most."""
     known = claims.judgements(record)
     noise = known["defenses-noise-1"]
-    points = noise.text.removesuffix(" points")
     rows = record.rows(AttackedBehind)
     clipped = rows[(rows["defense"] == "dp") & (rows["level"] == 1)]
     knowing = clipped[clipped["attack"] == "shadow"]["success"].mean()
     cosine = clipped["utility"].iloc[0]
     return Headline(
-        f"Noise of variance {noise.claim.measure.where['level']} still lets LLG+ find at least {points} points more "
+        f"Noise of variance {noise.claim.measure.where['level']} still lets LLG+ find at least {noise.text} more "
         f"labels than a guess; strong clipping with noise leaves an attacker who knows it {knowing:.0f} % of the "
         f"labels, but destroys the gradient (cosine {cosine:.2f} with the clean one).",
         true=bool(noise.agrees and knowing < 50 and cosine < 0.1),
